@@ -18,7 +18,7 @@ ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
 
 
 async def with_key(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-    """Middleware of a client that decides something new each time."""
+    """Client middleware that sends a fresh Idempotency-Key with each request."""
     if request.method == "POST" and HEADER not in request.headers:
         request.headers[HEADER] = uuid4().hex
     return await handler(request)
@@ -31,7 +31,7 @@ def daemon() -> FakeDaemonView:
 
 @pytest.fixture
 def bearers(tmp_path: Path) -> dict[Role, dict[str, str]]:
-    """The Authorization header of a token of each role; the file is `tokens` in tmp_path."""
+    """Authorization header per role; the tokens file is `tokens` in tmp_path."""
     made = {role: mint(role=role, principal=f"{role} ann", made_at=NOON, expires=None) for role in ROLES}
     store(tmp_path / "tokens", [token for _, token in made.values()])
     return {role: {"Authorization": f"Bearer {text}"} for role, (text, _) in made.items()}
@@ -47,7 +47,7 @@ def tokens(tmp_path: Path, bearers: dict[Role, dict[str, str]], daemon: FakeDaem
 async def client(
     daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
 ) -> AsyncIterator[Client]:
-    """An operator."""
+    """A client with an operator's token."""
     server = TestServer(build_app(daemon, tokens, heartbeat_s=0.05))
     async with TestClient(server, headers=bearers["operator"], middlewares=[with_key]) as client:
         yield client

@@ -1,4 +1,4 @@
-"""What an operator's token cannot ask for: the real machine and guard behind the real API."""
+"""Changes that an operator's token cannot request: real state machine and guard behind the real API."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ PATH = "/v1/targets/chat/suggestions"
 
 @dataclass
 class GuardedDesk(FakeDaemonView):
-    """The machine of the product decides what follows of an event."""
+    """A daemon view that applies events with the real state machine."""
 
     def _after(self, state: State, event: Event) -> State:
         return Machine(rules()).step(state, event)[0]
@@ -29,7 +29,7 @@ def daemon() -> GuardedDesk:
 
 
 @pytest.mark.parametrize(
-    ("to", "said"),
+    ("to", "message"),
     [
         ({"model": "evil/model"}, "[targets.bounds.model] under `allowed`"),
         ({"trust_remote_code": True}, "[targets.bounds.trust_remote_code] under `allowed`"),
@@ -44,7 +44,7 @@ def daemon() -> GuardedDesk:
     ],
 )
 async def test_answers_409_to_an_inadmissible_change(
-    client: Client, daemon: GuardedDesk, to: dict[str, Value], said: str
+    client: Client, daemon: GuardedDesk, to: dict[str, Value], message: str
 ) -> None:
     before = daemon.states()["chat"]
 
@@ -54,7 +54,7 @@ async def test_answers_409_to_an_inadmissible_change(
     after = daemon.states()["chat"]
     assert response.status == 409
     assert problem["type"].endswith("refused-by-guard")
-    assert said in problem["detail"]
+    assert message in problem["detail"]
     assert (after.phase, after.suggestion, after.blue) == (before.phase, None, before.blue)
     assert daemon.suggestions() == []
 

@@ -1,4 +1,4 @@
-"""An approval is checked against the setting in force when it comes: the real machine behind the API."""
+"""An approval is checked against the setting in force at that time: real state machine behind the API."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from tests.unit.api.conftest import Client, with_key
 
 @dataclass
 class MachineDesk(FakeDaemonView):
-    """Decides as the daemon does."""
+    """A daemon view that decides with the real state machine."""
 
     def _after(self, state: State, event: Event) -> State:
         return Machine(rules()).step(state, event)[0]
@@ -27,7 +27,7 @@ class MachineDesk(FakeDaemonView):
 
 @pytest.fixture
 def daemon() -> FakeDaemonView:
-    """A suggestion waits for its approval."""
+    """A daemon with one open suggestion."""
     daemon = MachineDesk(at=NOON)
     daemon.set(World().start().until("proposed").state)
     return daemon
@@ -64,9 +64,9 @@ async def test_refuses_the_preflighted_change_if_the_setting_changed(
         replace(state, blue=replace(state.blue, setting={**state.blue.setting, "max_model_len": 4096}))
     )
 
-    status, said = await approve(client, daemon)
+    status, message = await approve(client, daemon)
 
     assert status == 409
-    assert "made for a setting that is no longer in force" in said
+    assert "made for a setting that is no longer in force" in message
     assert daemon.states()["chat"].rollout is None
     assert (await approve(client, daemon))[0] == 409  # and it stays refused: it is superseded

@@ -1,6 +1,6 @@
-"""The API does what its description says, whoever asks: schemathesis makes the requests, from the document.
+"""The API conforms to its OpenAPI document for every role; schemathesis generates the requests.
 
-The plugin of schemathesis is off (pyproject.toml): it would cost every run of pytest a second.
+The pytest plugin of schemathesis is disabled in pyproject.toml because it adds a second to every run.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from tests.support.served_api import served
 
 EXAMPLES = examples(
     8
-)  # of good and of bad requests each, for each operation and role: some 1,000 requests in a full run
+)  # valid and invalid requests per operation and role: about 1,000 requests in a full run
 SCHEMA = schemathesis.openapi.from_dict(document(OPERATIONS))
 BOUNDED = [operation.name for operation in OPERATIONS if operation.media != "text/event-stream"]
 ROLES: tuple[Role | None, ...] = (None, "viewer", "operator", "admin")
@@ -40,7 +40,7 @@ class Site:
     url: str
     daemon: FakeDaemonView
     bearers: dict[Role | None, str]
-    secrets: tuple[str, ...]  # that no answer may hold
+    secrets: tuple[str, ...]  # forbidden in every response
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def begin(daemon: FakeDaemonView) -> None:
-    """As on its first day, with a secret wherever a command line, a log or a person may have left one."""
+    """Reset the site and plant a secret in every command line, log and free text."""
     daemon.__post_init__()
     state = daemon.states()[daemon.target]
     assert state.blue is not None
@@ -76,7 +76,7 @@ def begin(daemon: FakeDaemonView) -> None:
 
 @st.composite
 def cases(draw: st.DrawFn, name: str, mode: GenerationMode) -> Case[Any]:
-    """A request that the document allows, or one that it forbids; often about something that is there."""
+    """Valid or invalid requests of an operation; many refer to existing objects."""
     case: Case[Any] = draw(SCHEMA.find_operation_by_id(name).as_strategy(generation_mode=mode))
     if mode is GenerationMode.POSITIVE and draw(st.booleans()):
         for variable in case.path_parameters or ():
@@ -102,7 +102,7 @@ def test_responses_to_invalid_requests_match_openapi_and_contain_no_secret(
 
 def ask(site: Site, name: str, role: Role | None, mode: GenerationMode) -> None:
     headers = {"Authorization": f"Bearer {site.bearers[role]}"} if role else {}
-    # that a knob's text is printable as Unicode has it, no JSON schema can say
+    # a JSON schema cannot require printable Unicode in a knob's text
     excluded: list[CheckFunction] = [positive_data_acceptance] if name == "askForChange" else []
 
     @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -111,12 +111,12 @@ def ask(site: Site, name: str, role: Role | None, mode: GenerationMode) -> None:
         if mode is GenerationMode.POSITIVE and "Idempotency-Key" in (case.headers or {}):
             case.headers["Idempotency-Key"] = (
                 uuid4().hex
-            )  # a key of another request is refused: no schema says
+            )  # a reused key is refused, which no schema expresses
         response = case.call_and_validate(
             base_url=site.url, headers=headers, excluded_checks=excluded, timeout=30
         )
-        told = response.content.decode(errors="replace") + str(response.headers)
-        assert not [secret for secret in site.secrets if secret in told]
+        text_seen = response.content.decode(errors="replace") + str(response.headers)
+        assert not [secret for secret in site.secrets if secret in text_seen]
 
     check()
 
@@ -125,7 +125,7 @@ def ask(site: Site, name: str, role: Role | None, mode: GenerationMode) -> None:
 def test_responses_to_request_sequences_match_openapi_and_contain_no_secret(
     site: Site, role: Role | None
 ) -> None:
-    """Each request takes what it is about from the answers before it."""
+    """Each request takes its identifiers from earlier responses."""
     schema = schemathesis.openapi.from_dict(document(OPERATIONS))
     schema.config.generation.update(modes=[GenerationMode.POSITIVE])
     machine: type[APIStateMachine] = schema.as_state_machine()
@@ -149,8 +149,8 @@ def test_responses_to_request_sequences_match_openapi_and_contain_no_secret(
         def validate_response(self, response: Response, case: Case[Any], *_: object, **__: object) -> None:
             statuses.add((case.operation.label, response.status_code))
             case.validate_response(response, excluded_checks=[positive_data_acceptance])
-            told = response.content.decode(errors="replace") + str(response.headers)
-            assert not [secret for secret in site.secrets if secret in told]
+            text_seen = response.content.decode(errors="replace") + str(response.headers)
+            assert not [secret for secret in site.secrets if secret in text_seen]
 
     Row.run(
         settings=settings(

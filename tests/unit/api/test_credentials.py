@@ -1,4 +1,4 @@
-"""TLS beyond loopback, and what SIGHUP reads again."""
+"""TLS beyond loopback, and the credentials that SIGHUP reloads."""
 
 import ssl
 from collections.abc import AsyncIterator, Sequence
@@ -33,7 +33,7 @@ def certify(
     now: datetime | None = None,
     also: Sequence[x509.GeneralName] = (x509.IPAddress(ip_address("127.0.0.1")),),
 ) -> Certificate:
-    """A certificate for 127.0.0.1 that has signed itself; `also`: its alternative names."""
+    """Create a self-signed certificate for 127.0.0.1; `also` lists further alternative names."""
     key, now = ec.generate_private_key(ec.SECP256R1()), now or datetime.now(UTC)  # noqa: TID251 - OpenSSL's now
     called = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     begun = (
@@ -59,7 +59,7 @@ def certify(
     return Certificate(chain=chain, key=secret, client_ca=None)
 
 
-def door(certificate: Certificate | None, tokens_file: Path | None = None) -> ListenOptions:
+def options_with(certificate: Certificate | None, tokens_file: Path | None = None) -> ListenOptions:
     return ListenOptions(
         listen=("unix:/run/x.sock", "127.0.0.1:0", "[::1]:0"),
         hosts=("tuner.example",),
@@ -94,7 +94,7 @@ async def status_of(url: str, context: ssl.SSLContext) -> int:
 
 async def test_serves_tls_and_refuses_plain_http(tmp_path: Path) -> None:
     server = certify(tmp_path, "server")
-    async with listening(ApiCredentials.of(door(server), FakeDaemonView().now)) as url:
+    async with listening(ApiCredentials.of(options_with(server), FakeDaemonView().now)) as url:
         assert await status_of(url, trusting(server)) == 200
         async with ClientSession() as session:
             with pytest.raises(ClientError):
@@ -102,11 +102,11 @@ async def test_serves_tls_and_refuses_plain_http(tmp_path: Path) -> None:
 
 
 async def test_client_ca_requires_a_client_certificate(tmp_path: Path) -> None:
-    server, friend, stranger = (certify(tmp_path, name) for name in ("server", "friend", "stranger"))
-    mutual = replace(server, client_ca=friend.chain)
-    async with listening(ApiCredentials.of(door(mutual), FakeDaemonView().now)) as url:
-        assert await status_of(url, trusting(server, friend)) == 200
-        for own in (None, stranger):
+    server, trusted, unknown = (certify(tmp_path, name) for name in ("server", "trusted", "unknown"))
+    mutual = replace(server, client_ca=trusted.chain)
+    async with listening(ApiCredentials.of(options_with(mutual), FakeDaemonView().now)) as url:
+        assert await status_of(url, trusting(server, trusted)) == 200
+        for own in (None, unknown):
             with pytest.raises((ClientError, OSError)):
                 await status_of(url, trusting(server, own))
 
@@ -124,33 +124,34 @@ async def test_client_ca_requires_a_client_certificate(tmp_path: Path) -> None:
 async def test_client_certificate_authenticates_if_its_name_has_a_role(
     tmp_path: Path, also: Sequence[x509.GeneralName], statuses: tuple[int, int]
 ) -> None:
-    server, friend = certify(tmp_path, "server"), certify(tmp_path, "friend", also=also)
+    server, trusted = certify(tmp_path, "server"), certify(tmp_path, "trusted", also=also)
     known: dict[str, Role] = {
         "ann@example.org": "operator",
         "spiffe://x/viewer": "viewer",
-        "friend": "viewer",
+        "trusted": "viewer",
     }
     entry = ApiCredentials.of(
-        replace(door(replace(server, client_ca=friend.chain)), certificates=known), FakeDaemonView().now
+        replace(options_with(replace(server, client_ca=trusted.chain)), certificates=known),
+        FakeDaemonView().now,
     )
     async with listening(entry) as url, ClientSession() as session:
-        base, context = url.removesuffix("/healthz"), trusting(server, friend)
+        base, context = url.removesuffix("/healthz"), trusting(server, trusted)
         async with session.get(f"{base}/v1/targets", ssl=context) as read:
             pass
         async with session.post(f"{base}/v1/targets/chat/pause", ssl=context) as changed:
-            told = await changed.text()
+            body = await changed.text()
         wrong = {"Authorization": "Bearer tt_00000000_" + "A" * 43}
         async with session.get(f"{base}/v1/targets", ssl=context, headers=wrong) as refused:
-            assert refused.status == 401  # who sends a token is who the token says
+            assert refused.status == 401  # a token takes precedence over the other identity
 
     assert (read.status, changed.status) == statuses
-    assert ("paused by certificate ann@example.org" in told) == (statuses == (200, 200))
+    assert ("paused by certificate ann@example.org" in body) == (statuses == (200, 200))
 
 
 async def test_reload_applies_a_renewed_certificate(tmp_path: Path) -> None:
     server = certify(tmp_path, "server")
     old = trusting(server)
-    entry = ApiCredentials.of(door(server), FakeDaemonView().now)
+    entry = ApiCredentials.of(options_with(server), FakeDaemonView().now)
     async with listening(entry) as url:
         renewed = certify(tmp_path, "server")
         entry.reload()
@@ -165,7 +166,7 @@ def test_failed_reload_is_logged_and_keeps_the_previous_credentials(tmp_path: Pa
     tokens = tmp_path / "tokens"
     tokens.write_text("")
     tokens.chmod(0o600)
-    entry = ApiCredentials.of(door(server, tokens), FakeDaemonView().now)
+    entry = ApiCredentials.of(options_with(server, tokens), FakeDaemonView().now)
     tokens.write_text('{"sha256": "s3cret"}\n')
     server.chain.write_text("s3cret")
 
@@ -186,12 +187,12 @@ def test_names_an_unusable_certificate(tmp_path: Path, broken: str) -> None:
     path.write_text("nothing of that kind")
 
     with pytest.raises(ConfigError, match=r"\[api\] tls_.* cannot be used") as caught:
-        ApiCredentials.of(door(server), FakeDaemonView().now)
+        ApiCredentials.of(options_with(server), FakeDaemonView().now)
     assert str(path) in str(caught.value)
 
 
 def test_accepts_configured_host_names_and_listen_addresses() -> None:
-    assert ApiCredentials.of(door(None), FakeDaemonView().now).hosts == {
+    assert ApiCredentials.of(options_with(None), FakeDaemonView().now).hosts == {
         "tuner.example",
         "127.0.0.1",
         "[::1]",
@@ -199,7 +200,7 @@ def test_accepts_configured_host_names_and_listen_addresses() -> None:
 
 
 def test_socket_is_limited_to_the_daemons_group_until_accounts_have_roles() -> None:
-    alone = ApiCredentials.of(door(None), FakeDaemonView().now)
-    shared = ApiCredentials.of(replace(door(None), users={"0": "admin"}), FakeDaemonView().now)
+    alone = ApiCredentials.of(options_with(None), FakeDaemonView().now)
+    shared = ApiCredentials.of(replace(options_with(None), users={"0": "admin"}), FakeDaemonView().now)
 
     assert (alone.socket_mode, shared.socket_mode) == (0o660, 0o666)

@@ -1,4 +1,4 @@
-"""Approving, denying, asking, aborting, pausing: what each state of the world answers."""
+"""Responses to approve, deny, propose, abort and pause in each state of the target."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -191,7 +191,7 @@ async def test_refuses_approval_if_the_state_machine_rejects_it(
 ) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
     daemon._suggestions[made.id] = made
-    daemon._states["chat"] = replace(daemon.states()["chat"], suggestion=None)  # the machine has dropped it
+    daemon._states["chat"] = replace(daemon.states()["chat"], suggestion=None)  # the state machine dropped it
 
     status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
 

@@ -1,4 +1,4 @@
-"""A request sent again with its key gets the first answer and changes nothing, after a restart too."""
+"""A request repeated with its key gets the first response and has no effect, also after a restart."""
 
 import asyncio
 from dataclasses import replace
@@ -97,7 +97,7 @@ async def test_stored_responses_are_bounded(
     monkeypatch.setattr(idempotency, "KEPT", 2)
     for key in ("a", "b", "c"):
         await post(client, key)
-    daemon._accepted.clear()  # what was accepted before a start is known longer
+    daemon._accepted.clear()  # keys restored from the journal are kept longer
 
     await post(client, "c")
     assert len(daemon.suggestions()) == 3

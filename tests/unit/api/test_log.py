@@ -1,4 +1,4 @@
-"""What a rollout's new server writes, as the API tells it: bounded, masked, never a failure of the daemon."""
+"""The log of a rollout's new server in the API: bounded, masked, and never a daemon failure."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ GREEN = Server(name="chat-r1", setting={"max_num_seqs": 128})
 
 @pytest.fixture
 async def rollout(client: Client, daemon: FakeDaemonView) -> str:
-    """Its id; it has just begun, and its new server is being started."""
+    """The id of a rollout whose new server is starting."""
     made = daemon.suggest({"max_num_seqs": 128})
     async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}) as response:
         assert response.status == 200
@@ -26,7 +26,7 @@ async def rollout(client: Client, daemon: FakeDaemonView) -> str:
     return "chat-o1"
 
 
-async def told(client: Client, rollout: str, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
+async def fetch_log(client: Client, rollout: str, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
     async with client.get(f"/v1/rollouts/{rollout}/log", headers=headers) as response:
         assert response.status == 200, await response.text()
         answer: dict[str, Any] = await response.json()
@@ -42,7 +42,7 @@ async def test_viewer_reads_the_log_of_green(
 ) -> None:
     written(daemon, "loading weights", "capturing graphs")
 
-    answer = await told(client, rollout, headers=bearers["viewer"])
+    answer = await fetch_log(client, rollout, headers=bearers["viewer"])
 
     assert answer == {
         "rollout": "chat-o1",
@@ -58,9 +58,9 @@ async def test_returns_the_last_lines_of_a_long_log(
     client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
     written(daemon, *(f"line {number}" for number in range(1000)))
-    by_count = (await told(client, rollout))["lines"]
+    by_count = (await fetch_log(client, rollout))["lines"]
     written(daemon, *(f"{number:04}" + "漢" * 496 for number in range(LINES)))
-    by_size = (await told(client, rollout))["lines"]
+    by_size = (await fetch_log(client, rollout))["lines"]
 
     assert by_count == [f"line {number}" for number in range(1000 - LINES, 1000)]
     assert by_size[-1].startswith(f"{LINES - 1:04}")
@@ -76,7 +76,7 @@ async def test_masks_secrets(client: Client, daemon: FakeDaemonView, rollout: st
         "http://ann:PLANTED-3@x/",
     )
 
-    lines = (await told(client, rollout))["lines"]
+    lines = (await fetch_log(client, rollout))["lines"]
 
     assert "PLANTED" not in "".join(lines)
     assert "".join(lines).count("***") == 3
@@ -87,7 +87,7 @@ async def test_unreadable_log_is_reported_with_the_reason(
 ) -> None:
     daemon.unreadable = "docker: the log of 1f2e: no Engine at unix:///run/docker.sock"
 
-    answer = await told(client, rollout)
+    answer = await fetch_log(client, rollout)
 
     assert (answer["lines"], answer["server"], answer["live"]) == ([], "chat-r1", True)
     assert answer["why"] == f"It cannot be read: {daemon.unreadable}"
@@ -96,9 +96,9 @@ async def test_unreadable_log_is_reported_with_the_reason(
 async def test_reports_an_empty_log_and_a_missing_server(
     client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
-    silent = await told(client, rollout)
+    silent = await fetch_log(client, rollout)
     daemon.set(replace(daemon.states()["chat"], green=None))
-    absent = await told(client, rollout)
+    absent = await fetch_log(client, rollout)
 
     assert (silent["lines"], silent["why"]) == ([], "chat-r1 has written nothing.")
     assert (absent["server"], absent["why"]) == (None, "The new server does not run now.")
@@ -111,7 +111,7 @@ async def test_reads_the_log_of_the_newest_server(
     daemon.set(replace(daemon.states()["chat"], phase=Phase.LAUNCHING, crew=(GREEN,), green=second))
     daemon.logs["chat", "chat-r2"] = ("the second one loads",)
 
-    answer = await told(client, rollout)
+    answer = await fetch_log(client, rollout)
 
     assert (answer["server"], answer["lines"]) == ("chat-r2", ["the second one loads"])
 
@@ -122,7 +122,7 @@ async def test_reads_the_log_of_a_promoted_server_until_the_rollout_ends(
     daemon.set(replace(daemon.states()["chat"], phase=Phase.PROMOTING, blue=GREEN, green=None))
     written(daemon, "serving")
 
-    assert (await told(client, rollout))["lines"] == ["serving"]
+    assert (await fetch_log(client, rollout))["lines"] == ["serving"]
 
 
 async def test_returns_the_stored_lines_of_an_ended_rollout(
@@ -133,10 +133,10 @@ async def test_returns_the_stored_lines_of_an_ended_rollout(
     assert state.rollout is not None
     daemon.set(replace(state, rollout=replace(state.rollout, log=("CUDA out of memory",))))
     daemon.settle(promoted=False)
-    kept = await told(client, rollout)
+    kept = await fetch_log(client, rollout)
     daemon.set(replace(state, rollout=replace(state.rollout, log=())))
     daemon.settle(promoted=True)
-    nothing = await told(client, rollout)
+    nothing = await fetch_log(client, rollout)
 
     assert (kept["live"], kept["server"], kept["lines"]) == (False, None, ["CUDA out of memory"])
     assert (nothing["live"], nothing["lines"]) == (False, [])

@@ -1,4 +1,4 @@
-"""What /metrics says, and that Prometheus can read it."""
+"""The metrics on /metrics and their exposition format."""
 
 import re
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ LINE = re.compile(
 
 
 def samples(text: str) -> Mapping[str, float]:
-    """By name and labels; every line must be a comment or a sample."""
+    """Parse samples by name and labels; every line must be a comment or a sample."""
     found: dict[str, float] = {}
     for line in text.splitlines():
         if line.startswith(("# HELP ", "# TYPE ")):
@@ -107,7 +107,7 @@ def test_a_histogram_is_cumulative() -> None:
 
 
 def busy() -> FakeDaemonView:
-    """Everything happens at once: each metric has a sample."""
+    """A daemon in which every metric has a sample."""
     daemon = FakeDaemonView()
     made = daemon.suggest({"max_num_seqs": 128})
     state = daemon.states()["chat"]
@@ -143,11 +143,11 @@ def busy() -> FakeDaemonView:
 
 
 def test_exports_every_documented_metric() -> None:
-    told = {
+    body = {
         re.sub("_(bucket|sum|count)$", "", re.split("[{ ]", name)[0]) for name in samples(format_page(busy()))
     }
 
-    assert told == {f"trimtab_{metric.name}" for metric in METRICS}
+    assert body == {f"trimtab_{metric.name}" for metric in METRICS}
 
 
 def test_exports_the_rollout_and_its_lease() -> None:

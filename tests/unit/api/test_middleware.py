@@ -1,4 +1,4 @@
-"""Host and Origin headers: read as a browser means them, or refused."""
+"""Host and Origin headers are parsed like a browser does, or refused."""
 
 import ipaddress
 

@@ -1,4 +1,4 @@
-"""The description of the API is complete: every route, every status, every schema it refers to."""
+"""The OpenAPI document is complete: every route, status and referenced schema."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Over the unix socket the kernel says who asks."""
+"""Clients of the unix socket are authenticated by SO_PEERCRED."""
 
 import os
 import socket
@@ -25,7 +25,7 @@ from tests.support.served_api import served
 NOBODY = 65534
 ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
 IDS = st.integers(1_000_000, 1_000_005)
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its user")
 
 
 def role_of(peers: PeerIdentities, uid: int, gids: set[int]) -> Role | None:
@@ -59,15 +59,15 @@ def test_highest_role_applies(
 
 
 @pytest.mark.parametrize(
-    ("users", "groups", "said"),
+    ("users", "groups", "message"),
     [
         ({"no-such-user": "viewer"}, {}, r"\[api\] users: this host has no user no-such-user"),
         ({}, {"no-such-group": "viewer"}, r"\[api\] groups: this host has no group no-such-group"),
         ({"4294967295": "admin"}, {}, r"\[api\] users: 4294967295 is not a valid account number"),
     ],
 )
-def test_names_an_unknown_account(users: dict[str, Role], groups: dict[str, Role], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_names_an_unknown_account(users: dict[str, Role], groups: dict[str, Role], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         PeerIdentities(users, groups)
 
 
@@ -123,7 +123,7 @@ async def test_daemons_user_needs_no_token_and_is_named_in_the_journal(
         assert daemon.states()["chat"].note.startswith(f"paused by uid {os.geteuid()} (")
         wrong = {"Authorization": "Bearer tt_00000000_" + "A" * 43}
         async with session.get("http://localhost/v1/targets", headers=wrong) as response:
-            assert response.status == 401  # who sends a token is who the token says
+            assert response.status == 401  # a token takes precedence over the other identity
         async with session.post("http://any.name/v1/targets/chat/resume") as response:
             assert response.status == 421
         foreign = {"Origin": "https://evil.example"}
@@ -143,7 +143,7 @@ async def test_tcp_clients_have_no_peer_identity(daemon: FakeDaemonView, tokens:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """One that another user can reach: pytest's own are closed."""
+    """A directory that other users can enter; those of pytest are private."""
     path = Path("/tmp") / f"trimtab-{os.getpid()}-peers"  # noqa: S108 - closed to writers
     path.mkdir(mode=0o755)
     yield path
@@ -187,12 +187,12 @@ def test_group_membership_grants_another_user_its_role(
 ) -> None:
     path = open_folder / "api.sock"
     with served(daemon, tokens, f"unix:{path}", PeerIdentities({}, groups)):
-        path.chmod(0o666)  # the modes are the first lock; here it is the second that is asked
+        path.chmod(0o666)  # bypass the file mode to test the peer check
         with socket.socket(socket.AF_UNIX) as connection:
             with as_nobody(extra):
                 connection.connect(str(path))
             connection.sendall(b"POST /v1/targets/chat/pause HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            said = connection.recv(65536)
+            message = connection.recv(65536)
 
-    assert said.split()[1] == status.encode()
+    assert message.split()[1] == status.encode()
     assert daemon.states()["chat"].paused == (status == "200")

@@ -1,4 +1,4 @@
-"""How much one caller may ask, and that nobody pays for another."""
+"""Rate limits per caller, independent of other callers."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is a status below 500 and, for a refusal, a problem document."""
+"""Any input yields a status below 500 and, if refused, a problem document."""
 
 import gzip
 import json
@@ -29,7 +29,7 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.fixture(scope="module")
 def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
-    """(port, Authorization header)."""
+    """Port and Authorization header of an admin."""
     path: Path = tmp_path_factory.mktemp("api") / "tokens"
     text, token = mint(role="admin", principal="ann", made_at=NOON, expires=None)
     store(path, [token])
@@ -270,7 +270,7 @@ def test_client_disconnect_is_not_an_internal_error(
         with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
             text = TYPED + "Content-Length: 10\r\n\r\n{{}}"
             connection.sendall(text.format(bearer=bearer).encode())
-        asked(admin, "GET", "/healthz", {})  # the one that hung up is dealt with by now
+        asked(admin, "GET", "/healthz", {})  # the disconnected request is finished by now
 
     assert logged == []
     assert caplog.records == []

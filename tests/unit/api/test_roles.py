@@ -1,4 +1,4 @@
-"""Who may do what: each role at each operation, and nobody without a token."""
+"""Permissions of each role for each operation, and none without a token."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.unit.api.conftest import Client
 
 NONE = {"Authorization": ""}
 ZEROS = "sha256:" + "0" * 64
-# what a token that is let in gets when it asks for what is not there, or sends nothing useful
+# responses to an authorised request for a missing object or with an unusable body
 LET_IN: Mapping[str, int] = {
     "health": 200,
     "ready": 200,

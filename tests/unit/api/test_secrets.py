@@ -1,4 +1,4 @@
-"""Tokens stand in no log and in no answer, whatever happens to a request."""
+"""Tokens appear in no log and no response, even if a request fails."""
 
 import io
 import logging
@@ -19,7 +19,7 @@ from vllm_facts.masking import mask
 
 @pytest.fixture
 def written() -> Iterator[io.StringIO]:
-    """What the daemon logs, down to the libraries' debug lines."""
+    """The log of the daemon and its libraries at debug level."""
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
     stream = io.StringIO()
@@ -37,7 +37,7 @@ async def test_tokens_never_appear_in_logs_or_responses(
     bearers: dict[Role, dict[str, str]],
     written: io.StringIO,
 ) -> None:
-    told = ""
+    text_seen = ""
     for role, headers in bearers.items():
         for operation in OPERATIONS:
             if operation.media == "text/event-stream":
@@ -46,9 +46,9 @@ async def test_tokens_never_appear_in_logs_or_responses(
             body = BODIES.get(operation.name)
             for url in (path, f"{path}?token={headers['Authorization'][7:]}"):
                 async with client.request(operation.method, url, json=body, headers=headers) as response:
-                    told += await response.text() + str(response.headers)
-        assert role in told
-    del daemon._states  # a bug: the whole of it is logged
+                    text_seen += await response.text() + str(response.headers)
+        assert role in text_seen
+    del daemon._states  # provoke an internal error, which is logged with its traceback
     async with client.get("/v1/targets", headers=bearers["admin"]) as response:
         assert response.status == 500
     tokens.reload()
@@ -58,8 +58,8 @@ async def test_tokens_never_appear_in_logs_or_responses(
     for headers in bearers.values():
         _, name, secret = headers["Authorization"].split("_", 2)
         assert secret not in log
-        assert secret not in told
-        assert f"tt_{name}" not in told
+        assert secret not in text_seen
+        assert f"tt_{name}" not in text_seen
 
 
 def test_masks_a_token_at_any_position() -> None:

@@ -1,4 +1,4 @@
-"""Where the API listens, and what is said when it cannot."""
+"""Listen addresses of the API, and the errors if listening fails."""
 
 import asyncio
 import socket
@@ -31,8 +31,8 @@ async def test_listens_on_a_unix_socket_for_its_group(
         async with session.get("http://localhost/healthz") as health:
             assert health.status == 200
         async with session.get("http://localhost/v1/targets") as targets:
-            assert targets.status == 401  # no accounts of this host were given roles
-        async with session.get("http://any.name/healthz") as rebound:  # through `ssh -L`, say
+            assert targets.status == 401  # no account of this host has a role
+        async with session.get("http://any.name/healthz") as rebound:  # for example through `ssh -L`
             assert rebound.status == 421
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
     await runner.cleanup()
@@ -184,7 +184,7 @@ async def test_client_disconnect_before_the_response_is_not_logged(
 
     async def late(_: web.Request, __: web.StreamResponse) -> None:
         await left.wait()
-        await asyncio.sleep(0.1)  # for the transport to hear of it
+        await asyncio.sleep(0.1)  # let the transport notice it
 
     app = build_app(daemon, tokens)
     app.on_response_prepare.append(late)

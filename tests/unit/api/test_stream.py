@@ -1,4 +1,4 @@
-"""The audit by page, and as events that a reader can take up where it left off."""
+"""The journal in pages, and as events that a reader can resume."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.unit.api.conftest import Client
 
 
 async def events(response: ClientResponse, count: int) -> list[tuple[int, str]]:
-    """(id, event of the record) of the next `count` events; heartbeats are left out."""
+    """Return (id, event of the record) of the next `count` events without heartbeats."""
     found: list[tuple[int, str]] = []
     async with asyncio.timeout(20):
         while len(found) < count:
@@ -92,10 +92,10 @@ async def test_reader_with_too_many_missed_events_receives_a_reset(
         async with asyncio.timeout(20):
             while (line := await response.content.readline()) != b"event: reset\n":
                 assert not line.startswith(b"data")
-            told = [await response.content.readline() for _ in range(3)]
+            body = [await response.content.readline() for _ in range(3)]
         daemon.record("e6")
 
-        assert told == [b"id: 5\n", b'data: {"head":5}\n', b"\n"]
+        assert body == [b"id: 5\n", b'data: {"head":5}\n', b"\n"]
         assert await events(response, 1) == [(6, "e6")]
 
 

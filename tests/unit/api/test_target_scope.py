@@ -1,4 +1,4 @@
-"""A token for some targets: the others are not there, whatever is asked."""
+"""A token limited to some targets: every operation hides the remaining targets."""
 
 import json
 from collections.abc import AsyncIterator
@@ -16,12 +16,12 @@ from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView
 from tests.unit.api.conftest import Client, with_key
 from tests.unit.api.test_roles import BODIES
 
-HIDDEN = "merger"  # a name that somebody who may see `chat` only must not read anywhere
+HIDDEN = "merger"  # a name that a token limited to `chat` must never read
 
 
 @pytest.fixture
 def daemon() -> FakeDaemonView:
-    """Has two targets, with a suggestion and a rollout each."""
+    """A daemon with two targets, each with a suggestion and a rollout."""
     daemon = FakeDaemonView(target=HIDDEN)
     made = daemon.suggest({"max_num_seqs": 128}, why=HIDDEN)
     state = daemon.states()[HIDDEN]

@@ -1,4 +1,4 @@
-"""docs/security.md names the tests that show what it claims: they are there."""
+"""The tests named in docs/security.md exist."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tokens: only hashes are kept, files that cannot be trusted are refused."""
+"""Tokens: only hashes are stored, and untrusted files are refused."""
 
 import json
 import stat
@@ -69,7 +69,7 @@ LINE = '{"id": "00000000", "sha256": "%s", "role": "viewer", "principal": "ann"}
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[]\n", "line 1"),
         (LINE + "\n" + LINE + "\n", "line 2: duplicate token id 00000000"),
@@ -78,12 +78,12 @@ LINE = '{"id": "00000000", "sha256": "%s", "role": "viewer", "principal": "ann"}
         ("\xff", "line 1"),
     ],
 )
-def test_names_an_invalid_line_without_echoing_it(tmp_path: Path, text: str, said: str) -> None:
+def test_names_an_invalid_line_without_echoing_it(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "tokens"
     path.write_text(text)
     path.chmod(0o600)
 
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         load(path)
 
     assert "0" * 64 not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The journal against its promises: durable, chained, recoverable, and silent about secrets."""
+"""The journal is durable, chained, recoverable and free of secrets."""
 
 import asyncio
 import errno
@@ -36,7 +36,7 @@ BLUE = Server(name="chat-r0", setting={"max_num_seqs": 4, "enforce_eager": True}
 GREEN = Server(
     name="chat-r1", setting=MappingProxyType({"dtype": None, "max_num_seqs": 8, "watermark": 0.01})
 )
-ARM = count_requests(
+COUNTS = count_requests(
     [Request(server="chat-r1", outcome="ok", status=200, duration_s=1.5, ttft_s=0.2, tokens=30)]
 )
 ROUTE = Route(
@@ -91,8 +91,8 @@ CANARY = State(
         ),
         started_at=NOON,
         phase_since=NOON,
-        green=ARM,
-        exposed=ARM + ARM,
+        green=COUNTS,
+        exposed=COUNTS + COUNTS,
         record=RequestCounts(),
         log=("INFO ok", "ERROR out of memory"),
     ),
@@ -252,7 +252,7 @@ def test_a_state_that_could_not_be_read_back_is_refused_when_written(path: Path)
     assert journal.append(ENTRY)["seq"] == 1
 
 
-# reading on
+# following
 
 
 @pytest.mark.parametrize("reopened", [False, True])
@@ -316,12 +316,12 @@ async def test_a_follower_without_a_number_gets_only_new_entries(path: Path) -> 
     assert record["action"] == "rollout.promoted"
 
 
-# the disk says no
+# a full disk
 
 
 @contextmanager
 def no_file_larger_than(size: int) -> Iterator[None]:
-    """The kernel's own limit: a write is cut short at `size`, the next one fails."""
+    """Limit the file size with RLIMIT_FSIZE: a write is cut short at `size`, the next one fails."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -335,17 +335,17 @@ def no_file_larger_than(size: int) -> Iterator[None]:
 def test_a_full_disk_leaves_no_partial_entry(path: Path) -> None:
     journal = opened(path)
     journal.append(ENTRY)
-    whole = path.read_bytes()
+    content = path.read_bytes()
 
     with (
-        no_file_larger_than(len(whole) + 100),
+        no_file_larger_than(len(content) + 100),
         pytest.raises(JournalError, match="entry 2 cannot be written"),
     ):
         journal.append(ENTRY)
     left = path.read_bytes()
     journal.append(replace(ENTRY, why="room again"))
 
-    assert left == whole
+    assert left == content
     assert journal.head.seq == 2
     assert verify(path) == Verification(entries=2, ok=True, head=journal.head)
 
@@ -425,27 +425,27 @@ def test_acknowledged_entries_survive_a_kill(path: Path) -> None:
 
 
 def test_a_line_torn_at_any_byte_is_distinguished_from_tampering(path: Path) -> None:
-    whole = written(path, 3).read_bytes()
-    start = whole.rindex(b"\n", 0, -1) + 1
+    content = written(path, 3).read_bytes()
+    start = content.rindex(b"\n", 0, -1) + 1
 
-    for end in range(start + 1, len(whole)):
-        path.write_bytes(whole[:end])
+    for end in range(start + 1, len(content)):
+        path.write_bytes(content[:end])
         found = verify(path)
         assert (found.ok, found.entries, found.torn_tail) == (True, 2, end - start)
 
 
 def test_a_torn_line_is_moved_and_recorded(path: Path) -> None:
-    whole = written(path, 3).read_bytes()
-    start = whole.rindex(b"\n", 0, -1) + 1
-    path.write_bytes(whole[:-7])
+    content = written(path, 3).read_bytes()
+    start = content.rindex(b"\n", 0, -1) + 1
+    path.write_bytes(content[:-7])
 
     journal = opened(path)
 
     record = journal.after(2, 10)[-1]
     assert record["action"] == "audit.truncated_tail"
-    assert record["after"]["bytes"] == len(whole) - 7 - start
+    assert record["after"]["bytes"] == len(content) - 7 - start
     assert len(record["after"]["sha256"]) == 64
-    assert (path.parent / "audit.torn-1").read_bytes() == whole[start:-7]
+    assert (path.parent / "audit.torn-1").read_bytes() == content[start:-7]
     assert verify(path) == Verification(entries=3, ok=True, head=journal.head)
 
 
@@ -462,7 +462,7 @@ def test_a_second_torn_line_does_not_overwrite_the_first(path: Path) -> None:
 def test_a_page_that_did_not_reach_the_disk_counts_as_torn(path: Path) -> None:
     lines = written(path, 3).read_bytes().splitlines(keepends=True)
     start = len(lines[0] + lines[1])
-    missing = -start % 512 + 512  # up to the end of a sector
+    missing = -start % 512 + 512  # to the end of a sector
     path.write_bytes(lines[0] + lines[1] + b"\0" * missing + lines[2][missing:])
 
     assert opened(path).head.seq == 3
@@ -506,7 +506,7 @@ def not_json(lines: list[bytes]) -> list[bytes]:
 
 
 def of_another_journal(lines: list[bytes]) -> list[bytes]:
-    """Entry 3 of a journal that differs in entry 2: content, number and hash are right, its place is not."""
+    """Insert entry 3 of a journal that differs in entry 2: all valid except `prev`."""
     return [*lines[:2], *lines[5 + 2 :]]
 
 
@@ -546,11 +546,11 @@ def test_tampering_is_found_and_the_first_bad_entry_named(
 
 
 def test_a_change_of_any_single_byte_is_found(path: Path) -> None:
-    whole = written(path, 2).read_bytes()
-    first = whole.index(b"\n")
+    content = written(path, 2).read_bytes()
+    first = content.index(b"\n")
 
     for place in range(first + 1):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         found = verify(path)
         assert (found.ok, found.first_bad) == (False, 1), f"byte {place}"
 

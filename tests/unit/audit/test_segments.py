@@ -25,7 +25,7 @@ from agent.domain.state import Phase, State
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 ENTRY = JournalEntry(at=NOON, actor=DAEMON, action="rollout.step", target="chat", why="x" * 200)
-SMALL = RetentionLimits(segment_bytes=4000)  # some ten entries
+SMALL = RetentionLimits(segment_bytes=4000)  # about ten entries
 CHAT, BATCH = State(target="chat", phase=Phase.CANARY, epoch=7), State(target="batch", note="rests")
 
 
@@ -64,7 +64,7 @@ def signer(tmp_path: Path) -> Signer:
     return checkpoints.create_signer(tmp_path / "audit.key")
 
 
-# from one file to the next
+# rotation
 
 
 def test_a_full_file_is_closed_and_the_next_one_names_its_last_entry(path: Path) -> None:
@@ -246,12 +246,12 @@ def test_a_reader_misses_nothing_during_a_rotation(path: Path) -> None:
     assert len(seqs) >= before
 
 
-# a disk that is full
+# a full disk
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 192 KiB; only root may make one."""
+    """A file system of 192 KiB; creating it requires root."""
     disk = tmp_path / "disk"
     disk.mkdir()
     made = subprocess.run(
@@ -309,7 +309,7 @@ def test_a_torn_line_is_moved_once_the_disk_has_space(small_disk: Path) -> None:
     assert verify(path).ok
 
 
-# what is removed
+# retention
 
 
 def test_old_files_are_removed_and_recorded(path: Path) -> None:
@@ -438,7 +438,7 @@ def test_a_missing_open_file_is_not_created_again(path: Path) -> None:
         opened(path)
 
 
-# tampering, in any file
+# tampering in any file
 
 Tamper = Callable[[list[bytes], int], list[bytes]]
 
@@ -462,7 +462,7 @@ def swap(lines: list[bytes], at: int) -> list[bytes]:
 
 
 def rechain(lines: list[bytes], at: int) -> list[bytes]:
-    """Edit an entry, and write all that follow rewritten, as who knows this code can."""
+    """Edit an entry and rechain all later entries, like an attacker with this code."""
     chained = lines[:at]
     for line in lines[at:]:
         record = parse(line)
@@ -522,7 +522,7 @@ def test_a_closed_file_cannot_end_in_a_torn_line(path: Path) -> None:
     assert not verify(path).ok
 
 
-# an end that is not torn, but changed
+# a changed, not torn, last line
 
 
 @pytest.mark.parametrize(
@@ -530,7 +530,7 @@ def test_a_closed_file_cannot_end_in_a_torn_line(path: Path) -> None:
     [
         lambda line: line[:-1] + b"\x0b",  # the newline itself flipped
         lambda line: line[:-40] + b"\x00" + line[-39:],  # one byte became zero
-        lambda line: line[:-1].replace(b"xxx", b"xyx"),  # edited, its newline taken away
+        lambda line: line[:-1].replace(b"xxx", b"xyx"),  # edited, its newline removed
         lambda line: line[:90].replace(b'"', b"'"),
         lambda _: b"#",
         lambda _: b"\xff\xfe",
@@ -582,7 +582,7 @@ def test_a_rechained_edit_lacks_the_signature(path: Path, signer: Signer) -> Non
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(rechain(lines, 120)))
 
-    assert verify(path).first_bad == 202  # its checkpoint names the hash of an entry that is no more
+    assert verify(path).first_bad == 202  # its checkpoint names the hash of a removed entry
     found = verify(path, keys=signer.public_keys)
     assert (found.ok, found.first_bad, found.signed) == (False, 202, 101)
     with pytest.raises(JournalError, match="entry 202"):
@@ -596,7 +596,7 @@ def test_removed_checkpoints_are_found(path: Path, signer: Signer, at: int) -> N
     kept = [line for n, line in enumerate(lines) if n < at or b'"audit.checkpoint"' not in line]
     path.write_bytes(b"".join(rechain(kept, at)))
 
-    assert verify(path).ok  # the documented limit: chained rewritten, and nobody has the key to look
+    assert verify(path).ok  # the documented limit: a rechained journal, verified without the key
     found = verify(path, keys=signer.public_keys)
     assert not found.ok
     assert "were removed" in found.problem
@@ -688,7 +688,7 @@ def test_reports_a_pin_older_than_the_first_entry(path: Path) -> None:
         verify(path, pins=[Head(seq=2, hash="0" * 64)])
 
 
-# the config
+# config
 
 
 def test_the_config_sets_rotation_and_retention() -> None:

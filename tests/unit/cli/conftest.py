@@ -23,8 +23,8 @@ def runs(command: str, capsys: pytest.CaptureFixture[str]) -> Advise:
             status = main((command, *argv))
         except SystemExit as end:  # argparse
             status = int(end.code or 0)
-        said = capsys.readouterr()
-        return status, said.out, said.err
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
 
     return run
 
@@ -41,7 +41,7 @@ def lint(capsys: pytest.CaptureFixture[str]) -> Advise:
 
 @pytest.fixture
 def scrapes(tmp_path: Path) -> Callable[[bytes, bytes], tuple[str, ...]]:
-    """The options that name two saved pages."""
+    """Save two metrics pages and return the options that name them."""
 
     def save(first: bytes, second: bytes) -> tuple[str, ...]:
         (tmp_path / "a.prom").write_bytes(first)
@@ -58,7 +58,7 @@ def daemon() -> FakeDaemonView:
 
 @pytest.fixture
 def tokens(tmp_path: Path, daemon: FakeDaemonView) -> Tokens:
-    """In tmp_path: `tokens`, and one file with the token of each of two roles."""
+    """Write `tokens` and a token file for each of two roles to tmp_path."""
     kept = []
     roles: tuple[Role, ...] = ("viewer", "operator")
     for role in roles:
@@ -88,7 +88,7 @@ def run(
                 status = main(argv)
             except SystemExit as end:  # argparse
                 status = int(end.code or 0)
-            said = capsys.readouterr()
-            return status, said.out, said.err
+            captured = capsys.readouterr()
+            return status, captured.out, captured.err
 
         yield run

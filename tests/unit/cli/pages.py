@@ -1,4 +1,4 @@
-"""docs/cli.md and the man page, made of the parser. To write them:
+"""docs/cli.md and the man page, generated from the parser. To write them:
 
 python -m tests.unit.cli.pages
 """
@@ -14,33 +14,33 @@ from agent.cli.exits import EXITS
 from tests.integration.docs.markdown import table
 
 ROOT = Path(__file__).parents[3]
-LEAD = "trimtab suggests changes of vLLM's flags, rolls them out beside what serves, and takes bad ones back."
+LEAD = "trimtab suggests changes to vLLM's flags, rolls them out blue-green, and rolls bad ones back."
 SEEN = (
-    "What goes to a terminal has colours and fits its width. What goes to a pipe or a file has no colours, "
+    "Output to a terminal has colours and fits its width. Output to a pipe or a file has no colours, "
     "one line for each row and for each sentence below the rows, and `--json` for scripts. `--watch` and "
     "`trimtab top` draw a screen that ends with `q` or Ctrl-C; in a pipe `--watch` writes a line, or with "
     "`--json` a document, for each change."
 )
 ENVIRONMENT = {
-    "TRIMTAB_URL": "address of the daemon, where --url does not name it",
-    "TRIMTAB_TOKEN": "a token of the API, where --token-file does not name its file",
-    "TRIMTAB_TOKEN_FILE": "a file with a token, where TRIMTAB_TOKEN is not set",
-    "NO_COLOR": "not empty: no colours; without it they are for terminals only, but not for TERM=dumb",
-    "COLUMNS": "characters in a line, whatever the terminal says",
+    "TRIMTAB_URL": "address of the daemon; --url overrides it",
+    "TRIMTAB_TOKEN": "API token; --token-file overrides it",
+    "TRIMTAB_TOKEN_FILE": "file with an API token; TRIMTAB_TOKEN overrides it",
+    "NO_COLOR": "not empty: no colours; by default only terminals other than TERM=dumb get colours",
+    "COLUMNS": "characters in a line; overrides the terminal width",
 }
 FILES = {
     "/etc/trimtab/trimtab.toml": "the config of the service",
-    "/run/trimtab/api.sock": "where the daemon of the service listens; asked first",
-    "/var/lib/trimtab": "the journal, among other things",
+    "/run/trimtab/api.sock": "socket of the daemon; tried first",
+    "/var/lib/trimtab": "the journal and the state of the daemon",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     name: str  # `trimtab audit show`
-    says: str
+    about: str
     usage: str
-    options: tuple[tuple[str, str], ...]  # as written, and what it does
+    options: tuple[tuple[str, str], ...]  # spelling and help text
 
 
 def commands() -> list[Command]:
@@ -62,7 +62,7 @@ def _command(command: argparse.ArgumentParser) -> Command:
     places = [_place(one) for one in actions if not one.option_strings]
     return Command(
         name=command.prog,
-        says=command.description or "",
+        about=command.description or "",
         usage=command.usage or " ".join([command.prog, "[options]", *needed, *places]),
         options=tuple((_written(one), _help(one, command.prog)) for one in actions),
     )
@@ -87,8 +87,8 @@ def _place(action: argparse.Action) -> str:
 
 
 def _help(action: argparse.Action, prog: str) -> str:
-    told = (action.help or "") % {**vars(action), "prog": prog}
-    return f"{told}; needed" if action.required and action.option_strings else told
+    words = (action.help or "") % {**vars(action), "prog": prog}
+    return f"{words}; needed" if action.required and action.option_strings else words
 
 
 def markdown() -> str:
@@ -97,16 +97,18 @@ def markdown() -> str:
         f"{LEAD} Every command has `--help`; `man trimtab` holds this page.",
         SEEN,
         "## Exit status",
-        table(("status", "of every command"), ((f"`{code}`", says) for code, says in EXITS.items())).rstrip(),
+        table(
+            ("status", "of every command"), ((f"`{code}`", about) for code, about in EXITS.items())
+        ).rstrip(),
         "## Environment",
-        table(("variable", "is"), ((f"`{name}`", says) for name, says in ENVIRONMENT.items())).rstrip(),
+        table(("variable", "is"), ((f"`{name}`", about) for name, about in ENVIRONMENT.items())).rstrip(),
         "## Completion",
         f"```text\n{INSTALLATION.rstrip()}\n```",
     ]
     for one in commands():
-        parts += [f"## {one.name}", one.says, f"```text\n{one.usage}\n```"]
+        parts += [f"## {one.name}", one.about, f"```text\n{one.usage}\n```"]
         if one.options:
-            rows = ((f"`{name}`", says) for name, says in one.options)
+            rows = ((f"`{name}`", about) for name, about in one.options)
             parts.append(table(("argument", "is"), rows).rstrip())
     return "\n\n".join(parts) + "\n"
 
@@ -119,24 +121,24 @@ def man() -> str:
     for one in commands():
         lines += [
             f".SS {_roff(one.name.removeprefix('trimtab '))}",
-            _roff(one.says),
+            _roff(one.about),
             ".PP",
             f".B {_roff(one.usage)}",
         ]
         lines += _terms(dict(one.options))
-    lines += [".SH EXIT STATUS", *_terms({str(code): says for code, says in EXITS.items()})]
+    lines += [".SH EXIT STATUS", *_terms({str(code): about for code, about in EXITS.items()})]
     lines += [".SH ENVIRONMENT", *_terms(ENVIRONMENT), ".SH FILES", *_terms(FILES)]
     lines += [".SH SEE ALSO", r"docs/cli.md, docs/runbook.md; \fBsystemctl\fR(1), \fBjournalctl\fR(1)"]
     return "\n".join(lines) + "\n"
 
 
-def _terms(told: Mapping[str, str]) -> Iterator[str]:
-    for name, says in told.items():
-        yield from (".TP", f".B {_roff(name)}", _roff(says))
+def _terms(words: Mapping[str, str]) -> Iterator[str]:
+    for name, about in words.items():
+        yield from (".TP", f".B {_roff(name)}", _roff(about))
 
 
 def _roff(text: str) -> str:
-    """One line of plain text: nothing in it is a request or an escape."""
+    """Escape one line of plain text so that it contains no roff request."""
     plain = " ".join(text.split()).replace("\\", "\\e").replace("-", "\\-").replace('"', "\\(dq")
     return f"\\&{plain}" if plain.startswith((".", "'")) else plain
 

@@ -1,4 +1,4 @@
-"""A daemon of several targets, of which all is known that `trimtab top` shows."""
+"""A daemon of several targets with data for every field of `trimtab top`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -33,7 +33,7 @@ def reading(name: str, *, kv: float, queue: float, preempted: float, ttft_s: flo
 
 
 class Fleet(FakeDaemonView):
-    """`chat` in a canary; `embeddings-eu` in trouble, paused; `idle`, of which nothing is known."""
+    """`chat` in a canary; `embeddings-eu` unhealthy and paused; `idle` without data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""A terminal of a given size, with one command in it."""
+"""A pseudo-terminal of a given size that runs one command."""
 
 import os
 import pty
@@ -19,13 +19,13 @@ PATIENCE_S = 60.0
 class Terminal:
     process: subprocess.Popen[bytes]
     keyboard: int
-    text: str = ""  # all that was shown
+    text: str = ""  # the complete output
 
     def type(self, keys: str) -> None:
         os.write(self.keyboard, keys.encode())
 
     def until(self, wanted: str) -> str:
-        """What came since the last look, up to `wanted`. TimeoutError when it does not come."""
+        """Return the output since the last call up to `wanted`. Raises TimeoutError if it does not appear."""
         fresh = ""
         while wanted not in fresh:
             more = self._read()
@@ -35,7 +35,7 @@ class Terminal:
         return fresh
 
     def end(self) -> tuple[int, str]:
-        """Its exit status, and all that it has shown."""
+        """Return the exit status and the complete output."""
         while self._read():
             pass
         return self.process.wait(PATIENCE_S), self.text
@@ -44,7 +44,7 @@ class Terminal:
         ready, _, _ = select.select([self.keyboard], [], [], PATIENCE_S)
         try:
             read = os.read(self.keyboard, 65536).decode() if ready else ""
-        except OSError:  # EIO: nobody is at the other end any more
+        except OSError:  # EIO: the other end is closed
             read = ""
         self.text += read
         return read
@@ -54,10 +54,10 @@ class Terminal:
 def terminal(
     *argv: str, columns: int = 80, env: Mapping[str, str] | None = None, through: Sequence[str] = ()
 ) -> Iterator[Terminal]:
-    """`through`: what the command is given to, as its last arguments; else it is started itself."""
+    """`through`: a command that runs this one, passed as its last arguments."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, columns))
-    kept = {name: said for name, said in os.environ.items() if name not in {"COLUMNS", "LINES", "NO_COLOR"}}
+    kept = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES", "NO_COLOR"}}
     process = subprocess.Popen(
         [*through, sys.executable, "-c", CODE, *argv],
         stdin=theirs,
@@ -77,12 +77,12 @@ def terminal(
 
 
 def _control() -> None:
-    """The terminal becomes the session's own: Ctrl-C typed into it is SIGINT."""
+    """Make it the controlling terminal, so that Ctrl-C sends SIGINT."""
     import fcntl  # noqa: PLC0415
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def plain(text: str) -> str:
-    """Without what is not shown."""
+    """Remove the control sequences."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r\n", "\n")

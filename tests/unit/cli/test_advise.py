@@ -1,4 +1,4 @@
-"""`trimtab advise`: from saved scrapes of real vLLM, and from a server that answers with them."""
+"""`trimtab advise` on saved scrapes of real vLLM and on a server that replays them."""
 
 import json
 import threading
@@ -16,17 +16,17 @@ from tests.unit.sensors.pages import DISABLED_LOG_STATS, LATER, PAGE, with_value
 
 @contextmanager
 def answering(*pages: bytes) -> Iterator[str]:
-    """A server whose /metrics says one page after the other, the last one for ever; its URL."""
+    """Serve the pages one after the other on /metrics, repeating the last one; yield the URL."""
     left = list(pages)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            said = {"/metrics": left[0], "/version": b'{"version":"0.32.0"}'}.get(self.path)
+            message = {"/metrics": left[0], "/version": b'{"version":"0.32.0"}'}.get(self.path)
             if self.path == "/metrics" and len(left) > 1:
                 del left[0]
-            self.send_response(200 if said else 404)
+            self.send_response(200 if message else 404)
             self.end_headers()
-            self.wfile.write(said or b"")
+            self.wfile.write(message or b"")
 
         def log_message(self, *_: object) -> None:
             pass
@@ -135,7 +135,7 @@ def test_samples_a_live_server(advise: Advise) -> None:
     document = json.loads(out)
     assert (status, err) == (1, "")
     assert document["findings"][0]["rule"] == "Q1"
-    assert not any("--vllm-version" in said for said in document["unknown"])
+    assert not any("--vllm-version" in message for message in document["unknown"])
 
 
 def test_does_not_judge_a_server_that_stops_responding(advise: Advise) -> None:
@@ -147,7 +147,7 @@ def test_does_not_judge_a_server_that_stops_responding(advise: Advise) -> None:
 
 
 def test_log_under_load_replaces_the_metrics(advise: Advise, tmp_path: Path) -> None:
-    """As `Engine 000:` lines of vLLM 0.32 tell it, of two data-parallel engines with a cap of 2 each."""
+    """`Engine 000:` lines of vLLM 0.32 from two data-parallel engines with a cap of 2 each."""
     line = (
         "INFO 11-21 12:00:10 [loggers.py:259] Engine {:03}: Avg prompt throughput: 12.0 tokens/s, Avg "
         "generation throughput: 80.1 tokens/s, Running: 2 reqs, Waiting: 7 reqs, GPU KV cache usage: 0.4%, "
@@ -174,7 +174,7 @@ def test_log_without_load_names_the_required_input(advise: Advise, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "expected"),
     [
         pytest.param((), "give the URL", id="nothing"),
         pytest.param(("--scrape", "a"), "two saved scrapes", id="one scrape"),
@@ -188,15 +188,15 @@ def test_log_without_load_names_the_required_input(advise: Advise, tmp_path: Pat
         pytest.param(("http://127.0.0.1:1", "--flags", "ls -l"), "starts no vLLM server", id="other flags"),
     ],
 )
-def test_usage_error_names_the_remedy(advise: Advise, argv: tuple[str, ...], told: str) -> None:
+def test_usage_error_names_the_remedy(advise: Advise, argv: tuple[str, ...], expected: str) -> None:
     status, out, err = advise(*argv)
 
     assert (status, out) == (2, "")
-    assert told in err
+    assert expected in err
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "told"),
+    ("first", "second", "expected"),
     [
         pytest.param(LATER, PAGE, "the older page first", id="the wrong way round"),
         pytest.param(DISABLED_LOG_STATS, LATER, "no vllm: metric", id="not vLLM's"),
@@ -204,12 +204,12 @@ def test_usage_error_names_the_remedy(advise: Advise, argv: tuple[str, ...], tol
     ],
 )
 def test_refuses_incomparable_scrapes(
-    advise: Advise, scrapes: Scrapes, first: bytes, second: bytes, told: str
+    advise: Advise, scrapes: Scrapes, first: bytes, second: bytes, expected: str
 ) -> None:
     status, out, err = advise(*scrapes(first, second))
 
     assert (status, out) == (2, "")
-    assert told in err
+    assert expected in err
 
 
 def window_of(out: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`trimtab advise --flags`: flags that cannot be those of the server are doubted, and not followed."""
+"""`trimtab advise --flags` doubts and ignores flags that do not match the server."""
 
 import json
 
@@ -48,8 +48,8 @@ def test_ignores_a_cap_below_the_observed_concurrency(
         pytest.param("vllm serve org/large --served-model-name tiny other", False, id="under another name"),
         pytest.param("vllm serve org/large", True, id="another model"),
         pytest.param("vllm serve tiny --served-model-name chat", True, id="another name"),
-        pytest.param("--gpu-memory-utilization 0.92", False, id="the share that it says"),
-        pytest.param("--kv-cache-dtype auto", False, id="the dtype that it says"),
+        pytest.param("--gpu-memory-utilization 0.92", False, id="the share that it reports"),
+        pytest.param("--kv-cache-dtype auto", False, id="the dtype that it reports"),
         pytest.param("--kv-cache-dtype fp8", True, id="another dtype"),
         pytest.param("vllm serve tiny --no-enable-prefix-caching", True, id="caching off, where it is on"),
     ],
@@ -65,7 +65,7 @@ def test_compares_the_metrics_with_the_flags(
 
 
 def test_trusts_the_metrics_over_doubted_flags(advise: Advise, scrapes: Scrapes) -> None:
-    """Those of another model say a cap of 2, by chance that at which it runs: it is inferred, not read."""
+    """The flags of another model contain the actual cap of 2, which is inferred instead."""
     pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
 
     _, out, _ = advise(*pages, "--flags", "vllm serve org/large --max-num-seqs 64", "--json")

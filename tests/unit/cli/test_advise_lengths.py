@@ -1,4 +1,4 @@
-"""What two pages tell of lengths and drafts: as much as a Prometheus would tell the daemon."""
+"""Prompt lengths and draft acceptance derived from two metrics pages, as from a Prometheus."""
 
 import pytest
 
@@ -9,7 +9,7 @@ EDGES = (100.0, 1000.0, 10_000.0)
 
 
 def histogram(name: str, *counts: int, engine: int = 0) -> str:
-    """`counts`: in each bucket, the last above all edges."""
+    """`counts` per bucket; the last is above all edges."""
     lines, seen = [], 0
     for edge, count in zip((*map(str, EDGES), "+Inf"), counts, strict=True):
         seen += count

@@ -1,4 +1,4 @@
-"""`trimtab advise` on pages of real vLLM 0.32, edited into situations: the right rule comes first."""
+"""`trimtab advise` on edited metrics of real vLLM 0.32: the expected rule ranks first."""
 
 import json
 import re
@@ -19,7 +19,7 @@ DOCUMENTS = (("request_prompt_tokens", 8_000.0, 30), ("request_prompt_tokens", 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The load of both pages, and what grew in the 30 s between them. `grew`: metric, value, observations."""
+    """The load on both pages and the increases in 30 s. `grew`: metric, value, observations."""
 
     running: int
     waiting: int = 0
@@ -52,7 +52,7 @@ class Seen:
 
 
 def observed(page: bytes, metric: str, value: float, times: int) -> bytes:
-    """The page after so many more observations."""
+    """Return the page with further observations."""
 
     def more(found: re.Match[bytes]) -> bytes:
         le = re.search(rb'le="([^"]+)"', found[2])
@@ -212,7 +212,7 @@ def test_changes_nothing_if_no_change_is_needed_or_helps(
     [
         pytest.param(8, "--max-num-seqs 8 --data-parallel-size 2", 16, id="both are full"),
         pytest.param(8, "--max-num-seqs 16 --data-parallel-size 2", None, id="both are half empty"),
-        pytest.param(8, "", 16, id="the page tells how many there are"),
+        pytest.param(8, "", 16, id="the page reports the number of blocks"),
     ],
 )
 def test_names_the_cap_of_each_engine(

@@ -1,4 +1,4 @@
-"""`trimtab audit`, `policies` and `knobs` as a person and as a script use them; no daemon runs."""
+"""`trimtab audit`, `policies` and `knobs` at a terminal and in a script, without a daemon."""
 
 import json
 import subprocess
@@ -52,8 +52,8 @@ def journal(tmp_path: Path) -> Path:
 def run(journal: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     def run(*argv: str) -> tuple[int, str, str]:
         status = main(["audit", *argv, "--state-dir", str(journal.parent)])
-        said = capsys.readouterr()
-        return status, said.out, said.err
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
 
     return run
 
@@ -198,7 +198,7 @@ def test_invalid_pin_is_a_usage_error(run: Run, pin: str, capsys: pytest.Capture
     assert "is not SEQ:HASH" in capsys.readouterr().err
 
 
-# parts of it
+# selections
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_lists_knobs_with_their_cost(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "text"),
     [
         ("seqs", "did you mean max_num_active_seqs, max_num_seqs?"),
         ("max-num-seq", "did you mean max_num_seqs"),
@@ -341,13 +341,13 @@ def test_lists_knobs_with_their_cost(capsys: pytest.CaptureFixture[str]) -> None
     ],
 )
 def test_unknown_knob_gets_the_nearest_names(
-    name: str, told: str, capsys: pytest.CaptureFixture[str]
+    name: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["knobs", name]) == 2
 
-    said = capsys.readouterr().err
-    assert told in said
-    assert len(said) < 300
+    captured = capsys.readouterr().err
+    assert text in captured
+    assert len(captured) < 300
 
 
 def test_finds_a_knob_by_its_short_form(capsys: pytest.CaptureFixture[str]) -> None:

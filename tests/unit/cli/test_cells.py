@@ -1,4 +1,4 @@
-"""Text as a terminal lays it out."""
+"""Text layout in terminal cells."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The commands against a real API on a real socket, with a daemon that works in memory behind it."""
+"""The commands against a real API on a real socket, backed by an in-memory daemon."""
 
 import json
 import os
@@ -176,7 +176,7 @@ def test_refuses_a_change_that_the_guard_rejects(run: Run) -> None:
 
 @contextmanager
 def answering(daemon: FakeDaemonView, prospect: PreflightResult) -> Iterator[None]:
-    """What is asked for is checked first; the answer comes when it has been asked."""
+    """Check each proposal before its result is served."""
     daemon.checks = True
 
     def answer() -> None:

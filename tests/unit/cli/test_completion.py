@@ -1,4 +1,4 @@
-"""A real bash completes trimtab's commands, options and values."""
+"""Completion of commands, options and values in a real bash."""
 
 import http.server
 import os
@@ -64,7 +64,7 @@ def test_completes_in_bash(script: Path, tmp_path: Path, typed: tuple[str, ...],
 
 
 def completed(script: Path, *words: str, env: Mapping[str, str] | None = None) -> set[str]:
-    """What bash offers for the last word."""
+    """Return the completions of the last word in bash."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", ASK, "bash", script, "trimtab", *words],
@@ -116,7 +116,7 @@ def test_completes_no_names_without_a_daemon(script: Path, env: Mapping[str, str
     assert completed(script, "status", "", env=env) == set()
 
 
-class Liar(http.server.BaseHTTPRequestHandler):
+class HostileServer(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
@@ -126,19 +126,19 @@ class Liar(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def liar() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Liar) as server:
+def hostile_server() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), HostileServer) as server:
         threading.Thread(target=server.serve_forever).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 
 
 def test_completed_names_cannot_inject_shell_commands(
-    script: Path, liar: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Path, hostile_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert completed(script, "status", "", env={"TRIMTAB_URL": liar}) == {"chat"}
+    assert completed(script, "status", "", env={"TRIMTAB_URL": hostile_server}) == {"chat"}
     assert not (tmp_path / "harm").exists()
 
 

@@ -1,4 +1,4 @@
-"""`trimtab lint`: a command line in, findings and a better command line out."""
+"""`trimtab lint`: findings and an improved command line."""
 
 import json
 import shlex
@@ -20,7 +20,7 @@ Lint = Callable[..., tuple[int, str, str]]
 
 
 def found(lint: Lint, *argv: str) -> dict[str, Any]:
-    """The JSON of a lint that finds something."""
+    """Return the JSON of a lint run with findings."""
     status, out, err = lint("--json", *argv)
     document: dict[str, Any] = json.loads(out)
     assert (status, err) == (1 if document["findings"] else 0, "")
@@ -53,8 +53,8 @@ def test_finding_with_several_knobs_has_several_rows(lint: Lint, tmp_path: Path)
 
     rows = found(lint, "--log", str(log), "--", *SERVE, "--gpu-memory-utilization", "0.9")["findings"]
 
-    told = {row["knob"]: (row["current"], row["suggested"]) for row in rows if row["rule"] == "F5"}
-    assert told == {"max_num_seqs": (None, 64), "gpu_memory_utilization": (0.9, 0.85)}
+    expected = {row["knob"]: (row["current"], row["suggested"]) for row in rows if row["rule"] == "F5"}
+    assert expected == {"max_num_seqs": (None, 64), "gpu_memory_utilization": (0.9, 0.85)}
 
 
 def test_clean_result_shows_checks_and_missing_facts(lint: Lint) -> None:
@@ -288,7 +288,7 @@ def test_config_file_lines_become_the_flags_of_vllm(tmp_path: Path) -> None:
     assert command.setting == {
         "model": "org/model",
         "config": str(file),
-        "async_scheduling": False,  # and what is spelled with underscores is not switched off
+        "async_scheduling": False,  # a negated flag with underscores has no effect
         "max_model_len": -1,
         "served_model_name": "a b",
         "eplb_config": '{"step_interval": 100}',
@@ -302,7 +302,7 @@ def test_ignores_a_config_file_that_vllm_ignores(lint: Lint, tmp_path: Path) -> 
     document = found(lint, "--", *SERVE, f"--config={file}")
 
     assert not document["findings"]
-    assert any("only as two words" in said for said in document["unknown"])
+    assert any("only as two words" in message for message in document["unknown"])
 
 
 def test_does_not_offer_a_command_that_still_fails_to_start(lint: Lint) -> None:
@@ -325,11 +325,11 @@ def test_reads_the_version_from_the_log(lint: Lint, tmp_path: Path) -> None:
 
     document = found(lint, "--log", str(log), "--", *SERVE)
 
-    assert not any("--vllm-version" in said for said in document["unknown"])
+    assert not any("--vllm-version" in message for message in document["unknown"])
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "expected"),
     [
         pytest.param((), "no command is given", id="nothing"),
         pytest.param(("--",), "no command is given", id="only --"),
@@ -365,11 +365,11 @@ def test_reads_the_version_from_the_log(lint: Lint, tmp_path: Path) -> None:
         pytest.param(("--", *SERVE, "--config", "/nowhere.yaml"), "/nowhere.yaml", id="no flags file"),
     ],
 )
-def test_usage_error_names_the_remedy(lint: Lint, argv: tuple[str, ...], told: str) -> None:
+def test_usage_error_names_the_remedy(lint: Lint, argv: tuple[str, ...], expected: str) -> None:
     status, out, err = lint(*argv)
 
     assert (status, out) == (2, "")
-    assert told in err
+    assert expected in err
 
 
 def test_names_a_model_config_that_is_not_json(lint: Lint, tmp_path: Path) -> None:
@@ -392,9 +392,9 @@ def test_lint_imports_no_daemon_libraries() -> None:
         "print(sorted({'aiohttp', 'asyncio', 'pydantic', 'structlog', 'docker'} & set(sys.modules)))"
     )
 
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    message = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
-    assert said.stdout.splitlines()[-1] == "[]"
+    assert message.stdout.splitlines()[-1] == "[]"
 
 
 def test_reports_a_public_address_without_a_key_and_prints_no_key(lint: Lint) -> None:

@@ -1,4 +1,4 @@
-"""What a person meets who mistypes, forgets, pipes, or goes away."""
+"""Typing errors, missing options, pipes and interrupts."""
 
 import subprocess
 import sys
@@ -56,9 +56,9 @@ def test_unknown_option_is_named_with_its_command(run: Run, words: tuple[str, ..
 
 
 def test_each_help_starts_with_its_summary(run: Run) -> None:
-    told = " ".join(run("lint", "--help")[1].split())
+    shown = " ".join(run("lint", "--help")[1].split())
 
-    assert "Check a vllm serve command line for problems. Exit status 0: no findings" in told
+    assert "Check a vllm serve command line for problems. Exit status 0: no findings" in shown
 
 
 @pytest.mark.parametrize(

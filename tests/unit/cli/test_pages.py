@@ -1,4 +1,4 @@
-"""The pages that are made of the parser."""
+"""The pages generated from the parser."""
 
 import pytest
 
@@ -21,9 +21,9 @@ def test_a_page_is_the_same_in_a_narrow_terminal(name: str, monkeypatch: pytest.
 
 
 def test_every_command_and_argument_has_a_help_text() -> None:
-    silent = [one.name for one in commands() if len(one.says) < 5]
+    silent = [one.name for one in commands() if len(one.about) < 5]
     silent += [
-        f"{one.name} {name}" for one in commands() for name, says in one.options if not says.strip("; ")
+        f"{one.name} {name}" for one in commands() for name, about in one.options if not about.strip("; ")
     ]
 
     assert not silent

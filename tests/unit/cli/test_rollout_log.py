@@ -1,4 +1,4 @@
-"""`trimtab rollouts ID --log`: what the rollout's new server says, in the terminal."""
+"""`trimtab rollouts ID --log` prints the log of the rollout's new server."""
 
 import json
 from dataclasses import replace
@@ -12,7 +12,7 @@ from tests.unit.cli.conftest import Run
 
 @pytest.fixture
 def rollout(run: Run, daemon: FakeDaemonView) -> str:
-    """Its id; it has just begun."""
+    """The id of a rollout that has just started."""
     made = daemon.suggest({"max_num_seqs": 128})
     assert run("approve", made.id, "--digest", made.digest)[0] == 0
     daemon.set(replace(daemon.states()["chat"], green=Server(name="chat-r1", setting={})))

@@ -1,4 +1,4 @@
-"""A terminal that was taken whole is given back, however the command ends."""
+"""A full-screen command restores the terminal in every case."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ COMMANDS = pytest.mark.parametrize(
     "command", [("top",), ("status", "--watch"), ("rollouts", "--watch")], ids=" ".join
 )
 SHELL = ("bash", "-c", 'stty -g; "$@"; echo "status $?"; stty -g', "bash")
-DEAF = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")
+IGNORING_SIGHUP = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")
 BREAKS = """
 from agent.cli.watch import watch
 
@@ -99,7 +99,7 @@ def test_ctrl_z_restores_the_terminal_until_resume() -> None:
 
 @pytest.mark.usefixtures("run")
 def test_closed_terminal_ends_the_screen_without_a_signal() -> None:
-    with terminal("top", through=DEAF) as window:
+    with terminal("top", through=IGNORING_SIGHUP) as window:
         window.until("q quits")
         with Path(os.devnull).open("rb") as nothing:
             os.dup2(nothing.fileno(), window.keyboard)

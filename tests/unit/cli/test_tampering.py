@@ -1,6 +1,6 @@
-"""Whoever writes to a journal's files is found by `trimtab audit verify`, with the first bad entry named.
+"""`trimtab audit verify` detects tampering with journal files and names the first bad entry.
 
-The tampering knows only what docs/audit.md says of the files: JSON lines, SHA-256 over RFC 8785.
+The tampering relies only on the format in docs/audit.md: JSON lines, SHA-256 over RFC 8785.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ Record = dict[str, Any]
 
 @dataclass
 class Files:
-    """All lines of a journal, in order, each with the file that it stands in."""
+    """All lines of a journal in order, each with its file."""
 
     folder: Path
     lines: list[tuple[str, Record]] = field(default_factory=list)
@@ -44,8 +44,8 @@ class Files:
     def at(self, seq: int) -> int:
         return next(i for i, (_, record) in enumerate(self.lines) if record["seq"] == seq)
 
-    def chain_anew(self, start: int) -> None:
-        """As somebody can who has read the documentation."""
+    def rechain(self, start: int) -> None:
+        """Rewrite the hash chain from `start` as documented."""
         for i in range(start, len(self.lines)):
             self.chain(i)
 
@@ -64,10 +64,10 @@ class Files:
 
 
 def edit(files: Files, seq: int) -> None:
-    files.lines[files.at(seq)][1]["actor"]["id"] = "somebody else"
+    files.lines[files.at(seq)][1]["actor"]["id"] = "another user"
 
 
-def edit_beside_the_hash(files: Files, seq: int) -> None:
+def edit_the_hash(files: Files, seq: int) -> None:
     files.lines[files.at(seq)][1]["hash"] = "0" * 64
 
 
@@ -78,7 +78,7 @@ def delete(files: Files, seq: int) -> None:
 def insert(files: Files, seq: int) -> None:
     at = files.at(seq)
     forged = json.loads(json.dumps(files.lines[at][1]))
-    files.lines.insert(at, (files.lines[at][0], forged | {"why": "nobody did this"}))
+    files.lines.insert(at, (files.lines[at][0], forged | {"why": "forged"}))
 
 
 def swap(files: Files, seq: int) -> None:
@@ -101,36 +101,36 @@ def cut_its_file_short(files: Files, seq: int) -> None:
     files.lines = [line for i, line in enumerate(files.lines) if i < at or line[0] != gone]
 
 
-def chain_anew(files: Files, seq: int) -> None:
+def rechain(files: Files, seq: int) -> None:
     edit(files, seq)
-    files.chain_anew(files.at(seq))
+    files.rechain(files.at(seq))
 
 
-def chain_anew_without_checkpoints(files: Files, seq: int) -> None:
+def rechain_without_checkpoints(files: Files, seq: int) -> None:
     edit(files, seq)
     files.without_checkpoints(files.at(seq))
-    files.chain_anew(files.at(seq))
+    files.rechain(files.at(seq))
 
 
 def cut_the_end(files: Files, seq: int) -> None:
     del files.lines[files.at(seq) :]
 
 
-def write_the_end_anew(files: Files, seq: int) -> None:
+def rewrite_the_end(files: Files, seq: int) -> None:
     last = max(i for i, (_, record) in enumerate(files.lines[:-1]) if record["action"] == "audit.checkpoint")
     del files.lines[-1:]
-    files.lines[last + 1][1]["why"] = f"not what stood here, after {seq}"
-    files.chain_anew(last + 1)
+    files.lines[last + 1][1]["why"] = f"rewritten entry after {seq}"
+    files.rechain(last + 1)
 
 
 Tamper = Callable[[Files, int], None]
 FOUND: tuple[tuple[Tamper, int, int | None, int | None, int | None], ...] = (
-    # what, to which entry; the first bad entry without anything, with the key, with a pin of the head
+    # tampering, entry; first bad entry without key or pin, with the key, with a pin of the head
     (edit, 1, 1, 1, 1),
     (edit, 50, 50, 50, 50),
     (edit, 200, 200, 200, 200),
     (edit, 330, 330, 330, 330),
-    (edit_beside_the_hash, 50, 50, 50, 50),
+    (edit_the_hash, 50, 50, 50, 50),
     (delete, 50, 50, 50, 50),
     (delete, 200, 200, 200, 200),
     (insert, 50, 50, 50, 50),
@@ -142,10 +142,10 @@ FOUND: tuple[tuple[Tamper, int, int | None, int | None, int | None], ...] = (
     (drop_its_file, 200, 0, 0, 0),  # 0: the first entry of that file
     (cut_its_file_short, 50, 50, 50, 50),
     (cut_its_file_short, 200, 200, 200, 200),
-    (chain_anew, 50, -1, -1, -1),  # -1: the first checkpoint that follows
-    (chain_anew_without_checkpoints, 50, None, 1, -2),  # -2: the pinned entry, or the one after the last
+    (rechain, 50, -1, -1, -1),  # -1: the first checkpoint that follows
+    (rechain_without_checkpoints, 50, None, 1, -2),  # -2: the pinned entry, or the one after the last
     (cut_the_end, 330, None, None, -2),
-    (write_the_end_anew, 1, None, None, -2),
+    (rewrite_the_end, 1, None, None, -2),
 )
 
 

@@ -1,4 +1,4 @@
-"""What the commands look like in a terminal, and how they end."""
+"""Terminal output and exit statuses of the commands."""
 
 import argparse
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from tests.unit.cli.conftest import Run
 from tests.unit.cli.terminals import plain, terminal
 
 NO_JSON = {
-    "completion": "a script for a shell",
-    "audit export": "its formats are for other tools already",
-    "ids": "names for a shell, one a line",
+    "completion": "prints a shell script",
+    "audit export": "has its own machine-readable formats",
+    "ids": "prints names for shell completion, one per line",
     "init": "writes a config",
-    "revert": "of the unit, tells what it does",
-    "run": "the daemon; its log is JSON where nobody looks",
+    "revert": "command of the systemd unit that logs its actions",
+    "run": "the daemon; it logs JSON without a terminal",
 }
 
 
@@ -28,7 +28,7 @@ def commands(
     inner = [
         action
         for action in parser._actions
-        if isinstance(action, argparse._SubParsersAction)  # it has no public name
+        if isinstance(action, argparse._SubParsersAction)  # has no public name
     ]
     if not inner:
         yield path, parser
@@ -44,9 +44,9 @@ def test_every_command_with_output_has_json() -> None:
 
 
 def test_help_lists_the_exit_statuses() -> None:
-    told = parser().format_help()
+    expected = parser().format_help()
 
-    assert all(f"\n  {code} " in told for code in EXITS)
+    assert all(f"\n  {code} " in expected for code in EXITS)
 
 
 @pytest.mark.usefixtures("run")

@@ -1,4 +1,4 @@
-"""Tokens made, listed and revoked in the file, and what the daemon makes of them."""
+"""Creating, listing and revoking tokens, and loading the file in the daemon."""
 
 import json
 from collections.abc import Callable
@@ -28,8 +28,8 @@ def run(path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
             status = main(["token", *argv, "--tokens-file", str(path)])
         except SystemExit as end:  # argparse
             status = int(end.code or 0)
-        said = capsys.readouterr()
-        return status, said.out, said.err
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
 
     return run
 
@@ -59,7 +59,7 @@ def test_creates_lists_and_revokes_a_token(run: Run, path: Path) -> None:
 def test_revoking_keeps_the_other_tokens(run: Run, path: Path) -> None:
     first, second = (run("new", "--role", "viewer", "--name", name)[1].strip() for name in ("ann", "bob"))
 
-    assert run("revoke", first)[0] == 0  # the whole token names it as well
+    assert run("revoke", first)[0] == 0  # the full token identifies it as well
     assert [token.principal for token in load(path).values()] == ["bob"]
     assert Tokens(path, lambda: FAR_AHEAD).holder(second) is not None
 
@@ -105,10 +105,10 @@ def test_concurrent_commands_lose_no_token(path: Path) -> None:
 
 
 def test_limits_a_token_to_some_targets(run: Run, path: Path) -> None:
-    _, _, said = run("new", "--role", "viewer", "--name", "ann", "--target", "chat", "--target", "batch")
+    _, _, captured = run("new", "--role", "viewer", "--name", "ann", "--target", "chat", "--target", "batch")
     run("new", "--role", "viewer", "--name", "bob")
 
-    assert "viewer for ann on chat batch, until it is revoked" in said
+    assert "viewer for ann on chat batch, until it is revoked" in captured
     assert [token.targets for token in load(path).values()] == [("chat", "batch"), None]
     assert "ann   chat batch" in run("list")[1]
     assert "bob   every target" in run("list")[1]

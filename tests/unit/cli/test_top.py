@@ -1,4 +1,4 @@
-"""All that `trimtab top` shows, as a person sees it in terminals of three widths."""
+"""The output of `trimtab top` in terminals of three widths."""
 
 import pytest
 
@@ -19,7 +19,7 @@ embeddings-eu: paused by 田中: the queue of 待ち行列 is looked at, and not
 idle: nvidia_smi is lost: no such command: nvidia-smi
 q quits
 """
-WHOLE = """\
+FULL = """\
 TARGET         PHASE               TRAFFIC  GOODPUT  SLO MET   BURN  RUNNING  QUEUE    KV  PREEMPT  TTFT P95
 chat           canary 25 %          12.1/s   11.2/s   97.50%  0.50x     48.0    3.2   87%   0.04/s    420 ms
 embeddings-eu  observing (paused)   12.1/s   0.50/s   85.60%  14.4x     48.0   1280  100%    2.5/s    12.5 s
@@ -46,7 +46,7 @@ def drawn(columns: int) -> str:
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize(
-    ("columns", "expected"), [(80, AT_80), (120, f"{WHOLE}q quits\n"), (200, f"{WHOLE}q quits\n")]
+    ("columns", "expected"), [(80, AT_80), (120, f"{FULL}q quits\n"), (200, f"{FULL}q quits\n")]
 )
 def test_shows_every_number_in_its_column(columns: int, expected: str) -> None:
     assert drawn(columns).strip() == expected.strip()
@@ -62,7 +62,7 @@ def test_wraps_or_omits_columns_that_do_not_fit(columns: int) -> None:
 
 
 def test_prints_all_columns_to_a_pipe(run: Run) -> None:
-    assert run("top") == (0, WHOLE, "")
+    assert run("top") == (0, FULL, "")
 
 
 def test_status_shows_the_reason_below_its_table(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Watching, waiting and `trimtab top`, in a terminal and in a pipe."""
+"""`--watch`, `--wait` and `trimtab top` in a terminal and in a pipe."""
 
 import json
 import os

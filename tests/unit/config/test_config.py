@@ -1,4 +1,4 @@
-"""The config file: its values, and errors that name every mistake."""
+"""The config file: its values, and errors that name every invalid value."""
 
 import string
 from collections.abc import Mapping
@@ -37,14 +37,14 @@ traffic = { listen = "127.0.0.1:8081" }
 
 
 def built(kind: str, name: str, options: Mapping[str, Any], *, table: str) -> object:
-    """Stands for the plugins: an option `bad` is what they complain about."""
+    """Stub of a plugin that rejects the option `bad`."""
     if "bad" in options:
         raise ConfigError(f"[{table}] bad: unknown key")
     return (kind, name, dict(options))
 
 
 class Bringing:
-    """An engine that brings a sensor along, which shares its host."""
+    """An engine with its own sensor on the same host."""
 
     sensors: ClassVar[dict[str, tuple[str, ...]]] = {"ears": ("host",)}
 
@@ -63,7 +63,7 @@ def errors(text: str) -> list[str]:
     return str(caught.value).splitlines()
 
 
-# What it turns into
+# values
 
 
 def test_the_defaults_are_safe() -> None:
@@ -218,7 +218,7 @@ def test_parses_durations(written: str, expected_s: float) -> None:
     assert target.cooldown_s == expected_s
 
 
-# What is wrong with it
+# errors
 
 
 @pytest.mark.parametrize(
@@ -332,9 +332,9 @@ def test_parses_durations(written: str, expected_s: float) -> None:
     ids=lambda value: str(value).replace("\n", " ")[:50],
 )
 def test_names_an_invalid_value_with_its_key(text: str, expected: str) -> None:
-    (said,) = errors(SMALLEST + text)
+    (message,) = errors(SMALLEST + text)
 
-    assert said.startswith(expected)
+    assert message.startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -369,9 +369,9 @@ def test_names_an_invalid_value_with_its_key(text: str, expected: str) -> None:
 def test_names_an_invalid_step_with_its_number(step: str, expected: str) -> None:
     first = "{ weight = 5, requests = 1, at_least = 1, at_most = 2 }"
 
-    said = errors(f"{SMALLEST}[targets.rollout]\nsteps = [{first}, {step}]\n")
+    message = errors(f"{SMALLEST}[targets.rollout]\nsteps = [{first}, {step}]\n")
 
-    assert any(line.startswith(f"[targets.rollout] {expected}") for line in said)
+    assert any(line.startswith(f"[targets.rollout] {expected}") for line in message)
 
 
 @pytest.mark.parametrize(
@@ -400,16 +400,16 @@ def test_names_an_invalid_step_with_its_number(step: str, expected: str) -> None
     ids=lambda value: str(value)[:30],
 )
 def test_rejects_an_invalid_file_with_a_one_line_error(text: str, expected: str) -> None:
-    (said,) = errors(text)
+    (message,) = errors(text)
 
-    assert said.startswith(expected)
+    assert message.startswith(expected)
 
 
 def test_without_tls_the_api_listens_on_loopback_only() -> None:
     for listen in ("0.0.0.0:8090", "192.0.2.1:8090", "[::]:8090"):
-        (said,) = errors(f"{SMALLEST}[api]\nlisten = '{listen}'\n")
-        assert said.startswith(f"[api] listen: {listen} is not a loopback address")
-        assert "TLS" in said
+        (message,) = errors(f"{SMALLEST}[api]\nlisten = '{listen}'\n")
+        assert message.startswith(f"[api] listen: {listen} is not a loopback address")
+        assert "TLS" in message
     with_tls = parsed(f"{SMALLEST}[api]\nlisten = '0.0.0.0:1'\ntls_cert = 'a.pem'\ntls_key = 'a.key'\n")
     assert with_tls.api.certificate == Certificate(chain=HERE / "a.pem", key=HERE / "a.key", client_ca=None)
 
@@ -445,13 +445,13 @@ def test_the_api_listens_on_one_address_or_several(written: str, found: tuple[st
     ],
 )  # fmt: skip
 def test_names_an_invalid_value_in_the_api_table(table: str, expected: str) -> None:
-    (said,) = errors(f"{SMALLEST}[api]\n{table}\n")
+    (message,) = errors(f"{SMALLEST}[api]\n{table}\n")
 
-    assert said.startswith(expected)
+    assert message.startswith(expected)
 
 
 def test_reports_all_errors_at_once() -> None:
-    said = errors(
+    message = errors(
         """
         [agent]
         mode = 1
@@ -469,7 +469,7 @@ def test_reports_all_errors_at_once() -> None:
         """
     )
 
-    assert [line.split(":")[0] for line in said] == [
+    assert [line.split(":")[0] for line in message] == [
         "[agent] mode",
         "[targets.engine of a] strategy",
         "[targets.rollout of a] hold",
@@ -484,9 +484,9 @@ def test_reports_all_errors_at_once() -> None:
 
 
 def test_with_several_targets_an_error_names_the_target() -> None:
-    (said,) = errors(TWO + "[targets.slo]\nttfs = 1\n")
+    (message,) = errors(TWO + "[targets.slo]\nttfs = 1\n")
 
-    assert said.startswith("[targets.slo of batch] ttfs: unknown key")
+    assert message.startswith("[targets.slo of batch] ttfs: unknown key")
 
 
 def test_names_an_unreadable_file(tmp_path: Path) -> None:
@@ -504,7 +504,7 @@ def test_names_an_unreadable_file(tmp_path: Path) -> None:
         assert str(tmp_path) in str(caught.value)
 
 
-# Garbage
+# arbitrary input
 
 
 values: st.SearchStrategy[str] = st.recursive(

@@ -76,7 +76,7 @@ def test_systemd_credentials_take_precedence(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             'kind = "slak"\nurl = "https://a"',
@@ -97,8 +97,8 @@ def test_systemd_credentials_take_precedence(tmp_path: Path, monkeypatch: pytest
         ),
     ],
 )
-def test_names_the_invalid_value(text: str, said: str) -> None:
-    assert errors(f"[[notify]]\n{text}") == [said]
+def test_names_the_invalid_value(text: str, message: str) -> None:
+    assert errors(f"[[notify]]\n{text}") == [message]
 
 
 def test_two_receivers_of_one_kind_require_names() -> None:
@@ -120,6 +120,6 @@ def test_two_receivers_of_one_kind_require_names() -> None:
     ],
 )
 def test_rejects_a_public_url_that_cannot_start_links(url: str) -> None:
-    (said,) = errors(f'[api]\npublic_url = "{url}"')
+    (message,) = errors(f'[api]\npublic_url = "{url}"')
 
-    assert said.startswith("[api] public_url: ")
+    assert message.startswith("[api] public_url: ")

@@ -1,4 +1,4 @@
-"""`[targets.quality]`: own golden prompts, an own command, and errors."""
+"""`[targets.quality]`: custom golden prompts, a custom command, and errors."""
 
 from pathlib import Path
 

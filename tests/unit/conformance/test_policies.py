@@ -1,4 +1,4 @@
-"""What every policy must do; a new `policies/NAME.py` that ends in `plugin = …` is found here by itself."""
+"""Conformance of every policy; a new `policies/NAME.py` that ends in `plugin = …` is discovered."""
 
 from dataclasses import dataclass
 
@@ -46,7 +46,7 @@ class Bad:
 
 @each_check
 def test_each_check_detects_a_violation(check: ConformanceCheck) -> None:
-    """One that does all else wrong still says what it is for, and is calm."""
+    """A policy that violates every other check but has a docstring and proposes nothing when idle."""
     calm = check.__name__ in {"it_says_what_it_is_for", "it_tolerates_a_reading_in_which_nothing_is_known"}
     if calm:
         check(Bad)

@@ -1,4 +1,4 @@
-"""What every sensor keeps to: each module of `sensors/` that has a `plugin`, found by itself."""
+"""Conformance of every sensor: each module of `sensors/` with a `plugin` is discovered."""
 
 import asyncio
 import gc
@@ -60,7 +60,7 @@ def numbers(name: str) -> list[str]:
 
 
 def plain(annotation: Any) -> bool:  # noqa: ANN401  a type form
-    """Whether TOML can say it: a string, number or flag, or a list or table of such."""
+    """Whether TOML can express the type: a string, number or boolean, or a list or table of these."""
     if get_origin(annotation) is None:
         return annotation in PLAIN
     return all(plain(part) for part in get_args(annotation) if part is not Ellipsis)
@@ -72,10 +72,10 @@ def test_the_known_sensors_are_found() -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_module_docstring_states_its_purpose(module: str) -> None:
-    said = inspect.getdoc(import_module(f"sensors.{module}"))
+    doc = inspect.getdoc(import_module(f"sensors.{module}"))
 
-    assert said
-    assert said.partition("\n")[0].endswith(".")
+    assert doc
+    assert doc.partition("\n")[0].endswith(".")
 
 
 @sensor_names
@@ -128,14 +128,14 @@ def test_refuses_an_invalid_number(name: str) -> None:
 async def test_without_input_it_yields_only_samples_and_can_be_cancelled(name: str, tmp_path: Path) -> None:
     before = asyncio.all_tasks()
     fleet = Fleet({"chat-r0": "127.0.0.1:1"}, state_dir=tmp_path)
-    async with run_sensor(built(name), fleet) as heard:
+    async with run_sensor(built(name), fleet) as received:
         await asyncio.sleep(0.3)
 
-    assert all(isinstance(sample, Sample) for sample in heard.samples)
-    sources = [(state.source, state.available) for state in heard.states()]
+    assert all(isinstance(sample, Sample) for sample in received.samples)
+    sources = [(state.source, state.available) for state in received.states()]
     assert len(sources) == len(set(sources))
     assert all(
-        not available and state.why for state, (_, available) in zip(heard.states(), sources, strict=True)
+        not available and state.why for state, (_, available) in zip(received.states(), sources, strict=True)
     )
     assert asyncio.all_tasks() == before
 
@@ -152,7 +152,7 @@ async def test_early_cancellation_leaves_nothing_open(name: str, turns: int, tmp
     with suppress(asyncio.CancelledError):
         await task
 
-    gc.collect()  # a socket that was left open says so now, and a warning is an error
+    gc.collect()  # an open socket raises a ResourceWarning here, which is an error
 
 
 def test_minimal_options_name_existing_sensors() -> None:

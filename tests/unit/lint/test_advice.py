@@ -1,4 +1,4 @@
-"""What follows of findings: order, contradictions, and the changes that go together."""
+"""Advice from findings: order, contradictions and combined changes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +20,8 @@ CASE = Deployment(setting={"model": "m", "max_num_seqs": 4, "enforce_eager": Tru
 
 
 @dataclass(frozen=True)
-class Says:
-    """A lint that says what it is told to, where it applies."""
+class FixedLint:
+    """A lint that returns a given finding if it applies."""
 
     finding: Finding
     when: Callable[[Deployment], bool] = lambda _: True
@@ -38,8 +38,10 @@ def finding(rule: str, severity: FindingSeverity = "warning", **to: Value) -> Fi
     return Finding(rule=rule, klass="auto", severity=severity, why="because", source="a test", to=to)
 
 
-def first_only(said: Sequence[S]) -> Ordered[S]:
-    return Ordered(tuple(said[:1]), tuple(Outranked(lost, said[0].rule, "it is second") for lost in said[1:]))
+def first_only(reported: Sequence[S]) -> Ordered[S]:
+    return Ordered(
+        tuple(reported[:1]), tuple(Outranked(lost, reported[0].rule, "it is second") for lost in reported[1:])
+    )
 
 
 def rules(findings: Iterable[Finding]) -> list[str]:
@@ -47,13 +49,13 @@ def rules(findings: Iterable[Finding]) -> list[str]:
 
 
 def test_ranks_errors_before_warnings_before_all_else() -> None:
-    lints = [Says(finding("I", "info")), Says(finding("W")), Says(finding("E", "error"))]
+    lints = [FixedLint(finding("I", "info")), FixedLint(finding("W")), FixedLint(finding("E", "error"))]
 
     assert rules(advise(CASE, lints, keep_order).findings) == ["E", "W", "I"]
 
 
 def test_combines_all_compatible_changes() -> None:
-    lints = [Says(finding("A", max_num_seqs=8)), Says(finding("B", enforce_eager=False))]
+    lints = [FixedLint(finding("A", max_num_seqs=8)), FixedLint(finding("B", enforce_eager=False))]
 
     advice = advise(CASE, lints, keep_order)
 
@@ -63,7 +65,7 @@ def test_combines_all_compatible_changes() -> None:
 
 def test_first_of_two_contradicting_findings_applies() -> None:
     advice = advise(
-        CASE, [Says(finding("A", max_num_seqs=8)), Says(finding("B", max_num_seqs=2))], keep_order
+        CASE, [FixedLint(finding("A", max_num_seqs=8)), FixedLint(finding("B", max_num_seqs=2))], keep_order
     )
 
     assert (rules(advice.findings), advice.to) == (["A"], {"max_num_seqs": 8})
@@ -73,7 +75,7 @@ def test_change_that_would_bring_an_error_is_shown_as_a_note() -> None:
     def many(case: Deployment) -> bool:
         return case.setting.get("max_num_seqs") == 8
 
-    lints = [Says(finding("A", max_num_seqs=8)), Says(finding("E", "error"), when=many)]
+    lints = [FixedLint(finding("A", max_num_seqs=8)), FixedLint(finding("E", "error"), when=many)]
 
     advice = advise(CASE, lints, keep_order)
 
@@ -90,7 +92,7 @@ def test_change_that_would_bring_an_error_takes_along_the_change_that_prevents_i
     shorter = replace(
         finding("L", "error", max_model_len=8), klass="gated", risks="long requests are refused"
     )
-    lints = [Says(finding("G", enforce_eager=False)), Says(shorter, when=too_long)]
+    lints = [FixedLint(finding("G", enforce_eager=False)), FixedLint(shorter, when=too_long)]
 
     advice = advise(CASE, lints, keep_order)
 
@@ -105,9 +107,9 @@ def test_finding_that_is_shown_as_a_note_outranks_no_other_finding() -> None:
         return case.setting.get("max_num_seqs") == 8
 
     lints = [
-        Says(finding("Q1", max_num_seqs=8)),
-        Says(finding("N1", "info")),
-        Says(finding("E", "error"), many),
+        FixedLint(finding("Q1", max_num_seqs=8)),
+        FixedLint(finding("N1", "info")),
+        FixedLint(finding("E", "error"), many),
     ]
 
     advice = advise(CASE, lints, ranked)
@@ -116,10 +118,10 @@ def test_finding_that_is_shown_as_a_note_outranks_no_other_finding() -> None:
 
 
 def test_error_outranks_a_contradicting_finding() -> None:
-    """First the precedence drops the error, which yields to errors alone and so comes back."""
-    lints = [Says(finding("L1", "error", max_num_seqs=2)), Says(finding("M1", max_num_seqs=8))]
+    """Precedence drops the error first; only an error may outrank it, so it is restored."""
+    lints = [FixedLint(finding("L1", "error", max_num_seqs=2)), FixedLint(finding("M1", max_num_seqs=8))]
 
-    advice = advise(CASE, [*lints, Says(finding("Q2", "info"))], ranked)
+    advice = advise(CASE, [*lints, FixedLint(finding("Q2", "info"))], ranked)
 
     assert (rules(advice.findings), advice.to) == (["L1", "Q2"], {"max_num_seqs": 2})
     assert [(lost.what.rule, lost.by) for lost in advice.outranked] == [("M1", "L1")]
@@ -141,8 +143,8 @@ def test_error_fixed_by_an_earlier_change_needs_no_change() -> None:
         return case.setting.get("max_num_seqs") == 4
 
     lints = [
-        Says(finding("V1", "error", max_num_seqs=2), when=many),
-        Says(finding("D2", "error", tensor_parallel_size=4), when=many),
+        FixedLint(finding("V1", "error", max_num_seqs=2), when=many),
+        FixedLint(finding("D2", "error", tensor_parallel_size=4), when=many),
     ]
 
     advice = advise(CASE, lints, keep_order)
@@ -154,7 +156,7 @@ def test_error_fixed_by_an_earlier_change_needs_no_change() -> None:
 def test_never_proposes_more_sequences_than_batched_tokens() -> None:
     case = Deployment(setting={"max_num_batched_tokens": 512, "max_num_seqs": 4})
 
-    advice = advise(case, [Says(finding("A", max_num_seqs=1024))], keep_order)
+    advice = advise(case, [FixedLint(finding("A", max_num_seqs=1024))], keep_order)
 
     assert advice.to == {}
 
@@ -182,7 +184,7 @@ def test_applies_only_the_first_change_of_a_cyclic_rule() -> None:
 
 
 def test_only_an_error_outranks_an_error() -> None:
-    lints = [Says(finding("E", "error")), Says(finding("F", "error"))]
+    lints = [FixedLint(finding("E", "error")), FixedLint(finding("F", "error"))]
     live = [finding("Q", max_num_seqs=8)]
 
     advice = advise(CASE, lints, first_only, live)
@@ -194,7 +196,7 @@ def test_only_an_error_outranks_an_error() -> None:
 def test_reports_advice_once_if_traffic_turns_it_into_a_change() -> None:
     live = [finding("O", kv_offloading_size=None)]
 
-    advice = advise(CASE, [Says(finding("O")), Says(finding("N"))], keep_order, live)
+    advice = advise(CASE, [FixedLint(finding("O")), FixedLint(finding("N"))], keep_order, live)
 
     assert [(one.rule, dict(one.to)) for one in advice.findings] == [
         ("O", {"kv_offloading_size": None}),
@@ -205,7 +207,7 @@ def test_reports_advice_once_if_traffic_turns_it_into_a_change() -> None:
 def test_applies_only_the_first_measured_finding() -> None:
     live = [finding("Q", max_num_seqs=8), finding("P", max_num_batched_tokens=4096)]
 
-    advice = advise(CASE, [Says(finding("G", enforce_eager=False))], keep_order, live)
+    advice = advise(CASE, [FixedLint(finding("G", enforce_eager=False))], keep_order, live)
 
     assert advice.to == {"max_num_seqs": 8, "enforce_eager": False}
     assert advice.later == (
@@ -224,7 +226,7 @@ def test_flags_and_traffic_that_agree_are_one_finding() -> None:
         evidence=(Evidence(metric="running", value=2.0, unit="requests", window_s=30.0),),
     )
 
-    advice = advise(CASE, [Says(finding("G", enforce_eager=False))], keep_order, [finding_of(seen)])
+    advice = advise(CASE, [FixedLint(finding("G", enforce_eager=False))], keep_order, [finding_of(seen)])
 
     (found,) = advice.findings
     assert (found.why, found.evidence) == ("because", {"running": 2.0, "window_s": 30.0})
@@ -242,8 +244,8 @@ def test_a_row_for_each_knob_and_variable_or_one_without() -> None:
     )
     assumed: Mapping[str, Value] = {"block_size": 32}
 
-    told = [(row["knob"], row["current"], row["suggested"]) for row in build_rows(changes, CASE, assumed)]
+    shown = [(row["knob"], row["current"], row["suggested"]) for row in build_rows(changes, CASE, assumed)]
     nothing = build_rows(finding("N"), CASE, {})
 
-    assert told == [("max_num_seqs", 4, 8), ("block_size", 32, 16), ("env:A", "1", None)]
+    assert shown == [("max_num_seqs", 4, 8), ("block_size", 32, 16), ("env:A", "1", None)]
     assert [(row["rule"], row["knob"]) for row in nothing] == [("N", None)]

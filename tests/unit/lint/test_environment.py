@@ -1,4 +1,4 @@
-"""U1, U2, U3 and R1: the environment and the doors."""
+"""U1, U2, U3 and R1: environment variables and exposed interfaces."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_reports_the_llama_4_compile_cache_defect_and_an_outdated_workaround() -
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "reported"),
     [
         ("--trust-remote-code", ["R1"]),
         ("--host 0.0.0.0", ["R1"]),
@@ -70,8 +70,8 @@ def test_reports_the_llama_4_compile_cache_defect_and_an_outdated_workaround() -
         ("", []),
     ],
 )
-def test_notes_insecure_options(flags: str, said: list[str]) -> None:
-    assert rules(findings(LINTS, case(f"vllm serve Qwen/Qwen3-8B {flags}"))) == said
+def test_notes_insecure_options(flags: str, reported: list[str]) -> None:
+    assert rules(findings(LINTS, case(f"vllm serve Qwen/Qwen3-8B {flags}"))) == reported
 
 
 def test_api_key_in_the_environment_counts() -> None:

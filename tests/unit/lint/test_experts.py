@@ -30,9 +30,9 @@ def test_removes_expert_parallel_from_a_model_with_few_active_experts() -> None:
 
 def test_advice_on_expert_exchange_stays_valid_without_expert_parallel() -> None:
     asked = case("vllm serve x -tp 8 -ep --gpu-memory-utilization 0.95", model=MAVERICK, card=H200)
-    said = findings((*LINTS, *memory.LINTS), asked)
-    assert rules(said) == ["D6", "M4"]
-    assert "on a mixture of experts: with an exchange" in said[1].why
+    reported = findings((*LINTS, *memory.LINTS), asked)
+    assert rules(reported) == ["D6", "M4"]
+    assert "on a mixture of experts: with an exchange" in reported[1].why
     after = {"tensor_parallel_size": 8, "gpu_memory_utilization": 0.85}
     assert not findings((*LINTS, *memory.LINTS), replace(asked, setting=after))
 
@@ -68,9 +68,9 @@ def test_keeps_a_kv_cache_split_by_context_parallel() -> None:
 
 
 def test_expert_exchange_also_sets_the_memory_share() -> None:
-    said = findings((*LINTS, *memory.LINTS), case("vllm serve x -tp 8", model=DEEPSEEK_R1, card=H200))
-    assert rules(said) == ["D7", "M4"]
-    assert said[0].to["gpu_memory_utilization"] == said[1].to["gpu_memory_utilization"] == 0.85
+    reported = findings((*LINTS, *memory.LINTS), case("vllm serve x -tp 8", model=DEEPSEEK_R1, card=H200))
+    assert rules(reported) == ["D7", "M4"]
+    assert reported[0].to["gpu_memory_utilization"] == reported[1].to["gpu_memory_utilization"] == 0.85
     low = "vllm serve x -tp 8 -ep --gpu-memory-utilization 0.85"
     (found,) = findings(LINTS, case(low, model=DEEPSEEK_R1, card=H200))
     assert found.to == {"tensor_parallel_size": 1, "data_parallel_size": 8}
@@ -98,7 +98,7 @@ def test_keeps_a_good_mla_layout() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "concurrency", "said"),
+    ("flags", "concurrency", "reported"),
     [
         ("-tp 8", 600, ["D8"]),
         ("-tp 8", 256, []),
@@ -109,8 +109,8 @@ def test_keeps_a_good_mla_layout() -> None:
     ],
 )
 def test_reports_the_crossover_with_the_measured_concurrency(
-    flags: str, concurrency: float | None, said: list[str]
+    flags: str, concurrency: float | None, reported: list[str]
 ) -> None:
     found = findings(LINTS, case(f"vllm serve x {flags}", model=QWEN_235B, concurrency=concurrency))
-    assert rules(found) == said
+    assert rules(found) == reported
     assert all(str(int(concurrency or 0)) in one.why for one in found)

@@ -1,4 +1,4 @@
-"""V1: what this vLLM would not take of the command line."""
+"""V1: flags that this version of vLLM refuses."""
 
 import pytest
 
@@ -37,12 +37,12 @@ from tests.support.lint_cases import LLAMA_8B, case, dense, findings, improved
 def test_names_and_fixes_a_refused_flag(flags: str, why: str, better: str) -> None:
     command = f"vllm serve m {flags}"
 
-    said = findings(LINTS, case(command))
+    reported = findings(LINTS, case(command))
 
-    assert [(found.rule, found.severity) for found in said] == [("V1", "error")]
-    assert why in said[0].why
-    assert improved(command, said) == f"vllm serve m {better}".strip()
-    assert not findings(LINTS, case(improved(command, said)))
+    assert [(found.rule, found.severity) for found in reported] == [("V1", "error")]
+    assert why in reported[0].why
+    assert improved(command, reported) == f"vllm serve m {better}".strip()
+    assert not findings(LINTS, case(improved(command, reported)))
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_keeps_flags_that_the_version_accepts(flags: str, version: str) -> None:
 
 
 def test_unknown_version_gets_only_a_warning() -> None:
-    said = findings(LINTS, case("vllm serve m --swap-space 4 --no-such-flag-ever", version=""))
+    reported = findings(LINTS, case("vllm serve m --swap-space 4 --no-such-flag-ever", version=""))
 
-    assert [found.severity for found in said] == ["warning", "warning"]
+    assert [found.severity for found in reported] == ["warning", "warning"]
 
 
 def test_reports_a_flag_newer_than_the_version() -> None:

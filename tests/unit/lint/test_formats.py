@@ -1,4 +1,4 @@
-"""V1: formats of the weights that this vLLM does not read."""
+"""V1: weight formats that this version of vLLM does not support."""
 
 import pytest
 

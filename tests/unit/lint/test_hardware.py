@@ -1,4 +1,4 @@
-"""H1, H2, H3, E1 and E2: what this GPU and this build can run."""
+"""H1, H2, H3, E1 and E2: support by the GPU and the build."""
 
 import pytest
 
@@ -18,8 +18,10 @@ def test_removes_a_backend_unsupported_on_turing(backend: str) -> None:
 
 
 def test_flashinfer_runs_on_turing_with_the_version_of_the_report() -> None:
-    said = findings(LINTS, case(SERVE, env="VLLM_ATTENTION_BACKEND=FLASHINFER", version="0.14.1", card=T4))
-    assert rules(said) == ["H3"]
+    reported = findings(
+        LINTS, case(SERVE, env="VLLM_ATTENTION_BACKEND=FLASHINFER", version="0.14.1", card=T4)
+    )
+    assert rules(reported) == ["H3"]
 
 
 def test_backend_variable_applies_in_versions_that_read_it() -> None:
@@ -78,9 +80,11 @@ def test_reports_an_old_build_with_the_published_numbers() -> None:
     assert "not promised" in found.expects
 
 
-@pytest.mark.parametrize(("version", "said"), [("0.12.0", ["E1"]), ("0.14.1", []), ("", []), ("0.32.0", [])])
-def test_reports_only_a_known_old_version_as_old(version: str, said: list[str]) -> None:
-    assert rules(findings(LINTS, case(SERVE, version=version))) == said
+@pytest.mark.parametrize(
+    ("version", "reported"), [("0.12.0", ["E1"]), ("0.14.1", []), ("", []), ("0.32.0", [])]
+)
+def test_reports_only_a_known_old_version_as_old(version: str, reported: list[str]) -> None:
+    assert rules(findings(LINTS, case(SERVE, version=version))) == reported
 
 
 def test_names_a_slow_kernel_from_the_log() -> None:

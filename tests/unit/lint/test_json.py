@@ -1,4 +1,4 @@
-"""V1: what vLLM could not read of a flag's JSON."""
+"""V1: JSON values that vLLM cannot parse."""
 
 import pytest
 
@@ -65,11 +65,11 @@ def test_accepts_json_that_vllm_accepts(flags: str) -> None:
 def test_corrects_an_unknown_key(flags: str, why: str, better: str) -> None:
     command = f"vllm serve m {flags}"
 
-    said = findings(LINTS, case(command))
+    reported = findings(LINTS, case(command))
 
-    assert [why in found.why for found in said] == [True]
-    assert improved(command, said) == f"vllm serve m {better}".strip()
-    assert not findings(LINTS, case(improved(command, said)))
+    assert [why in found.why for found in reported] == [True]
+    assert improved(command, reported) == f"vllm serve m {better}".strip()
+    assert not findings(LINTS, case(improved(command, reported)))
 
 
 def test_does_not_judge_keys_of_other_releases() -> None:

@@ -1,4 +1,4 @@
-"""The recognisers of log lines, on the lines as vLLM writes them."""
+"""The recognisers of log lines, on real vLLM lines."""
 
 from collections.abc import Mapping
 
@@ -60,10 +60,10 @@ WAITING = (
 
 
 def found(*log: str, **setting: Value) -> list[Finding]:
-    return told(Deployment(setting={"model": "m", **setting}, log=log))
+    return recognised(Deployment(setting={"model": "m", **setting}, log=log))
 
 
-def told(case: Deployment) -> list[Finding]:
+def recognised(case: Deployment) -> list[Finding]:
     return [finding for lint in LINTS for finding in lint.check(case)]
 
 
@@ -93,7 +93,7 @@ def told(case: Deployment) -> list[Finding]:
         ),
         pytest.param((MAMBA,), {"max_num_seqs": 256}, "F5", {"max_num_seqs": 64}, id="Mamba blocks"),
         pytest.param(
-            (MAX_TOKENS,), {}, "F4", {"max_model_len": 19456}, id="one request, as vLLM 0.8 said it"
+            (MAX_TOKENS,), {}, "F4", {"max_model_len": 19456}, id="one request, wording of vLLM 0.8"
         ),
         pytest.param((OOM,), {}, "M2", {"gpu_memory_utilization": 0.85}, id="OOM"),
         pytest.param(
@@ -108,7 +108,7 @@ def told(case: Deployment) -> list[Finding]:
         ),
         pytest.param(TIMES, {}, "F6", {}, id="times of a start"),
         pytest.param((CAPACITY,), {"max_num_seqs": 64}, "F7", {}, id="capacity"),
-        pytest.param(TWO_LINES, {"max_num_seqs": 64}, "F7", {}, id="capacity, as vLLM 0.11 said it"),
+        pytest.param(TWO_LINES, {"max_num_seqs": 64}, "F7", {}, id="capacity, wording of vLLM 0.11"),
         pytest.param((WAITING,), {"max_num_seqs": 2}, "F8", {}, id="periodic line"),
     ],
 )
@@ -212,7 +212,7 @@ def test_periodic_line_reports_the_cap_only_if_it_is_reached(line: str, advice: 
 def test_moe_model_gets_the_lower_memory_ceiling() -> None:
     setting = {"gpu_memory_utilization": 0.7}
 
-    (finding,) = told(Deployment(setting=setting, log=(NO_BLOCKS,), model=Model(name="m", experts=64)))
+    (finding,) = recognised(Deployment(setting=setting, log=(NO_BLOCKS,), model=Model(name="m", experts=64)))
 
     assert finding.to == {"gpu_memory_utilization": 0.85}
 

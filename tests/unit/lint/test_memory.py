@@ -121,9 +121,9 @@ def test_hybrid_on_a_small_gpu_gets_the_small_values() -> None:
 def test_profile_keeps_the_small_values_of_a_hybrid() -> None:
     flags = "--max-num-seqs 16 --max-num-batched-tokens 512 --gpu-memory-utilization 0.85"
     asked = case(f"vllm serve x {flags}", model=MAMBA_9B, card=T4, profile="batch")
-    said = findings((*LINTS, *lint_profile.LINTS), asked)
-    assert [one.rule for one in ranked(said).kept] == ["B2"]
-    assert not said[0].to
+    reported = findings((*LINTS, *lint_profile.LINTS), asked)
+    assert [one.rule for one in ranked(reported).kept] == ["B2"]
+    assert not reported[0].to
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which finding is not heard beside which: by rank, or because both want one knob."""
+"""Findings that outrank each other by rank or by a conflict over one knob."""
 
 import pytest
 
@@ -57,9 +57,9 @@ SHORT = "vllm serve x --max-model-len 2048"
     ],
 )
 def test_more_severe_finding_outranks_the_other(asked: Deployment, first: str, outranked: str) -> None:
-    said = findings(all_lints(), asked)
-    assert {first, outranked} <= {one.rule for one in said}
-    order = ranked(said)
+    found = findings(all_lints(), asked)
+    assert {first, outranked} <= {one.rule for one in found}
+    order = ranked(found)
     assert first in [one.rule for one in order.kept]
     assert outranked in [one.what.rule for one in order.outranked]
     assert outranked not in [one.rule for one in order.kept]

@@ -1,4 +1,4 @@
-"""D1 to D5: how the model lies on the GPUs."""
+"""D1 to D5: the layout of the model on the GPUs."""
 
 from dataclasses import replace
 
@@ -61,7 +61,7 @@ def test_replicas_keep_the_number_of_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("billions", "tp", "said", "to"),
+    ("billions", "tp", "reported", "to"),
     [
         (14.8, 8, "D2", 2),
         (14.8, 2, "", None),
@@ -71,10 +71,12 @@ def test_replicas_keep_the_number_of_gpus() -> None:
         (405.9, 8, "", None),
     ],
 )
-def test_applies_the_size_ladder_without_a_known_gpu(billions: float, tp: int, said: str, to: int) -> None:
+def test_applies_the_size_ladder_without_a_known_gpu(
+    billions: float, tp: int, reported: str, to: int
+) -> None:
     model = dense("x", billions, heads=64, hidden_size=8192)
     found = findings(LINTS, case(serve(f"-tp {tp}"), model=model))
-    assert rules(found) == ([said] if said else [])
+    assert rules(found) == ([reported] if reported else [])
     assert all(one.to == {"tensor_parallel_size": to, "data_parallel_size": tp // to} for one in found)
 
 
@@ -133,9 +135,9 @@ def test_keeps_a_pipeline_without_nvlink_or_of_an_odd_size() -> None:
 
 
 def test_tensor_parallel_over_pcie_becomes_engines_or_a_pipeline() -> None:
-    said = findings(LINTS, case(serve("-tp 4"), model=QWEN_2B, card=L40S, gpus=4))
-    assert rules(said) == ["D1", "D5"]
-    assert said[0].to == said[1].to == {"tensor_parallel_size": 1, "data_parallel_size": 4}
+    reported = findings(LINTS, case(serve("-tp 4"), model=QWEN_2B, card=L40S, gpus=4))
+    assert rules(reported) == ["D1", "D5"]
+    assert reported[0].to == reported[1].to == {"tensor_parallel_size": 1, "data_parallel_size": 4}
     (found,) = findings(LINTS, case(serve("-tp 4"), model=LLAMA_70B, card=L40S, gpus=4))
     assert (found.rule, found.to) == ("D5", {"tensor_parallel_size": 1, "pipeline_parallel_size": 4})
 
@@ -150,9 +152,9 @@ def test_pipeline_for_throughput_is_only_a_note() -> None:
 
 
 def test_reads_the_gpu_links_from_the_log() -> None:
-    said = findings(LINTS, case(serve("-tp 4"), model=QWEN_2B, log=PCIE_ONLY))
-    assert rules(said) == ["D1", "D5"]
-    assert "seen in the log" in said[1].why
+    reported = findings(LINTS, case(serve("-tp 4"), model=QWEN_2B, log=PCIE_ONLY))
+    assert rules(reported) == ["D1", "D5"]
+    assert "seen in the log" in reported[1].why
 
 
 def test_custom_all_reduce_is_available_on_two_gpus_or_nvlink() -> None:
@@ -178,25 +180,34 @@ QWEN_7B = dense("Qwen/Qwen2.5-7B-Instruct", 7.6, layers=28, hidden_size=3584, he
 
 
 @pytest.mark.parametrize(
-    ("model", "card", "flags", "gpus", "said", "tp", "pp", "dp"),
+    ("model", "card", "flags", "gpus", "reported", "tp", "pp", "dp"),
     [
-        (QWEN_7B, L4, "-tp 4", 4, ["D1", "D5"], 1, 1, 4),  # a model sold as 7B that fits one card
+        (QWEN_7B, L4, "-tp 4", 4, ["D1", "D5"], 1, 1, 4),  # a nominal 7B model that fits one GPU
         (QWEN_7B, L4, "-tp 2", 4, ["D1"], 1, 1, 4),  # and the idle GPUs with it
         (LLAMA_8B, L4, "-tp 4 --max-model-len 131072", 4, ["D2", "D5"], 2, 1, 2),
         (QWEN_14B, L40S, "-tp 4", 4, ["D1", "D5"], 1, 1, 4),
-        (LLAMA_70B, L40S, "-tp 8", 8, ["D5"], 1, 8, 1),  # of four it would be nearly all weights
-        (LLAMA_8B, H100, "-tp 16", 8, ["D3"], 1, 1, 8),  # too many GPUs, then too wide: at once
+        (
+            LLAMA_70B,
+            L40S,
+            "-tp 8",
+            8,
+            ["D5"],
+            1,
+            8,
+            1,
+        ),  # on four GPUs the weights would fill nearly all memory
+        (LLAMA_8B, H100, "-tp 16", 8, ["D3"], 1, 1, 8),  # too many GPUs and too wide, fixed at once
         (LLAMA_8B, H100, "-tp 7 --max-num-seqs 64", 8, ["D3"], 1, 1, 8),
         (LLAMA_8B, H100, "-tp 4 -dp 4", 8, ["D3"], 1, 1, 8),
-        (LLAMA_8B, H100, "-tp 2 -pp 2", 4, ["D1"], 1, 1, 4),  # neither a pipeline
+        (LLAMA_8B, H100, "-tp 2 -pp 2", 4, ["D1"], 1, 1, 4),  # nor a pipeline
     ],
 )
 def test_one_change_sets_the_smallest_split_and_the_number_of_engines(
-    model: Model, card: GpuModel, flags: str, gpus: int, said: list[str], tp: int, pp: int, dp: int
+    model: Model, card: GpuModel, flags: str, gpus: int, reported: list[str], tp: int, pp: int, dp: int
 ) -> None:
     asked = case(serve(flags), model=model, card=card, gpus=gpus)
     found = findings(LINTS, asked)
-    assert rules(found) == said
+    assert rules(found) == reported
     assert all(one.to == found[0].to for one in found)
     after = replace(asked, setting={**asked.setting, **found[0].to})
     assert layout(after) == Layout(tp=tp, pp=pp, dp=dp)
@@ -204,7 +215,7 @@ def test_one_change_sets_the_smallest_split_and_the_number_of_engines(
 
 
 def test_change_that_makes_the_server_start_is_complete() -> None:
-    """Fewer GPUs than asked for hold a shorter context: both are said at once."""
+    """With fewer GPUs than requested, both the layout and a shorter context are reported."""
     asked = case("vllm serve x -tp 8", model=LLAMA_70B, card=H100, gpus=2)
     (found,) = findings(LINTS, asked)
     assert found.rule == "D3"

@@ -1,4 +1,4 @@
-"""Which rule is heard first, and which is not heard beside another."""
+"""The order of the rules, and the rules that outrank each other."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -36,8 +36,8 @@ P1 = a("P1", {BUDGET: 4096}, mitigation=True)
 G1 = a("G1", {"enforce_eager": False})
 
 
-def heard(*said: Proposal) -> list[str]:
-    return [one.rule for one in ranked(said).kept]
+def kept_rules(*proposals: Proposal) -> list[str]:
+    return [one.rule for one in ranked(proposals).kept]
 
 
 def test_every_rule_has_one_rank_and_every_row_a_reason() -> None:
@@ -48,7 +48,7 @@ def test_every_rule_has_one_rank_and_every_row_a_reason() -> None:
 
 
 def test_graph_size_ranks_before_the_token_budget() -> None:
-    assert heard(a("P2", {BUDGET: 1024}), a("G2", {"max_cudagraph_capture_size": 1024})) == ["G2"]
+    assert kept_rules(a("P2", {BUDGET: 1024}), a("G2", {"max_cudagraph_capture_size": 1024})) == ["G2"]
 
 
 def test_no_two_rules_outrank_each_other() -> None:
@@ -58,24 +58,24 @@ def test_no_two_rules_outrank_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"),
+    ("proposals", "kept"),
     [
         pytest.param((Q1, a("T1")), ["T1"], id="a throttling GPU holds every change"),
         pytest.param((K1, M1, a("M2", {SHARE: 0.8}), a("T1")), ["T1"], id="mitigations too"),
         pytest.param((Q1, K1), ["K1"], id="KV pressure outranks the queue"),
-        pytest.param((Q1, a("Q2")), ["Q2"], id="more sequences are never said beside KV pressure"),
+        pytest.param((Q1, a("Q2")), ["Q2"], id="KV pressure outranks more sequences"),
         pytest.param((K1, M1), ["M1", "K1"], id="first more KV cache, then fewer sequences"),
         pytest.param((M1, Q1, a("M2", {SHARE: 0.85})), ["M2"], id="nothing takes more memory after an OOM"),
         pytest.param((P1, Q1), ["Q1"], id="the queue makes requests late"),
         pytest.param((a("Q4"), Q1), ["Q1"], id="a capped queue is no stall"),
         pytest.param((a("C1", {"api_server_count": 2}), Q1), ["Q1"], id="nor is the host its bottleneck"),
         pytest.param((a("N1"), P1), ["P1"], id="replicas are what remains"),
-        pytest.param((a("N1"), a("Q3")), ["Q3", "N1"], id="notes stand beside each other"),
+        pytest.param((a("N1"), a("Q3")), ["Q3", "N1"], id="notes do not outrank each other"),
         pytest.param((G1, P1), ["P1", "G1"], id="a mitigation outranks an optimisation"),
         pytest.param((a("G2", {"max_cudagraph_capture_size": 1024}), G1), ["G1"], id="graphs first"),
         pytest.param((a("G3", {"optimization_level": None}), G1), ["G1"], id="their mode later"),
         pytest.param((a("P3", {BUDGET: 4096}), a("P4", {"x": 1})), ["P4"], id="the warm knob for a tail"),
-        pytest.param((a("C2"), a("K3")), ["K3"], id="over-provisioned says more than under-loaded"),
+        pytest.param((a("C2"), a("K3")), ["K3"], id="over-provisioned outranks under-loaded"),
         pytest.param((a("O1", {"y": None}), a("X1", {"z": None})), ["X1", "O1"], id="by the table"),
         pytest.param((a("A1", {"y": None}), a("P4", {"z": 1})), ["P4", "A1"], id="a tail before a gain"),
         pytest.param((a("L1", {"y": 1}), K1), ["K1", "L1"], id="a person's decision comes later"),
@@ -84,14 +84,14 @@ def test_no_two_rules_outrank_each_other() -> None:
         pytest.param(
             (a("P3", {BUDGET: 1}), a("P2", {BUDGET: 2}), a("G2", {BUDGET: 3}), a("F2")),
             ["P2", "F2"],
-            id="what is outranked outranks nothing",
+            id="an outranked rule outranks nothing",
         ),
-        pytest.param((a("X2"), G1), ["G1", "X2"], id="what is only said comes last"),
+        pytest.param((a("X2"), G1), ["G1", "X2"], id="notes come last"),
     ],
 )
-def test_keeps_the_expected_findings(said: Sequence[Proposal], kept: list[str]) -> None:
-    assert heard(*said) == kept
-    assert heard(*reversed(said)) == kept
+def test_keeps_the_expected_findings(proposals: Sequence[Proposal], kept: list[str]) -> None:
+    assert kept_rules(*proposals) == kept
+    assert kept_rules(*reversed(proposals)) == kept
 
 
 def test_outranked_finding_names_its_winner_and_the_reason() -> None:
@@ -109,13 +109,13 @@ def test_two_rules_never_propose_different_values_of_one_knob() -> None:
 
 
 def test_one_rule_can_offer_an_alternative() -> None:
-    assert heard(a("K1", {"watermark": 0.02}), K1) == ["K1", "K1"]
+    assert kept_rules(a("K1", {"watermark": 0.02}), K1) == ["K1", "K1"]
 
 
 def test_third_party_mitigation_ranks_after_shipped_ones_and_before_optimisations() -> None:
-    strange = a("Z1", {"x": 1}, mitigation=True)
+    third_party = a("Z1", {"x": 1}, mitigation=True)
 
-    assert heard(G1, a("Z2", {"y": 1}), strange, P1, a("Z3")) == ["P1", "Z1", "G1", "Z2", "Z3"]
+    assert kept_rules(G1, a("Z2", {"y": 1}), third_party, P1, a("Z3")) == ["P1", "Z1", "G1", "Z2", "Z3"]
 
 
 def test_ranks_findings_like_proposals() -> None:
@@ -147,7 +147,7 @@ def test_keeps_the_order_without_precedence() -> None:
     assert keep_order([Q1, K1]).kept == (Q1, K1)
 
 
-SAID = st.lists(
+PROPOSALS = st.lists(
     st.builds(
         a,
         st.sampled_from([*KNOWN, "Z1"]),
@@ -158,32 +158,36 @@ SAID = st.lists(
 )
 
 
-@given(SAID)
-def test_loses_no_finding_and_keeps_no_contradiction(said: list[Proposal]) -> None:
-    ordered = ranked(said)
+@given(PROPOSALS)
+def test_loses_no_finding_and_keeps_no_contradiction(proposals: list[Proposal]) -> None:
+    ordered = ranked(proposals)
 
     parts = [*ordered.kept, *(lost.what for lost in ordered.outranked)]
-    assert sorted(map(id, parts)) == sorted(map(id, said))
-    assert ordered.kept or not said or {lost.by for lost in ordered.outranked} <= {one.rule for one in said}
+    assert sorted(map(id, parts)) == sorted(map(id, proposals))
+    assert (
+        ordered.kept
+        or not proposals
+        or {lost.by for lost in ordered.outranked} <= {one.rule for one in proposals}
+    )
     for one, other in combinations(ordered.kept, 2):
         shared = one.to.keys() & other.to.keys() if one.rule != other.rule else set()
         assert all(one.to[knob] == other.to[knob] for knob in shared)
 
 
-@given(SAID)
-def test_always_keeps_a_finding(said: list[Proposal]) -> None:
-    assert bool(ranked(said).kept) == bool(said)
+@given(PROPOSALS)
+def test_always_keeps_a_finding(proposals: list[Proposal]) -> None:
+    assert bool(ranked(proposals).kept) == bool(proposals)
 
 
-@given(SAID)
-def test_rule_that_outranks_another_is_kept(said: list[Proposal]) -> None:
-    ordered = ranked(said)
+@given(PROPOSALS)
+def test_rule_that_outranks_another_is_kept(proposals: list[Proposal]) -> None:
+    ordered = ranked(proposals)
 
     assert {lost.by for lost in ordered.outranked} <= {one.rule for one in ordered.kept}
 
 
-@given(SAID)
-def test_no_kept_finding_outranks_another_kept_one(said: list[Proposal]) -> None:
-    kept = {one.rule for one in ranked(said).kept}
+@given(PROPOSALS)
+def test_no_kept_finding_outranks_another_kept_one(proposals: list[Proposal]) -> None:
+    kept = {one.rule for one in ranked(proposals).kept}
 
     assert not [row for row in YIELDS if kept & {*row.rules} and kept & {*row.to}]

@@ -9,18 +9,18 @@ SERVE = "vllm serve x --max-model-len 8192"
 
 
 def test_chat_profile_on_a_large_gpu_starts_below_the_vllm_default() -> None:
-    said = findings(LINTS, case(SERVE, profile="chat", card=H100))
-    assert [one.to for one in said] == [{"max_num_batched_tokens": 2048}, {"max_num_seqs": 128}]
-    assert {one.severity for one in said} == {"info"}
+    reported = findings(LINTS, case(SERVE, profile="chat", card=H100))
+    assert [one.to for one in reported] == [{"max_num_batched_tokens": 2048}, {"max_num_seqs": 128}]
+    assert {one.severity for one in reported} == {"info"}
 
 
 def test_batch_profile_starts_larger_if_the_cache_fits() -> None:
-    said = findings(LINTS, case(SERVE, profile="batch", card=A100, model=LLAMA_8B))
-    assert [one.to for one in said] == [{"max_num_batched_tokens": 8192}]
+    reported = findings(LINTS, case(SERVE, profile="batch", card=A100, model=LLAMA_8B))
+    assert [one.to for one in reported] == [{"max_num_batched_tokens": 8192}]
     flags = "--max-num-seqs 16 --max-num-batched-tokens 2048"
-    said = findings(LINTS, case(f"{SERVE} {flags}", profile="batch", card=A100, model=LLAMA_8B))
-    assert [one.to for one in said] == [{"max_num_batched_tokens": 4096}, {"max_num_seqs": 256}]
-    assert {one.severity for one in said} == {"warning"}
+    reported = findings(LINTS, case(f"{SERVE} {flags}", profile="batch", card=A100, model=LLAMA_8B))
+    assert [one.to for one in reported] == [{"max_num_batched_tokens": 4096}, {"max_num_seqs": 256}]
+    assert {one.severity for one in reported} == {"warning"}
 
 
 def test_never_proposes_more_sequences_than_the_cache_holds() -> None:
@@ -37,8 +37,8 @@ def test_reports_nothing_without_a_known_profile() -> None:
 def test_profile_accepts_its_own_proposal(profile: str) -> None:
     values = PROFILES[profile]
     flags = f"--max-num-batched-tokens {values.first_tokens} --max-num-seqs {values.first_seqs}"
-    said = findings(LINTS, case(f"{SERVE} {flags}", profile=profile, card=H100))
-    assert not said
+    reported = findings(LINTS, case(f"{SERVE} {flags}", profile=profile, card=H100))
+    assert not reported
 
 
 def test_wide_expert_parallel_requires_its_flags() -> None:

@@ -1,4 +1,4 @@
-"""Of any command line, on any card, with any model: no crash, nothing that vLLM refuses, nothing harmful."""
+"""Any command line, GPU and model: no crash, no flag that vLLM refuses, no harmful change."""
 
 from dataclasses import replace
 
@@ -122,7 +122,7 @@ def _divides(asked: Deployment, finding: Finding) -> None:
 
 
 def _has_cache(asked: Deployment, finding: Finding) -> None:
-    """More sequences are asked for only where the cache is not known, or holds something for each."""
+    """More sequences are proposed only if the cache is unknown or fits each of them."""
     seqs, present = finding.to.get("max_num_seqs"), asked.setting.get("max_num_seqs")
     if not isinstance(seqs, int) or (isinstance(present, int) and seqs <= present) or present is None:
         return

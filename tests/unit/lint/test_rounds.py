@@ -1,4 +1,4 @@
-"""What lint proposes, linted again: settled in two rounds at most, never back and forth, no GPU forgotten."""
+"""Linting a proposal again settles in two rounds, never oscillates and uses every GPU."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -68,7 +68,7 @@ PROFILES = ("chat", "api", "batch", "rag", "wide-ep")
 
 
 def of(name: str) -> Iterator[Deployment]:
-    """Each card and host; layouts, flags and profiles in turn."""
+    """Return cases for each GPU and host with rotating layouts, flags and profiles."""
     model = find_model(name)
     start = MODELS.index(name)
     for turn, (card, gpus) in enumerate(product(CARDS, HOSTS), start):
@@ -82,7 +82,7 @@ def of(name: str) -> Iterator[Deployment]:
 
 @cache
 def rounds(name: str) -> tuple[tuple[Deployment, Advice, Deployment, Advice, Advice], ...]:
-    """Of each case: what is said, the case with that, what is said then, and after that."""
+    """Return per case: the advice, the changed case, its advice, and the advice after that."""
     made = []
     for asked in of(name):
         first = advised(asked)
@@ -97,7 +97,7 @@ def advised(asked: Deployment) -> Advice:
 
 
 def graver(advice: Advice) -> list[Finding]:
-    """What is above info and can be changed."""
+    """Return the findings above info that have a change."""
     return [one for one in advice.findings if one.severity != "info" and (one.to or one.env)]
 
 
@@ -110,7 +110,7 @@ def test_proposals_settle_in_two_rounds_and_are_never_reverted(name: str) -> Non
 
 @pytest.mark.parametrize("name", MODELS)
 def test_proposals_settle_in_one_round_with_known_facts(name: str) -> None:
-    """A hybrid's second: whether it fits may hang on the small values that the first proposes."""
+    """A hybrid needs a second round: the fit can depend on the small values of the first."""
     for asked, first, _, second, _ in rounds(name):
         if asked.gpus is not None and not asked.profile and asked.model and not asked.model.hybrid:
             assert not graver(second), (asked, first.to, second.to)
@@ -123,8 +123,8 @@ def test_proposals_use_exactly_the_available_gpus(name: str) -> None:
         if asked.gpus is None or layout(asked) == then:
             continue
         assert then.gpus <= asked.gpus, (asked, then)
-        told = any("stay free" in one.expects for one in first.findings)
-        assert told == (then.gpus < asked.gpus), (asked, then)
+        reported = any("stay free" in one.expects for one in first.findings)
+        assert reported == (then.gpus < asked.gpus), (asked, then)
 
 
 @pytest.mark.parametrize("name", MODELS)

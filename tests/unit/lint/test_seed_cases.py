@@ -1,6 +1,6 @@
-"""The command lines of the five documents that the rules come from, linted with all that is known.
+"""The command lines of the five source documents of the rules, linted with all known facts.
 
-What lint says of each: the rules in order, errors first; and of sane commands nothing above info.
+Each case lists the expected rules in order, errors first; sane commands have no finding above info.
 """
 
 import shlex
@@ -56,7 +56,7 @@ def known(
     log: tuple[str, ...] = (),
     concurrency: float | None = None,
 ) -> Deployment:
-    """The case as the command line tool makes it: card and model by their names."""
+    """Build the case like the command line tool, with GPU and model looked up by name."""
     model = find_model(shlex.split(command)[2])
     assert model is not None, command
     asked = case(command, env=env, version=version, model=model, gpus=gpus)
@@ -69,14 +69,14 @@ def advised(asked: Deployment) -> Advice:
     return advise(asked, all_lints(), ranked)
 
 
-def said(advice: Advice, *, above_info: bool = True) -> list[str]:
+def rules_of(advice: Advice, *, above_info: bool = True) -> list[str]:
     return [one.rule for one in advice.findings if one.severity != "info" or not above_info]
 
 
 @pytest.mark.parametrize(
     ("command", "version", "env", "rules"),
     [
-        # the two configurations that the report ends with
+        # the two final configurations of the report
         (CONFIGURATION_A, "0.14.1", "", []),
         (CONFIGURATION_B, "0.14.1", "", []),
         # its table of attempts
@@ -97,14 +97,14 @@ def said(advice: Advice, *, above_info: bool = True) -> list[str]:
 )
 def test_findings_for_the_t4_matrix(command: str, version: str, env: str, rules: list[str]) -> None:
     advice = advised(known(command, card="Tesla T4", version=version, env=env))
-    assert said(advice) == rules
+    assert rules_of(advice) == rules
 
 
 def test_fixes_all_t4_faults_at_once() -> None:
     flags = "--dtype bfloat16 --enforce-eager --max-num-batched-tokens 512 --max-num-seqs 16"
     command = f"{T4_AWQ} {flags} --gpu-memory-utilization 0.7"
     advice = advised(known(command, card="T4", version="0.14.1", env="VLLM_ATTENTION_BACKEND=FLASH_ATTN"))
-    assert sorted(said(advice)) == ["B1", "B3", "G1", "H1", "H2", "M5"]
+    assert sorted(rules_of(advice)) == ["B1", "B3", "G1", "H1", "H2", "M5"]
     assert advice.to == {
         "dtype": "half",
         "enforce_eager": False,
@@ -123,13 +123,13 @@ PCIE_2B = (
 
 def test_findings_for_the_2b_model_on_four_pcie_gpus() -> None:
     advice = advised(known(PCIE_2B, card="L40S", gpus=4))
-    assert said(advice) == ["D1", "D5", "G1"]
+    assert rules_of(advice) == ["D1", "D5", "G1"]
     assert advice.to == {"tensor_parallel_size": 1, "data_parallel_size": 4, "enforce_eager": False}
 
 
 def test_findings_for_the_2b_model_with_a_context_too_long_for_one_gpu() -> None:
     advice = advised(known(PCIE_2B, card="RTX A5000", gpus=4))
-    assert said(advice) == ["D1", "D5", "G1"]
+    assert rules_of(advice) == ["D1", "D5", "G1"]
     length = advice.to["max_model_len"]
     assert isinstance(length, int)
     assert 32768 <= length < 262144
@@ -137,22 +137,22 @@ def test_findings_for_the_2b_model_with_a_context_too_long_for_one_gpu() -> None
 
 def test_findings_for_the_2b_model_from_its_log_alone() -> None:
     advice = advised(known(PCIE_2B, gpus=4, version="0.11.0", log=(EAGER, PCIE_ONLY)))
-    assert said(advice)[:3] == ["D1", "D5", "G1"]
+    assert rules_of(advice)[:3] == ["D1", "D5", "G1"]
     assert advice.to == {"tensor_parallel_size": 1, "data_parallel_size": 4, "enforce_eager": False}
 
 
 def test_final_2b_command_of_the_guide_has_no_findings_above_info() -> None:
     flags = "--data-parallel-size 4 --max-num-seqs 512 --max-num-batched-tokens 8192"
     command = f"vllm serve Qwen/Qwen3-VL-2B-Instruct {flags} --gpu-memory-utilization 0.95"
-    assert said(advised(known(command, card="A100 80GB", gpus=4))) == []
+    assert rules_of(advised(known(command, card="A100 80GB", gpus=4))) == []
 
 
 def test_findings_for_the_rtx_5070_and_its_log() -> None:
     """As first tried with 0.14.0: multi-step scheduling, offloading, and the OOM of the warm-up."""
     command = f"{OFFLOADING} --num-scheduler-steps 8"
     advice = advised(known(command, card="RTX 5070", version="0.14.0", log=(WARM_UP,)))
-    assert sorted(said(advice)) == ["E2", "F5", "V1", "V2"]
-    assert "O1" in said(advice, above_info=False)
+    assert sorted(rules_of(advice)) == ["E2", "F5", "V1", "V2"]
+    assert "O1" in rules_of(advice, above_info=False)
     assert advice.to["num_scheduler_steps"] is None
     assert advice.to["disable_hybrid_kv_cache_manager"] is True
     assert advice.to["quantization"] is None
@@ -162,9 +162,9 @@ def test_findings_for_the_rtx_5070_and_its_log() -> None:
 def test_findings_for_the_working_rtx_5070_command_then_and_now() -> None:
     env = "VLLM_USE_V1=1 VLLM_ATTENTION_BACKEND=FLASHINFER"
     advice = advised(known(WORKING, card="RTX 5070", version="0.14.0", env=env))
-    assert sorted(set(said(advice))) == ["E2", "V1"]
+    assert sorted(set(rules_of(advice))) == ["E2", "V1"]
     today = advised(known(WORKING, card="RTX 5070", env=env))
-    assert set(said(today)) == {"V1"}
+    assert set(rules_of(today)) == {"V1"}
     assert today.env == {"VLLM_USE_V1": None, "VLLM_ATTENTION_BACKEND": None}
     assert today.to == {"disable_hybrid_kv_cache_manager": None}
 
@@ -210,19 +210,19 @@ MAVERICK = "vllm serve meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8 -tp 8"
     ids=["1", "2", "3", "4", "5", "6", "7", "8", "10"],
 )
 def test_findings_for_common_moe_mistakes(asked: Deployment, rules: list[str]) -> None:
-    assert said(advised(asked)) == rules
+    assert rules_of(advised(asked)) == rules
 
 
 def test_reports_moe_mistake_9_in_versions_where_it_applies() -> None:
     advice = advised(known(MAVERICK, card="H200", gpus=8, version="0.11.0"))
-    assert "U3" in said(advice, above_info=False)
+    assert "U3" in rules_of(advice, above_info=False)
     assert advice.env == {"VLLM_DISABLE_COMPILE_CACHE": "1"}
 
 
 def test_keeps_the_wide_expert_parallel_recipe() -> None:
     command = f"{DEEPSEEK} -dp 8 -ep --enable-eplb --gpu-memory-utilization 0.85 --max-num-seqs 256"
     asked = known(f"{command} --max-num-batched-tokens 8192", card="H200", gpus=8, profile="wide-ep")
-    assert said(advised(asked), above_info=False) == []
+    assert rules_of(advised(asked), above_info=False) == []
 
 
 LLAMA_7B, LLAMA_13B = (
@@ -289,7 +289,7 @@ LLAMA_7B, LLAMA_13B = (
 def test_findings_for_the_templates_by_profile(
     profile: str, command: str, card: str, gpus: int, rules: list[str]
 ) -> None:
-    assert said(advised(known(command, card=card, gpus=gpus, profile=profile))) == rules
+    assert rules_of(advised(known(command, card=card, gpus=gpus, profile=profile))) == rules
 
 
 GOOD = (
@@ -324,13 +324,13 @@ GOOD = (
 
 @pytest.mark.parametrize(("command", "card", "gpus"), GOOD)
 def test_sane_command_has_no_finding_above_info(command: str, card: str, gpus: int) -> None:
-    assert said(advised(known(command, card=card, gpus=gpus))) == []
+    assert rules_of(advised(known(command, card=card, gpus=gpus))) == []
 
 
 @pytest.mark.parametrize("command", [command for command, _, _ in GOOD])
 def test_sane_command_stays_sane_without_facts(command: str) -> None:
     bare = case(command, version="")
-    assert said(advised(bare)) == []
+    assert rules_of(advised(bare)) == []
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_improved_command_has_no_finding_with_a_change(command: str, card: str, 
     advice = advised(asked)
     argv = edit_flags(shlex.split(command), advice.to)
     again = advised(replace(asked, setting=parse_setting(argv)))
-    assert said(again) == []
+    assert rules_of(again) == []
 
 
 LLAMA_3 = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
@@ -383,7 +383,7 @@ LLAMA_70 = "vllm serve meta-llama/Llama-3.3-70B-Instruct"
     ],
 )
 def test_each_flag_and_hardware_rule_fires(rule: str, asked: Deployment) -> None:
-    assert rule in said(advised(asked), above_info=False)
+    assert rule in rules_of(advised(asked), above_info=False)
 
 
 @pytest.mark.parametrize(

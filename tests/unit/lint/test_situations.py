@@ -1,4 +1,4 @@
-"""Servers under load, simulated and recorded: the right rule comes first, and nobody says what does harm."""
+"""Simulated and recorded servers under load: the expected rule ranks first and no rule does harm."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ def promise(ttft_s: float, itl_s: float) -> Slo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """`rules`: one of these comes first; none: nothing is to change. `to`: what it must say of the knobs."""
+    """`rules`: one of these ranks first; empty: no change is expected. `to`: a check of the change."""
 
     situation: Situation
     rules: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class Expected:
 
 
 LIVE: dict[str, Expected] = {
-    "a queue beside a free cache, behind a small cap": Expected(
+    "a queue behind a small cap with a free cache": Expected(
         situation=Situation(flags="--max-num-seqs 2", loads=(Load(streams=16),), slo=promise(0.5, 0.1)),
         rules=("Q1",),
         to=lambda to: to == {"max_num_seqs": 16},
@@ -155,11 +155,11 @@ def test_expected_rule_ranks_first(name: str) -> None:
     first = found.first
 
     if not expected.rules:
-        assert not found.changes, found.told()
+        assert not found.changes, found.describe()
         return
     assert first is not None
-    assert first.rule in expected.rules, found.told()
-    assert expected.to(first.to), found.told()
+    assert first.rule in expected.rules, found.describe()
+    assert expected.to(first.to), found.describe()
 
 
 @each
@@ -168,9 +168,9 @@ def test_no_rule_proposes_a_harmful_change_in_any_version(name: str, version: st
     found = live(name)
     other = replace(found.reading, facts={**found.reading.facts, "version": version})
 
-    said = asked(other, found.context)
+    result = asked(other, found.context)
 
-    assert not said.harm, said.told()
+    assert not result.harm, result.describe()
 
 
 @each
@@ -178,9 +178,9 @@ def test_no_rule_raises_memory_use_after_an_oom(name: str) -> None:
     found = live(name)
     oom = Incident(at=found.reading.at, server=found.reading.server, what="oom", why="exit code 137")
 
-    said = asked(replace(found.reading, incidents=(oom,)), found.context)
+    result = asked(replace(found.reading, incidents=(oom,)), found.context)
 
-    assert not said.harm, said.told()
+    assert not result.harm, result.describe()
 
 
 @each
@@ -192,7 +192,7 @@ def test_changes_nothing_on_a_partial_window(name: str) -> None:
 
 @each
 def test_changes_nothing_on_a_stalled_server(name: str) -> None:
-    """Requests run, and not one token is made: whatever holds it, it is not a knob of the load."""
+    """Requests run without producing a token: no load knob can be the cause."""
     found = live(name)
     reading = replace(
         found.reading,
@@ -201,10 +201,10 @@ def test_changes_nothing_on_a_stalled_server(name: str) -> None:
         generation_tokens_per_s=steady(0.0),
     )
 
-    said = asked(reading, found.context)
+    result = asked(reading, found.context)
 
-    assert not said.changes, said.told()
-    assert not {"N1", "K3", "C2"} & {proposal.rule for proposal in said.heard}, said.told()
+    assert not result.changes, result.describe()
+    assert not {"N1", "K3", "C2"} & {proposal.rule for proposal in result.kept_proposals}, result.describe()
 
 
 @each
@@ -217,7 +217,7 @@ def test_throttling_gpu_blocks_every_change(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page of real vLLM 0.32 with the gauges of a busy moment; preemptions are those of a second."""
+    """A page of real vLLM 0.32 with the gauges of a busy moment; preemptions per second."""
 
     running: int
     waiting: int
@@ -258,10 +258,10 @@ def test_expected_rule_fires_on_real_vllm_metrics(
     pages = [page.at(second) for second in range(31)]
     reading = reading_of(pages, every_s=1.0, slo=slo, version="0.32.0")
 
-    said = asked(reading, Context(setting=setting, slo=slo, bounds=BOUNDS))
+    result = asked(reading, Context(setting=setting, slo=slo, bounds=BOUNDS))
 
-    assert not said.harm, said.told()
-    assert tuple(dict.fromkeys(p.rule for p in said.changes)) == rules, said.told()
+    assert not result.harm, result.describe()
+    assert tuple(dict.fromkeys(p.rule for p in result.changes)) == rules, result.describe()
 
 
 def test_reports_the_cap_on_real_vllm_recorded_with_a_cap_of_2() -> None:
@@ -271,7 +271,7 @@ def test_reports_the_cap_on_real_vllm_recorded_with_a_cap_of_2() -> None:
     pages = [(SCRAPES / name).read_bytes() for name in names]
     reading = reading_of(pages, every_s=30.0, slo=slo, version="0.32.0")
 
-    said = asked(reading, Context(setting={"max_num_seqs": 2}, slo=slo, bounds=BOUNDS))
+    result = asked(reading, Context(setting={"max_num_seqs": 2}, slo=slo, bounds=BOUNDS))
 
-    assert not said.harm, said.told()
-    assert [(p.rule, dict(p.to)) for p in said.changes] == [("Q1", {"max_num_seqs": 16})], said.told()
+    assert not result.harm, result.describe()
+    assert [(p.rule, dict(p.to)) for p in result.changes] == [("Q1", {"max_num_seqs": 16})], result.describe()

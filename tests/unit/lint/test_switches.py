@@ -1,4 +1,4 @@
-"""G1, G2, G3, A1, X1 and P3 as the flags alone show them."""
+"""G1, G2, G3, A1, X1 and P3 from the flags alone."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What our policies propose passes the guard's list of tunable knobs; what does not is only a note."""
+"""Proposals of shipped policies pass the guard's list of tunable knobs; all else is a note."""
 
 from dataclasses import replace
 
@@ -70,7 +70,7 @@ def test_guard_admits_every_knob_of_the_shipped_policies(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("knob", "value", "bounds", "said"),
+    ("knob", "value", "bounds", "reported"),
     [
         ("quantization", "fp8", {}, ("X1: quantization is not tunable: propose it as a note",)),
         ("quantization", "fp8", {"quantization": Bound(allowed=("fp8",))}, ()),
@@ -83,12 +83,12 @@ def test_guard_admits_every_knob_of_the_shipped_policies(name: str) -> None:
     ],
 )
 def test_proposal_that_the_guard_refuses_counts_as_harm(
-    knob: str, value: str, bounds: dict[str, Bound], said: tuple[str, ...]
+    knob: str, value: str, bounds: dict[str, Bound], reported: tuple[str, ...]
 ) -> None:
     proposal = Proposal(rule="X1", to={knob: value}, why="1", expects="", risks="", source="", klass="gated")
 
     found = harms(a_reading(), a_context(bounds=bounds), [proposal])
 
-    assert len(found) == len(said)
-    assert all(harm.startswith(start) for harm, start in zip(found, said, strict=True))
+    assert len(found) == len(reported)
+    assert all(harm.startswith(start) for harm, start in zip(found, reported, strict=True))
     assert not harms(a_reading(), a_context(), [replace(proposal, to={"quantization": None}, klass="note")])

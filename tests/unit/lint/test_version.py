@@ -1,4 +1,4 @@
-"""V2 and V3: what a version does with these flags."""
+"""V2 and V3: defects and regressions of a version with given flags."""
 
 import pytest
 
@@ -57,8 +57,8 @@ def test_reports_a_known_regression_with_its_issue() -> None:
     assert "#35048" in found.why
     glm = dense("zai-org/GLM-4.7-FP8", 355)
     assert rules(findings(LINTS, case("vllm serve x", version="0.14.0", model=glm, card=MI300X))) == ["V3"]
-    said = findings(LINTS, case("vllm serve x", version="0.18.0", model=LLAMA_8B, card=GB200))
-    assert "verl" in said[0].source
+    reported = findings(LINTS, case("vllm serve x", version="0.18.0", model=LLAMA_8B, card=GB200))
+    assert "verl" in reported[0].source
 
 
 def test_does_not_report_a_regression_elsewhere() -> None:

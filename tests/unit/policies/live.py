@@ -1,4 +1,4 @@
-"""Servers under load for the tests of policies: simulated in virtual time, read as the daemon reads them."""
+"""Servers under load for policy tests: simulated in virtual time, read like the daemon does."""
 
 import asyncio
 import shlex
@@ -32,7 +32,7 @@ NO_PROMISE = Slo()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """`streams` clients that ask again once answered, and `rate` requests a second besides. In tokens."""
+    """`streams` closed-loop clients plus `rate` requests per second. Lengths in tokens."""
 
     prompt: int = 200
     output: int = 100
@@ -48,8 +48,8 @@ class Situation:
     hardware: str = "t4-8b-awq"
     version: str = "0.32.0"
     gpu_busy: float = 0.95
-    gpu_used: float | None = None  # share of its memory; None: what the flags give vLLM
-    settle_s: int = 30  # until the window begins
+    gpu_used: float | None = None  # share of its memory; None: the share given by the flags
+    settle_s: int = 30  # before the window starts
     window_s: int = 30
 
     @property
@@ -59,31 +59,33 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advised:
-    """What all our policies say of one reading: `heard` in order of precedence, first what is acted on."""
+    """Proposals of all shipped policies for one reading; `kept_proposals` in order of precedence."""
 
     reading: Reading
     context: Context
-    said: tuple[Proposal, ...]
-    heard: tuple[Proposal, ...]
+    proposals: tuple[Proposal, ...]
+    kept_proposals: tuple[Proposal, ...]
 
     @property
     def changes(self) -> tuple[Proposal, ...]:
-        return tuple(p for p in self.heard if p.to and p.klass != "note")
+        return tuple(p for p in self.kept_proposals if p.to and p.klass != "note")
 
     @property
     def first(self) -> Proposal | None:
-        return next(iter(self.changes), None) or next(iter(self.heard), None)
+        return next(iter(self.changes), None) or next(iter(self.kept_proposals), None)
 
     @property
     def harm(self) -> tuple[str, ...]:
-        return harms(self.reading, self.context, self.heard)
+        return harms(self.reading, self.context, self.kept_proposals)
 
-    def told(self) -> str:
-        return "\n".join(f"{p.rule} {dict(p.to)} ({p.klass}): {p.why}" for p in self.heard) or "nothing"
+    def describe(self) -> str:
+        return (
+            "\n".join(f"{p.rule} {dict(p.to)} ({p.klass}): {p.why}" for p in self.kept_proposals) or "nothing"
+        )
 
 
 def advised(situation: Situation) -> Advised:
-    """Serve the load for a while, then ask everybody."""
+    """Serve the load, then evaluate all shipped policies."""
     reading = in_no_time(_served(situation))
     context = Context(setting=parse_setting(situation.argv), slo=situation.slo, bounds=BOUNDS)
     return asked(reading, context)
@@ -91,20 +93,22 @@ def advised(situation: Situation) -> Advised:
 
 @cache
 def policies() -> tuple[Policy, ...]:
-    """All of ours, as they are without options."""
+    """Return all shipped policies with default options."""
     return tuple(loader.load("policies", name)() for name in loader.names("policies"))
 
 
 def asked(reading: Reading, context: Context) -> Advised:
-    said = [proposal for policy in policies() for proposal in policy.propose(reading, context)]
-    heard = ranked(said).kept
-    return Advised(reading=reading, context=context, said=tuple(said), heard=tuple(heard))
+    proposals = [proposal for policy in policies() for proposal in policy.propose(reading, context)]
+    kept_proposals = ranked(proposals).kept
+    return Advised(
+        reading=reading, context=context, proposals=tuple(proposals), kept_proposals=tuple(kept_proposals)
+    )
 
 
 def reading_of(
     pages: Sequence[bytes], *, every_s: float, slo: Slo, version: str, gpus: tuple[Gpu, ...] = ()
 ) -> Reading:
-    """What the daemon makes of pages that were scraped one after the other."""
+    """Return the reading that the daemon derives from successive scrapes."""
     fold = Aggregator(slo=slo, span_s=every_s * (len(pages) - 1), fresh_s=every_s)
     before: PageTotals | None = None
     at = NOON

@@ -1,4 +1,4 @@
-"""Rules Q1, Q2, K1, K2 and K3: each fires, stays silent, and is outranked."""
+"""Rules Q1, Q2, K1, K2 and K3: when each fires, does not fire, and is outranked."""
 
 import pytest
 from hypothesis import given
@@ -14,16 +14,16 @@ QUEUE = a_reading(running=steady(4), waiting=steady(9))
 THRASH = a_reading(running=steady(64), waiting=steady(20), kv=steady(0.97), preemptions=rising(0.5, 1.5))
 
 
-def said(reading: Reading, context: Context | None = None) -> list[Proposal]:
+def proposed(reading: Reading, context: Context | None = None) -> list[Proposal]:
     return list(Admission().propose(reading, context or a_context({"max_num_seqs": 4})))
 
 
 def asked(reading: Reading, context: Context | None = None) -> list[tuple[str, dict[str, Value]]]:
-    return [(proposal.rule, dict(proposal.to)) for proposal in said(reading, context)]
+    return [(proposal.rule, dict(proposal.to)) for proposal in proposed(reading, context)]
 
 
 def test_sustained_queue_at_the_cap_with_a_free_cache_raises_the_cap() -> None:
-    (proposal,) = said(QUEUE)
+    (proposal,) = proposed(QUEUE)
 
     assert (proposal.rule, dict(proposal.to), proposal.klass) == ("Q1", {"max_num_seqs": 16}, "auto")
     assert proposal.mitigation
@@ -42,7 +42,7 @@ def test_sustained_queue_at_the_cap_with_a_free_cache_raises_the_cap() -> None:
 @pytest.mark.parametrize(
     ("reading", "setting", "to"),
     [
-        pytest.param(QUEUE, {"max_num_seqs": 4}, {"max_num_seqs": 16}, id="covers what ran and waited"),
+        pytest.param(QUEUE, {"max_num_seqs": 4}, {"max_num_seqs": 16}, id="covers running and waiting"),
         pytest.param(
             a_reading(running=steady(4), waiting=steady(9), kv=steady(0.4)),
             {"max_num_seqs": 4},
@@ -109,20 +109,20 @@ def test_q1_sizes_its_step(reading: Reading, setting: dict[str, Value], to: dict
     ],
 )
 def test_q1_proposes_nothing(reading: Reading) -> None:
-    assert not said(reading)
+    assert not proposed(reading)
 
 
 def test_operators_bound_stops_the_increase() -> None:
     at_most = {"max_num_seqs": Bound(max=6)}
 
     assert asked(QUEUE, a_context({"max_num_seqs": 4}, bounds=at_most)) == [("Q1", {"max_num_seqs": 6})]
-    assert not said(QUEUE, a_context({"max_num_seqs": 4}, bounds={"max_num_seqs": Bound(max=4)}))
+    assert not proposed(QUEUE, a_context({"max_num_seqs": 4}, bounds={"max_num_seqs": Bound(max=4)}))
 
 
 def test_changes_both_caps_only_if_both_bounds_allow_it() -> None:
     setting = {"max_num_seqs": 4, "max_num_active_seqs": 4}
 
-    assert not said(QUEUE, a_context(setting, bounds={"max_num_active_seqs": Bound(max=4)}))
+    assert not proposed(QUEUE, a_context(setting, bounds={"max_num_active_seqs": Bound(max=4)}))
 
 
 @pytest.mark.parametrize(
@@ -138,11 +138,11 @@ def test_changes_both_caps_only_if_both_bounds_allow_it() -> None:
 def test_does_not_revert_a_change_before_it_settles(outcome: Outcome, *, silent: bool) -> None:
     context = a_context({"max_num_seqs": 4}, outcomes=(outcome,))
 
-    assert bool(said(QUEUE, context)) is not silent
+    assert bool(proposed(QUEUE, context)) is not silent
 
 
 def test_thrashing_proposes_a_watermark_then_fewer_sequences_and_never_more() -> None:
-    proposals = said(THRASH, a_context({"max_num_seqs": 64}))
+    proposals = proposed(THRASH, a_context({"max_num_seqs": 64}))
 
     assert [(p.rule, dict(p.to), p.klass) for p in proposals] == [
         ("K1", {"watermark": 0.02}, "auto"),
@@ -159,7 +159,7 @@ def test_thrashing_proposes_a_watermark_then_fewer_sequences_and_never_more() ->
         pytest.param({"watermark": 0.05}, "0.32.0", {"max_num_active_seqs": 48}, id="no watermark is left"),
         pytest.param({}, "0.28.0", {"watermark": 0.02}, id="a version with watermark"),
         pytest.param({}, "0.20.0", {"max_num_seqs": 48}, id="a version without watermark"),
-        pytest.param({}, None, {"max_num_seqs": 48}, id="a version that nobody told"),
+        pytest.param({}, None, {"max_num_seqs": 48}, id="an unknown version"),
         pytest.param({"watermark": 0.0}, None, {"watermark": 0.02}, id="a flag that the server runs with"),
     ],
 )
@@ -189,13 +189,13 @@ def test_lowers_an_unknown_cap_from_the_running_sequences() -> None:
     ids=["the cap was raised", "the watermark was lowered"],
 )
 def test_remedy_does_not_revert_the_last_promoted_change(outcome: Outcome) -> None:
-    proposals = said(THRASH, a_context({"max_num_seqs": 64}, outcomes=(outcome,)))
+    proposals = proposed(THRASH, a_context({"max_num_seqs": 64}, outcomes=(outcome,)))
 
     assert not set(outcome.to) & {knob for proposal in proposals for knob in proposal.to}
 
 
 def test_answers_preemptions_with_an_unknown_cache() -> None:
-    (watermark, fewer) = said(a_reading(running=steady(64), kv=None, preemptions=steady(1)))
+    (watermark, fewer) = proposed(a_reading(running=steady(64), kv=None, preemptions=steady(1)))
 
     assert watermark.why.startswith("1.00 preemptions/s over 30 s for lack of KV cache: keep 2% of it free")
     assert [evidence.metric for evidence in fewer.evidence] == ["preemptions", "waiting", "running"]
@@ -204,7 +204,7 @@ def test_answers_preemptions_with_an_unknown_cache() -> None:
 def test_never_lowers_one_sequence() -> None:
     reading = a_reading(running=steady(1), kv=steady(0.5), preemptions=steady(1), version="0.20.0")
 
-    assert not said(reading, a_context({"max_num_seqs": 1}))
+    assert not proposed(reading, a_context({"max_num_seqs": 1}))
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_never_lowers_one_sequence() -> None:
     ids=["one in a while", "they go away by themselves"],
 )
 def test_minor_preemptions_still_suppress_q1(preemptions: Trend) -> None:
-    assert not said(a_reading(running=steady(4), waiting=steady(9), preemptions=preemptions))
+    assert not proposed(a_reading(running=steady(4), waiting=steady(9), preemptions=preemptions))
 
 
 def test_relieves_a_full_cache_with_declining_preemptions() -> None:
@@ -226,13 +226,13 @@ def test_relieves_a_full_cache_with_declining_preemptions() -> None:
     ("waiting", "rule"), [(0.0, "K2"), (5.0, "Q2")], ids=["without a queue", "with a queue"]
 )
 def test_reports_a_full_cache_without_preemptions_without_a_change(waiting: float, rule: str) -> None:
-    (proposal,) = said(a_reading(running=steady(4), waiting=steady(waiting), kv=steady(0.97)))
+    (proposal,) = proposed(a_reading(running=steady(4), waiting=steady(waiting), kv=steady(0.97)))
 
     assert (proposal.rule, dict(proposal.to), proposal.klass) == (rule, {}, "note")
 
 
 def test_cache_full_only_at_the_end_is_not_sustained() -> None:
-    assert not said(a_reading(running=steady(4), kv=rising(0.7, 0.99)))
+    assert not proposed(a_reading(running=steady(4), kv=rising(0.7, 0.99)))
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_k3_raises_a_reached_cap_if_the_cache_is_nearly_empty(reading: Reading) 
 
 
 def test_cache_in_use_outranks_k3() -> None:
-    assert not said(a_reading(running=rising(2, 4), kv=steady(0.31)))
+    assert not proposed(a_reading(running=rising(2, 4), kv=steady(0.31)))
 
 
 IDLE_GPU = Gpu(index=0, uuid="GPU-1", utilization=0.05)
@@ -256,7 +256,7 @@ IDLE_GPU = Gpu(index=0, uuid="GPU-1", utilization=0.05)
 def test_reports_an_idle_server_as_over_provisioned() -> None:
     reading = a_reading(running=steady(1), kv=steady(0.02), gpus=(IDLE_GPU,))
 
-    (proposal,) = said(reading, a_context({"max_num_seqs": 256}))
+    (proposal,) = proposed(reading, a_context({"max_num_seqs": 256}))
 
     assert (proposal.rule, dict(proposal.to), proposal.klass) == ("K3", {}, "note")
     assert proposal.why.startswith("over-provisioned: over 30 s nothing waited, at most 1 of 256")
@@ -275,12 +275,12 @@ def test_reports_an_idle_server_as_over_provisioned() -> None:
         pytest.param(a_reading(running=steady(100), kv=steady(0.02), gpus=(IDLE_GPU,)), id="many run"),
         pytest.param(
             a_reading(running=steady(1), waiting=rising(0, 1), kv=steady(0.02), gpus=(IDLE_GPU,)),
-            id="somebody waited",
+            id="requests waited",
         ),
     ],
 )
 def test_a_server_in_use_is_not_over_provisioned(reading: Reading) -> None:
-    assert not said(reading, a_context({"max_num_seqs": 256}))
+    assert not proposed(reading, a_context({"max_num_seqs": 256}))
 
 
 @pytest.mark.parametrize(
@@ -330,15 +330,15 @@ def test_step_follows_its_rule_and_keeps_cache_headroom(reading: Reading, contex
 
 def test_a_cache_is_full_at_its_watermark() -> None:
     reading = a_reading(running=steady(33), waiting=steady(47), kv=steady(0.897))
-    (note,) = said(reading, a_context({"max_num_seqs": 256, "watermark": 0.1}))
+    (note,) = proposed(reading, a_context({"max_num_seqs": 256, "watermark": 0.1}))
 
     assert (note.rule, note.klass) == ("Q2", "note")
-    assert not said(reading, a_context({"max_num_seqs": 256}))
+    assert not proposed(reading, a_context({"max_num_seqs": 256}))
 
 
 def test_triggering_evidence_comes_first() -> None:
     full = a_reading(running=steady(40), waiting=steady(14), kv=steady(0.99))
-    queue, (note,), (watermark, *_) = said(QUEUE), said(full), said(THRASH)
+    queue, (note,), (watermark, *_) = proposed(QUEUE), proposed(full), proposed(THRASH)
 
     assert [evidence.metric for evidence in queue[0].evidence][:2] == ["waiting", "running"]
     assert (note.rule, note.why) == ("Q2", "KV cache 99% full over 30 s, and 14.0 requests waited")

@@ -1,4 +1,4 @@
-"""Ten thousand command lines and ten thousand metrics pages made by chance: no crash, no harm, no loss."""
+"""Ten thousand random command lines and metrics pages: no crash, no harmful change, no lost word."""
 
 from pathlib import Path
 from random import Random
@@ -22,7 +22,7 @@ from vllm_facts.metrics.totals import totals
 from vllm_facts.models.lookup import find_model
 from vllm_facts.sizing.gpus import find_gpu
 
-EACH = 2_500  # of four, so that no test is long
+EACH = 2_500  # four parts keep each test short
 PARTS = range(4)
 PAGE = (Path(__file__).parents[2] / "support" / "scrapes" / "vllm-0.32.txt").read_text()
 MODELS = (
@@ -97,7 +97,7 @@ def test_any_command_line_round_trips(part: int) -> None:
         try:
             printed = edit_flags(["vllm", "serve", str(setting["model"])], setting)
         except FlagError:
-            continue  # a value that no flag can be given, as an empty list
+            continue  # a value that no flag can express, like an empty list
         written = {knob: value for knob, value in setting.items() if value is not False}
         assert {k: v for k, v in parse_setting(printed).items() if v is not False} == written, argv
     assert read > EACH / 2
@@ -150,6 +150,6 @@ def test_any_metrics_page_is_parsed_or_refused_without_a_harmful_proposal(part: 
         except MetricsPageError:
             continue
         read += 1
-        said = asked(reading, context)
-        assert not said.harm, said.told()
+        advised = asked(reading, context)
+        assert not advised.harm, advised.describe()
     assert read > EACH / 10

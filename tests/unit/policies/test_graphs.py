@@ -1,4 +1,4 @@
-"""Rules G1, G2 and G3: each fires, stays silent, and is outranked by another."""
+"""Rules G1, G2 and G3: when each fires, does not fire, and is outranked."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -51,7 +51,7 @@ def test_removes_eager_mode_and_quotes_the_gain() -> None:
         pytest.param(
             a_reading(),
             replace(a_context({EAGER: True}), case=Deployment(setting={}, env={"CUDA_LAUNCH_BLOCKING": "1"})),
-            id="somebody is debugging",
+            id="debugging",
         ),
     ],
 )
@@ -90,7 +90,7 @@ def test_proposes_more_capture_sizes_than_the_default() -> None:
 @pytest.mark.parametrize(
     ("reading", "setting"),
     [
-        pytest.param(SPIKES, {LARGEST: 128, "max_num_seqs": 128}, id="they cover what runs"),
+        pytest.param(SPIKES, {LARGEST: 128, "max_num_seqs": 128}, id="they cover the running batch"),
         pytest.param(SPIKES, {"max_num_seqs": 128}, id="the default does"),
         pytest.param(replace(SPIKES, itl=late(0.0, p50=0.01, p99=0.02)), {LARGEST: 32}, id="no spikes"),
         pytest.param(replace(SPIKES, itl=None), {LARGEST: 32}, id="ITL is not known"),
@@ -146,11 +146,11 @@ def test_kv_pressure_and_a_queue_outrank_graphs() -> None:
 
 
 def test_g1_outranks_the_capture_sizes() -> None:
-    said = [
+    reported = [
         *Graphs().propose(SPIKES, a_context({LARGEST: 32})),
         *Graphs().propose(a_reading(), a_context({LEVEL: 0})),
         *Graphs().propose(a_reading(), a_context({EAGER: True})),
     ]
 
-    assert [one.rule for one in said] == ["G2", "G3", "G1"]
-    assert [one.rule for one in ranked(said).kept] == ["G1"]
+    assert [one.rule for one in reported] == ["G2", "G3", "G1"]
+    assert [one.rule for one in ranked(reported).kept] == ["G1"]

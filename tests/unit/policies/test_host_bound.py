@@ -1,4 +1,4 @@
-"""Rules C1, C2 and A1: each fires, stays silent, and is outranked by another."""
+"""Rules C1, C2 and A1: when each fires, does not fire, and is outranked."""
 
 from dataclasses import replace
 from itertools import chain

@@ -1,4 +1,4 @@
-"""Rules L1, SD1 and O1: each fires, stays silent, and is outranked by another."""
+"""Rules L1, SD1 and O1: when each fires, does not fire, and is outranked."""
 
 from dataclasses import replace
 from itertools import chain

@@ -1,4 +1,4 @@
-"""Every live rule passes `policies/conformance/safety_checks.py` and asks for flags that vLLM has."""
+"""Every live rule passes `policies/conformance/safety_checks.py` and proposes flags that vLLM has."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from policies.speculation import Speculation
 from tests.support.readings import a_context, a_reading, steady
 from tests.unit.policies import test_graphs as graphs
 from tests.unit.policies import test_host_bound as host
-from tests.unit.policies import test_length_drafts_offloading as others
+from tests.unit.policies import test_length_drafts_offloading as length_rules
 from tests.unit.policies import test_long_prompts as prompts
 from tests.unit.policies import test_memory_share as memory
 from tests.unit.policies import test_prefix_cache as prefixes
@@ -40,23 +40,23 @@ NO_SHARE_LEFT = a_context({"gpu_memory_utilization": 0.8, "max_num_seqs": 64})
         ("G3", Graphs(), a_reading(), a_context({graphs.LEVEL: 0})),
         ("G3", Graphs(), a_reading(), a_context({graphs.DOTTED: "PIECEWISE"})),
         ("G3", Graphs(), a_reading(), CONFIGURED),
-        ("L1", ContextLength(), others.SHORT, others.LONG),
+        ("L1", ContextLength(), length_rules.SHORT, length_rules.LONG),
         ("M1", MemoryShare(), memory.SHORT, a_context(memory.AT)),
         ("M2", MemoryShare(), memory.FAILED, a_context(memory.AT)),
         ("M2", MemoryShare(), memory.FAILED, NO_SHARE_LEFT),
         ("M3", MemoryShare(), memory.ROOMY, a_context({"gpu_memory_utilization": 0.6})),
-        ("O1", Offloading(), others.QUEUE, others.OFFLOADED),
+        ("O1", Offloading(), length_rules.QUEUE, length_rules.OFFLOADED),
         ("P4", LongPrompts(), prompts.MIXED, a_context(prompts.SETTING)),
-        ("SD1", Speculation(), others.REJECTED, others.DRAFTS),
+        ("SD1", Speculation(), length_rules.REJECTED, length_rules.DRAFTS),
         ("SD1", Speculation(), a_reading(running=steady(100)), DRAFTED),
         ("X1", PrefixCache(), prefixes.BUSY, prefixes.OFF),
     ],
 )
 def test_firing_rule_does_no_harm(rule: str, policy: Policy, reading: Reading, context: Context) -> None:
-    said: list[Proposal] = list(policy.propose(reading, context))
+    found: list[Proposal] = list(policy.propose(reading, context))
 
-    assert [proposal.rule for proposal in said] == [rule]
-    assert harms(reading, context, said) == ()
+    assert [proposal.rule for proposal in found] == [rule]
+    assert harms(reading, context, found) == ()
 
 
 def test_tuning_a_hanging_server_counts_as_harm() -> None:

@@ -1,4 +1,4 @@
-"""Rule P4: it fires, stays silent, and is outranked by another."""
+"""Rule P4: when it fires, does not fire, and is outranked."""
 
 from dataclasses import replace
 from itertools import chain

@@ -1,4 +1,4 @@
-"""Rules M1, M2 and M3: each fires, stays silent, and is outranked by another."""
+"""Rules M1, M2 and M3: when each fires, does not fire, and is outranked."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -34,7 +34,7 @@ FAILED = replace(SHORT, incidents=(OOM,))
 AT = {SHARE: 0.88, SEQS: 64}
 
 
-def said(reading: Reading, context: Context | None = None) -> list[Proposal]:
+def proposed(reading: Reading, context: Context | None = None) -> list[Proposal]:
     return list(MemoryShare().propose(reading, context or a_context(AT)))
 
 
@@ -43,14 +43,14 @@ def remembered(to: dict[str, Value], why: str) -> Outcome:
 
 
 def test_reports_a_small_memory_share_without_gpu_metrics() -> None:
-    (note,) = said(replace(SHORT, gpus=()), a_context({SHARE: 0.5}))
+    (note,) = proposed(replace(SHORT, gpus=()), a_context({SHARE: 0.5}))
 
     assert (note.rule, note.klass, dict(note.to)) == ("M1", "note", {})
     assert "vLLM takes only 50% of the GPU's memory" in note.why
 
 
 def test_small_cache_with_free_memory_raises_the_share_by_a_small_step() -> None:
-    (proposal,) = said(SHORT)
+    (proposal,) = proposed(SHORT)
 
     assert (proposal.rule, dict(proposal.to), proposal.klass) == ("M1", {SHARE: 0.9}, "auto")
     assert proposal.mitigation
@@ -95,22 +95,22 @@ def test_small_cache_with_free_memory_raises_the_share_by_a_small_step() -> None
     ],
 )
 def test_m1_proposes_nothing(reading: Reading, context: Context) -> None:
-    assert not said(reading, context)
+    assert not proposed(reading, context)
 
 
 def test_reads_the_share_from_the_server_metrics() -> None:
-    told = replace(SHORT, facts={"version": "0.32.0", SHARE: "0.85"})
+    reported = replace(SHORT, facts={"version": "0.32.0", SHARE: "0.85"})
 
-    (proposal,) = said(told, a_context({}))
+    (proposal,) = proposed(reported, a_context({}))
 
     assert (dict(proposal.to), dict(proposal.assumed)) == ({SHARE: 0.87}, {SHARE: 0.85})
 
 
 def test_only_an_operators_bound_raises_the_share_ceiling() -> None:
-    (proposal,) = said(
+    (proposal,) = proposed(
         replace(SHORT, gpus=(gpu(0.9),)), a_context({SHARE: 0.92}, bounds={SHARE: Bound(max=0.99)})
     )
-    highest = said(
+    highest = proposed(
         replace(SHORT, gpus=(gpu(0.9),)), a_context({SHARE: 0.95}, bounds={SHARE: Bound(max=0.99)})
     )
 
@@ -119,7 +119,7 @@ def test_only_an_operators_bound_raises_the_share_ceiling() -> None:
 
 
 def test_gpu_below_three_quarters_of_its_memory_gets_a_larger_step() -> None:
-    (proposal,) = said(ROOMY, a_context({SHARE: 0.6}))
+    (proposal,) = proposed(ROOMY, a_context({SHARE: 0.6}))
 
     assert (proposal.rule, dict(proposal.to)) == ("M3", {SHARE: 0.65})
 
@@ -136,13 +136,13 @@ def test_gpu_below_three_quarters_of_its_memory_gets_a_larger_step() -> None:
     ],
 )
 def test_m3_proposes_nothing(reading: Reading, context: Context) -> None:
-    assert not said(reading, context)
+    assert not proposed(reading, context)
 
 
 def test_oom_backs_off_in_steps_and_the_last_requires_approval() -> None:
-    shares = [said(FAILED, a_context({SHARE: at, SEQS: 64}))[0].to for at in (0.92, 0.85)]
-    (seqs,) = said(FAILED, a_context({SHARE: 0.8, SEQS: 64}))
-    (length,) = said(
+    shares = [proposed(FAILED, a_context({SHARE: at, SEQS: 64}))[0].to for at in (0.92, 0.85)]
+    (seqs,) = proposed(FAILED, a_context({SHARE: 0.8, SEQS: 64}))
+    (length,) = proposed(
         FAILED,
         a_context(
             {SHARE: 0.8, LENGTH: 8192}, bounds={SEQS: Bound(min=64), "max_num_active_seqs": Bound(min=64)}
@@ -156,7 +156,7 @@ def test_oom_backs_off_in_steps_and_the_last_requires_approval() -> None:
 
 
 def test_skips_a_value_that_ran_out_of_memory() -> None:
-    (proposal,) = said(FAILED, a_context(AT, outcomes=(remembered({SHARE: 0.85}, "CUDA out of memory"),)))
+    (proposal,) = proposed(FAILED, a_context(AT, outcomes=(remembered({SHARE: 0.85}, "CUDA out of memory"),)))
 
     assert dict(proposal.to) == {SHARE: 0.8}
 
@@ -175,7 +175,7 @@ def test_skips_a_value_that_ran_out_of_memory() -> None:
     ],
 )
 def test_m2_proposes_nothing(reading: Reading) -> None:
-    assert not said(reading)
+    assert not proposed(reading)
 
 
 def test_m1_outranks_k1_and_suppresses_q1_but_not_heat() -> None:

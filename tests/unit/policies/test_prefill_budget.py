@@ -1,4 +1,4 @@
-"""Rules P1, P2 and P3: each fires, stays silent, and is outranked by another."""
+"""Rules P1, P2 and P3: when each fires, does not fire, and is outranked."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -29,18 +29,18 @@ SLOW_START = a_reading(ttft=late(0.2), itl=FINE)
 SLOW_TOKENS = a_reading(ttft=FINE, itl=late(0.2))
 
 
-def said(reading: Reading, context: Context | None = None) -> list[Proposal]:
+def proposed(reading: Reading, context: Context | None = None) -> list[Proposal]:
     return list(PrefillBudget().propose(reading, context or a_context({"max_num_batched_tokens": 2048})))
 
 
 def asked(
     reading: Reading, setting: dict[str, Value], slo: Slo = PROMISE
 ) -> list[tuple[str, dict[str, Value]]]:
-    return [(p.rule, dict(p.to)) for p in said(reading, a_context(setting, slo=slo))]
+    return [(p.rule, dict(p.to)) for p in proposed(reading, a_context(setting, slo=slo))]
 
 
 def test_high_ttft_without_a_queue_raises_the_token_budget() -> None:
-    (proposal,) = said(SLOW_START)
+    (proposal,) = proposed(SLOW_START)
 
     assert (proposal.rule, dict(proposal.to)) == ("P1", {"max_num_batched_tokens": 4096})
     assert (proposal.klass, proposal.mitigation) == ("auto", True)
@@ -69,11 +69,11 @@ def test_high_ttft_without_a_queue_raises_the_token_budget() -> None:
     ],
 )
 def test_p1_proposes_nothing(reading: Reading) -> None:
-    assert not said(reading)
+    assert not proposed(reading)
 
 
 def test_high_itl_during_prefill_lowers_the_token_budget() -> None:
-    (proposal,) = said(SLOW_TOKENS)
+    (proposal,) = proposed(SLOW_TOKENS)
 
     assert (proposal.rule, dict(proposal.to)) == ("P2", {"max_num_batched_tokens": 1024})
     assert (proposal.klass, proposal.mitigation) == ("auto", True)
@@ -86,7 +86,7 @@ def test_high_itl_during_prefill_lowers_the_token_budget() -> None:
     ],
 )
 def test_p2_proposes_nothing(reading: Reading) -> None:
-    assert not said(reading)
+    assert not proposed(reading)
 
 
 FEW, MANY = steady(90.0), steady(9000.0)
@@ -98,16 +98,16 @@ FEW, MANY = steady(90.0), steady(9000.0)
         pytest.param(steady(0), steady(700), False, id="no prompts at all"),
         pytest.param(FEW, steady(700), False, id="too few for so many late tokens"),
         pytest.param(MANY, steady(700), True, id="prompts in most of the steps"),
-        pytest.param(FEW, None, True, id="answers that nobody counts"),
+        pytest.param(FEW, None, True, id="unknown generation throughput"),
     ],
 )
 def test_high_itl_without_prefill_keeps_the_token_budget(
     prompts: Trend, answers: Trend | None, changes: bool
 ) -> None:
-    """128 short chats at once: each step is late by its decoding alone."""
+    """128 concurrent short chats: decoding alone exceeds the ITL objective."""
     reading = a_reading(running=steady(128), ttft=FINE, itl=late(0.9), prompt_tokens=prompts)
 
-    (proposal,) = said(replace(reading, generation_tokens_per_s=answers))
+    (proposal,) = proposed(replace(reading, generation_tokens_per_s=answers))
 
     assert proposal.rule == "P2"
     assert bool(proposal.to) is changes
@@ -115,7 +115,7 @@ def test_high_itl_without_prefill_keeps_the_token_budget(
 
 
 def test_change_of_an_inferred_budget_requires_approval() -> None:
-    (proposal,) = said(SLOW_TOKENS, a_context())
+    (proposal,) = proposed(SLOW_TOKENS, a_context())
 
     assert proposal.klass == "gated"
     assert "a guess: neither the flag nor the GPU is known" in proposal.why
@@ -221,7 +221,7 @@ def test_p1_outranks_p3() -> None:
 def test_stops_at_the_bound(reading: Reading, bound: Bound) -> None:
     context = a_context({"max_num_batched_tokens": 2048}, bounds={"max_num_batched_tokens": bound})
 
-    assert not said(reading, context)
+    assert not proposed(reading, context)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_stops_at_the_bound(reading: Reading, bound: Bound) -> None:
 def test_does_not_revert_a_change_before_it_settles(outcome: Outcome, *, silent: bool) -> None:
     context = a_context({"max_num_batched_tokens": 2048}, outcomes=(outcome,))
 
-    assert bool(said(SLOW_START, context)) is not silent
+    assert bool(proposed(SLOW_START, context)) is not silent
 
 
 @pytest.mark.parametrize(
@@ -275,4 +275,4 @@ def test_never_proposes_both_directions_at_once(reading: Reading, context: Conte
 def test_latency_without_a_known_violation_share_is_not_healthy() -> None:
     unknown = Latency(count=200, p50=0.01, p95=0.02, p99=0.03)
 
-    assert not said(a_reading(ttft=late(0.2), itl=unknown))
+    assert not proposed(a_reading(ttft=late(0.2), itl=unknown))

@@ -1,4 +1,4 @@
-"""Rules X1 and X2: each fires, stays silent, and is outranked by another."""
+"""Rules X1 and X2: when each fires, does not fire, and is outranked."""
 
 from dataclasses import replace
 
@@ -73,7 +73,7 @@ def test_reports_a_cache_without_hits() -> None:
     [
         pytest.param(replace(MISSES, prefix_hit_ratio=0.2), id="it hits"),
         pytest.param(replace(MISSES, prefix_hit_ratio=None), id="not known"),
-        pytest.param(replace(MISSES, prompt_tokens_per_s=steady(100)), id="too few tokens to say"),
+        pytest.param(replace(MISSES, prompt_tokens_per_s=steady(100)), id="too few tokens"),
         pytest.param(replace(MISSES, coverage=0.7), id="scrapes are missing"),
     ],
 )
@@ -83,8 +83,8 @@ def test_x2_proposes_nothing(reading: Reading) -> None:
 
 def test_heat_outranks_x1_and_every_change_outranks_x2() -> None:
     hot = replace(BUSY, gpus=(Gpu(index=0, uuid="a", temperature_c=90.0),))
-    said = [*PrefixCache().propose(hot, OFF), *Thermal().propose(hot, OFF)]
+    found = [*PrefixCache().propose(hot, OFF), *Thermal().propose(hot, OFF)]
 
-    assert [one.rule for one in ranked(said).kept] == ["T1"]
+    assert [one.rule for one in ranked(found).kept] == ["T1"]
     both = [*PrefixCache().propose(MISSES, a_context()), *PrefixCache().propose(BUSY, OFF)]
     assert [one.rule for one in ranked(both).kept] == ["X1", "X2"]

@@ -1,4 +1,4 @@
-"""Rules Q3, Q4 and N1: each fires, stays silent, and is outranked by another."""
+"""Rules Q3, Q4 and N1: when each fires, does not fire, and is outranked."""
 
 from dataclasses import replace
 from itertools import chain
@@ -23,12 +23,12 @@ BOUNDS = {SEQS: Bound(max=16), BUDGET: Bound(max=2048)}
 AT_BOUNDS = a_context({SEQS: 16, BUDGET: 2048}, bounds=BOUNDS)
 
 
-def said(reading: Reading, context: Context) -> dict[str, Proposal]:
+def proposed(reading: Reading, context: Context) -> dict[str, Proposal]:
     return {proposal.rule: proposal for proposal in QueueNotes().propose(reading, context)}
 
 
 def test_more_than_a_hundred_waiting_requests_are_a_critical_backlog() -> None:
-    note = said(BACKLOG, a_context())["Q3"]
+    note = proposed(BACKLOG, a_context())["Q3"]
 
     assert (note.klass, dict(note.to)) == ("note", {})
     assert "120 requests waited (more than 100)" in note.why
@@ -43,11 +43,11 @@ def test_more_than_a_hundred_waiting_requests_are_a_critical_backlog() -> None:
     ],
 )
 def test_q3_proposes_nothing(reading: Reading) -> None:
-    assert not said(reading, a_context())
+    assert not proposed(reading, a_context())
 
 
 def test_queue_below_the_cap_with_a_free_cache_names_possible_blockers() -> None:
-    note = said(STALL, a_context(SETTING))["Q4"]
+    note = proposed(STALL, a_context(SETTING))["Q4"]
 
     assert note.klass == "note"
     assert "5.0 requests waited while at most 4 ran (max_num_seqs is 16)" in note.why
@@ -68,11 +68,11 @@ def test_queue_below_the_cap_with_a_free_cache_names_possible_blockers() -> None
     ],
 )
 def test_q4_proposes_nothing(reading: Reading, context: Context) -> None:
-    assert "Q4" not in said(reading, context)
+    assert "Q4" not in proposed(reading, context)
 
 
 def test_queue_far_below_the_default_cap_is_caused_by_prefill() -> None:
-    """No flag is given, and what runs keeps no level: prompts of 8,000 tokens come faster than they go."""
+    """No flag is given and no plateau exists: 8,000-token prompts arrive faster than they finish."""
     prefills = replace(
         STALL,
         running=rising(4, 8),
@@ -80,14 +80,14 @@ def test_queue_far_below_the_default_cap_is_caused_by_prefill() -> None:
         prompt_tokens_per_s=steady(16_000),
         generation_tokens_per_s=steady(80),
     )
-    note = said(prefills, a_context({}))["Q4"]
+    note = proposed(prefills, a_context({}))["Q4"]
 
     assert "max_num_seqs is not given, vLLM's own is 128 or more" in note.why
     assert "16000 tokens/s of prompts, 80 of answers: prefill is the limit" in note.expects
 
 
 def test_recommends_replicas_if_every_knob_is_at_its_bound() -> None:
-    note = said(FULL_HOUSE, AT_BOUNDS)["N1"]
+    note = proposed(FULL_HOUSE, AT_BOUNDS)["N1"]
 
     assert note.klass == "note"
     assert "40.0% of the requests missed their TTFT" in note.why
@@ -98,12 +98,12 @@ def test_recommends_replicas_if_every_knob_is_at_its_bound() -> None:
 def test_full_cache_on_a_full_gpu_recommends_replicas() -> None:
     thrash = replace(FULL_HOUSE, kv_usage=steady(0.99))
 
-    assert "N1" in said(thrash, a_context({"gpu_memory_utilization": 0.92}))
-    assert "N1" not in said(thrash, a_context({"gpu_memory_utilization": 0.8}))
+    assert "N1" in proposed(thrash, a_context({"gpu_memory_utilization": 0.92}))
+    assert "N1" not in proposed(thrash, a_context({"gpu_memory_utilization": 0.8}))
 
 
 @pytest.mark.parametrize(
-    ("reading", "setting", "says"),
+    ("reading", "setting", "is_noted"),
     [
         pytest.param(FULL_HOUSE, {SEQS: 16}, False, id="the cap may rise"),
         pytest.param(
@@ -121,11 +121,11 @@ def test_full_cache_on_a_full_gpu_recommends_replicas() -> None:
     ],
 )
 def test_token_budget_is_no_remedy_for_decode_load(
-    reading: Reading, setting: dict[str, Value], says: bool
+    reading: Reading, setting: dict[str, Value], is_noted: bool
 ) -> None:
     decoding = replace(reading, generation_tokens_per_s=steady(900))
 
-    assert ("N1" in said(decoding, a_context(setting))) is says
+    assert ("N1" in proposed(decoding, a_context(setting))) is is_noted
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_token_budget_is_no_remedy_for_decode_load(
     ],
 )
 def test_n1_proposes_nothing(reading: Reading, context: Context) -> None:
-    assert "N1" not in said(reading, context)
+    assert "N1" not in proposed(reading, context)
 
 
 def test_raisable_cap_outranks_every_queue_note() -> None:

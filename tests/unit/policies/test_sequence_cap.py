@@ -1,4 +1,4 @@
-"""What caps the running sequences: given or inferred, of one engine or of several; and how far it may go."""
+"""The cap on running sequences: given or inferred, per engine, and its limits."""
 
 import pytest
 
@@ -12,12 +12,12 @@ from vllm_facts.values import Value
 QUEUE = a_reading(running=steady(4), waiting=steady(9))
 
 
-def said(reading: Reading, context: Context) -> list[Proposal]:
+def proposed(reading: Reading, context: Context) -> list[Proposal]:
     return list(Admission().propose(reading, context))
 
 
 def asked(reading: Reading, context: Context) -> list[tuple[str, dict[str, Value]]]:
-    return [(proposal.rule, dict(proposal.to)) for proposal in said(reading, context)]
+    return [(proposal.rule, dict(proposal.to)) for proposal in proposed(reading, context)]
 
 
 HUNDREDS = a_reading(running=steady(2), waiting=steady(300), kv=steady(0.001))
@@ -27,14 +27,14 @@ HUNDREDS = a_reading(running=steady(2), waiting=steady(300), kv=steady(0.001))
     ("bounds", "to"),
     [
         pytest.param({}, 16, id="three octaves"),
-        pytest.param({"max_num_seqs": Bound(max=1024, octaves=3)}, 16, id="as the default bounds say"),
-        pytest.param({"max_num_seqs": Bound(max=1024)}, 4, id="one where the operator says so"),
+        pytest.param({"max_num_seqs": Bound(max=1024, octaves=3)}, 16, id="the default bounds"),
+        pytest.param({"max_num_seqs": Bound(max=1024)}, 4, id="a bound without a step limit"),
         pytest.param({"max_num_seqs": Bound(max=1024, octaves=10)}, 512, id="or as far as allowed"),
     ],
 )
 def test_step_ends_at_the_limit_of_the_guard(bounds: dict[str, Bound], to: int) -> None:
     """Decision 3: 300 wait behind a cap of 2."""
-    (proposal,) = said(HUNDREDS, a_context({"max_num_seqs": 2}, bounds=bounds))
+    (proposal,) = proposed(HUNDREDS, a_context({"max_num_seqs": 2}, bounds=bounds))
 
     assert dict(proposal.to) == {"max_num_seqs": to}
     assert ("the queue empties" in proposal.expects) is (to >= 302)
@@ -65,13 +65,13 @@ def test_engines_of_one_page_share_its_queue(
 def test_lowers_each_engine_to_its_running_sequences() -> None:
     reading = a_reading(running=steady(64), waiting=steady(20), kv=steady(0.97), preemptions=steady(1))
     setting: dict[str, Value] = {"data_parallel_size": 2, "max_num_seqs": 64, "watermark": 0.05}
-    (fewer, _) = said(reading, a_context(setting))
+    (fewer, _) = proposed(reading, a_context(setting))
 
     assert (dict(fewer.to), fewer.assumed) == ({"max_num_active_seqs": 24}, {"max_num_active_seqs": 32})
 
 
 def test_marks_an_inferred_cap() -> None:
-    (proposal,) = said(QUEUE, a_context())
+    (proposal,) = proposed(QUEUE, a_context())
 
     assert "max_num_seqs is not given, a cap of 4 is inferred" in proposal.why
 
@@ -81,20 +81,20 @@ def test_marks_an_inferred_cap() -> None:
     [
         pytest.param(4, {"model": "m"}, False, id="vLLM's own cap is 128 or more"),
         pytest.param(128, {"model": "m"}, True, id="as many as that"),
-        pytest.param(4, {"model": "m", "config": "/etc/vllm.yaml"}, True, id="a file says the rest"),
+        pytest.param(4, {"model": "m", "config": "/etc/vllm.yaml"}, True, id="a config file sets the rest"),
         pytest.param(4, {}, True, id="no command is known"),
     ],
 )
 def test_level_below_the_default_cap_is_no_cap_of_a_known_command(
     running: int, setting: dict[str, Value], inferred: bool
 ) -> None:
-    """To `raise` a cap of 4 that is none would lower the 256 in force."""
+    """Raising an assumed cap of 4 would lower the actual 256."""
     queue = a_reading(running=steady(running), waiting=steady(90), kv=steady(0.01))
 
-    assert bool(said(queue, a_context(setting))) is inferred
+    assert bool(proposed(queue, a_context(setting))) is inferred
 
 
 def test_infers_no_cap_without_a_plateau() -> None:
     swinging = Trend(mean=4, low=1, high=7, early=4, late=4)
 
-    assert not said(a_reading(running=swinging, waiting=steady(9)), a_context())
+    assert not proposed(a_reading(running=swinging, waiting=steady(9)), a_context())

@@ -1,4 +1,4 @@
-"""Steps of a knob: on the grid, inside the bound, and never nowhere."""
+"""Steps of a knob: on the grid, inside the bound, and never zero."""
 
 import pytest
 from hypothesis import given

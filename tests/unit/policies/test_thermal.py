@@ -1,4 +1,4 @@
-"""Rule T1: it fires, stays silent, and outranks every other."""
+"""Rule T1: when it fires, does not fire, and outranks every other rule."""
 
 from dataclasses import replace
 from itertools import chain

@@ -74,7 +74,7 @@ def test_a_file_that_holds_no_flags_is_refused(text: str, why: str) -> None:
     ("argv", "path"),
     [
         (["vllm", "serve", "--config", "/c.yaml"], "/c.yaml"),
-        (["vllm", "serve", "--config=/c.yaml"], ""),  # vLLM reads past it
+        (["vllm", "serve", "--config=/c.yaml"], ""),  # vLLM ignores this form
         (["vllm", "serve", "m"], ""),
     ],
 )

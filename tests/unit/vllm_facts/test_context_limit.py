@@ -1,4 +1,4 @@
-"""How long a context vLLM grants a model, as vLLM 0.32's ModelConfig did for a small Qwen3."""
+"""The context limit of a model, compared with ModelConfig of vLLM 0.32 for a small Qwen3."""
 
 import pytest
 

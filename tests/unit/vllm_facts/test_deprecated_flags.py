@@ -1,4 +1,4 @@
-"""What replaces a flag that is gone."""
+"""Replacements of removed flags."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Names of GPUs as drivers, clouds and people write them."""
+"""GPU names as written by drivers, cloud providers and operators."""
 
 import pytest
 from hypothesis import given, settings

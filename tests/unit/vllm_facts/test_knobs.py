@@ -1,4 +1,4 @@
-"""The catalogue answers for itself, to vLLM's own list of flags, and to vLLM."""
+"""The catalogue is consistent and agrees with vLLM's flag list and vLLM itself."""
 
 from dataclasses import fields
 
@@ -57,7 +57,7 @@ SAID_BY_TYPE: dict[str, Value] = {"int": 8, "float": 0.5, "bool": True, "text": 
 
 
 def example(facts: KnobFacts) -> Value:
-    """A value that the parser of vLLM takes."""
+    """Return a value that the parser of vLLM accepts."""
     if facts.name in EXAMPLES:
         return EXAMPLES[facts.name]
     if facts.type == "choice":

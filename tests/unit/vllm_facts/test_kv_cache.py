@@ -57,7 +57,7 @@ def test_weights_match_the_log(name: str, setting: Setting, gib: float, error: f
 
 @pytest.mark.parametrize(
     ("name", "setting", "gib", "tokens", "error"),
-    [  # GiB of KV cache that so many tokens took, of one GPU
+    [  # GiB of KV cache per GPU, and the tokens in it
         ("Qwen/Qwen3-235B-A22B-FP8", {"tensor_parallel_size": 4}, 8.11, 178_880, 0.012),  # vllm issue 21348
         ("Qwen/Qwen3-4B-AWQ", {}, 36.88, 268_560, 0.001),  # vllm PR 57047; the model by its sizes
         (
@@ -95,7 +95,7 @@ def test_kv_bytes_per_token_match_the_log(
 
 
 def test_kv_bytes_per_token_match_real_vllm_on_a_small_model() -> None:
-    """Of tests/sensors/scrapes/vllm-0.32.txt: kv_cache_memory_bytes and kv_cache_size_tokens."""
+    """Compare kv_cache_memory_bytes and kv_cache_size_tokens of tests/sensors/scrapes/vllm-0.32.txt."""
     model = from_config(llama(4, 256, 512, 4, 2, vocab=2048), "tiny")
     assert kv_bytes_per_token(Deployment(setting={}, model=model), Layout()) == 1_073_741_824 / 524_288
 
@@ -169,7 +169,7 @@ LLAMA_8B = "meta-llama/Llama-3.1-8B-Instruct"
             566_016,
             17.27,
         ),
-        (  # a hybrid: what it says of requests, not of tokens, which vllm issue 40691 calls wrong
+        (  # a hybrid: reported requests, since the token count is wrong (vllm issue 40691)
             "Qwen/Qwen3-Next-80B-A3B-Instruct",
             "H200",
             "0.10.2",
@@ -260,7 +260,7 @@ def test_states_the_direction_of_the_token_estimate_error(name: str, bound: str)
 def test_tensor_parallel_splits_heads_but_not_a_latent() -> None:
     llama_8b, deepseek = case("meta-llama/Llama-3.1-8B"), case("deepseek-ai/DeepSeek-V3")
     of_heads = [kv_bytes_per_token(llama_8b, Layout(tp=tp)) for tp in (1, 2, 8, 16)]
-    assert of_heads == [131072, 65536, 16384, 16384]  # 8 heads: beyond, each is held twice
+    assert of_heads == [131072, 65536, 16384, 16384]  # 8 heads: beyond 8 GPUs each head is replicated
     assert [kv_bytes_per_token(deepseek, Layout(tp=tp)) for tp in (1, 8)] == [70272, 70272]
     assert kv_bytes_per_token(llama_8b, Layout(pp=4)) == 131072 / 4
 
@@ -324,7 +324,7 @@ def test_counts_weights_quantized_at_load_at_their_reduced_size() -> None:
 
 
 def test_the_guides_formula_for_the_kv_cache_counts_the_heads_twice() -> None:
-    """Length, layers, 2, hidden size, heads and bytes multiplied: so many times too much as it has heads."""
+    """The formula multiplies hidden size by heads, which overestimates by the number of heads."""
     asked = case("meta-llama/Llama-2-7b-hf")
     formula = 4096 * 32 * 2 * 4096 * 32 * 2
     assert formula == 32 * 4096 * (kv_bytes_per_token(asked, Layout()) or 0)

@@ -1,4 +1,4 @@
-"""What vLLM, Triton and FlashInfer write while they compile, and what is written else."""
+"""Compilation lines of vLLM, Triton and FlashInfer, and all other lines."""
 
 import pytest
 

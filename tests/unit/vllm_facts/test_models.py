@@ -33,7 +33,7 @@ def test_table_agrees_with_the_model_config(name: str) -> None:
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_parameter_counts_of_the_table_match_the_shapes(name: str) -> None:
-    table, counted = known(name), read_config(COUNTED[name], "somebody/else")
+    table, counted = known(name), read_config(COUNTED[name], "other/model")
     assert count_parameters(COUNTED[name]) == pytest.approx(table.parameters, rel=0.02)
     assert counted.active_parameters == pytest.approx(
         table.active_parameters, rel=0.25 if table.experts else 0.02

@@ -76,7 +76,7 @@ def test_the_first_page_of_a_process_has_no_increases() -> None:
         with_values(LATER, request_success_total=1),
         with_values(LATER, time_to_first_token_seconds_bucket=2, time_to_first_token_seconds_sum=0.1),
     ],
-    ids=["new process", "metrics made anew", "counter fell", "finished fell", "histogram fell"],
+    ids=["new process", "metrics recreated", "counter fell", "finished fell", "histogram fell"],
 )
 def test_after_a_restart_there_are_no_increases_and_none_is_negative(after: bytes) -> None:
     one = between(PAGE, after)
@@ -230,7 +230,7 @@ def test_a_page_cut_within_a_line_is_refused() -> None:
 
 
 def test_series_that_are_new_are_a_new_start() -> None:
-    """Else a page that was cut, taken for whole because it was the first, would give a huge increase."""
+    """Otherwise a truncated first page, taken for complete, would cause a huge increase."""
     assert between(without(PAGE, "generation_tokens_total"), LATER).interval_s == 0.0
     assert between(PAGE, two_engines(LATER, LATER)).interval_s == 0.0
 

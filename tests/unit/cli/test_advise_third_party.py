@@ -1,4 +1,4 @@
-"""`trimtab advise` asks the policies of others too; one that is broken does not take ours down."""
+"""`trimtab advise` runs third-party policies; a broken one does not disable the shipped ones."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ class Theirs:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Leaves a policy called `theirs` as pip would."""
+    """Install a policy named `theirs` like pip does."""
 
     def install(text: str) -> None:
         info = tmp_path / "site" / "acme-1.2.dist-info"
@@ -45,19 +45,19 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         pytest.param("import not_there", "not_there", id="that cannot be imported"),
         pytest.param("Theirs = 1", "not a dataclass", id="that is none"),
         pytest.param(SOUND.replace("BUILT", "{}[1]"), "KeyError: 1", id="that cannot be built"),
         pytest.param(SOUND.replace("BUILT", "pass").replace("TO", "{'a b': 1}"), "'a b'", id="without sense"),
         pytest.param(
-            SOUND.replace("BUILT", "pass").replace("TO", "{'x': {1}}"), "theirs", id="not to be told"
+            SOUND.replace("BUILT", "pass").replace("TO", "{'x': {1}}"), "theirs", id="not printable"
         ),
     ],
 )
 def test_names_and_skips_a_broken_third_party_policy(
-    advise: Advise, scrapes: Scrapes, installed: Callable[[str], None], text: str, told: str
+    advise: Advise, scrapes: Scrapes, installed: Callable[[str], None], text: str, expected: str
 ) -> None:
     installed(text)
     pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
@@ -70,7 +70,7 @@ def test_names_and_skips_a_broken_third_party_policy(
     assert "Q1  max_num_seqs 2 -> 16" in out
     assert f"skipped: {broken}" in out
     assert "theirs" in broken
-    assert told in broken
+    assert expected in broken
 
 
 def test_evaluates_a_third_party_policy(
