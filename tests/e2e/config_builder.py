@@ -1,4 +1,4 @@
-"""The config of a system test's site: quick everywhere, with what the test wants otherwise."""
+"""The config of a system test's site: short durations by default, overridden per test."""
 
 import itertools
 import os
@@ -13,14 +13,14 @@ SERVER = (sys.executable, "-m", "simulator.server", "--model", "tiny", "--host",
 QUICK = ("--sim-start-s", "0.2", "--sim-speed", "3", "--max-num-seqs", "8")
 
 
-# Below the ports of outgoing connections: one of these could take a port that was just found free.
+# Below the ephemeral range: an outgoing connection could take a port just found free.
 BLOCK = range(10_000 + os.getpid() % 200 * 100, 10_100 + os.getpid() % 200 * 100)
 SERVERS = BLOCK[20:]
 _places = itertools.cycle(BLOCK[:20])
 
 
 def free_port() -> int:
-    """One that no site of this run had lately, and nobody else has now."""
+    """Return a port that no recent site of this run used and that no process has bound."""
     for port in itertools.islice(_places, 20):
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -47,12 +47,12 @@ class SiteConfig:
     stalled_after_s: float = 2.0
     ttft: str = "500ms"
     octaves: float = 1.0  # of max_num_seqs, in one step
-    margin: float = 0.5  # so wide that twenty good answers are proof enough
-    policies: bool = False  # a test that wants its own changes wants no others
-    prometheus: str = ""  # its URL; without one, the daemon asks none
+    margin: float = 0.5  # so wide that twenty good answers suffice
+    policies: bool = False  # a test that proposes changes needs no policy
+    prometheus: str = ""  # its URL; empty for no Prometheus
 
     def text(self, *, api: int, listen: int) -> str:
-        """The TOML of a site whose state, tokens and ports are its own."""
+        """Return the TOML of a site with its own state, tokens and ports."""
         on = str(self.policies).lower()
         steps = ", ".join(
             f'{{weight={weight}, requests={requests}, at_least="{at_least_s}s", at_most="{self.at_most_s}s"}}'

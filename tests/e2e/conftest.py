@@ -21,7 +21,7 @@ class StartDocker(Protocol):
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Start]:
-    """Makes sites whose daemon runs, with `words` on its command line; after the test nothing is left."""
+    """Make sites with a running daemon and `words` on its command line; remove everything after the test."""
     made: list[Rig] = []
 
     async def start(site_config: SiteConfig, /, *words: str) -> Rig:
@@ -46,7 +46,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 @pytest.fixture
 async def docker_site(tmp_path: Path, bench: Bench) -> AsyncIterator[StartDocker]:
-    """Makes sites over containers that serve already; the bench takes away what is left of them."""
+    """Make sites over running containers; the bench removes the containers after the test."""
     made: list[DockerRig] = []
 
     async def start(site_config: DockerSiteConfig, /, *blue: Container) -> DockerRig:

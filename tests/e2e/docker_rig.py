@@ -1,4 +1,4 @@
-"""A whole site over real containers: what was there before trimtab came, and what is there now."""
+"""A complete site over real containers, with the containers before and after the changes of trimtab."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -19,11 +19,11 @@ from tests.e2e.config_builder import TARGET, SiteConfig
 from tests.e2e.rig import Document, Rig, lost, until
 from tests.support.docker_site import Bench, Container
 
-# As slow as a real one: sixteen clients shall not take the whole machine.
+# As slow as a real server: sixteen clients must not use the complete machine.
 FLAGS = ("--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "8")
 STREAMS = Load(streams=16)
 SOME = Load(rate=6.0)
-CUT = {"truncated", "failed"}  # after some tokens, or after the headers: vLLM sends those at once
+CUT = {"truncated", "failed"}  # after some tokens or after the headers, which vLLM sends at once
 
 
 class Answer(NamedTuple):
@@ -34,7 +34,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class DockerSiteConfig(SiteConfig):
-    """`containers`: to adopt, by name. `host`: where the Engine, or a proxy before it, is asked."""
+    """`containers`: to adopt, by name. `host`: address of the Engine or of a proxy in front of it."""
 
     containers: tuple[str, ...] = ()
     host: str = ""
@@ -59,14 +59,14 @@ class DockerSiteConfig(SiteConfig):
 
 @dataclass(kw_only=True)
 class DockerRig(Rig):
-    """`blue`: the containers that were there first. Those of the bench vanish with it, their clones too."""
+    """`blue`: the initial containers. The bench removes its containers and their clones."""
 
     bench: Bench
     blue: Sequence[Container] = field(default=())
-    patience_s: float = 150.0  # three places are turned one after the other
+    patience_s: float = 150.0  # three slots are changed one by one
 
     async def serving(self) -> Document:
-        """Wait until all servers share the traffic, nothing is on its way, and Envoy does so too."""
+        """Wait until all servers share the traffic, no rollout runs, and Envoy has the same split."""
         at_rest = partial(all_at_rest, len(self.blue))
         found: Document = await until(self.target, at_rest, "all servers at rest")
         wanted = {server["name"]: server["weight"] for server in found["servers"]}
@@ -74,7 +74,7 @@ class DockerRig(Rig):
         return found
 
     async def consistent_servers(self) -> list[str]:
-        """The servers that are left: each one container that runs, and no other; the journal is whole."""
+        """Return the servers; assert one running container for each, no other, and a valid journal."""
         document = await self.serving()
         names = sorted(server["name"] for server in document["servers"])
         await until(self.running, names.__eq__, f"nothing but {names} to run")
@@ -99,7 +99,7 @@ class DockerRig(Rig):
         return {one["Labels"].get(SERVER) or one["Names"][0] for one in found}
 
     async def containers(self) -> dict[str, Json]:
-        """What the Engine says of all containers of this bench, by the name of their servers."""
+        """Inspect documents of all containers of this bench, by server name."""
         found = {}
         for name in await self.bench.names():
             one = await self.bench.client.inspect(name)
@@ -110,7 +110,7 @@ class DockerRig(Rig):
     async def container(self, server: str) -> Json:
         return (await self.containers())[server]
 
-    # Those who use it.
+    # Clients.
 
     @asynccontextmanager
     async def users(self, load: Load = STREAMS) -> AsyncIterator[TrafficGenerator]:
@@ -119,7 +119,7 @@ class DockerRig(Rig):
 
     @asynccontextmanager
     async def sampling(self) -> AsyncIterator[list[int]]:
-        """How many containers run that Envoy gives a share to, again and again."""
+        """Sample the number of running containers that have a share in Envoy."""
         seen: list[int] = []
 
         async def sample() -> None:
@@ -140,7 +140,7 @@ class DockerRig(Rig):
 
     @asynccontextmanager
     async def probing(self) -> AsyncIterator[list[Answer]]:
-        """Somebody who asks all the time, each time over a new connection; what was answered, and when."""
+        """Send requests continuously, each over a new connection; record each response and its time."""
         answers: list[Answer] = []
         task = asyncio.create_task(self._probe(answers))
         try:
@@ -164,7 +164,7 @@ class DockerRig(Rig):
                 answers.append(Answer(at, 0, ""))
             await asyncio.sleep(0.05)
 
-    # The end.
+    # Teardown.
 
     async def tear_down(self) -> None:
         if self.daemon is not None and self.daemon.returncode is None:
@@ -174,7 +174,7 @@ class DockerRig(Rig):
 
 
 def all_at_rest(servers: int, target: Document) -> bool:
-    """So many share the traffic equally, nothing on its way."""
+    """Whether `servers` servers share the traffic equally and no rollout runs."""
     if not target or target["phase"] not in {"observing", "proposed", "cooldown"}:
         return False
     weights = [server["weight"] or 0 for server in target["servers"]]

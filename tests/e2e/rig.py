@@ -1,4 +1,4 @@
-"""A whole site for system tests: the daemon as a process, real Envoy, simulated servers, and clients."""
+"""A complete site for system tests: the daemon as a process, real Envoy, simulated servers and clients."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ from tests.e2e.config_builder import TARGET, SiteConfig, free_port
 
 TRIMTAB = (sys.executable, "-m", "agent.main")
 SHAPE = Shape(prompt=lengths("uniform:8:64"), output=lengths("uniform:8:40"))  # 0.1 to 0.4 s
-PATIENCE_S = 60.0  # for whatever has to happen: the machine may be busy with other things
+PATIENCE_S = 60.0  # for any condition: the machine may be busy
 
 Document = dict[str, Any]
 Answer = TypeVar("Answer")
@@ -43,7 +43,7 @@ async def until(
     what: str,
     patience_s: float = PATIENCE_S,
 ) -> Answer:
-    """Ask until the answer is as it must be; AssertionError, with the last answer, when it never is."""
+    """Poll until the answer is as expected; AssertionError with the last answer at the deadline."""
     clock = asyncio.get_running_loop().time
     end_s = clock() + patience_s
     while True:
@@ -55,7 +55,7 @@ async def until(
 
 
 async def trimtab(*words: str) -> tuple[int, str]:
-    """A command to its end: exit status, and all it printed."""
+    """Run a command; return its exit status and its output."""
     process = await asyncio.create_subprocess_exec(
         *TRIMTAB, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
@@ -91,7 +91,7 @@ class Rig:
 
     @property
     def marked(self) -> Path:
-        """Where the target's state lies, as the daemon names it in the marks of its servers."""
+        """The target's state directory, as in the ownership marks of its servers."""
         return self.state_dir / TARGET
 
     @property
@@ -100,7 +100,7 @@ class Rig:
 
     @property
     def url(self) -> str:
-        """Where clients talk to: Envoy."""
+        """The URL for clients: Envoy."""
         return f"http://127.0.0.1:{self.listen}"
 
     @property
@@ -122,7 +122,7 @@ class Rig:
     # The daemon.
 
     async def start(self, *words: str) -> asyncio.subprocess.Process:
-        """Start the daemon; its log grows over all its lives."""
+        """Start the daemon; all starts append to one log."""
         with (self.home / "daemon.log").open("ab") as log:
             self.daemon = await asyncio.create_subprocess_exec(
                 *(*TRIMTAB, "run", "-c", str(self.config), *words),
@@ -133,14 +133,14 @@ class Rig:
         return self.daemon
 
     async def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
-        """Signal the daemon and wait for its end; its servers and Envoy live on."""
+        """Signal the daemon and wait for its exit; its servers and Envoy keep running."""
         assert self.daemon is not None
         self.daemon.send_signal(number)
         async with asyncio.timeout(PATIENCE_S):
             return await self.daemon.wait()
 
     async def serving(self) -> Document:
-        """Wait until the target has its one server and rests, and Envoy sends it everything."""
+        """Wait until the target has one server and no rollout, and Envoy sends it all traffic."""
         found = await until(self.target, at_rest, "one server at rest")
         (server,) = found["servers"]
         await until(self.weights, {server["name"]: 100}.__eq__, f"all traffic on {server['name']}")
@@ -151,7 +151,7 @@ class Rig:
     async def ask(
         self, method: str, path: str, body: object = None, data: bytes | None = None
     ) -> tuple[int, Document]:
-        """Status and document; status 0 while nobody answers."""
+        """Return status and document; status 0 if the connection fails."""
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         headers["Idempotency-Key"] = uuid4().hex
         sent = data if data is not None else None if body is None else dumps(body).encode()
@@ -175,12 +175,12 @@ class Rig:
         return document if status == 200 else {}
 
     async def rollout(self) -> Document:
-        """The latest one; empty when there is none, or nobody answers."""
+        """The latest rollout; empty if there is none or the daemon does not answer."""
         status, document = await self.ask("GET", "/v1/rollouts")
         return document["rollouts"][0] if status == 200 and document["rollouts"] else {}
 
     async def propose(self, **to: object) -> Document:
-        """A person's wish; the suggestion made of it, once the engine has said what will come of it."""
+        """Propose a change; return its suggestion once the preflight is done."""
         body = {"to": to, "reason": "a test"}
         status, made = await self.ask("POST", f"/v1/targets/{TARGET}/suggestions", body)
         assert status < 300, made
@@ -195,7 +195,7 @@ class Rig:
         return await self.ask("POST", f"/v1/suggestions/{made['id']}/approve", {"digest": made["digest"]})
 
     async def change(self, **to: object) -> str:
-        """Ask for a change and approve it; the id of its rollout's suggestion."""
+        """Propose a change and approve it; return the id of the suggestion."""
         made = await self.propose(**to)
         assert made["status"] == "open", made
         status, answer = await self.approve(made)
@@ -203,7 +203,7 @@ class Rig:
         return str(made["id"])
 
     async def ended(self, suggestion: str) -> Document:
-        """The suggestion's rollout, once it is over and the target rests."""
+        """Return the suggestion's rollout once it has ended and the target is idle."""
 
         def over(one: Document) -> bool:
             return one.get("suggestion") == suggestion and one["ended_at"] is not None
@@ -224,10 +224,10 @@ class Rig:
 
         return await until(self.rollout, there, f"phase {phase}, step {step}")
 
-    # What is really there.
+    # Processes and proxy.
 
     def processes(self) -> dict[str, list[Process]]:
-        """Every process that bears the site's mark, by its server's name."""
+        """Every process with the ownership mark of the site, by server name."""
         found: dict[str, list[Process]] = {}
         for one in procfs.processes():
             environment = procfs.environment(one.pid)
@@ -240,13 +240,13 @@ class Rig:
         return min(one.pid for one in self.processes()[server])
 
     async def weights(self) -> dict[str, int]:
-        """What Envoy itself has in force, without the lease."""
+        """The weights in force in Envoy, without the lease."""
         found = await Admin(self.envoy.home / "admin.sock").resources("rds")
         carried = carried_by(found) if found else None
         return dict(carried.weights) if carried else {}
 
     async def answered(self, server: str) -> int:
-        """Chat completions that Envoy has given to this server so far, ended or not."""
+        """Number of chat completions that Envoy has routed to this server, including open ones."""
         name = f"cluster.{server}.upstream_rq_total"
         stats = await Admin(self.envoy.home / "admin.sock").stats(f"^{name}$".replace(".", r"\."))
         return int((stats or {}).get(name, 0))
@@ -261,10 +261,10 @@ class Rig:
         return text in self.journal.read_text()
 
     async def consistent_server(self) -> str:
-        """The one server that is left, has all traffic and is what the daemon says; the journal is whole."""
+        """Return the only server; assert that it has all traffic and that the journal is valid."""
         document = await self.serving()
         (server,) = document["servers"]
-        await until(self._names, {server["name"]}.__eq__, "the others' processes to be gone")
+        await until(self._names, {server["name"]}.__eq__, "the other processes to exit")
         verified = chain.verify(self.journal)
         assert verified.ok, verified
         return str(server["name"])
@@ -272,13 +272,13 @@ class Rig:
     async def _names(self) -> set[str]:
         return set(self.processes())
 
-    # Those who use it.
+    # Clients.
 
     @asynccontextmanager
     async def clients(
         self, rate: float = 20.0, *, load: Load | None = None, timeout_s: float = 40.0
     ) -> AsyncIterator[TrafficGenerator]:
-        """Streaming clients, some of whom always have a request open; the last has ended at the end."""
+        """Streaming clients with requests open at all times; all requests have ended at the exit."""
         load = load or Load(rate=rate)
         traffic = TrafficGenerator(self.url, "tiny", load, shape=SHAPE, seed=1, timeout_s=timeout_s)
         await traffic.start()
@@ -289,7 +289,7 @@ class Rig:
 
     @asynccontextmanager
     async def observer(self) -> AsyncIterator[Counter[str]]:
-        """Somebody outside who asks all the time, each time over a new connection; counts the answers."""
+        """Send requests continuously, each over a new connection; count the responses."""
         answers: Counter[str] = Counter()
         asking = asyncio.create_task(self._observe(answers))
         try:
@@ -312,10 +312,10 @@ class Rig:
                 answers[repr(error)] += 1
             await asyncio.sleep(0.05)
 
-    # The end.
+    # Teardown.
 
     async def tear_down(self) -> None:
-        """Kill the daemon, every server and Envoy, whatever state they are in."""
+        """Kill the daemon, every server and Envoy in any state."""
         if self.daemon is not None and self.daemon.returncode is None:
             os.killpg(self.daemon.pid, signal.SIGKILL)
             await self.daemon.wait()
@@ -323,14 +323,14 @@ class Rig:
             for one in left:
                 with suppress(
                     ProcessLookupError
-                ):  # vLLM's engine bears no mark, but is of the server's group
+                ):  # the engine core of vLLM has no mark but is in the process group
                     os.killpg(os.getpgid(one.pid), signal.SIGKILL)
             await asyncio.sleep(0.05)
         await self.envoy.kill()
 
 
 def at_rest(target: Document) -> bool:
-    """One server with all traffic, nothing on its way."""
+    """Whether one server has all traffic and no rollout runs."""
     if not target or target["phase"] not in {"observing", "proposed", "cooldown"}:
         return False
     return [server["weight"] for server in target["servers"]] == [100]
@@ -341,7 +341,7 @@ def is_checked(suggestion: Document) -> bool:
 
 
 def lost(traffic: TrafficGenerator) -> list[RequestRecord]:
-    """The requests that did not end well; all that were sent are in the books."""
+    """The requests that failed; assert that every sent request is recorded."""
     assert traffic.tally.sent == len(traffic.tally.records), traffic.tally.counts()
-    assert traffic.tally.outcomes["ok"] > 0, "nobody asked anything"
+    assert traffic.tally.outcomes["ok"] > 0, "no request succeeded"
     return [record for record in traffic.tally.records if record.outcome != "ok"]

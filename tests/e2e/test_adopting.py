@@ -1,4 +1,4 @@
-"""Servers that somebody else started: watched without a touch in advise mode, taken over in the others."""
+"""Third-party servers: only observed in advise mode, adopted and changed in the other modes."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from tests.unit.simulator.running import scrape
 
 @asynccontextmanager
 async def third_party_server() -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """A server as its own people start it; its URL."""
+    """A server started outside trimtab; yields its URL and process."""
     port = free_port()
     process = await asyncio.create_subprocess_exec(
         *(*SERVER, *QUICK, "--watermark", "0.02", "--port", str(port)),
@@ -67,7 +67,7 @@ async def test_advise_mode_changes_nothing(site: Start, mode: str, words: tuple[
         await until(rig.target, lambda target: target and target["servers"], "the server to be seen")
         made = await rig.propose(max_num_seqs=16)
         status, said = await rig.approve(made)
-        await asyncio.sleep(2.0)  # some rounds of the loop
+        await asyncio.sleep(2.0)  # some ticks of the loop
         target = await rig.target()
 
         assert (status, said["type"]) == (409, "urn:trimtab:problem:mode-is-advise")

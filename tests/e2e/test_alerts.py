@@ -1,4 +1,4 @@
-"""A real Prometheus says what is wrong with a real daemon, by the rules that are shipped."""
+"""A real Prometheus alerts on problems of a real daemon, with the shipped rules."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ SLACK = '\n[[notify]]\nkind = "slack"\nurl = "http://127.0.0.1:1/"\n'
 
 @dataclass(frozen=True, kw_only=True)
 class NotifyingSiteConfig(SiteConfig):
-    """With a receiver of notices that is not there."""
+    """With an unreachable receiver of notifications."""
 
     def text(self, *, api: int, listen: int) -> str:
         return super().text(api=api, listen=listen) + SLACK
@@ -37,7 +37,7 @@ async def ends(prometheus: Alerting, alert: str) -> None:
 
 
 def limit_files(rig: Rig, size: int) -> None:
-    """From now on nothing of the daemon's grows beyond so many bytes, as on a full disk."""
+    """Limit the file size of the daemon to `size` bytes, as on a full disk."""
     assert rig.daemon is not None
     resource.prlimit(rig.daemon.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
@@ -105,7 +105,7 @@ async def test_alerts_when_a_rollout_is_held(site: Start, tmp_path: Path) -> Non
         async with rig.clients():
             await rig.change(max_num_seqs=16)
             await rig.in_phase("canary")
-        (rig.envoy.home / "records.sock").unlink()  # the next Envoy cannot tell of any request
+        (rig.envoy.home / "records.sock").unlink()  # the next Envoy cannot report requests
         await rig.envoy.kill()
         await fires(prometheus, "TrimtabRolloutHeld")
         await fires(prometheus, "TrimtabMetricsStale")

@@ -1,4 +1,4 @@
-"""A green that is no good, in every way it can be: taken back, its cause named, blue untouched."""
+"""Every kind of faulty green is rolled back with its cause; blue stays unchanged."""
 
 import os
 import signal
@@ -12,11 +12,11 @@ from tests.e2e.rig import Document, Rig, lost, until
 from vllm_facts.values import Value
 
 NO_LOAD = Load(rate=0.001)
-CUT = {"truncated", "failed"}  # after some tokens, or after the headers: vLLM sends those at once
+CUT = {"truncated", "failed"}  # after some tokens or after the headers, which vLLM sends at once
 
 
 async def assert_rolled_back(rig: Rig, blue: int, one: Document, *, said: str) -> None:
-    """Rolled back for the cause, which the audit names too; blue, the same process, has everything."""
+    """Assert a rollback with the cause in the audit; the same blue process has all traffic."""
     assert one["outcome"] == "rolled_back", one
     assert said in one["why"], one["why"]
     assert rig.named_in_audit(said)
@@ -87,7 +87,7 @@ async def test_a_green_that_dies_in_the_canary_loses_only_its_own_requests(site:
     assert one["exposed"]["total"] > 0
     assert "Application startup complete." in "\n".join(one["log"])
     assert {record.outcome for record in lost(traffic)} <= CUT, lost(traffic)
-    assert len(lost(traffic)) <= 8  # what one server had open
+    assert len(lost(traffic)) <= 8  # the open requests of one server
 
 
 async def test_detects_a_hanging_green_whose_health_check_succeeds(site: Start) -> None:

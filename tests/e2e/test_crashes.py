@@ -1,4 +1,4 @@
-"""kill -9 of the daemon, anywhere: traffic goes on, and the next daemon ends what was begun."""
+"""kill -9 of the daemon at any point: traffic continues, and the next daemon completes the rollout."""
 
 import asyncio
 import signal
@@ -20,7 +20,7 @@ async def crash(rig: Rig, away_s: float = 1.0) -> None:
 
 
 def canary_after(times: int, one: Document) -> bool:
-    """Before it has looked around, a daemon shows the journal's state."""
+    """Before its first observation, a daemon shows the state of the journal."""
     return bool(one) and one["phase"] == "canary" and one["step_since"] and one["restarts"] == times
 
 
@@ -100,7 +100,7 @@ async def test_blue_gets_all_traffic_when_the_daemon_dies_in_the_canary(site: St
         await rig.in_phase("canary")
         await until(lambda: rig.answered("chat-r2"), lambda count: count > 4, "answers by green")
         await rig.kill()
-        await asyncio.sleep(7.0)  # the lease of 5 s, and what was open
+        await asyncio.sleep(7.0)  # the lease of 5 s, and the open requests
         green, blue = await rig.answered("chat-r2"), await rig.answered("chat-r1")
         await until(lambda: rig.answered("chat-r1"), lambda count: count > blue + 30, "answers by blue")
         assert await rig.answered("chat-r2") == green

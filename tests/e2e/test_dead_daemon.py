@@ -1,4 +1,4 @@
-"""No process of ours runs any more: what a bad new server had ends by itself, or as systemd cleans up."""
+"""Without any trimtab process, the share of a faulty green ends with its lease or by the systemd clean-up."""
 
 import asyncio
 import os
@@ -19,14 +19,14 @@ BAD_AT_25 = SiteConfig(
 
 
 async def bad_green(rig: Rig) -> None:
-    """In the canary, with a quarter of the traffic; its daemon was killed before it could tell."""
+    """A faulty green in the canary with a quarter of the traffic; its daemon is killed."""
     await rig.serving()
     await rig.change(max_num_seqs=16)
     await rig.in_phase("canary")
 
 
 def bad_since(records: list[RequestRecord], since_s: float) -> list[float]:
-    """Seconds after the daemon's death at which requests were sent that did not end well."""
+    """Send times of the failed requests, in seconds after the daemon's death."""
     return [record.at - since_s for record in records if record.outcome != "ok" and record.at > since_s]
 
 
@@ -78,12 +78,12 @@ async def test_systemd_ends_the_canary_before_the_lease_expires(site: Start) -> 
 
 
 async def expires_ms(rig: Rig) -> int:
-    """What Envoy itself has in force."""
+    """The expiry of the lease in Envoy, in milliseconds."""
     return carried_by(await Admin(rig.envoy.home / "admin.sock").resources("rds")).lease_expires_ms
 
 
 async def _under(result: str, *words: str) -> tuple[int, str]:
-    """As systemd.exec(5) calls what it runs after a service's end."""
+    """Run a command with the environment that systemd.exec(5) gives after a service's exit."""
     before = os.environ.get("SERVICE_RESULT")
     os.environ["SERVICE_RESULT"] = result
     try:

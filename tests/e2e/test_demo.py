@@ -1,4 +1,4 @@
-"""The README's demo, as a newcomer runs it: everything real but, in the first, the engine."""
+"""The README's demo; only the engine is simulated."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 
 
 def demo(engine: str, home: Path, **environment: str) -> dict[str, Any]:
-    """What `trimtab demo` reports; fails with its output when it says that something went wrong."""
+    """Return the report of `trimtab demo`; fail with its output if the demo fails."""
     report = home / "demo.json"
     command = [
         sys.executable,
@@ -33,21 +33,21 @@ def demo(engine: str, home: Path, **environment: str) -> dict[str, Any]:
         env={**os.environ, **environment},
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    told: dict[str, Any] = json.loads(report.read_text())
-    return told
+    facts: dict[str, Any] = json.loads(report.read_text())
+    return facts
 
 
-def assert_the_whole_story(told: dict[str, Any]) -> None:
-    requests = told["requests"]
+def assert_complete_report(facts: dict[str, Any]) -> None:
+    requests = facts["requests"]
     assert requests["sent"] == requests["ok"] > 0
     assert (requests["failed"], requests["truncated"]) == (0, 0)
-    assert [rollout["outcome"] for rollout in told["rollouts"]] == ["promoted", "rolled_back"]
-    assert told["rollouts"][1]["exposed"] >= told["rollouts"][1]["bad_exposed"] > 0
-    assert told["audit"]["verified"]
+    assert [rollout["outcome"] for rollout in facts["rollouts"]] == ["promoted", "rolled_back"]
+    assert facts["rollouts"][1]["exposed"] >= facts["rollouts"][1]["bad_exposed"] > 0
+    assert facts["audit"]["verified"]
 
 
 @pytest.mark.timeout(420)
 def test_the_demo_runs_to_its_end_on_the_simulator(tmp_path: Path) -> None:
-    told = demo("sim", tmp_path)
+    facts = demo("sim", tmp_path)
 
-    assert_the_whole_story(told)
+    assert_complete_report(facts)

@@ -1,4 +1,4 @@
-"""Docker's own daemon hangs, is killed or has no disk left, in the middle of a change."""
+"""The Docker Engine hangs, is killed or has a full disk during a rollout."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from tests.support.own_dockerd import OwnEngine
 
 pytestmark = [
     pytest.mark.timeout(180),
-    # docker-py leaves its socket open when the Engine goes away in the middle of its words
+    # docker-py leaves its socket open if the Engine exits during a response
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -73,7 +73,7 @@ async def test_a_canary_continues_while_the_docker_engine_hangs(rig: DockerRig, 
 async def test_blue_serves_after_the_docker_engine_is_killed_in_a_canary(
     rig: DockerRig, engine: OwnEngine
 ) -> None:
-    """The next one ends all that it finds, and starts again what has a policy to be: not green."""
+    """The next Engine stops all containers and restarts those with a restart policy, which green lacks."""
     await rig.serving()
 
     async with rig.users(SOME) as traffic:
@@ -88,7 +88,7 @@ async def test_blue_serves_after_the_docker_engine_is_killed_in_a_canary(
 
     assert one["outcome"] == "rolled_back", one
     assert await rig.consistent_servers() == [rig.blue[0].name]
-    assert {record.outcome for record in lost(traffic)} <= {*CUT, "aborted"}  # the daemon stops blue too
+    assert {record.outcome for record in lost(traffic)} <= {*CUT, "aborted"}  # the Engine stops blue too
     await all_is_well(rig)
 
 

@@ -1,4 +1,4 @@
-"""What befalls containers, done to real ones: who is promised to serve serves, and the audit says why."""
+"""Faults of real containers: the expected server keeps serving, and the audit names the cause."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ LONG = ((50, 1000, 50.0),)  # a canary that does not end by itself
 READY = "Application startup complete."
 
 Inflict = Callable[[docker.APIClient, str], object]
-"""Does it to the container with this id."""
+"""Inflict the fault on the container with this id."""
 
 
 # In a canary.
@@ -44,7 +44,7 @@ def freeze(api: docker.APIClient, container: str) -> None:
 
 
 def run_out_of_memory(api: docker.APIClient, container: str) -> None:
-    """Its limit is reached by somebody else in it; the kernel is made to choose the server."""
+    """Another process reaches the memory limit; the OOM score makes the kernel kill the server."""
     with open(f"/proc/{server_pid(api, container)}/oom_score_adj", "w") as file:  # noqa: PTH123
         file.write("1000")
     run_in("sh", "-c", "head -c 500000000 /dev/zero | tail > /dev/null")(api, container)
@@ -70,9 +70,9 @@ SOUND = {"Test": ["CMD", "python3", "-c", ASKED], "Interval": 2 * 10**9, "Timeou
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     inflict: Inflict
-    said: str  # in the audit, of the cause
+    said: str  # the cause in the audit
     blue: dict[str, Any] = field(default_factory=dict)
-    silent: bool = False  # without an open request, or the judge would see the errors first
+    silent: bool = False  # without open requests, else the judge sees the errors first
 
 
 FAULTS = {
@@ -129,7 +129,7 @@ async def test_rolls_back_a_green_with_a_container_fault(
 
 @asynccontextmanager
 async def in_canary(rig: DockerRig) -> AsyncIterator[tuple[TrafficGenerator, str]]:
-    """Some clients, and a green that has answered some of them; and the id of the suggestion."""
+    """Clients, a green that has answered some requests, and the id of the suggestion."""
     await rig.serving()
     async with rig.users(SOME) as traffic:
         change = await rig.change(max_num_seqs=16)
@@ -141,7 +141,7 @@ async def in_canary(rig: DockerRig) -> AsyncIterator[tuple[TrafficGenerator, str
 async def assert_rolled_back(
     rig: DockerRig, blue: Container, one: Document, *, said: str, logged: str
 ) -> None:
-    """Rolled back for the cause; the same blue, never restarted, serves alone. The audit has it all."""
+    """Assert a rollback with the cause in the audit; the same blue, never restarted, serves alone."""
     assert one["outcome"] == "rolled_back", one
     assert said in one["why"], one["why"]
     assert any(logged in line for line in one["log"]), one["log"]
@@ -201,7 +201,7 @@ async def test_kills_a_container_that_is_not_ready_by_the_deadline(
     assert lost(traffic) == []
 
 
-# The servers that are there to stay.
+# Servers outside a rollout.
 
 
 async def test_green_serves_alone_when_blue_is_removed_in_the_canary(
@@ -299,9 +299,9 @@ def inflicted_on(container: str, inflict: Inflict, api: docker.APIClient) -> obj
 
 
 def kill_and_wait(api: docker.APIClient, container: str) -> None:
-    """Until Docker has started it again."""
+    """Kill the container and wait until Docker has restarted it."""
     before = api.inspect_container(container)["State"]["Pid"]
     os.kill(server_pid(api, container), signal.SIGKILL)
     while api.inspect_container(container)["State"]["Pid"] in {0, before}:
         time.sleep(0.1)
-    time.sleep(0.5)  # the entry point's shell becomes the server
+    time.sleep(0.5)  # the shell of the entry point executes the server

@@ -24,10 +24,10 @@ from vllm_facts.values import Value
 
 pytestmark = pytest.mark.timeout(180)
 
-OWN = {  # of one container only: its name, its place in the network, whose it is
+OWN = {  # unique to a container: name, network addresses, ownership labels
     "Config.Cmd",
     "Config.Hostname",
-    "Config.Image",  # a tag, which may have moved since; Image is the one that really runs
+    "Config.Image",  # a tag, which may have moved; Image is the running one
     "Config.Labels.trimtab.",
     "HostConfig.Binds",
     "HostConfig.PortBindings.8000/tcp",
@@ -154,7 +154,7 @@ async def test_estimates_a_swap_from_the_measured_previous_one(
 
     await swapped(rig, 16)
     seen = []
-    for max_num_seqs in (12, 9):  # once more where something else kept the machine busy
+    for max_num_seqs in (12, 9):  # a second attempt in case the machine was busy
         planned_s, took_s = await swapped(rig, max_num_seqs)
         seen.append(f"planned {planned_s:.1f} s, took {took_s:.1f} s")
         if took_s == pytest.approx(planned_s, rel=0.2):
@@ -163,9 +163,9 @@ async def test_estimates_a_swap_from_the_measured_previous_one(
 
 
 async def swapped(rig: DockerRig, max_num_seqs: int) -> tuple[float, float]:
-    """A swap under load, from the wish to its end: seconds that it closes the door, as planned and as seen.
+    """Run a swap under load; return the planned and the measured outage in seconds.
 
-    Who was let in before is served to the end, the others are told when to come again.
+    Admitted requests are served to their end; new ones get Retry-After.
     """
     async with rig.probing() as answers, rig.users(SOME) as traffic:
         made = await rig.propose(max_num_seqs=max_num_seqs)
@@ -211,8 +211,10 @@ class Proxy:
 
 @asynccontextmanager
 async def docker_proxy(folder: Path, blue: Json) -> AsyncIterator[Proxy]:
-    """The socket proxy as a process; its policy lets blue be adopted, and no more than its clones need."""
-    with tempfile.TemporaryDirectory(prefix="proxy-") as short:  # a socket's path has 107 bytes at most
+    """The socket proxy as a process; its policy allows only the adoption of blue and its clones."""
+    with tempfile.TemporaryDirectory(
+        prefix="proxy-"
+    ) as short:  # the path of a unix socket has 107 bytes at most
         socket, log = Path(short) / "docker.sock", folder / "proxy.log"
         engine = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
         read = [bind.split(":")[0] for bind in blue["HostConfig"]["Binds"]]
@@ -240,7 +242,7 @@ async def docker_proxy(folder: Path, blue: Json) -> AsyncIterator[Proxy]:
 
 
 async def three_pinned(bench: Bench, *more: str) -> list[Container]:
-    """CPUs in place of GPUs: a fourth one would have to share."""
+    """Three containers pinned to CPUs in place of GPUs; a fourth would share a CPU."""
     return [
         await bench.serving(*FLAGS, *more, name=f"vllm{at}", cpuset_cpus="0", memory=256 << 20)
         for at in range(3)
@@ -255,7 +257,7 @@ async def until_ok(traffic: TrafficGenerator, count: int) -> None:
 
 
 async def many_options(bench: Bench) -> dict[str, Any]:
-    """As somebody has written them who has read all of `docker run --help`."""
+    """Almost every option of `docker run --help`."""
     networks = [await bench.network("front"), await bench.network("back")]
     return {
         "networks": networks,
@@ -293,13 +295,13 @@ async def many_options(bench: Bench) -> dict[str, Any]:
 
 
 def flags(inspect: Json) -> dict[str, Value]:
-    """Of the command, whatever their order: "--max-num-seqs": "8"."""
+    """The flags of the command in any order, such as "--max-num-seqs": "8"."""
     words = inspect["Config"]["Cmd"][1:]
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
 def unlike(blue: Json, green: Json) -> Iterator[str]:
-    """Every field in which the two are not the same, but for those that only one of them can have."""
+    """Every differing field except the unique ones."""
     for part in ("Image", "Config", "HostConfig", "Mounts", "NetworkSettings.Networks"):
         old, new = dict(leaves(part, pick(blue, part))), dict(leaves(part, pick(green, part)))
         for key in sorted(old.keys() | new.keys()):

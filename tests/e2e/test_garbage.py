@@ -1,4 +1,4 @@
-"""Garbage on every side: an error that says what is wrong, and a daemon that lives."""
+"""Invalid input from every side: a clear error, and a daemon that keeps running."""
 
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -87,7 +87,7 @@ async def test_rejects_an_invalid_config_with_every_reason(tmp_path: Path, text:
 
 @dataclass
 class TamperedServer:
-    """A simulated server whose /metrics answers something else while `body` is set."""
+    """A simulated server whose /metrics returns `body` while it is set."""
 
     url: str
     body: bytes | None = None

@@ -1,4 +1,4 @@
-"""A real daemon tells a real receiver, whatever that one does and whenever the daemon dies."""
+"""A real daemon notifies a real receiver despite receiver failures and daemon crashes."""
 
 from dataclasses import dataclass
 from functools import partial

@@ -1,4 +1,4 @@
-"""Changing a flag under load, again and again: the promise that no request is lost over it."""
+"""Repeated flag changes under load lose no request."""
 
 import pytest
 

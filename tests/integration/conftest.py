@@ -51,7 +51,7 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
 
 @pytest.fixture
 async def bound(tmp_path: Path) -> AsyncIterator[Bound]:
-    """Makes engines of one site; what they started is ended with the test."""
+    """Make engines of one site; stop their servers after the test."""
 
     def make(*flags: str, epoch: int = 1, **options: Any) -> ProcessEngine:  # noqa: ANN401 - any option
         options = {

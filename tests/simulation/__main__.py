@@ -1,8 +1,8 @@
-"""python -m tests.simulation: play histories; replay one that failed, and make it small.
+"""python -m tests.simulation: play histories, and shrink a failing one.
 
---seed 17          that one, told whole; made small when it fails
---seeds 0-19999    all of these, on --processes processes, for at most --for seconds
---least 200        fail unless each kind of fault was met so often, where there was time for all
+--seed 17          play one seed with its full log; shrink it if it fails
+--seeds 0-19999    play a range of seeds in --processes processes for at most --for seconds
+--least 200        fail unless each kind of fault fired so often, if all seeds were played
 """
 
 import argparse
@@ -27,7 +27,7 @@ CHUNK = 20
 
 @dataclass(slots=True)
 class Summary:
-    """What many histories came to."""
+    """The totals of many histories."""
 
     histories: int = 0
     seconds: float = 0.0
@@ -59,7 +59,7 @@ class Summary:
 
 
 def chunk(seeds: range) -> Summary:
-    """Histories of one process."""
+    """Play the histories of one process."""
     quiet()
     found = Summary()
     for seed in seeds:
@@ -93,12 +93,12 @@ def one(seed: int) -> int:
     say("\n".join(result.log))
     say(f"\n{pasted(result.scenario)}")
     if not result.violations:
-        say(f"nothing was wrong: {result.outcome} after {result.seconds:.0f} s")
+        say(f"no violation: {result.outcome} after {result.seconds:.0f} s")
         return 0
     say("\n".join(result.violations))
     kind = result.violations[0][:2]
     small = shrunk(result.scenario, lambda scenario: any(v[:2] == kind for v in play(scenario).violations))
-    say(f"\nmade small:\n{pasted(small)}\n{play(small).violations[0]}")
+    say(f"\nshrunk:\n{pasted(small)}\n{play(small).violations[0]}")
     return 1
 
 
@@ -118,7 +118,7 @@ def many(seeds: range, processes: int, at_most_s: float, least: int) -> int:
     whole = found.histories == len(seeds)
     rare = [kind for kind in KINDS if found.fired[kind] < least]
     if rare:
-        say(f"met less than {least} times: {', '.join(rare)}")
+        say(f"fired less than {least} times: {', '.join(rare)}")
     each_s, rate = found.seconds / max(1, found.histories), found.histories / spent_s
     played = f"{found.histories} of {len(seeds)} histories of {each_s:.0f} s in {spent_s:.0f} s"
     say(f"{played}, {rate:.1f} a second: {len(found.failed)} violations")

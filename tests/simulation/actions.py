@@ -1,4 +1,4 @@
-"""What befalls the world at a time: to the daemon, the host, the proxy, the servers and the metrics."""
+"""Timed faults of the daemon, the host, the proxy, the servers and the metrics."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +31,7 @@ Action = Callable[["History", Act], bool]
 
 
 def do(history: "History", act: Act) -> bool:
-    """Do it; False: there was nothing that it could be done to."""
+    """Apply the act; False if it has no target yet."""
     what = act.what
     if what in LASTING:
         history.trouble(what, act.lasts_s)
@@ -39,18 +39,18 @@ def do(history: "History", act: Act) -> bool:
     if what.startswith("operator "):
         return history.operator.do(what)
     if what in TO_SERVERS and not history.observer.writer:
-        return False  # no daemon has seen yet what there was
+        return False  # no daemon has observed the servers yet
     who, _, how = what.rpartition(" ")
     if how in STATUS and who in {"old server", "new server"}:
         return _set_status(history, STATUS[how], new=who == "new server")
-    return DEEDS[what](history, act)
+    return ACTIONS[what](history, act)
 
 
 def _set_status(history: "History", status: str, *, new: bool) -> bool:
     newcomers = history.observer.newcomers
     found = [one for one in history.world.servers.values() if (one.name in newcomers) is new and one.answers]
     if found:
-        history.world.befall(history.random.choice(found).name, status)
+        history.world.set_status(history.random.choice(found).name, status)
     return bool(found)
 
 
@@ -102,7 +102,7 @@ def _pause(history: "History", act: Act) -> bool:
 def _replace(history: "History", act: Act) -> bool:
     daemon = history.daemon
     if daemon is None or history.observer.writer < daemon.epoch:
-        return False  # without its lock, nothing would tell the two apart before either has written
+        return False  # without its lock, the two are indistinguishable before a write
     _pause(history, replace(act, lasts_s=act.lasts_s + 3.0))
     history.loop.outside(2.0, lambda: history.start(beside=True))
     return True
@@ -119,7 +119,7 @@ def _clock(seconds: float) -> Action:
 
 
 def _proxy(history: "History", act: Act) -> bool:
-    """It is away for a moment, and starts with what it was told last."""
+    """Restart the proxy after a moment with its last route."""
     del act
     history.world.proxy_up = False
 
@@ -131,12 +131,12 @@ def _proxy(history: "History", act: Act) -> bool:
 
 
 def _out_of_memory(history: "History", act: Act) -> bool:
-    """The kernel ends the largest, and another one a moment later."""
+    """The kernel kills the largest server, and another one a moment later."""
     del act
     found = [one.name for one in history.world.servers.values() if one.status != "starting"]
     history.random.shuffle(found)
     for name in found[:1]:
-        history.world.befall(name, "exited")
+        history.world.set_status(name, "exited")
     return bool(found)
 
 
@@ -149,7 +149,7 @@ def _removed(history: "History", act: Act) -> bool:
 
 
 def _other_flags(history: "History", act: Act) -> bool:
-    """Somebody restarts a server that is theirs with flags of their own."""
+    """An operator restarts an adopted server with other flags."""
     del act
     found = [one for one in history.world.servers.values() if not one.ours and one.answers]
     if not found:
@@ -170,7 +170,7 @@ def _again(history: "History", one: Process, setting: dict[str, object]) -> None
 
 
 def _weights(history: "History", act: Act) -> bool:
-    """Somebody writes a split of their own into the proxy."""
+    """An operator writes another split into the proxy."""
     del act
     split = history.world.split
     up = sorted(one.name for one in history.world.servers.values() if one.answers)
@@ -191,36 +191,36 @@ def _weights(history: "History", act: Act) -> bool:
 
 
 def _stray(history: "History", act: Act) -> bool:
-    """A server with our mark that no daemon knows of."""
+    """An untracked server with the ownership mark."""
     del act
     history.world.adopt(STRAY, dict(BLUE), ours=True)
     return True
 
 
 def _token(history: "History", act: Act) -> bool:
-    """An operator's token is taken out of the file, and SIGHUP sent; later it is there again."""
-    everybody = frozenset(PRINCIPALS)
-    history.admit(everybody - {history.random.choice(("alice", "bob"))})
-    history.loop.outside(act.lasts_s, lambda: history.admit(everybody))
+    """Remove an operator's token from the file and send SIGHUP; restore it later."""
+    all_principals = frozenset(PRINCIPALS)
+    history.admit(all_principals - {history.random.choice(("alice", "bob"))})
+    history.loop.outside(act.lasts_s, lambda: history.admit(all_principals))
     return True
 
 
 def _tokens_broken(history: "History", act: Act) -> bool:
-    """What was in force stays in force."""
+    """Write an invalid tokens file; the tokens in force stay."""
     del act
     history.admit(history.known, broken=True)
     return True
 
 
 def _configured(history: "History", act: Act) -> bool:
-    """Other steps, bounds, drain and lease from the next start on; what was approved keeps its own."""
+    """Other steps, bounds, drain and lease after a restart; an approved rollout keeps its plan."""
     if not _kill(history, act):
         return False
     history.other = not history.other
     return True
 
 
-DEEDS: dict[str, Action] = {
+ACTIONS: dict[str, Action] = {
     "token removed": _token,
     "tokens file broken": _tokens_broken,
     "restarted with another configuration": _configured,
@@ -242,18 +242,18 @@ DEEDS: dict[str, Action] = {
 
 
 def heal(history: "History") -> None:
-    """The last fault is over: what hung answers again, what is somebody else's is started, nobody is away."""
+    """End all faults: hanging servers answer, adopted servers run, operators are present."""
     world = history.world
     history.quiet = world.quiet = True
     history.say("-- all faults end")
-    for what in {*history.troubles} - {"unwritable"}:  # what was decided meanwhile is still to be written
+    for what in {*history.troubles} - {"unwritable"}:  # decisions made meanwhile still need writing
         del history.troubles[what]
     history.trouble("nothing", 0.0)
     history.mode = history.scenario.mode
     history.admit(frozenset(PRINCIPALS))
     world.proxy_up = True
     for name in [one.name for one in world.servers.values() if one.status in {"hung", "wedged"}]:
-        world.befall(name, "healthy")
+        world.set_status(name, "healthy")
     for daemon in history.daemons:
         history.loop.thaw(daemon.owner)
     state = history.daemons[-1].state
@@ -271,7 +271,7 @@ def heal(history: "History") -> None:
 
 
 def _last_words(history: "History") -> None:
-    """Nothing new is to begin; who is impatient ends what runs."""
+    """Start nothing new; an impatient operator aborts the running rollout."""
     at = history.loop.wall()
     history.operator.say(e.Paused(at=at, actor="alice"))
     if history.scenario.impatient:

@@ -1,4 +1,4 @@
-"""The daemon's ports into the simulated world. Each call may be struck by a fault: before, after, between."""
+"""The daemon's ports into the simulated world. A fault may hit each call before, during or after it."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +25,11 @@ OUTAGE_S = 8.0
 
 
 class Killed(BaseException):
-    """The process is no more: nothing that it still runs may reach the world."""
+    """The process was killed: its remaining code must not change the world."""
 
 
 class Host(Protocol):
-    """What the adapters need of the process they live in."""
+    """The interface of the daemon process for the adapters."""
 
     world: World
     epoch: int
@@ -38,12 +38,12 @@ class Host(Protocol):
     def dead(self) -> bool: ...
     def kill(self) -> None: ...
     def fault(self, on: str) -> Act | None:
-        """What befalls this call; each fault once."""
+        """The fault of this call, if any; each fault fires once."""
         ...
 
     def called(self, kind: str, name: str, route: Route | None) -> None: ...
     def active(self, what: str) -> bool:
-        """Whether this trouble lasts now."""
+        """Whether this lasting fault is active."""
         ...
 
 
@@ -57,7 +57,7 @@ async def call(
     route: Route | None = None,
     fence: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Ask the world for something and wait for its reply; True: the reply is wrong.
+    """Perform a call on the world and wait for its reply; True if the reply is wrong.
 
     Raises ActError, FencedError; Killed where the process dies of it.
     """
@@ -87,7 +87,7 @@ async def call(
 
 
 def sent(host: Host, what: str, do: Callable[[], None], lasts_s: float) -> "asyncio.Future[None]":
-    """It is on its way: done after `lasts_s`, once or twice; the answer comes a moment later, or never."""
+    """Send a call: performed after `lasts_s`, once or twice; the reply follows, or never."""
     loop = host.world.loop
     reply: asyncio.Future[None] = loop.create_future()
 
@@ -98,7 +98,7 @@ def sent(host: Host, what: str, do: Callable[[], None], lasts_s: float) -> "asyn
     def perform() -> None:
         replaced = host.world.split is not None and host.world.split.epoch > host.epoch
         if what == "late" and (host.dead or replaced or reply.cancelled()):
-            return  # the connection went with the process, or whoever cancelled has seen to it
+            return  # the process was killed, or the call was cancelled
         do()
         if what == "crash after":
             host.kill()
@@ -147,7 +147,7 @@ class SimEngine:
         return ()
 
     def _fence(self) -> None:
-        """As the engines do: by what a newer daemon has started."""
+        """Fence like the engines: by the epoch of a newer daemon's servers."""
         world = self.host.world
         newest = max((p.epoch for p in (*world.servers.values(), *world.stopped.values())), default=0)
         fenced(newest, self.host.epoch)
@@ -193,7 +193,7 @@ class SimEngine:
         return seen(process)
 
     async def _ask_to_start(self, server: Server, setting: dict[str, object]) -> None:
-        """Where no answer comes, or none that can be read, the engine looks whether it is so."""
+        """Without a valid reply, observe whether the server has started."""
         world = self.host.world
         try:
             await call(
@@ -211,7 +211,7 @@ class SimEngine:
                 raise
 
     def _older(self) -> bool:
-        """A newer daemon has taken over: what was begun is not this one's to end."""
+        """Whether a newer daemon has taken over; this one must not undo the launch."""
         split = self.host.world.split
         return split is not None and split.epoch > self.host.epoch
 
@@ -277,7 +277,9 @@ class SimEngine:
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
         world = self.host.world
         reported, process = False, world.servers.get(server.name)
-        while process is not None and world.servers.get(server.name) is process:  # not one of its name
+        while (
+            process is not None and world.servers.get(server.name) is process
+        ):  # not another server of its name
             silent = not process.answers and process.status != "starting"
             if silent and not reported:
                 emit(ServerLost(at=now(), server=server.name, why="it is silent", gone=False))

@@ -1,4 +1,4 @@
-"""The API of a simulated daemon: bytes of HTTP through the real application, to that daemon's own desk."""
+"""A client of a simulated daemon's API: HTTP bytes through the real application to that daemon."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ OnStatus = Callable[[int], None]
 
 @dataclass(slots=True)
 class SimDaemon(real.Daemon):
-    """The daemon's own desk, on the world's clock."""
+    """The real daemon on the clock of the world."""
 
     wall: Now = real.utc_now
 
@@ -48,15 +48,15 @@ class SimDaemon(real.Daemon):
 
 
 class _CurrentDaemon:
-    """The desk of the process whose code runs."""
+    """Forwards to the daemon of the current process."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        return lambda *given: getattr(CURRENT_DAEMON.get(), name)(*given)  # noqa: PLW0108 - whose is known when it is called
+        return lambda *given: getattr(CURRENT_DAEMON.get(), name)(*given)  # noqa: PLW0108 - resolved at the call
 
 
 @dataclass(frozen=True, slots=True)
 class SharedApi:
-    """One for all histories: its parts are costly to make, and remember no more than tokens."""
+    """One API for all histories: costly to build, and stateless except for the tokens."""
 
     app: web.Application
     tokens: Tokens
@@ -64,11 +64,11 @@ class SharedApi:
     lines: dict[str, Token]
 
     def names(self) -> frozenset[str]:
-        """Whose token is in force."""
+        """Principals with a token in force."""
         return frozenset(token.principal for token in self.tokens._tokens.values())
 
     def reload(self, names: Sequence[str], *, broken: bool = False) -> None:
-        """SIGHUP, after the tokens file was written anew with the tokens of these."""
+        """SIGHUP after a rewrite of the tokens file with the tokens of `names`."""
         with TemporaryDirectory(dir=SHM) as home:
             path = Path(home) / "tokens"
             store(path, [self.lines[name] for name in names])
@@ -102,7 +102,7 @@ def shared_api() -> SharedApi:
 
 @dataclass(eq=False)
 class Connection(asyncio.Transport):
-    """One connection, in memory; what is said on it by a process that was killed is is_received by nobody."""
+    """An in-memory connection; responses of a killed process are dropped."""
 
     is_received: Callable[[], bool]
     on_status: OnStatus
@@ -140,7 +140,7 @@ class Connection(asyncio.Transport):
 
 
 def ask(process: "Daemon", who: str, path: str, body: object, *, key: str, on_status: OnStatus) -> None:
-    """POST it as this person; `told` the status of the answer, if one comes."""
+    """POST `body` as `who`; `on_status` gets the status of the response, if any."""
     loop, content = process.world.loop, b"" if body is None else json.dumps(body).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"

@@ -1,4 +1,4 @@
-"""An event loop in virtual time that runs whatever is ready in a seeded order, and can freeze a process."""
+"""An event loop in virtual time that runs ready callbacks in a seeded order and can freeze a process."""
 
 import asyncio
 import heapq
@@ -16,7 +16,7 @@ EPOCH = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 @dataclass(eq=False, slots=True)
 class Owner:
-    """Whose code runs: one process. While it is frozen, what is due for it waits."""
+    """The process that owns a callback. The callbacks of a frozen process wait."""
 
     frozen: bool = False
     parked: list[asyncio.Handle] = field(default_factory=list)
@@ -26,7 +26,7 @@ OWNER: ContextVar[Owner | None] = ContextVar("owner", default=None)
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Nothing waits: when nobody is ready, the time of the next timer is now. No sockets, no threads."""
+    """No real waiting: without a ready callback, time jumps to the next timer. No sockets, no threads."""
 
     _ready: deque[asyncio.Handle]
 
@@ -38,12 +38,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.now_s = 0.0
         self.skew_s = 0.0  # of the host's wall clock
         self._clock_resolution = 1e-9
-        self.world = Context()  # what nobody's process runs
-        self.broke: BaseException | None = None  # a call of the world's own: the simulation is wrong
+        self.world = Context()  # callbacks without a process
+        self.broke: BaseException | None = None  # a callback of the world failed: a bug of the simulation
         self.set_exception_handler(self._heard)
 
     def _heard(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Killed processes leave tasks that nobody asks about; a call that fails is another matter."""
+        """Ignore abandoned tasks of killed processes; record failed callbacks."""
         if "handle" in context:
             self.broke = context.get("exception")
             self.stop()
@@ -90,10 +90,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.call_at(self.now_s + delay, callback, *args, context=context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is dropped when its time comes."""
+        """The loop drops a cancelled timer when it is due."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps."""
+        """The loop never sleeps."""
 
     def owned_by(self, owner: Owner) -> Context:
         context = copy_context()
@@ -106,12 +106,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         owner.parked.clear()
 
     def outside(self, delay_s: float, call: Callable[[], object]) -> asyncio.TimerHandle:
-        """Call it later on behalf of the world, whoever asked."""
+        """Schedule a callback of the world, independent of the current process."""
         return self.call_later(delay_s, call, context=self.world)
 
 
 def in_virtual_time(loop: VirtualLoop, story: Coroutine[Any, Any, Any]) -> None:
-    """Run it to its end; what still runs then is cancelled."""
+    """Run `story` to its end and cancel the remaining tasks."""
     asyncio.set_event_loop(loop)
     try:
         try:

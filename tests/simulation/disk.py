@@ -1,4 +1,4 @@
-"""The journal of a simulated process: in memory, or the real one on files of a disk that fails."""
+"""The journal of a simulated process: in memory, or the real one on a disk with faults."""
 
 import errno
 import os
@@ -21,13 +21,13 @@ from tests.simulation.adapters import Host, Killed
 
 @dataclass(slots=True)
 class Disk:
-    """Stands for `os` in the journal's module: what it writes may fail."""
+    """Replaces `os` in the journal's module; writes may fail."""
 
     full: bool = False
     broken: bool = False  # fsync fails
-    tears: Callable[[], None] | None = None  # the process dies in the middle of the next write
+    tears: Callable[[], None] | None = None  # the process dies during the next write
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever os has
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of os
         return getattr(os, name)
 
     def write(self, fd: int, data: bytes) -> int:
@@ -59,7 +59,7 @@ class Disk:
 
 @dataclass(repr=False, slots=True)
 class Memory:
-    """A journal that only remembers; the first restart reads its state out of a line of the real one."""
+    """A journal in memory; the first restart parses its state from a real line."""
 
     entries: list[JournalEntry] = field(default_factory=list)
     quick: bool = False
@@ -72,7 +72,7 @@ class Memory:
         self.entries.append(entry)
 
     def states(self) -> dict[str, State]:
-        """As the real journal would read the last one."""
+        """The states as the real journal reads them from the last entry."""
         last = next((entry for entry in reversed(self.entries) if entry.state is not None), None)
         if last is None or last.state is None:
             return {}
@@ -92,7 +92,7 @@ class Memory:
 
 @dataclass(repr=False, slots=True)
 class RecordingJournal:
-    """What the loop writes into: the process may die before and after each entry; others read along."""
+    """The journal of the loop: the process may die before and after each entry; `read` gets each entry."""
 
     inner: Journal | Memory
     host: Host
@@ -124,7 +124,7 @@ class RecordingJournal:
 
 @dataclass(repr=False, slots=True, kw_only=True)
 class JournalStore:
-    """The journals of a history's processes. `home`: where files are; None: nowhere, they only remember."""
+    """The journals of a history's processes. `home`: folder of the files; None for memory only."""
 
     disk: Disk
     random: Random
@@ -132,11 +132,11 @@ class JournalStore:
     home: Path | None = None
     flips: bool = False  # before the next one is opened
     read: bool = False  # whether a state was read out of a line
-    unseen: list[str] = field(default_factory=list)  # damage that the journal took for its own
+    unseen: list[str] = field(default_factory=list)  # damage that the journal did not detect
     _number: int = 0
 
     def take(self, before: Journal | Memory | None, *, beside: bool, quick: bool) -> Journal | Memory:
-        """The journal of the process before, or a copy of it for one `beside` it. Raises JournalError."""
+        """The journal of the previous process, or a copy for a parallel one. Raises JournalError."""
         if self.home is None:
             known = before.entries if isinstance(before, Memory) else []
             quick, self.read = quick or self.read, self.read or bool(known)
@@ -155,7 +155,7 @@ class JournalStore:
         return self.disk.journal(path, self.now)
 
     def _flip(self, path: Path) -> None:
-        """One bit turns over: the journal must say so. Then an operator puts the copy back that they have."""
+        """Flip one bit, which the journal must detect; then restore the operator's copy."""
         content = path.read_bytes()
         at = self.random.randrange(len(content) - 1)  # without its last newline it is a torn line: no damage
         damaged = bytearray(content)

@@ -1,4 +1,4 @@
-"""One history: a scenario played over the world, with what was counted, said, and found wrong."""
+"""One history: a scenario played over the world, with its counts, log and violations."""
 
 import asyncio
 import traceback
@@ -31,17 +31,17 @@ from tests.simulation.world import World
 
 TARGET = "chat"
 QUIET_S = 50.0  # no fault begins later
-SETTLED_S = 420.0  # a defined state so long after the last fault at the latest: a rollout may end by itself
+SETTLED_S = 420.0  # deadline of a defined state after the last fault; a running rollout may end first
 CALM_S = 3.0
 SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a disk in memory
 DISK = ("disk full", "fsync fails")
-LATE_S = 2.5  # until what could not be written is written late
+LATE_S = 2.5  # until backlogged entries are written
 RESTING = {Phase.OBSERVING, Phase.PROPOSED, Phase.CHECKING, Phase.COOLDOWN}
 
 
 @dataclass(slots=True, kw_only=True)
 class HistoryResult:
-    """What a history was like."""
+    """The result of a history."""
 
     scenario: Scenario
     violations: list[str]
@@ -69,17 +69,15 @@ class History:
     fired: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
     log: list[str] = field(default_factory=list)
-    logged_split: tuple[int, int, dict[str, int]] | None = None  # the split that the log has last
-    troubles: dict[str, float] = field(default_factory=dict)  # until when each lasts
-    waiting: dict[int, int] = field(
-        default_factory=dict
-    )  # acts that wait for their turn, and what they counted
+    logged_split: tuple[int, int, dict[str, int]] | None = None  # the last logged split
+    troubles: dict[str, float] = field(default_factory=dict)  # end of each lasting fault
+    waiting: dict[int, int] = field(default_factory=dict)  # pending acts and their counts
     disk: Disk = field(default_factory=Disk)
     mode: Mode = "approve"
-    known: frozenset[str] = frozenset(PRINCIPALS)  # whose token is in the file
+    known: frozenset[str] = frozenset(PRINCIPALS)  # principals in the tokens file
     other: bool = False  # another configuration is in force
     quiet: bool = False
-    mixed: bool = False  # somebody gave a server other flags by hand
+    mixed: bool = False  # an operator changed the flags of a server
     entries: int = 0
 
     def __post_init__(self) -> None:
@@ -117,7 +115,7 @@ class History:
     def _changed(self, what: str, name: str, epoch: int) -> None:
         split = self.world.split
         if what != "split":
-            self.say(f"   {what} {name} by {epoch or 'nobody'}")
+            self.say(f"   {what} {name} by {epoch or 'no daemon'}")
         elif split is not None:
             self._say_split(split.number, epoch)
         self.observer.changed(what, name, epoch)
@@ -137,7 +135,7 @@ class History:
     # Faults.
 
     def take(self, on: str, daemon: Daemon) -> Act | None:
-        """What befalls this call of this process; each fault once."""
+        """The fault of this call of this process; each fault fires once."""
         fault = None if self.quiet else self._due(on, daemon) or self._due("any", daemon)
         if fault is None:
             return None
@@ -172,7 +170,7 @@ class History:
             self.count(act)
 
     def trouble(self, what: str, lasts_s: float) -> None:
-        """It begins, and ends by itself."""
+        """Start a lasting fault, which ends after `lasts_s`."""
         self.troubles[what] = self.loop.now_s + lasts_s
         if what in DISK:
             self.troubles["unwritable"] = self.troubles[what] + LATE_S
@@ -191,7 +189,7 @@ class History:
 
     @property
     def daemon(self) -> Daemon | None:
-        """The newest that works."""
+        """The newest running daemon."""
         return next((one for one in reversed(self.daemons) if one.works), None)
 
     def _acting(self) -> float | None:
@@ -199,7 +197,7 @@ class History:
         return self.loop.now_s - daemon.began_s if daemon is not None else None
 
     def start(self, *, beside: bool = False) -> None:
-        """A new process, in the place of the last one or `beside` it with a copy of its journal."""
+        """Start a new process in place of the last one, or in parallel with a copy of its journal."""
         last = self.daemons[-1] if self.daemons else None
         beside = beside and last is not None and not (last.killed or last.over)
         if last is not None and not beside and not (last.killed or last.over):
@@ -288,13 +286,13 @@ class History:
         self.loop.outside(0.75, self.operator.look)
 
     def admit(self, known: frozenset[str], *, broken: bool = False) -> None:
-        """These have a token from now on; of a `broken` file nothing is taken."""
+        """Set the principals with a token; a `broken` file changes nothing."""
         if known != self.known or broken or shared_api().names() != known:
             shared_api().reload(sorted(known), broken=broken)
         self.known = self.known if broken else known
 
     def add_act(self, act: Act) -> None:
-        """One more, from now on."""
+        """Add an act from now on."""
         self.scenario = replace(self.scenario, acts=(*self.scenario.acts, act))
         if act.on:
             self.waiting[len(self.scenario.acts) - 1] = 0
@@ -302,7 +300,7 @@ class History:
             self.do(act)
 
     async def finish(self) -> None:
-        """Faults end: then all is settled within its time, and stays so over one more start."""
+        """End the faults; the state settles within its deadline and stays so over a restart."""
         actions.heal(self)
         over, since_s = self.loop.create_future(), self.loop.now_s
         self.loop.outside(1.0, lambda: self._until_settled(since_s, over.set_result))
@@ -318,7 +316,7 @@ class History:
             self.loop.outside(1.0, self._second)
 
     def _until_settled(self, since_s: float, over: Callable[[None], None], *, last: bool = False) -> None:
-        """Each second from the last fault on; then once more after a last restart, which sweeps."""
+        """Check each second after the last fault, and again after a last restart."""
         why = self._unsettled(last=last)
         if self.observer.violations:
             return over(None)
@@ -333,7 +331,7 @@ class History:
         return None
 
     def _calm(self, written: int, over: Callable[[None], None], *, last: bool) -> None:
-        """A quiet world: nothing more is written but counts."""
+        """Check that only counts are written in a settled world."""
         now = self.loop.now_s
         if self._unsettled(last=last) or self.entries > written + 1:
             self._until_settled(now, over, last=last)

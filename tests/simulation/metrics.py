@@ -1,4 +1,4 @@
-"""What the daemon's sensor sees of the world: scrapes of the servers, and the proxy's records."""
+"""The samples of the daemon's sensor: scrapes of the servers and the proxy's records."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from tests.simulation.world import Client
 
 @dataclass(slots=True, kw_only=True)
 class SimFold(Aggregator):
-    """Sums a window up only where the machine reads it: to do so each second takes a tenth of a history."""
+    """Aggregates a window only when the machine reads it: once a second costs a tenth of the run time."""
 
     wanted: Callable[[], bool]
 

@@ -1,4 +1,4 @@
-"""Bugs that are put in by hand: the simulation must catch every one of them. CAUGHT says in which history."""
+"""Seeded bugs that the simulation must detect. CAUGHT holds the history that detects each."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ Put = Callable[[Any, str, object], None]
 
 @contextmanager
 def mutated(mutant: str) -> Iterator[None]:
-    """The product with this bug, and without it again."""
+    """Apply the bug to the product, and revert it afterwards."""
     undo: list[tuple[Any, str, object]] = []
 
     def put(owner: Any, name: str, new: object) -> None:  # noqa: ANN401 - a module, a class or a table
@@ -51,7 +51,7 @@ def _set(owner: Any, name: Any, new: object) -> None:  # noqa: ANN401
 
 
 def blue_removed_too_early(put: Put) -> None:
-    """The old server is ended as soon as the new ones are found good, before they have its traffic."""
+    """Retire the old server at the verdict, before the new ones have its traffic."""
 
     def promote(state: State, at: Any, why: str) -> Moved:  # noqa: ANN401
         state = enter_phase(state, Phase.PROMOTING, at, why)
@@ -66,7 +66,7 @@ def no_orphan_sweep(put: Put) -> None:
 
 
 def weight_as_delta(put: Put) -> None:
-    """The proxy is told how much more, not how much: told twice, it is twice as much."""
+    """Send the proxy a weight difference instead of a weight: a repeated call doubles it."""
     plain = SimTraffic._put
 
     def put_route(self: SimTraffic, route: Route) -> None:
@@ -190,7 +190,7 @@ def retired_before_routed_away(put: Put) -> None:
 
 
 def put_everywhere(put: Put, name: str, old: object, new: object) -> None:
-    """Wherever the machine's modules took it from each other."""
+    """Replace `old` in every module of the machine that imports it."""
     for module in [found for place, found in sys.modules.items() if place.startswith("agent.machine")]:
         if getattr(module, name, None) is old:
             put(module, name, new)
@@ -239,4 +239,4 @@ CAUGHT: dict[str, tuple[Scenario, str]] = {
     "drain skipped": (Scenario(seed=1, servers=2, strategy="replace"), "2: "),
     "retired before routed away": (replace(PLAIN, green="failing"), "1: "),
 }
-"""The smallest history that catches each, and the invariant that it breaks there."""
+"""The smallest history that detects each bug, and the violated invariant."""

@@ -1,5 +1,6 @@
-"""What must hold of every history, asked after each change. Nothing here is the machine's: it sees the world,
-what was written, and what operators said.
+"""The invariants of every history, checked after each change.
+
+They use no code of the machine, only the world, the journal and the requests of operators.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,20 +10,20 @@ from typing import Any, Protocol
 from tests.simulation.world import Process, World
 
 UNDECIDED = frozenset({"draining", "launching", "warming", "canary", "replacing"})
-CHANGES = frozenset({"launch", "route", "keep_alive", "stop", "retire"})  # the others only ask
-KNOWN_S = 12.0  # by then a daemon has heard of it
-SHUT_OUT_S = 0.5  # by then the proxy carries the epoch of a daemon that acts
-CALM_S = 60.0  # so long after a fault everything has answered again
+CHANGES = frozenset({"launch", "route", "keep_alive", "stop", "retire"})  # the other calls only read
+KNOWN_S = 12.0  # delay until a daemon has observed it
+SHUT_OUT_S = 0.5  # delay until the proxy has the epoch of an acting daemon
+CALM_S = 60.0  # recovery time after a fault
 ENDS_S = 11.5  # between a drain and the end that follows, where the drain's answer is late (adapters.LATE_S)
-HANDS_S = 3.0  # by then a daemon has put back a split that somebody wrote into the proxy
+HANDS_S = 3.0  # delay until a daemon has restored a manually changed split
 STRANGERS = frozenset({"victor"})  # has a token, and no role that decides
-SPARE = 3  # servers beside the fleet: green, a successor, one on its way out
+SPARE = 3  # servers besides the fleet: green, a successor, one being retired
 REFUSED, BROKEN, UNWRITABLE = 400, 500, 503
 Settings = frozenset[tuple[str, object]]
 
 
 class Written(Protocol):
-    """An entry of the journal, as far as it is looked at."""
+    """The checked fields of a journal entry."""
 
     @property
     def action(self) -> str: ...
@@ -48,27 +49,25 @@ class Observer:
     drain_s: float
     lease_s: float
     bounds: tuple[float, float]
-    acting: Callable[
-        [], float | None
-    ]  # for how many seconds a daemon has worked undisturbed; None: none does
+    acting: Callable[[], float | None]  # seconds that a daemon has run undisturbed; None without a daemon
     violations: list[str] = field(default_factory=list)
-    newest: int = 0  # epoch of the newest that told the proxy anything, and since when
+    newest: int = 0  # newest epoch in the proxy, and since when
     newest_s: float = 0.0
     intents: set[tuple[str, str]] = field(default_factory=set)
-    said: set[str] = field(default_factory=set)  # digests that a person approved
-    approved: set[str] = field(default_factory=set)  # those of them that were written down
+    said: set[str] = field(default_factory=set)  # digests that an operator approved
+    approved: set[str] = field(default_factory=set)  # those recorded in the journal
     allowed: set[Settings] = field(default_factory=set)
     faulted_s: float = -1e9
-    handed_s: float = -1e9  # when somebody last wrote a split of their own
+    handed_s: float = -1e9  # time of the last manual split
     unwritable: bool = False
     phase: str = ""
-    writer: int = 0  # epoch of the newest that wrote
+    writer: int = 0  # newest epoch in the journal
     passed: bool = False
-    running: str = ""  # the rollout that has no outcome
+    running: str = ""  # the rollout without an outcome
     newcomers: frozenset[str] = frozenset()
     lost: dict[str, int] = field(default_factory=dict)  # by rollout, as the journal counts them
-    excused: int = 0  # requests that were cut on a server which did not answer a while ago
-    silent_s: dict[str, float] = field(default_factory=dict)  # when a server last did not answer
+    excused: int = 0  # requests cut on a recently unresponsive server
+    silent_s: dict[str, float] = field(default_factory=dict)  # last time a server was unresponsive
     _served: bool = False
     _nobody_since: float | None = None
     _alone_since: float | None = None
@@ -90,7 +89,7 @@ class Observer:
         if entry.action == "suggestion.approved":
             self._approved(entry)
         if epoch < self.writer:
-            return  # a daemon that was replaced, into a journal of its own
+            return  # a replaced daemon, into its own journal
         self.writer = epoch
         self.phase = str(entry.after.get("phase", self.phase))
         state = entry.state
@@ -120,18 +119,18 @@ class Observer:
             self.allowed.add(frozenset({**dict(base), **to}.items()))
 
     def answered(self, what: str, status: int, *, may: bool, digest: str) -> None:
-        """What the API said to a person, who `may` decide; `digest`: of what they approved."""
+        """Check an API response to an operator; `may`: is allowed to decide; `digest`: of the approval."""
         if status >= BROKEN and status != UNWRITABLE:
             self.wrong(f"api: {what} is answered {status}")
         if status < REFUSED and not may:
-            self.wrong(f"6: {what} of somebody who may not is answered {status}")
+            self.wrong(f"6: {what} by an unauthorized operator is answered {status}")
         if status < REFUSED and digest and digest not in self.approved:
             self.wrong(f"api: {what} is answered {status}, and no approval was written")
 
-    # What is asked of the world.
+    # Calls of the daemons.
 
     def called(self, epoch: int, kind: str, name: str, number: int | None) -> None:
-        """Before anything is done."""
+        """Check a call before it is performed."""
         if epoch < self.newest and kind in CHANGES and self.world.at_s - self.newest_s > SHUT_OUT_S:
             self.wrong(
                 f"5: {kind} {name} by a daemon of epoch {epoch} after one of epoch {self.newest} acted"
@@ -139,20 +138,20 @@ class Observer:
         key = str(number) if number is not None else name
         sort = "route" if kind == "keep_alive" else kind
         known = {("preflight", ""), ("examine", "")} if kind in {"preflight", "examine"} else {(sort, key)}
-        back = kind != "launch" or name in self.old  # what may be done before it is written
+        back = kind != "launch" or name in self.old  # allowed before it is written
         if not known & self.intents and not (self.unwritable and back):
             self.wrong(f"journal: {kind} {key} is performed and nothing that was written says so")
 
     def starts(self, setting: Mapping[str, object]) -> None:
         if frozenset(setting.items()) not in self.allowed:
-            self.wrong(f"6: a server is started with {dict(setting)}, which nobody approved")
+            self.wrong(f"6: a server is started with {dict(setting)}, which is not approved")
 
     def cut(self, process: Process, requests: int, epoch: int) -> None:
-        """Somebody ends a server that has requests open."""
+        """Check the stop of a server with open requests."""
         if not epoch or not process.answers:
             return
         if self.world.at_s - self.handed_s < ENDS_S:
-            self.excused += requests  # its share came back while its end was on its way
+            self.excused += requests  # its share returned during its stop
             return
         if process.name in self.world.in_force():
             self.wrong(f"1: {process.name} is ended while it has a share")
@@ -166,10 +165,10 @@ class Observer:
         if waited_s < self.drain_s - 1.0:
             self.wrong(f"2: {process.name} is ended {waited_s:.1f} s after its last share with requests open")
 
-    # What the world is like.
+    # State of the world.
 
     def changed(self, what: str, name: str, epoch: int) -> None:
-        """After each change; `epoch` 0: it was no daemon."""
+        """Check after each change; `epoch` 0 for a change without a daemon."""
         world, served = self.world, self._served
         if epoch > self.newest and what == "split":
             self.newest, self.newest_s = epoch, world.at_s
@@ -197,12 +196,12 @@ class Observer:
             return
         shares = [world.servers.get(one) for one in world.in_force()]
         if what == "split" and any(p is not None and world.at_s - p.since_s < KNOWN_S for p in shares):
-            return  # it stopped answering while the split was on its way
+            return  # it became unresponsive during the route call
         if what == "split" and any(p is not None and p.status == "hung" for p in shares):
-            return  # the machine goes back to old servers though they are silent: they may be so for a moment
+            return  # the machine rolls back to unresponsive old servers: they may recover
         if what == "split" and any(p is None for p in shares) and world.at_s - self.faulted_s < KNOWN_S:
             return
-        self.wrong(f"1: {what} {name} leaves nobody who answers with a share: {world.in_force()}")
+        self.wrong(f"1: {what} {name} leaves no responsive server with a share: {world.in_force()}")
 
     def second(self) -> None:
         world, worked_s = self.world, self.acting()
@@ -216,7 +215,7 @@ class Observer:
         outage = not self._served and bool(able) and not planned
         self._nobody_since = (self._nobody_since or world.at_s) if outage else None
         if calm and self._nobody_since is not None and world.at_s - self._nobody_since > CALM_S:
-            self.wrong(f"1: nobody serves for {CALM_S:.0f} s while {', '.join(able)} could")
+            self.wrong(f"1: no server serves for {CALM_S:.0f} s while {', '.join(able)} could")
         self._lease(worked_s, calm=calm)
 
     def _lease(self, worked_s: float | None, *, calm: bool) -> None:
@@ -233,10 +232,10 @@ class Observer:
         if calm and self._unleased_since is not None and world.at_s - self._unleased_since > self.lease_s:
             self.wrong("4: a daemon works and does not renew the lease")
 
-    # How it ends.
+    # Final state.
 
     def settled(self, *, mixed: bool, strays: frozenset[str]) -> list[str]:
-        """What keeps this from being a defined state; none: it is one. `strays` wait for the next start."""
+        """Reasons why this is no defined state; empty if it is. `strays` may remain until a restart."""
         world = self.world
         shares = world.in_force()
         theirs = {n for n, p in world.servers.items() if not p.ours and n not in shares}  # started by hand
@@ -260,7 +259,7 @@ class Observer:
         return found
 
     def end(self) -> None:
-        """When the history is over."""
+        """Check at the end of the history."""
         world, ledger = self.world, self.world.ledger
         ended = ledger.answered + ledger.failed + ledger.cut
         if ledger.accepted != ended + world.still_open():

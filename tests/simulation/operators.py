@@ -1,4 +1,4 @@
-"""People: they approve what is shown, and at the worst moment something else. They speak through the API."""
+"""Operators who use the API: they approve suggestions and send adverse requests at bad moments."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -20,13 +20,13 @@ UNHEARD = frozenset({401, 403, 503})
 
 
 def new_key() -> str:
-    """For each decision another one, in all histories: the API outlives them."""
+    """A new key for each decision of all histories, because they share one API."""
     return f"{next(_KEYS)}"
 
 
 @dataclass(repr=False, slots=True)
 class Operator:
-    """Approves every open suggestion within a second after it is shown; once more where nobody heard."""
+    """Approves every open suggestion within a second; retries if no response arrives."""
 
     history: "History"
     answered: str = ""
@@ -49,14 +49,14 @@ class Operator:
         return daemon.state if daemon else None
 
     def say(self, event: e.Event) -> None:
-        """Past the API: what the machine takes it must judge by itself."""
+        """Send an event past the API: the machine must validate it itself."""
         daemon = self.history.daemon
         if daemon is not None:
             self.history.say(f"   a person: {type(event).__name__}")
             daemon.say(event)
 
     def ask(self, who: str, path: str, body: object, *, key: str = "", digest: str = "") -> None:
-        """Through the API, with the person's own token."""
+        """Send a request through the API with the token of `who`."""
         daemon = self.history.daemon
         if daemon is None:
             return
@@ -80,7 +80,7 @@ class Operator:
         self.ask(who, path, {"digest": digest, "comment": comment}, digest=digest, key=key)
 
     def do(self, what: str) -> bool:
-        """False: there is nothing that it could be done about."""
+        """False if the action has no subject."""
         state = self.state
         if state is None:
             return False

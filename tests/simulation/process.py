@@ -1,4 +1,4 @@
-"""One daemon process in the simulated world: it starts, is killed, frozen and thawed, and dies of errors."""
+"""One daemon process in the simulated world: started, killed, frozen, thawed, or ended by an error."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -31,7 +31,7 @@ Called = Callable[["Daemon", str, str, Route | None], None]
 
 @dataclass(repr=False, slots=True, kw_only=True, eq=False)
 class Daemon:
-    """`number`: which process of the history it is, from 1. `ended`: told why it ended by itself."""
+    """`number`: which process of the history it is, from 1. `ended`: called with the error that ended it."""
 
     world: World
     number: int
@@ -99,7 +99,7 @@ class Daemon:
         return self.world.loop.create_task(work, context=self.world.loop.owned_by(self.owner))
 
     def say(self, event: Event) -> None:
-        """A person's word, past the API: refused where it cannot be written down."""
+        """Submit an operator's event past the API; rejected if it cannot be journalled."""
 
         async def submit() -> None:
             assert self.loop is not None
@@ -112,7 +112,7 @@ class Daemon:
             self.do(submit())
 
     def kill(self, again_s: float | None = RESTART_S) -> None:
-        """SIGKILL: nothing of it acts any more, whatever its tasks still do. systemd starts the next one."""
+        """SIGKILL: its remaining tasks have no effect. systemd starts the next process."""
         if self.killed:
             return
         self.killed = True
@@ -130,7 +130,7 @@ class Daemon:
 
 
 def died_of(error: BaseException | None) -> BaseException | None:
-    """The first of a group that is not the death of a killed process."""
+    """The first error of a group that is not Killed."""
     if isinstance(error, BaseExceptionGroup):
         found = [one for one in map(died_of, error.exceptions) if one is not None]
         expected = [one for one in found if isinstance(one, FencedError | JournalError)]

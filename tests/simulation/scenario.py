@@ -1,4 +1,4 @@
-"""What a seed says: how the target is set up, and what befalls it. Small, and pasted as it is printed."""
+"""The scenario of a seed: the set-up of the target and its faults, in a printable form."""
 
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -27,11 +27,11 @@ POINTS: dict[str, tuple[str, ...]] = {
     "stop": (*REPLIES, "wrong"),
     "retire": (*REPLIES, "wrong"),
 }
-"""What may befall each kind of effect. tests/simulation/test_points.py: no kind without."""
+"""The faults of each kind of effect. tests/simulation/test_points.py asserts that each kind has some."""
 
 JOURNAL = ("crash before", "crash after", "torn", "disk full", "fsync fails", "bit flipped")
 NEW = ("new server exits", "new server hangs", "new server wedges")
-ON_FILES = frozenset(JOURNAL[2:])  # what only a journal on a disk meets
+ON_FILES = frozenset(JOURNAL[2:])  # faults of a journal on a disk
 PHASES = ("launching", "launching", "warming", "canary", "canary", "promoting", "rolling_back", "draining")
 WORDS = (
     "approves twice",
@@ -96,7 +96,7 @@ FIRST_S, LAST_S = 2.0, 45.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """One fault or deed: at a time, or at the nth thing of a sort (`on`) that processes after `start` do."""
+    """One fault or operator action: at a time, or at the nth call of kind `on` by processes after `start`."""
 
     what: str
     at_s: float = 0.0
@@ -116,12 +116,12 @@ class Scenario:
     ours: bool = True
     exam: bool = False
     on_disk: bool = False  # the journal is written to files
-    impatient: bool = False  # an operator aborts what is not over when all is quiet
+    impatient: bool = False  # an operator aborts an unfinished rollout at the end
     acts: tuple[Act, ...] = field(default_factory=tuple)
 
     @property
     def names(self) -> list[str]:
-        """Of the servers of the beginning."""
+        """Names of the initial servers."""
         return [f"vllm{number}" for number in range(self.servers)]
 
     def without(self, at: int) -> "Scenario":
@@ -129,8 +129,8 @@ class Scenario:
 
 
 def drawn(what: str, seed: int) -> Random:
-    """The dice of one part of a history."""
-    return Random(f"{what} {seed}")  # noqa: S311 - nothing is kept secret by it
+    """The random generator of one part of a history."""
+    return Random(f"{what} {seed}")  # noqa: S311 - not for cryptography
 
 
 def scenario_of(seed: int) -> Scenario:
@@ -159,7 +159,7 @@ def scenario_of(seed: int) -> Scenario:
 
 
 def _kind(random: Random) -> str:
-    """Those that seldom meet their turn are drawn more often."""
+    """Draw a kind of fault; kinds that rarely fire have a higher weight."""
     if random.random() < 0.025:
         return f"journal: {random.choice(JOURNAL)}"
     if random.random() < 0.3:
@@ -193,5 +193,5 @@ def _act(random: Random, what: str) -> Act:
 
 
 def name_of(act: Act) -> str:
-    """As it is counted: one of KINDS."""
+    """The name of the act in KINDS."""
     return f"{act.on}: {act.what}" if act.on in POINTS or act.on == "journal" else act.what

@@ -1,4 +1,4 @@
-"""The rules that every history plays by: short plans, the real judge, a policy that wants more."""
+"""The rules of every history: short plans, the real judge, a policy that proposes more sequences."""
 
 from dataclasses import dataclass, replace
 
@@ -36,7 +36,7 @@ WANTED = 16
 
 @dataclass(frozen=True, slots=True)
 class MoreSeqs:
-    """Wants 16 while requests wait."""
+    """Proposes 16 while requests wait."""
 
     def propose(self, reading: Reading, context: Context) -> tuple[Proposal, ...]:
         if context.setting.get("max_num_seqs") == WANTED or not reading.waiting.low:
@@ -56,7 +56,7 @@ def rules_of(scenario: Scenario, *, other: bool = False) -> Rules:
 
 
 def boots(scenario: Scenario) -> tuple[Boot, Boot]:
-    """How the servers of the old and of the candidate setting do."""
+    """The behaviour of servers with the old and the candidate setting."""
     turns = {"exits": "exited", "hangs": "hung", "wedges": "wedged"}
     if scenario.green in turns:
         return Boot(), Boot(becomes=turns[scenario.green], turns_s=12.0)

@@ -1,4 +1,4 @@
-"""A failing scenario made small: without each act, and with each ordinary setting, that it does not need."""
+"""Shrinks a failing scenario: removes each unneeded act and resets each unneeded field."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -9,7 +9,7 @@ PLAIN = Scenario(seed=0)
 
 
 def shrunk(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
-    """The smallest that still fails; `fails(scenario)` is taken for granted."""
+    """Return the smallest scenario that still fails; assumes `fails(scenario)`."""
     while True:
         smaller = next((one for one in simpler(scenario) if fails(one)), None)
         if smaller is None:
@@ -27,7 +27,7 @@ def simpler(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def pasted(scenario: Scenario) -> str:
-    """As it is written into a test."""
+    """The source code of the scenario."""
     parts = [
         f"{f.name}={getattr(scenario, f.name)!r}"
         for f in fields(Scenario)

@@ -1,4 +1,4 @@
-"""Hypothesis plays fate: any operator action, any fault, any wait, in any order, over the same world."""
+"""Hypothesis draws operator actions, faults and waits in any order over the same world."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ from tests.simulation.scenario import FLEETS, GREENS, POINTS, TIMED, WORDS, Act,
 from tests.support.sampling import examples
 
 FAULTS = [(kind, how) for kind, hows in POINTS.items() for how in hows]
-DEEDS = [*TIMED, *(f"operator {word}" for word in WORDS)]
+ACTIONS = [*TIMED, *(f"operator {word}" for word in WORDS)]
 
 
 class FaultSchedule(RuleBasedStateMachine):
@@ -33,14 +33,14 @@ class FaultSchedule(RuleBasedStateMachine):
         self.history = History(scenario=scenario)
         asyncio.set_event_loop(self.history.loop)
         self.history.begin()
-        self.wait(2.0)  # so that a daemon has seen what it is to watch
+        self.wait(2.0)  # until a daemon has observed the servers
 
     @rule(seconds=st.sampled_from([0.3, 1.0, 4.0, 12.0]))
     def wait(self, seconds: float) -> None:
         assert self.history is not None
         self.history.loop.run_until_complete(asyncio.sleep(seconds))
 
-    @rule(what=st.sampled_from(DEEDS), lasts_s=st.sampled_from([1.0, 5.0, 20.0]))
+    @rule(what=st.sampled_from(ACTIONS), lasts_s=st.sampled_from([1.0, 5.0, 20.0]))
     def action(self, what: str, lasts_s: float) -> None:
         assert self.history is not None
         self.history.add_act(Act(what=what, lasts_s=lasts_s))

@@ -1,4 +1,4 @@
-"""Scenarios that once found a fault; `python -m tests.simulation --seeds 0-599` plays many seeds."""
+"""Regression scenarios of found faults; `python -m tests.simulation --seeds 0-599` plays many seeds."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from tests.simulation.scenario import KINDS, Act, Scenario, scenario_of
 from tests.simulation.shrink import pasted, shrunk
 
 FOUND = {
-    "a daemon that slept through a takeover ended a server": Scenario(
+    "a daemon suspended during a takeover stopped a server": Scenario(
         seed=390,
         green="exits",
         acts=(
@@ -19,23 +19,23 @@ FOUND = {
             Act(what="daemon paused and replaced", at_s=19.7),
         ),
     ),
-    "the only server that answered was retired, as its place was another's": Scenario(
+    "the only server that answered was retired because another server had its slot": Scenario(
         seed=647,
         servers=2,
         strategy="replace",
         exam=True,
         acts=(Act(what="out of memory", at_s=11.8),),
     ),
-    "a retirement on its way ended the server that was started meanwhile": Scenario(
+    "a late retirement stopped a server started meanwhile": Scenario(
         seed=389,
         strategy="swap",
         green="exits",
         acts=(Act(what="late", on="retire"),),
     ),
-    "an old server that somebody had started again was ended with its requests": Scenario(
+    "an old server that an operator had restarted was stopped with its requests": Scenario(
         seed=1236, ours=False, acts=(Act(what="flags changed by hand", at_s=18.7, lasts_s=3.8),)
     ),
-    "the end of a cool-down forgot the split that was to be asked for again": Scenario(
+    "the end of a cool-down lost a pending split": Scenario(
         seed=30553,
         acts=(
             Act(what="wrong", on="route", nth=2),
@@ -43,7 +43,7 @@ FOUND = {
             Act(what="out of memory", at_s=8.6, lasts_s=20.3),
         ),
     ),
-    "a clock that was set back held up a retry for an hour": Scenario(
+    "a clock set back delayed a retry for an hour": Scenario(
         seed=6093,
         strategy="swap",
         acts=(
@@ -53,7 +53,7 @@ FOUND = {
             Act(what="failed but done", on="retire", lasts_s=22.0),
         ),
     ),
-    "a daemon that took over in a rollback did not shut the older one out": Scenario(
+    "a daemon that took over in a rollback did not fence the older one": Scenario(
         seed=637,
         servers=2,
         strategy="replace",
@@ -62,10 +62,10 @@ FOUND = {
             Act(what="daemon paused and replaced", at_s=26.5, lasts_s=6.3),
         ),
     ),
-    "traffic went back to an old server that had been told to go, when the new one exited": Scenario(
+    "traffic went back to an old server that was being retired when the new one exited": Scenario(
         seed=15246, acts=(Act(what="new server exits", at_s=41.5, lasts_s=1.7),)
     ),
-    "traffic went to a green that had been told to go, when blue was stopped by hand": Scenario(
+    "traffic went to a green that was being retired when blue was stopped by hand": Scenario(
         seed=10137,
         ours=False,
         exam=True,

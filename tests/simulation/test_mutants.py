@@ -1,4 +1,4 @@
-"""Bugs that are put in by hand are caught; without them the same histories are whole."""
+"""The simulation detects seeded bugs; without them the same histories have no violation."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Every effect has its crash points, and each of them is met: an effect without any fails here."""
+"""Every kind of effect has fault points, and a history reaches each of them."""
 
 from collections.abc import Iterator
 from typing import get_args

@@ -1,4 +1,4 @@
-"""Exhaustive: each story is cut at each of its journal entries and effects, and taken up again."""
+"""Exhaustive restarts: each story is cut at each journal entry and effect, then resumed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from tests.unit.machine.test_recovery import STORIES, assert_consistent, settle
 
 WHOLE = {
     "promoted": Scenario(seed=1),
-    "taken back": Scenario(seed=1, green="failing"),
+    "rolled back": Scenario(seed=1, green="failing"),
     "swapped": Scenario(seed=1, strategy="swap"),
     "two replaced": Scenario(seed=1, servers=2, strategy="replace", exam=True),
 }
@@ -26,7 +26,7 @@ CALLS = tuple(kind for kind in POINTS if kind != "keep_alive")
 
 @dataclass
 class Cut(World):
-    """Remembers the world as it was after each event that the journal was told of."""
+    """Snapshots the world after each journalled event."""
 
     cuts: list[tuple["Cut", list[fx.Effect]]] = field(default_factory=list)
     asked: list[fx.Effect] = field(default_factory=list)
@@ -74,7 +74,7 @@ def test_recovers_from_a_restart_after_any_journal_entry(story: str, performed: 
             world.perform(effect)
 
         settle(world.start())
-        if world.state.rollout is None:  # it was not approved yet
+        if world.state.rollout is None:  # not approved yet
             assert set(world.running) == world.old
         else:
             assert_consistent(world)

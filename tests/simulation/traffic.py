@@ -65,7 +65,7 @@ class SimTraffic:
         world = self.host.world
         there = world.split
         if there is not None and (there.epoch, there.number) > (self.host.epoch, route.number):
-            return  # an older write that came late
+            return  # a late older write
         split = Split(
             epoch=self.host.epoch,
             number=route.number,

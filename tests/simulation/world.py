@@ -10,16 +10,16 @@ from random import Random
 from tests.simulation.clock import VirtualLoop
 
 PERCENT = 100
-LONGEST_LEASE_S = 60.0  # the proxy believes no lease that ends later: a wrong clock
+LONGEST_LEASE_S = 60.0  # the proxy ignores leases with a later end: a wrong clock
 BAD = 0.5  # of its requests
-GIVES_UP_S = 12.0  # a client whose server says nothing
+GIVES_UP_S = 12.0  # a client timeout
 ANSWERS = frozenset({"healthy", "wedged"})  # to /health
 RUNS = frozenset({"starting", "healthy", "wedged", "hung"})
 
 
 @dataclass(slots=True, kw_only=True)
 class Process:
-    """One server: what it runs with, and how it is."""
+    """One server: its setting and its state."""
 
     name: str
     setting: dict[str, object]
@@ -37,7 +37,7 @@ class Process:
 
 @dataclass(slots=True, kw_only=True)
 class Split:
-    """What the proxy was told last."""
+    """The last route of the proxy."""
 
     epoch: int
     number: int
@@ -56,7 +56,7 @@ class Client:
     id: int
     server: str
     began_s: float
-    outcome: str  # as it will end if nobody interferes
+    outcome: str  # planned outcome
     status: int
     ended: bool = False
     ended_s: float = 0.0
@@ -64,30 +64,30 @@ class Client:
 
 @dataclass(slots=True, kw_only=True)
 class Ledger:
-    """What became of every request that the proxy accepted."""
+    """Outcomes of all requests that the proxy accepted."""
 
     accepted: int = 0
     answered: int = 0
-    failed: int = 0  # by the server's own doing
-    cut: int = 0  # by an end that somebody asked for
+    failed: int = 0  # by the server
+    cut: int = 0  # by a requested stop
     turned_away: int = 0  # 503 with Retry-After: never accepted
 
 
 @dataclass(slots=True, kw_only=True)
 class Boot:
-    """How servers come up that run `setting`; `becomes` after `turns_s` of health."""
+    """Behaviour of servers with `setting`: state `becomes` after `turns_s` of health."""
 
     takes_s: tuple[float, float] = (1.0, 3.0)
     fails: bool = False
     errors: float = 0.0  # share of its requests
-    nonsense: bool = False  # is what it answers
+    nonsense: bool = False  # wrong answers
     becomes: str = ""
     turns_s: float = 0.0
 
 
 @dataclass(repr=False, slots=True, kw_only=True)
 class World:
-    """All that a daemon can change, see or lose. `changed` is told who did what, after each change."""
+    """The simulated environment of a daemon. `changed` is called after each change."""
 
     loop: VirtualLoop
     random: Random
@@ -97,7 +97,7 @@ class World:
     stopped: dict[str, Process] = field(default_factory=dict)
     split: Split | None = None
     proxy_up: bool = True
-    quiet: bool = False  # nothing goes wrong by itself any more
+    quiet: bool = False  # no further spontaneous faults
     ledger: Ledger = field(default_factory=Ledger)
     records: list[Client] = field(default_factory=list)  # the access log
     changed: Callable[[str, str, int], None] = lambda what, name, epoch: None  # noqa: ARG005
@@ -117,14 +117,14 @@ class World:
     def wall_s(self) -> float:
         return self.loop.now_s + self.loop.skew_s
 
-    # What the proxy does.
+    # Proxy.
 
     def lease_holds(self) -> bool:
         left_s = self.split.expires_wall_s - self.wall_s if self.split else 0.0
         return 0 < left_s <= LONGEST_LEASE_S
 
     def in_force(self) -> dict[str, int]:
-        """Percent by server, of those that get any now."""
+        """Percent by server, for servers with a share."""
         split = self.split
         if split is None or split.closed_s or not self.proxy_up:
             return {}
@@ -134,7 +134,7 @@ class World:
         return staying or {split.fallback: PERCENT}
 
     def serving(self) -> list[str]:
-        """Those that have a share, and answer with something of use."""
+        """Servers with a share that answer usefully."""
         return [n for n in self.in_force() if self.answers(n) and self.boot_of(self.servers[n]).errors < BAD]
 
     def answers(self, name: str) -> bool:
@@ -155,10 +155,10 @@ class World:
             else:
                 self.weightless_s.setdefault(name, self.at_s)
 
-    # What clients do.
+    # Clients.
 
     def second(self) -> None:
-        """End what is due, accept new requests."""
+        """End due requests and accept new ones."""
         self.settle()
         self.note_shares()
         shares = self.in_force()
@@ -177,7 +177,7 @@ class World:
         if process is not None and process.status == "hung":
             return name
         others = [other for other in shares if other != name and self.answers(other)]
-        if others:  # no connection: the proxy tries another one, and logs the attempt
+        if others:  # no connection: the proxy retries another server and logs the attempt
             self.log(Client(id=-1, server=name, began_s=self.at_s, outcome="failed", status=0))
             return others[0]
         return name
@@ -236,10 +236,10 @@ class World:
             self.end(client)
         return len(clients)
 
-    # What servers do.
+    # Servers.
 
     def adopt(self, name: str, setting: dict[str, object], *, ours: bool, epoch: int = 0) -> Process:
-        """It runs, whoever started it."""
+        """Add a running server."""
         address = f"127.0.0.1:{next(self._ports)}"
         process = Process(name=name, setting=setting, address=address, ours=ours, epoch=epoch)
         self.servers[name] = process
@@ -247,7 +247,7 @@ class World:
         return process
 
     def start(self, name: str, setting: dict[str, object], like: str, epoch: int) -> None:
-        """Make it run; nothing to do where it does."""
+        """Start the server unless it runs."""
         if name in self.servers:
             return
         again = self.stopped.pop(name, None)
@@ -269,7 +269,7 @@ class World:
         if self.servers.get(process.name) is not process or process.status != "starting":
             return
         if boot.fails:
-            self.befall(process.name, "exited")
+            self.set_status(process.name, "exited")
             return
         self._become(process, "healthy")
         if boot.becomes and not self.quiet:
@@ -277,10 +277,10 @@ class World:
 
     def _turn(self, process: Process, status: str) -> None:
         if self.servers.get(process.name) is process and process.status == "healthy" and not self.quiet:
-            self.befall(process.name, status)
+            self.set_status(process.name, status)
 
-    def befall(self, name: str, status: str) -> None:
-        """It exits, hangs, wedges or wakes by itself."""
+    def set_status(self, name: str, status: str) -> None:
+        """Let the server exit, hang, wedge or recover."""
         process = self.servers.get(name)
         if process is None:
             return
@@ -291,7 +291,7 @@ class World:
         self.changed(status, name, 0)
 
     def finish(self, name: str, epoch: int, *, keep: bool) -> None:
-        """Somebody ends it: what it has open is cut."""
+        """Stop the server and cut its open requests."""
         kept = self.stopped.pop(name, None)
         process = self.servers.pop(name, None)
         if process is not None:

@@ -1,4 +1,4 @@
-"""Inspect documents: one recorded from an engine, and small ones to say what a test is about."""
+"""Inspect documents: one recorded from an engine, and minimal ones."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _ID = "5be036dfc64cb0822b383ebda1a86e17368bb08bd52060141013b8b968e86d0d"
 
 
 def recorded() -> Json:
-    """A container in two networks, with about every option that `docker run` has."""
+    """A container in two networks with almost every option of `docker run`."""
     document: Json = json.loads(RECORDED.read_text(encoding="utf-8"))
     return document
 
@@ -58,7 +58,7 @@ def container(
 
 
 def started(body: Json, like: Json, name: str = "green") -> Json:
-    """What an engine would show of a container made of `body`, as far as it concerns a comparison."""
+    """The compared fields of the inspect document of a container created from `body`."""
     document = deepcopy(like)
     document |= {"Id": "9" * 64, "Name": f"/{name}", "Image": body["Image"]}
     document["Config"] = {

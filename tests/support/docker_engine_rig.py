@@ -1,4 +1,4 @@
-"""What the tests of the Docker engine share: a site, an engine that is quick to tell, and what it left."""
+"""Fixtures of the Docker engine tests: a site, an engine with short intervals, its leftovers."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ class EngineRig:
         return engine.bind(replace(self.site, epoch=epoch, state_dir=state_dir or self.site.state_dir))
 
     async def keep(self, *flags: str, **host: Any) -> None:  # noqa: ANN401
-        """As if a container of these words had served here, and was retired."""
+        """Keep the snapshot of a retired container with these flags."""
         image = await self.bench.simulator()
         body = {
             "Image": image.tag,
@@ -92,7 +92,7 @@ async def place(state_dir: Path) -> AsyncIterator[EngineRig]:
 
 @asynccontextmanager
 async def watched(engine: DockerEngine, server: Server) -> AsyncIterator[list[ServerLost]]:
-    """What the watch says, from the moment that it looks."""
+    """The reports of the watch from its first probe on."""
     said: list[ServerLost] = []
     watch = asyncio.create_task(engine.watch(server, said.append, noon))
     await asyncio.sleep(0.5)
@@ -110,7 +110,7 @@ async def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 class SocketRelay:
-    """A socket in front of Docker's own, that can be shut: then Docker's daemon is away."""
+    """A relay in front of Docker's socket that can be closed to make the Engine unreachable."""
 
     def __init__(self, path: Path, behind: str = "/var/run/docker.sock") -> None:
         self.path, self.behind = path, behind

@@ -1,4 +1,4 @@
-"""Images made here, without a registry: they hold a `vllm` command; what it runs is bound from this host.
+"""Images built without a registry: they hold a `vllm` command; its programs are bound from this host.
 
 Their entry point is that of vllm/vllm-openai: `["vllm", "serve"]`, the flags are the command's.
 """

@@ -1,7 +1,7 @@
-"""A bench of real containers: it starts them, says what it sees of them, and leaves nothing behind.
+"""A bench of real containers: starts, inspects and removes them.
 
 Ports are chosen here, outside the range that the kernel gives to outgoing connections and to port 0: there
-whoever asks first would take the port of a container that is being started again.
+another process could take the port of a restarting container.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class Bench:
         await self.tear_down()
 
     async def engine(self, call: Callable[[docker.APIClient], _T]) -> _T:
-        """Whatever the client has no word for: `await bench.engine(lambda api: api.pause(one.id))`."""
+        """Call docker-py directly: `await bench.engine(lambda api: api.pause(one.id))`."""
         return await asyncio.to_thread(call, self._engine)
 
     async def simulator(self) -> Image:

@@ -1,4 +1,4 @@
-"""A Unix socket before the Docker Engine's: so the Engine can be silent or away without being touched."""
+"""A Unix socket in front of the Docker Engine's that can hang or close while the Engine runs."""
 
 import asyncio
 import shutil
@@ -47,17 +47,17 @@ class EngineSocket:
         self._server = await asyncio.start_unix_server(self._serve, self._path)
 
     async def close(self) -> None:
-        """Cuts all connections; nobody listens any more."""
+        """Cut all connections and stop listening."""
         self._path.unlink(missing_ok=True)
         if self._server is not None:
             self._server.close()
-        await asyncio.sleep(0)  # whoever was let in just now is served
+        await asyncio.sleep(0)  # serve the connections accepted just now
         for writer in self._open.values():
             writer.transport.abort()
         await asyncio.gather(*self._open)
 
     def times(self, words: str) -> int:
-        """How many requests had these words in their first line."""
+        """Number of requests with these words in their first line."""
         return sum(words in line for line in self.asked)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""A daemon that works, in memory: what the API and the console are tested against."""
+"""An in-memory daemon for tests of the API and the console."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -53,7 +53,7 @@ class FakeDaemonView:
         self._suggestions: dict[str, Suggestion] = {}
         self._rollouts: dict[str, tuple[str, Rollout]] = {}
         self._records: list[Mapping[str, object]] = []
-        self.attempts: list[Mapping[str, int]] = []  # of who could not come in
+        self.attempts: list[Mapping[str, int]] = []  # failed authentications
         self.reads: list[int] = []  # how many records were asked for at once
         self._accepted: dict[str, Accepted] = {}
         self._followers: set[asyncio.Queue[Mapping[str, object]]] = set()
@@ -171,7 +171,7 @@ class FakeDaemonView:
             self._rollouts[state.rollout.id] = (state.target, state.rollout)
 
     def record(self, event: str, actor: str = "") -> None:
-        """Append to the audit, and tell the followers."""
+        """Append to the audit and notify the followers."""
         entry = {
             "seq": len(self._records) + 1,
             "at": self.at.isoformat(),

@@ -1,4 +1,4 @@
-"""An engine without processes: keeps its servers in memory, and fails, dies or hangs when it is told to."""
+"""An in-memory engine that fails, dies or hangs on demand."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -47,17 +47,17 @@ class FakeEngine:
         self._changed = asyncio.Event()
 
     def die(self, name: str) -> None:
-        """The server's process ends, behind everybody's back."""
+        """End the server's process without a report."""
         del self.servers[name]
         self._tell()
 
     def hang(self, name: str) -> None:
-        """The server stays, but answers nothing any more."""
+        """Make the server unresponsive."""
         self._hanging.add(name)
         self._tell()
 
     def wake(self, name: str) -> None:
-        """The server that hung answers again."""
+        """Make a hanging server responsive."""
         self._hanging.discard(name)
         self._tell()
 
@@ -83,7 +83,7 @@ class FakeEngine:
             self.calls.append(("launch", server.name))
             return self.servers[server.name]
         await self._act("launch", server, deadline_s)
-        if server.name in self.servers:  # another launch of it was faster
+        if server.name in self.servers:  # a concurrent launch was faster
             return self.servers[server.name]
         if again := self.stopped.pop(server.name, None):
             self.servers[server.name] = again
@@ -162,6 +162,6 @@ class FakeEngine:
             raise error
 
     def _tell(self) -> None:
-        """Wake those who watch; each wait is for the next change."""
+        """Wake the watches; each waits for the next change."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

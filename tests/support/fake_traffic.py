@@ -1,4 +1,4 @@
-"""A proxy that works without one: keeps the split, spends the lease in loop time, fails on demand."""
+"""An in-memory proxy: keeps the split, expires the lease in loop time, fails on demand."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from agent.domain.ports import Site, TrafficSeen
 
 @dataclass
 class _Proxy:
-    """Outlives whoever is bound to it."""
+    """The state that survives its bound actuators."""
 
     route: Route | None = None
     epoch: int = 0
@@ -49,7 +49,7 @@ class FakeTraffic:
 
     @property
     def weights_in_force(self) -> dict[str, int]:
-        """What clients meet now: a spent lease's share is the others'; none where it is closed."""
+        """The weights in force: an expired share goes to the other servers; empty if closed."""
         proxy = self.proxy
         if proxy.route is None or not proxy.running:
             return {}

@@ -1,4 +1,4 @@
-"""An event loop in which waiting costs nothing: an hour of sleep passes in no time.
+"""An event loop that jumps over waits: an hour of sleep takes no time.
 
 Only for stories whose waits are all on timers; one that talks to a socket takes the ordinary loop.
 """

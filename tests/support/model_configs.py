@@ -1,4 +1,4 @@
-"""What of some models' published `config.json` matters here, with the name each is served by."""
+"""The relevant fields of published `config.json` files, by model name."""
 
 from typing import Any
 

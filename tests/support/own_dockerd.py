@@ -1,4 +1,4 @@
-"""A Docker Engine of one test's own, which may be stopped, killed and run out of disk.
+"""A Docker Engine for one test, which can be suspended, killed and run out of disk.
 
 It lives in a network namespace of its own: in the host's, a second one would take the first one's bridge
 and firewall rules away. A pair of virtual interfaces leads there: its containers are published at `address`.
@@ -37,7 +37,7 @@ class OwnEngine:
 
     @property
     def data(self) -> Path:
-        """What fills it is a full disk."""
+        """The data folder; filling it makes a full disk."""
         return self._folder / "data"
 
     async def __aenter__(self) -> Self:
@@ -64,7 +64,7 @@ class OwnEngine:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Whatever state it is in: nothing of it is left, its containers neither."""
+        """Remove the Engine and its containers in any state."""
         if self._daemon is not None and self._daemon.returncode is None:
             self._daemon.send_signal(signal.SIGCONT)
             self._daemon.terminate()
@@ -102,7 +102,7 @@ class OwnEngine:
         self._daemon.send_signal(signal.SIGCONT)
 
     async def kill(self) -> None:
-        """The daemon alone: its containers run on until the next one starts."""
+        """Kill only the daemon: its containers run until the next start."""
         assert self._daemon is not None
         self._daemon.kill()
         await self._daemon.wait()

@@ -1,4 +1,4 @@
-"""What the tests of the process engine share: the stub they start, where it listens, what is left of it."""
+"""Fixtures of the process engine tests: the stub, its ports and its leftover processes."""
 
 import asyncio
 import socket

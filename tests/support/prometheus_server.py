@@ -102,7 +102,7 @@ class RealPrometheus:
             self._process = None
 
     def values(self, promql: str) -> list[float]:
-        """What its own API says; empty also while it does not answer."""
+        """Values of its query API; empty if it does not answer."""
         with suppress(OSError, http.client.HTTPException):
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
             try:

@@ -1,4 +1,4 @@
-"""A small OpenAI-like server that fails as it is told, and a client that says how it was served."""
+"""A small OpenAI-like server that fails on demand, and a client that records its responses."""
 
 import asyncio
 import json
@@ -108,7 +108,7 @@ class Backend:
         await response.write_eof()
 
     async def _crumble(self, response: web.StreamResponse) -> None:
-        """Byte by byte, and every text pretends to be an end."""
+        """Byte by byte, with text that resembles the end of a stream."""
         text = '\ndata: [DONE] data: {"error": 1} "finish_reason":"abort"'
         event = f"data: {json.dumps({'text': text, 'finish_reason': None})}\n\n"
         for byte in (event * self.chunks + "data: [DONE]\n\n").encode():
@@ -155,13 +155,13 @@ async def ask(
 async def asked(
     client: aiohttp.ClientSession, listen: str, times: int, *, stream: bool = False
 ) -> Counter[str]:
-    """Who answered; a request that was not answered well counts under its status."""
+    """The server that answered; a failed request counts under its status."""
     answers = await asyncio.gather(*(ask(client, listen, stream=stream) for _ in range(times)))
     return Counter(answer.server if answer.good else str(answer.status) for answer in answers)
 
 
 async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    """However long it takes: the test's own time limit ends it."""
+    """Wait without a limit: the test's timeout applies."""
     while True:
         if await true():
             return

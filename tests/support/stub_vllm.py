@@ -1,4 +1,4 @@
-"""A script that starts, answers, refuses and dies as vLLM does, within a fraction of a second."""
+"""A script that starts, answers, rejects and exits like vLLM within a fraction of a second."""
 
 import argparse
 import json
@@ -87,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.reply(200, f"data: {chunk}\n\ndata: [DONE]\n\n".encode())
 
     def whole(self, asked: dict[str, object], finish: str) -> None:
-        """An answer that is not streamed; the older its likes, the fewer of its fields it knows."""
+        """A response without streaming; older versions have fewer fields."""
         if self.flags.completes == "plainly" and {"logprobs", "cache_salt"} & asked.keys():
             self.reply(400, b"{}")
             return

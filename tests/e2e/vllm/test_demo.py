@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_demo import assert_the_whole_story, demo
+from tests.e2e.test_demo import assert_complete_report, demo
 from tests.support.real_vllm import real_vllm
 
 pytestmark = pytest.mark.slow
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.slow
 def test_the_demo_runs_to_its_end_on_real_vllm(tmp_path: Path) -> None:
     vllm = real_vllm()
 
-    told = demo("vllm", tmp_path, TRIMTAB_VLLM_PYTHON=str(vllm.python), TRIMTAB_TINY_MODEL=str(vllm.model))
+    facts = demo("vllm", tmp_path, TRIMTAB_VLLM_PYTHON=str(vllm.python), TRIMTAB_TINY_MODEL=str(vllm.model))
 
-    assert_the_whole_story(told)
-    before, after = (told["rollouts"][0][side]["ttft_p95_ms"] for side in ("before", "after"))
+    assert_complete_report(facts)
+    before, after = (facts["rollouts"][0][side]["ttft_p95_ms"] for side in ("before", "after"))
     assert after < before / 3

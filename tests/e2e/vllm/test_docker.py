@@ -1,4 +1,4 @@
-"""The whole way with real vLLM in containers: adopted, measured, suggested, tried on some, promoted."""
+"""A full rollout with real vLLM in containers: adopted, measured, suggested, canary, promoted."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.support.docker_site import Bench
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-START_S = 600.0  # a start is a minute of CPU, and the machine may have little
+START_S = 600.0  # a start needs a minute of CPU time
 
 
 async def test_suggests_tries_and_promotes_a_higher_max_num_seqs(
@@ -23,7 +23,7 @@ async def test_suggests_tries_and_promotes_a_higher_max_num_seqs(
         steps=((50, 20, 5.0),),
         start_s=START_S,
         drain_s=60.0,
-        strategy="surge",  # the memory that vLLM maps is not what it needs
+        strategy="surge",  # vLLM maps more memory than it needs
         ttft="10s",
         octaves=3.0,
         health_timeout_s=30.0,
@@ -52,6 +52,6 @@ async def test_suggests_tries_and_promotes_a_higher_max_num_seqs(
 
 
 async def suggested(rig: DockerRig) -> Document:
-    """The suggestion that waits for a person; empty while there is none."""
+    """The open suggestion; empty if there is none."""
     waiting = (await rig.target()).get("suggestion")
     return await rig.suggestion(waiting) if waiting else {}

@@ -12,7 +12,7 @@ from tests.integration.browser.site import Site, site
 CHROMIUM = "/usr/bin/chromium"
 ROOT = ("--no-sandbox",)  # Chromium's own sandbox does not work for root
 
-PATIENCE_MS = 30_000  # for whatever has to happen: the machine may be busy with other things
+PATIENCE_MS = 30_000  # for any condition: the machine may be busy
 
 Opened = Callable[..., Page]
 expect.set_options(timeout=PATIENCE_MS)
@@ -42,7 +42,7 @@ def place(scene: Scene, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def opened(browser: Browser, place: Site) -> Iterator[Opened]:
-    """Opens a page of the console in a tab of its own; what it complains of fails the test."""
+    """Opens a page of the console in a tab of its own; its console errors fail the test."""
     contexts, complaints = [], []
 
     def opened(
@@ -63,7 +63,7 @@ def opened(browser: Browser, place: Site) -> Iterator[Opened]:
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        if not lossy:  # where requests are meant to fail Chromium says so
+        if not lossy:  # Chromium logs expected request failures
             page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
         if role is not None:
             page.add_init_script(

@@ -84,7 +84,7 @@ class Scene(FakeDaemonView):
         return {name: {up.source: up, lost.source: lost} for name in self.states()}
 
     def record(self, event: str, actor: str = "") -> None:
-        """As FakeDesk, but chained."""
+        """As in FakeDaemonView, but chained."""
         who = Actor(kind="person", id=actor, role="operator") if actor else Actor(kind="daemon", id="trimtab")
         state = self.states()[self.target]
         self.write(
@@ -124,7 +124,7 @@ def scenery(*, targets: int = 1, hours: float = 24, at: datetime = NOON) -> Scen
 
 
 def suggest(daemon: Scene) -> Suggestion:
-    """As the admission policy would."""
+    """Add a suggestion as the admission policy makes it."""
     why = "11.2 requests wait on average while only 38 % of the KV cache is used: sequences are what is short"
     daemon.suggest({"max_num_seqs": 128}, why=why, policy="admission")
     state = daemon.states()["chat"]
@@ -243,7 +243,7 @@ def arm(random: Random, total: int, ttft_s: float) -> RequestCounts:
 
 
 def day(*, hours: float, at: datetime, seed: int) -> list[MinuteRow]:
-    """A working day's load, with an afternoon in which there is too much of it."""
+    """The load of a working day, with an overload in the afternoon."""
     end = int(at.timestamp()) // 60 * 60
     random = Random(seed)  # noqa: S311
     minutes, noise = [], 0.0
@@ -340,7 +340,7 @@ def _told(daemon: Scene) -> None:
         ("daemon", "trimtab", "rollout.advanced", "green is not worse after 42 requests in 31 s"),
         ("daemon", "trimtab", "rollout.promoted", "green is not worse, and TTFT p95 is 41 % lower"),
         ("person", "bob", "rollout.aborted", "customer complains of slow answers"),
-        ("daemon", "trimtab", "rollout.rolled_back", "taken back by bob"),
+        ("daemon", "trimtab", "rollout.rolled_back", "rolled back by bob"),
     )
     for number in range(63):
         kind, who, action, why = story[number % len(story)]

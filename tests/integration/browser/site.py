@@ -51,7 +51,7 @@ class Site:
             self._runner = None
 
     def change(self, how: Callable[[], Found]) -> Found:
-        """Change the daemon, where its followers are."""
+        """Change the daemon in its event loop thread."""
 
         async def changed() -> Found:
             return how()

@@ -1,4 +1,4 @@
-"""What a person decides in the console, with real clicks."""
+"""Decisions of an operator in the console, with real clicks."""
 
 import re
 from dataclasses import replace
@@ -27,7 +27,7 @@ def decide(page: Page, what: str, text: str, confirm: str) -> None:
 
 
 def change(scene: Scene) -> None:
-    """The suggestion asks for something else under the same name."""
+    """Replace the change of the suggestion under the same id."""
     state = scene.states()["chat"]
     assert state.suggestion is not None
     proposal = replace(state.suggestion.proposal, to={"max_num_seqs": 96})
@@ -103,7 +103,7 @@ def test_rejects_a_suggestion_that_expired_meanwhile(opened: Opened, scene: Scen
     page.get_by_role("dialog").get_by_role("button", name="Approve", exact=True).click()
 
     expect(page.get_by_role("alert").filter(has_text="The suggestion expired at")).to_be_visible()
-    assert suggestion(scene).status == "open"  # nobody has approved it
+    assert suggestion(scene).status == "open"  # not approved
 
 
 def test_an_expired_suggestion_offers_no_buttons(opened: Opened, scene: Scene) -> None:

@@ -1,4 +1,4 @@
-"""The console's files: there for everybody, from here only, and light."""
+"""The console's files: public, from one origin, small."""
 
 import gzip
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ __all__ = ["bearers", "daemon", "tokens"]  # fixtures
 
 @pytest.fixture
 async def visitor(daemon: FakeDaemonView, tokens: Tokens) -> AsyncIterator[Client]:
-    """Somebody without a token."""
+    """A client without a token."""
     app = build_app(daemon, tokens, pages=pages(), heartbeat_s=0.05)
     async with TestClient(TestServer(app), auto_decompress=False) as client:
         yield client

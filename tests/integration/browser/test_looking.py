@@ -1,4 +1,4 @@
-"""What the console shows: live, to everybody, as text, from here only."""
+"""The pages of the console: live, accessible, text only, one origin."""
 
 import json
 import re
@@ -31,7 +31,7 @@ HEAVIEST = 500_000  # bytes, of everything that is transferred
 
 
 def settled(page: Page) -> None:
-    """All that it asks for at first is there."""
+    """Wait until the initial requests of the page are done."""
     expect(page.locator("main h1").first).to_be_visible()
     expect(page.locator("main")).to_contain_text(re.compile(".{60}"))
     page.wait_for_timeout(300)
@@ -49,7 +49,7 @@ def serious(page: Page) -> list[str]:
 
 @pytest.fixture(scope="module")
 def tour(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
-    """Leads to a page in a tab that stays open: one for each theme and width."""
+    """Open a page in a shared tab, one for each theme and width."""
     tabs: dict[tuple[str, int], Page] = {}
     with site(scenery(targets=2, hours=2), tmp_path_factory.mktemp("tour")) as place:
 

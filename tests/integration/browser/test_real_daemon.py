@@ -1,4 +1,4 @@
-"""An operator's hour in the console of a real daemon, with real Envoy, over simulated servers under load."""
+"""An operator session in the console of a real daemon, with real Envoy and simulated servers under load."""
 
 import asyncio
 import re
@@ -17,12 +17,12 @@ from tests.integration.browser.conftest import PATIENCE_MS
 
 pytestmark = pytest.mark.smoke
 
-ENDLESS = ((50, 1_000_000, 1.0),)  # a canary at half of the traffic, until somebody ends it
+ENDLESS = ((50, 1_000_000, 1.0),)  # a canary at half of the traffic without an end
 Found = TypeVar("Found")
 
 
 class EventLoopThread:
-    """An event loop in a thread of its own: in this one Playwright has its own."""
+    """An event loop in its own thread: Playwright's event loop runs in the main thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -67,7 +67,7 @@ def traffic(loop_thread: EventLoopThread, rig: Rig) -> Iterator[TrafficGenerator
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """What it complains of fails the test, but for the first question, which nobody has signed in for."""
+    """Console errors fail the test, except for the first request, which has no token."""
     context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
     context.set_default_timeout(PATIENCE_MS)
     page, complaints = context.new_page(), list[str]()

@@ -1,4 +1,4 @@
-"""What green writes, in the page of its rollout."""
+"""The log of green on the page of its rollout."""
 
 from playwright.sync_api import expect
 
@@ -7,7 +7,7 @@ from tests.integration.browser.page_data import Scene
 from tests.integration.browser.site import Site
 
 ROLLOUT = "/rollouts/code-o3"
-LONGER_MS = 4000  # than it takes until a log is asked for again
+LONGER_MS = 4000  # than the interval of log requests
 
 
 def test_shows_new_log_lines_of_green_during_a_rollout(opened: Opened, scene: Scene, place: Site) -> None:
@@ -67,7 +67,7 @@ def test_a_hidden_page_requests_no_log(opened: Opened, scene: Scene) -> None:
     page = opened(ROLLOUT)
     expect(page.get_by_role("log")).to_have_text("serving")
     page.evaluate("Object.defineProperty(document, 'hidden', {value: true})")
-    page.wait_for_timeout(500)  # for what was under way
+    page.wait_for_timeout(500)  # for requests in flight
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.wait_for_timeout(LONGER_MS)

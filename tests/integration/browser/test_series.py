@@ -1,4 +1,4 @@
-"""A target's day, a point a minute: what is counted, what is kept, and what the API says of it."""
+"""The time series of a target, one point a minute: aggregation, persistence and API."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""What every engine keeps to, the fake one too: one suite for all of them."""
+"""The conformance suite of all engines, including the fake one."""
 
 import asyncio
 import os
@@ -44,9 +44,9 @@ async def within(seconds: float, holds: Callable[[], object]) -> bool:
 
 
 class Rig(Protocol):
-    """An engine, and what can go wrong with it."""
+    """An engine, with variants that fail."""
 
-    starts_again: bool  # what `stop` has ended
+    starts_again: bool  # whether a stopped server can be started
 
     @property
     def engine(self) -> Engine: ...
@@ -56,11 +56,11 @@ class Rig(Protocol):
         ...
 
     def slow(self) -> Engine:
-        """The engine whose servers never get ready."""
+        """An engine whose servers never become ready."""
         ...
 
     def failing(self) -> Engine:
-        """The engine whose servers exit as they start."""
+        """An engine whose servers exit at their start."""
         ...
 
     def die(self, name: str) -> None: ...
@@ -129,7 +129,7 @@ class ProcessRig:
 
 
 class DockerRig:
-    """Its containers are made like one that served here once."""
+    """An engine that clones a retired container."""
 
     starts_again = True
 
@@ -399,7 +399,7 @@ async def test_reports_a_hanging_server_each_time_and_not_as_gone(rig: Rig) -> N
     assert not await within(2, lambda: len(said) > 1 or watch.done())
     async with asyncio.timeout(120):
         again = False
-        while not again:  # on a busy machine it may fall silent again before a probe has had its answer
+        while not again:  # on a busy machine another probe may fail first
             rig.wake("chat-r1")
             await asyncio.sleep(0.5)
             rig.hang("chat-r1")

@@ -1,4 +1,4 @@
-"""What every proxy promises, the real one and the fake that stands in for it."""
+"""The conformance suite of all proxies: the real one and the fake."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -254,7 +254,7 @@ async def test_the_fake_fails_once_on_demand_and_expires_its_lease(tmp_path: Pat
 
 
 class Clients:
-    """Who ask a proxy before real servers; of the fake, what they would meet."""
+    """Clients of a proxy with real servers; for the fake, the computed outcome."""
 
     def __init__(self, backends: Sequence[Backend], session: aiohttp.ClientSession) -> None:
         self.backends = backends
@@ -267,14 +267,14 @@ class Clients:
         return replace(route, servers=servers)
 
     async def served(self, traffic: Traffic) -> dict[str, int]:
-        """In percent, by the server's name; who is refused counts under the status."""
+        """Percent of responses by server name; rejected requests count under their status."""
         if isinstance(traffic, FakeTraffic):
             return traffic.weights_in_force or {"503": 100}
         assert isinstance(traffic, EnvoyTraffic)
         return dict(await asked(self.session, traffic.listen, 100))
 
     async def hold(self, traffic: Traffic, name: str) -> "asyncio.Task[Answer] | None":
-        """A stream that takes its time."""
+        """A slow stream."""
         if isinstance(traffic, FakeTraffic):
             traffic.in_flight_of[name] = 1
             return None

@@ -1,4 +1,4 @@
-"""The client of the Docker Engine, against a real Engine, and against a socket that is silent or gone."""
+"""The client of the Docker Engine with a real Engine and with an unresponsive or closed socket."""
 
 import asyncio
 import socket
@@ -47,12 +47,12 @@ async def body(bench: Bench, command: tuple[str, ...] = ("sleep", "600")) -> Jso
 
 
 async def test_a_missing_object_is_none(bench: Bench) -> None:
-    assert await bench.client.inspect(bench.prefix + "nobody") is None
+    assert await bench.client.inspect(bench.prefix + "missing") is None
     assert await bench.client.image("trimtab-test/nothing:1") is None
     assert await bench.client.list_containers({BENCH: bench.prefix}) == []
-    assert await bench.client.tail(bench.prefix + "nobody") == ()
+    assert await bench.client.tail(bench.prefix + "missing") == ()
     with pytest.raises(ActError, match="No such container"):
-        await bench.client.log(bench.prefix + "nobody")
+        await bench.client.log(bench.prefix + "missing")
 
 
 async def test_reports_the_memory_of_a_running_container(bench: Bench) -> None:
@@ -64,7 +64,7 @@ async def test_reports_the_memory_of_a_running_container(bench: Bench) -> None:
     assert 0 < held < 1 << 30
     assert await bench.client.memory(one.id) is None
     with pytest.raises(ActError, match="No such container"):
-        await bench.client.memory(bench.prefix + "nobody")
+        await bench.client.memory(bench.prefix + "missing")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ async def test_lists_running_and_exited_containers_by_all_labels(bench: Bench) -
 
 async def test_stopping_a_missing_or_exited_container_is_no_error(bench: Bench) -> None:
     one = await bench.run(port=None, config=SLEEPS)
-    for name in (bench.prefix + "nobody", one.id):
+    for name in (bench.prefix + "missing", one.id):
         await bench.client.kill(name)
         await bench.client.kill(name)
         await bench.client.stop(name, 1)
@@ -230,12 +230,17 @@ async def test_removes_a_cancelled_one_off_run(bench: Bench) -> None:
 
 
 async def test_names_an_unreachable_engine() -> None:
-    nobody = DockerClient(host="unix:///run/no-such-engine.sock")
+    unreachable = DockerClient(host="unix:///run/no-such-engine.sock")
 
-    for call in (nobody.version(), nobody.inspect("x"), nobody.remove("x"), nobody.create({}, "x")):
+    for call in (
+        unreachable.version(),
+        unreachable.inspect("x"),
+        unreachable.remove("x"),
+        unreachable.create({}, "x"),
+    ):
         with pytest.raises(ActError, match=r"no Engine at unix:///run/no-such-engine\.sock .* is it running"):
             await call
-    assert await nobody.tail("x") == ()
+    assert await unreachable.tail("x") == ()
 
 
 async def test_does_not_wait_for_an_unresponsive_engine(

@@ -1,4 +1,4 @@
-"""Two containers compared field by field; and a rich one cloned on a real engine."""
+"""Field-by-field comparison of containers, and clones of a container with many options."""
 
 from typing import Any
 
@@ -95,17 +95,17 @@ def test_reports_another_entry_script() -> None:
     ],
 )
 def test_reports_every_other_differing_field(path: str, value: object, line: str) -> None:
-    [told] = differences(recorded(), changed(path, value))
+    [lines] = differences(recorded(), changed(path, value))
 
-    assert told.startswith(line)
+    assert lines.startswith(line)
 
 
 def test_reports_a_network_of_only_one_container() -> None:
     green = recorded()
     del green["NetworkSettings"]["Networks"]["llm-two"]
 
-    [told] = differences(recorded(), green)
-    assert told.startswith("NetworkSettings.Networks.llm-two: ")
+    [lines] = differences(recorded(), green)
+    assert lines.startswith("NetworkSettings.Networks.llm-two: ")
 
 
 @pytest.mark.parametrize(
@@ -134,11 +134,11 @@ def test_compares_secrets_without_showing_them() -> None:
     blue, green = recorded(), recorded()
     green["Config"]["Env"][0] = "HF_TOKEN=hf_other123456"
     green["Config"]["Cmd"][-1] = "othersekrit"
-    told = "\n".join(differences(blue, green))
+    lines = "\n".join(differences(blue, green))
 
-    assert "Config.Env.HF_TOKEN: *** → ***" in told
-    assert "Config.Cmd: " in told
-    assert not [secret for secret in ("hf_", "sekrit") if secret in told]
+    assert "Config.Env.HF_TOKEN: *** → ***" in lines
+    assert "Config.Cmd: " in lines
+    assert not [secret for secret in ("hf_", "sekrit") if secret in lines]
 
 
 def test_a_clone_differs_in_the_requested_flags() -> None:

@@ -1,4 +1,4 @@
-"""What happens to containers becomes incidents of the right server; an Engine that is away is said once."""
+"""Container events become incidents of the right server; an unreachable Engine is reported once."""
 
 import asyncio
 import io
@@ -34,7 +34,7 @@ HOST_PARTS = ("/usr", "/lib", "/lib64", "/bin")
 
 
 def summary(**parts: object) -> ContainerSummary:
-    """As the Engine sums a container up: one that publishes 8000 as 127.0.0.1:8101."""
+    """A container of the Engine's list that publishes 8000 as 127.0.0.1:8101."""
     network = {"IPAddress": "172.17.0.5", "EndpointID": "e1"}
     whole = {
         "Id": "c1",
@@ -49,16 +49,20 @@ def summary(**parts: object) -> ContainerSummary:
     return one
 
 
-def event(action: str, key: str = "c1", **told: str) -> ContainerEvent:
+def event(action: str, key: str = "c1", **attributes: str) -> ContainerEvent:
     return event_of(
-        json.dumps({"Type": "container", "Action": action, "Actor": {"ID": key, "Attributes": told}}).encode()
+        json.dumps(
+            {"Type": "container", "Action": action, "Actor": {"ID": key, "Attributes": attributes}}
+        ).encode()
     )
 
 
 def network(action: str, key: str = "c1") -> ContainerEvent:
-    told = {"container": key, "name": "lab"}
+    attributes = {"container": key, "name": "lab"}
     return event_of(
-        json.dumps({"Type": "network", "Action": action, "Actor": {"ID": "n1", "Attributes": told}}).encode()
+        json.dumps(
+            {"Type": "network", "Action": action, "Actor": {"ID": "n1", "Attributes": attributes}}
+        ).encode()
     )
 
 
@@ -322,7 +326,7 @@ def received_incidents(received: ReceivedSamples) -> list[tuple[str, str]]:
 
 
 async def listed(received: ReceivedSamples, world: World) -> None:
-    """Wait until the sensor hears: a container of ours is killed until it says so."""
+    """Wait until the sensor receives events: pause a probe container until it reports that."""
     name = world.started("probe", "exec sleep 1000", labels=site_labels(world, "probe"))
     while ("probe", "paused") not in received_incidents(received):
         await asyncio.to_thread(world.api.pause, name)
@@ -372,7 +376,7 @@ async def test_receives_the_events_of_real_containers(world: World) -> None:
 
 
 class SocketRelay:
-    """A way to the Engine that can be shut: for the sensor the Engine is then away."""
+    """A relay to the Engine that can be closed to make the Engine unreachable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -430,7 +434,7 @@ async def test_reports_an_unreachable_engine_once_and_missed_events_later(
         await relay.shut()
         await received.until(lambda: len(received.states()) == 1)
         await asyncio.to_thread(world.api.remove_container, green, force=True)
-        await asyncio.sleep(1.5)  # a few tries in vain
+        await asyncio.sleep(1.5)  # a few failed retries
         await relay.open()
         await received.until(lambda: len(received.states()) == 2)
 

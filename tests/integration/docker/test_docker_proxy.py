@@ -1,4 +1,4 @@
-"""A real dockerd behind the proxy: escalations end before it, and a container's whole life passes."""
+"""A real dockerd behind the proxy: escalations are rejected, and a full container lifecycle is allowed."""
 
 import asyncio
 import io
@@ -27,7 +27,7 @@ LABEL = {"trimtab.target": "proxy-test"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Real:
-    """`engine` speaks to dockerd itself, `client` through the proxy; `prefix` begins every name."""
+    """`engine` connects to dockerd directly, `client` through the proxy; `prefix` starts every name."""
 
     engine: docker.APIClient
     client: docker.APIClient
@@ -50,7 +50,7 @@ class Real:
         return await asyncio.to_thread(created, self.client, body, f"{name}-{self.prefix}")
 
     def names(self) -> set[str]:
-        """Of all containers of this test that dockerd knows."""
+        """Names of all containers of this test in dockerd."""
         entries = self.engine.containers(all=True, filters={"name": self.prefix})
         return {entry["Names"][0].removeprefix("/") for entry in entries}
 
@@ -80,7 +80,7 @@ def image(engine: docker.APIClient) -> Iterator[str]:
 
 @pytest.fixture
 async def real(engine: docker.APIClient, image: str) -> AsyncIterator[Real]:
-    with tempfile.TemporaryDirectory(prefix="proxy-") as folder:  # pytest's is too long for a socket
+    with tempfile.TemporaryDirectory(prefix="proxy-") as folder:  # the pytest folder is too long for a socket
         async with _between(engine, image, Path(folder) / "p.sock") as made:
             yield made
 
@@ -115,7 +115,7 @@ def _removed(made: Real) -> None:
 
 @pytest.fixture
 def foreign(real: Real) -> str:
-    """Somebody else's container; its id."""
+    """The id of a third-party container."""
     made = created(real.engine, real.body(Labels={}), f"other-{real.prefix}")
     real.engine.start(made)
     return made
@@ -165,7 +165,7 @@ async def test_no_escalation_reaches_the_engine(real: Real) -> None:
 async def test_a_foreign_container_is_unreachable_by_any_name(real: Real, foreign: str) -> None:
     other = f"other-{real.prefix}"
     for ref in (other, foreign, foreign[:12]):
-        for deed in (
+        for action in (
             lambda ref=ref: real.client.stop(ref),
             lambda ref=ref: real.client.kill(ref),
             lambda ref=ref: real.client.remove_container(ref, force=True),
@@ -179,7 +179,7 @@ async def test_a_foreign_container_is_unreachable_by_any_name(real: Real, foreig
             lambda ref=ref: real.client.disconnect_container_from_network(ref, "bridge"),
         ):
             with pytest.raises(APIError) as refused:
-                await asyncio.to_thread(deed)
+                await asyncio.to_thread(action)
             assert refused.value.status_code == 403
 
     seen = await asyncio.to_thread(real.engine.inspect_container, foreign)
@@ -251,10 +251,10 @@ async def test_allows_a_clone_with_all_inspected_defaults(real: Real) -> None:
 async def test_stops_and_starts_an_adopted_container_by_name(real: Real) -> None:
     blue = created(real.engine, real.body(Labels={}), f"blue-{real.prefix}")
 
-    def deeds() -> dict[str, Any]:
+    def stop_and_start() -> dict[str, Any]:
         real.client.start(f"blue-{real.prefix}")
         real.client.stop(blue[:12], timeout=20)
         state: dict[str, Any] = real.client.inspect_container(blue)["State"]
         return state
 
-    assert (await asyncio.to_thread(deeds))["Status"] == "exited"
+    assert (await asyncio.to_thread(stop_and_start))["Status"] == "exited"

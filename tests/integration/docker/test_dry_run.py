@@ -37,7 +37,7 @@ TRIMTAB-CHECK {"vllm": "0.32.0", "cache": "/root/.cache/vllm", "answers": [{"ok"
 or equal to max_num_seqs (64)."}]}
 """
 
-# A package that answers as vLLM's does, as far as the script asks; it takes two flags.
+# A stub of the vLLM package for the script; it accepts two flags.
 PACKAGE = {
     "__init__.py": "__version__ = '9.9.9'",
     "envs.py": "VLLM_CACHE_ROOT = '/cache/vllm'",
@@ -260,7 +260,7 @@ def site(bench: Bench, tmp_path: Path) -> Site:
 
 
 async def with_package(bench: Bench, folder: Path) -> ContainerSpec:
-    """A server of the simulator whose image seems to have a vLLM, too."""
+    """A simulator container whose image contains a stub of vLLM."""
     binds = [f"{package(folder)}:/vllm-package:ro"]
     return await bench.spec(await bench.run(binds=binds, env={"PYTHONPATH": f"/vllm-package:{REPOSITORY}"}))
 

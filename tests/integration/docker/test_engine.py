@@ -1,4 +1,4 @@
-"""Containers adopted, succeeded, stopped, started again and retired, with a real Docker Engine."""
+"""Adopting, cloning, stopping, restarting and retiring containers with a real Docker Engine."""
 
 import asyncio
 import socket

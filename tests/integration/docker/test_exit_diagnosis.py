@@ -1,4 +1,4 @@
-"""What goes wrong with a container is named: each failure made for real, but those that Docker only words."""
+"""Diagnosis of container failures, each reproduced with a real Engine where possible."""
 
 import asyncio
 import gc
@@ -39,7 +39,7 @@ async def adopted(here: EngineRig, *flags: str, **options: Any) -> tuple[Contain
 
 
 async def failed(here: EngineRig, engine: DockerEngine, setting: Setting, deadline_s: float = 60) -> ActError:
-    """Why the green of this setting does not come up; it has left nothing."""
+    """Launch a green that fails; return the error and assert that nothing is left."""
     with pytest.raises(ActError) as failure:
         await engine.launch(Server(name="chat-r1", setting=setting), deadline_s)
     assert await here.left() == {}
@@ -47,14 +47,14 @@ async def failed(here: EngineRig, engine: DockerEngine, setting: Setting, deadli
 
 
 async def change_kept(here: EngineRig, **host: Any) -> None:  # noqa: ANN401
-    """The kept container's HostConfig, so that what is made like it fails."""
+    """Change the HostConfig of the snapshot so that its clones fail."""
     kept = snapshots.read(here.site, here.adopted)
     assert kept
     spec = {**kept.spec, "HostConfig": {**kept.spec["HostConfig"], **host}}
     snapshots.update(here.site, here.adopted, spec=spec)
 
 
-# As it starts.
+# During startup.
 
 
 async def test_quotes_a_rejected_value_from_the_log(here: EngineRig) -> None:
@@ -175,11 +175,11 @@ async def test_reports_a_full_disk_or_a_dead_engine_core_from_the_log(
     assert "EngineDeadError" in error.why or "No space left on device" in error.why
 
 
-# While it serves.
+# While serving.
 
 
 async def lost(engine: DockerEngine, server: Server, how: Any, *, gone: bool = True) -> str:  # noqa: ANN401
-    """What is said when `how` has happened to it, with its log. One that ends may fall silent first."""
+    """Return the reported cause after `how`. A failed health check may precede an exit."""
     async with watched(engine, server) as said:
         await how()
         await until(lambda: said and said[-1].gone == gone)
@@ -298,7 +298,7 @@ async def test_a_renamed_container_is_not_lost(here: EngineRig) -> None:
     assert said[-1].gone
 
 
-# docker-py leaves its socket open when the Engine goes away in the middle of its first words.
+# docker-py leaves its socket open when the Engine exits during the response head.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_server_is_not_lost_while_the_docker_engine_is_unreachable(
     here: EngineRig, tmp_path: Path
@@ -340,11 +340,11 @@ async def test_reports_a_container_that_exited_before_the_watch(here: EngineRig)
     assert [(one.gone, one.why) for one in said] == [(True, f"{blue.name} has no container any more")]
 
 
-# In words only.
+# Descriptions without an Engine.
 
 
 @pytest.mark.parametrize(
-    ("state", "heard", "why"),
+    ("state", "observed", "why"),
     [
         (
             {"Status": "created", "Error": "no such device"},
@@ -361,8 +361,8 @@ async def test_reports_a_container_that_exited_before_the_watch(here: EngineRig)
         ({"Status": "exited", "ExitCode": 139}, ObservedEvents(), "was killed by SIGSEGV"),
     ],
 )
-def test_describes_the_exit(state: dict[str, Any], heard: ObservedEvents, why: str) -> None:
-    assert describe_exit(ContainerSpec.parse({"State": state}), heard).startswith(why)
+def test_describes_the_exit(state: dict[str, Any], observed: ObservedEvents, why: str) -> None:
+    assert describe_exit(ContainerSpec.parse({"State": state}), observed).startswith(why)
 
 
 def test_describes_the_exit_of_an_auto_removed_container() -> None:

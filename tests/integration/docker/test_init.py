@@ -1,4 +1,4 @@
-"""`trimtab init` beside servers that really run, as processes and as containers."""
+"""`trimtab init` with running servers, as processes and as containers."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ SERVER = Server(name="vllm", setting={"model": "Qwen/Qwen3-8B"}, address="127.0.
 
 @pytest.fixture
 async def url(tmp_path: Path) -> AsyncIterator[str]:
-    """A `vllm serve` that somebody has started."""
+    """A third-party `vllm serve`."""
     program = tmp_path / "vllm"
     program.write_text(VLLM)
     program.chmod(0o755)

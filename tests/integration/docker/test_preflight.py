@@ -22,7 +22,7 @@ GIB = 1024**3
 
 
 class PreflightRig:
-    """Where somebody asks what would come of a change of the servers of one bench."""
+    """Preflights of changes of the servers of one bench."""
 
     def __init__(self, bench: Bench, state_dir: Path) -> None:
         self.bench = bench
@@ -36,7 +36,7 @@ class PreflightRig:
         wanted: Strategy | Literal["auto"] = "auto",
         over: Json | None = None,
     ) -> PreflightResult:
-        """`over`: HostConfig that goes over what the Engine says."""
+        """`over`: overrides of the inspected HostConfig."""
         blues = [await self.bench.inspect(one) for one in containers]
         for blue in blues:
             blue["HostConfig"] |= over or {}
@@ -80,9 +80,9 @@ async def test_estimates_the_start_duration_from_the_running_server(rig: Preflig
     prospect = await rig.ask(MORE, vllm)
 
     assert prospect.start_s is not None
-    assert 0.2 <= prospect.start_s < 60.0  # the simulator was told to take 0.2 s
+    assert 0.2 <= prospect.start_s < 60.0  # the start time of the simulator is 0.2 s
     assert any("as measured for the running server" in note for note in prospect.notes)
-    assert prospect.deadline_s is None  # one start that nobody timed teaches no deadline
+    assert prospect.deadline_s is None  # an unmeasured start gives no deadline
 
 
 async def test_chooses_swap_on_a_full_host_and_reports_the_outage(rig: PreflightRig) -> None:
@@ -177,7 +177,7 @@ async def test_flags_that_cannot_be_written_are_a_permanent_problem(rig: Preflig
 
 
 async def with_package(rig: PreflightRig, folder: Path, *flags: str) -> Json:
-    """A server of the simulator whose image seems to have a vLLM, too. It knows `--max-num-seqs` only."""
+    """A simulator container whose image contains a stub of vLLM. It knows `--max-num-seqs` only."""
     binds = [f"{package(folder)}:/package:ro", f"{folder}:/cache"]
     env = {"PYTHONPATH": f"/package:{REPOSITORY}"}
     blue = await rig.bench.inspect(await rig.bench.run(binds=binds, env=env))

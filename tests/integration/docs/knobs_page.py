@@ -1,4 +1,4 @@
-"""docs/reference/knobs.md: every flag of vLLM that trimtab knows, with who says so."""
+"""docs/reference/knobs.md: every flag of vLLM that trimtab knows, with its source."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The walk of docs/writing-a-policy.md, every file written and every command run, ends in the example."""
+"""The steps of docs/writing-a-policy.md, with every file and command, produce the example."""
 
 import os
 import re
@@ -20,7 +20,7 @@ BLOCK = re.compile(r"(?:^`([^`\n]+)`:\n\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE 
 
 
 def run(command: str, at: Path, environment: dict[str, str]) -> str:
-    """One shell line; AssertionError with what it said when it fails."""
+    """Run one shell line; AssertionError with its output if it fails."""
     done = subprocess.run(
         ["bash", "-euc", command],
         cwd=at,

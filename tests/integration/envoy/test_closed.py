@@ -1,4 +1,4 @@
-"""A closed split: who asks is told when to ask again, and what runs goes on."""
+"""A closed split: new requests get Retry-After, and open streams continue."""
 
 import asyncio
 import io
@@ -87,7 +87,7 @@ async def test_a_closed_split_needs_no_server(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     blue.chunks, blue.gap_s = 20, 0.05
-    nobody = Route(number=2, servers=(), weights={}, fallback="", closed_s=30.0)
+    without_servers = Route(number=2, servers=(), weights={}, fallback="", closed_s=30.0)
     await traffic.route(opened(blue, 1))
     running = asyncio.create_task(ask(client, traffic.listen))
 
@@ -96,8 +96,8 @@ async def test_a_closed_split_needs_no_server(
 
     await until(arrived)
 
-    await traffic.route(nobody)
-    await traffic.keep_alive(nobody)
+    await traffic.route(without_servers)
+    await traffic.keep_alive(without_servers)
     refused = await asked(client, traffic.listen, 10)
     answer = await running
     await traffic.route(opened(blue, 3))
@@ -110,10 +110,10 @@ async def test_a_closed_split_needs_no_server(
 async def test_the_proxy_may_start_closed_without_servers(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
-    nobody = Route(number=2, servers=(), weights={}, fallback="", closed_s=30.0)
+    without_servers = Route(number=2, servers=(), weights={}, fallback="", closed_s=30.0)
 
     for _ in range(2):
-        await traffic.keep_alive(nobody)
+        await traffic.keep_alive(without_servers)
         assert await asked(client, traffic.listen, 10) == {"503": 10}
         await traffic.stop()
     await traffic.route(opened(blue, 3))
@@ -187,7 +187,7 @@ async def test_a_rejected_request_counts_as_no_server_failure(
         await traffic.route(opened(blue, 3))
         await ask(client, traffic.listen)
         await received.until_counted(1)
-        await asyncio.sleep(0.6)  # longer than Envoy keeps a record back
+        await asyncio.sleep(0.6)  # longer than Envoy buffers a record
 
     assert received.counts == {(blue.name, "ok"): 1}
     assert received.states == [("proxy_requests", True)]

@@ -1,4 +1,4 @@
-"""An older daemon that was stopped, and goes on, does nothing to the Envoy of a newer one."""
+"""A suspended older daemon that resumes changes nothing in the Envoy of a newer one."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -94,10 +94,10 @@ async def test_ends_the_lease_as_the_newest_admitted_daemon(
     nameless = Route(number=2, servers=(replace(green.server, name=""),), weights={"": 100}, fallback="")
     with pytest.raises(ActError, match="Envoy refused"):
         await newer.route(nameless)
-    nobody = unbound.bind(Site(target="chat", state_dir=traffic.home.parent, epoch=0))
+    clean_up = unbound.bind(Site(target="chat", state_dir=traffic.home.parent, epoch=0))
 
-    assert await nobody.end_lease()
+    assert await clean_up.end_lease()
 
-    seen = await nobody.observe()
+    seen = await clean_up.observe()
     assert seen is not None
     assert seen.epoch == 4

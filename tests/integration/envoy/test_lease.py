@@ -26,7 +26,7 @@ def leased(blue: Backend, green: Backend, weight: int, lease_s: float) -> Route:
 
 
 async def until_only(client: aiohttp.ClientSession, traffic: EnvoyTraffic, name: str) -> Counter[str]:
-    """Everything that was answered until twenty in a row came from `name`."""
+    """Collect the responses until twenty in a row come from `name`."""
     everything: Counter[str] = Counter()
     while True:
         served = await asked(client, traffic.listen, 20)
@@ -255,9 +255,9 @@ async def test_an_ended_lease_sends_all_requests_to_the_remaining_servers(
 ) -> None:
     route = leased(blue, green, 100, lease_s=30.0)
     await traffic.route(route)
-    nobody = unbound.bind(Site(target="chat", state_dir=traffic.home.parent, epoch=0))
+    clean_up = unbound.bind(Site(target="chat", state_dir=traffic.home.parent, epoch=0))
 
-    ended = [await nobody.end_lease(), await nobody.end_lease()]
+    ended = [await clean_up.end_lease(), await clean_up.end_lease()]
     without = await asked(client, traffic.listen, 20)
     seen = await traffic.observe()
     await traffic.keep_alive(route)
@@ -301,7 +301,7 @@ async def test_abandons_an_unconfirmed_renewal_before_the_lease_expires(
     await traffic.route(route)
     seen = traffic.home / "xds"
     seen.rename(seen.with_name("seen"))
-    shutil.copytree(seen.with_name("seen"), seen)  # Envoy watches the folder that it knows
+    shutil.copytree(seen.with_name("seen"), seen)  # Envoy watches the original folder
     await asyncio.sleep(2.0)
 
     with pytest.raises(ActError, match=r"did not confirm rds .* in 1.66667 s"):

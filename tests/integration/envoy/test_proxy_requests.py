@@ -31,7 +31,7 @@ def noon() -> datetime:
 
 @dataclass
 class SensorOutput:
-    """A sensor's view, and everything it said."""
+    """The view of a sensor and its output."""
 
     state_dir: Path
     target: str = "chat"
@@ -103,7 +103,7 @@ async def green() -> AsyncIterator[Backend]:
 
 @pytest.fixture
 async def traffic(tmp_path: Path, blue: Backend, green: Backend) -> AsyncIterator[EnvoyTraffic]:
-    """All to green; what green fails before its answer is tried again on blue."""
+    """All traffic to green; requests that green fails before a response are retried on blue."""
     unbound = EnvoyTraffic(listen=f"127.0.0.1:{free_port()}", report_every_s=0.25)
     bound = unbound.bind(Site(target="chat", state_dir=tmp_path, epoch=1))
     weights = {blue.name: 0, green.name: 100}
@@ -157,7 +157,7 @@ async def test_counts_every_attempt_for_its_server(
 
     await asyncio.gather(*(ask(client, traffic.listen, stream=stream) for _ in range(12)))
     await received.until_counted(expected.total())
-    await asyncio.sleep(0.4)  # all is written by then: nothing is counted twice
+    await asyncio.sleep(0.4)  # all records are written: none is counted twice
 
     assert received.counts == expected
     assert received.states == [("proxy_requests", True)]
@@ -198,7 +198,7 @@ async def test_counts_mixed_load_as_the_client_sees_it(
     await received.until_counted(len(modes))
 
     assert {outcome: count for (_, outcome), count in received.counts.items()} == {
-        "ok": sum(answer.good for answer in answers) - 20,  # `abort` ends well, too
+        "ok": sum(answer.good for answer in answers) - 20,  # `abort` succeeds, too
         "failed": sum(answer.status == 500 for answer in answers),
         "truncated": sum(answer.status == 200 and not answer.whole for answer in answers),
         "aborted": 20,
@@ -347,7 +347,7 @@ def record(**changed: object) -> dict[str, object]:
 
 
 async def send(received: SensorOutput, data: bytes) -> None:
-    """Until the other side hangs up, or has had time to."""
+    """Send, and wait until the sensor closes the connection or a timeout."""
     path = received.state_dir / "envoy" / "records.sock"
 
     async def exists() -> bool:

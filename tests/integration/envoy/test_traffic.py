@@ -80,7 +80,7 @@ async def test_loses_no_request_while_weights_change_and_a_server_is_removed(
 async def test_the_split_follows_the_weights(
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
-    # leased: a try that blue was too busy for is not repeated at green
+    # leased: a request that blue rejects is not retried on green
     await traffic.route(replace(split(blue, green, 25), leased=green.name, lease_s=600.0))
 
     served = await asked(client, traffic.listen, 400)
@@ -232,7 +232,7 @@ async def test_a_broken_file_changes_nothing_until_the_next_route_repairs_it(
     assert seen.listening
     assert seen.weights == {blue.name: 100}
     if b"9.9.9" in garbage and kind != "lds":
-        return  # of a newer daemon, as far as anyone can tell
+        return  # a mark of a newer daemon
     await traffic.route(alone(blue, 2))
     assert await asked(client, traffic.listen, 5) == {blue.name: 5}
 

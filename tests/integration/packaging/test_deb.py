@@ -1,4 +1,4 @@
-"""The Debian package in a Debian of its own: installed, upgraded, removed, purged."""
+"""The Debian package in a separate Debian: installed, upgraded, removed, purged."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The container image, made from the Debian that the tests have: no registry is asked."""
+"""The container image, built from the Debian of the tests without a registry."""
 
 import shutil
 import subprocess

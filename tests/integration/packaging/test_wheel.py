@@ -1,4 +1,4 @@
-"""The wheel in an environment that has nothing else."""
+"""The wheel in an otherwise empty environment."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A server that somebody else started: found, copied, watched, and ended when it has been replaced."""
+"""A third-party server: adopted, cloned, watched, and retired after its replacement."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ from tests.support.process_rig import STUB, free_ports, until
 
 
 class ThirdParty:
-    """A stub that was started by hand, with a child and an environment of its own."""
+    """A manually started stub with a child process and its own environment."""
 
     def __init__(self, *, leads: bool) -> None:
         self.port = free_ports()[0]
@@ -180,7 +180,7 @@ async def test_a_busy_server_is_observed_while_it_listens(third_party: ThirdPart
 async def test_an_unresponsive_process_with_the_inherited_socket_is_not_the_server(
     third_party: ThirdParty, tmp_path: Path
 ) -> None:
-    """As a forked engine core is for a moment, when the API server has crashed."""
+    """Like a forked engine core shortly after a crash of the API server."""
     adopting = engine(third_party.url, tmp_path)
     assert await adopting.observe()
     third_party.end()
@@ -219,7 +219,7 @@ def test_a_server_of_another_user_cannot_be_retired(third_party: ThirdParty) -> 
     assert obstacle_to_ending(address) == ""
     first = procfs.process(1)
     assert first
-    if os.geteuid() != 0:  # then the host's first process is another user's
+    if os.geteuid() != 0:  # then process 1 belongs to another user
         assert not may_signal(first)
         return
     child = subprocess.Popen(["/bin/sleep", "600"], user=12345)

@@ -1,4 +1,4 @@
-"""Starting, finding again and ending servers of our own, with a stub in vLLM's place."""
+"""Launching, observing and retiring servers, with a stub in place of vLLM."""
 
 import asyncio
 import json
@@ -165,10 +165,10 @@ async def test_secrets_reach_the_server_and_nothing_else(bound: Bound, tmp_path:
     with pytest.raises(ActError) as failure:
         await engine.launch(SERVER, 60)
 
-    told = repr((failure.value.why, failure.value.log, engine))
-    assert "key *** token *** ***" in told
-    assert "sk-secret" not in told
-    assert "tok-12345" not in told
+    text = repr((failure.value.why, failure.value.log, engine))
+    assert "key *** token *** ***" in text
+    assert "sk-secret" not in text
+    assert "tok-12345" not in text
     assert "tok-12345" in (tmp_path / "servers" / "chat-r1.log").read_text()
 
 
@@ -308,7 +308,7 @@ async def test_open_requests_are_running_plus_waiting(bound: Bound) -> None:
 
 
 async def test_a_server_survives_its_daemon(bound: Bound, tmp_path: Path) -> None:
-    """In a process of its own: the daemon that launches ends without a word."""
+    """In a separate process: the launching daemon exits without a clean-up."""
     first, last = free_ports()
     daemon = f"""
 import asyncio, os, pathlib
@@ -335,7 +335,7 @@ os._exit(9)
 
 
 def test_a_server_does_not_inherit_the_oom_score_of_the_daemon(tmp_path: Path) -> None:
-    """In a process of its own, spared as systemd spares the daemon; where that is not allowed, as it is."""
+    """In a separate process, with the OOM score of the daemon's unit where permitted."""
     daemon = """
 import contextlib, os, pathlib, signal, sys
 from actuators.host.process_group import spawn
@@ -349,7 +349,7 @@ print(own.read_text(), of_server.read_text())
 os.kill(known.pid, signal.SIGKILL)
 """
     argv = [sys.executable, "-c", daemon, str(tmp_path / "log")]
-    told = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+    output = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
-    of_daemon, of_server = map(int, told.split())
+    of_daemon, of_server = map(int, output.split())
     assert of_server == max(0, of_daemon)

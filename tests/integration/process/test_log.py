@@ -1,4 +1,4 @@
-"""The cause of an end, found in logs as vLLM 0.32 writes them."""
+"""The cause of an exit in logs of vLLM 0.32."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which options the process engine takes, and what it finds wrong with the place it should work in."""
+"""The options of the process engine, and the problems it reports."""
 
 import socket
 from pathlib import Path

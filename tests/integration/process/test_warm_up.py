@@ -1,4 +1,4 @@
-"""A server's first requests, and what it says to golden prompts."""
+"""Warm-up requests and golden prompts."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ async def test_a_warm_up_continues_until_compilation_ends(bound: Bound, tmp_path
 
     said = (tmp_path / "servers" / "chat-r1.log").read_text()
     assert "during inference: kernel_9." in said
-    assert said.count("prompt of") > 12  # all of a round were seen to compile nothing
+    assert said.count("prompt of") > 12  # one full round without a compilation
 
 
 async def test_a_server_that_keeps_compiling_is_not_warm_at_the_deadline(bound: Bound) -> None:

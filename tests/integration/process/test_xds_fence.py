@@ -1,4 +1,4 @@
-"""Of two daemons that write what Envoy reads, the older one never has the last word."""
+"""Of two daemons that write Envoy's files, the older one never overwrites the newer one."""
 
 import asyncio
 import signal
@@ -43,7 +43,7 @@ def test_the_older_of_two_concurrent_writers_never_overwrites_the_newer(
     both = threading.Barrier(2)
 
     def written(writer: Writer) -> list[bytes | None]:
-        """What each write replaced, until it is shut out."""
+        """The content that each write replaced, until the writer is fenced."""
         replaced: list[bytes | None] = []
         both.wait(DEADLINE_S)
         for number in range(100):
@@ -83,7 +83,7 @@ for epoch in map(int, sys.stdin):
 
 @pytest.fixture
 def stubborn(files: XdsFiles) -> Iterator["subprocess.Popen[str]"]:
-    """Writes under each epoch that it is told, again and again, until it is shut out."""
+    """A process that writes under each given epoch repeatedly until it is fenced."""
     command = [sys.executable, "-c", STUBBORN, str(files.home)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
@@ -101,12 +101,12 @@ def test_a_fenced_daemon_suspended_at_any_point_writes_nothing_after_it_resumes(
         stubborn.stdin.flush()
         until_written(files, old)
         monkeypatch.setattr(xds_fence, "LOCKED_FOR_S", 0.2)
-        time.sleep(epoch * 0.0002)  # another place in its write each time
+        time.sleep(epoch * 0.0002)  # a different point of the write each time
         stubborn.send_signal(signal.SIGSTOP)
         try:
             put(files, new)
         except ActError as error:
-            held = error.why  # by who is stopped
+            held = error.why  # held by the suspended process
             stubborn.send_signal(signal.SIGCONT)
             monkeypatch.setattr(xds_fence, "LOCKED_FOR_S", DEADLINE_S)
             put(files, new)

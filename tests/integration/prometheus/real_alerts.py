@@ -1,4 +1,4 @@
-"""A real Prometheus with the alert rules as shipped, but impatient, that scrapes a site's daemon."""
+"""A real Prometheus with the shipped alert rules and short durations that scrapes a site's daemon."""
 
 import json
 import re
@@ -18,7 +18,7 @@ SOONER = {
     'sample="EngineSample"} > 60': 'sample="EngineSample"} > 5',
     "failures_total[15m]) > 5": "failures_total[1m]) > 1",
 }
-"""What a test cannot wait for; `for` is taken away as well."""
+"""Shortened durations; `for` is removed as well."""
 
 
 @dataclass
@@ -49,11 +49,11 @@ class Alerting(RealPrometheus):
         )
 
     def fires(self, alert: str) -> None:
-        """Wait until it does."""
+        """Wait until the alert fires."""
         self.until(firing(alert), bool)
 
     def ends(self, alert: str) -> None:
-        """Wait until it does not fire, while Prometheus answers."""
+        """Wait until the alert does not fire, while Prometheus answers."""
         self.until(f"{firing(alert)} or vector(0)", lambda values: values == [0.0])
 
 
@@ -63,7 +63,7 @@ def firing(alert: str) -> str:
 
 @contextmanager
 def alerting(folder: Path, rig: Rig) -> Iterator[Alerting]:
-    """Started, and it has scraped the daemon."""
+    """Started, with a first scrape of the daemon."""
     prometheus = Alerting(folder, (), rig=rig)
     try:
         prometheus.start()

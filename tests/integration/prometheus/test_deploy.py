@@ -1,4 +1,4 @@
-"""What is shipped for Prometheus and Grafana: valid, about metrics that exist, and explained."""
+"""The shipped rules and dashboard are valid, use existing metrics and are documented."""
 
 import json
 import re
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 RULES = ROOT / "deploy" / "prometheus" / "trimtab.rules.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "trimtab.json"
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
-TOLD = {
+EXPORTED = {
     f"trimtab_{metric.name}{suffix}"
     for metric in METRICS
     for suffix in (("_bucket", "_sum", "_count") if metric.type == "histogram" else ("",))
@@ -62,7 +62,7 @@ def test_each_rule_fires_only_on_its_condition() -> None:
 
 def test_each_rule_queries_existing_metrics() -> None:
     for rule in rules():
-        assert set(re.findall(r"trimtab_\w+", rule["expr"])) <= TOLD, rule["alert"]
+        assert set(re.findall(r"trimtab_\w+", rule["expr"])) <= EXPORTED, rule["alert"]
 
 
 def test_each_alert_has_its_section_in_the_runbook() -> None:
@@ -85,7 +85,7 @@ def test_the_dashboard_queries_existing_metrics() -> None:
     asked = {name for expression in expressions() for name in re.findall(r"trimtab_\w+", expression)}
 
     assert asked
-    assert asked <= TOLD
+    assert asked <= EXPORTED
 
 
 def test_prometheus_parses_each_query_of_the_dashboard(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ async def test_returns_no_value_after_the_target_is_killed(prometheus: RealProme
             dying.stop()
             dying.start()
 
-    assert left != []  # Prometheus itself would have gone on answering
+    assert left != []  # Prometheus itself still returns values
     assert {state.source for state in received.states()} == {"prometheus rate"}
     assert "series that have ended" in received.states()[0].why
 
@@ -187,7 +187,7 @@ async def test_reports_a_crashed_prometheus_once_and_ignores_stale_values(
             page.start()
             await received.until(lambda: seen(received, load=5.0, alive=1.0))
 
-    assert old == ([5.0], 1)  # the trap: it still answers with what it knew before
+    assert old == ([5.0], 1)  # it still returns its old values
     assert {(values["load"], values["rate"]) for values in after} == {(None, None)}
     whole = [state for state in received.states() if state.source == "prometheus"]
     assert [state.available for state in whole] == [False, True]
@@ -310,7 +310,7 @@ def test_any_result_is_a_finite_number_none_or_a_query_error(result: object) -> 
 
 @contextmanager
 def saying(answers: list[bytes]) -> Iterator[str]:
-    """An address that answers each question with the last of `answers`, and closes."""
+    """A server that answers each request with the last of `answers` and closes the connection."""
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:

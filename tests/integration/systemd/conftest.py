@@ -34,7 +34,7 @@ def build() -> Path:
 
 @cache
 def build_next() -> Path:
-    """The same trimtab, called newer."""
+    """The same trimtab with a higher version."""
     package = build()
     later = package.with_name(package.name.replace("trimtab_", f"trimtab_{NEXT}+"))
     with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +69,7 @@ def machine(package: Path) -> Iterator[Machine]:
 
 @pytest.fixture
 async def service(machine: Machine, tmp_path: Path) -> AsyncIterator[Start]:
-    """Starts the service over a site as wished; after the test nothing of it is left."""
+    """Start the service over the requested site; remove everything after the test."""
     made: list[Service] = []
 
     async def start(site_config: SiteConfig, /, *, bare_metal: bool = True) -> Service:

@@ -1,4 +1,4 @@
-"""A Debian of one's own that systemd has booted: a container over .cache/debian, on this host's network.
+"""A Debian booted by systemd: a container over .cache/debian on the network of this host.
 
 It takes root, as the tests of Docker do. `scripts/bootstrap test` makes .cache/debian.
 """
@@ -48,7 +48,7 @@ class Machine:
         self._clear_away()
 
     def run(self, *words: str, check: bool = True) -> str:
-        """A command inside, as root, to its end: what it printed."""
+        """Run a command inside as root; return its output."""
         done = subprocess.run(
             [*("nsenter", "-t", str(self._leader), "-m", "-u", "-i", "-n", "-p", "-r", "-w", "--"), *words],
             capture_output=True,
@@ -60,11 +60,11 @@ class Machine:
         return done.stdout + done.stderr
 
     def shown(self, unit: str, what: str) -> str:
-        """One property of a unit, as `systemctl show` says it."""
+        """One property of a unit, from `systemctl show`."""
         return self.run("systemctl", "show", unit, "-P", what).strip()
 
     def install(self, package: Path) -> str:
-        """Without fsync: the machine is thrown away."""
+        """Without fsync: the machine is disposable."""
         inside = self.root / "root" / package.name
         shutil.copy(package, inside)
         return self.run("dpkg", "--force-unsafe-io", "-i", f"/root/{package.name}")
@@ -110,7 +110,7 @@ class Machine:
         return self.run("systemctl", "is-system-running", check=False).strip() if children else ""
 
     def _clear_away(self) -> None:
-        """Its first process takes all others along."""
+        """Kill its first process, which ends all others."""
         if self._leader:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._leader, signal.SIGKILL)

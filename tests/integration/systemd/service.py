@@ -1,4 +1,4 @@
-"""A whole site whose daemon is the service of a booted machine: its unit, its package, its users."""
+"""A complete site whose daemon is the service of a booted machine: its unit, package and users."""
 
 import asyncio
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ PYTHON = "/opt/trimtab/bin/python3"
 
 @dataclass(kw_only=True)
 class Service(Rig):
-    """`daemon` is the machine's own process: as long as it runs, nobody need answer.
+    """`daemon` is the machine's own process: while it runs, the daemon may be down.
 
     `bare_metal`: with the part of the unit that servers of its own need; else the unit as it is shipped.
     """
 
     machine: Machine
     bare_metal: bool = True
-    patience_s: float = 150.0  # a canary that is upgraded lasts
+    patience_s: float = 150.0  # a canary with an upgrade takes longer
 
     @property
     def config(self) -> Path:
@@ -73,11 +73,11 @@ class Service(Rig):
         return int((self.state_dir / TARGET / "envoy" / "envoy.pid").read_text())
 
     def log_of_systemd(self) -> str:
-        """What systemd itself has said of the daemon that runs now and the one before."""
+        """The log lines of systemd about the current and the previous daemon."""
         return self.machine.run("journalctl", "-b", "_PID=1", "-o", "cat", "--no-pager", "-n", "40")
 
     def processes(self) -> dict[str, list[Process]]:
-        """Another machine's daemon has the same place for its state."""
+        """The daemons of all machines use the same state directory."""
         inside = {
             name: [one for one in family if self.machine.is_inside(one.pid)]
             for name, family in super().processes().items()
@@ -85,7 +85,7 @@ class Service(Rig):
         return {name: family for name, family in inside.items() if family}
 
     async def tear_down(self) -> None:
-        """Kill what the unit started, and forget what it knew."""
+        """Kill the processes of the unit and remove its state."""
         run = self.machine.run
         await asyncio.to_thread(run, "systemctl", "stop", "trimtab", "trimtab-docker-proxy")
         run("systemctl", "kill", "--kill-whom=all", "--signal=SIGKILL", "trimtab", check=False)

@@ -1,4 +1,4 @@
-"""The service as it is shipped, with Docker: its unit asks the proxy's unit, and that asks the Engine."""
+"""The shipped service with Docker: its unit uses the proxy's unit, which uses the Engine."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 @pytest.fixture
 async def image(bench: Bench) -> AsyncIterator[Image]:
-    """What the simulator's containers read of this host lies below /srv: the proxy has a /tmp of its own."""
+    """The host files of the simulator containers are below /srv: the proxy has a private /tmp."""
     image = await bench.simulator()
     with ExitStack() as after:
         srv = after.enter_context(TemporaryDirectory(dir="/srv", prefix="trimtab-"))
@@ -75,7 +75,7 @@ def read(image: Image) -> list[str]:
 
 @pytest.fixture
 def docker_machine(package: Path, read: list[str]) -> Iterator[Machine]:
-    """Docker's group is that of the Engine's socket."""
+    """Give the docker group the group id of the Engine's socket."""
     with Machine(ENGINE, *(Path(place) for place in read if place != "/usr")) as machine:
         machine.install(package)
         machine.run("groupmod", "--non-unique", "--gid", str(ENGINE.stat().st_gid), "docker")

@@ -1,4 +1,4 @@
-"""The service under a real systemd: start, reload, crash, hang, stop and upgrade, in canaries with users."""
+"""The service under a real systemd: start, reload, crash, hang, stop and upgrade in canaries under load."""
 
 import asyncio
 from dataclasses import replace
@@ -23,12 +23,12 @@ SLOW = SiteConfig(steps=((50, 5, STEP_S),), hold_s=1.0)
 
 
 async def in_thread(rig: Service, *words: str) -> str:
-    """A command in the machine, while users go on."""
+    """Run a command in the machine under load."""
     return await asyncio.to_thread(rig.machine.run, *words)
 
 
 async def changed_under_load(rig: Service, traffic: TrafficGenerator) -> str:
-    """Blue's record, which green is held up to, is one of the whole load."""
+    """Wait until blue's baseline covers the full load."""
     await until(lambda: _ok(traffic), lambda count: count > 100, "the load")
     return await rig.change(max_num_seqs=16)
 
@@ -148,7 +148,7 @@ async def test_a_stop_in_a_canary_leaves_all_traffic_to_blue(service: Start) -> 
 
 
 async def _new_ones(rig: Service, server: str) -> int:
-    """Requests that this server is given in a second."""
+    """Requests that this server receives in a second."""
     before = await rig.answered(server)
     await asyncio.sleep(1.0)
     return await rig.answered(server) - before

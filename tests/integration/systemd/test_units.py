@@ -1,4 +1,4 @@
-"""The units as they are written: shut as far as their work allows."""
+"""The shipped units are sandboxed as far as possible."""
 
 import re
 import subprocess
@@ -29,7 +29,7 @@ def little_to_improve(unit: Path, tenths: int) -> None:
 
 
 def test_gpu_access_adds_two_tenths_to_the_exposure_score(tmp_path: Path) -> None:
-    """By the file that hosts with NVIDIA GPUs add."""
+    """With the drop-in for hosts with NVIDIA GPUs."""
     unit = tmp_path / "trimtab.service"
     more = (UNITS / "nvidia.conf").read_text().partition("[Service]\n")[2]
     unit.write_text((UNITS / "trimtab.service").read_text().replace("\n[Install]", f"\n{more}\n[Install]"))
