@@ -19,12 +19,12 @@ async def objections(name: str, context: FieldContext, engine: EngineSocket) -> 
         inspected = await engine.described(seen.id)
     except (Absent, EngineSilent) as error:
         return [str(error)]
-    reasons = [] if judge.ours(seen) else [f"{seen.name} is not in the policy's containers.adopt"]
+    reasons = [] if judge.is_own(seen) else [f"{seen.name} is not in the policy's containers.adopt"]
     body = twin(inspected, context)
     reasons += create_reasons(body, context)
     if not reasons:
         try:
-            await judge.things_named(body)
+            await judge.check_named_resources(body)
         except (Refused, Absent, EngineSilent) as error:
             reasons.append(str(error))
     return reasons

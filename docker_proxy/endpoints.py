@@ -25,7 +25,7 @@ _DEFAULT = "bridge"
 def network_mode(where: str, value: object, context: FieldContext) -> Reasons:
     """The engine resolves the network later: an id may stand for the host's network."""
     if not isinstance(value, str):
-        yield f"{where}: a text is wanted"
+        yield f"{where}: must be a string"
     elif value.partition(":")[0] in ("container", "service"):
         yield f"{where}: the network of another container"
     elif value == "host" and not context.policy.networks.host:
@@ -37,7 +37,7 @@ def network_mode(where: str, value: object, context: FieldContext) -> Reasons:
 def aliases(where: str, value: object, context: FieldContext) -> Reasons:
     """An alias attracts traffic, so only trimtab's own names and the listed ones are allowed."""
     if not isinstance(value, list):
-        yield f"{where}: a list is wanted"
+        yield f"{where}: must be a list"
         return
     for alias in value:
         yield from alias_of_ours(where, alias, context)
@@ -45,8 +45,8 @@ def aliases(where: str, value: object, context: FieldContext) -> Reasons:
 
 def alias_of_ours(where: str, value: object, context: FieldContext) -> Reasons:
     if not isinstance(value, str):
-        yield f"{where}: a text is wanted"
-    elif value and not _SHORT_ID.fullmatch(value) and not context.policy.alias_allowed(value):
+        yield f"{where}: must be a string"
+    elif value and not _SHORT_ID.fullmatch(value) and not context.policy.allows_alias(value):
         yield f"{where}: {shown(value)} is not in the policy's networks.aliases"
 
 
@@ -101,7 +101,7 @@ def publish_all(where: str, value: object, context: FieldContext) -> Reasons:
 def links(where: str, value: object, context: FieldContext) -> Reasons:
     """A link reveals the other container's environment, including secrets."""
     if not isinstance(value, list):
-        yield f"{where}: a list is wanted"
+        yield f"{where}: must be a list"
         return
     for link in value:
         if not isinstance(link, str) or link.lstrip("/").split(":")[0] not in context.policy.networks.links:

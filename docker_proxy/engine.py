@@ -1,4 +1,4 @@
-"""Lookups of the proxy itself: the container, image, network or volume behind a name."""
+"""The proxy's own lookups: the container, image, network or volume of a name."""
 
 import json
 import re
@@ -38,11 +38,11 @@ class EngineSocket:
         seen = await self._get(f"/containers/{name}/json")
         try:
             return Container(
-                id=_full(seen["Id"]),
+                id=_check_full_id(seen["Id"]),
                 name=str(seen["Name"]).removeprefix("/"),
                 labels=seen["Config"].get("Labels") or {},
                 image=seen["Image"],
-                volumes=frozenset(_volumes(seen)),
+                volumes=frozenset(_volume_names(seen)),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise EngineSilent(f"the engine described {name} without {error}") from error
@@ -71,7 +71,7 @@ class EngineSocket:
         url = URL(f"{ADDRESS}{path}", encoded=True)
         try:
             async with self.session.get(url, timeout=_ANSWER, allow_redirects=False) as reply:
-                answer = json.loads(await _body(reply))
+                answer = json.loads(await _read_body(reply))
                 if not isinstance(answer, dict):
                     raise EngineSilent(f"GET {path}: no object")
                 if reply.status == HTTPStatus.NOT_FOUND:
@@ -83,7 +83,7 @@ class EngineSocket:
             raise EngineSilent(f"the engine does not answer: {str(error) or type(error).__name__}") from error
 
 
-async def _body(reply: ClientResponse) -> bytes:
+async def _read_body(reply: ClientResponse) -> bytes:
     body = bytearray()
     async for chunk in reply.content.iter_any():
         body += chunk
@@ -92,13 +92,13 @@ async def _body(reply: ClientResponse) -> bytes:
     return bytes(body)
 
 
-def _full(text: str) -> str:
+def _check_full_id(text: str) -> str:
     if not _ID.fullmatch(text):
         raise KeyError("a full Id")
     return text
 
 
-def _volumes(seen: Json) -> Iterator[str]:
+def _volume_names(seen: Json) -> Iterator[str]:
     for mount in seen.get("Mounts") or []:
         if mount.get("Type") == "volume" and mount.get("Name"):
             yield mount["Name"]

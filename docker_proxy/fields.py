@@ -33,7 +33,7 @@ FieldTable = Mapping[str, Rule]
 def judged(where: str, value: object, table: FieldTable, context: FieldContext) -> Reasons:
     """Check an object of the Engine: each key must be in `table`, case-sensitively."""
     if not isinstance(value, dict):
-        yield f"{where}: an object is wanted"
+        yield f"{where}: must be an object"
         return
     for key, inner in value.items():
         rule = table.get(key)
@@ -41,10 +41,10 @@ def judged(where: str, value: object, table: FieldTable, context: FieldContext) 
             if inner is not None:
                 yield from rule(f"{where}.{key}".lstrip("."), inner, context)
         elif not (key in context.policy.create.ignore_empty and is_empty(inner)):
-            yield f"{where}.{_shown(key)}: {_unknown(key, table)}".lstrip(".")
+            yield f"{where}.{_shorten(key)}: {_explain_unknown(key, table)}".lstrip(".")
 
 
-def _unknown(key: str, table: FieldTable) -> str:
+def _explain_unknown(key: str, table: FieldTable) -> str:
     folded = unicodedata.normalize("NFKC", key).casefold()
     for known in table:
         if known.casefold() == folded:
@@ -52,7 +52,7 @@ def _unknown(key: str, table: FieldTable) -> str:
     return "not a field that a container of trimtab may set"
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return ascii(text[:60])[1:-1]
 
 
@@ -67,17 +67,17 @@ def nothing(where: str, value: object, _: FieldContext) -> Reasons:
 
 def flag(where: str, value: object, _: FieldContext) -> Reasons:
     if not isinstance(value, bool):
-        yield f"{where}: true or false is wanted"
+        yield f"{where}: must be true or false"
 
 
 def number(where: str, value: object, _: FieldContext) -> Reasons:
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**63:
-        yield f"{where}: a whole number is wanted"
+        yield f"{where}: must be an integer"
 
 
 def text(where: str, value: object, _: FieldContext) -> Reasons:
     if not isinstance(value, str):
-        yield f"{where}: a text is wanted"
+        yield f"{where}: must be a string"
 
 
 def texts(where: str, value: object, context: FieldContext) -> Reasons:
@@ -109,7 +109,7 @@ def listed(of: Callable[[ProxyPolicy], tuple[str, ...]], key: str, *always: str)
 def each(inner: Rule) -> Rule:
     def rule(where: str, value: object, context: FieldContext) -> Reasons:
         if not isinstance(value, list):
-            yield f"{where}: a list is wanted"
+            yield f"{where}: must be a list"
             return
         for item in value:
             yield from inner(where, item, context)
@@ -122,13 +122,13 @@ def values(inner: Rule, keys: str = r"[^\x00-\x1f]{1,512}") -> Rule:
 
     def rule(where: str, value: object, context: FieldContext) -> Reasons:
         if not isinstance(value, dict):
-            yield f"{where}: an object is wanted"
+            yield f"{where}: must be an object"
             return
         for key, item in value.items():
             if not re.fullmatch(keys, key):
-                yield f"{where}: the key {_shown(key)} is not allowed"
+                yield f"{where}: the key {_shorten(key)} is not allowed"
             elif item is not None:
-                yield from inner(f"{where}.{_shown(key)}", item, context)
+                yield from inner(f"{where}.{_shorten(key)}", item, context)
 
     return rule
 

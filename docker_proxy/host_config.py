@@ -37,7 +37,7 @@ _HARMLESS = ("no-new-privileges", "no-new-privileges:true", "no-new-privileges=t
 def _all_of(needed: frozenset[str]) -> Rule:
     def rule(where: str, value: object, _: FieldContext) -> Reasons:
         if not isinstance(value, list) or not needed.issubset(map(str, value)):
-            yield f"{where}: leaves open what the engine closes by default"
+            yield f"{where}: removes a restriction that the engine applies by default"
 
     return rule
 
@@ -159,7 +159,7 @@ HOST_CONFIG: FieldTable = {
     "ConsoleSize": each(number),
     "CapAdd": each(_capability),
     "SecurityOpt": each(_security_opt),
-    "CgroupnsMode": one_of("", "private", "host"),  # `host` is the default where cgroups are of version 1
+    "CgroupnsMode": one_of("", "private", "host"),  # `host` is the default with cgroups version 1
     "IpcMode": _ipc,
     "OomScoreAdj": _oom_score,
     "Sysctls": _sysctls,

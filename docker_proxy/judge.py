@@ -27,13 +27,13 @@ _TAIL = {"inspect": "/json", "file": "/archive", "remove": ""}  # the remaining 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Onward:
-    """A request rebuilt by the proxy. `sifted`: the answer is filtered to trimtab's own entries."""
+    """A request rebuilt by the proxy. `filtered`: the answer is filtered to trimtab's own entries."""
 
     method: str
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
-    sifted: bool = False
+    filtered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,59 +57,60 @@ class RequestFilter:
                 return await self._create(ask, parsed(body))
             case "update":
                 changes = parsed(body)
-                _refuse_for(update_reasons(changes, self.context))
+                _refuse_if_any(update_reasons(changes, self.context))
                 return await self._container(ask, "/update", written(changes))
             case "connect" | "disconnect":
-                return await self._attach(ask, parsed(body))
+                return await self._connect(ask, parsed(body))
             case "list":
-                return _as_asked(ask, "/containers/json", sifted=self.policy.containers.read == "ours")
+                return _forward(ask, "/containers/json", filtered=self.policy.containers.read == "ours")
             case "image":
-                return _as_asked(ask, f"/images/{_image(ask.subject)}/json")
+                return _forward(ask, f"/images/{_check_image_name(ask.subject)}/json")
             case "network":
-                return _as_asked(ask, f"/networks/{await self._network(ask.subject)}")
+                return _forward(ask, f"/networks/{await self._network(ask.subject)}")
             case kind if kind in _TOP:
-                return _as_asked(ask, _TOP[kind])
+                return _forward(ask, _TOP[kind])
             case kind:
                 return await self._container(ask, _TAIL.get(kind, f"/{kind}"))
 
     async def _container(self, ask: Ask, tail: str, body: bytes | None = None) -> Onward:
         seen = await self.engine.container(ask.subject)
-        if not self.ours(seen) and not self._may_look(ask, seen):
-            raise Refused(f"{ask.route.kind}: {self._foreign(seen)}")
+        if not self.is_own(seen) and not self._may_read(ask, seen):
+            raise Refused(f"{ask.route.kind}: {self._describe_third_party(seen)}")
         if seen.name in self.policy.containers.adopt:
             self.known.add(seen.id)
-        if ask.query.get("v", "0") not in _OFF and not self._labelled(seen):
+        if ask.query.get("v", "0") not in _OFF and not self._has_label(seen):
             raise Refused(
-                f"remove: {seen.name} was adopted: its anonymous volumes (v=1) are not trimtab's to remove"
+                f"remove: {seen.name} was adopted: trimtab may not remove its anonymous volumes (v=1)"
             )
         if ask.route.kind == "file":
             self._file(ask.query.get("path", ""))
         if ask.route.kind == "rename":
             self._rename(seen, ask.query.get("name", "").removeprefix("/"))
-        return _as_asked(ask, f"/containers/{seen.id}{tail}", body=body)
+        return _forward(ask, f"/containers/{seen.id}{tail}", body=body)
 
-    def _may_look(self, ask: Ask, seen: Container) -> bool:
+    def _may_read(self, ask: Ask, seen: Container) -> bool:
         """True if the policy permits any container, or if it was adopted and renamed by hand later."""
         if ask.route.changes or ask.route.kind == "file":
             return False
         return self.policy.containers.read == "all" or seen.id in self.known
 
-    def ours(self, seen: Container) -> bool:
-        return self._labelled(seen) or seen.name in self.policy.containers.adopt
+    def is_own(self, seen: Container) -> bool:
+        return self._has_label(seen) or seen.name in self.policy.containers.adopt
 
-    def _labelled(self, seen: Container) -> bool:
+    def _has_label(self, seen: Container) -> bool:
         return bool(seen.labels.get(self.policy.containers.label))
 
-    def _foreign(self, seen: Container) -> str:
+    def _describe_third_party(self, seen: Container) -> str:
         label = self.policy.containers.label
         return f"the container {seen.name} has no label {label} and is not in the policy's containers.adopt"
 
     def _rename(self, seen: Container, name: str) -> None:
-        if not self.policy.named_ours(name):
+        if not self.policy.is_own_name(name):
             raise Refused(f"rename: {shown(name)} is neither in containers.names nor in containers.adopt")
-        if not self._labelled(seen) and name not in self.policy.containers.adopt:
+        if not self._has_label(seen) and name not in self.policy.containers.adopt:
             raise Refused(
-                f"rename: {seen.name} is known by its name alone: as {shown(name)} it would be lost"
+                f"rename: {seen.name} is known by its name alone: as {shown(name)} it would "
+                "no longer be recognised"
                 " (add that name to containers.adopt)"
             )
 
@@ -120,24 +121,24 @@ class RequestFilter:
 
     async def _create(self, ask: Ask, body: Json) -> Onward:
         name = ask.query.get("name", "").removeprefix("/")
-        if not self.policy.named_ours(name):
+        if not self.policy.is_own_name(name):
             raise Refused(
                 f"create: the name {shown(name)} is neither in containers.names nor in containers.adopt"
             )
-        _refuse_for(create_reasons(body, self.context))
-        await self.things_named(body)
-        return _as_asked(ask, "/containers/create", body=written(body))
+        _refuse_if_any(create_reasons(body, self.context))
+        await self.check_named_resources(body)
+        return _forward(ask, "/containers/create", body=written(body))
 
-    async def things_named(self, body: Json) -> None:
+    async def check_named_resources(self, body: Json) -> None:
         """Image, networks and volumes of a create body. Raises Refused, Absent, EngineSilent."""
         for network in networks_named(body):
             await self._network(network)
         volumes = set(volumes_named(body.get("HostConfig") or {}))
-        images = await self.engine.image(_image(body["Image"]))
+        images = await self.engine.image(_check_image_name(body["Image"]))
         bad_image = not any(like_any(self.policy.create.images, image) for image in images)
-        bad_volumes = {volume for volume in sorted(volumes) if not await self._volume_listed(volume)}
+        bad_volumes = {volume for volume in sorted(volumes) if not await self._is_volume_allowed(volume)}
         if (bad_image or bad_volumes) and self.policy.create.as_adopted:
-            for adopted in await self._adopted():
+            for adopted in await self._find_adopted():
                 bad_image &= adopted.image not in images
                 bad_volumes -= adopted.volumes
         if bad_image:
@@ -145,7 +146,7 @@ class RequestFilter:
         if bad_volumes:
             raise Refused(f"volumes not in the policy's mounts.volumes: {', '.join(sorted(bad_volumes))}")
 
-    async def _adopted(self) -> list[Container]:
+    async def _find_adopted(self) -> list[Container]:
         """Existing containers with exactly this name (the engine would also match an id prefix)."""
         found = []
         for name in self.policy.containers.adopt:
@@ -157,7 +158,7 @@ class RequestFilter:
                 found.append(seen)
         return found
 
-    async def _volume_listed(self, name: str) -> bool:
+    async def _is_volume_allowed(self, name: str) -> bool:
         """A volume that only matches a pattern must be plain: `local` with options can be any directory."""
         volumes = self.policy.mounts.volumes
         if name in volumes:
@@ -167,7 +168,7 @@ class RequestFilter:
         try:
             driver, options = await self.engine.volume(name)
         except Absent:
-            return True  # the engine makes a plain one
+            return True  # the engine creates a plain one
         return driver == "local" and not options
 
     async def _network(self, ref: str) -> str:
@@ -183,31 +184,33 @@ class RequestFilter:
             raise Refused(f"network: {shown(name)} is not in the policy's networks.names")
         return net_id
 
-    async def _attach(self, ask: Ask, body: Json) -> Onward:
+    async def _connect(self, ask: Ask, body: Json) -> Onward:
         reasons = connect_reasons if ask.route.kind == "connect" else disconnect_reasons
-        _refuse_for(reasons(body, self.context))
+        _refuse_if_any(reasons(body, self.context))
         name = str(body.get("Container") or "")
         if not NAME.fullmatch(name):
             raise Refused(f"{ask.route.kind}: {shown(name)} is not the name of a container")
         seen = await self.engine.container(name)
-        if not self.ours(seen):
-            raise Refused(f"{ask.route.kind}: {self._foreign(seen)}")
+        if not self.is_own(seen):
+            raise Refused(f"{ask.route.kind}: {self._describe_third_party(seen)}")
         network = await self._network(ask.subject)
         onward = written({**body, "Container": seen.id})
-        return _as_asked(ask, f"/networks/{network}/{ask.route.kind}", body=onward)
+        return _forward(ask, f"/networks/{network}/{ask.route.kind}", body=onward)
 
 
-def _as_asked(ask: Ask, path: str, body: bytes | None = None, *, sifted: bool = False) -> Onward:
-    return Onward(method=ask.route.method, path=ask.version + path, query=ask.query, body=body, sifted=sifted)
+def _forward(ask: Ask, path: str, body: bytes | None = None, *, filtered: bool = False) -> Onward:
+    return Onward(
+        method=ask.route.method, path=ask.version + path, query=ask.query, body=body, filtered=filtered
+    )
 
 
-def _image(ref: str) -> str:
+def _check_image_name(ref: str) -> str:
     if not _IMAGE.fullmatch(ref):
         raise Refused(f"Image: {shown(ref)} is not the name of an image")
     return ref
 
 
-def _refuse_for(reasons: Reasons) -> None:
+def _refuse_if_any(reasons: Reasons) -> None:
     if found := list(reasons):
         more = f"; and {len(found) - _MOST_REASONS} more" if len(found) > _MOST_REASONS else ""
         raise Refused("; ".join(found[:_MOST_REASONS]) + more)

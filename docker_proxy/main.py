@@ -73,7 +73,7 @@ def listening(path: Path, engine: Path) -> Iterator[socket.socket]:
         raise PolicyError(f"socket.path: {path} is the engine's own socket")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        _make_room(path)
+        _remove_stale_socket(path)
         before = os.umask(0o117)  # 0660 from the first instant
         try:
             listener.bind(str(path))
@@ -87,7 +87,7 @@ def listening(path: Path, engine: Path) -> Iterator[socket.socket]:
         listener.close()
 
 
-def _make_room(path: Path) -> None:
+def _remove_stale_socket(path: Path) -> None:
     """Remove the socket of a dead proxy. Raises PolicyError if a process answers on it."""
     if not path.is_socket():
         return
@@ -135,12 +135,12 @@ async def _run(listener: socket.socket, config: Path, first: ProxyPolicy) -> Non
         loop.add_signal_handler(end, over.set)
     async with serving(listener, lambda: policy):
         _log.info("listening", socket=policy.socket.path, engine=policy.socket.engine)
-        _tell_systemd("READY=1")
+        _notify_systemd("READY=1")
         await over.wait()
-        _tell_systemd("STOPPING=1")
+        _notify_systemd("STOPPING=1")
 
 
-def _tell_systemd(state: str) -> None:
+def _notify_systemd(state: str) -> None:
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagram, contextlib.suppress(OSError):

@@ -44,27 +44,27 @@ def host_files(path: str) -> tuple[str, bool]:
 def bind(where: str, value: object, context: FieldContext) -> Reasons:
     """One line of HostConfig.Binds: `/source:/target[:mode,...]`, `volume:/target[...]` or `/anonymous`."""
     if not isinstance(value, str):
-        yield f"{where}: a text is wanted"
+        yield f"{where}: must be a string"
         return
     match value.split(":"):
         case [only]:
             yield from target(where, only, context)
         case [origin, to, *modes] if len(modes) <= 1:
-            yield from _bound(where, origin, to, set(",".join(modes).split(",")), context)
+            yield from _bind_reasons(where, origin, to, set(",".join(modes).split(",")), context)
         case _:
             yield f"{where}: {shown(value)} has more than three parts"
 
 
-def _bound(where: str, origin: str, to: str, modes: set[str], context: FieldContext) -> Reasons:
+def _bind_reasons(where: str, origin: str, to: str, modes: set[str], context: FieldContext) -> Reasons:
     yield from target(where, to, context)
-    yield from _modes(where, modes, context)
+    yield from _mode_reasons(where, modes, context)
     if origin.startswith("/"):
         yield from source(where, origin, "ro" not in modes, context)
     elif not VOLUME.fullmatch(origin):
         yield f"{where}: {shown(origin)} is neither an absolute path nor the name of a volume"
 
 
-def _modes(where: str, modes: set[str], context: FieldContext) -> Reasons:
+def _mode_reasons(where: str, modes: set[str], context: FieldContext) -> Reasons:
     allowed = _MODES | ({"z", "Z"} if context.policy.mounts.relabel else set())
     if {"ro", "rw"} <= modes:
         yield f"{where}: ro and rw at once"
@@ -77,7 +77,7 @@ def target(where: str, value: object, _: FieldContext) -> Reasons:
     if not isinstance(value, str) or not value.startswith("/"):
         yield f"{where}: {shown(value)} is not an absolute path in the container"
         return
-    path = _cleaned(value)
+    path = _normalise(value)
     if path == "/" or any(inside(path, top) for top in ("/proc", "/sys")):
         yield f"{where}: nothing may be mounted over {path}"
     if inside(path, "/dev") and not inside(path, "/dev/shm"):  # noqa: S108 - the container's
@@ -90,14 +90,14 @@ def source(where: str, path: str, writable: bool, context: FieldContext) -> Reas
     if "\n" in path or not path.startswith("/"):
         yield f"{where}: {shown(path)} is not an absolute path"
         return
-    for way in sorted({path, _cleaned(path)}):
+    for way in sorted({path, _normalise(path)}):
         try:
             real, plain = context.files(way)
-            write = {context.files(root)[0] for root in mounts.write if _there(root, context)}
-            read = {context.files(root)[0] for root in mounts.read if _there(root, context)}
+            write = {context.files(root)[0] for root in mounts.write if _is_reachable(root, context)}
+            read = {context.files(root)[0] for root in mounts.read if _is_reachable(root, context)}
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
-            yield f"{where}: cannot see where {shown(way)} leads: {why} (the proxy's user must reach it)"
+            yield f"{where}: cannot resolve {shown(way)}: {why} (the proxy's user must reach it)"
             return
         if any(inside(real, sealed) for sealed in SEALED):
             yield f"{where}: {shown(way)} leads to {shown(real)}, which no container may see"
@@ -109,7 +109,7 @@ def source(where: str, path: str, writable: bool, context: FieldContext) -> Reas
             yield f"{where}: {shown(way)} leads to {shown(real)}, outside the policy's mounts.read"
 
 
-def _there(root: str, context: FieldContext) -> bool:
+def _is_reachable(root: str, context: FieldContext) -> bool:
     try:
         context.files(root)
     except OSError:
@@ -117,7 +117,7 @@ def _there(root: str, context: FieldContext) -> bool:
     return True
 
 
-def _cleaned(path: str) -> str:
+def _normalise(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
@@ -177,7 +177,7 @@ mounts = each(mount)
 
 def tmpfs(where: str, value: object, context: FieldContext) -> Reasons:
     if not isinstance(value, dict):
-        yield f"{where}: an object is wanted"
+        yield f"{where}: must be an object"
         return
     for path, options in value.items():
         yield from target(where, path, context)

@@ -29,7 +29,7 @@ def inside(path: str, root: str) -> bool:
     return PurePosixPath(path).is_relative_to(root)
 
 
-def _host_path(text: str) -> str:
+def _check_host_path(text: str) -> str:
     path = PurePosixPath(text)
     if not path.is_absolute() or ".." in path.parts or str(path) != text:
         raise ValueError(f"{text!r} is not a plain absolute path")
@@ -38,30 +38,30 @@ def _host_path(text: str) -> str:
             raise ValueError(f"{text} lies inside {sealed}, which no container may see")
     for whole in (*SEALED, *WHOLE):
         if inside(whole, text):
-            raise ValueError(f"{text} holds {whole}: name the directories below that are meant")
+            raise ValueError(f"{text} contains {whole}: name the directories below it instead")
     return text
 
 
-def _absolute(text: str) -> str:
+def _check_absolute(text: str) -> str:
     if not text.startswith("/") or ".." in text.split("/"):
         raise ValueError(f"{text!r} is not an absolute path")
     return text
 
 
-def _name(text: str) -> str:
+def _check_name(text: str) -> str:
     if not NAME.fullmatch(text):
-        raise ValueError(f"{text!r} is no name of a container (no `*` here: each is named in full)")
+        raise ValueError(f"{text!r} is not the name of a container (write names in full, without `*`)")
     return text
 
 
-def _capability(text: str) -> str:
+def _check_capability(text: str) -> str:
     return text.upper().removeprefix("CAP_")
 
 
-HostPath = Annotated[str, AfterValidator(_host_path)]
-Absolute = Annotated[str, AfterValidator(_absolute)]
-ContainerName = Annotated[str, AfterValidator(_name)]
-Capability = Annotated[str, AfterValidator(_capability)]
+HostPath = Annotated[str, AfterValidator(_check_host_path)]
+Absolute = Annotated[str, AfterValidator(_check_absolute)]
+ContainerName = Annotated[str, AfterValidator(_check_name)]
+Capability = Annotated[str, AfterValidator(_check_capability)]
 NonEmptyText = Annotated[str, Field(min_length=1)]
 
 
@@ -84,7 +84,7 @@ class Containers(_Table):
     files: tuple[Absolute, ...] = ()  # inside a container of its own, for `--config FILE`
 
     @model_validator(mode="after")
-    def _some_star_is_fenced(self) -> Self:
+    def _require_name_prefixes(self) -> Self:
         if bare := [name for name in self.names if not NAME.match(name)]:
             raise ValueError(f"names: {bare[0]!r} would allow any name: let it begin with letters")
         return self
@@ -113,7 +113,7 @@ class Mounts(_Table):
     relabel: bool = False  # `:z` and `:Z`, which write SELinux labels on the host's files
 
     @model_validator(mode="after")
-    def _nothing_writable_below_a_root(self) -> Self:
+    def _refuse_writable_below_read(self) -> Self:
         for path in self.write:
             for root in self.read:
                 if inside(path, root):
@@ -139,12 +139,12 @@ class ProxyPolicy(_Table):
     mounts: Mounts = Mounts()
     networks: Networks = Networks()
 
-    def named_ours(self, name: str) -> bool:
+    def is_own_name(self, name: str) -> bool:
         """True if a container of trimtab may have this name."""
         return name in self.containers.adopt or like_any(self.containers.names, name)
 
-    def alias_allowed(self, alias: str) -> bool:
-        return self.named_ours(alias) or like_any(self.networks.aliases, alias)
+    def allows_alias(self, alias: str) -> bool:
+        return self.is_own_name(alias) or like_any(self.networks.aliases, alias)
 
 
 def load(path: Path) -> ProxyPolicy:
@@ -159,24 +159,26 @@ def load(path: Path) -> ProxyPolicy:
 
 
 def read(tables: object, source: str = "policy") -> ProxyPolicy:
-    """`tables` as TOML gives them (lists where the policy has tuples). Raises PolicyError."""
+    """`tables` as TOML gives them (lists instead of the policy's tuples). Raises PolicyError."""
     try:
-        return ProxyPolicy.model_validate(_tuples(tables))
+        return ProxyPolicy.model_validate(_lists_to_tuples(tables))
     except ValidationError as error:
-        raise PolicyError("\n".join(f"{source}: {_told(fault)}" for fault in error.errors())) from error
+        raise PolicyError(
+            "\n".join(f"{source}: {_describe_fault(fault)}" for fault in error.errors())
+        ) from error
 
 
-def _tuples(value: object) -> object:
+def _lists_to_tuples(value: object) -> object:
     match value:
         case list():
-            return tuple(_tuples(inner) for inner in value)
+            return tuple(_lists_to_tuples(inner) for inner in value)
         case dict():
-            return {name: _tuples(inner) for name, inner in value.items()}
+            return {name: _lists_to_tuples(inner) for name, inner in value.items()}
         case _:
             return value
 
 
-def _told(fault: object) -> str:
+def _describe_fault(fault: object) -> str:
     assert isinstance(fault, dict)
     where = ".".join(map(str, fault["loc"])) or "policy"
     if fault["type"] == "extra_forbidden":

@@ -1,4 +1,4 @@
-"""The HTTP side: a Unix socket to the clients, the engine's socket behind it, answers streamed through."""
+"""The HTTP side: serves clients on a Unix socket and streams the replies of the engine's socket."""
 
 import asyncio
 import json
@@ -45,26 +45,30 @@ class Proxy:
         self.under_way += 1
         try:
             if self.under_way > MOST_AT_ONCE:
-                return _said(503, "too many requests at once")
+                return _error_response(503, "too many requests at once")
             return await self._handle(request)
         finally:
             self.under_way -= 1
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        line = _log.bind(method=shown(request.method)[1:-1], target=_target(request), **_peer(request))
+        line = _log.bind(
+            method=shown(request.method)[1:-1], target=_log_target(request), **_peer_ids(request)
+        )
         context = FieldContext(policy=self.policy(), files=host_files)
         judge = RequestFilter(context=context, engine=EngineSocket(session=self.session), known=self.known)
         try:
-            ask = _ask(request)
-            onward = await judge.onward(ask, await _body(request, ask))
+            ask = _parse_ask(request)
+            onward = await judge.onward(ask, await _read_body(request, ask))
         except Refused as refused:
             line.warning("refused", reason=str(refused))
-            return _said(413 if isinstance(refused, TooLarge) else 403, f"trimtab-docker-proxy: {refused}")
+            return _error_response(
+                413 if isinstance(refused, TooLarge) else 403, f"trimtab-docker-proxy: {refused}"
+            )
         except Absent as absent:
-            return _said(404, str(absent))
+            return _error_response(404, str(absent))
         except EngineSilent as silent:
             line.warning("no answer", reason=str(silent))
-            return _said(502, f"trimtab-docker-proxy: {silent}")
+            return _error_response(502, f"trimtab-docker-proxy: {silent}")
         if ask.route.changes and ask.route.kind != "wait":
             line.info("passed", on=onward.path)
         return await self._pass(request, onward, judge)
@@ -79,20 +83,20 @@ class Proxy:
             async with self.session.request(
                 onward.method, url, data=onward.body, headers=headers, timeout=_NO_END, allow_redirects=False
             ) as reply:
-                if onward.sifted and reply.status == HTTPStatus.OK:
-                    return await _sifted(reply, judge)
-                return await _streamed(request, reply)
+                if onward.filtered and reply.status == HTTPStatus.OK:
+                    return await _filter_list(reply, judge)
+                return await _stream_reply(request, reply)
         except (ClientError, OSError) as error:
-            return _said(502, f"trimtab-docker-proxy: the engine does not answer: {error}")
+            return _error_response(502, f"trimtab-docker-proxy: the engine does not answer: {error}")
 
 
-def _ask(request: web.BaseRequest) -> Ask:
+def _parse_ask(request: web.BaseRequest) -> Ask:
     if "Upgrade" in request.headers or "upgrade" in request.headers.get("Connection", "").lower():
         raise Refused("a connection cannot be taken over (attach, exec)")
     return ask_of(request.method, request.raw_path)
 
 
-async def _body(request: web.BaseRequest, ask: Ask) -> bytes:
+async def _read_body(request: web.BaseRequest, ask: Ask) -> bytes:
     most = ask.route.largest_body or 16
     if request.headers.get("Content-Encoding"):
         raise Refused("a compressed body is not read")
@@ -106,14 +110,14 @@ async def _body(request: web.BaseRequest, ask: Ask) -> bytes:
                 if len(body) > most:
                     raise TooLarge(f"{ask.route.kind}: the body is larger than {most} bytes")
     except TimeoutError:
-        raise Refused(f"the body did not come within {BODY_WITHIN_S:.0f} s") from None
+        raise Refused(f"the body did not arrive within {BODY_WITHIN_S:.0f} s") from None
     except (web.RequestPayloadError, ClientError):
         raise Refused("the body is broken") from None
     return bytes(body)
 
 
-async def _streamed(request: web.BaseRequest, reply: ClientResponse) -> web.StreamResponse:
-    """Byte for byte; a stream that the engine breaks off is broken off here, too."""
+async def _stream_reply(request: web.BaseRequest, reply: ClientResponse) -> web.StreamResponse:
+    """Copy the reply byte for byte; abort the connection if the engine breaks off the stream."""
     back = web.StreamResponse(status=reply.status, reason=reply.reason)
     for name in _BACK:
         if name in reply.headers:
@@ -131,35 +135,35 @@ async def _streamed(request: web.BaseRequest, reply: ClientResponse) -> web.Stre
     return back
 
 
-async def _sifted(reply: ClientResponse, judge: RequestFilter) -> web.StreamResponse:
+async def _filter_list(reply: ClientResponse, judge: RequestFilter) -> web.StreamResponse:
     """The list of containers, reduced to those that the policy allows."""
     text = bytearray()
     async for chunk in reply.content.iter_any():
         text += chunk
         if len(text) > LARGEST_LIST:
-            return _said(502, "trimtab-docker-proxy: the engine's list of containers is too long")
-    containers = [entry for entry in json.loads(bytes(text)) if _listed(entry, judge)]
+            return _error_response(502, "trimtab-docker-proxy: the engine's list of containers is too long")
+    containers = [entry for entry in json.loads(bytes(text)) if _is_listed(entry, judge)]
     return web.json_response(containers)
 
 
-def _listed(entry: Json, judge: RequestFilter) -> bool:
-    # A name with a second slash is a link's: another container's word for this one.
+def _is_listed(entry: Json, judge: RequestFilter) -> bool:
+    # A name with a second slash is a link: the alias by which another container knows this one.
     names = {name[1:] for name in entry.get("Names") or []}
     containers = judge.policy.containers
     labelled = bool((entry.get("Labels") or {}).get(containers.label))
     return labelled or entry.get("Id") in judge.known or not names.isdisjoint(containers.adopt)
 
 
-def _said(status: int, message: str) -> web.Response:
+def _error_response(status: int, message: str) -> web.Response:
     """An error in the Engine's format, so that its clients show the reason."""
     return web.json_response({"message": message}, status=status)
 
 
-def _target(request: web.BaseRequest) -> str:
+def _log_target(request: web.BaseRequest) -> str:
     return shown(request.raw_path.partition("?")[0])[1:-1]
 
 
-def _peer(request: web.BaseRequest) -> dict[str, int]:
+def _peer_ids(request: web.BaseRequest) -> dict[str, int]:
     """The peer of the socket, according to the kernel."""
     end = request.get_extra_info("socket")
     if end is None:

@@ -20,9 +20,9 @@ def parsed(body: bytes) -> Json:
     try:
         value = json.loads(
             body.decode("utf-8"),
-            object_pairs_hook=_once_each,
-            parse_constant=_no_constant,
-            parse_float=_no_fraction,
+            object_pairs_hook=_unique_keys,
+            parse_constant=_refuse_constant,
+            parse_float=_refuse_fraction,
         )
     except UnicodeDecodeError:
         raise Refused("the body is not UTF-8") from None
@@ -32,7 +32,7 @@ def parsed(body: bytes) -> Json:
         raise Refused("the body is not one JSON value") from None
     if not isinstance(value, dict):
         raise Refused("the body is not a JSON object")
-    _plain(value, DEEPEST)
+    _check_depth(value, DEEPEST)
     return value
 
 
@@ -40,23 +40,23 @@ def written(value: Json) -> bytes:
     return json.dumps(value, ensure_ascii=True, allow_nan=False).encode()
 
 
-def _once_each(pairs: list[tuple[str, Any]]) -> Json:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> Json:
     names = [name for name, _ in pairs]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise Refused(f"the key {twice[:60]!r} stands twice in one object")
+        raise Refused(f"the key {twice[:60]!r} occurs twice in one object")
     return dict(pairs)
 
 
-def _no_constant(text: str) -> NoReturn:
+def _refuse_constant(text: str) -> NoReturn:
     raise Refused(f"{text} is not JSON")
 
 
-def _no_fraction(text: str) -> NoReturn:
+def _refuse_fraction(text: str) -> NoReturn:
     raise Refused(f"{text[:40]}: no field of the Engine takes a fraction")
 
 
-def _plain(value: object, depth: int) -> None:
+def _check_depth(value: object, depth: int) -> None:
     """Refuse half surrogate pairs, NUL, and nesting deeper than `depth`."""
     if depth == 0:
         raise Refused(f"the body is nested more than {DEEPEST} deep")
@@ -66,10 +66,10 @@ def _plain(value: object, depth: int) -> None:
                 raise Refused("a text in the body holds a NUL or half a surrogate pair")
         case list():
             for inner in value:
-                _plain(inner, depth - 1)
+                _check_depth(inner, depth - 1)
         case dict():
             for name, inner in value.items():
-                _plain(name, depth - 1)
-                _plain(inner, depth - 1)
+                _check_depth(name, depth - 1)
+                _check_depth(inner, depth - 1)
         case _:
             pass

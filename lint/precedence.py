@@ -224,4 +224,4 @@ def _rank(one: S) -> tuple[float, bool]:
 
 
 REASONS = {rule: band.why for band in ORDER for rule in band.rules}
-"""Why a rule stands where it does."""
+"""The reason for a rule's rank."""

@@ -73,35 +73,35 @@ class Admission:
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
         if has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
-        if has_preemptions(reading) or self._full(reading, context):
-            return self._relief(reading, context)
-        answer = self._more(reading, context) or self._spare(reading, context)
+        if has_preemptions(reading) or self._is_cache_full(reading, context):
+            return self._relieve(reading, context)
+        answer = self._raise_cap(reading, context) or self._note_spare_capacity(reading, context)
         return (answer,) if answer else ()
 
-    def _full(self, reading: Reading, context: Context) -> bool:
+    def _is_cache_full(self, reading: Reading, context: Context) -> bool:
         """True if the cache, less the watermark's share, is full in both halves of the window."""
         usage, kept_free = reading.kv_usage, min(1.0, read_number(context.setting, WATERMARK) or 0.0)
         above = self.kv_full_above_ratio * (1 - kept_free)
         return usage is not None and min(usage.early, usage.late) > above
 
-    def _waits(self, reading: Reading) -> bool:
+    def _has_queue(self, reading: Reading) -> bool:
         waiting = reading.waiting
         return waiting.low > 0 and min(waiting.early, waiting.late) >= self.queue_at_least
 
-    def _relief(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        preemptions, full = reading.preemptions_per_s, self._full(reading, context)
+    def _relieve(self, reading: Reading, context: Context) -> Sequence[Proposal]:
+        preemptions, full = reading.preemptions_per_s, self._is_cache_full(reading, context)
         enough = preemptions is not None and preemptions.mean >= self.preemptions_at_least_per_s
         # Two halves of a steady rate differ by rounding alone.
         rises = preemptions is not None and preemptions.late >= 0.99 * preemptions.early
         answers: list[Proposal | None] = []
         if preemptions is not None and preemptions.mean > 0 and enough and (rises or full):
             rule = "K1" if rises else "K2"
-            answers = [self._watermark(rule, reading, context), self._fewer(rule, reading, context)]
-        if full or (any(answers) and self._waits(reading)):
-            answers.append(self._warning(reading))
+            answers = [self._raise_watermark(rule, reading, context), self._lower_cap(rule, reading, context)]
+        if full or (any(answers) and self._has_queue(reading)):
+            answers.append(self._note_missing_cache(reading))
         return tuple(answer for answer in answers if answer)
 
-    def _watermark(self, rule: str, reading: Reading, context: Context) -> Proposal | None:
+    def _raise_watermark(self, rule: str, reading: Reading, context: Context) -> Proposal | None:
         """The mildest remedy: keep a small share of the cache free on admission."""
         value = context.setting.get(WATERMARK)
         known = KNOBS[WATERMARK].in_version(reading.facts.get("version"))
@@ -116,7 +116,7 @@ class Admission:
             rule=rule,
             to={WATERMARK: higher},
             assumed={WATERMARK: current},
-            why=f"{_thrash(reading)}: keep {higher:.0%} of it free on admission instead of {current:.0%}",
+            why=f"{_thrashing(reading)}: keep {higher:.0%} of it free on admission instead of {current:.0%}",
             expects="fewer preemptions, so fewer prompts computed twice",
             risks="requests start slightly later; the cap may have to fall as well",
             source=f"rulebook {rule}; {TRIAGE} (watermark)",
@@ -124,7 +124,7 @@ class Admission:
             mitigation=True,
         )
 
-    def _fewer(self, rule: str, reading: Reading, context: Context) -> Proposal | None:
+    def _lower_cap(self, rule: str, reading: Reading, context: Context) -> Proposal | None:
         cap = find_cap(reading, context)
         to = lower_cap(reading, context, cap)
         turned = was_reversed_recently(
@@ -138,7 +138,10 @@ class Admission:
             rule=rule,
             to=to,
             assumed=dict.fromkeys(to, find_peak_running(reading, context)),
-            why=f"{_thrash(reading)}, up to {reading.running.high:.0f} running ({origin}): lower to {values}",
+            why=(
+                f"{_thrashing(reading)}, up to {reading.running.high:.0f} running ({origin}): "
+                f"lower to {values}"
+            ),
             expects="the running sequences fit the KV cache; preemptions stop",
             risks="a longer queue: TTFT rises unless preemptions made requests late",
             source=f"rulebook {rule}; {TRIAGE}",
@@ -146,16 +149,16 @@ class Admission:
             mitigation=True,
         )
 
-    def _warning(self, reading: Reading) -> Proposal:
-        rule = "Q2" if self._waits(reading) else "K2"
-        why = f"{_thrash(reading)}, and {reading.waiting.mean:.1f} requests waited"
+    def _note_missing_cache(self, reading: Reading) -> Proposal:
+        rule = "Q2" if self._has_queue(reading) else "K2"
+        why = f"{_thrashing(reading)}, and {reading.waiting.mean:.1f} requests waited"
         return build_note(rule, reading, why, MORE_KV, TRIAGE, *_cache(reading))
 
-    def _more(self, reading: Reading, context: Context) -> Proposal | None:
+    def _raise_cap(self, reading: Reading, context: Context) -> Proposal | None:
         usage, cap = reading.kv_usage, find_cap(reading, context)
         if usage is None or cap is None or usage.high >= self.kv_free_below_ratio:
             return None
-        rule = self._rule(reading, cap, usage.high)
+        rule = self._find_raise_rule(reading, cap, usage.high)
         turned = was_reversed_recently(reading, context, (SEQS, ACTIVE), upwards=True, settle_s=self.settle_s)
         to = raise_cap(reading, context, cap, kv_target=self.kv_target_ratio)
         if rule is None or turned or not to:
@@ -179,10 +182,10 @@ class Admission:
             mitigation=True,
         )
 
-    def _rule(self, reading: Reading, cap: SequenceCap, kv_high: float) -> str | None:
+    def _find_raise_rule(self, reading: Reading, cap: SequenceCap, kv_high: float) -> str | None:
         running = reading.running
         reached = self.cap_reached_ratio * cap.in_all
-        if self._waits(reading) and min(running.early, running.late) >= reached:
+        if self._has_queue(reading) and min(running.early, running.late) >= reached:
             return "Q1"
         rises = running.late >= max(reached, self.load_rises_ratio * running.early) and running.early > 0
         waits = reading.waiting.late >= self.queue_at_least
@@ -190,7 +193,7 @@ class Admission:
             return "K3"
         return None
 
-    def _spare(self, reading: Reading, context: Context) -> Proposal | None:
+    def _note_spare_capacity(self, reading: Reading, context: Context) -> Proposal | None:
         usage, cap = reading.kv_usage, positive_int(context.setting, SEQS)
         if usage is None or cap is None or usage.high >= self.kv_idle_below_ratio or reading.waiting.high > 0:
             return None
@@ -214,7 +217,7 @@ class Admission:
         return build_note("K3", reading, why, advice, "parallelism guide, KV usage", *numbers)
 
 
-def _thrash(reading: Reading) -> str:
+def _thrashing(reading: Reading) -> str:
     """A summary of preemptions and cache usage, the pressing one first."""
     full = f"KV cache {reading.kv_usage.mean:.0%} full" if reading.kv_usage else ""
     rate = reading.preemptions_per_s

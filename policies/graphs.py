@@ -55,10 +55,10 @@ class Graphs:
             answer = None if debugging else _without_eager(reading, context)
         else:
             level = None if debugging else _default_level(reading, context)
-            answer = level or self._larger(reading, context)
+            answer = level or self._enlarge_captures(reading, context)
         return (answer,) if answer else ()
 
-    def _larger(self, reading: Reading, context: Context) -> Proposal | None:
+    def _enlarge_captures(self, reading: Reading, context: Context) -> Proposal | None:
         """Batches above the largest captured size run without a graph: a step in ITL."""
         least = self.requests_at_least
         late = misses_objective(reading.itl, context.slo.itl, least)
@@ -66,7 +66,7 @@ class Graphs:
         release = release_of(reading.facts.get("version"))
         if not spikes or reading.itl is None or release is None or release < CAPTURE_SINCE:
             return None
-        largest, to, assumed = self._captured(reading, context)
+        largest, to, assumed = self._capture_proposal(reading, context)
         if largest is None or reading.running.high <= largest or not to:
             return None
         values = " and ".join(f"{k} {'as vLLM chooses' if v is None else v}" for k, v in to.items())
@@ -86,7 +86,7 @@ class Graphs:
         )
         return replace(found, mitigation=late)
 
-    def _captured(
+    def _capture_proposal(
         self, reading: Reading, context: Context
     ) -> tuple[int | None, dict[Knob, Value], dict[Knob, Value]]:
         """The largest captured size, the size that covers the peak batch, and the assumed present value."""
@@ -128,7 +128,7 @@ def _without_eager(reading: Reading, context: Context) -> Proposal | None:
 
 
 def _default_level(reading: Reading, context: Context) -> Proposal | None:
-    to, descriptions = _lowered(context.setting)
+    to, descriptions = _lower_levels(context.setting)
     free = all(value is not None or first_allowed(context.bounds.get(k), None) for k, value in to.items())
     if not to or not free or any(context.bounds.get(k) and v is not None for k, v in to.items()):
         return None
@@ -145,7 +145,7 @@ def _default_level(reading: Reading, context: Context) -> Proposal | None:
     )
 
 
-def _lowered(setting: Setting) -> tuple[dict[Knob, Value], list[str]]:
+def _lower_levels(setting: Setting) -> tuple[dict[Knob, Value], list[str]]:
     """The flags below the default, with the values that restore it, and their description."""
     to: dict[Knob, Value] = {}
     descriptions: list[str] = []

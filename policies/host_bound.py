@@ -49,12 +49,12 @@ class HostBound:
         if has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
         busy = find_peak_gpu_utilization(reading)
-        found = [self._async(reading, context)]
+        found = [self._enable_async(reading, context)]
         if busy is not None and busy < self.gpu_idle_below_ratio:
-            found += [self._more_servers(reading, context, busy), self._under_loaded(reading, busy)]
+            found += [self._add_api_servers(reading, context, busy), self._note_low_load(reading, busy)]
         return tuple(proposal for proposal in found if proposal)
 
-    def _more_servers(self, reading: Reading, context: Context, busy: float) -> Proposal | None:
+    def _add_api_servers(self, reading: Reading, context: Context, busy: float) -> Proposal | None:
         cpu, setting = reading.series.get(self.cpu_series), context.setting
         if cpu is None or cpu <= self.cpu_busy_above_ratio or not has_queue(reading, self.queue_at_least):
             return None
@@ -98,7 +98,7 @@ class HostBound:
             assumed={SERVERS: now},
         )
 
-    def _under_loaded(self, reading: Reading, busy: float) -> Proposal | None:
+    def _note_low_load(self, reading: Reading, busy: float) -> Proposal | None:
         if reading.waiting.high > 0:
             return None
         why = (
@@ -108,12 +108,12 @@ class HostBound:
         numbers = ("gpu_utilization", busy, "ratio")
         return build_note("C2", reading, why, advice, "production alerts: GPU utilisation < 60 %", numbers)
 
-    def _async(self, reading: Reading, context: Context) -> Proposal | None:
+    def _enable_async(self, reading: Reading, context: Context) -> Proposal | None:
         setting, release = context.setting, release_of(reading.facts.get("version"))
         on = first_allowed(context.bounds.get(ASYNC), None, True)
         if setting.get(ASYNC) is not False or release is None or release < ASYNC_SINCE or not on:
             return None
-        if not _goes_with_async(setting):
+        if not _supports_async(setting):
             return None
         return build_optimisation(
             "A1",
@@ -127,7 +127,7 @@ class HostBound:
         )
 
 
-def _goes_with_async(setting: Setting) -> bool:
+def _supports_async(setting: Setting) -> bool:
     """False for speculation methods that vLLM documents as incompatible with async scheduling."""
     if (positive_int(setting, "pipeline_parallel_size") or 1) > 1 or setting.get("enable_dbo"):
         return False

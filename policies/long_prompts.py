@@ -52,7 +52,7 @@ class LongPrompts:
         late = misses_objective(reading.itl, context.slo.itl, self.requests_at_least)
         if (
             not mixed
-            or not (late or self._tails(reading))
+            or not (late or self._has_tail(reading))
             or not is_kv_cache_free(reading, self.kv_free_below_ratio)
         ):
             return ()
@@ -71,7 +71,8 @@ class LongPrompts:
             reading,
             {THRESHOLD: value},
             f"half of the prompts have at most {p50:.0f} tokens, one in a hundred {p99:.0f} or more, and "
-            f"the tail is long ({_tail(reading)}): cap a long prompt at {value} of a step's {budget} tokens",
+            f"the tail is long ({_describe_tail(reading)}): cap a long prompt at {value} of a "
+            f"step's {budget} tokens",
             ("prompt_tokens_p50", p50, "tokens"),
             ("prompt_tokens_p99", p99, "tokens"),
             expects="short prompts and answers overtake long prompts: the tails of TTFT and ITL fall",
@@ -81,14 +82,14 @@ class LongPrompts:
         )
         return (replace(found, mitigation=late),)
 
-    def _tails(self, reading: Reading) -> bool:
+    def _has_tail(self, reading: Reading) -> bool:
         least = self.requests_at_least
         return has_long_tail(reading.ttft, self.tail_ratio, least) or has_long_tail(
             reading.itl, self.tail_ratio, least
         )
 
 
-def _tail(reading: Reading) -> str:
+def _describe_tail(reading: Reading) -> str:
     return ", ".join(
         f"{name} p50 {latency.p50:.3f} s, p99 {latency.p99:.3f} s"
         for name, latency in (("TTFT", reading.ttft), ("ITL", reading.itl))

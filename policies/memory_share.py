@@ -58,15 +58,15 @@ class MemoryShare:
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
         if is_idle(reading) or reading.coverage < self.coverage_at_least_ratio:
             return ()
-        if why := _oom(reading):
-            answer = self._less(reading, context, why)
+        if why := _describe_oom(reading):
+            answer = self._lower_share(reading, context, why)
         elif reading.stands_still or any(map(ran_out_of_memory, context.outcomes)):
             return ()
         else:
-            answer = self._more(reading, context)
+            answer = self._raise_share(reading, context)
         return (answer,) if answer else ()
 
-    def _more(self, reading: Reading, context: Context) -> Proposal | None:
+    def _raise_share(self, reading: Reading, context: Context) -> Proposal | None:
         wanted = has_preemptions(reading, self.preemptions_at_least_per_s) or (
             is_kv_cache_full(reading, self.kv_full_above_ratio) and reading.waiting.low > 0
         )
@@ -74,7 +74,7 @@ class MemoryShare:
         if not wanted or share is None or context.setting.get(BYTES) is not None:
             return None
         if used is None:
-            return self._unseen(reading, share)
+            return self._note_unknown_use(reading, share)
         rule = "M3" if used < self.roomy_below_ratio else "M1"
         step = self.wide_step_ratio if rule == "M3" else self.step_ratio
         value = round(min(share + step, self.ceiling(context)), 4)
@@ -88,7 +88,7 @@ class MemoryShare:
             to={SHARE: value},
             assumed={SHARE: share},
             why=(
-                f"{_pressed(reading)} while the fullest GPU has {1 - used:.0%} of its memory free: "
+                f"{_describe_pressure(reading)} while the fullest GPU has {1 - used:.0%} of its memory free: "
                 f"raise {SHARE} from {share:g} to {value:g}"
             ),
             expects="more KV cache: fewer preemptions, more requests at once",
@@ -98,11 +98,14 @@ class MemoryShare:
             mitigation=True,
         )
 
-    def _unseen(self, reading: Reading, share: float) -> Proposal | None:
+    def _note_unknown_use(self, reading: Reading, share: float) -> Proposal | None:
         """A note on a small share where free GPU memory is not reported."""
         if share >= self.small_below_ratio:
             return None
-        why = f"{_pressed(reading)} while vLLM takes only {share:.0%} of the GPU's memory ({SHARE} {share:g})"
+        why = (
+            f"{_describe_pressure(reading)} while vLLM takes only {share:.0%} of the GPU's memory "
+            f"({SHARE} {share:g})"
+        )
         advice = (
             f"more KV cache before fewer sequences: if nvidia-smi shows the rest free, raise {SHARE} "
             "to 0.85 and above"
@@ -113,10 +116,10 @@ class MemoryShare:
         """The highest share allowed on this server."""
         bound = context.bounds.get(SHARE)
         highest = bound.max if bound and bound.max is not None else self.ceiling_ratio
-        return min(highest, self.moe_ceiling_ratio if _moe(context) else self.utmost_ratio)
+        return min(highest, self.moe_ceiling_ratio if _is_moe(context) else self.utmost_ratio)
 
-    def _less(self, reading: Reading, context: Context, seen_: str) -> Proposal | None:
-        for to, assumed in self._back_offs(reading, context):
+    def _lower_share(self, reading: Reading, context: Context, symptom: str) -> Proposal | None:
+        for to, assumed in self._list_reductions(reading, context):
             if any(ran_out_of_memory(o) and to.items() <= o.to.items() for o in context.outcomes):
                 continue
             values = " and ".join(f"{knob} {value}" for knob, value in to.items())
@@ -124,7 +127,7 @@ class MemoryShare:
                 rule="M2",
                 to=to,
                 assumed=assumed,
-                why=f"{seen_} within the last {reading.span_s:.0f} s: lower to {values}",
+                why=f"{symptom} within the last {reading.span_s:.0f} s: lower to {values}",
                 expects="memory for allocations outside vLLM's accounting; no further OOM",
                 risks=(
                     "less KV cache or fewer requests at once; if the kernel killed it for lack of host "
@@ -137,7 +140,7 @@ class MemoryShare:
             return replace(found, klass="gated") if LENGTH in to else found
         return None
 
-    def _back_offs(self, reading: Reading, context: Context) -> list[_Change]:
+    def _list_reductions(self, reading: Reading, context: Context) -> list[_Change]:
         """The memory share first, then fewer sequences, then (gated) a shorter context."""
         share = None if context.setting.get(BYTES) is not None else find_memory_share(reading, context)
         bound = context.bounds.get(SHARE)
@@ -157,19 +160,19 @@ class MemoryShare:
         return chain
 
 
-def _moe(context: Context) -> bool:
+def _is_moe(context: Context) -> bool:
     model = context.case.model if context.case else None
     return bool(model and model.experts) or context.setting.get("enable_expert_parallel") is True
 
 
-def _oom(reading: Reading) -> str:
+def _describe_oom(reading: Reading) -> str:
     for incident in reading.incidents:
         if incident.what == "oom" or "out of memory" in incident.why.lower():
             return f"{incident.server} ran out of memory ({incident.why})"
     return ""
 
 
-def _pressed(reading: Reading) -> str:
+def _describe_pressure(reading: Reading) -> str:
     """Why the cache is short, the pressing signal first. M1 and M3 require one of the two."""
     rate, usage = reading.preemptions_per_s, reading.kv_usage
     thrash = [f"{rate.mean:.2f} preemptions/s"] if rate and has_preemptions(reading) else []

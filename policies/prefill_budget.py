@@ -56,52 +56,61 @@ class PrefillBudget:
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
         if reading.coverage < self.coverage_at_least_ratio or reading.stands_still:
             return ()
-        if self._short_of_kv(reading):
+        if self._has_kv_pressure(reading):
             return ()
         slo = context.slo
-        ttft, itl = self._counted(reading.ttft), self._counted(reading.itl)
+        ttft, itl = self._with_enough_samples(reading.ttft), self._with_enough_samples(reading.itl)
         queue_empty = max(reading.waiting.early, reading.waiting.late) < self.queue_empty_below
-        itl_fine, ttft_fine = self._fine(itl, slo.itl), self._fine(ttft, slo.ttft)
+        itl_fine, ttft_fine = self._meets_objective(itl, slo.itl), self._meets_objective(ttft, slo.ttft)
         answer: Proposal | None = None
-        if ttft and slo.ttft and _over(ttft, slo.ttft) and queue_empty and itl_fine:
-            answer = self._raise("P1", reading, context, _late("TTFT", ttft, slo.ttft))
-        elif itl and slo.itl and _over(itl, slo.itl) and ttft_fine:
-            why, late = _late("ITL", itl, slo.itl), itl.over_slo or 0.0
-            by_prompts = _prompts_are_behind(reading, late)
-            answer = self._lower("P2", reading, context, why) if by_prompts else _decoding(reading, why)
+        if ttft and slo.ttft and _misses(ttft, slo.ttft) and queue_empty and itl_fine:
+            answer = self._raise("P1", reading, context, _describe_late("TTFT", ttft, slo.ttft))
+        elif itl and slo.itl and _misses(itl, slo.itl) and ttft_fine:
+            why, late = _describe_late("ITL", itl, slo.itl), itl.over_slo or 0.0
+            by_prompts = _has_prompt_backlog(reading, late)
+            answer = (
+                self._lower("P2", reading, context, why) if by_prompts else _note_slow_decoding(reading, why)
+            )
         elif (
             ttft
-            and self._tail(ttft, slo.ttft)
+            and self._has_long_tail(ttft, slo.ttft)
             and queue_empty
             and itl_fine
-            and not _tails(itl, self.tail_ratio)
+            and not _exceeds_ratio(itl, self.tail_ratio)
         ):
-            answer = self._into_band(reading, context, upwards=True, why=_tail("TTFT", ttft))
-        elif itl and self._tail(itl, slo.itl) and ttft_fine and _prompts_are_behind(reading, TAIL_SHARE):
-            answer = self._into_band(reading, context, upwards=False, why=_tail("ITL", itl))
+            answer = self._move_into_band(reading, context, upwards=True, why=_describe_tail("TTFT", ttft))
+        elif (
+            itl
+            and self._has_long_tail(itl, slo.itl)
+            and ttft_fine
+            and _has_prompt_backlog(reading, TAIL_SHARE)
+        ):
+            answer = self._move_into_band(reading, context, upwards=False, why=_describe_tail("ITL", itl))
         return (answer,) if answer else ()
 
-    def _short_of_kv(self, reading: Reading) -> bool:
+    def _has_kv_pressure(self, reading: Reading) -> bool:
         preempts = reading.preemptions_per_s is not None and reading.preemptions_per_s.mean > 0
         full = reading.kv_usage is not None and reading.kv_usage.high > self.kv_full_above_ratio
         return preempts or full
 
-    def _counted(self, latency: Latency | None) -> Latency | None:
+    def _with_enough_samples(self, latency: Latency | None) -> Latency | None:
         return latency if latency and latency.count >= self.requests_at_least else None
 
-    def _fine(self, latency: Latency | None, objective: Objective | None) -> bool:
+    def _meets_objective(self, latency: Latency | None, objective: Objective | None) -> bool:
         """True without an objective; False if there is one and the latency is not measured."""
         if objective is None:
             return True
         late = latency.over_slo if latency else None
         return late is not None and late <= self.fine_ratio * (1 - objective.share)
 
-    def _tail(self, latency: Latency, objective: Objective | None) -> bool:
+    def _has_long_tail(self, latency: Latency, objective: Objective | None) -> bool:
         """A long tail below the objective needs no change."""
         harmless = objective is not None and latency.p99 <= objective.under_s
-        return _tails(latency, self.tail_ratio) and not harmless
+        return _exceeds_ratio(latency, self.tail_ratio) and not harmless
 
-    def _into_band(self, reading: Reading, context: Context, *, upwards: bool, why: str) -> Proposal | None:
+    def _move_into_band(
+        self, reading: Reading, context: Context, *, upwards: bool, why: str
+    ) -> Proposal | None:
         _, current, _ = _budget(reading, context)
         if upwards and current < TAIL_LOW:
             return self._raise("P3", reading, context, why, to=TAIL_LOW)
@@ -113,11 +122,11 @@ class PrefillBudget:
         self, rule: str, reading: Reading, context: Context, why: str, to: int | None = None
     ) -> Proposal | None:
         knob, current, ceiling = _budget(reading, context)
-        klass, guessed = _sure(reading, context, knob)
+        klass, guessed = _rate_confidence(reading, context, knob)
         queue = reading.waiting.mean
         wanted = to or current * 2
         value = step_up(context.bounds.get(knob), current=current, wanted=wanted, limit=min(wanted, ceiling))
-        if value is None or self._turned(reading, context, upwards=True):
+        if value is None or self._was_reversed(reading, context, upwards=True):
             return None
         return Proposal(
             rule=rule,
@@ -136,12 +145,12 @@ class PrefillBudget:
         self, rule: str, reading: Reading, context: Context, why: str, to: int | None = None
     ) -> Proposal | None:
         knob, current, _ = _budget(reading, context)
-        klass, guessed = _sure(reading, context, knob)
+        klass, guessed = _rate_confidence(reading, context, knob)
         seqs = positive_int(context.setting, "max_num_seqs") or 0
         least = max(LEAST, seqs)  # vLLM refuses fewer tokens than sequences
         wanted = to or current // 2
         value = step_down(context.bounds.get(knob), current=current, at_most=wanted, least=least)
-        if value is None or self._turned(reading, context, upwards=False):
+        if value is None or self._was_reversed(reading, context, upwards=False):
             return None
         return Proposal(
             rule=rule,
@@ -156,7 +165,7 @@ class PrefillBudget:
             klass=klass,
         )
 
-    def _turned(self, reading: Reading, context: Context, *, upwards: bool) -> bool:
+    def _was_reversed(self, reading: Reading, context: Context, *, upwards: bool) -> bool:
         knobs = (BATCHED, SCHEDULED)
         return was_reversed_recently(reading, context, knobs, upwards=upwards, settle_s=self.settle_s)
 
@@ -170,7 +179,7 @@ def _budget(reading: Reading, context: Context) -> tuple[Knob, int, float]:
     return BATCHED, batched, float("inf")
 
 
-def _sure(reading: Reading, context: Context, knob: Knob) -> tuple[ChangeClass, str]:
+def _rate_confidence(reading: Reading, context: Context, knob: Knob) -> tuple[ChangeClass, str]:
     """False if neither the flag nor the GPU is known: the default is a guess, and the change is gated."""
     known = positive_int(context.setting, knob) is not None or any(
         gpu.memory_total_mib for gpu in reading.gpus
@@ -178,7 +187,7 @@ def _sure(reading: Reading, context: Context, knob: Knob) -> tuple[ChangeClass, 
     return ("auto", "") if known else ("gated", " (a guess: neither the flag nor the GPU is known)")
 
 
-def _prompts_are_behind(reading: Reading, late: float) -> bool:
+def _has_prompt_backlog(reading: Reading, late: float) -> bool:
     """True if steps that carry prompts can be half of the late steps, a share `late` of all steps.
 
     A second has answer tokens / running steps, and at most prompt tokens / LEAST of them carry a significant
@@ -191,7 +200,7 @@ def _prompts_are_behind(reading: Reading, late: float) -> bool:
     return prompts.mean / LEAST >= late / 2 * steps
 
 
-def _decoding(reading: Reading, late: str) -> Proposal:
+def _note_slow_decoding(reading: Reading, late: str) -> Proposal:
     """A note that the server is decode-bound: no change of the token budget helps."""
     rates = (reading.prompt_tokens_per_s, reading.generation_tokens_per_s)
     prompts, answers = (rate.mean if rate else 0.0 for rate in rates)
@@ -204,22 +213,22 @@ def _decoding(reading: Reading, late: str) -> Proposal:
     )
 
 
-def _over(latency: Latency, objective: Objective) -> bool:
+def _misses(latency: Latency, objective: Objective) -> bool:
     return latency.over_slo is not None and latency.over_slo > 1 - objective.share
 
 
-def _tails(latency: Latency | None, ratio: float) -> bool:
+def _exceeds_ratio(latency: Latency | None, ratio: float) -> bool:
     return latency is not None and latency.p50 > 0 and latency.p99 >= ratio * latency.p50
 
 
-def _late(name: str, latency: Latency, objective: Objective) -> str:
+def _describe_late(name: str, latency: Latency, objective: Objective) -> str:
     return (
         f"{latency.over_slo or 0:.1%} of {latency.count:.0f} requests had {name} above "
         f"{objective.under_s:g} s ({1 - objective.share:.1%} may)"
     )
 
 
-def _tail(name: str, latency: Latency) -> str:
+def _describe_tail(name: str, latency: Latency) -> str:
     return (
         f"{name} p99 {latency.p99:.3f} s is {latency.p99 / latency.p50:.1f} times its p50 {latency.p50:.3f} s"
     )

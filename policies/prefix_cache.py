@@ -33,10 +33,10 @@ class PrefixCache:
         if has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
         off = context.setting.get(CACHING) is False
-        answer = self._turned_on(reading, context) if off else self._never_hits(reading)
+        answer = self._enable(reading, context) if off else self._note_no_hits(reading)
         return (answer,) if answer else ()
 
-    def _turned_on(self, reading: Reading, context: Context) -> Proposal | None:
+    def _enable(self, reading: Reading, context: Context) -> Proposal | None:
         model = context.case.model if context.case else None
         value = first_allowed(context.bounds.get(CACHING), None, True)
         prompts = reading.prompt_tokens_per_s
@@ -54,7 +54,7 @@ class PrefixCache:
             source=SOURCE,
         )
 
-    def _never_hits(self, reading: Reading) -> Proposal | None:
+    def _note_no_hits(self, reading: Reading) -> Proposal | None:
         hits, prompts = reading.prefix_hit_ratio, reading.prompt_tokens_per_s
         if hits is None or prompts is None or hits >= self.hits_below_ratio:
             return None

@@ -62,12 +62,12 @@ class QueueNotes:
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
         if is_idle(reading) or reading.coverage < self.coverage_at_least_ratio:
             return ()
-        found = [self._backlog(reading), self._stall(reading, context)]
+        found = [self._note_backlog(reading), self._note_stall(reading, context)]
         if not reading.stands_still:  # replicas do not help what hangs
-            found.append(self._capacity(reading, context))
+            found.append(self._note_capacity(reading, context))
         return tuple(proposal for proposal in found if proposal)
 
-    def _backlog(self, reading: Reading) -> Proposal | None:
+    def _note_backlog(self, reading: Reading) -> Proposal | None:
         waiting = reading.waiting
         if min(waiting.early, waiting.late) <= self.backlog_above:
             return None
@@ -80,7 +80,7 @@ class QueueNotes:
             "Q3", reading, why, advice, "production alerts: waiting > 100 is critical", _kv(reading)
         )
 
-    def _stall(self, reading: Reading, context: Context) -> Proposal | None:
+    def _note_stall(self, reading: Reading, context: Context) -> Proposal | None:
         if not has_queue(reading, self.queue_at_least):
             return None
         cap = find_cap(reading, context) or _default_cap(reading, context)
@@ -92,12 +92,12 @@ class QueueNotes:
             f"over {reading.span_s:.0f} s {reading.waiting.mean:.1f} requests waited while at most "
             f"{reading.running.high:.0f} ran ({cap.origin}) and the KV cache was free"
         )
-        found = [*_prefill(reading), *_blockers(context.setting)]
+        found = [*_describe_prefill(reading), *_list_blockers(context.setting)]
         blockers = "; ".join(found) or "structured output, multimodal inputs, adapters"
         advice = f"neither the cap nor the KV cache is the limit; check: {blockers}"
         return build_note("Q4", reading, why, advice, TRIAGE, _kv(reading))
 
-    def _capacity(self, reading: Reading, context: Context) -> Proposal | None:
+    def _note_capacity(self, reading: Reading, context: Context) -> Proposal | None:
         slo, least = context.slo, self.requests_at_least
         missed = [
             (name, latency.over_slo or 0.0)
@@ -111,7 +111,7 @@ class QueueNotes:
         running, waiting = reading.running.mean, reading.waiting.mean
         if not missed or running <= 0 or not has_queue(reading, self.queue_at_least):
             return None
-        if not self._exhausted(reading, context):
+        if not self._is_exhausted(reading, context):
             return None
         name, late = missed[0]
         more = ceil(waiting / running)
@@ -123,7 +123,7 @@ class QueueNotes:
         advice = f"capacity: {more} more replica(s) like this one"
         return build_note("N1", reading, why, advice, TRIAGE, _kv(reading), ("late", late, "ratio"))
 
-    def _exhausted(self, reading: Reading, context: Context) -> bool:
+    def _is_exhausted(self, reading: Reading, context: Context) -> bool:
         """True if no knob that admits more can move.
 
         A full cache needs a larger memory share; otherwise the cap and the token budget count.
@@ -134,7 +134,7 @@ class QueueNotes:
         ) or was_reversed_recently(reading, context, knobs, upwards=False, settle_s=self.settle_s):
             return False
         if is_kv_cache_full(reading, self.kv_full_above_ratio) or has_preemptions(reading):
-            return self._memory_is_at_its_bound(reading, context)
+            return self._is_memory_at_bound(reading, context)
         cap, budget = find_cap(reading, context), find_token_budget(context.setting, reading)
         if cap is None or not is_kv_cache_free(reading, self.kv_full_above_ratio):
             return False
@@ -143,11 +143,11 @@ class QueueNotes:
         if raise_cap(reading, context, cap, kv_target=1.0):
             return False
         if not is_kv_cache_free(reading, self.kv_free_below_ratio):  # more of it would let more run
-            return self._memory_is_at_its_bound(reading, context)
+            return self._is_memory_at_bound(reading, context)
         higher = step_up(context.bounds.get(BUDGET), current=budget, wanted=budget * 2, limit=budget * 2)
-        return higher is None or not _prefills(reading)
+        return higher is None or not _is_prefilling(reading)
 
-    def _memory_is_at_its_bound(self, reading: Reading, context: Context) -> bool:
+    def _is_memory_at_bound(self, reading: Reading, context: Context) -> bool:
         share, bound = find_memory_share(reading, context), context.bounds.get(SHARE)
         if share is None:
             return False
@@ -160,22 +160,22 @@ def _default_cap(reading: Reading, context: Context) -> SequenceCap:
     return SequenceCap(knob=SEQS, value=value, origin=origin, engines=count_engines(context.setting))
 
 
-def _prefill(reading: Reading) -> list[str]:
+def _describe_prefill(reading: Reading) -> list[str]:
     """Prompts that take most of the computation, and so hold up the queue."""
     prompts, answers = reading.prompt_tokens_per_s, reading.generation_tokens_per_s
-    if prompts is None or answers is None or not _prefills(reading):
+    if prompts is None or answers is None or not _is_prefilling(reading):
         return []
     rates = f"{prompts.mean:.0f} tokens/s of prompts, {answers.mean:.0f} of answers"
     return [f"prompts ({rates}: prefill is the limit, so prefix caching, a larger token budget, or replicas)"]
 
 
-def _prefills(reading: Reading) -> bool:
+def _is_prefilling(reading: Reading) -> bool:
     """True if most of the work is, or may be, prefill."""
     prompts, answers = reading.prompt_tokens_per_s, reading.generation_tokens_per_s
     return prompts is None or answers is None or prompts.mean >= PREFILL_RATIO * answers.mean
 
 
-def _blockers(setting: Setting) -> list[str]:
+def _list_blockers(setting: Setting) -> list[str]:
     found = [
         f"{knob} ({meaning})"
         for knob, meaning in BLOCKERS.items()

@@ -1,4 +1,4 @@
-"""The streams of an hour, by name, and what is wanted on each."""
+"""The streams of an hour, by name, and the expected verdict of each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -38,12 +38,12 @@ HAND_TUNED = frozenset(
         "NCCL_SHM_DISABLE",
     }
 )
-"""Variables that steer how NCCL sends. Those that name interfaces (NCCL_IB_HCA …) are a site's own."""
+"""Variables that control NCCL's transport. Those that name interfaces (NCCL_IB_HCA …) depend on the site."""
 HARMLESS = {"NCCL_P2P_DISABLE": "0", "NCCL_SHM_DISABLE": "0", CUMEM: "1"}
 """Values that equal the default."""
 
 
-def _deep_gemm(case: Deployment) -> Iterable[Finding]:
+def _check_deep_gemm(case: Deployment) -> Iterable[Finding]:
     on = case.env.get(DEEP_GEMM) == "1"
     known, card = patch_number(case), case.card
     few = case.concurrency is None or case.concurrency <= FEW
@@ -69,7 +69,7 @@ def _deep_gemm(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _nccl(case: Deployment) -> Iterable[Finding]:
+def _check_nccl(case: Deployment) -> Iterable[Finding]:
     tuned = {name: case.env[name] for name in sorted(HAND_TUNED & case.env.keys())}
     tuned = {name: value for name, value in tuned.items() if HARMLESS.get(name) != value}
     card = case.card.name if case.card else ""
@@ -102,7 +102,7 @@ def _nccl(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _compile_cache(case: Deployment) -> Iterable[Finding]:
+def _check_compile_cache(case: Deployment) -> Iterable[Finding]:
     model = case.model
     named = f"{model.architecture} {model.name}" if model else text_of(case, "model")
     llama4 = "llama4" in named.lower().replace("-", "").replace("_", "")
@@ -127,7 +127,7 @@ def _compile_cache(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _exposure(case: Deployment) -> Iterable[Finding]:
+def _check_exposure(case: Deployment) -> Iterable[Finding]:
     host, code = text_of(case, "host"), case.setting.get("trust_remote_code") is True
     guarded = bool(case.setting.get("api_key")) or bool(case.env.get("VLLM_API_KEY"))
     if code:
@@ -135,17 +135,17 @@ def _exposure(case: Deployment) -> Iterable[Finding]:
             "--trust-remote-code is set: Python files of the model's repository run with the server's rights"
         )
         expects = "remove it if vLLM supports the model, or pin --revision to a reviewed one"
-        yield _security(why, expects)
-    if _public(host) and not guarded:
+        yield _security_finding(why, expects)
+    if _is_public(host) and not guarded:
         why = f"the server listens on {host} without --api-key: every client that reaches it may use it"
         expects = (
             "bind to 127.0.0.1 behind a proxy, or set --api-key; that guards /v1 only: "
             "/metrics, /health and developer endpoints stay open"
         )
-        yield _security(why, expects)
+        yield _security_finding(why, expects)
 
 
-def _security(why: str, expects: str) -> Finding:
+def _security_finding(why: str, expects: str) -> Finding:
     note: ChangeClass = "note"
     return Finding(
         rule="R1",
@@ -158,7 +158,7 @@ def _security(why: str, expects: str) -> Finding:
     )
 
 
-def _public(host: str) -> bool:
+def _is_public(host: str) -> bool:
     """True if the address reaches beyond this machine. Names are not resolved."""
     try:
         return not ipaddress.ip_address(host.strip("[]")).is_loopback
@@ -167,8 +167,8 @@ def _public(host: str) -> bool:
 
 
 LINTS = (
-    DeploymentCheck(rules=("U1",), check=_deep_gemm),
-    DeploymentCheck(rules=("U2",), check=_nccl),
-    DeploymentCheck(rules=("U3",), check=_compile_cache),
-    DeploymentCheck(rules=("R1",), check=_exposure),
+    DeploymentCheck(rules=("U1",), check=_check_deep_gemm),
+    DeploymentCheck(rules=("U2",), check=_check_nccl),
+    DeploymentCheck(rules=("U3",), check=_check_compile_cache),
+    DeploymentCheck(rules=("R1",), check=_check_exposure),
 )

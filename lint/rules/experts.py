@@ -27,7 +27,7 @@ WIDE = 8
 MANY = 512  # S3: requests at once
 
 
-def _density(case: Deployment) -> Iterable[Finding]:
+def _check_expert_density(case: Deployment) -> Iterable[Finding]:
     model = case.model
     given = is_expert_parallel(case)
     if model is None or not is_too_sparse(case) or layout(case).tp * layout(case).dp == 1:
@@ -51,12 +51,12 @@ def _density(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _latent(case: Deployment) -> Iterable[Finding]:
+def _check_latent_attention(case: Deployment) -> Iterable[Finding]:
     model, now, plan = case.model, layout(case), plan_layout(case)
     if model is None or plan is None or now.tp == 1 or exceeds_host(case) or not model.mla:
         return
     if not plan.experts:
-        yield from _shared_out(case, model)
+        yield from _context_parallel_findings(case, model)
         return
     copied = ""
     if model.latent_dim and model.layers:
@@ -81,8 +81,8 @@ def _latent(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _shared_out(case: Deployment, model: Model) -> Iterable[Finding]:
-    """The KV cache split within TP, where data parallelism would not hold the weights."""
+def _context_parallel_findings(case: Deployment, model: Model) -> Iterable[Finding]:
+    """Decode context parallelism, if data parallelism would not hold the weights."""
     now, took = layout(case), estimate_fit(case)
     few = case.concurrency is not None and case.concurrency <= FEW
     if took is None or took.fits is False or now.tp < LATENT or few or not is_sparse(case) or now.pp > 1:
@@ -107,7 +107,7 @@ def _shared_out(case: Deployment, model: Model) -> Iterable[Finding]:
     )
 
 
-def _crossover(case: Deployment) -> Iterable[Finding]:
+def _check_crossover(case: Deployment) -> Iterable[Finding]:
     now, at_once = layout(case), case.concurrency
     if at_once is None:
         return
@@ -136,7 +136,7 @@ def _crossover(case: Deployment) -> Iterable[Finding]:
 
 
 LINTS = (
-    DeploymentCheck(rules=("D6",), check=_density),
-    DeploymentCheck(rules=("D7",), check=_latent),
-    DeploymentCheck(rules=("D8",), check=_crossover),
+    DeploymentCheck(rules=("D6",), check=_check_expert_density),
+    DeploymentCheck(rules=("D7",), check=_check_latent_attention),
+    DeploymentCheck(rules=("D8",), check=_check_crossover),
 )

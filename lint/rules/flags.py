@@ -33,13 +33,13 @@ _SHORT_NUMBER = re.compile(r"([0-9]{1,9})([kmKM])")
 REFUSED = "a flag that it does not know ends the start (exit code 2)"
 
 
-def _flag(knob: Knob) -> str:
+def _spell_flag(knob: Knob) -> str:
     return "--" + knob.replace("_", "-")
 
 
-def _gone(case: Deployment) -> Iterable[Finding]:
+def _check_removed(case: Deployment) -> Iterable[Finding]:
     """Removed flags. If the version is unknown, a flag that no current version takes is a warning."""
-    drafts = _drafts(case)
+    drafts = _merge_draft_flags(case)
     for knob, value in case.setting.items():
         replaced = RENAMED.get(knob)
         if replaced is None or replaced.gone(case.version) is False or (drafts and knob == DRAFT_TOKENS):
@@ -47,15 +47,15 @@ def _gone(case: Deployment) -> Iterable[Finding]:
         known = replaced.gone(case.version) is True
         start = f"{case.version} does not start with it. " if known else ""
         yield invalid_flags_finding(
-            f"vLLM {replaced.since} and later do not know {_flag(knob)}: {start}{replaced.how}",
+            f"vLLM {replaced.since} and later do not know {_spell_flag(knob)}: {start}{replaced.how}",
             REFUSED,
-            _whole(case, drafts if drafts and knob == DRAFT else replaced.changes(knob, value)),
+            _merge_into_json(case, drafts if drafts and knob == DRAFT else replaced.changes(knob, value)),
             severity="error" if known else "warning",
             expects=f"vLLM {replaced.since} and later accept the command line",
         )
 
 
-def _drafts(case: Deployment) -> dict[Knob, Value]:
+def _merge_draft_flags(case: Deployment) -> dict[Knob, Value]:
     """`speculative_config` for the two old flags of a draft model, if both are given and nothing else."""
     model, tokens = text_of(case, DRAFT), positive_int(case.setting, DRAFT_TOKENS)
     if not model or tokens is None or "speculative_config" in case.setting or model.startswith("["):
@@ -64,7 +64,7 @@ def _drafts(case: Deployment) -> dict[Knob, Value]:
     return {DRAFT: None, DRAFT_TOKENS: None, "speculative_config": config}
 
 
-def _whole(case: Deployment, to: Mapping[Knob, Value]) -> dict[Knob, Value]:
+def _merge_into_json(case: Deployment, to: Mapping[Knob, Value]) -> dict[Knob, Value]:
     """The same changes, with keys of a JSON flag that is given written into its JSON."""
     written = dict(to)
     for knob, value in to.items():
@@ -75,37 +75,37 @@ def _whole(case: Deployment, to: Mapping[Knob, Value]) -> dict[Knob, Value]:
     return written
 
 
-def _not_yet(case: Deployment) -> Iterable[Finding]:
+def _check_too_new(case: Deployment) -> Iterable[Finding]:
     for knob in case.setting:
         facts = KNOBS.get(knob.partition(".")[0])
         if facts is None or facts.removed is not None or facts.in_version(case.version) is not False:
             continue
         yield invalid_flags_finding(
-            f"vLLM {case.version} does not know {_flag(knob)} yet: it came with {facts.since}",
+            f"vLLM {case.version} does not know {_spell_flag(knob)} yet: it came with {facts.since}",
             REFUSED,
             {knob: None},
             expects=f"it starts; or upgrade to {facts.since} and keep the flag",
         )
 
 
-def _unknown(case: Deployment) -> Iterable[Finding]:
+def _check_unknown(case: Deployment) -> Iterable[Finding]:
     """Unknown flags. Other releases than the listed one may know more, so there they are warnings."""
     for knob in case.setting:
         name = knob.partition(".")[0]
-        if name in FLAGS or name in KNOBS or name in RENAMED or _short_for(name):
+        if name in FLAGS or name in KNOBS or name in RENAMED or _is_prefix(name):
             continue
         near = get_close_matches(name, FLAGS | KNOBS.keys(), n=1)
-        meant = f"; did you mean {_flag(near[0])}?" if near else ""
+        meant = f"; did you mean {_spell_flag(near[0])}?" if near else ""
         sure = release_number(case) == RELEASE
         yield invalid_flags_finding(
-            f"{_flag(name)} is no flag of vLLM {'.'.join(map(str, RELEASE))}{meant}",
+            f"{_spell_flag(name)} is no flag of vLLM {'.'.join(map(str, RELEASE))}{meant}",
             REFUSED,
-            {knob: None} | _carried(case, knob, name),
+            {knob: None} | _carry_value(case, knob, name),
             severity="error" if sure else "warning",
         )
 
 
-def _carried(case: Deployment, knob: str, name: str) -> dict[str, Value]:
+def _carry_value(case: Deployment, knob: str, name: str) -> dict[str, Value]:
     """The value under the corrected name, if only a letter or two is mistyped and the flag accepts it."""
     typo = get_close_matches(name, FLAGS | KNOBS.keys(), n=1, cutoff=0.8)
     if not typo or typo[0] in case.setting or typo[0] not in KNOBS:
@@ -114,51 +114,51 @@ def _carried(case: Deployment, knob: str, name: str) -> dict[str, Value]:
     return {} if KNOBS[typo[0]].misfit(value) else {typo[0]: value}
 
 
-def _short_for(name: str) -> bool:
+def _is_prefix(name: str) -> bool:
     """True for an unambiguous prefix of a flag, which the parser accepts."""
     return len([flag for flag in FLAGS if flag.startswith(name)]) == 1
 
 
-def _misfits(case: Deployment) -> Iterable[Finding]:
+def _check_values(case: Deployment) -> Iterable[Finding]:
     for knob, value in case.setting.items():
         facts = KNOBS.get(knob)
         if value is True and knob in FLAGS and not is_switch(knob):
             yield invalid_flags_finding(
-                f"{_flag(knob)} is not followed by a value", "vLLM 0.32's parser", {knob: None}
+                f"{_spell_flag(knob)} is not followed by a value", "vLLM 0.32's parser", {knob: None}
             )
             continue
         if facts is None or facts.klass == "note" or not (misfit := facts.misfit(value)):
             continue
         if isinstance(value, str) and "$" in value:
-            yield _not_filled_in(knob, value)
+            yield _placeholder_finding(knob, value)
         elif (
             facts.type != "choice" or release_number(case) == RELEASE
         ):  # the choices are those of one release
             yield invalid_flags_finding(
-                f"{_flag(knob)} {misfit}, not {value}", facts.source, {knob: _counted(facts, value)}
+                f"{_spell_flag(knob)} {misfit}, not {value}", facts.source, {knob: _parse_count(facts, value)}
             )
 
 
-def _counted(facts: KnobFacts, value: Value) -> Value:
+def _parse_count(facts: KnobFacts, value: Value) -> Value:
     """The number that `8k` means, for a flag that vLLM wants as a plain number."""
     short = _SHORT_NUMBER.fullmatch(value) if isinstance(value, str) and facts.type == "int" else None
     number = int(short[1]) * _FACTORS[short[2]] if short else None
     return None if number is None or facts.misfit(number) else number
 
 
-def _not_filled_in(knob: Knob, value: str) -> Finding:
+def _placeholder_finding(knob: Knob, value: str) -> Finding:
     return Finding(
         rule="V1",
         klass="note",
         severity="info",
-        why=f"{_flag(knob)} {value}: the value of the shell variable is not known here",
+        why=f"{_spell_flag(knob)} {value}: the value of the shell variable is not known here",
         expects="give the number, so that the rules can check it",
         risks="none",
         source="rulebook V1",
     )
 
 
-def _beyond(case: Deployment) -> Iterable[Finding]:
+def _check_context_limit(case: Deployment) -> Iterable[Finding]:
     found = find_exceeded_context(case)
     if found is None or not allows_longer_context(case):
         return
@@ -176,13 +176,13 @@ def _beyond(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _together(case: Deployment) -> Iterable[Finding]:
+def _check_combinations(case: Deployment) -> Iterable[Finding]:
     for problem in find_problems(case):
         by_hand = "" if problem.to else "vLLM accepts the command line once that is given"
         yield invalid_flags_finding(problem.why, problem.source, problem.to, expects=by_hand)
 
 
-def _environment(case: Deployment) -> Iterable[Finding]:
+def _check_environment(case: Deployment) -> Iterable[Finding]:
     for name in sorted(ENVIRONMENT.keys() & case.env.keys()):
         replaced = ENVIRONMENT[name]
         if replaced.gone(case.version) is not True or name == VARIABLE:  # H1 and H3 say it of that one
@@ -199,7 +199,7 @@ def _environment(case: Deployment) -> Iterable[Finding]:
         )
 
 
-def _unseen(case: Deployment) -> Iterable[Finding]:
+def _check_metrics_disabled(case: Deployment) -> Iterable[Finding]:
     if case.setting.get("disable_log_stats") is not True:
         return
     yield Finding(
@@ -214,12 +214,12 @@ def _unseen(case: Deployment) -> Iterable[Finding]:
 
 
 LINTS = (
-    DeploymentCheck(rules=("V1",), check=_gone),
-    DeploymentCheck(rules=("V1",), check=_not_yet),
-    DeploymentCheck(rules=("V1",), check=_unknown),
-    DeploymentCheck(rules=("V1",), check=_misfits),
-    DeploymentCheck(rules=("V1",), check=_together),
-    DeploymentCheck(rules=("V1",), check=_beyond),
-    DeploymentCheck(rules=("V1",), check=_environment),
-    DeploymentCheck(rules=("V1",), check=_unseen),
+    DeploymentCheck(rules=("V1",), check=_check_removed),
+    DeploymentCheck(rules=("V1",), check=_check_too_new),
+    DeploymentCheck(rules=("V1",), check=_check_unknown),
+    DeploymentCheck(rules=("V1",), check=_check_values),
+    DeploymentCheck(rules=("V1",), check=_check_combinations),
+    DeploymentCheck(rules=("V1",), check=_check_context_limit),
+    DeploymentCheck(rules=("V1",), check=_check_environment),
+    DeploymentCheck(rules=("V1",), check=_check_metrics_disabled),
 )

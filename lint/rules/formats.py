@@ -47,20 +47,20 @@ METHODS = frozenset(
         *("quark", "torchao"),
     }
 )
-"""Of `--quantization`, as vLLM 0.32 model_executor/layers/quantization has them; plugins may add some."""
+"""Of `--quantization`, from vLLM 0.32 model_executor/layers/quantization; plugins may add more."""
 
 PLUGINS = {
     "gguf": ((0, 24), "vllm-gguf-plugin", "vllm-project/vllm#39612"),
     "bitsandbytes": ((0, 28), "vllm-bnb-plugin", "vllm-project/vllm#43529"),
 }
-"""Formats that went out of vLLM: in which release, where they are now, and the source."""
+"""Formats removed from vLLM: release, present location, source."""
 
 FAMILIES = ({"awq", "auto_awq", "awq_marlin"}, {"gptq", "auto_gptq", "gptq_marlin"}, {"fp8"})
 _CHECKPOINTS = FAMILIES[0] | FAMILIES[1]
 _GGUF, _BNB = re.compile(r"\.gguf$|gguf(:[\w.-]+)?$"), re.compile(r"\bbnb\b")
 
 
-def _format(case: Deployment) -> str:
+def _find_format(case: Deployment) -> str:
     """`gguf` or `bitsandbytes`, if a flag or the model's name shows it."""
     for knob in ("quantization", "load_format"):
         if text_of(case, knob).lower() in PLUGINS:
@@ -69,8 +69,8 @@ def _format(case: Deployment) -> str:
     return "gguf" if _GGUF.search(name) else "bitsandbytes" if _BNB.search(name) else ""
 
 
-def _plugged(case: Deployment) -> Iterable[Finding]:
-    found = _format(case)
+def _check_plugins(case: Deployment) -> Iterable[Finding]:
+    found = _find_format(case)
     if not found or not is_at_least(case, PLUGINS[found][0]):
         return
     (_, minor), package, source = PLUGINS[found]
@@ -84,7 +84,7 @@ def _plugged(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _unknown(case: Deployment) -> Iterable[Finding]:
+def _check_unknown_format(case: Deployment) -> Iterable[Finding]:
     given = text_of(case, "quantization")
     if (
         not given
@@ -102,7 +102,7 @@ def _unknown(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _unlike(case: Deployment) -> Iterable[Finding]:
+def _check_checkpoint_format(case: Deployment) -> Iterable[Finding]:
     """VLLM refuses a method that differs from the checkpoint's."""
     given, model = text_of(case, "quantization"), case.model
     family = next((one for one in FAMILIES if given in one), None)
@@ -118,7 +118,7 @@ def _unlike(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _plain(case: Deployment) -> Iterable[Finding]:
+def _check_unquantized(case: Deployment) -> Iterable[Finding]:
     """A 16-bit checkpoint, judged by its name, contains no quantization parameters."""
     given, model = text_of(case, "quantization"), case.model
     if model is None or model.quantization or model.weight_bytes != SIXTEEN_BIT or given not in _CHECKPOINTS:
@@ -136,8 +136,8 @@ def _plain(case: Deployment) -> Iterable[Finding]:
 
 
 LINTS = (
-    DeploymentCheck(rules=("V1",), check=_plugged),
-    DeploymentCheck(rules=("V1",), check=_unknown),
-    DeploymentCheck(rules=("V1",), check=_unlike),
-    DeploymentCheck(rules=("V1",), check=_plain),
+    DeploymentCheck(rules=("V1",), check=_check_plugins),
+    DeploymentCheck(rules=("V1",), check=_check_unknown_format),
+    DeploymentCheck(rules=("V1",), check=_check_checkpoint_format),
+    DeploymentCheck(rules=("V1",), check=_check_unquantized),
 )

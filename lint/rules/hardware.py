@@ -1,4 +1,4 @@
-"""What the GPU cannot do or does slowly with these flags: rules H1, H2, H3, E1 and E2.
+"""Operations that the GPU lacks or runs slowly with these flags: rules H1, H2, H3, E1 and E2.
 
 vLLM 0.32: FLASH_ATTN and FLASHINFER want compute capability 8.0 (v1/attention/backends/flash_attn.py,
 flashinfer.py), bfloat16 too (platforms/cuda.py: check_if_supports_dtype).
@@ -33,7 +33,7 @@ S0 = "T4 benchmark report"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Forced:
+class _ForcedBackend:
     """A forced attention backend, and the change that unsets it."""
 
     name: str
@@ -42,30 +42,30 @@ class _Forced:
     env: Mapping[str, str | None]
 
 
-def _forced(case: Deployment) -> _Forced | None:
+def _find_forced_backend(case: Deployment) -> _ForcedBackend | None:
     if (name := text_of(case, "attention_backend")) and name.lower() != "auto":
         shown = f"--attention-backend {name}"
-        return _Forced(name=name.upper(), where=shown, to={"attention_backend": None}, env={})
+        return _ForcedBackend(name=name.upper(), where=shown, to={"attention_backend": None}, env={})
     if name := str(json_entry(case, "attention_config", "backend") or ""):
         to = remove_json_entry(case, "attention_config", "backend")
-        return _Forced(name=name.upper(), where=f"attention_config.backend {name}", to=to, env={})
+        return _ForcedBackend(name=name.upper(), where=f"attention_config.backend {name}", to=to, env={})
     if name := case.env.get(VARIABLE, ""):
-        return _Forced(name=name.upper(), where=f"{VARIABLE}={name}", to={}, env={VARIABLE: None})
+        return _ForcedBackend(name=name.upper(), where=f"{VARIABLE}={name}", to={}, env={VARIABLE: None})
     return None
 
 
-def _attention(case: Deployment) -> Iterable[Finding]:
-    forced = _forced(case)
+def _check_attention_backend(case: Deployment) -> Iterable[Finding]:
+    forced = _find_forced_backend(case)
     if forced is None:
         return
     capability = case.card.capability if case.card else None
-    if case.card and capability and capability < AMPERE and _fails(case, forced.name):
-        yield _turing(
+    if case.card and capability and capability < AMPERE and _is_unsupported(case, forced.name):
+        yield _turing_finding(
             case, forced, f"{case.card.name} has compute capability {capability[0]}.{capability[1]}"
         )
         return
     what = "forces"
-    if _dead(case, forced):
+    if _is_ignored(case, forced):
         what = f"is ignored by vLLM {case.version} (it reads --attention-backend), but would force"
     yield Finding(
         rule="H3",
@@ -81,19 +81,19 @@ def _attention(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _dead(case: Deployment, forced: _Forced) -> bool:
+def _is_ignored(case: Deployment, forced: _ForcedBackend) -> bool:
     """True if the variable has no effect: later versions ignore it."""
     return bool(forced.env) and ENVIRONMENT[VARIABLE].gone(case.version) is True
 
 
-def _fails(case: Deployment, name: str) -> bool:
+def _is_unsupported(case: Deployment, name: str) -> bool:
     if name == "FLASHINFER":
         return is_at_least(case, READ)
     return name in SINCE_AMPERE or name.startswith("FLASH_ATTN")
 
 
-def _turing(case: Deployment, forced: _Forced, card: str) -> Finding:
-    dead, doubtful = _dead(case, forced), forced.name in GONE and not is_at_least(case, READ)
+def _turing_finding(case: Deployment, forced: _ForcedBackend, card: str) -> Finding:
+    dead, doubtful = _is_ignored(case, forced), forced.name in GONE and not is_at_least(case, READ)
     forces = f"is ignored by vLLM {case.version} (it reads --attention-backend)" if dead else "is forced"
     if dead:
         reason = f"{forced.name} would not run there"
@@ -121,7 +121,7 @@ def _turing(case: Deployment, forced: _Forced, card: str) -> Finding:
     )
 
 
-def _dtype(case: Deployment) -> Iterable[Finding]:
+def _check_dtype(case: Deployment) -> Iterable[Finding]:
     capability = case.card.capability if case.card else None
     if case.card is None or capability is None or capability >= AMPERE:
         return
@@ -143,7 +143,7 @@ def _dtype(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _volta(case: Deployment) -> Iterable[Finding]:
+def _check_volta(case: Deployment) -> Iterable[Finding]:
     capability = case.card.capability if case.card else None
     if (
         case.card is None
@@ -167,12 +167,12 @@ def _volta(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _cache(case: Deployment) -> Iterable[Finding]:
+def _check_kv_cache_dtype(case: Deployment) -> Iterable[Finding]:
     """In that release Turing has TRITON_ATTN only, which reads fp8 from 8.9 on and bfloat16 from 8.0."""
     capability, kind = case.card.capability if case.card else None, text_of(case, "kv_cache_dtype")
     if case.card is None or capability is None or not is_at_least(case, READ):
         return
-    forced = _forced(case)
+    forced = _find_forced_backend(case)
     by_triton = capability < AMPERE or (forced is not None and forced.name == "TRITON_ATTN")
     needs = ADA if kind.startswith("fp8") else AMPERE if kind == "bfloat16" else None
     if needs is None or not by_triton or capability >= needs:
@@ -194,7 +194,7 @@ def _cache(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _engine(case: Deployment) -> Iterable[Finding]:
+def _check_engine_version(case: Deployment) -> Iterable[Finding]:
     vendor = next((name for name in sorted(case.env) if name.startswith("NIM_")), "")
     nim = vendor or any("nvcr.io/nim" in line or "nvcr.io/nvidia/nim" in line for line in case.log)
     known = release_number(case)
@@ -225,7 +225,7 @@ _EXLLAMA = re.compile(r"Using (Exllama\w*)\b")
 _NOT_OPTIMIZED = re.compile(r"(\w+) quantization is not fully optimized yet|so forcing (awq|gptq)\b")
 
 
-def _kernel(case: Deployment) -> Iterable[Finding]:
+def _check_kernel(case: Deployment) -> Iterable[Finding]:
     line = next((line for line in case.log if _EXLLAMA.search(line) or _NOT_OPTIMIZED.search(line)), "")
     given = text_of(case, "quantization").lower()
     by_name = given == "awq" and is_older_than(case, AWQ_FORCED_UP_TO)
@@ -260,10 +260,10 @@ def _kernel(case: Deployment) -> Iterable[Finding]:
 
 
 LINTS = (
-    DeploymentCheck(rules=("H1", "H3"), check=_attention),
-    DeploymentCheck(rules=("H2",), check=_dtype),
-    DeploymentCheck(rules=("H2",), check=_cache),
-    DeploymentCheck(rules=("E1",), check=_volta),
-    DeploymentCheck(rules=("E1",), check=_engine),
-    DeploymentCheck(rules=("E2",), check=_kernel),
+    DeploymentCheck(rules=("H1", "H3"), check=_check_attention_backend),
+    DeploymentCheck(rules=("H2",), check=_check_dtype),
+    DeploymentCheck(rules=("H2",), check=_check_kv_cache_dtype),
+    DeploymentCheck(rules=("E1",), check=_check_volta),
+    DeploymentCheck(rules=("E1",), check=_check_engine_version),
+    DeploymentCheck(rules=("E2",), check=_check_kernel),
 )

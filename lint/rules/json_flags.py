@@ -16,7 +16,7 @@ from vllm_facts.sizing.effective_flags import (
 from vllm_facts.values import Knob, Value
 
 
-def _unreadable(case: Deployment) -> Iterable[Finding]:
+def _check_json(case: Deployment) -> Iterable[Finding]:
     for knob, value in case.setting.items():
         if not (why := describe_json_error(knob, value)):
             continue
@@ -29,7 +29,7 @@ def _unreadable(case: Deployment) -> Iterable[Finding]:
         )
 
 
-def _unknown_keys(case: Deployment) -> Iterable[Finding]:
+def _check_keys(case: Deployment) -> Iterable[Finding]:
     """Unknown keys, for the release whose keys are listed; the keys of other releases differ."""
     if release_number(case) != RELEASE:
         return
@@ -38,8 +38,8 @@ def _unknown_keys(case: Deployment) -> Iterable[Finding]:
         dotted = [knob for knob in case.setting if knob.startswith(flag + ".")]
         given = {**given, **{knob.split(".")[1]: case.setting[knob] for knob in dotted}}
         for key in sorted(given.keys() - keys):
-            meant = _meant(flag, key, given.keys())
-            to = _without(case, flag, key, meant)
+            meant = _closest_key(flag, key, given.keys())
+            to = _rename_or_remove_key(case, flag, key, meant)
             yield invalid_flags_finding(
                 f"--{flag.replace('_', '-')} has no key {key}" + (f": it is {meant} today" if meant else ""),
                 "vLLM 0.32 vllm/config: a key that it does not know ends the start",
@@ -48,13 +48,13 @@ def _unknown_keys(case: Deployment) -> Iterable[Finding]:
             )
 
 
-def _meant(flag: str, key: str, given: Iterable[str]) -> str:
+def _closest_key(flag: str, key: str, given: Iterable[str]) -> str:
     near = get_close_matches(key, KEYS[flag], n=1, cutoff=0.85)
     meant = RENAMED_KEYS.get(flag, {}).get(key) or (near[0] if near else "")
     return "" if meant in given else meant
 
 
-def _without(case: Deployment, flag: Knob, key: str, meant: str) -> dict[Knob, Value]:
+def _rename_or_remove_key(case: Deployment, flag: Knob, key: str, meant: str) -> dict[Knob, Value]:
     given = json_entries(case, flag)
     if key not in given:
         dotted = f"{flag}.{key}"
@@ -66,6 +66,6 @@ def _without(case: Deployment, flag: Knob, key: str, meant: str) -> dict[Knob, V
 
 
 LINTS = (
-    DeploymentCheck(rules=("V1",), check=_unreadable),
-    DeploymentCheck(rules=("V1",), check=_unknown_keys),
+    DeploymentCheck(rules=("V1",), check=_check_json),
+    DeploymentCheck(rules=("V1",), check=_check_keys),
 )

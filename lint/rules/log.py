@@ -41,7 +41,7 @@ class Recogniser:
         return ()
 
 
-def _moe(match: re.Match[str], case: Deployment) -> Finding:
+def _missing_moe_config(match: re.Match[str], case: Deployment) -> Finding:
     folder = case.env.get("VLLM_TUNED_CONFIG_FOLDER", "")
     there = f" although VLLM_TUNED_CONFIG_FOLDER is {folder}" if folder else ""
     return Finding(
@@ -59,7 +59,7 @@ def _moe(match: re.Match[str], case: Deployment) -> Finding:
     )
 
 
-def _eager(match: re.Match[str], case: Deployment) -> Finding:
+def _eager_mode(match: re.Match[str], case: Deployment) -> Finding:
     level = case.setting.get("optimization_level")
     by_level = level == 0 and not case.setting.get("enforce_eager")
     to: dict[Knob, Value] = {"optimization_level": None} if by_level else {"enforce_eager": False}
@@ -76,7 +76,7 @@ def _eager(match: re.Match[str], case: Deployment) -> Finding:
     )
 
 
-def _all_reduce(match: re.Match[str], case: Deployment) -> Finding | None:
+def _no_custom_all_reduce(match: re.Match[str], case: Deployment) -> Finding | None:
     tensor = case.setting.get("tensor_parallel_size")
     if "more than two PCIe-only" not in match[0] and tensor == 1:
         return None
@@ -92,8 +92,8 @@ def _all_reduce(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def _no_blocks(match: re.Match[str], case: Deployment) -> Finding:
-    present, ceiling = _utilization(case), _MOE if case.model and case.model.experts else _DENSE
+def _no_kv_blocks(match: re.Match[str], case: Deployment) -> Finding:
+    present, ceiling = _memory_utilization(case), _MOE if case.model and case.model.experts else _DENSE
     to: dict[Knob, Value] = {_UTILIZATION: ceiling} if present < ceiling else {}
     more = (
         "the weights and the activations leave memory for KV cache"
@@ -113,7 +113,7 @@ def _no_blocks(match: re.Match[str], case: Deployment) -> Finding:
     )
 
 
-def _too_long(match: re.Match[str], case: Deployment) -> Finding | None:
+def _context_too_long(match: re.Match[str], case: Deployment) -> Finding | None:
     wanted, fits = int(match["wanted"].replace(",", "")), int(match["fits"].replace(",", ""))
     present = case.setting.get(_LEN)
     if fits < 1 or (isinstance(present, int) and present <= fits):
@@ -131,17 +131,20 @@ def _too_long(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def _not_free(match: re.Match[str], case: Deployment) -> Finding | None:
+def _memory_in_use(match: re.Match[str], case: Deployment) -> Finding | None:
     free, total = float(match["free"]), float(match["total"])
     fits = floor(free / total * 100 - 1) / 100 if total else 0.0
-    if fits >= _utilization(case):
+    if fits >= _memory_utilization(case):
         return None
     wise = fits >= 0.5  # noqa: PLR2004 - below that another process uses the GPU
     return Finding(
         rule="F4",
         klass="auto" if wise else "note",
         severity="error",
-        why=(f"it did not start: {free:g} of {total:g} GiB were free, {_utilization(case):g} is requested"),
+        why=(
+            f"it did not start: {free:g} of {total:g} GiB were free, "
+            f"{_memory_utilization(case):g} is requested"
+        ),
         to={_UTILIZATION: fits} if wise else {},
         expects="it starts with the free memory; better: free the GPU first (nvidia-smi lists its processes)",
         risks="less KV cache",
@@ -150,12 +153,12 @@ def _not_free(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def _warm_up(match: re.Match[str], case: Deployment) -> Finding | None:
+def _warm_up_failure(match: re.Match[str], case: Deployment) -> Finding | None:
     dummies, seqs = int(match["dummies"]), case.setting.get(_SEQS)
     if isinstance(seqs, int) and seqs < dummies:
         return None  # lowered since: the log is of another start
     to: dict[Knob, Value] = {_SEQS: 1 << max(0, (dummies // 4).bit_length() - 1)}
-    if _utilization(case) > _LOWER[0]:
+    if _memory_utilization(case) > _LOWER[0]:
         to[_UTILIZATION] = _LOWER[0]
     return Finding(
         rule="F5",
@@ -170,7 +173,7 @@ def _warm_up(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def _mamba(match: re.Match[str], case: Deployment) -> Finding | None:
+def _mamba_blocks(match: re.Match[str], case: Deployment) -> Finding | None:
     seqs, blocks = int(match["seqs"]), int(match["blocks"])
     present = case.setting.get(_SEQS)
     if blocks < 1 or (isinstance(present, int) and present <= blocks):
@@ -188,10 +191,10 @@ def _mamba(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def _oom(match: re.Match[str], case: Deployment) -> Finding | None:
+def _out_of_memory(match: re.Match[str], case: Deployment) -> Finding | None:
     if any("dummy requests" in line for line in case.log):
         return None  # F5 knows more
-    lower = next((step for step in _LOWER if step < _utilization(case)), None)
+    lower = next((step for step in _LOWER if step < _memory_utilization(case)), None)
     seqs = case.setting.get(_SEQS)
     to: dict[Knob, Value] = {}
     if lower is not None:
@@ -211,7 +214,7 @@ def _oom(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def _periodic(match: re.Match[str], case: Deployment) -> Finding | None:
+def _periodic_stats(match: re.Match[str], case: Deployment) -> Finding | None:
     running, waiting, usage = (float(match[name]) for name in ("running", "waiting", "usage"))
     still = running > 0 and not float(match["prompts"]) and not float(match["answers"])
     if not waiting:
@@ -237,7 +240,7 @@ def _periodic(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def _utilization(case: Deployment) -> float:
+def _memory_utilization(case: Deployment) -> float:
     """gpu_memory_utilization as given, else vLLM's default."""
     given = case.setting.get(_UTILIZATION)
     if isinstance(given, (int, float)) and not isinstance(given, bool):
@@ -266,20 +269,20 @@ _NOT_FREE = (
 _EAGER = r"Cudagraph is disabled under eager mode|Enforce eager set, disabling torch\.compile"
 _OOM = r"(?:torch\.|CUDA)\w*\.?OutOfMemoryError.*|CUDA out of memory\. Tried to allocate.*"
 _ROWS: tuple[tuple[str, str, Recognise], ...] = (
-    ("F1", r"Using default MoE config\. Performance might be sub-optimal!", _moe),
-    ("F2", _EAGER, _eager),
-    ("F3", r"Custom allreduce is disabled\b.*", _all_reduce),
-    ("F4", r"No available memory for the cache blocks", _no_blocks),
-    ("F4", _TOO_LONG, _too_long),
-    ("F4", _NOT_FREE, _not_free),
-    ("F5", r"CUDA out of memory.*?(?P<dummies>\d+) dummy requests", _warm_up),
+    ("F1", r"Using default MoE config\. Performance might be sub-optimal!", _missing_moe_config),
+    ("F2", _EAGER, _eager_mode),
+    ("F3", r"Custom allreduce is disabled\b.*", _no_custom_all_reduce),
+    ("F4", r"No available memory for the cache blocks", _no_kv_blocks),
+    ("F4", _TOO_LONG, _context_too_long),
+    ("F4", _NOT_FREE, _memory_in_use),
+    ("F5", r"CUDA out of memory.*?(?P<dummies>\d+) dummy requests", _warm_up_failure),
     (
         "F5",
         r"max_num_seqs \((?P<seqs>\d+)\) exceeds available Mamba cache blocks \((?P<blocks>\d+)\)",
-        _mamba,
+        _mamba_blocks,
     ),
-    ("M2", _OOM, _oom),
-    ("F8", _COUNTS, _periodic),
+    ("M2", _OOM, _out_of_memory),
+    ("F8", _COUNTS, _periodic_stats),
 )
 
 LINTS: tuple[LintRule, ...] = (*(Recogniser(rule, pattern, recognise) for rule, pattern, recognise in _ROWS),)

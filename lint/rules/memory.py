@@ -39,7 +39,7 @@ SMALL_CARD_GIB = 16
 HEAVY = 0.25  # share of a small card that the weights of a hybrid model take
 
 
-def _moe(case: Deployment) -> Iterable[Finding]:
+def _check_moe_share(case: Deployment) -> Iterable[Finding]:
     now, present = layout(apply_plan(case)), memory_share(case)
     if not is_sparse(case) or present <= MOE_SHARE or case.setting.get("kv_cache_memory_bytes"):
         return
@@ -59,13 +59,13 @@ def _moe(case: Deployment) -> Iterable[Finding]:
         ),
         to={SHARE: MOE_SHARE},
         expects="no OOM at high concurrency",
-        risks="a smaller KV cache" + _kv_change(case, MOE_SHARE),
+        risks="a smaller KV cache" + _describe_kv_change(case, MOE_SHARE),
         source=f"rulebook M4; {TUNING}, mistake 2 (0.85 for MoE, 0.92 for dense)",
         evidence={SHARE: present},
     )
 
 
-def _most(case: Deployment) -> Iterable[Finding]:
+def _check_share_maximum(case: Deployment) -> Iterable[Finding]:
     """M4 for dense models: no source recommends more than 0.95."""
     given = number_of(case, SHARE)
     if given is None or given <= MOST_SHARE or is_sparse(case) or case.setting.get("kv_cache_memory_bytes"):
@@ -82,13 +82,13 @@ def _most(case: Deployment) -> Iterable[Finding]:
         ),
         to={SHARE: DENSE_MOST},
         expects="a start wherever the GPU is free, and memory for a peak",
-        risks="a smaller KV cache" + _kv_change(case, DENSE_MOST),
+        risks="a smaller KV cache" + _describe_kv_change(case, DENSE_MOST),
         source=f"rulebook M4, M1; {TUNING}, mistake 2 (0.92 for dense); T4 benchmark report §6 (up to 0.95)",
         evidence={SHARE: given},
     )
 
 
-def _low(case: Deployment) -> Iterable[Finding]:
+def _check_share_minimum(case: Deployment) -> Iterable[Finding]:
     given = number_of(case, SHARE)
     to = required_share(replace(case, setting={**apply_plan(case).setting, SHARE: given}))
     if given is None or to is None:
@@ -99,21 +99,22 @@ def _low(case: Deployment) -> Iterable[Finding]:
         severity="warning",
         why=f"{SHARE} {given:g} leaves {1 - given:.0%} of the GPU unused, which could hold KV cache",
         to={SHARE: to},
-        expects="more sequences at once before requests wait or are preempted" + _kv_change(case, to),
+        expects="more sequences at once before requests wait or are preempted"
+        + _describe_kv_change(case, to),
         risks="an OOM where another process shares the GPU: keep the value there",
         source=f"rulebook M5; {T4_REPORT} (0.85 to 0.95, below 0.8 wastes KV cache); vLLM 0.32: 0.92",
         evidence={SHARE: given},
     )
 
 
-def _kv_change(case: Deployment, to: float) -> str:
+def _describe_kv_change(case: Deployment, to: float) -> str:
     present, then = kv_tokens_at(case, memory_share(case)), kv_tokens_at(case, to)
     return (
         f" ({present:,.0f} tokens now, {then:,.0f} then)" if present is not None and then is not None else ""
     )
 
 
-def _few(case: Deployment) -> Iterable[Finding]:
+def _check_batch_sizes(case: Deployment) -> Iterable[Finding]:
     seqs, took, most = (
         positive_int(case.setting, SEQS),
         estimate_fit(apply_plan(case)),
@@ -123,14 +124,14 @@ def _few(case: Deployment) -> Iterable[Finding]:
         return
     if case.concurrency is not None and case.concurrency <= seqs:
         return
-    room, least = seqs_that_fit(case) or 0, _least(case)[1]
+    room, least = seqs_that_fit(case) or 0, _minimum_batch_sizes(case)[1]
     to = next((value for value in (least, least // 2, 64, 32) if seqs * 2 <= value <= room), None)
     if to is None:
         return
     wanted: dict[Knob, Value] = {SEQS: to}
     tokens = positive_int(case.setting, TOKENS)
     if tokens is not None and tokens < to:
-        wanted[TOKENS] = max(to, _least(case)[0])
+        wanted[TOKENS] = max(to, _minimum_batch_sizes(case)[0])
     yield Finding(
         rule="B1",
         klass="auto",
@@ -147,7 +148,7 @@ def _few(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _least(case: Deployment) -> tuple[int, int]:
+def _minimum_batch_sizes(case: Deployment) -> tuple[int, int]:
     """The tokens and sequences that B3 and B1 propose: at least those of W1, if a profile is declared."""
     profile = PROFILES.get(case.profile)
     if profile is None:
@@ -155,7 +156,7 @@ def _least(case: Deployment) -> tuple[int, int]:
     return max(TOKENS_TO, profile.tokens[0]), max(SEQS_TO, profile.seqs[0])
 
 
-def _hybrid(case: Deployment) -> Iterable[Finding]:
+def _check_hybrid_state(case: Deployment) -> Iterable[Finding]:
     model, card = case.model, case.card
     if model is None or not model.hybrid or card is None or card.memory_gib is None:
         return
@@ -199,7 +200,7 @@ def _hybrid(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _small_steps(case: Deployment) -> Iterable[Finding]:
+def _check_step_size(case: Deployment) -> Iterable[Finding]:
     tokens = positive_int(case.setting, TOKENS)
     hybrid = case.model is not None and case.model.hybrid
     seqs = positive_int(case.setting, SEQS)
@@ -211,7 +212,7 @@ def _small_steps(case: Deployment) -> Iterable[Finding]:
         klass="auto",
         severity=severity,
         why=f"{TOKENS} {tokens}: a prompt of 2,048 tokens takes {-(-2048 // tokens)} steps before it answers",
-        to={TOKENS: _least(case)[0]},
+        to={TOKENS: _minimum_batch_sizes(case)[0]},
         expects="lower TTFT and more throughput; 2048 is vLLM's own least default",
         risks="ITL rises a little while prompts are computed; a little more memory for activations",
         source=f"rulebook B3; {T4_REPORT} (512 limits batching); vLLM 0.32 engine/arg_utils.py",
@@ -219,7 +220,7 @@ def _small_steps(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _length(case: Deployment) -> Iterable[Finding]:
+def _check_context_length(case: Deployment) -> Iterable[Finding]:
     """L1 before a start: vLLM refuses a context length of which not one request fits."""
     took, most, plan = estimate_fit(case), longest_request(case), plan_layout(case)
     if took is None or most is None or took.fits is not False:
@@ -242,7 +243,7 @@ def _length(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _offloading(case: Deployment) -> Iterable[Finding]:
+def _check_offloading(case: Deployment) -> Iterable[Finding]:
     size = number_of(case, "kv_offloading_size")
     if not size:
         return
@@ -270,12 +271,12 @@ def _offloading(case: Deployment) -> Iterable[Finding]:
 
 
 LINTS = (
-    DeploymentCheck(rules=("M4",), check=_moe),
-    DeploymentCheck(rules=("M4",), check=_most),
-    DeploymentCheck(rules=("M5",), check=_low),
-    DeploymentCheck(rules=("B1",), check=_few),
-    DeploymentCheck(rules=("B2",), check=_hybrid),
-    DeploymentCheck(rules=("B3",), check=_small_steps),
-    DeploymentCheck(rules=("L1",), check=_length),
-    DeploymentCheck(rules=("O1",), check=_offloading),
+    DeploymentCheck(rules=("M4",), check=_check_moe_share),
+    DeploymentCheck(rules=("M4",), check=_check_share_maximum),
+    DeploymentCheck(rules=("M5",), check=_check_share_minimum),
+    DeploymentCheck(rules=("B1",), check=_check_batch_sizes),
+    DeploymentCheck(rules=("B2",), check=_check_hybrid_state),
+    DeploymentCheck(rules=("B3",), check=_check_step_size),
+    DeploymentCheck(rules=("L1",), check=_check_context_length),
+    DeploymentCheck(rules=("O1",), check=_check_offloading),
 )

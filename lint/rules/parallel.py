@@ -30,7 +30,7 @@ DOCS = "vLLM docs serving/parallelism_scaling.md"
 MANY = 512  # requests at once: data parallel wins (S3)
 
 
-def _validity(case: Deployment) -> Iterable[Finding]:
+def _check_layout(case: Deployment) -> Iterable[Finding]:
     now, model = layout(case), case.model
     reason = why_indivisible(model, now.tp)
     if reason:
@@ -42,7 +42,7 @@ def _validity(case: Deployment) -> Iterable[Finding]:
     to, plan = plan_changes(case), plan_layout(case)
     expects = "it starts with more GPUs, or with a smaller model"
     if to and plan:
-        expects = f"it starts, with {_engines(plan.layout)}{describe_idle_gpus(case, plan.layout)}"
+        expects = f"it starts, with {_describe_engines(plan.layout)}{describe_idle_gpus(case, plan.layout)}"
     yield Finding(
         rule="D3",
         klass="gated",
@@ -50,23 +50,23 @@ def _validity(case: Deployment) -> Iterable[Finding]:
         why=f"{why}: the server does not start",
         to=to,
         expects=expects,
-        risks=_refused(to) or ("fewer GPUs hold less KV cache" if to else "none"),
+        risks=_describe_refusal(to) or ("fewer GPUs hold less KV cache" if to else "none"),
         source="rulebook D3; vLLM 0.32 config/model.py: verify_with_parallel_config",
         evidence={"tensor_parallel_size": now.tp, "heads": model.heads if model else None},
     )
 
 
-def _engines(now: Layout) -> str:
+def _describe_engines(now: Layout) -> str:
     size = f"{now.tp * now.pp} GPU{'s' if now.tp * now.pp > 1 else ''}"
     stages = f", as a pipeline of {now.pp}" if now.pp > 1 else ""
     return f"{now.dp} engine{'s' if now.dp > 1 else ''} of {size}{stages}"
 
 
-def _refused(to: Mapping[Knob, Value]) -> str:
+def _describe_refusal(to: Mapping[Knob, Value]) -> str:
     return "longer requests than max_model_len are refused" if "max_model_len" in to else ""
 
 
-def _size(case: Deployment) -> Iterable[Finding]:
+def _check_size(case: Deployment) -> Iterable[Finding]:
     """D1 and D2: the fewest GPUs that hold weights and KV cache; the remaining GPUs run replicas."""
     model, now = case.model, layout(case)
     if model is None or why_indivisible(model, now.tp) or exceeds_host(case):
@@ -74,67 +74,69 @@ def _size(case: Deployment) -> Iterable[Finding]:
     took, plan = estimate_fit(case), plan_layout(case)
     if took and took.fits is False:
         if plan is None or plan.layout != now or plan.length is None:  # else L1 reports it
-            yield _too_large(case, model, now, took)
+            yield _too_large_finding(case, model, now, took)
     elif plan is not None and not plan.experts:
         wanted = plan.layout
         if wanted.tp * wanted.pp == 1 < now.tp * now.pp:
-            yield _replicas(case, model, now, wanted)
+            yield _replicas_finding(case, model, now, wanted)
         elif wanted.tp * wanted.pp < now.tp * now.pp:
-            yield _narrower(case, model, now, wanted)
+            yield _narrower_finding(case, model, now, wanted)
 
 
-def _too_large(case: Deployment, model: Model, now: Layout, took: KvCacheFit) -> Finding:
+def _too_large_finding(case: Deployment, model: Model, now: Layout, took: KvCacheFit) -> Finding:
     to, plan = plan_changes(case), plan_layout(case)
     expects = "quantised weights, or larger or more GPUs, fit"
     if to and plan:
         staged = plan.layout.pp > now.pp and is_pcie_only(case)
-        expects = f"it fits as {_engines(plan.layout)}"
+        expects = f"it fits as {_describe_engines(plan.layout)}"
         expects += ", the layout with the least exchange over PCIe" if staged else ""
         expects += describe_idle_gpus(case, plan.layout)
     return Finding(
         rule="D2",
         klass="gated",
         severity="error",
-        why=f"{model.name} does not fit {_gpus(case, now)} with one request: {took.why}",
+        why=f"{model.name} does not fit {_describe_gpus(case, now)} with one request: {took.why}",
         to=to,
         expects=expects,
-        risks=_refused(to) or "more GPUs; each request waits for their exchange",
+        risks=_describe_refusal(to) or "more GPUs; each request waits for their exchange",
         source=f"rulebook D2; {GUIDE} (size ladder), {DOCS}",
-        evidence=_shown(took),
+        evidence=_fit_evidence(took),
     )
 
 
-def _narrower(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Finding:
+def _narrower_finding(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Finding:
     size, took = wanted.tp * wanted.pp, estimate_fit(case, shape=wanted)
     ladder = next((gpus for bound, gpus in LADDER if (model.parameters or 0) < bound), WIDEST)
     far = took is None and now.tp > 2 * ladder
     return Finding(
         rule="D2",
         klass="gated",
-        severity="warning" if far or _slow(case, now) else "info",
+        severity="warning" if far or _is_slow_link(case, now) else "info",
         why=(
             f"{model.name} ({format_billions(model.parameters) if model.parameters else 'size unknown'}) "
             f"over {now.tp * now.pp} GPUs: {size} are enough "
             f"{'for weights and KV cache' if took else 'by the size ladder'}"
         ),
         to=plan_changes(case),
-        expects=f"more throughput for each GPU: {_engines(wanted)}{describe_idle_gpus(case, wanted)}",
+        expects=(
+            f"more throughput for each GPU: {_describe_engines(wanted)}{describe_idle_gpus(case, wanted)}"
+        ),
         risks="a single request takes longer, and each engine has a smaller KV cache",
         source=f"rulebook D2; {GUIDE} (size ladder), serving guide (the least TP that fits), {DOCS}",
-        evidence=_shown(took),
+        evidence=_fit_evidence(took),
     )
 
 
-def _slow(case: Deployment, now: Layout) -> bool:
+def _is_slow_link(case: Deployment, now: Layout) -> bool:
     return is_pcie_only(case) and now.tp > PAIR
 
 
-def _replicas(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Finding:
+def _replicas_finding(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Finding:
     to, alone = plan_changes(case), estimate_fit(case, shape=wanted)
     many = (case.concurrency or 0) >= MANY
     severity: FindingSeverity = "warning" if is_small(model) or is_pcie_only(case) or many else "info"
     size = format_billions(model.parameters) if model.parameters else "its weights"
-    room = f": {_needs(alone)}, {alone.kv_tokens:,.0f} tokens of KV cache left" if alone else ""
+    room = f": {_describe_need(alone)}, {alone.kv_tokens:,.0f} tokens of KV cache left" if alone else ""
     over = " over PCIe" if is_pcie_only(case) else ""
     shorter = f", not a request of all {longest_request(case):,}" if "max_model_len" in to else ""
     gain = "reported: 4 times the throughput of a 2B model on four PCIe GPUs, not promised"
@@ -152,11 +154,11 @@ def _replicas(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Fi
         risks="a single request takes longer on GPUs with NVLink; each engine caches its own prefixes"
         + ("; longer requests are refused" if shorter else ""),
         source=f"rulebook D1; {GUIDE} #1, {DOCS}: a model that fits one GPU needs no distributed inference",
-        evidence={"tensor_parallel_size": now.tp, "parameters": model.parameters} | _shown(alone),
+        evidence={"tensor_parallel_size": now.tp, "parameters": model.parameters} | _fit_evidence(alone),
     )
 
 
-def _pipeline(case: Deployment) -> Iterable[Finding]:
+def _check_pipeline(case: Deployment) -> Iterable[Finding]:
     now, plan = layout(case), plan_layout(case)
     if now.pp == 1 or plan is None or plan.layout.pp > 1 or not is_single_host(case) or exceeds_host(case):
         return
@@ -178,9 +180,9 @@ def _pipeline(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _links(case: Deployment) -> Iterable[Finding]:
+def _check_links(case: Deployment) -> Iterable[Finding]:
     now, plan = layout(case), plan_layout(case)
-    if not _slow(case, now) or why_indivisible(case.model, now.tp) or exceeds_host(case):
+    if not _is_slow_link(case, now) or why_indivisible(case.model, now.tp) or exceeds_host(case):
         return
     to, took = plan_changes(case), estimate_fit(case)
     if not to and took is not None and took.fits is False:
@@ -189,7 +191,7 @@ def _links(case: Deployment) -> Iterable[Finding]:
     fewer = to and plan is not None and plan.layout.tp * plan.layout.pp < now.tp * now.pp
     if plan and fewer:
         free = describe_idle_gpus(case, plan.layout)
-        expects = f"less exchange between GPUs, or none: {_engines(plan.layout)}{free}"
+        expects = f"less exchange between GPUs, or none: {_describe_engines(plan.layout)}{free}"
     elif to and plan:
         expects = "higher throughput: stages of a pipeline exchange far less than tensor parallel GPUs"
         expects += describe_idle_gpus(case, plan.layout)
@@ -210,22 +212,22 @@ def _links(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _needs(took: KvCacheFit) -> str:
+def _describe_need(took: KvCacheFit) -> str:
     return f"{took.weights_gib:.1f} GiB of weights for each GPU"
 
 
-def _gpus(case: Deployment, now: Layout) -> str:
+def _describe_gpus(case: Deployment, now: Layout) -> str:
     card = case.card.name if case.card else "GPU"
     return f"{now.tp * now.pp} x {card}"
 
 
-def _shown(took: KvCacheFit | None) -> dict[str, Value]:
+def _fit_evidence(took: KvCacheFit | None) -> dict[str, Value]:
     return {"weights_gib": round(took.weights_gib, 1), "kv_tokens": round(took.kv_tokens)} if took else {}
 
 
 LINTS = (
-    DeploymentCheck(rules=("D3",), check=_validity),
-    DeploymentCheck(rules=("D1", "D2"), check=_size),
-    DeploymentCheck(rules=("D4",), check=_pipeline),
-    DeploymentCheck(rules=("D5",), check=_links),
+    DeploymentCheck(rules=("D3",), check=_check_layout),
+    DeploymentCheck(rules=("D1", "D2"), check=_check_size),
+    DeploymentCheck(rules=("D4",), check=_check_pipeline),
+    DeploymentCheck(rules=("D5",), check=_check_links),
 )

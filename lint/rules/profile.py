@@ -48,24 +48,26 @@ PROFILES = {
         tokens=(8192, 16384), seqs=(256, 512), first_tokens=8192, first_seqs=256, wants="full experts"
     ),
 }
-"""Where the sources differ (chat to 2048 or 4096 tokens, rag to 64 or 256 requests) both are left alone."""
+"""If sources differ (chat to 2048 or 4096 tokens, rag to 64 or 256 requests), both values are accepted."""
 
 
-def _first_pass(case: Deployment) -> Iterable[Finding]:
+def _check_profile(case: Deployment) -> Iterable[Finding]:
     profile = PROFILES.get(case.profile)
     if profile is None:
         return
     if case.profile == "wide-ep" and case.model and not case.model.experts:
-        yield _dense(case.model.name)
+        yield _dense_finding(case.model.name)
         return
-    tokens = _one(case, profile, TOKENS, effective_batched_tokens(case), profile.tokens, profile.first_tokens)
-    seqs = _one(case, profile, SEQS, effective_seqs(case), profile.seqs, profile.first_seqs)
+    tokens = _value_finding(
+        case, profile, TOKENS, effective_batched_tokens(case), profile.tokens, profile.first_tokens
+    )
+    seqs = _value_finding(case, profile, SEQS, effective_seqs(case), profile.seqs, profile.first_seqs)
     yield from (found for found in (tokens, seqs) if found)
     if case.profile == "wide-ep":
-        yield from _experts(case)
+        yield from _check_expert_parallel(case)
 
 
-def _dense(name: str) -> Finding:
+def _dense_finding(name: str) -> Finding:
     return Finding(
         rule="W1",
         klass="note",
@@ -77,14 +79,16 @@ def _dense(name: str) -> Finding:
     )
 
 
-def _one(
+def _value_finding(
     case: Deployment, profile: Profile, knob: Knob, current: int | None, within: tuple[int, int], first: int
 ) -> Finding | None:
     least, most = within
     if current is not None and least <= current <= most:
         return None
     given = positive_int(case.setting, knob) is not None
-    to = _wanted(case, knob, current, first if not given or current is None else _nearest(current, within))
+    to = _reachable_value(
+        case, knob, current, first if not given or current is None else _clamp(current, within)
+    )
     if to is None:
         return None
     shown = f"{knob} {current}" if given else f"{knob} is not given"
@@ -102,19 +106,19 @@ def _one(
     )
 
 
-def _nearest(current: int, within: tuple[int, int]) -> int:
+def _clamp(current: int, within: tuple[int, int]) -> int:
     return min(max(current, within[0]), within[1])
 
 
-def _wanted(case: Deployment, knob: Knob, current: int | None, to: int) -> int | None:
+def _reachable_value(case: Deployment, knob: Knob, current: int | None, to: int) -> int | None:
     """`to`, or as many sequences towards it as the KV cache holds; None if that is no improvement."""
     if knob != SEQS or (current is not None and to < current):
         return to
-    fitting = _that_fits(case, to)
+    fitting = _largest_that_fits(case, to)
     return fitting if fitting is not None and (current is None or fitting > current) else None
 
 
-def _that_fits(case: Deployment, wanted: int) -> int | None:
+def _largest_that_fits(case: Deployment, wanted: int) -> int | None:
     """The largest halving of `wanted` that the KV cache holds; `wanted` if the cache size is unknown."""
     room = seqs_that_fit(case)
     if room is None:
@@ -124,7 +128,7 @@ def _that_fits(case: Deployment, wanted: int) -> int | None:
     return wanted if wanted <= room else None
 
 
-def _experts(case: Deployment) -> Iterable[Finding]:
+def _check_expert_parallel(case: Deployment) -> Iterable[Finding]:
     if not is_sparse(case) or layout(case).tp * layout(case).dp == 1:
         return
     knobs = {
@@ -145,4 +149,4 @@ def _experts(case: Deployment) -> Iterable[Finding]:
         )
 
 
-LINTS = (DeploymentCheck(rules=("W1",), check=_first_pass),)
+LINTS = (DeploymentCheck(rules=("W1",), check=_check_profile),)

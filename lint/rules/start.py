@@ -18,7 +18,7 @@ class SlowStart:
     rules: tuple[str, ...] = ("F6",)
 
     def check(self, case: Deployment) -> Iterable[Finding]:
-        times = {name: _seconds(pattern, case.log) for name, pattern in _TIMES.items()}
+        times = {name: _find_seconds(pattern, case.log) for name, pattern in _TIMES.items()}
         known: dict[str, Value] = {name: took_s for name, took_s in times.items() if took_s}
         if not known:
             return ()
@@ -48,7 +48,7 @@ class LogCapacity:
     rules: tuple[str, ...] = ("F7",)
 
     def check(self, case: Deployment) -> Iterable[Finding]:
-        size, most = _last(_KV_SIZE, case.log), _last(_AT_ONCE, case.log)
+        size, most = _last_match(_KV_SIZE, case.log), _last_match(_AT_ONCE, case.log)
         if size is None or most is None:
             return ()
         tokens, longest = (int(number.replace(",", "")) for number in (size[1], most[1]))
@@ -67,12 +67,12 @@ class LogCapacity:
         )
 
 
-def _seconds(pattern: str, log: tuple[str, ...]) -> float | None:
-    match = _last(pattern, log)
+def _find_seconds(pattern: str, log: tuple[str, ...]) -> float | None:
+    match = _last_match(pattern, log)
     return float(match[1]) if match else None
 
 
-def _last(pattern: str, log: tuple[str, ...]) -> re.Match[str] | None:
+def _last_match(pattern: str, log: tuple[str, ...]) -> re.Match[str] | None:
     found = (re.search(pattern, line[:_LONGEST_LINE]) for line in reversed(log))
     return next((match for match in found if match), None)
 

@@ -1,4 +1,4 @@
-"""Switches set to the slow side: G1, G2, G3, A1, X1 and P3, as far as flags alone show them."""
+"""Switches set to the slow side: G1, G2, G3, A1, X1 and P3, as far as the flags show them."""
 
 from collections.abc import Iterable, Mapping
 
@@ -21,7 +21,7 @@ TUNING = "vLLM performance-tuning reference"
 ASYNC_METHODS = ("eagle", "mtp", "draft_model", "ngram_gpu", "dspark", "dflash")
 
 
-def _eager(case: Deployment) -> Iterable[Finding]:
+def _check_eager(case: Deployment) -> Iterable[Finding]:
     if case.setting.get("enforce_eager") is not True or is_pooling(case):
         return
     yield Finding(
@@ -39,24 +39,28 @@ def _eager(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _graphs(case: Deployment) -> Iterable[Finding]:
+def _check_graphs(case: Deployment) -> Iterable[Finding]:
     if case.setting.get("enforce_eager") is True:
         return
     level = case.setting.get("optimization_level")
     if str(level) in {"0", "1"}:
         what = "no compilation and no CUDA graphs" if str(level) == "0" else "PIECEWISE CUDA graphs only"
-        yield _below(f"-O{level} gives {what}; the default is -O2", {"optimization_level": None}, "warning")
+        yield _slower_switch_finding(
+            f"-O{level} gives {what}; the default is -O2", {"optimization_level": None}, "warning"
+        )
     mode = str(json_entry(case, "compilation_config", "cudagraph_mode") or "").upper()
     if mode in {"NONE", "PIECEWISE"} and not has_kv_transfer(case):
         to = remove_json_entry(case, "compilation_config", "cudagraph_mode")
-        yield _below(f"cudagraph_mode is {mode}; the default is FULL_AND_PIECEWISE", to, "warning")
+        yield _slower_switch_finding(
+            f"cudagraph_mode is {mode}; the default is FULL_AND_PIECEWISE", to, "warning"
+        )
     elif mode in {"FULL", "FULL_DECODE_ONLY"} and not has_kv_transfer(case):
         to = remove_json_entry(case, "compilation_config", "cudagraph_mode")
         why = f"cudagraph_mode is {mode}: mixed batches run without the default's PIECEWISE graphs"
-        yield _below(why, to, "info")
+        yield _slower_switch_finding(why, to, "info")
 
 
-def _below(why: str, to: Mapping[Knob, Value], severity: FindingSeverity) -> Finding:
+def _slower_switch_finding(why: str, to: Mapping[Knob, Value], severity: FindingSeverity) -> Finding:
     return Finding(
         rule="G3",
         klass="auto" if set(to) == {"optimization_level"} else "gated",  # other keys may depend on it
@@ -69,7 +73,7 @@ def _below(why: str, to: Mapping[Knob, Value], severity: FindingSeverity) -> Fin
     )
 
 
-def _capture(case: Deployment) -> Iterable[Finding]:
+def _check_capture_sizes(case: Deployment) -> Iterable[Finding]:
     seqs = positive_int(case.setting, "max_num_seqs")
     largest = positive_int(case.setting, "max_cudagraph_capture_size")
     knob = "max_cudagraph_capture_size"
@@ -92,7 +96,7 @@ def _capture(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _async(case: Deployment) -> Iterable[Finding]:
+def _check_async(case: Deployment) -> Iterable[Finding]:
     method, given = speculation_method(case), case.setting.get("async_scheduling")
     known_bad = bool(method) and not method.startswith(ASYNC_METHODS) and not method.endswith("_mtp")
     if given is False and not known_bad and layout(case).pp == 1 and not is_pooling(case):
@@ -110,7 +114,7 @@ def _async(case: Deployment) -> Iterable[Finding]:
         )
 
 
-def _prefix(case: Deployment) -> Iterable[Finding]:
+def _check_prefix_caching(case: Deployment) -> Iterable[Finding]:
     off = case.setting.get("enable_prefix_caching") is False
     hybrid = case.model is not None and case.model.hybrid
     if not off or hybrid or is_pooling(case):
@@ -127,7 +131,7 @@ def _prefix(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _chunked(case: Deployment) -> Iterable[Finding]:
+def _check_chunked_prefill(case: Deployment) -> Iterable[Finding]:
     if case.setting.get("enable_chunked_prefill") is not False or is_pooling(case):
         return
     yield Finding(
@@ -143,10 +147,10 @@ def _chunked(case: Deployment) -> Iterable[Finding]:
 
 
 LINTS = (
-    DeploymentCheck(rules=("G1",), check=_eager),
-    DeploymentCheck(rules=("G3",), check=_graphs),
-    DeploymentCheck(rules=("G2",), check=_capture),
-    DeploymentCheck(rules=("A1",), check=_async),
-    DeploymentCheck(rules=("X1",), check=_prefix),
-    DeploymentCheck(rules=("P3",), check=_chunked),
+    DeploymentCheck(rules=("G1",), check=_check_eager),
+    DeploymentCheck(rules=("G3",), check=_check_graphs),
+    DeploymentCheck(rules=("G2",), check=_check_capture_sizes),
+    DeploymentCheck(rules=("A1",), check=_check_async),
+    DeploymentCheck(rules=("X1",), check=_check_prefix_caching),
+    DeploymentCheck(rules=("P3",), check=_check_chunked_prefill),
 )

@@ -16,27 +16,27 @@ HMA_ERROR_SINCE, HMA_SINCE = (0, 14), (0, 21)
 DISABLE = "disable_hybrid_kv_cache_manager"
 
 
-def _offloads(case: Deployment) -> bool:
+def _has_offloading(case: Deployment) -> bool:
     return bool(case.setting.get("kv_offloading_size")) and case.setting.get("kv_offloading_backend") in {
         None,
         "native",
     }
 
 
-def _offloading(case: Deployment) -> Iterable[Finding]:
+def _check_offloading(case: Deployment) -> Iterable[Finding]:
     """V2. Native offloading supports the hybrid KV cache manager since 0.21 (#41445); 0.14 to 0.20 fail."""
-    if not _offloads(case) or release_number(case) is None:
+    if not _has_offloading(case) or release_number(case) is None:
         return
     disabled = case.setting.get(DISABLE) is True
     hybrid = case.model is not None and case.model.hybrid
     if is_at_least(case, HMA_SINCE):
         if disabled:
-            yield _not_needed(case, hybrid=hybrid)
+            yield _unneeded_finding(case, hybrid=hybrid)
     elif is_at_least(case, HMA_ERROR_SINCE) and not disabled:
-        yield _needed(case, hybrid=hybrid)
+        yield _required_finding(case, hybrid=hybrid)
 
 
-def _needed(case: Deployment, *, hybrid: bool) -> Finding:
+def _required_finding(case: Deployment, *, hybrid: bool) -> Finding:
     why = (
         f"KV offloading ({case.setting.get('kv_offloading_size')} GiB) with vLLM {case.version}: "
         "'OffloadingConnector does not support HMA but HMA is enabled', the server does not start"
@@ -57,7 +57,7 @@ def _needed(case: Deployment, *, hybrid: bool) -> Finding:
     )
 
 
-def _not_needed(case: Deployment, *, hybrid: bool) -> Finding:
+def _unneeded_finding(case: Deployment, *, hybrid: bool) -> Finding:
     lost = "a hybrid model does not start without it" if hybrid else "sliding-window models lose KV cache"
     return Finding(
         rule="V2",
@@ -74,7 +74,7 @@ def _not_needed(case: Deployment, *, hybrid: bool) -> Finding:
     )
 
 
-def _regressions(case: Deployment) -> Iterable[Finding]:
+def _check_regressions(case: Deployment) -> Iterable[Finding]:
     known = release_number(case)
     if known is None:
         return
@@ -98,6 +98,6 @@ def _regressions(case: Deployment) -> Iterable[Finding]:
 
 
 LINTS = (
-    DeploymentCheck(rules=("V2",), check=_offloading),
-    DeploymentCheck(rules=("V3",), check=_regressions),
+    DeploymentCheck(rules=("V2",), check=_check_offloading),
+    DeploymentCheck(rules=("V3",), check=_check_regressions),
 )

@@ -1,6 +1,6 @@
-"""What every policy must do, ours or yours: CHECKS, each a function of the policy's class.
+"""The contract of every policy, built-in or third-party: CHECKS, each a function of the policy's class.
 
-In a test of yours (needs `pytest` and `hypothesis`):
+Use in a test (needs `pytest` and `hypothesis`):
 
     from policies.conformance import CHECKS
 
@@ -8,8 +8,8 @@ In a test of yours (needs `pytest` and `hypothesis`):
     def test_it_is_a_good_policy(check):
         check(MyPolicy)
 
-Each raises AssertionError with what was asked and what was found. `policies.conformance.readings` makes the
-readings and contexts that they ask with; use it for your own tests too.
+Each check raises AssertionError with the expectation and the finding. `policies.conformance.readings` builds
+the readings and contexts of the checks and is public for other tests.
 """
 
 import copy
@@ -39,9 +39,9 @@ ConformanceCheck = Callable[[type], None]
 
 
 def it_says_what_it_is_for(plugin: type) -> None:
-    """The first line of its module is a sentence: `trimtab policies` shows it."""
+    """The first line of the module is a sentence, which `trimtab policies` shows."""
     lines = (sys.modules[plugin.__module__].__doc__ or "").strip().splitlines()
-    _that(
+    _require(
         bool(lines) and re.fullmatch(r"[A-Z0-9].+\.", lines[0]) is not None,
         f"the first line of {plugin.__module__} is a sentence that states its purpose",
     )
@@ -49,22 +49,22 @@ def it_says_what_it_is_for(plugin: type) -> None:
 
 def it_is_a_frozen_dataclass_of_plain_options(plugin: type) -> None:
     """Options come from TOML and have defaults; a policy keeps no state between two calls."""
-    _that(is_dataclass(plugin), f"{plugin.__name__} is a dataclass")
+    _require(is_dataclass(plugin), f"{plugin.__name__} is a dataclass")
     policy = plugin()
     for option in fields(policy):
         has_default = option.default is not MISSING or option.default_factory is not MISSING
-        _that(has_default, f"the option {option.name} has a default")
+        _require(has_default, f"the option {option.name} has a default")
         value = getattr(policy, option.name)
-        _that(type(value) in PLAIN, f"the option {option.name} is plain TOML, not {type(value).__name__}")
+        _require(type(value) in PLAIN, f"the option {option.name} is plain TOML, not {type(value).__name__}")
     changed = False
     with suppress(FrozenInstanceError, AttributeError, TypeError):
         setattr(policy, next((option.name for option in fields(policy)), "anything"), 1)
         changed = True
-    _that(not changed, f"{plugin.__name__} is frozen: @dataclass(frozen=True, slots=True)")
+    _require(not changed, f"{plugin.__name__} is frozen: @dataclass(frozen=True, slots=True)")
 
 
 def it_refuses_options_that_make_no_sense(plugin: type) -> None:
-    """-1, NaN and infinity are a ValueError that names the option."""
+    """-1, NaN and infinity raise a ValueError that names the option."""
     policy = plugin()
     for option in fields(policy):
         if type(getattr(policy, option.name)) not in (int, float):
@@ -73,16 +73,18 @@ def it_refuses_options_that_make_no_sense(plugin: type) -> None:
             try:
                 plugin(**{option.name: value})
             except ValueError as error:
-                _that(option.name in str(error), f"the refusal of {option.name} = {value} names it: {error}")
+                _require(
+                    option.name in str(error), f"the refusal of {option.name} = {value} names it: {error}"
+                )
             else:
-                _that(False, f"{option.name} = {value} is refused with a ValueError")
+                _require(False, f"{option.name} = {value} is refused with a ValueError")
 
 
 def it_tolerates_a_reading_in_which_nothing_is_known(plugin: type) -> None:
     nothing = Reading(
         at=NOON, server="chat-r0", span_s=30.0, coverage=1.0, running=steady(0), waiting=steady(0)
     )
-    _asked(plugin(), nothing, Context(setting={}, slo=Slo()))
+    _propose(plugin(), nothing, Context(setting={}, slo=Slo()))
 
 
 def it_is_pure(plugin: type) -> None:
@@ -93,10 +95,10 @@ def it_is_pure(plugin: type) -> None:
     def any_case(case: tuple[Reading, Context]) -> None:
         reading, context = case
         policy, before = plugin(), copy.deepcopy((reading, context))
-        proposals = _asked(policy, reading, context)
-        _that(proposals == _asked(policy, reading, context), "two calls give the same proposals")
-        _that(proposals == _asked(plugin(), *before), "another instance gives the same proposals")
-        _that((reading, context) == before, "reading and context are left as they were")
+        proposals = _propose(policy, reading, context)
+        _require(proposals == _propose(policy, reading, context), "two calls give the same proposals")
+        _require(proposals == _propose(plugin(), *before), "another instance gives the same proposals")
+        _require((reading, context) == before, "reading and context stay unchanged")
 
     any_case()
 
@@ -108,26 +110,26 @@ def its_proposals_are_complete(plugin: type) -> None:
     @given(CASES)
     def any_case(case: tuple[Reading, Context]) -> None:
         reading, context = case
-        proposals = _asked(plugin(), reading, context)
-        _that(
+        proposals = _propose(plugin(), reading, context)
+        _require(
             PROPOSALS.validate_json(PROPOSALS.dump_json(proposals)) == proposals, "its proposals survive JSON"
         )
         for proposal in proposals:
-            _that(digest(asdict(proposal)).startswith("sha256:"), "a proposal can be digested")
-            _complete(proposal)
+            _require(digest(asdict(proposal)).startswith("sha256:"), "a proposal can be digested")
+            _require_complete(proposal)
 
     any_case()
 
 
 def it_does_no_harm(plugin: type) -> None:
-    """`policies/conformance/safety_checks.py` lists the kinds of harm."""
+    """The proposals violate no limit of `policies/conformance/safety_checks.py`."""
 
     @ANYTHING
     @given(CASES)
     def any_case(case: tuple[Reading, Context]) -> None:
         reading, context = case
-        found = harms(reading, context, _asked(plugin(), reading, context))
-        _that(not found, f"it does no harm, but: {'; '.join(found)}")
+        found = harms(reading, context, _propose(plugin(), reading, context))
+        _require(not found, f"it does no harm, but: {'; '.join(found)}")
 
     any_case()
 
@@ -143,26 +145,26 @@ CHECKS: tuple[ConformanceCheck, ...] = (
 )
 
 
-def _asked(policy: Any, reading: Reading, context: Context) -> list[Proposal]:  # noqa: ANN401 - theirs
+def _propose(policy: Any, reading: Reading, context: Context) -> list[Proposal]:  # noqa: ANN401 - any plug-in
     proposals: Sequence[Proposal] = policy.propose(reading, context)
-    _that(isinstance(proposals, Iterable), f"propose gives a list or tuple, not {proposals!r}")
+    _require(isinstance(proposals, Iterable), f"propose gives a list or tuple, not {proposals!r}")
     for proposal in proposals:
-        _that(isinstance(proposal, Proposal), f"propose gives Proposals, not {proposal!r}")
+        _require(isinstance(proposal, Proposal), f"propose gives Proposals, not {proposal!r}")
     return list(proposals)
 
 
-def _complete(proposal: Proposal) -> None:
+def _require_complete(proposal: Proposal) -> None:
     rule = proposal.rule
-    _that(RULE.fullmatch(rule) is not None, f"the rule {rule!r} is letters and a number: Q1, ACME-12")
-    _that(
-        re.search(r"\d", proposal.why) is not None, f"{rule}: `why` has the numbers in it: {proposal.why!r}"
+    _require(
+        RULE.fullmatch(rule) is not None, f"the rule {rule!r} consists of letters and a number: Q1, ACME-12"
     )
+    _require(re.search(r"\d", proposal.why) is not None, f"{rule}: `why` contains numbers: {proposal.why!r}")
     for name in ("expects", "risks", "source", "evidence"):
-        _that(bool(getattr(proposal, name)), f"{rule}: `{name}` is not empty")
-    _that(bool(proposal.to) or proposal.klass == "note", f"{rule}: changes something, or is a note")
-    _that(not (proposal.mitigation and proposal.klass == "note"), f"{rule}: a note mitigates nothing")
+        _require(bool(getattr(proposal, name)), f"{rule}: `{name}` is not empty")
+    _require(bool(proposal.to) or proposal.klass == "note", f"{rule}: changes a knob, or is a note")
+    _require(not (proposal.mitigation and proposal.klass == "note"), f"{rule}: a note mitigates nothing")
 
 
-def _that(holds: bool, wanted: str) -> None:
+def _require(holds: bool, wanted: str) -> None:
     if not holds:
         raise AssertionError(f"must hold: {wanted}")

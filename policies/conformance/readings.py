@@ -192,8 +192,8 @@ CONTEXTS = st.builds(
 )
 
 
-def _possible(reading: Reading, context: Context) -> tuple[Reading, Context]:
-    """True if the version of the server has all its flags.
+def _possible_case(reading: Reading, context: Context) -> tuple[Reading, Context]:
+    """Reduce a case to a possible one: flags that the version has, and no incidents.
 
     Precedence, not each policy, handles faults of the server.
     """
@@ -202,4 +202,4 @@ def _possible(reading: Reading, context: Context) -> tuple[Reading, Context]:
     return replace(reading, incidents=()), replace(context, setting=setting)
 
 
-CASES = st.builds(_possible, READINGS, CONTEXTS)
+CASES = st.builds(_possible_case, READINGS, CONTEXTS)

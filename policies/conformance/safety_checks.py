@@ -12,17 +12,17 @@ SEQS = ("max_num_seqs", "max_num_active_seqs")
 TOKENS = ("max_num_batched_tokens", "max_num_scheduled_tokens")
 MEMORY = ("gpu_memory_utilization", "kv_cache_memory_bytes")
 LOAD_KNOBS = frozenset({*SEQS, *TOKENS, *MEMORY, "watermark", "long_prefill_token_threshold"})
-KV_FULL, KV_FREE = 0.95, 0.6  # ratio: the highest of the window at least, at most
-MEMORY_MOST = 0.95  # more only within a bound that the operator wrote
+KV_FULL, KV_FREE = 0.95, 0.6  # KV cache usage ratio, the highest of the window
+MEMORY_MOST = 0.95  # more only within an operator's bound
 COVERAGE_LEAST = 0.8
 STRICTNESS = {"auto": 0, "gated": 1, "note": 2, "never": 2}
 
 SafetyCheck = Callable[[Reading, Context, Proposal], str]
-"""What is wrong with the proposal, or empty."""
+"""The violated limit, or "" if there is none."""
 
 
 def harms(reading: Reading, context: Context, proposals: Sequence[Proposal]) -> tuple[str, ...]:
-    """The harm that these proposals of one reading would do: one sentence each, `RULE: …`."""
+    """The harm of these proposals for one reading: one sentence each, `RULE: …`."""
     found = [
         f"{proposal.rule}: {harm}"
         for proposal in proposals
@@ -49,15 +49,15 @@ def contradictions(context: Context, proposals: Sequence[Proposal]) -> tuple[str
 
 
 def upwards(context: Context, proposal: Proposal, knob: Knob) -> bool | None:
-    """True if the knob rises. None: it stays, is no number, or its present value is unknown."""
+    """True if the knob rises; None if it is unchanged, not a number, or its present value is unknown."""
     given = context.setting.get(knob)
     before = _number(proposal.assumed.get(knob) if given is None else given)
     after = _number(proposal.to[knob])
     return None if before is None or after is None or before == after else after > before
 
 
-def _unknown(reading: Reading, context: Context, proposal: Proposal) -> str:
-    """A flag that the server runs with exists there, even if the version is unknown."""
+def _unknown_knob(reading: Reading, context: Context, proposal: Proposal) -> str:
+    """Refuse flags that the server's version lacks. A flag in use exists, even if the version is unknown."""
     version = reading.facts.get("version")
     for knob in proposal.to:
         flag = _flag(knob)
@@ -68,8 +68,11 @@ def _unknown(reading: Reading, context: Context, proposal: Proposal) -> str:
     return ""
 
 
-def _out_of_domain(_: Reading, __: Context, proposal: Proposal) -> str:
-    return next((f"{k} = {v!r} is nothing vLLM takes" for k, v in proposal.to.items() if not takes(k, v)), "")
+def _invalid_value(_: Reading, __: Context, proposal: Proposal) -> str:
+    return next(
+        (f"{k} = {v!r} is not a value that vLLM accepts" for k, v in proposal.to.items() if not takes(k, v)),
+        "",
+    )
 
 
 def takes(knob: Knob, value: Value) -> bool:
@@ -95,20 +98,20 @@ def _out_of_bounds(_: Reading, context: Context, proposal: Proposal) -> str:
         low = bound.min is not None and number is not None and number < bound.min
         high = bound.max is not None and number is not None and number > bound.max
         if low or high or (bound.allowed and value not in bound.allowed):
-            return f"{knob} = {value!r} is not what the operator allows"
+            return f"{knob} = {value!r} is outside the operator's bounds"
     return ""
 
 
-def _nothing_new(_: Reading, context: Context, proposal: Proposal) -> str:
+def _unchanged(_: Reading, context: Context, proposal: Proposal) -> str:
     same = [k for k, v in proposal.to.items() if k in context.setting and context.setting[k] == v]
     return f"{same[0]} is {proposal.to[same[0]]!r} already" if same else ""
 
 
-def _too_free(_: Reading, __: Context, proposal: Proposal) -> str:
+def _class_too_permissive(_: Reading, __: Context, proposal: Proposal) -> str:
     for knob in proposal.to:
         klass = KNOBS[_flag(knob)].klass if _flag(knob) in KNOBS else "auto"
         if STRICTNESS[klass] > STRICTNESS[proposal.klass]:
-            return f"{knob} is {klass}, and this would change it as {proposal.klass}"
+            return f"{knob} is {klass}, but the proposal's class is {proposal.klass}"
     return ""
 
 
@@ -122,35 +125,37 @@ def _not_admitted(_: Reading, context: Context, proposal: Proposal) -> str:
     return ""
 
 
-def _half_seen(reading: Reading, _: Context, __: Proposal) -> str:
+def _insufficient_coverage(reading: Reading, _: Context, __: Proposal) -> str:
     seen = reading.coverage
-    return f"only {seen:.0%} of the window was seen" if seen < COVERAGE_LEAST else ""
+    return f"only {seen:.0%} of the window was observed" if seen < COVERAGE_LEAST else ""
 
 
-def _idle(reading: Reading, _: Context, proposal: Proposal) -> str:
+def _tuned_while_idle(reading: Reading, _: Context, proposal: Proposal) -> str:
     nothing = reading.running.high <= 0 and reading.waiting.high <= 0 and not (reading.ttft or reading.itl)
     tuned = sorted(LOAD_KNOBS & proposal.to.keys())
-    return f"{tuned[0]} is changed though nothing ran or waited" if nothing and tuned else ""
+    return f"{tuned[0]} changes although no request ran or waited" if nothing and tuned else ""
 
 
-def _hangs(reading: Reading, _: Context, proposal: Proposal) -> str:
+def _tuned_while_hung(reading: Reading, _: Context, proposal: Proposal) -> str:
     tuned = sorted(LOAD_KNOBS & proposal.to.keys())
     if not tuned or not reading.stands_still or _out_of_memory(reading):
         return ""
-    return f"{tuned[0]} is changed though the server hangs: not one token was made"
+    return f"{tuned[0]} changes although the server hangs: it generated no token"
 
 
 def _more_under_pressure(reading: Reading, context: Context, proposal: Proposal) -> str:
     raised = [knob for knob in SEQS if knob in proposal.to and upwards(context, proposal, knob)]
     if not raised:
         return ""
-    if _pressed(reading):
-        return f"{raised[0]} rises though the KV cache is full or preempts"
-    return "" if reading.kv_usage else f"{raised[0]} rises though the use of the KV cache is not known"
+    if _has_cache_pressure(reading):
+        return f"{raised[0]} rises although the KV cache is full or preempts"
+    return "" if reading.kv_usage else f"{raised[0]} rises although the KV cache usage is unknown"
 
 
 def _fewer_under_a_queue(reading: Reading, context: Context, proposal: Proposal) -> str:
-    free = reading.kv_usage is not None and reading.kv_usage.high <= KV_FREE and not _pressed(reading)
+    free = (
+        reading.kv_usage is not None and reading.kv_usage.high <= KV_FREE and not _has_cache_pressure(reading)
+    )
     if not (free and reading.waiting.low > 0):
         return ""
     lowered = [k for k in SEQS if k in proposal.to and upwards(context, proposal, k) is False]
@@ -158,10 +163,10 @@ def _fewer_under_a_queue(reading: Reading, context: Context, proposal: Proposal)
 
 
 def _less_cache_under_pressure(reading: Reading, context: Context, proposal: Proposal) -> str:
-    if not _pressed(reading) or _out_of_memory(reading):
+    if not _has_cache_pressure(reading) or _out_of_memory(reading):
         return ""
     lowered = [k for k in MEMORY if k in proposal.to and upwards(context, proposal, k) is False]
-    return f"{lowered[0]} falls though the KV cache is full or preempts" if lowered else ""
+    return f"{lowered[0]} falls although the KV cache is full or preempts" if lowered else ""
 
 
 def _more_after_oom(reading: Reading, context: Context, proposal: Proposal) -> str:
@@ -169,26 +174,29 @@ def _more_after_oom(reading: Reading, context: Context, proposal: Proposal) -> s
         return ""
     hungry = (*MEMORY, *SEQS, *TOKENS, "max_model_len")
     raised = [knob for knob in hungry if knob in proposal.to and upwards(context, proposal, knob)]
-    return f"{raised[0]} rises though the server ran out of memory" if raised else ""
+    return f"{raised[0]} rises although the server ran out of memory" if raised else ""
 
 
 def _most_memory(_: Reading, context: Context, proposal: Proposal) -> str:
     share = _number(proposal.to.get("gpu_memory_utilization"))
     bound = context.bounds.get("gpu_memory_utilization")
-    wished = bound is not None and (bound.max is not None or bool(bound.allowed))
-    if share is None or share <= MEMORY_MOST or wished:
+    allowed = bound is not None and (bound.max is not None or bool(bound.allowed))
+    if share is None or share <= MEMORY_MOST or allowed:
         return ""
-    return f"gpu_memory_utilization {share} leaves nothing for what vLLM does not count"
+    return f"gpu_memory_utilization {share} leaves no memory for usage that vLLM does not count"
 
 
-def _against_a_promise(reading: Reading, context: Context, proposal: Proposal) -> str:
-    ttft, itl = _late(reading.ttft, context.slo.ttft), _late(reading.itl, context.slo.itl)
+def _against_an_objective(reading: Reading, context: Context, proposal: Proposal) -> str:
+    ttft, itl = (
+        _misses_objective(reading.ttft, context.slo.ttft),
+        _misses_objective(reading.itl, context.slo.itl),
+    )
     for knob in TOKENS:
         way = upwards(context, proposal, knob) if knob in proposal.to else None
         if way is True and itl and not ttft:
-            return f"{knob} rises though ITL is late and TTFT is not"
+            return f"{knob} rises although ITL is late and TTFT is not"
         if way is False and ttft and not itl:
-            return f"{knob} falls though TTFT is late and ITL is not"
+            return f"{knob} falls although TTFT is late and ITL is not"
     return ""
 
 
@@ -196,33 +204,33 @@ def _incoherent(_: Reading, context: Context, proposal: Proposal) -> str:
     """Pairs of values with which vLLM does not start, apart from pairs that the setting already has."""
     before, after = context.setting, {**context.setting, **proposal.to}
     for small, large in (("max_num_active_seqs", "max_num_seqs"), ("max_num_seqs", "max_num_batched_tokens")):
-        was, now = (_above(setting.get(small), setting.get(large)) for setting in (before, after))
+        was, now = (_exceeds(setting.get(small), setting.get(large)) for setting in (before, after))
         if now and not was:
             return f"{small} {after[small]} would be above {large} {after[large]}"
     return ""
 
 
 HARMS: tuple[SafetyCheck, ...] = (
-    _unknown,
-    _out_of_domain,
+    _unknown_knob,
+    _invalid_value,
     _out_of_bounds,
-    _nothing_new,
-    _too_free,
+    _unchanged,
+    _class_too_permissive,
     _not_admitted,
-    _half_seen,
-    _idle,
-    _hangs,
+    _insufficient_coverage,
+    _tuned_while_idle,
+    _tuned_while_hung,
     _more_under_pressure,
     _fewer_under_a_queue,
     _less_cache_under_pressure,
     _more_after_oom,
     _most_memory,
-    _against_a_promise,
+    _against_an_objective,
     _incoherent,
 )
 
 
-def _pressed(reading: Reading) -> bool:
+def _has_cache_pressure(reading: Reading) -> bool:
     preempts = reading.preemptions_per_s is not None and reading.preemptions_per_s.mean > 0
     return preempts or (reading.kv_usage is not None and reading.kv_usage.high >= KV_FULL)
 
@@ -231,12 +239,12 @@ def _out_of_memory(reading: Reading) -> bool:
     return any(incident.what == "oom" for incident in reading.incidents)
 
 
-def _late(latency: Latency | None, objective: Objective | None) -> bool:
+def _misses_objective(latency: Latency | None, objective: Objective | None) -> bool:
     over = latency.over_slo if latency else None
     return over is not None and objective is not None and over > 1 - objective.share
 
 
-def _above(small: Value, large: Value) -> bool:
+def _exceeds(small: Value, large: Value) -> bool:
     low, high = _number(small), _number(large)
     return low is not None and high is not None and low > high
 

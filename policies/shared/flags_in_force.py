@@ -19,7 +19,7 @@ def find_token_budget(setting: Setting, reading: Reading) -> int:
     release = release_of(reading.facts.get("version"))
     if memory_gib >= HUGE_GIB and (release is None or release >= SIXTEEN_K_SINCE):
         return 16384
-    return 8192 if memory_gib >= HUGE_GIB or _big(reading.gpus) else 2048
+    return 8192 if memory_gib >= HUGE_GIB or _has_big_defaults(reading.gpus) else 2048
 
 
 def find_max_num_seqs(setting: Setting, reading: Reading) -> int:
@@ -27,7 +27,7 @@ def find_max_num_seqs(setting: Setting, reading: Reading) -> int:
     given = positive_int(setting, "max_num_seqs")
     if given is not None:
         return given
-    chosen = 1024 if _big(reading.gpus) else 256 if reading.gpus else 128
+    chosen = 1024 if _has_big_defaults(reading.gpus) else 256 if reading.gpus else 128
     return min(chosen, find_token_budget(setting, reading))
 
 
@@ -36,7 +36,7 @@ def _memory_gib(gpus: Sequence[Gpu]) -> float:
     return min((gpu.memory_total_mib or 0.0 for gpu in gpus), default=0.0) / MIB_PER_GIB
 
 
-def _big(gpus: Sequence[Gpu]) -> bool:
+def _has_big_defaults(gpus: Sequence[Gpu]) -> bool:
     memory_gib = _memory_gib(gpus)
     a100 = any("a100" in gpu.name.lower() for gpu in gpus)
     return memory_gib >= HUGE_GIB or (memory_gib >= BIG_GIB and not a100)

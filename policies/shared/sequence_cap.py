@@ -78,7 +78,7 @@ def raise_cap(reading: Reading, context: Context, cap: SequenceCap, *, kv_target
     """
     usage = reading.kv_usage.high if reading.kv_usage else 1.0
     active_bound, seqs_bound = context.bounds.get(ACTIVE), context.bounds.get(SEQS)
-    reach = _reach(context.bounds.get(cap.knob), cap.value)
+    reach = _cap_limit(context.bounds.get(cap.knob), cap.value)
     limit = min(reach, cap.value * kv_target / usage if usage > 0 else inf)
     wanted = ceil(find_peak_demand(reading) / cap.engines)
     if cap.knob == ACTIVE and cap.value < (ceiling := find_max_num_seqs(context.setting, reading)):
@@ -103,7 +103,7 @@ def find_peak_running(reading: Reading, context: Context) -> int:
     return max(1, ceil(reading.running.high / count_engines(context.setting)))
 
 
-def _reach(bound: Bound | None, current: int) -> float:
+def _cap_limit(bound: Bound | None, current: int) -> float:
     return current * 2.0 ** (bound.octaves if bound else STEP_OCTAVES)
 
 

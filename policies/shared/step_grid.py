@@ -22,7 +22,7 @@ def step_up(bound: Bound | None, *, current: int, wanted: int, limit: float) -> 
     allowed = [value for value in doublings if value <= limit and is_allowed(bound, value)]
     if allowed:
         return next((value for value in allowed if value >= wanted), allowed[-1])
-    candidates = [*LADDER, *_written(bound)]
+    candidates = [*LADDER, *_listed_values(bound)]
     return max(
         (value for value in candidates if current < value <= limit and is_allowed(bound, value)), default=None
     )
@@ -30,7 +30,7 @@ def step_up(bound: Bound | None, *, current: int, wanted: int, limit: float) -> 
 
 def step_down(bound: Bound | None, *, current: int, at_most: float, least: int = 1) -> int | None:
     """The largest value of the ladder up to `at_most`; if the bound forbids it, the nearest allowed one."""
-    rungs = {rung for rung in (*LADDER, *_written(bound)) if least <= rung < current}
+    rungs = {rung for rung in (*LADDER, *_listed_values(bound)) if least <= rung < current}
     allowed = sorted(rung for rung in rungs if is_allowed(bound, rung))
     if not allowed:
         return None
@@ -53,7 +53,7 @@ def was_reversed_recently(
     A change from or to an unknown default counts as the other direction.
     """
     return any(
-        _upwards(outcome.before.get(knob), outcome.to[knob]) is not upwards
+        _is_raise(outcome.before.get(knob), outcome.to[knob]) is not upwards
         for outcome in context.outcomes
         if outcome.result == "promoted" and (reading.at - outcome.at).total_seconds() < settle_s
         for knob in knobs
@@ -61,13 +61,13 @@ def was_reversed_recently(
     )
 
 
-def _upwards(before: Value, after: Value) -> bool | None:
+def _is_raise(before: Value, after: Value) -> bool | None:
     if isinstance(before, (int, float)) and isinstance(after, (int, float)) and before != after:
         return after > before
     return None
 
 
-def _written(bound: Bound | None) -> list[int]:
+def _listed_values(bound: Bound | None) -> list[int]:
     """Whole numbers that the operator's bound names."""
     if bound is None:
         return []

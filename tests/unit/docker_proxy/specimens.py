@@ -122,9 +122,9 @@ ESCALATIONS = (
     _host("no AppArmor", "create.security_opt", SecurityOpt=["apparmor:unconfined"]),
     _host("no SELinux", "create.security_opt", SecurityOpt=["label=disable"]),
     _host("new privileges", "create.security_opt", SecurityOpt=["no-new-privileges:false"]),
-    _host("nothing masked", "HostConfig.MaskedPaths: leaves open", MaskedPaths=[]),
-    _host("one path unmasked", "HostConfig.MaskedPaths: leaves open", MaskedPaths=["/proc/acpi"]),
-    _host("/proc writable", "HostConfig.ReadonlyPaths: leaves open", ReadonlyPaths=[]),
+    _host("nothing masked", "HostConfig.MaskedPaths: removes a restriction", MaskedPaths=[]),
+    _host("one path unmasked", "HostConfig.MaskedPaths: removes a restriction", MaskedPaths=["/proc/acpi"]),
+    _host("/proc writable", "HostConfig.ReadonlyPaths: removes a restriction", ReadonlyPaths=[]),
     _host("a sysctl", "create.sysctls", Sysctls={"kernel.core_pattern": "|/x"}),
     _host(
         "annotations for the runtime", "HostConfig.Annotations", Annotations={"run.oci.hooks.stderr": "/x"}
@@ -153,7 +153,7 @@ ESCALATIONS = (
     _host("out by a link and dots", "leads to '/x'", Binds=["/srv/models/escape/../x:/m:ro"]),
     _host("a link to the engine's socket", "no container may see", Binds=["/srv/models/engine:/m:ro"]),
     _host("a socket", "is a socket, device or pipe", Binds=["/srv/models/docker.sock:/m:ro"]),
-    _host("a directory yet to be made", "cannot see where", Binds=["/srv/models/new:/m:ro"]),
+    _host("a directory yet to be made", "cannot resolve", Binds=["/srv/models/new:/m:ro"]),
     _host("what the proxy cannot see", "Permission denied", Binds=["/srv/models/private/of-root:/m:ro"]),
     _host("the processes' roots", "no container may see", Binds=["/proc/1/root:/m:ro"]),
     _host("a shared bind", "mode 'shared'", Binds=["/srv/models:/m:ro,shared"]),
@@ -163,7 +163,7 @@ ESCALATIONS = (
     _host("a bind of four parts", "more than three parts", Binds=["/srv/models:/m:ro:/etc"]),
     _host("over /proc", "mounted over /proc/sys", Binds=["/srv/models:/proc/sys:ro"]),
     _host("over /sys by a detour", "mounted over /sys", Binds=["/srv/models:/m/../sys:ro"]),
-    _host("a bind that is no text", "a text is wanted", Binds=[{"Source": "/"}]),
+    _host("a bind that is not a string", "must be a string", Binds=[{"Source": "/"}]),
     _mount("a mount of the root", "outside the policy's mounts.read", Source="/"),
     _mount("a writable mount", "mounts.write", ReadOnly=False),
     _mount("a shared mount", "BindOptions.Propagation", BindOptions={"Propagation": "rshared"}),
@@ -216,5 +216,5 @@ ESCALATIONS = (
         "a label in odd case", "trimtab's label trimtab.target is missing", Labels={"Trimtab.Target": "chat"}
     ),
     _top("no image", "Image: none is named", Image=""),
-    _top("HostConfig as a list", "HostConfig: an object is wanted", HostConfig=[]),
+    _top("HostConfig as a list", "HostConfig: must be an object", HostConfig=[]),
 )

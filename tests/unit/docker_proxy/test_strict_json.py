@@ -9,8 +9,8 @@ from docker_proxy.strict_json import parsed, written
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b'{"HostConfig": {"Privileged": false, "Privileged": true}}', "'Privileged' stands twice"),
-        (b'{"A": 1, "\\u0041": 2}', "'A' stands twice"),
+        (b'{"HostConfig": {"Privileged": false, "Privileged": true}}', "'Privileged' occurs twice"),
+        (b'{"A": 1, "\\u0041": 2}', "'A' occurs twice"),
         (b'{"A": 1} {"A": 2}', "not one JSON value"),
         (b'{"A": 1}garbage', "not one JSON value"),
         (b"", "not one JSON value"),

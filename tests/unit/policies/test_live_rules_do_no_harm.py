@@ -65,6 +65,6 @@ def test_tuning_a_hanging_server_counts_as_harm() -> None:
     more = Proposal(rule="X", to={"max_num_seqs": 8}, why="1", expects="e", risks="r", source="s")
 
     assert harms(hung, context, [more]) == (
-        "X: max_num_seqs is changed though the server hangs: not one token was made",
+        "X: max_num_seqs changes although the server hangs: it generated no token",
     )
     assert harms(a_reading(waiting=steady(9)), context, [more]) == ()
