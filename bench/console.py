@@ -1,4 +1,4 @@
-"""How soon the console's first page paints, and what it weighs: 20 targets with 24 hours each, in Chromium.
+"""Time to paint and size of the console's first page, with 20 targets and 24 hours each, in Chromium.
 
 python -m bench.console [--targets 20] [--times 5]
 """
@@ -31,8 +31,8 @@ TIMES = """() => {
 
 
 def measured(browser: Browser, place: Site, path: str, last: str) -> dict[str, float]:
-    """A first visit: nothing is cached. `data_ms`: until the last thing of the page is drawn. `cpu_ms`: what
-    the page's main thread has computed by then, which other work on the machine does not make longer."""
+    """Measure a visit without a cache. `data_ms`: until the page is drawn. `cpu_ms`: CPU time of the main
+    thread until then, which other load on the machine does not increase."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     page = context.new_page()
     meter = context.new_cdp_session(page)

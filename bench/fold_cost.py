@@ -1,4 +1,4 @@
-"""What folding costs: 200 servers, one scrape and one reading of each a second, ten requests a second each.
+"""CPU cost of aggregation: 200 servers, each with one scrape, one reading and ten requests per second.
 
 python bench/fold_cost.py [SERVERS] prints the share of one core and writes bench/results/fold_cost.json.
 """
@@ -42,7 +42,7 @@ SLO = Slo(
 
 
 def cost(servers: int, *, proxied: bool) -> float:
-    """CPU milliseconds a second, once the windows are full."""
+    """Return CPU milliseconds per second, measured with full windows."""
     folds = [Aggregator(slo=SLO) for _ in range(servers)]
     requests = tuple(replace(REQUEST, ttft_s=0.01 * number) for number in range(REQUESTS_PER_S))
     spent_s = 0.0

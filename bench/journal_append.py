@@ -1,9 +1,9 @@
-"""How long one entry takes to reach the disk, and how long a restart takes over a long journal.
+"""Time to append one entry to disk, and time to restart with a long journal.
 
     python bench/journal_append.py [--entries N] [--long N] [--dir DIR]
 
-`--entries` are appended one by one; `--long` ones are written at once, in files of 16 MiB as the daemon
-leaves them, and then opened and verified.
+`--entries` are appended one by one; `--long` entries are written at once, in files of 16 MiB as the daemon
+writes them, and then opened and verified.
 
 Writes bench/results/journal_append.json. Put DIR on the disk that will hold the state directory.
 """
@@ -91,7 +91,7 @@ def append_all(path: Path, entries: int, sync: Callable[[int], None]) -> list[fl
 
 
 def long_journal(path: Path, entries: int) -> None:
-    """What the daemon would have left after so many entries; each line is made from one: that is quicker."""
+    """Write a journal as the daemon does; all lines derive from one entry for speed."""
     state, plain = (
         encode_line(entry, seq=1, prev=GENESIS, boot_id="b", host="h")
         for entry in (replace(ENTRY, action=OPENED), ENTRY)
@@ -110,7 +110,7 @@ def long_journal(path: Path, entries: int) -> None:
 
 
 def numbered(line: bytes, seq: int, prev: str) -> bytes:
-    """The same entry as number `seq`, after `prev`."""
+    """Return the entry with number `seq` and the hash `prev` of its predecessor."""
     old = json.loads(line)["hash"].encode()
     line = line.replace(b'"hash":"%s",' % old, b"", 1).replace(b'"seq":1,', b'"seq":%d,' % seq, 1)
     line = line.replace(b'"prev":"%s"' % GENESIS.encode(), b'"prev":"%s"' % prev.encode(), 1)
@@ -119,7 +119,7 @@ def numbered(line: bytes, seq: int, prev: str) -> bytes:
 
 
 def restart(path: Path) -> dict[str, float]:
-    """Seconds from nothing to the last states, to the history that the API shows, and to a whole verify."""
+    """Return the seconds to read the last states, the history of the API, and to verify all entries."""
     start = time.perf_counter()
     journal = Journal.open(path, now=lambda: NOON)
     opened_s = time.perf_counter() - start

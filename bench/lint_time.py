@@ -1,7 +1,7 @@
-"""Prints how long one `trimtab lint` takes, from the shell's return key to its answer: 300 ms are allowed.
+"""Prints the wall time of one `trimtab lint`, process start included; the limit is 300 ms.
 
-Writes the times to bench/results/, and the modules that cost most of the imports. Exits 1 when the fastest
-run is over: on a busy machine the others say more of the machine.
+Writes the times and the slowest imports to bench/results/. Exits 1 if the fastest run exceeds the limit;
+slower runs mostly reflect other load on the machine.
 """
 
 import json
@@ -27,7 +27,7 @@ _IMPORTED = re.compile(r"import time:\s+(\d+) \|\s+(\d+) \| (\s*)(\S+)")
 
 
 def once_ms() -> float:
-    """Wall time of one run. RuntimeError when it does not answer as a lint does."""
+    """Return the wall time of one run. Raises RuntimeError if the output is not that of lint."""
     before = time.perf_counter()
     done = subprocess.run(COMMAND, capture_output=True, text=True, check=False)  # noqa: S603 - our own
     spent_ms = (time.perf_counter() - before) * 1e3
@@ -37,7 +37,7 @@ def once_ms() -> float:
 
 
 def imports_ms() -> dict[str, float]:
-    """What each top-level import costs with all that it imports, the costliest first."""
+    """Return the cumulative time of each top-level import, slowest first."""
     command = (sys.executable, "-X", "importtime", *COMMAND)
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own
     found = _IMPORTED.findall(done.stderr)
@@ -46,7 +46,7 @@ def imports_ms() -> dict[str, float]:
 
 
 def main() -> int:
-    once_ms()  # from a warm disk
+    once_ms()  # warm the page cache
     cpu_before = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = sorted(once_ms() for _ in range(ROUNDS))
     cpu = resource.getrusage(resource.RUSAGE_CHILDREN)

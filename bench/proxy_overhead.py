@@ -1,8 +1,8 @@
-"""What the proxy adds to a stream: time to the first token, gaps between tokens, CPU for each token.
+"""Overhead of the proxy on a stream: time to the first token, gaps between tokens, CPU per token.
 
 python bench/proxy_overhead.py [--streams N] [--chunks N] compares no proxy, Envoy as configured and Envoy
-without the filter that looks into bodies, and writes bench/results/proxy_overhead.json. Client, server and
-proxy share the machine: trust the differences.
+without the filter that inspects bodies, and writes bench/results/proxy_overhead.json. Client, server and
+proxy share the machine, so only differences are meaningful.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def framed(data: bytes) -> bytes:
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Streams as many chunks as the request's body says, one each GAP_S; 0 chunks: at once [DONE]."""
+    """Stream the number of chunks given in the request body, one per GAP_S; 0 chunks: [DONE] at once."""
     try:
         while True:
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -51,7 +51,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def stream(port: int, chunks: int, *, times: int = 1) -> tuple[list[float], list[float]]:
-    """Seconds to the first byte of each body, and between its events, over one connection."""
+    """Return the seconds to the first byte of each body, and between events, over one connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     clock = asyncio.get_running_loop().time
     first: list[float] = []
@@ -109,7 +109,7 @@ async def measure(way: str, port: int, pid: int | None, *, streams: int, chunks:
 
 
 async def without_filter(traffic: EnvoyTraffic) -> None:
-    """Takes the Lua filter out of the listener's file, as Envoy allows while it runs."""
+    """Remove the Lua filter from the listener file; Envoy reloads it while running."""
     path = traffic.home / "xds" / "lds.json"
     content = json.loads(path.read_text())
     (chain,) = content["resources"][0]["filter_chains"]

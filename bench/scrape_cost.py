@@ -1,4 +1,4 @@
-"""Prints what one scrape costs in CPU time and writes it to bench/results/ (argument: a saved page).
+"""Prints the CPU time of one scrape and writes it to bench/results/ (argument: a saved page).
 
 Reads a real vLLM 0.32 page the way the sensor does, next to prometheus_client's own parser where installed.
 """
@@ -23,7 +23,7 @@ ALLOWED_MS = 1.0
 
 
 def cpu_ms(act: Callable[[], object]) -> dict[str, float]:
-    """Milliseconds of this thread's CPU time: best, median and 99th percentile of ROUNDS runs."""
+    """Return milliseconds of CPU time of this thread: best, median and 99th percentile of ROUNDS runs."""
     spent = []
     for _ in range(ROUNDS):
         before = time.thread_time_ns()

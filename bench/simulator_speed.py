@@ -1,4 +1,4 @@
-"""How much faster than the engine the simulation of it is: `python bench/simulator_speed.py [--seconds S]`.
+"""Speed of the simulation relative to the engine: `python bench/simulator_speed.py [--seconds S]`.
 
 A KV-bound RTX 4090 under ordinary chat traffic, from request to last token; prints one line of JSON.
 """
@@ -17,7 +17,7 @@ from simulator.tally import quantile
 from simulator.text import draws
 from simulator.workload import gap_s, lengths
 
-BLOCKS = 2588  # what vLLM found on a 4090 with an 8B model
+BLOCKS = 2588  # reported by vLLM on a 4090 with an 8B model
 
 
 def requests(seconds: float, rate: float, seed: int) -> list[SimulatedRequest]:
@@ -36,8 +36,8 @@ def requests(seconds: float, rate: float, seed: int) -> list[SimulatedRequest]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600.0, help="of simulated traffic")
-    parser.add_argument("--rate", type=float, default=2.2, help="requests a second")
+    parser.add_argument("--seconds", type=float, default=600.0, help="seconds of simulated traffic")
+    parser.add_argument("--rate", type=float, default=2.2, help="requests per second")
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""How often the judge is wrong, and how soon it is right: synthetic traffic through the code that decides.
+"""Error rates and detection times of the judge, measured with synthetic traffic through its production code.
 
 Sections: nulls worse late rollouts passing gain several quiet exposure cost. `python -m bench.judge --help`.
 """

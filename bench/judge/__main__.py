@@ -1,6 +1,6 @@
-"""How often the judge is wrong, and how soon right: tables, and bench/results/judge.json.
+"""Measure error rates and detection times of the judge; print tables and write bench/results/judge.json.
 
-Without sections: all. What a section measured before stays in the file until it is measured again.
+Default: all sections. The file keeps earlier results of sections that do not run.
 """
 
 import argparse
@@ -37,8 +37,10 @@ SECTIONS: Mapping[str, Callable[[Pool, int], dict[str, object]]] = {
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.judge", description=__doc__)
     parser.add_argument("sections", nargs="*", metavar="section", help=f"of {', '.join(SECTIONS)}")
-    parser.add_argument("--runs", type=int, default=RUNS, help="of each null; others take a share of it")
-    parser.add_argument("--json", type=Path, default=RESULTS, help="where the numbers go")
+    parser.add_argument(
+        "--runs", type=int, default=RUNS, help="runs of each null scenario; other scenarios use a share of it"
+    )
+    parser.add_argument("--json", type=Path, default=RESULTS, help="output file")
     options = parser.parse_args()
     if wrong := set(options.sections) - set(SECTIONS):
         parser.error(f"no section is called {', '.join(sorted(wrong))}")

@@ -1,4 +1,4 @@
-"""Section `cost`: CPU time of the seconds in which the judge closes a tick of every stream and both lenses.
+"""Section `cost`: CPU time of the seconds in which the judge closes a tick of all streams in both lenses.
 
 Four streams, and all six.
 """
@@ -18,27 +18,27 @@ from bench.judge.ours import NOON, independent
 from bench.judge.traffic import quantiles, seeded
 
 STEP = Step(weight=25, requests=100, at_least_s=60.0, at_most_s=1e9, parity=25)
-FOUR = Slo(ttft=rollouts.SLO.ttft, errors=0.99)  # with blue's e2e not known, nor promised
+FOUR = Slo(ttft=rollouts.SLO.ttft, errors=0.99)  # e2e has neither an objective nor a baseline
 ALLOWED_MS = 2.0
 
 
 def seconds_ms(slo: Slo, ticks: int) -> tuple[int, list[float]]:
-    """How many streams, and what each second cost in which both lenses closed a tick."""
+    """Return the number of streams, and the cost of each second in which both lenses closed a tick."""
     random = seeded("cost")
     green, *blue = [rollouts.Server(random, None) for _ in range(4)]
     spread = dict.fromkeys((*ANSWERS, "ttft", "itl", "e2e"), independent())
-    trial, asked, beside = Trial(calibration=spread), RequestCounts(), RequestCounts()
+    trial, asked, blue_total = Trial(calibration=spread), RequestCounts(), RequestCounts()
     record, spent, second = _known(blue[0].arm(0.0, 2000.0), slo), list[float](), 0
     judge = AnytimeJudge()
     while len(spent) < ticks:
         second += 1
         now = _known(green.arm(second, 2.0), slo)
-        others = {str(number): _known(one.arm(second, 2.0), slo) for number, one in enumerate(blue)}
-        asked, beside = asked + now, sum(others.values(), beside)
-        heard = Observation(at=NOON + timedelta(seconds=second), green=now, blue=others)
+        by_server = {str(number): _known(one.arm(second, 2.0), slo) for number, one in enumerate(blue)}
+        asked, blue_total = asked + now, sum(by_server.values(), blue_total)
+        observed = Observation(at=NOON + timedelta(seconds=second), green=now, blue=by_server)
         begun = thread_time_ns()
         trial, _ = judge.update(
-            trial, step=STEP, slo=slo, observation=heard, green=asked, blue=beside, record=record
+            trial, step=STEP, slo=slo, observation=observed, green=asked, blue=blue_total, record=record
         )
         spent_ms = (thread_time_ns() - begun) / 1e6
         if trial.wide_s == trial.tick_s == 0.0 and trial.all_s:

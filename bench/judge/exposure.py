@@ -1,6 +1,7 @@
-"""Section `exposure`: what a bad green costs until it is taken back, by others' documented plans.
+"""Section `exposure`: cost of a bad green until its rollback, under the documented plans of other tools.
 
-8 rps over four servers. Ours: section `rollouts`. The limits lie halfway between good and bad.
+8 rps over four servers. Section `rollouts` has the figures of trimtab.
+The limits lie halfway between good and bad.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,11 +16,11 @@ from bench.judge.traffic import Pair, pair, quantiles, seeded
 
 RPS, USUAL, MINUTE_S = 8.0, 0.01, 60.0
 Cost = tuple[float, float, float]
-"""Minutes until green goes back (inf: never), its requests, its excess bad ones."""
+"""Minutes until the rollback (inf: never), requests of green, excess bad requests."""
 
 
 def flagger(random: Random, share: float, most: float) -> Cost:
-    """Documented example: 5 % more each minute up to 50 %, threshold 10; a failed check holds the weight."""
+    """Documented example: +5 % per minute up to 50 %, threshold 10; a failed check holds the weight."""
     weight = failed = asked = 0
     for minute in range(1, 241):
         of, bad = pair(random, RPS * MINUTE_S * weight / 100, share)
@@ -43,7 +44,7 @@ def argo(random: Random, share: float, most: float) -> Cost:
         weight = 20 * ((number + 1) // 2)
         last = pair(random, RPS * 5 * MINUTE_S * weight / 100, share)
         asked += last[0]
-        failed += number >= 2 and last[1] > most * last[0]  # noqa: PLR2004 - the first look begins the step
+        failed += number >= 2 and last[1] > most * last[0]  # noqa: PLR2004 - the first analysis is at the start of the step
         if failed > 3:  # noqa: PLR2004 - failureLimit
             return 5.0 * number, asked, asked * (share - USUAL)
     return inf, asked, asked * (share - USUAL)

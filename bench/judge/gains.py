@@ -1,8 +1,8 @@
-"""Section `gain`: how often an equal green is called better (5 % are meant), and a better one too.
+"""Section `gain`: how often an equal green is called better (5 % by design), and how often a better one.
 
-Twelve minutes at parity beside three servers, thirty in the hold-back, three of blue's record; latencies are
-lognormal, TTFT 0.25 s, ITL 20 ms and e2e 3 s in the middle. `stalls`: a server that stalls takes three times
-as long, all that it answers; `busy`: the load moves, and with it all latencies of a minute, by 20 %.
+Twelve minutes at parity with three servers, thirty in the hold step, three of baseline; latencies are
+lognormal, TTFT 0.25 s, ITL 20 ms and e2e 3 s as medians. `stalls`: all responses of a stalled server
+take three times as long; `busy`: the load changes all latencies of a minute by 20 %.
 """
 
 from bisect import bisect_left
@@ -29,12 +29,12 @@ PROMISELESS = Slo(errors=0.99)
 SLOW = 3.0
 PARITY_TICKS, HOLD_TICKS, RECORD_TICKS = 48, 120, 12
 HISTORY_TICKS, RUNS_OF_A_HISTORY = 480, 10
-SHARE = 0.4  # of the runs that are asked for
+SHARE = 0.4  # of the requested runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`quicker`: green's latencies are so many times blue's."""
+    """`quicker`: latencies of green as a multiple of those of blue."""
 
     quicker: float = 1.0
     errors: float = ERRORS
@@ -59,7 +59,7 @@ CASES: Mapping[str, Case] = {
 
 
 def spent(random: Random, requests: float, *, errors: float, times: float, slo: Slo) -> RequestCounts:
-    """A server's tick."""
+    """One tick of one server."""
     of = poisson(random, requests)
     failed = sum(random.random() < errors for _ in range(of))
     found = {name: list(EMPTY) for name in MIDDLES_S}
@@ -91,7 +91,7 @@ def spent(random: Random, requests: float, *, errors: float, times: float, slo: 
 def served(
     random: Random, case: Case, ticks: int, rates: Sequence[float], greens: int
 ) -> list[list[RequestCounts]]:
-    """For each tick the arm of each server, of which the first `greens` are green."""
+    """Return the request counts of each server per tick; the first `greens` servers are green."""
     states = [stalled(random, case.stalls) for _ in rates]
     loads = [random.lognormvariate(0.0, case.busy) for _ in range(ticks // MINUTE + 1)]
     return [
@@ -113,7 +113,7 @@ def served(
 
 @lru_cache(maxsize=4)
 def known(stalls: Stalls | None, busy: float, slo: Slo, number: int) -> Mapping[str, Calibration]:
-    """What the daemon has learned in two hours of four servers."""
+    """Return the calibration after two hours of four servers."""
     random, case = seeded("gain", stalls, busy, slo, number), Case(stalls=stalls, busy=busy, slo=slo)
     steadiness, at = CalibrationWindow(), NOON
     for arms in served(random, case, HISTORY_TICKS, [RPS / SERVERS] * SERVERS, 0):
@@ -123,7 +123,7 @@ def known(stalls: Stalls | None, busy: float, slo: Slo, number: int) -> Mapping[
 
 
 def said(name: str, run: int) -> str:
-    """What the judge calls better; "" for nothing."""
+    """Return the gain reported by the judge; "" if none."""
     case = CASES[name]
     random = seeded("gain", name, run)
     trial = Trial(calibration=known(case.stalls, case.busy, case.slo, run // RUNS_OF_A_HISTORY))

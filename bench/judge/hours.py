@@ -1,4 +1,4 @@
-"""Sections `nulls`, `worse`, `late`: an hour of one stream, for the judge's code and its peers."""
+"""Sections `nulls`, `worse`, `late`: one hour of one stream, for the judge and the compared tools."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ MINUTE_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hour:
-    """When each rule took green back: the number of the tick; None: it did not. `phi`: of blue before."""
+    """Tick at which each rule rolls green back, or None. `phi`: dispersion of blue before."""
 
     phi: float
     tick_phi: float
-    requests: tuple[int, ...]  # of green's, up to each tick
-    excess: tuple[float, ...]  # bad requests more than blue would have had, up to each tick
+    requests: tuple[int, ...]  # of green, up to each tick
+    excess: tuple[float, ...]  # bad requests above the rate of blue, up to each tick
     back: Mapping[str, int | None]
 
 
 @cache
 def learned(traffic: Traffic, number: int) -> Calibration | None:
-    """From four hours of blue. A few runs share one: it costs more than the hour that is judged."""
+    """Calibrate on four hours of blue. Runs share it, as it costs more than the judged hour."""
     return calibrated(history(seeded("history", traffic, number), traffic))
 
 
@@ -59,7 +59,7 @@ def hour(name: str, kayenta: float, run: int) -> Hour:
 
 
 def _backs(evidence: Evidence, made: Iterable[Tick], *, both: bool) -> dict[str, int | None]:
-    """Ours; with `both`, ours without the mixture over start times too."""
+    """Run the judge; with `both`, also without the mixture over start times."""
     found: dict[str, int | None] = dict.fromkeys(("ours", "one start") if both else ("ours",))
     for number, tick in enumerate(made, 1):
         log_e = evidence.update(tick)
@@ -73,7 +73,7 @@ def _backs(evidence: Evidence, made: Iterable[Tick], *, both: bool) -> dict[str,
 
 
 def summed(scenario: Scenario, hours: Sequence[Hour]) -> dict[str, object]:
-    """The scenario's row: for each rule how often, and after how many requests or minutes."""
+    """Return the row of a scenario: per rule the share of rollbacks, and requests or minutes until then."""
     rules = sorted({rule for one in hours for rule in one.back}, key=("ours",).__contains__, reverse=True)
     row: dict[str, object] = {
         "runs": len(hours),
@@ -97,7 +97,7 @@ def summed(scenario: Scenario, hours: Sequence[Hour]) -> dict[str, object]:
 
 
 def finite(values: Iterable[float]) -> list[float | None]:
-    """As JSON has it: null where it was not within the hour."""
+    """Return a JSON value: null if there was no rollback within the hour."""
     return [round(value, 2) if value < inf else None for value in values]
 
 

@@ -1,4 +1,4 @@
-"""Sections `quiet`: a request of green's every ten seconds; `several`: four ways to be bad at once."""
+"""Sections `quiet`: one request of green every ten seconds; `several`: four streams at once."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,17 +12,17 @@ from bench.judge.runs import Pool
 from bench.judge.scenarios import HOUR
 from bench.judge.traffic import Traffic, history, quantiles, seeded, ticks
 
-SHARE = 0.2  # of the runs that are asked for
+SHARE = 0.2  # of the requested runs
 QUIET = Traffic(green_rps=0.1, blue_rps=0.3)
 EIGHT_HOURS = 8 * HOUR
 QUIET_WANTED = {0.01: None, 0.05: 343, 0.10: 100, 0.50: 12}
-"""Median requests; of one lens, phi 1, one start."""
-USUAL = (0.002, 0.01, 0.03, 0.01)  # of the four; the last is the one that green makes worse
+"""Median requests for one lens, phi 1 and one start time."""
+USUAL = (0.002, 0.01, 0.03, 0.01)  # of the four streams; green worsens the last one
 SEVERAL_WANTED = {0.01: None, 0.03: 1682, 0.05: 408, 0.10: 120}
 
 
 def quiet(share: float, run: int) -> tuple[float, bool]:
-    """Green's requests until it is taken back, and whether Flagger's threshold of 10 was passed."""
+    """Return the requests of green until its rollback, and whether Flagger's threshold of 10 was passed."""
     random = seeded("quiet", share, run)
     evidence = Evidence(learned(QUIET, run))
     made = ticks(random, QUIET, [share] * EIGHT_HOURS, [0.01] * EIGHT_HOURS)
@@ -37,7 +37,7 @@ def quiet(share: float, run: int) -> tuple[float, bool]:
 
 
 def several(share: float, run: int) -> float:
-    """By the mean of four streams' evidence."""
+    """Decide by the mean evidence of four streams."""
     random, asked = seeded("several", share, run), 0
     known = [calibrated(history(random, Traffic(), 1.0, usual)) for usual in USUAL]
     streams = [Evidence(one, usual=usual) for one, usual in zip(known, USUAL, strict=True)]

@@ -1,4 +1,4 @@
-"""The judge's own code on ticks: a stream as agent.judge opens it, pends, widens and closes it."""
+"""The production code of the judge on ticks: open, pend, widen and close a stream as agent.judge does."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -18,8 +18,8 @@ from bench.judge.traffic import TICK_S, Pair, Tick
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SLO = Slo(errors=0.99)
 STEP = Step(weight=25, requests=1, at_least_s=0.0, at_most_s=1e9, parity=25)
-RECORD = 2000  # requests of blue's before the canary
-SURE = log(100.0)  # P(false take-back) <= 1 %
+RECORD = 2000  # requests of blue before the canary
+SURE = log(100.0)  # P(false rollback) <= 1 %
 
 
 @cache
@@ -28,7 +28,7 @@ def arm(requests: int, bad: int) -> RequestCounts:
 
 
 def calibrated(before: Iterable[Tick]) -> Calibration | None:
-    """As the daemon learns it from blue's servers: agent.domain.calibration."""
+    """Calibrate on the servers of blue with agent.domain.calibration."""
     steadiness, at = CalibrationWindow(), NOON
     for _, blue in before:
         steadiness.add(at, {f"blue {number}": arm(*counts) for number, counts in enumerate(blue)})
@@ -37,7 +37,7 @@ def calibrated(before: Iterable[Tick]) -> Calibration | None:
 
 
 class Evidence:
-    """One stream of one rollout. `usual`: blue's share of bad requests in its record."""
+    """One stream of one rollout. `usual`: share of bad requests in the baseline."""
 
     def __init__(
         self,
@@ -56,33 +56,33 @@ class Evidence:
             self.stream = replace(self.stream, margin=margin, tolerance=2 * margin)
         if one_lens:
             self.stream = replace(self.stream, ticks=None)
-        self.heard = 0
+        self.ticks = 0
 
     def update(self, tick: Tick) -> float:
-        """log E that green is worse, after this tick."""
+        """Return log E that green is worse, after this tick."""
         green, blue = tick
-        self.heard += 1
+        self.ticks += 1
         arms = {f"blue {number}": arm(*counts) for number, counts in enumerate(blue)}
         second = Observation(at=NOON, green=arm(*green), blue=arms)
-        trial = Trial(calibration=self.trial.calibration, tick_s=TICK_S, all_s=TICK_S * self.heard)
+        trial = Trial(calibration=self.trial.calibration, tick_s=TICK_S, all_s=TICK_S * self.ticks)
         stream = close_wide_tick(buffer_counts(self.stream, second, SLO, against=True), trial)
         self.stream = close_tick(stream, trial, STEP, SLO, self.record, against=True)
         return log_worse(self.stream)
 
     @property
     def log_not_worse(self) -> float:
-        """The most that there was."""
+        """Return the maximum so far."""
         return self.stream.requests.most_good
 
     @property
     def log_from_the_start(self) -> float:
-        """What log E would be without the mixture over start times."""
+        """Return log E without the mixture over start times."""
         logs = [_first(lens) for lens in (self.stream.requests, self.stream.ticks) if lens is not None]
         return log_sum(logs) - log(len(logs))
 
 
 def independent(phi: float = 1.0) -> Calibration:
-    """What would be known of servers whose requests fail each by itself."""
+    """Return the calibration of servers with independent failures."""
     return Calibration(phi=phi, tick_edge=0.04, tick_share=0.04, tick_phi=1.0, tick_requests=30.0, ticks=2880)
 
 
@@ -91,7 +91,7 @@ def _first(lens: EProcessPair) -> float:
 
 
 def taken_back(evidence: Evidence, ticks: Sequence[Tick]) -> int | None:
-    """The number of the tick, from 1, with which green goes back."""
+    """Return the number of the tick, from 1, at which green is rolled back."""
     return next((number for number, tick in enumerate(ticks, 1) if evidence.update(tick) >= SURE), None)
 
 
@@ -100,5 +100,5 @@ def greens(ticks: Sequence[Tick]) -> list[Pair]:
 
 
 def blues(ticks: Sequence[Tick]) -> list[Pair]:
-    """Of all its servers together."""
+    """Sum over all servers."""
     return [(sum(n for n, _ in blue), sum(k for _, k in blue)) for _, blue in ticks]

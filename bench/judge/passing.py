@@ -1,6 +1,6 @@
-"""Section `passing`: requests of green's until it is proved not to be worse, and how often that is wrong.
+"""Section `passing`: requests of green until it is proven not worse, and the error rate of that proof.
 
-Four hours at 2 rps beside 6 rps; green as blue, better, and worse by exactly what must not pass.
+Four hours at 2 rps next to 6 rps; green equal to blue, better, and worse by exactly the limit.
 """
 
 from collections.abc import Mapping
@@ -13,20 +13,20 @@ from bench.judge.ours import Evidence, independent
 from bench.judge.runs import Pool
 from bench.judge.traffic import MINUTE, Tick, Traffic, quantiles, seeded, ticks
 
-SURE = log(20.0)  # P(passing what is worse) <= 5 %
+SURE = log(20.0)  # P(a worse green passes) <= 5 %
 FOUR_HOURS = 4 * 60 * MINUTE
-SHARE = 0.3  # of the runs that are asked for
+SHARE = 0.3  # of the requested runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`limit`: worse by so much must not pass: twice the margin. `wanted`: the design's own median."""
+    """`limit`: excess that must not pass, twice the margin. `wanted`: median by design."""
 
     usual: float
     limit: float
     wanted: float
     phi: float = 1.0
-    green: float | None = None  # where it is not blue's share
+    green: float | None = None  # None: the share of blue
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ CASES: Mapping[str, Case] = {
 
 
 def passed(name: str, run: int, *, worse: bool) -> float:
-    """Green's requests until the proof; inf: none in four hours. `worse`: by exactly the limit."""
+    """Return the requests of green until the proof; inf: none in four hours. `worse`: by the limit."""
     case = CASES[name]
     green = case.usual + case.limit if worse else case.usual if case.green is None else case.green
     random = seeded("passing", name, worse, run)

@@ -1,10 +1,10 @@
-"""What others would say of the same traffic, at their documented settings. Each answers with a tick, or None.
+"""Verdicts of other tools on the same traffic, with their documented settings: a tick, or None.
 
-Read at source level: Flagger 1.44 (a failed check more than `threshold` times, ever), Argo Rollouts 1.9 (a
-measurement fails more than `failureLimit` times, ever), Kayenta 2.46 (`MannWhitneyClassifier` of
-NetflixACAJudge-v1.0: confidence 0.98, tolerance 0.25, direction increase; the classifier alone). Their fixed
-limits lie halfway between good and bad, which no operator knows. `z`: the pooled test of two proportions at
-p < 0.01, looked at every tick.
+Rules come from source code: Flagger 1.44 (a failed check more than `threshold` times, ever), Argo
+Rollouts 1.9 (a measurement fails more than `failureLimit` times, ever), Kayenta 2.46 (`MannWhitneyClassifier`
+of NetflixACAJudge-v1.0: confidence 0.98, tolerance 0.25, direction increase; classifier only). Their fixed
+limits lie halfway between good and bad, which no operator knows in advance. `z`: the pooled test of two
+proportions at p < 0.01, tested at every tick.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ Z01 = NormalDist().inv_cdf(0.99)
 
 
 def limit(green: Sequence[Pair], most: float, *, minutes: int, failures: int) -> int | None:
-    """A check every `minutes` over as many; an empty one fails. Back at the `failures`-th that fails."""
+    """Check the last `minutes` at that interval; empty checks fail. Roll back at the last of `failures`."""
     failed = 0
     for number, (of, bad) in enumerate(by_minute(green, minutes), 1):
         failed += bad > most * of or not of
@@ -34,7 +34,7 @@ def flagger(threshold: int) -> Callable[[Sequence[Pair], float], int | None]:
 
 
 def argo(green: Sequence[Pair], most: float) -> int | None:
-    """5 min, failureLimit 3: the fourth failure is one too many."""
+    """5 min, failureLimit 3: roll back at the fourth failure."""
     return limit(green, most, minutes=5, failures=4)
 
 
@@ -50,7 +50,7 @@ def z_test(green: Sequence[Pair], blue: Sequence[Pair], warm_up: int = MINUTE) -
 
 
 def kayenta(green: Sequence[Pair], blue: Sequence[Pair]) -> int | None:
-    """Shares of bad requests by the minute, all so far, looked at every ten minutes."""
+    """Compare all shares of bad requests per minute so far, every ten minutes."""
     ours, theirs = _shares(green), _shares(blue)
     for minutes in LOOKS_MIN:
         if minutes <= len(ours) and high(_known(ours[:minutes]), _known(theirs[:minutes])):
@@ -67,7 +67,7 @@ def _known(values: Sequence[float]) -> list[float]:
 
 
 def high(ours: Sequence[float], theirs: Sequence[float]) -> bool:
-    """Is the experiment's metric classified as High? What Kayenta calls an error is dropped: not high."""
+    """Return whether Kayenta classifies the metric of the experiment as High; errors count as not High."""
     if not ours or not theirs or sorted(ours) == sorted(theirs) or len({*ours, *theirs}) == 1:
         return False
     confident = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
@@ -80,7 +80,7 @@ def high(ours: Sequence[float], theirs: Sequence[float]) -> bool:
 
 
 def _shift(wanted: float, ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The difference in location at which the rank statistic is `wanted` standard errors."""
+    """Return the difference in location at which the rank statistic is `wanted` standard errors."""
     low, high_ = min(ours) - max(theirs), max(ours) - min(theirs)
     if _rank_z(low, ours, theirs) <= wanted:
         return low
@@ -96,7 +96,7 @@ def _shift(wanted: float, ours: Sequence[float], theirs: Sequence[float]) -> flo
 
 
 def _rank_z(shift: float, ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The Mann-Whitney statistic of `ours` less `shift`, standardised, with continuity and ties."""
+    """Return the Mann-Whitney statistic of `ours` less `shift`, standardised, with continuity and ties."""
     moved = [value - shift for value in ours]
     times = Counter(moved) + Counter(theirs)
     rank, seen = {}, 0

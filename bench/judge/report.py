@@ -1,4 +1,4 @@
-"""What was wanted, what was measured, and whether that is enough."""
+"""Design targets, measured values, and whether they are met."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ MOST_FALSE = 0.01
 MOST_WRONG = 0.05
 SLACK = 1.15
 Line = tuple[str, str, str, bool]
-"""What, wanted, measured, met."""
+"""Name, target, measured value, met."""
 
 
 def lines(found: Found) -> Iterator[Line]:
@@ -28,10 +28,10 @@ def _hours(rows: Found) -> Iterator[Line]:
     for name, row in rows.items():
         wanted, ours = SCENARIOS[name], row["ours"]
         if wanted.null:
-            yield name, "at most 1 % taken back", _share(ours), ours["back"] <= MOST_FALSE
+            yield name, "at most 1 % rolled back", _share(ours), ours["back"] <= MOST_FALSE
         if wanted.wanted_share is not None and wanted.wanted_share < 0.99:  # noqa: PLR2004
             least = wanted.wanted_share / SLACK
-            yield name, f"{wanted.wanted_share:.0%} taken back", _share(ours), ours["back"] >= least
+            yield name, f"{wanted.wanted_share:.0%} rolled back", _share(ours), ours["back"] >= least
         if wanted.wanted_median is not None:
             yield _median(name, "requests", ours["requests"][0], wanted.wanted_median)
         if wanted.wanted_minutes is not None:
@@ -51,7 +51,7 @@ def _passing(rows: Found) -> Iterator[Line]:
 def _rollouts(rows: Found) -> Iterator[Line]:
     for name, row in rows.items():
         if name.startswith("null"):
-            yield f"whole judge, {name}", "at most 1 % taken back", _share(row), row["back"] <= MOST_FALSE
+            yield f"full rollout, {name}", "at most 1 % rolled back", _share(row), row["back"] <= MOST_FALSE
 
 
 def _gain(rows: Found) -> Iterator[Line]:
@@ -68,7 +68,7 @@ def _share(row: Found) -> str:
 
 
 def _median(name: str, unit: str, found: float | None, wanted: float, slack: float = 0.0) -> Line:
-    """Enough is 15 % more than wanted; `slack`: what one tick adds."""
+    """Accept up to 15 % above the target; `slack`: addition of one tick."""
     measured = "none" if found is None else f"{found:g} {unit}"
     met = found is not None and found <= wanted * SLACK + slack
     return name, f"{wanted:g} {unit} (median)", measured, met

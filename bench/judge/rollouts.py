@@ -1,8 +1,8 @@
-"""Section `rollouts`: the whole judge, second by second, all six streams, from 5 % of the traffic to parity.
+"""Section `rollouts`: the full judge, second by second, on all six streams, from 5 % of traffic to parity.
 
-Four servers, 8 rps: green takes the place of one of them. Of what is asked, 1 % fails, 1 % is given up by its
-client, 1 % is refused, and of the answers 1 % each is later than each of three objectives: six null streams
-but for `errors`, which green makes worse. A server that stalls does so in all of them.
+Four servers at 8 rps; green replaces one of them. Of all requests 1 % fail, 1 % are abandoned by the client
+and 1 % are refused; 1 % of the responses miss each of three objectives. Green worsens only `errors`; the
+other five streams are null. A stall affects all streams.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,19 +31,19 @@ SLO = Slo(
 )
 USUAL = 0.01
 RPS, SERVERS = 8.0, 4
-STARTS_S = 180  # while green starts, the others serve: their record
+STARTS_S = 180  # the other servers serve while green starts: the baseline
 STEPS = (
     Step(weight=5, requests=20, at_least_s=30.0, at_most_s=600.0),
     Step(weight=50, requests=100, at_least_s=60.0, at_most_s=2700.0),
     Step(weight=100, requests=100, at_least_s=1800.0, at_most_s=7200.0),
 )
 PLAN = Plan(steps=STEPS, start_s=900.0, warm_up_requests=20, warm_up_s=120.0, drain_s=60.0, lease_s=45.0)
-SHARE = 0.2  # of the runs that are asked for
+SHARE = 0.2  # of the requested runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`minutes`: so long it is judged, at parity once it may. `errors`: green's, from `onset_s`."""
+    """`minutes`: duration of the comparison. `errors`: share of green from `onset_s` on."""
 
     errors: float = USUAL
     onset_s: int = 0
@@ -66,7 +66,7 @@ CASES: Mapping[str, Case] = {
 
 @dataclass(slots=True)
 class Server:
-    """What one server's requests do, second by second."""
+    """Request outcomes of one server, second by second."""
 
     random: Random
     stalls: Stalls | None
@@ -122,7 +122,7 @@ def _spread(of: int, late: int, usual: int, slow: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4)
 def known(stalls: Stalls | None, number: int) -> Mapping[str, Calibration]:
-    """What the daemon has learned in four hours of three servers."""
+    """Return the calibration after four hours of three servers."""
     random = seeded("known", stalls, number)
     servers = [Server(random, stalls) for _ in range(SERVERS - 1)]
     steadiness, at = CalibrationWindow(), NOON
@@ -135,7 +135,7 @@ def known(stalls: Stalls | None, number: int) -> Mapping[str, Calibration]:
 
 @dataclass(slots=True)
 class Rollout:
-    """One rollout: up to parity, where it stays until green goes back or the time is over."""
+    """One rollout up to parity, where it stays until the rollback or the end of the time."""
 
     case: Case
     run: int
@@ -157,7 +157,7 @@ class Rollout:
         )
 
     def back_s(self) -> float:
-        """The second at which green goes back; inf: it does not."""
+        """Return the second of the rollback; inf: none."""
         plan = plan_for(PLAN, PreflightResult(strategy="replace"), SERVERS, RPS)
         steps = iter(plan.steps[:-1])
         step, at_s, begun = next(steps), STARTS_S, RequestCounts()
@@ -194,7 +194,7 @@ class Rollout:
 
 
 def rollout(name: str, run: int) -> tuple[float, float, float, float]:
-    """Seconds until green goes back, and until it has passed at parity; its requests, and its excess bad."""
+    """Return the seconds to the rollback and to the pass at parity, requests and excess bad requests."""
     one = Rollout(CASES[name], run)
     back_s = one.back_s()
     return back_s, one.passed_s, one.asked, one.excess

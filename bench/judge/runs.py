@@ -1,4 +1,4 @@
-"""Many runs of one function of the run's number, on two cores, when nothing else wants them."""
+"""Parallel runs of one function of the run number, on two cores at low priority."""
 
 import os
 from collections.abc import Callable
@@ -10,7 +10,7 @@ Found = TypeVar("Found")
 
 
 class Pool:
-    """Its results come in the order of the runs, whoever computed them."""
+    """Yield the results in the order of the runs."""
 
     def __init__(self) -> None:
         self._executor = ProcessPoolExecutor(PROCESSES, initializer=_behind_all_others)

@@ -10,13 +10,13 @@ GOOD = (0.01,) * HOUR
 ONSET = HOUR // 2
 INCIDENT = range(20 * MINUTE, 30 * MINUTE)
 STALLS = {"15 s": Stalls(1), "45 s": Stalls(3), "3 min": Stalls(12)}
-RARE_BASE = 0.0026  # between stalls, where a mean of 1 % has stalls of 5 % of the time
+RARE_BASE = 0.0026  # between stalls, for a mean of 1 % and stalls for 5 % of the time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """`limit`: what the peers are told to allow. `wanted_*`: share taken back; green's requests until then
-    (median, nine of ten); minutes after the onset. `runs`: so many of those asked for."""
+    """`limit`: limit set in the compared tools. `wanted_*`: share of rollbacks; requests of green until
+    then (median, 90 %); minutes after the onset. `runs`: share of the requested runs."""
 
     name: str
     green: Sequence[float]
@@ -66,9 +66,9 @@ DUAL: Mapping[str, Mapping[float, float]] = {
     "45 s": {0.03: 3808, 0.05: 1426, 0.10: 620, 0.50: 174},
     "3 min": {0.10: 1751, 0.50: 539},
 }
-"""Median requests of green's until it goes back, in the design's own simulation."""
+"""Median requests of green until its rollback, in the simulation of the design."""
 LATE = {("iid", 0.05): 6.0, ("iid", 0.10): 1.5, ("45 s", 0.10): 8.2, ("45 s", 0.05): 18.8}
-"""Median minutes after the onset, there."""
+"""Median minutes after the onset, in the simulation of the design."""
 
 
 def _worse() -> list[Scenario]:

@@ -1,4 +1,4 @@
-"""Requests of green and of the servers beside it, in ticks of 15 s: how many came, how many were bad."""
+"""Requests of green and of the other servers in ticks of 15 s: total and bad."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -13,14 +13,14 @@ MINUTE = 4  # ticks
 SEED = 20261121
 
 Pair = tuple[int, int]
-"""Requests, the bad of them."""
+"""Requests, bad requests."""
 Tick = tuple[Pair, tuple[Pair, ...]]
-"""Green's, and each blue server's."""
+"""Green, and each blue server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """A server stalls for `share` of its time, `ticks` at a time, and then at least `bad` go wrong.
+    """A server stalls for `share` of its time, `ticks` at a time; at least `bad` of its requests fail then.
 
     Between stalls so many fewer do that the mean stays what was asked for.
     """
@@ -39,16 +39,16 @@ class Traffic:
     blue_rps: float = 6.0  # of all its servers
     servers: int = 3
     stalls: Stalls | None = None
-    green_stalls: Stalls | None = None  # where green's are others than blue's
+    green_stalls: Stalls | None = None  # None: those of blue
 
 
 def seeded(*about: object) -> Random:
-    """Its own stream of numbers for each purpose, the same in every run."""
+    """Return a deterministic random stream for each purpose."""
     return Random(":".join(map(str, (SEED, *about))))  # noqa: S311 - simulation, not cryptography
 
 
 def ticks(random: Random, traffic: Traffic, green: Sequence[float], blue: Sequence[float]) -> list[Tick]:
-    """One tick for each pair of shares of bad requests."""
+    """Yield one tick for each pair of shares of bad requests."""
     ours, theirs = traffic.green_stalls or traffic.stalls, traffic.stalls
     states = [stalled(random, ours), *(stalled(random, theirs) for _ in range(traffic.servers))]
     mean, each = traffic.green_rps * TICK_S, traffic.blue_rps / traffic.servers * TICK_S
@@ -67,13 +67,13 @@ def ticks(random: Random, traffic: Traffic, green: Sequence[float], blue: Sequen
 
 
 def history(random: Random, traffic: Traffic, hours: float = 4.0, usual: float = 0.01) -> list[Tick]:
-    """Blue alone, before."""
+    """Return ticks of blue alone, before the canary."""
     shares = [usual] * round(hours * 60 * MINUTE)
     return ticks(random, traffic, shares, shares)
 
 
 def stalled(random: Random, stalls: Stalls | None) -> Iterator[bool]:
-    """Tick by tick; a Markov chain with the stated share and mean length."""
+    """Yield the state per tick of a Markov chain with the given share and mean length."""
     if stalls is None:
         while True:
             yield False
@@ -86,7 +86,7 @@ def stalled(random: Random, stalls: Stalls | None) -> Iterator[bool]:
 
 
 def pair(random: Random, mean: float, share: float) -> Pair:
-    """Poisson traffic, each request bad by itself: the bad and the good ones are Poisson too."""
+    """Poisson traffic, with independent bad requests: bad and good requests are Poisson as well."""
     bad = poisson(random, mean * share)
     return bad + poisson(random, mean * (1 - share)), bad
 
@@ -105,13 +105,13 @@ def _poisson(mean: float) -> tuple[float, ...]:
 
 
 def quantiles(values: Sequence[float], *shares: float) -> tuple[float, ...]:
-    """Of all values, those that are infinite too; the lower one between two."""
+    """Return the quantile of all values, infinite ones included; the lower of two neighbours."""
     ordered = sorted(values)
     return tuple(ordered[int(share * (len(ordered) - 1))] for share in shares)
 
 
 def by_minute(pairs: Sequence[Pair], minutes: int = 1) -> list[Pair]:
-    """Sums of whole minutes."""
+    """Sum ticks into minutes."""
     step = MINUTE * minutes
     rows = iter(pairs)
     whole = (list(islice(rows, step)) for _ in range(len(pairs) // step))

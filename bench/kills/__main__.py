@@ -1,8 +1,8 @@
-"""Real rollouts under load, and faults at random moments of them: what was lost, and what was left behind.
+"""Real rollouts under load with faults at random moments; reports lost requests, records and leftovers.
 
-python -m bench.kills [--kills N] [--sites N] [--seed N] [--json FILE] plays the daemon, Envoy, Prometheus and
-simulated servers as processes, prints a line for each fault, and exits 1 where anything was lost that the
-fault itself did not take along. A full disk needs the right to mount a small file system.
+python -m bench.kills [--kills N] [--sites N] [--seed N] [--json FILE] runs the daemon, Envoy, Prometheus and
+simulated servers as processes, prints a line for each fault, and exits 1 if anything was lost that the fault
+does not explain. The disk-full fault requires permission to mount a small file system.
 """
 
 import argparse
@@ -20,21 +20,21 @@ from bench.kills.books import MAY_COST
 from bench.kills.story import Plan, tell
 
 OTHERS = {"pause": 2, "proxy": 3, "prometheus": 2, "green": 3, "blue": 2, "full": 3}
-"""Beside the kills, at each site."""
+"""Faults per site, in addition to kills."""
 SLOW_S = 10.0  # a restart that takes longer to a defined state fails
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.kills", description=__doc__)
-    parser.add_argument("--kills", type=int, default=100, help="of the daemon, over all sites")
-    parser.add_argument("--sites", type=int, default=2, help="at a time")
+    parser.add_argument("--kills", type=int, default=100, help="kills of the daemon, over all sites")
+    parser.add_argument("--sites", type=int, default=2, help="concurrent sites")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rate", type=float, default=10.0, help="requests a second at each site")
+    parser.add_argument("--rate", type=float, default=10.0, help="requests per second at each site")
     parser.add_argument(
-        "--for", type=float, default=7200.0, dest="for_s", help="seconds until no more begins"
+        "--for", type=float, default=7200.0, dest="for_s", help="seconds after which no rollout starts"
     )
     parser.add_argument(
-        "--others", type=json.loads, default=OTHERS, help="how often each other fault, as JSON"
+        "--others", type=json.loads, default=OTHERS, help="number of faults of each other kind, as JSON"
     )
     parser.add_argument("--json", type=Path, default=Path("bench/results/kills.json"))
     options = parser.parse_args(argv)
@@ -44,13 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             seed=options.seed + place,
             kills=kills,
             others=options.others,
-            small=place % 2 == 0,  # every other site is on the real disk
+            small=place % 2 == 0,  # alternate sites use the real disk
             rate=options.rate,
             for_s=options.for_s,
         )
         for place, kills in enumerate(each)
     ]
-    spawned = multiprocessing.get_context("spawn")  # a site's ports go by its process
+    spawned = multiprocessing.get_context("spawn")  # ports are allocated per process
     with ProcessPoolExecutor(options.sites, mp_context=spawned, max_tasks_per_child=1) as pool:
         sites = list(pool.map(tell, plans))
     found = total(sites)

@@ -1,4 +1,4 @@
-"""What a site's clients, auditors and observers saw, against what faults may have cost."""
+"""Records of clients, audit and observers of a site, compared with the permitted cost of faults."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,36 +11,36 @@ from agent.audit import segments
 from simulator.tally import RequestRecord
 
 MAY_COST = ("proxy", "blue", "green")
-"""The faults that end connections by themselves; all others may cost no request."""
-NEAR_S = 0.25  # between a kill here and the end that the kernel gives a connection
+"""Faults that end connections; all other faults may lose no request."""
+NEAR_S = 0.25  # between a kill and the end of its connections
 
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """Times of the loop's clock. `healed_s`: who died is back, or nobody sends requests there any more."""
+    """Times of the loop clock. `healed_s`: the killed process is restored, or gets no more requests."""
 
     kind: str
     at_s: float
     phase: str = ""
     healed_s: float = 0.0
-    back_s: float | None = None  # from a restart of the daemon until it is ready
-    cpu_s: float | None = None  # of its own until then
+    back_s: float | None = None  # from the restart of the daemon to readiness
+    cpu_s: float | None = None  # CPU time of the daemon until then
     note: str = ""
 
     def cost(self, record: RequestRecord) -> bool:
-        """Whether the request was in its way: on what died, or sent while nobody could answer."""
+        """Return whether the fault affects the request: on the killed process, or during its outage."""
         ends_s = self.at_s if self.kind == "green" else self.healed_s
         return record.at <= ends_s + NEAR_S and record.ended >= self.at_s - NEAR_S
 
 
 @dataclass(slots=True, kw_only=True)
 class Books:
-    """`seen`: hashes by number of the audit's rows that the API showed; `cut`: rows that a fault took."""
+    """`seen`: hashes by number of audit rows shown by the API; `cut`: rows removed by a fault."""
 
     faults: list[Fault] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
-    approved: list[str] = field(default_factory=list)  # suggestions whose approval was answered with 200
-    unanswered: int = 0  # approvals whose answer the daemon died over
+    approved: list[str] = field(default_factory=list)  # suggestions with an approval answered by 200
+    unanswered: int = 0  # approvals without an answer because the daemon was killed
     refused: Counter[int] = field(default_factory=Counter)  # other answers, by status
     seen: dict[int, str] = field(default_factory=dict)
     cut: set[int] = field(default_factory=set)
@@ -49,7 +49,7 @@ class Books:
     green_ended_s: list[float] = field(default_factory=list)  # after the daemon was stopped in a canary
 
     def lost(self, records: Iterable[RequestRecord]) -> dict[str, list[RequestRecord]]:
-        """What did not end well, by the kind of fault that it was in the way of; "other": of none."""
+        """Return failed requests by the kind of fault that explains them; "other": unexplained."""
         found: dict[str, list[RequestRecord]] = {kind: [] for kind in (*MAY_COST, "other")}
         for record in records:
             if record.outcome != "ok":
@@ -59,7 +59,7 @@ class Books:
 
 
 def rows(journal: Path) -> list[dict[str, Any]]:
-    """Every row of every file of the audit, in order."""
+    """Return all rows of all audit files, in order."""
     found = []
     for _, file, _ in segments.open_files(journal):
         found += [loads(line) for line in file.read().splitlines()]
@@ -67,7 +67,7 @@ def rows(journal: Path) -> list[dict[str, Any]]:
 
 
 def missing(books: Books, found: Sequence[dict[str, Any]]) -> list[str]:
-    """What the audit should hold and does not."""
+    """Return the rows missing from the audit."""
     hashes = {row["seq"]: row["hash"] for row in found}
     gone = [f"gap: no row {seq}" for seq in range(1, max(hashes, default=0) + 1) if seq not in hashes]
     gone += [

@@ -1,4 +1,4 @@
-"""Each fault by its kind: done to a site in the middle of a rollout, and healed again."""
+"""Faults by kind: injected into a site during a rollout, then healed."""
 
 import asyncio
 import os
@@ -11,13 +11,13 @@ from actuators.envoy.admin import Admin
 from bench.kills.site import Site
 from tests.e2e.rig import until
 
-LEASE_S = 5.0  # of tests.e2e.config_builder
+LEASE_S = 5.0  # as in tests.e2e.config_builder
 FULL_S = 8.0
 LOOK_S = 0.05
 
 
 async def kill(site: Site) -> None:
-    """kill -9 of the daemon; systemd starts it again, in half of the cases after ExecStopPost."""
+    """kill -9 of the daemon; systemd restarts it, in half of the cases after ExecStopPost."""
     fault = site.fault("kill")
     await site.rig.kill()
     await site.restart(fault, reverted=site.coin())
@@ -25,7 +25,7 @@ async def kill(site: Site) -> None:
 
 
 async def double(site: Site) -> None:
-    """A second kill while the restarted daemon looks around, and a third."""
+    """A second and a third kill while the restarted daemon recovers."""
     for _ in range(2):
         fault = site.fault("kill in recovery")
         await site.rig.kill()
@@ -38,7 +38,7 @@ async def double(site: Site) -> None:
 
 
 async def torn(site: Site) -> None:
-    """kill -9 in the middle of a write: the journal's last line is not whole."""
+    """kill -9 during a write: the last line of the journal is truncated."""
     fault = site.fault("torn journal")
     await site.rig.kill()
     cut = site.coin()
@@ -72,7 +72,7 @@ async def pause(site: Site) -> None:
 
 
 async def proxy(site: Site) -> None:
-    """kill -9 of Envoy; its connections die with it."""
+    """kill -9 of Envoy; its connections end with it."""
     fault = site.fault("proxy")
     await site.rig.envoy.kill()
 
@@ -103,7 +103,7 @@ async def green(site: Site) -> None:
 
 
 async def blue(site: Site) -> None:
-    """kill -9 of the server that everybody is served by."""
+    """kill -9 of the server that serves all requests."""
     fault = site.fault("blue")
     await _end(site, newest=False)
     with suppress(AssertionError):
@@ -114,7 +114,7 @@ async def blue(site: Site) -> None:
 
 
 async def full(site: Site) -> None:
-    """The state directory's disk is full for a while, in which the daemon may be killed, too."""
+    """The disk of the state directory is full for a while; the daemon may be killed meanwhile."""
     fault = site.fault("full disk")
     file = site.fill()
     await asyncio.sleep(FULL_S / 2)
@@ -134,7 +134,7 @@ async def full(site: Site) -> None:
 
 
 async def _end(site: Site, *, newest: bool) -> None:
-    """All processes of one server. Names end in a number that grows."""
+    """Return all processes of one server. Names end in an increasing number."""
     names = sorted(site.rig.processes(), key=lambda name: int(name.rpartition("r")[2]))
     for one in site.rig.processes()[names[-1 if newest else 0]]:
         with suppress(ProcessLookupError):
@@ -142,7 +142,7 @@ async def _end(site: Site, *, newest: bool) -> None:
 
 
 async def _answers(site: Site, since_s: float) -> int:
-    """How many of the last requests in a row that were sent since then ended well."""
+    """Return the length of the current run of successful requests sent since then."""
     ends = [one.outcome for one in site.traffic.tally.records if one.at > since_s]
     return next((count for count, end in enumerate(reversed(ends)) if end != "ok"), len(ends))
 
@@ -159,4 +159,4 @@ KINDS: dict[str, Callable[[Site], Awaitable[None]]] = {
     "full": full,
 }
 KILLS = {"kill": 1, "double": 3, "torn": 1}
-"""How many kills of the daemon are in each."""
+"""Number of kills of the daemon in each fault."""

@@ -1,4 +1,4 @@
-"""One site under load: the daemon as systemd runs it, and what a fault does to it."""
+"""One site under load: the daemon as systemd runs it, and fault injection."""
 
 import asyncio
 import os
@@ -18,15 +18,15 @@ from tests.e2e.rig import TRIMTAB, Rig, at_rest, until
 from tests.support.prometheus_server import RealPrometheus
 
 RESTART_S = 2.0  # RestartSec= of systemd/trimtab.service
-READY_S = 60.0  # patience; what counts as slow is told at the end
+READY_S = 60.0  # timeout; the report lists slow restarts
 REST_S = 150.0
-EVERYTHING = "everything"  # the file that fills the disk
+EVERYTHING = "everything"  # file that fills the disk
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True, kw_only=True)
 class Site:
-    """`small`: the state directory is a small file system of its own, so that it can be full."""
+    """`small`: the state directory is on a separate small file system that can be filled."""
 
     rig: Rig
     random: Random
@@ -35,7 +35,7 @@ class Site:
     small: bool
     pause_s: float
     books: Books = field(default_factory=Books)
-    phase: str = ""  # of the last row of the audit that was shown
+    phase: str = ""  # phase of the last audit row shown
 
     def coin(self) -> bool:
         return self.random.random() < 1 / 2
@@ -44,15 +44,15 @@ class Site:
         return asyncio.get_running_loop().time()
 
     def fault(self, kind: str) -> Fault:
-        """Now: nobody is asked first, so that the moment is not one in which the daemon has just answered."""
+        """Record a fault at the current moment, without a request that would correlate it with the daemon."""
         found = Fault(kind=kind, at_s=self.now_s(), phase=self.phase)
         self.books.faults.append(found)
         return found
 
-    # What systemd does.
+    # Behaviour of systemd.
 
     async def ended_badly(self) -> None:
-        """ExecStopPost, whose failure fails nothing (`-`): on a full disk it can write nothing."""
+        """Run ExecStopPost; its failure is ignored (`-`), as it cannot write to a full disk."""
         process = await asyncio.create_subprocess_exec(
             *(*TRIMTAB, "revert", "-c", str(self.rig.config)),
             env={**os.environ, "SERVICE_RESULT": "signal", "EXIT_CODE": "killed", "EXIT_STATUS": "KILL"},
@@ -64,7 +64,7 @@ class Site:
             self.books.wrong.append(f"revert ended with {process.returncode}: {said[-300:]!r}")
 
     async def restart(self, fault: Fault, *, reverted: bool) -> None:
-        """After the daemon's end: what systemd does until it runs again, and how long it then takes."""
+        """Restart the daemon as systemd does, and measure the time to readiness."""
         begun_s = self.now_s()
         if reverted:
             await self.ended_badly()
@@ -75,13 +75,13 @@ class Site:
         fault.cpu_s = self.cpu_s()
 
     def cpu_s(self) -> float:
-        """Of the daemon since its start (proc(5), utime and stime): what a busy machine cannot lengthen."""
+        """Return the CPU time of the daemon since its start (proc(5), utime and stime)."""
         assert self.rig.daemon is not None
         fields = Path(f"/proc/{self.rig.daemon.pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:13])) / TICKS_PER_S
 
     async def ready(self) -> float:
-        """When it had looked around and decided. The daemon must not have ended."""
+        """Wait until the daemon has recovered. The daemon must not have exited."""
 
         async def is_ready() -> bool:
             return (await self.rig.ask("GET", "/readyz"))[0] == 200  # noqa: PLR2004 - HTTP
@@ -89,26 +89,26 @@ class Site:
         await until(is_ready, bool, "readiness", READY_S)
         return self.now_s()
 
-    # What must hold at the end of each rollout.
+    # Checks at the end of each rollout.
 
     async def rests(self) -> dict[str, Any]:
-        """Wait until the target has one server with all traffic, and see that nothing else is left."""
+        """Wait until the target has one server with all traffic, and check that no other process is left."""
         document = await until(self.rig.target, at_rest, "one server at rest", REST_S)
         name = document["servers"][0]["name"]
         await until(self.rig.weights, {name: 100}.__eq__, f"all traffic on {name}", REST_S)
         with suppress(AssertionError):
-            await until(self._others, lambda left: left == {name}, "the others to be gone", 20.0)
+            await until(self._others, lambda left: left == {name}, "other servers to exit", 20.0)
         self.books.orphans += sorted(await self._others() - {name})
         return document
 
     async def _others(self) -> set[str]:
-        """The servers whose processes run, and every Envoy but one."""
+        """Return the running servers, and every Envoy beyond the first."""
         bootstrap = str(self.rig.envoy.bootstrap)
         envoys = [one.pid for one in processes() if words(one.pid)[1:3] == ["-c", bootstrap]]
         return {*self.rig.processes(), *(f"envoy {pid}" for pid in sorted(envoys)[1:])}
 
     async def follow(self) -> None:
-        """Note each row of the audit that the API shows: shown is promised."""
+        """Record each audit row that the API shows; a shown row must persist."""
         while True:
             with suppress(AssertionError, ValueError):
                 after = max(self.books.seen, default=0)
@@ -119,10 +119,10 @@ class Site:
                         self.phase = row["after"].get("phase", self.phase)
             await asyncio.sleep(0.3)
 
-    # What is done to it.
+    # Fault injection.
 
     def tear(self, *, cut: bool) -> None:
-        """The last row is half there (`cut`), or half of a next one behind it."""
+        """Truncate the last row (`cut`), or append half of a next one."""
         lines = self.rig.journal.read_bytes().splitlines(keepends=True)
         half = lines[-1][: self.random.randrange(1, len(lines[-1]) - 1)]
         if cut and len(lines) > 1:
@@ -134,7 +134,7 @@ class Site:
         self.rig.journal.write_bytes(b"".join([*lines, half]))
 
     def fill(self) -> Path:
-        """Take every byte of the state directory's file system; returns the file that has them."""
+        """Fill the file system of the state directory; return the file that fills it."""
         file = self.rig.state_dir / EVERYTHING
         with suppress(OSError), file.open("ab", buffering=0) as full:
             while True:
@@ -145,7 +145,7 @@ class Site:
         return file
 
     async def second_daemon(self) -> str:
-        """Start another one on the same site; what it says as it ends."""
+        """Start a second daemon on the same site and return its last output."""
         process = await asyncio.create_subprocess_exec(
             *(*TRIMTAB, "run", "-c", str(self.rig.config)),
             stdout=asyncio.subprocess.DEVNULL,
@@ -159,7 +159,7 @@ class Site:
             process.kill()
             await process.wait()
             return "it runs"
-        return said.decode(errors="replace").strip().splitlines()[-1] if said else "it said nothing"
+        return said.decode(errors="replace").strip().splitlines()[-1] if said else "no output"
 
     def signal_daemon(self, number: signal.Signals) -> None:
         assert self.rig.daemon is not None
@@ -167,7 +167,7 @@ class Site:
 
 
 def mounted(folder: Path, size: str = "48m") -> bool:
-    """A small file system at the folder, where this user may."""
+    """Mount a small file system at the folder, if permitted."""
     folder.mkdir(mode=0o700, exist_ok=True)
     told = subprocess.run(  # noqa: S603
         ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "trimtab-kills", str(folder)],  # noqa: S607

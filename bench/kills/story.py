@@ -1,4 +1,4 @@
-"""A site from its start to its end: rollouts one after the other, each with its faults, and the reckoning."""
+"""Run one site: successive rollouts with faults, then the accounting."""
 
 import asyncio
 import shutil
@@ -21,16 +21,16 @@ from tests.e2e.rig import Rig, trimtab
 from tests.support.prometheus_server import Page, real_prometheus
 
 STEPS = ((20, 3, 1.0), (50, 5, 1.0))
-ROLLOUT_S = 9.0  # about what one takes
-AT_APPROVAL = 0.15  # the share of faults that meet the approval itself
+ROLLOUT_S = 9.0  # approximate duration of a rollout
+AT_APPROVAL = 0.15  # share of faults during the approval
 PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Of one site. `others`: how often each kind of fault but kills. `small`: its disk can be full.
+    """Plan of one site. `others`: number of faults per kind except kills. `small`: its disk can be filled.
 
-    `rate`: requests a second. `pause_s`: how long a stopped daemon is.
+    `rate`: requests per second. `pause_s`: duration of SIGSTOP.
     """
 
     seed: int
@@ -38,11 +38,11 @@ class Plan:
     others: dict[str, int]
     small: bool
     rate: float
-    for_s: float = 7200.0  # after which no more rollouts begin
+    for_s: float = 7200.0  # no rollout starts later
     pause_s: float = 60.0
 
     def deck(self, random: Random) -> list[str]:
-        """The faults in the order in which they will be: of kills mostly single ones."""
+        """Return the faults in their order; most kills are single."""
         cards = [kind for kind, times in self.others.items() for _ in range(times)]
         left = self.kills
         while left > 0:
@@ -55,7 +55,7 @@ class Plan:
 
 
 def hands(deck: Sequence[str], random: Random) -> Iterator[list[str]]:
-    """What each rollout gets: some kills, or one of the others."""
+    """Yield the faults of each rollout: some kills, or one other fault."""
     waiting = list(deck)
     while waiting:
         hand = [waiting.pop(0)]
@@ -66,12 +66,12 @@ def hands(deck: Sequence[str], random: Random) -> Iterator[list[str]]:
 
 
 def tell(plan: Plan) -> dict[str, Any]:
-    """Play the plan in a process of its own, and reckon."""
+    """Run the plan in a separate process and return its accounting."""
     return asyncio.run(play(plan))
 
 
 async def play(plan: Plan) -> dict[str, Any]:
-    """What is left of it, as JSON has it: `wrong` and what is `lost` are as they should be when empty."""
+    """Return the result as JSON; `wrong` and `lost` must be empty."""
     random = draws(plan.seed, "kills")
     home = Path(tempfile.mkdtemp(prefix="k-"))
     with ExitStack() as after:
@@ -124,7 +124,7 @@ async def _rollouts(site: Site, plan: Plan) -> None:
 
 
 async def _rollout(site: Site, hand: list[str], seed: int) -> None:
-    """One approved change, and at random moments of it what is in the hand."""
+    """Run one approved change with the given faults at random moments."""
     setting = (await site.rests())["servers"][0].get("setting", {})
     wanted = 8 if setting.get("max_num_seqs") == 16 else 16  # noqa: PLR2004 - twice as many
     made = await site.rig.propose(max_num_seqs=wanted)
@@ -166,7 +166,7 @@ def _line(seed: int, site: Site, one: Fault) -> str:
 
 
 async def _reckoned(site: Site, plan: Plan) -> dict[str, Any]:
-    """Stop the daemon as a person would, and count."""
+    """Stop the daemon as an operator does, and account."""
     if site.small:
         (site.rig.state_dir / EVERYTHING).unlink(missing_ok=True)
     await site.rig.kill(signal.SIGTERM)

@@ -1,1 +1,1 @@
-"""Whole rollouts, judged: equal greens must never go back for cause, bad ones always."""
+"""Full rollouts with the judge: equal greens are never rolled back as worse, bad ones always."""

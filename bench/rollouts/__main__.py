@@ -1,8 +1,8 @@
-"""Equal greens and bad ones, each through a whole rollout in virtual time.
+"""Full rollouts of equal and bad greens in virtual time.
 
 python -m bench.rollouts [--rollouts N] [--bad N] [--json FILE] prints a line for each and writes JSON;
-with --real [--engine sim|vllm] the daemon, Envoy and the servers are processes. Exits 1 when an equal green
-went back for cause, or a bad one did not.
+with --real [--engine sim|vllm] the daemon, Envoy and the servers are processes. Exits 1 if an equal green
+is rolled back as worse, or a bad one is not.
 """
 
 import argparse
@@ -29,7 +29,7 @@ HEAD = ("GREEN", "PROFILE", "RPS", "SEED", "RESULT", "AT", "VERDICT s", "ONSET s
 
 
 def equal_ones(count: int, hold_s: float) -> Iterator[Case]:
-    """Every rate with every profile, as often as it takes."""
+    """Yield all rates with all profiles, repeatedly."""
     *steps, hold = DEFAULT.steps
     plan = replace(DEFAULT, steps=(*steps, replace(hold, at_least_s=hold_s)))
     kinds = cycle([(rate, profile) for profile in PROFILES for rate in SERVICES])
@@ -38,7 +38,7 @@ def equal_ones(count: int, hold_s: float) -> Iterator[Case]:
 
 
 def bad_ones(count: int) -> Iterator[Case]:
-    """Every kind at the first rate, then at the next."""
+    """Yield all kinds at the first rate, then at the next."""
     kinds = cycle([(rate, green) for rate in BAD_RATES for green in BAD])
     for seed, (rate, green) in enumerate(islice(kinds, count)):
         yield Case(seed=1000 + seed, rate=rate, profile=CALM, green=green)
@@ -68,13 +68,19 @@ def wrong(one: Told) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.rollouts", description=__doc__)
-    parser.add_argument("--rollouts", type=int, default=32, help="with an equal green")
-    parser.add_argument("--bad", type=int, default=len(BAD_RATES) * len(BAD), help="with a bad one")
-    parser.add_argument("--history", type=int, default=3600, help="seconds for which blue was watched before")
-    parser.add_argument("--hold", type=float, default=1800.0, help="seconds that an equal green is held back")
-    parser.add_argument("--real", action="store_true", help="with real processes, in real time")
-    parser.add_argument("--engine", choices=("sim", "vllm"), default="sim", help="of --real")
-    parser.add_argument("--beside", type=int, default=1, help="sites of --real at a time")
+    parser.add_argument("--rollouts", type=int, default=32, help="rollouts with an equal green")
+    parser.add_argument(
+        "--bad", type=int, default=len(BAD_RATES) * len(BAD), help="rollouts with a bad green"
+    )
+    parser.add_argument(
+        "--history", type=int, default=3600, help="seconds of observation of blue before the rollout"
+    )
+    parser.add_argument(
+        "--hold", type=float, default=1800.0, help="seconds of the hold step of an equal green"
+    )
+    parser.add_argument("--real", action="store_true", help="use real processes in real time")
+    parser.add_argument("--engine", choices=("sim", "vllm"), default="sim", help="engine of --real")
+    parser.add_argument("--parallel", type=int, default=1, help="concurrent sites of --real")
     parser.add_argument("--json", type=Path, default=Path("bench/results/rollouts.json"))
     options = parser.parse_args(argv)
     options.json.parent.mkdir(exist_ok=True)
@@ -84,14 +90,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def in_real_time(options: argparse.Namespace) -> int:
     cases = real.cases(options.engine, options.rollouts, options.bad)
     rows: list[real.Told] = []
-    # A site's ports go by its process; a new one each time, for ports that were just given up may linger.
+    # Ports are allocated per process; a new process each time avoids ports still in TIME_WAIT.
     spawned = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.beside, mp_context=spawned, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(options.parallel, mp_context=spawned, max_tasks_per_child=1) as pool:
         told = {pool.submit(real.tell, case): case for case in cases}
         for future in as_completed(told):
             try:
                 rows.append(future.result())
-            except AssertionError as error:  # of the rig: what was waited for did not happen
+            except AssertionError as error:  # a timeout of the rig
                 print(f"{told[future].green}: {error}", flush=True)
                 continue
             print(real.line(rows[-1]), flush=True)

@@ -1,4 +1,4 @@
-"""What a rollout meets: how much is asked, what happens to all servers, what is wrong with green."""
+"""Conditions of a rollout: request rate, incidents of all servers, faults of green."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from vllm_facts.values import Setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """Servers that can carry a rate with room to spare, and what is promised of them.
+    """Servers with spare capacity for a rate, and their objectives.
 
     `crowd`: more sequences at once than a server has with half of the traffic, fewer than with all of it.
     """
@@ -37,16 +37,16 @@ SERVICES: Mapping[float, Service] = {
     8.0: Service(hardware="4090-8b", slowly=3.5, slo=_slo(0.5, 4.0), crowd=14),
     30.0: Service(hardware="h100-8b", slowly=4.0, slo=_slo(0.3, 3.0), crowd=26),
 }
-"""By requests a second."""
+"""By requests per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What happens to both sides. `incident_s`: from, until; seconds after the canary began."""
+    """Conditions on both sides. `incident_s`: start and end in seconds after the start of the canary."""
 
     name: str
-    stalls: bool = False  # 3 to 8 s a minute, each server by itself
-    drift: float = 0.0  # of the rate, in an hour
+    stalls: bool = False  # 3 to 8 s per minute, independent per server
+    drift: float = 0.0  # relative change of the rate in an hour
     incident_s: tuple[float, float] = (0.0, 0.0)
     incident_errors: float = 0.0
 
@@ -65,9 +65,9 @@ PROFILES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Green:
-    """One kind of green. `turns_in_hold_s`: so long after it got all the traffic it gets slow. `crowded`: it
-    is slow while it has more sequences than the service's crowd. What is asked for does nothing to a
-    simulated scheduler: green is what its faults make of it."""
+    """One kind of green. `turns_in_hold_s`: green slows down this long after it got all traffic. `crowded`:
+    green is slow while it has more sequences than the crowd of the service. The setting has no effect on
+    the simulated scheduler; only faults change green."""
 
     name: str
     to: Setting = field(default_factory=lambda: {"watermark": 0.02})

@@ -1,4 +1,4 @@
-"""Who asks: requests that come by chance at a rate that drifts, half of them as turns of conversations."""
+"""Clients: Poisson requests at a drifting rate, half of them as turns of conversations."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from simulator.scheduler import SimulatedRequest
 from simulator.workload import Lengths
 
 BLOCK = 16  # tokens
-SYSTEM_TOKENS = 64  # a prefix that all prompts share
+SYSTEM_TOKENS = 64  # shared prefix of all prompts
 TURNS = 5
-CONVERSATIONS = 40  # that go on at any time
+CONVERSATIONS = 40  # concurrent conversations
 IN_CONVERSATION = 0.5
 PROMPT = Lengths(kind="lognormal", middle=100, sigma=0.7, least=8, most=1200)
 OUTPUT = Lengths(kind="lognormal", middle=16, sigma=0.5, least=4, most=80)
@@ -27,15 +27,15 @@ class _Session:
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """One request and where it goes: green's share is that of the places below its weight, of 100."""
+    """One request and its slot; green gets the slots below its weight, of 100."""
 
     request: SimulatedRequest
-    place: float  # 0 to 100: of a session always the same
+    place: float  # 0 to 100, constant for a session
 
 
 @dataclass(slots=True, kw_only=True)
 class Clients:
-    """`drift`: how far the rate swings around its mean, over `period_s`."""
+    """`drift`: relative amplitude of the rate over `period_s`."""
 
     rate: float
     random: Random
@@ -49,7 +49,7 @@ class Clients:
         return self.rate * (1 + self.drift * sin(2 * pi * at_s / self.period_s))
 
     def until(self, at_s: float) -> Iterator[Coming]:
-        """Those that come before then: a Poisson process, thinned to the rate of the moment."""
+        """Return the requests up to that time: a Poisson process, thinned to the current rate."""
         most = self.rate * (1 + self.drift)
         while self._next_s < at_s:
             came_s = self._next_s
@@ -66,7 +66,7 @@ class Clients:
         shared = SYSTEM_TOKENS // BLOCK
         hashes = [(-1 - i if i < shared else session.name << 20 | i) for i in range(prompt // BLOCK)]
         session.tokens, session.turns = prompt + wanted, session.turns + 1
-        place = Random(session.name).uniform(0, 100)  # noqa: S311 - a hash, as the proxy makes one
+        place = Random(session.name).uniform(0, 100)  # noqa: S311 - a hash, as in the proxy
         request = SimulatedRequest(
             name=f"{self._count}", prompt=prompt, wanted=wanted, hashes=hashes, arrived_at=at_s
         )

@@ -1,4 +1,4 @@
-"""The same with the real daemon, real Envoy, and servers that are processes, simulated or vLLM itself."""
+"""Rollouts with the real daemon, real Envoy, and simulated or real vLLM processes."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from tests.e2e.rig import Document, Rig, lost, until
 from tests.support.real_vllm import ENVIRONMENT, real_vllm
 
 EQUAL, SEQS = "equal", "max_num_seqs"
-LEARNED_S = 330.0  # after so long it is known how steady the servers are
+LEARNED_S = 330.0  # time to calibrate the servers
 VERDICTS = ("rollout.rolling_back", "rollout.promoting")
 
 
@@ -40,19 +40,19 @@ class OfVllm(SiteConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`to`: the knob and the value that green gets; `fault`: of the simulator, in green only."""
+    """`to`: the knob and its value for green; `fault`: fault of the simulator in green."""
 
     green: str
     to: tuple[str, int | str]
     load: Load
     site_config: SiteConfig
     fault: str = ""
-    watched_s: float = 20.0  # before the change is asked for
+    watched_s: float = 20.0  # before the change request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """Times in seconds; `verdict_s` since green's first share. `clients`: what all of them met."""
+    """Times in seconds; `verdict_s`: since the first share of green. `clients`: request outcomes."""
 
     green: str
     engine: str
@@ -61,7 +61,7 @@ class Told:
     why: str
     weight: int
     verdict_s: float | None
-    back_s: float | None  # from the verdict to the split that gives blue everything
+    back_s: float | None  # from the verdict to the split with all traffic on blue
     launches: int
     exposed: int
     bad_exposed: int
@@ -90,7 +90,7 @@ BAD = {
     "slow in the hold-back": "slow_after=150",
     "wrong outputs": "wrong=0.3",
 }
-"""Kinds of bad green, and the fault that makes them."""
+"""Kinds of bad green, and their faults."""
 
 RATE = Load(rate=8.0)
 CPU = OfVllm(

@@ -1,4 +1,4 @@
-"""A vLLM server in virtual time: the simulator's scheduler, step times and faults; what a proxy records."""
+"""A vLLM server in virtual time: scheduler, step times and faults of the simulator, and proxy records."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -20,11 +20,11 @@ STALLED_AFTER_S = 10.0  # as the sensor's default
 PATIENCE_S = 60.0  # of a client
 
 Pauses = Iterator[tuple[float, float]]
-"""(from, until) in seconds: no step ends in there."""
+"""(start, end) in seconds without a completed step."""
 
 
 def pauses(random: Random, *, every_s: float, least_s: float, most_s: float) -> Pauses:
-    """One a while, each of its own length: what a garbage collection or a neighbour does to a server."""
+    """Random stalls of random length, as by garbage collection or a noisy neighbour."""
     at_s = 0.0
     while True:
         at_s += random.expovariate(1 / every_s)
@@ -35,7 +35,7 @@ def pauses(random: Random, *, every_s: float, least_s: float, most_s: float) -> 
 
 @dataclass(slots=True)
 class _Open:
-    """A request that the server still has, and what the proxy will say of it."""
+    """A request in flight, and its future record of the proxy."""
 
     cut_after: float = inf  # tokens
     counted: bool = False  # as stalled
@@ -51,18 +51,18 @@ class _Counters:
 
 @dataclass(slots=True, kw_only=True)
 class SimServer:
-    """Advance it to a time, ask it something then, fetch what has ended. Times in seconds."""
+    """Advance to a time, add requests, fetch finished ones. Times in seconds."""
 
     name: str
     hardware: Hardware
     random: Random
     faults: Faults = field(default_factory=Faults)
-    slowly: float = 1.0  # every step takes so many times as long as on the hardware
+    slowly: float = 1.0  # factor on all step times
     pauses: Pauses = field(default_factory=lambda: iter(()))
     now_s: float = 0.0
-    errors: float = 0.002  # share that fails at any server
-    used_s: float | None = None  # when it got its first request
-    harmed_s: float | None = None  # when a request first met a fault of its own
+    errors: float = 0.002  # share of failed requests at any server
+    used_s: float | None = None  # time of the first request
+    harmed_s: float | None = None  # time of the first request affected by a fault
     _scheduler: Scheduler = field(init=False)
     _law: StepTime = field(init=False)
     _step: ScheduledStep | None = field(default=None, init=False)
@@ -82,7 +82,7 @@ class SimServer:
         return len(self._open)
 
     def ask(self, request: sim.SimulatedRequest, *, errors: float = 0.0) -> None:
-        """`errors`: the share that fails at this moment, whoever serves."""
+        """`errors`: the current share of failed requests at all servers."""
         self.advance(request.arrived_at)
         self.used_s = request.arrived_at if self.used_s is None else self.used_s
         broken, aborted, cut = (
@@ -100,7 +100,7 @@ class SimServer:
             self._scheduler.add(request)
 
     def advance(self, until_s: float) -> None:
-        """Take every step that ends by then."""
+        """Run all steps that end by then."""
         while True:
             if self._step is None:
                 self._step = self._scheduler.plan()
@@ -114,7 +114,7 @@ class SimServer:
             self._deliver(step)
 
     def fetch(self, at_s: float) -> tuple[Request, ...]:
-        """What the proxy recorded since the last time; who waits for too long gives up."""
+        """Return the records of the proxy since the last call; clients abandon requests after PATIENCE_S."""
         for request, known in list(self._open.items()):
             age_s = at_s - request.arrived_at
             if request.first_at is None and age_s >= STALLED_AFTER_S and not known.counted:
@@ -127,8 +127,8 @@ class SimServer:
         ended, self._ended = tuple(self._ended), []
         return ended
 
-    def deaf(self) -> None:
-        """Nobody scrapes any more: the next scrape is a first one."""
+    def forget_scrapes(self) -> None:
+        """Forget earlier scrapes, so that the next scrape is a first one."""
         self._told = None
 
     def scrape(self, at: datetime) -> EngineSample:

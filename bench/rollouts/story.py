@@ -1,4 +1,4 @@
-"""One rollout from the wish to its end, through the daemon's own loop, machine, judge and journal."""
+"""One rollout from the request to its end, with the production loop, machine, judge and journal."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -29,15 +29,15 @@ from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import in_no_time, loop_now
 
 TARGET, GREEN = "chat", "chat-r1"
-LATE_S = 20.0  # after the end, in which what green had open is recorded
+LATE_S = 20.0  # after the end, to record open requests of green
 DEFAULT = plan(RolloutTable())
 RESTING = {Phase.OBSERVING, Phase.COOLDOWN, Phase.PROPOSED, Phase.HALTED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`history_s`: blue was watched for so long before. `start_s`: of green, and as long again to warm it up;
-    blue's record is of that time."""
+    """`history_s`: observation of blue before. `start_s`: start of green, and the same time for its warm-up;
+    the baseline is measured then."""
 
     seed: int
     rate: float
@@ -51,21 +51,21 @@ class Case:
 
 @dataclass(slots=True, kw_only=True)
 class Told:
-    """What became of a rollout. Times in seconds."""
+    """Result of a rollout. Times in seconds."""
 
     green: str
     profile: str
     rate: float
     seed: int
     phi: dict[str, float] = field(default_factory=dict)
-    result: str = "none"  # as the machine remembers it: promoted, rolled_back, undecided, no_gain, failed
+    result: str = "none"  # as recorded by the machine: promoted, rolled_back, undecided, no_gain, failed
     why: str = ""
-    weight: int = 0  # green's share when the verdict fell
-    steps_s: dict[int, float] = field(default_factory=dict)  # by weight: when the step began
-    verdict_s: float | None = None  # from the canary's beginning
-    onset_s: float | None = None  # the same of the first request that met the fault
-    back_s: float | None = None  # from the verdict until blue had everything
-    launches: int = 0  # after the canary's beginning
+    weight: int = 0  # share of green at the verdict
+    steps_s: dict[int, float] = field(default_factory=dict)  # start of the step, by weight
+    verdict_s: float | None = None  # from the start of the canary
+    onset_s: float | None = None  # first request affected by the fault
+    back_s: float | None = None  # from the verdict until blue has all traffic
+    launches: int = 0  # after the start of the canary
     exposed: int = 0
     bad_exposed: int = 0
     held_s: int = 0
@@ -89,10 +89,10 @@ class Story:
     traffic: FakeTraffic
     told: Told
     loop: TargetLoop | None = None
-    began_s: float | None = None  # the canary
-    ended_s: float | None = None  # when the verdict fell
+    began_s: float | None = None  # start of the canary
+    ended_s: float | None = None  # time of the verdict
     _epoch: int = 0
-    before: State = field(default_factory=lambda: State(target=TARGET))  # as a daemon of old has left it
+    before: State = field(default_factory=lambda: State(target=TARGET))  # state of an earlier daemon
     _daemon: asyncio.Task[None] | None = None
     _journal: Journal | None = None
 
@@ -105,7 +105,7 @@ class Story:
         return asyncio.get_running_loop().time()
 
     async def start(self) -> None:
-        """Start the daemon; the second time it reads what the first one wrote."""
+        """Start the daemon; a second start reads the journal of the first."""
         self._epoch += 1
         journal = Journal.open(self.home / "audit.jsonl", now=loop_now)
         state = journal.states().get(TARGET, self.before)
@@ -129,7 +129,7 @@ class Story:
         self._daemon = asyncio.create_task(self.loop.run(self._epoch, lambda: None))
 
     async def stop(self) -> None:
-        """As a kill would: what is not in the journal is gone."""
+        """Stop without cleanup, as a kill does; only the journal remains."""
         assert self._daemon is not None and self._journal is not None  # noqa: PT018 - one fact
         self._daemon.cancel()
         with suppress(asyncio.CancelledError):
@@ -137,7 +137,7 @@ class Story:
         self._journal.close()
 
     async def until(self, holds: Callable[[State], object], limit_s: float | None = None) -> State:
-        """TimeoutError, with where it stands, when it never does."""
+        """Wait for the condition. Raises TimeoutError with the current state."""
         end_s = self.now_s + (self.case.limit_s if limit_s is None else limit_s)
         while not holds(self.state):
             if self._daemon is not None and self._daemon.done() and not self._daemon.cancelled():
@@ -148,7 +148,7 @@ class Story:
         return self.state
 
     async def begin(self) -> None:
-        """A person asks for the change and approves it; returns when green gets its first share, if ever."""
+        """Request and approve the change; return at the first share of green, or at the end."""
         assert self.loop is not None
         await asyncio.sleep(5.0)
         self.engine.takes_s = self.case.start_s
@@ -166,11 +166,11 @@ class Story:
         self.engine.takes_s = 1.0
 
     async def at_weight(self, weight: int) -> None:
-        """Until green has this share, or it is over."""
+        """Wait until green has this share, or the rollout ends."""
         await self.until(lambda state: over(state) or weight in self.told.steps_s)
 
     async def end(self) -> Told:
-        """Until it is decided and done, and what green had open is counted."""
+        """Wait for the end of the rollout, and for the open requests of green."""
         state = await self.until(over)
         await asyncio.sleep(LATE_S)
         rollout = self.state.rollout
@@ -188,7 +188,7 @@ class Story:
         return self.world.at_s + at_s - self.now_s
 
     def _heard(self, state: State) -> None:
-        """Every state that was written down."""
+        """Observe each recorded state."""
         rollout = state.rollout
         if rollout is None:
             return
@@ -214,7 +214,7 @@ class Story:
             server.faults = replace(server.faults, slow_after=since_s + turns_s)
 
     async def watch(self) -> None:
-        """Count the seconds that were held, and when blue has everything again."""
+        """Count held seconds, and record when blue has all traffic again."""
         parked = False
         while True:
             await asyncio.sleep(1.0)
@@ -235,7 +235,7 @@ def over(state: State) -> bool:
 
 @asynccontextmanager
 async def telling(case: Case, home: Path) -> AsyncIterator[Story]:
-    """A world with clients, and a daemon that has looked around."""
+    """Yield a world with clients, and a daemon that has observed its servers."""
     began_s = perf_counter()
     blue = Server(name=BLUE, setting={"model": "m", "max_num_seqs": 64}, address="127.0.0.1:8000")
     engine, traffic = FakeEngine(blue), FakeTraffic()
@@ -271,7 +271,7 @@ async def telling(case: Case, home: Path) -> AsyncIterator[Story]:
 
 
 def tell(case: Case, home: Path) -> Told:
-    """A whole rollout without anything in between, in no time."""
+    """Run a full rollout without intervention, in virtual time."""
 
     async def plot() -> Told:
         async with telling(case, home) as story:

@@ -1,4 +1,4 @@
-"""The world around one daemon: clients, servers and a proxy, second by second, on the loop's own clock."""
+"""The world around one daemon: clients, servers and a proxy, second by second, on the loop clock."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -19,13 +19,13 @@ from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 
 BLUE = "chat-r0"
-AFTER_THE_TICK_S = 0.5  # of the daemon's second, so that who hears whom does not depend on chance
+AFTER_THE_TICK_S = 0.5  # within the second of the daemon, for a deterministic order
 RECORDS = "proxy_requests"
 
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """`live` runs for as long as there are clients; `run` is the sensor that tells a daemon of it."""
+    """`live` runs the clients; `run` is the sensor of the daemon."""
 
     seed: int
     service: Service
@@ -35,17 +35,17 @@ class World:
     engine: FakeEngine
     traffic: FakeTraffic  # bound to the daemon's site
     at_s: float = 0.0  # since the world began
-    incident_s: tuple[float, float] = (0.0, 0.0)  # from, until, of the same time
-    records: bool = True  # what the proxy and the servers say reaches the daemon
+    incident_s: tuple[float, float] = (0.0, 0.0)  # start and end on the same clock
+    records: bool = True  # whether records and scrapes reach the daemon
     scrapes: bool = True
-    asked: dict[str, int] = field(default_factory=dict)  # by server
+    asked: dict[str, int] = field(default_factory=dict)  # requests by server
     servers: dict[str, SimServer] = field(default_factory=dict)
     _view: View | None = None
     _emit: Callable[[Sample], None] = lambda _: None
     _records_were: bool = True
 
     def server(self, name: str) -> SimServer:
-        """Any but blue has the faults of the candidate."""
+        """Return the server, created on first use; all but blue have the faults of the candidate."""
         if name not in self.servers:
             self.servers[name] = SimServer(
                 name=name,
@@ -59,7 +59,7 @@ class World:
         return self.servers[name]
 
     def history(self, seconds: int, at: datetime) -> Mapping[str, Calibration]:
-        """What a daemon learned of blue in the seconds before `at`."""
+        """Return the calibration of blue from the seconds before `at`."""
         steadiness = CalibrationWindow()
         for second in range(seconds):
             arm = count_requests(self.second({BLUE: 100}, self.at_s + 1.0), self.service.slo)
@@ -78,18 +78,18 @@ class World:
             self._tell(requests, now())
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
-        """As the sensors `proxy_requests` and `vllm_metrics`; what was while nobody listened is lost."""
+        """As the sensors `proxy_requests` and `vllm_metrics`; data emitted without a listener is lost."""
         del now
         self._view, self._emit = view, emit
         for server in self.servers.values():
-            server.deaf()
+            server.forget_scrapes()
         try:
             await asyncio.Event().wait()
         finally:
             self._view, self._emit = None, lambda _: None
 
     def second(self, weights: Mapping[str, int], until_s: float) -> tuple[Request, ...]:
-        """All that is asked until then; what has ended by then."""
+        """Send all requests up to then; return the finished ones."""
         for coming in self.clients.until(until_s):
             name = _picked(weights, coming.place)
             if name is None:
@@ -114,11 +114,11 @@ class World:
             if self.scrapes:
                 self._emit(self.server(name).scrape(at))
             else:
-                self.server(name).deaf()
+                self.server(name).forget_scrapes()
 
 
 def _picked(weights: Mapping[str, int], place: float) -> str | None:
-    """The newest first: a session that is green's stays green's when its share grows."""
+    """Order the newest first, so that sessions of green stay on green as its share grows."""
     for name in sorted(weights, key=lambda name: name == BLUE):
         if place < weights[name]:
             return name
