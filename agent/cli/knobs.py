@@ -86,9 +86,9 @@ def _sources(source: str, names: Mapping[str, object]) -> Iterator[str]:
         if isinstance(value_given, ast.Constant):
             yield str(value_given.value)
         for node in ast.walk(value_given):
-            said = names.get(node.id) if isinstance(node, ast.Name) else None
-            if isinstance(said, str):
-                yield said
+            fact_value = names.get(node.id) if isinstance(node, ast.Name) else None
+            if isinstance(fact_value, str):
+                yield fact_value
 
 
 def _is_source(node: ast.AST) -> TypeGuard[ast.keyword]:
@@ -105,7 +105,7 @@ def _format_policy(policy: dict[str, Any]) -> str:
     ]
     if rows:
         text += table(("  OPTION", "TYPE", "DEFAULT", "MEANING"), rows)
-    return text + "".join(lines_of(f"  source: {said}") for said in policy["sources"])
+    return text + "".join(lines_of(f"  source: {fact_value}") for fact_value in policy["sources"])
 
 
 def _list_knobs(args: argparse.Namespace) -> int:
@@ -137,14 +137,14 @@ def _brief(facts: Any) -> tuple[str, ...]:  # noqa: ANN401 - a dataclass of the 
 
 def _rows(name: str, fact: object) -> Iterator[tuple[str, str]]:
     """One row for a fact, one for each item of a list, none for an absent value."""
-    said = str(fact) if is_dataclass(fact) else fact
-    if said is None or said in ("", ()):
+    fact_value = str(fact) if is_dataclass(fact) else fact
+    if fact_value is None or fact_value in ("", ()):
         return
-    if not isinstance(said, tuple):
-        yield name, value(said)
-    elif not any(map(is_dataclass, said)):
-        yield name, ", ".join(map(value, said)) if name == "choices" else value(said[0])
-        yield from (("", value(more)) for more in said[1:] if name != "choices")
+    if not isinstance(fact_value, tuple):
+        yield name, value(fact_value)
+    elif not any(map(is_dataclass, fact_value)):
+        yield name, ", ".join(map(value, fact_value)) if name == "choices" else value(fact_value[0])
+        yield from (("", value(more)) for more in fact_value[1:] if name != "choices")
 
 
 def _facts(facts: object) -> Any:  # noqa: ANN401 - a dataclass of the catalogue

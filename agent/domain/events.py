@@ -7,7 +7,7 @@ from datetime import datetime
 from agent.domain.answers import AnswerComparison
 from agent.domain.calibration import Calibration
 from agent.domain.model import Mode, PreflightResult, Server
-from agent.domain.reading import Pulse, Reading
+from agent.domain.reading import EngineLiveness, Reading
 from agent.domain.request_counts import RequestCounts
 from vllm_facts.values import Knob, Value
 
@@ -30,7 +30,7 @@ class Observed:
     at: datetime
     reading: Reading | None = None
     arms: Mapping[str, RequestCounts] = field(default_factory=dict)  # by server, of servers with requests
-    pulses: Mapping[str, Pulse] = field(default_factory=dict)  # by server, of scraped servers
+    pulses: Mapping[str, EngineLiveness] = field(default_factory=dict)  # by server, of scraped servers
     blind: str = ""  # why requests cannot be counted now; empty if they can
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # by stream, each once a minute
 

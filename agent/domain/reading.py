@@ -50,7 +50,7 @@ class EngineSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulse:
+class EngineLiveness:
     """The latest engine metrics of a server. Increases are of the scrapes since the last second: each scrape
     counts once, and without a new one `tokens` stays and the other increases are 0."""
 

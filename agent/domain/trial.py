@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from agent.domain.calibration import Calibration
-from agent.domain.reading import Pulse
+from agent.domain.reading import EngineLiveness
 from agent.domain.request_counts import RequestCounts
 
 Counts = tuple[int, int, int, int]
@@ -116,6 +116,6 @@ class Observation:
     at: datetime
     green: RequestCounts = field(default_factory=RequestCounts)
     blue: Mapping[str, RequestCounts] = field(default_factory=dict)  # by server
-    green_pulse: Pulse | None = None
-    blue_pulse: Pulse | None = None
+    green_pulse: EngineLiveness | None = None
+    blue_pulse: EngineLiveness | None = None
     blind: str = ""  # why requests cannot be counted; empty if they can

@@ -138,7 +138,7 @@ class Guard:
         altering = altering_knobs(proposal)
         if prospect.strategy == "swap" or altering:
             proposal = replace(proposal, klass="gated")
-        told = _describe_rollout(prospect, plan, forecast, len(suggestion.servers))
+        details = _describe_rollout(prospect, plan, forecast, len(suggestion.servers))
         return _with_digest(
             replace(
                 suggestion,
@@ -146,7 +146,7 @@ class Guard:
                 prospect=prospect,
                 plan=plan,
                 forecast=forecast,
-                notes=(*suggestion.notes, *told, *_describe_examination(plan, altering)),
+                notes=(*suggestion.notes, *details, *_describe_examination(plan, altering)),
                 expires_at=at + timedelta(seconds=self.suggestion_ttl_s),
                 status="open",
             )

@@ -10,11 +10,11 @@ from agent.domain.calibration import STREAMS, Calibration, CalibrationWindow
 from agent.domain.model import Slo
 from agent.domain.reading import (
     Buckets,
+    EngineLiveness,
     EngineSample,
     Gpu,
     GpuSample,
     Incident,
-    Pulse,
     Reading,
     Request,
     RequestOutcome,
@@ -37,7 +37,7 @@ from agent.observe.window import (
 PENDING = 2_000  # requests of a server kept until `take_request_counts`; more are counted at once
 SOURCES = 1_000  # sources whose state is kept
 INCIDENTS = 1_000  # latest incidents kept, of all servers
-MAX_NEW_SAMPLES = 100  # latest scrapes of a server kept until `take_pulses`
+MAX_NEW_SAMPLES = 100  # latest scrapes of a server kept until `take_liveness`
 TOKENS = frozenset({"prompt_tokens", "generation_tokens"})
 REQUESTS = "proxy_requests"  # the source of request records
 CALIBRATION_S = 60 // len(STREAMS)
@@ -55,9 +55,9 @@ class _Server:
     facts: dict[str, str] = field(default_factory=dict)  # latest value by name
     pending: list[Request] = field(default_factory=list)
     counted: RequestCounts = field(default_factory=RequestCounts)
-    new_samples: list[EngineSample] = field(default_factory=list)  # since the last `take_pulse`
-    restarted: bool = False  # since the last `take_pulse`
-    tokens: float | None = None  # in the scrapes of the last `take_pulse` that had any
+    new_samples: list[EngineSample] = field(default_factory=list)  # since the last `take_liveness`
+    restarted: bool = False  # since the last `take_liveness`
+    tokens: float | None = None  # in the scrapes of the last `take_liveness` that had any
 
     def take_counts(self, slo: Slo) -> RequestCounts:
         counts, self.counted = self.counted + count_requests(self.pending, slo), RequestCounts()
@@ -70,7 +70,7 @@ class _Server:
         self.new_samples.append(sample)
         del self.new_samples[:-MAX_NEW_SAMPLES]
 
-    def take_pulse(self, at: datetime) -> Pulse | None:
+    def take_liveness(self, at: datetime) -> EngineLiveness | None:
         """Return the engine's state and its activity since the last call; None before the first scrape."""
         if not self.samples:
             return None
@@ -79,7 +79,7 @@ class _Server:
             counted = [s for s in new if s.interval_s > 0 and s.missing.isdisjoint(TOKENS)]
             known = counted and counted[-1] is last
             self.tokens = sum(s.prompt_tokens + s.generation_tokens for s in counted) if known else None
-        pulse = Pulse(
+        pulse = EngineLiveness(
             age_s=(at - last.at).total_seconds(),
             running=last.running,
             waiting=last.waiting,
@@ -158,9 +158,9 @@ class Aggregator:
         ]
         return {name: self._servers[name].take_counts(self.slo) for name in active}
 
-    def take_pulses(self, at: datetime) -> dict[str, Pulse]:
+    def take_liveness(self, at: datetime) -> dict[str, EngineLiveness]:
         """Return the state of each server's engine and its activity since the last call."""
-        pulses = {name: server.take_pulse(at) for name, server in self._servers.items()}
+        pulses = {name: server.take_liveness(at) for name, server in self._servers.items()}
         return {name: pulse for name, pulse in pulses.items() if pulse is not None}
 
     @property

@@ -10,7 +10,7 @@ import pytest
 from agent.domain.calibration import Calibration
 from agent.domain.model import Objective, Slo, Step
 from agent.domain.ports import Verdict
-from agent.domain.reading import Pulse, Request, RequestOutcome
+from agent.domain.reading import EngineLiveness, Request, RequestOutcome
 from agent.domain.request_counts import RequestCounts, count_requests
 from agent.domain.trial import Observation, Trial
 from agent.judge.anytime import AnytimeJudge
@@ -277,7 +277,7 @@ def test_a_late_blue_excuses_an_equally_late_green() -> None:
 
 def test_a_green_without_a_token_for_a_minute_fails() -> None:
     canary = Canary(PARITY)
-    stuck = Pulse(age_s=0.5, running=3, waiting=0, tokens=0.0)
+    stuck = EngineLiveness(age_s=0.5, running=3, waiting=0, tokens=0.0)
     for _ in range(59):
         assert canary.update(RequestCounts(), served(5), green_pulse=stuck).kind == "wait"
     assert canary.update(RequestCounts(), served(5), green_pulse=stuck).kind == "fail"
@@ -285,7 +285,7 @@ def test_a_green_without_a_token_for_a_minute_fails() -> None:
 
 
 def test_a_green_whose_process_was_replaced_fails() -> None:
-    pulse = Pulse(age_s=0.5, running=0, waiting=0, tokens=None, restarted=True)
+    pulse = EngineLiveness(age_s=0.5, running=0, waiting=0, tokens=None, restarted=True)
     assert Canary(SMOKE).update(served(1), served(9), green_pulse=pulse).kind == "fail"
 
 
@@ -298,7 +298,9 @@ def test_an_unreachable_green_fails_at_once() -> None:
 
 def test_a_cold_prefix_cache_is_no_evidence_of_latency() -> None:
     canary = Canary(PARITY)
-    warm = Pulse(age_s=0.5, running=1, waiting=0, tokens=100.0, prefix_queries=900.0, prefix_hits=800.0)
+    warm = EngineLiveness(
+        age_s=0.5, running=1, waiting=0, tokens=100.0, prefix_queries=900.0, prefix_hits=800.0
+    )
     cold = replace(warm, prefix_hits=90.0)
     for _ in range(120):
         canary.update(served(5, slow=2), served(5), green_pulse=cold, blue_pulse=warm)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import (
     Buckets,
+    EngineLiveness,
     EngineSample,
     Gpu,
     GpuSample,
     Incident,
-    Pulse,
     Reading,
     Request,
     RequestOutcome,
@@ -385,25 +385,25 @@ def test_liveness_has_the_last_state_and_counts_each_scrape_once() -> None:
     )
     fold = folded(scrape(1, interval_s=0), replace(scrape(1), server="r1"))
     fold.add(RequestSample(at=second(1), requests=(request(server="r2"),)))
-    first = fold.take_pulses(second(1))
+    first = fold.take_liveness(second(1))
     fold.add(busy)
     fold.add(replace(busy, at=second(2.5), waiting=1))
-    both, again = fold.take_pulses(second(3))["r0"], fold.take_pulses(second(4))["r0"]
+    both, again = fold.take_liveness(second(3))["r0"], fold.take_liveness(second(4))["r0"]
 
     assert set(first) == {"r0", "r1"}
-    assert first["r0"] == Pulse(age_s=0, running=4, waiting=0, tokens=None)
-    assert both == Pulse(age_s=0.5, running=4, waiting=1, tokens=24, prefix_queries=8, prefix_hits=2)
-    assert again == Pulse(age_s=1.5, running=4, waiting=1, tokens=24)
+    assert first["r0"] == EngineLiveness(age_s=0, running=4, waiting=0, tokens=None)
+    assert both == EngineLiveness(age_s=0.5, running=4, waiting=1, tokens=24, prefix_queries=8, prefix_hits=2)
+    assert again == EngineLiveness(age_s=1.5, running=4, waiting=1, tokens=24)
 
 
 def test_liveness_reports_a_restart_once() -> None:
     fold = folded(scrape(1, interval_s=0))
-    fold.take_pulses(second(1))
+    fold.take_liveness(second(1))
     fold.add(scrape(2))
     fold.add(scrape(3, interval_s=0))
-    (after_restart,) = fold.take_pulses(second(3)).values()
+    (after_restart,) = fold.take_liveness(second(3)).values()
     fold.add(scrape(4))
-    (later,) = fold.take_pulses(second(4)).values()
+    (later,) = fold.take_liveness(second(4)).values()
 
     assert (after_restart.restarted, after_restart.tokens) == (True, None)
     assert (later.restarted, later.tokens) == (False, 0)
@@ -412,7 +412,7 @@ def test_liveness_reports_a_restart_once() -> None:
 def test_tokens_that_a_server_does_not_count_are_unknown_not_zero() -> None:
     fold = folded(replace(scrape(2), missing=frozenset({"generation_tokens"})))
 
-    assert fold.take_pulses(second(2))["r0"].tokens is None
+    assert fold.take_liveness(second(2))["r0"].tokens is None
 
 
 def test_unread_liveness_is_bounded() -> None:
