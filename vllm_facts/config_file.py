@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_facts.errors import FlagError
+from vllm_facts.flag_parser import parse_setting
 from vllm_facts.flag_table import ONE_WAY
-from vllm_facts.flags import parse_setting
 from vllm_facts.values import Value
 
 _LARGEST = 2**20

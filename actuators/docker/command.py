@@ -14,8 +14,8 @@ from typing import Self, TypeVar
 from actuators.docker import env_flags
 from vllm_facts import config_file
 from vllm_facts.errors import FlagError
+from vllm_facts.flag_parser import edit_flags, find_api_key, parse_address, parse_setting
 from vllm_facts.flag_table import ONE_WAY
-from vllm_facts.flags import edit_flags, find_api_key, parse_address, parse_setting
 from vllm_facts.masking import MASK
 from vllm_facts.values import Value
 

@@ -9,7 +9,7 @@ from actuators.docker.command import same
 from actuators.docker.obstacles import foreign_label
 from actuators.docker.spec import ContainerSpec, Json
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import edit_flags, find_secrets, parse_address, parse_setting
+from vllm_facts.flag_parser import edit_flags, find_secrets, parse_address, parse_setting
 from vllm_facts.masking import MASK, masked
 from vllm_facts.values import Value
 

@@ -12,7 +12,7 @@ from actuators.host.ownership_env import epoch_in
 from agent.domain.errors import FencedError
 from agent.domain.model import Server
 from agent.domain.ports import Site
-from vllm_facts.flags import is_vllm_server
+from vllm_facts.flag_parser import is_vllm_server
 
 COMPOSE = "com.docker.compose.project"
 

@@ -7,8 +7,8 @@ vLLM itself reads none there. Its SageMaker images do: their entrypoint turns `S
 from collections.abc import Iterable, Mapping, Sequence
 
 from vllm_facts.errors import FlagError
+from vllm_facts.flag_parser import parse_setting
 from vllm_facts.flag_table import ONE_WAY, SEVERAL
-from vllm_facts.flags import parse_setting
 from vllm_facts.values import Value
 
 _PREFIX = "SM_VLLM_"

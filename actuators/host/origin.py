@@ -10,7 +10,7 @@ from pathlib import Path
 
 from actuators.host.ownership_env import write_private
 from actuators.host.procfs import Process, directory, environment, words
-from vllm_facts.flags import edit_flags, find_api_key, find_secrets, parse_setting
+from vllm_facts.flag_parser import edit_flags, find_api_key, find_secrets, parse_setting
 from vllm_facts.masking import MASK
 from vllm_facts.values import Value
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import parse_address
+from vllm_facts.flag_parser import parse_address
 
 _HERE = "127.0.0.1"
 _REACHED_HERE = frozenset({"", "0.0.0.0", "::", "localhost"})  # noqa: S104 - read, not bound

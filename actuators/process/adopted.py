@@ -14,7 +14,7 @@ from agent.domain.errors import ActError
 from agent.domain.model import Server
 from agent.domain.ports import Site
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import parse_setting
+from vllm_facts.flag_parser import parse_setting
 from vllm_facts.values import Setting
 
 _OK = 200

@@ -9,7 +9,7 @@ from actuators.host import ownership_env, procfs
 from actuators.process.address import listens
 from agent.domain.model import Server
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import is_vllm_server, parse_setting
+from vllm_facts.flag_parser import is_vllm_server, parse_setting
 
 _CONTAINED = re.compile(r"docker|containerd|libpod|kubepods|crio|lxc")  # in a path of /proc/PID/cgroup
 

@@ -25,7 +25,7 @@ from agent.domain.events import ServerLost
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Now, Site
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import parse_setting
+from vllm_facts.flag_parser import parse_setting
 from vllm_facts.values import Setting
 
 if TYPE_CHECKING:

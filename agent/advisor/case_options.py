@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agent.domain.errors import ConfigError
-from vllm_facts.command.serve_command import ServeCommand
 from vllm_facts.deployment import Deployment, GpuModel, Model
 from vllm_facts.models import lookup
+from vllm_facts.shell_command.serve_command import ServeCommand
 from vllm_facts.sizing.gpus import find_gpu
 
 PROFILES = ("api", "batch", "chat", "rag", "wide-ep")

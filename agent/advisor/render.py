@@ -8,11 +8,11 @@ from typing import Any
 
 from agent.terminal.tables import safe, value
 from lint.advice import SEVERITIES, Advice, build_rows
-from vllm_facts.command.serve_command import ServeCommand
-from vllm_facts.command.shell import join_redirections, quote_word
 from vllm_facts.config_file import UnsupportedEdit
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.flag_table import is_switch
+from vllm_facts.shell_command.serve_command import ServeCommand
+from vllm_facts.shell_command.shell import join_redirections, quote_word
 from vllm_facts.values import Knob, Value
 
 HEADS = {

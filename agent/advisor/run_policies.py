@@ -15,7 +15,7 @@ from agent.plugins import loader
 from agent.plugins.third_party import GuardedPolicy, failure_location
 from lint.precedence import ranked
 from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.flags import edit_flags
+from vllm_facts.flag_parser import edit_flags
 from vllm_facts.values import Knob, Setting, Value
 
 

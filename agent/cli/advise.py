@@ -21,9 +21,9 @@ from agent.terminal.tables import safe
 from lint.advice import Advice, advise
 from lint.precedence import ranked
 from lint.rules import all_lints
-from vllm_facts.command.serve_command import ServeCommand, edit_command, parse_command
 from vllm_facts.deployment import Deployment
 from vllm_facts.errors import FlagError
+from vllm_facts.shell_command.serve_command import ServeCommand, edit_command, parse_command
 from vllm_facts.values import Knob, Setting, Value
 
 if TYPE_CHECKING:

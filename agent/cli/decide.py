@@ -25,7 +25,7 @@ from agent.terminal.tables import (
     target_line,
 )
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import parse_setting
+from vllm_facts.flag_parser import parse_setting
 
 STATUSES: tuple[str, ...] = get_args(SuggestionStatus)
 POLL_S = 0.5

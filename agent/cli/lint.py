@@ -12,9 +12,9 @@ from agent.domain.errors import ConfigError
 from lint.advice import Advice, advise
 from lint.precedence import ranked
 from lint.rules import all_lints
-from vllm_facts.command.serve_command import edit_command, parse_command
 from vllm_facts.deployment import Deployment, LintRule
 from vllm_facts.errors import FlagError
+from vllm_facts.shell_command.serve_command import edit_command, parse_command
 
 NO_FINDINGS, FINDINGS = 0, 1
 

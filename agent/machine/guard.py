@@ -193,7 +193,7 @@ class Guard:
         if stepwise and current:
             near = _clamp(clamped, current / 2**bound.octaves, current * 2**bound.octaves)
             if near != clamped:
-                clamped, why = near, f"one step is at most {bound.octaves:g} octave(s) from {now}"
+                clamped, why = near, f"one change is at most a factor of {2**bound.octaves:g} from {now}"
         if bound.allowed and clamped not in bound.allowed:
             clamped, why = (
                 _nearest_allowed(clamped, current, bound.allowed),

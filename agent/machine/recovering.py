@@ -11,10 +11,10 @@ from agent.domain.events import AgentStarted
 from agent.domain.model import Server
 from agent.domain.state import Phase, State
 from agent.machine.checking import withdraw_suggestion
+from agent.machine.launching import resume_step
 from agent.machine.promoting import can_roll_back, promote
 from agent.machine.restoring import missing_server, recheck_missing, restore
 from agent.machine.rolling_back import roll_back
-from agent.machine.rolling_out import resume_step
 from agent.machine.routes import route_to
 from agent.machine.transitions import (
     Moved,

@@ -8,7 +8,7 @@ from agent.domain.model import Server
 from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, Rollout, State
 from agent.domain.trial import Trial
-from agent.machine.examining import drain_or_examine
+from agent.machine.answer_check import drain_or_examine
 from agent.machine.guard import base_digest
 from agent.machine.lease import recent_traffic
 from agent.machine.transitions import (

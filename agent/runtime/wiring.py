@@ -22,7 +22,7 @@ from agent.domain.errors import ConfigError, NoticeError
 from agent.domain.model import Mode
 from agent.domain.ports import Engine, Site, Traffic
 from agent.domain.state import State
-from agent.judge.anytime import AnytimeJudge
+from agent.judge.verdict import AnytimeJudge
 from agent.machine.guard import Guard
 from agent.machine.step import Machine
 from agent.machine.transitions import Rules

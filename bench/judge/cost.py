@@ -11,8 +11,8 @@ from time import thread_time_ns
 from agent.domain.model import Slo, Step
 from agent.domain.request_counts import EMPTY, RequestCounts
 from agent.domain.trial import Observation, Trial
-from agent.judge.anytime import AnytimeJudge
 from agent.judge.failure_modes import ANSWERS
+from agent.judge.verdict import AnytimeJudge
 from bench.judge import rollouts
 from bench.judge.ours import NOON, independent
 from bench.judge.traffic import quantiles, seeded

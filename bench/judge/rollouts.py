@@ -16,7 +16,7 @@ from agent.domain.calibration import Calibration, CalibrationWindow
 from agent.domain.model import Objective, Plan, PreflightResult, Slo, Step
 from agent.domain.request_counts import EMPTY, RequestCounts
 from agent.domain.trial import Observation, Trial
-from agent.judge.anytime import AnytimeJudge
+from agent.judge.verdict import AnytimeJudge
 from agent.machine.default_plan import plan_for
 from bench.judge.hours import finite
 from bench.judge.ours import NOON

@@ -14,7 +14,7 @@ from agent.domain import events as e
 from agent.domain.model import Plan, Server
 from agent.domain.ports import Site
 from agent.domain.state import Phase, State
-from agent.judge.anytime import AnytimeJudge
+from agent.judge.verdict import AnytimeJudge
 from agent.machine.guard import Guard
 from agent.machine.step import Machine
 from agent.machine.transitions import Rules

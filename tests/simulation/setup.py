@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from agent.domain.model import Bound, Plan, Proposal, Step
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
-from agent.judge.anytime import AnytimeJudge
+from agent.judge.verdict import AnytimeJudge
 from agent.machine.guard import Guard
 from agent.machine.transitions import Rules
 from agent.quality.golden_prompts import GoldenPromptOptions

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from agent.domain.state import Phase
+
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "architecture.md"
 PRODUCT = (
@@ -22,9 +24,12 @@ def packages() -> Iterator[str]:
                 yield package
 
 
+def section(title: str) -> str:
+    return PAGE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
 def listed() -> list[str]:
-    section = PAGE.read_text().split("\n## Packages\n")[1].split("\n## ")[0]
-    return re.findall(r"^\| `([\w/]+)` \| ", section, re.MULTILINE)
+    return re.findall(r"^\| `([\w/]+)` \| ", section("Packages"), re.MULTILINE)
 
 
 def test_each_package_has_one_line_in_the_architecture_page() -> None:
@@ -32,10 +37,17 @@ def test_each_package_has_one_line_in_the_architecture_page() -> None:
 
 
 def test_each_file_that_the_architecture_page_names_exists() -> None:
-    lines = re.findall(r"^\| `([\w/]+)` \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    lines = re.findall(r"^\| `([\w/]+)` \| (.*) \|$", section("Packages"), re.MULTILINE)
     named = [(folder, name) for folder, text in lines for name in re.findall(r"`(\w+\.py)`", text)]
+    named += [("agent/machine", name) for name in re.findall(r"`(\w+\.py)`", section("Phases"))]
     assert named
     assert [pair for pair in named if not REPOSITORY.joinpath(*pair).is_file()] == []
+
+
+def test_the_table_of_phases_is_complete() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ", section("Phases"), re.MULTILINE)
+
+    assert sorted(rows) == sorted(phase.value for phase in Phase)
 
 
 def test_no_module_is_longer_than_the_limit() -> None:

@@ -13,7 +13,7 @@ from tests.unit.vllm_facts.test_config_file import FILE, read
 from tests.unit.vllm_facts.test_knobs import example
 from vllm_facts import flag_table
 from vllm_facts.deprecated_flags import RENAMED
-from vllm_facts.flags import edit_flags, parse_setting
+from vllm_facts.flag_parser import edit_flags, parse_setting
 from vllm_facts.json_flags import KEYS, STRICT
 from vllm_facts.knobs import KNOBS
 from vllm_facts.releases import FLAGS

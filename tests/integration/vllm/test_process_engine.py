@@ -15,7 +15,7 @@ from agent.quality.comparison import compare
 from agent.quality.golden_prompts import PROMPTS
 from tests.support.process_rig import free_ports
 from tests.support.real_vllm import ENVIRONMENT, real_vllm
-from vllm_facts.flags import parse_setting
+from vllm_facts.flag_parser import parse_setting
 from vllm_facts.values import Value
 
 pytestmark = pytest.mark.timeout(1200)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from agent.advisor.render import format_command
-from vllm_facts.command.serve_command import edit_command, parse_command
 from vllm_facts.errors import FlagError
+from vllm_facts.shell_command.serve_command import edit_command, parse_command
 
 SERVE = ("vllm", "serve", "org/model")
 EAGER = (*SERVE, "--enforce-eager", "--max-num-seqs", "64")

@@ -6,7 +6,7 @@ import pytest
 
 from agent.domain.calibration import Calibration
 from agent.domain.model import Forecast, Plan, PreflightResult, Step
-from agent.judge.anytime import AnytimeJudge
+from agent.judge.verdict import AnytimeJudge
 from agent.machine.default_plan import plan_for
 from tests.support.machine_stories import PLAN as SHORT
 from tests.unit.judge.test_judge import CALM, INDEPENDENT, SLO, served

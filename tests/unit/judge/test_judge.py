@@ -13,7 +13,7 @@ from agent.domain.ports import Verdict
 from agent.domain.reading import EngineLiveness, Request, RequestOutcome
 from agent.domain.request_counts import RequestCounts, count_requests
 from agent.domain.trial import Observation, Trial
-from agent.judge.anytime import AnytimeJudge
+from agent.judge.verdict import AnytimeJudge
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SLO = Slo(ttft=Objective(under_s=0.5, share=0.95), e2e=Objective(under_s=5.0, share=0.95))

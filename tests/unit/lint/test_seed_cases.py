@@ -13,7 +13,7 @@ from lint.precedence import ranked
 from lint.rules import all_lints
 from tests.support.lint_cases import case
 from vllm_facts.deployment import Deployment
-from vllm_facts.flags import edit_flags, parse_setting
+from vllm_facts.flag_parser import edit_flags, parse_setting
 from vllm_facts.models.lookup import find_model
 from vllm_facts.sizing.effective_flags import Layout, layout
 from vllm_facts.sizing.gpus import find_gpu

@@ -47,11 +47,11 @@ def test_a_step_inside_the_bounds_is_unchanged() -> None:
 @pytest.mark.parametrize(
     ("wanted", "bound", "value", "said"),
     [
-        (32, Bound(min=2, max=64, octaves=1), 8, "one step is at most 1 octave(s) from 4"),
+        (32, Bound(min=2, max=64, octaves=1), 8, "one change is at most a factor of 2 from 4"),
         (32, Bound(min=2, max=64, octaves=3), 32, ""),
         (32, Bound(min=2, max=12, octaves=3), 12, "the bounds are 2 to 12"),
         (1, Bound(min=2, max=64, octaves=3), 2, "the bounds are 2 to 64"),
-        (1, Bound(min=1, max=64, octaves=1), 2, "one step is at most 1 octave(s) from 4"),
+        (1, Bound(min=1, max=64, octaves=1), 2, "one change is at most a factor of 2 from 4"),
     ],
 )
 def test_a_clamped_value_is_reported(wanted: int, bound: Bound, value: int, said: str) -> None:

@@ -21,7 +21,7 @@ from simulator.flags import parse
 from simulator.hardware import PRESETS
 from simulator.server import build
 from tests.support.fast_time import NOON, in_no_time
-from vllm_facts.flags import parse_setting
+from vllm_facts.flag_parser import parse_setting
 from vllm_facts.metrics.totals import PageTotals, totals
 
 SERVER = "chat-r0"

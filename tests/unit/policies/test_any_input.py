@@ -16,7 +16,7 @@ from tests.unit.policies.live import asked, reading_of
 from vllm_facts import flag_table
 from vllm_facts.deployment import Deployment
 from vllm_facts.errors import FlagError, MetricsPageError
-from vllm_facts.flags import edit_flags, parse_setting
+from vllm_facts.flag_parser import edit_flags, parse_setting
 from vllm_facts.knobs import KNOBS
 from vllm_facts.metrics.totals import totals
 from vllm_facts.models.lookup import find_model

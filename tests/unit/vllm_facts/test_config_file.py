@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from vllm_facts.config_file import config_path, parse_config
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import parse_setting
+from vllm_facts.flag_parser import parse_setting
 from vllm_facts.values import Value
 
 FILE = """\

@@ -6,7 +6,7 @@ import pytest
 
 from vllm_facts import flag_table
 from vllm_facts.deprecated_flags import RENAMED
-from vllm_facts.flags import edit_flags, parse_setting
+from vllm_facts.flag_parser import edit_flags, parse_setting
 from vllm_facts.knobs import KNOBS, KnobFacts, alters_outputs, release_of
 from vllm_facts.releases import FLAGS, TABLE
 from vllm_facts.values import Value

@@ -5,13 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from vllm_facts.command import shell
-from vllm_facts.command.docker_run import CONTAINERS, HOW, explain_shell, parse_docker_run, replace_env
-from vllm_facts.command.shell import ASSIGNMENT, quote_word
 from vllm_facts.config_file import UnsupportedEdit, merge_json_parts, read_config, unsupported_edits
 from vllm_facts.errors import FlagError
-from vllm_facts.flag_table import SHORT
-from vllm_facts.flags import (
+from vllm_facts.flag_parser import (
     WRAPPERS,
     edit_flags,
     find_api_key,
@@ -20,7 +16,11 @@ from vllm_facts.flags import (
     parse_address,
     parse_setting,
 )
+from vllm_facts.flag_table import SHORT
 from vllm_facts.masking import MASK
+from vllm_facts.shell_command import shell
+from vllm_facts.shell_command.docker_run import CONTAINERS, HOW, explain_shell, parse_docker_run, replace_env
+from vllm_facts.shell_command.shell import ASSIGNMENT, quote_word
 from vllm_facts.values import Value
 
 

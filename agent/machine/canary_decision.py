@@ -10,11 +10,11 @@ from agent.domain.request_counts import RequestCounts
 from agent.domain.state import State
 from agent.domain.trial import Observation
 from agent.machine.guard import PERSON
+from agent.machine.launching import begin_step, route_step, sum_counts
 from agent.machine.lease import keep_alive
 from agent.machine.promoting import promote
 from agent.machine.replacing import replace_next
 from agent.machine.rolling_back import roll_back
-from agent.machine.rolling_out import begin_step, route_step, sum_counts
 from agent.machine.transitions import Moved, Rules, without_effects
 
 FRESH_S = 60.0  # a pass needs an answer of green within so many seconds

@@ -7,10 +7,10 @@ from agent.domain.effects import Examine
 from agent.domain.events import Examined, Warmed
 from agent.domain.model import Server
 from agent.domain.state import Phase, State
+from agent.machine.launching import begin_step
+from agent.machine.launching import on_warmed as warmed_up
 from agent.machine.replacing import drain_old_server
 from agent.machine.rolling_back import roll_back
-from agent.machine.rolling_out import begin_step
-from agent.machine.rolling_out import on_warmed as warmed_up
 from agent.machine.transitions import Moved, Rules, enter_phase, is_awaited, request_effect, without_effects
 
 

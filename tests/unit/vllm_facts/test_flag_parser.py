@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import edit_flags, find_secrets, insert_file_flags, parse_address, parse_setting
+from vllm_facts.flag_parser import edit_flags, find_secrets, insert_file_flags, parse_address, parse_setting
 from vllm_facts.values import Value
 
 SERVE = ["vllm", "serve", "org/model"]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vllm_facts.errors import FlagError
-from vllm_facts.flags import SHELLS
+from vllm_facts.flag_parser import SHELLS
 
 HOW = "write the server's own words after --, as in `trimtab lint -- vllm serve MODEL --max-num-seqs 64`"
 CONTAINERS = frozenset({"docker", "nerdctl", "podman"})
