@@ -133,7 +133,10 @@ def _parser() -> argparse.ArgumentParser:
         if name in _REFUSED:
             continue
         spelled = [f"--{name.replace('_', '-')}", *(f"--{alias.replace('_', '-')}" for alias in flag.aliases)]
-        parser.add_argument(*spelled, *(f"-{short}" for short in flag.short), **_arguments(name, flag))
+        shown = None if name in _SIMULATED else argparse.SUPPRESS
+        parser.add_argument(
+            *spelled, *(f"-{short}" for short in flag.short), help=shown, **_arguments(name, flag)
+        )
     own = parser.add_argument_group("simulation")
     own.add_argument("--sim-hardware", choices=sorted(PRESETS), default="t4-8b-awq")
     own.add_argument("--sim-speed", type=float, default=1.0, help="engine seconds per second")

@@ -29,8 +29,8 @@ async def test_routes_no_request_to_a_green_that_cannot_start(site: Start) -> No
     await rig.serving()
     blue = rig.pid("chat-r1")
     bad: tuple[tuple[dict[str, Value], str, str], ...] = (
-        ({"unheard_of_flag": 3}, "exited with code 2", "unrecognized arguments: --unheard-of-flag"),
-        ({"block_size": 0}, "exited with code 1", "block_size should be greater than or equal to 1"),
+        ({"scheduling_policy": "priority"}, "exited with code 2", "invalid choice: 'priority'"),
+        ({"max_num_active_seqs": 4096}, "exited with code 1", "must be <= max_num_seqs"),
         ({"max_num_seqs": 9}, "exited with code 1", "the simulated fault of this setting"),
     )
 

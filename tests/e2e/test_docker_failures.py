@@ -168,8 +168,8 @@ async def test_routes_no_request_to_a_container_that_cannot_start(
     rig = await docker_site(DockerSiteConfig(start_s=60.0), blue)
     await rig.serving()
     bad: tuple[tuple[dict[str, Value], str, str], ...] = (
-        ({"unheard_of_flag": 3}, "exited with code 2", "unrecognized arguments: --unheard-of-flag"),
-        ({"block_size": 0}, "exited with code 1", "block_size should be greater than or equal to 1"),
+        ({"scheduling_policy": "priority"}, "exited with code 2", "invalid choice: 'priority'"),
+        ({"max_num_active_seqs": 4096}, "exited with code 1", "must be <= max_num_seqs"),
         ({"gpu_memory_utilization": 0.9}, "CUDA out of memory", "Engine core initialization failed"),
     )
 

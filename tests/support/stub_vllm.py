@@ -1,6 +1,7 @@
 """A script that starts, answers, rejects and exits like vLLM within a fraction of a second."""
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -44,7 +45,7 @@ parser.add_argument("--says", default="", help="what it writes to its log first"
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     flags: argparse.Namespace
-    completions = 0
+    counter = itertools.count(1)  # thread-safe, unlike `+=`: requests are handled in threads
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
         """Health probes say nothing."""
@@ -67,16 +68,16 @@ class Handler(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if not self.allowed():
             return
-        Handler.completions += 1
+        number = next(Handler.counter)
         sys.stderr.write(f"prompt of {len(asked['prompt'].split())} words\n")
-        if Handler.completions <= self.flags.compiles:
-            sys.stderr.write(JIT.format(Handler.completions))
+        if number <= self.flags.compiles:
+            sys.stderr.write(JIT.format(number))
         match self.flags.completes:
             case "never":
                 time.sleep(3600)
             case "with-500":
                 self.reply(500, b'{"error": "the engine is dead"}')
-            case "half" if Handler.completions % 2:
+            case "half" if number % 2:
                 self.reply(500, b"{}")
             case how:
                 finish = "abort" if how == "with-abort" else "length"

@@ -123,7 +123,7 @@ async def test_chooses_replace_for_several_servers_on_a_full_host(rig: Preflight
     prospect = await rig.ask(MORE, *servers)
 
     assert prospect.strategy == "replace"
-    assert "2 of 3 servers go on" in prospect.why
+    assert "2 of 3 servers keep serving" in prospect.why
 
 
 async def test_a_memory_limit_beyond_the_host_leaves_no_capacity(rig: PreflightRig) -> None:

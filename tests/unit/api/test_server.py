@@ -104,7 +104,7 @@ async def test_socket_does_not_overwrite_a_file(
 ) -> None:
     (tmp_path / "notes").write_text("mine")
 
-    with pytest.raises(ConfigError, match="no socket"):
+    with pytest.raises(ConfigError, match="a file, not a socket"):
         await serve(build_app(daemon, tokens), f"unix:{tmp_path / 'notes'}")
 
     assert (tmp_path / "notes").read_text() == "mine"

@@ -120,7 +120,7 @@ def test_another_port_is_one_more_change() -> None:
         pytest.param((), ("bash", "-lc", "exec vllm serve $MODEL"), "starts a shell", id="bash -lc"),
         pytest.param(("bash", "-c"), ("vllm", "serve"), "starts a shell", id="words that bash would drop"),
         pytest.param((), (), "neither entrypoint nor command", id="nothing"),
-        pytest.param((), ("vllm", "bench"), "without `serve`", id="not a server"),
+        pytest.param((), ("vllm", "bench"), "starts a server only if `serve` follows", id="not a server"),
     ],
 )
 def test_a_command_that_cannot_be_edited_safely_is_refused(

@@ -12,7 +12,7 @@ from vllm_facts.values import Value
     [
         ("--speculative-config {bad", "at character 2, near '{bad'", {}),
         ("""--compilation-config '{"x":'""", "at character 6, near '{\"x\":'", {}),
-        ("""--hf-overrides '{"x": }'""", "--hf-overrides is no JSON", {}),
+        ("""--hf-overrides '{"x": }'""", "--hf-overrides is not JSON", {}),
         ("-sc {method:ngram}", "its double quotes are gone", {}),
         (
             """-sc "{'method': 'ngram'}\"""",
