@@ -1,10 +1,12 @@
-"""Settings of hypothesis; with CI set, a test that is skipped fails.
+"""Settings of hypothesis and xdist; with CI set, a test that is skipped fails.
 
-Examples of hypothesis have no deadline, as other work may stall the machine.
+Examples of hypothesis have no deadline, as other work may stall the machine. `pytest FOLDER` uses all cores;
+`pytest FILE` runs in one process, which starts faster and can be debugged.
 """
 
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -15,6 +17,11 @@ CI = bool(os.environ.get("CI"))
 settings.register_profile("sample", deadline=None, derandomize=CI, max_examples=25)
 settings.register_profile("full", deadline=None, derandomize=CI)
 settings.load_profile("full" if FULL else "sample")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """The workers of `--numprocesses=auto`, which is the default in pyproject.toml."""
+    return (os.cpu_count() or 1) if any(Path(arg).is_dir() for arg in config.args) else 0
 
 
 @pytest.hookimpl(wrapper=True)
