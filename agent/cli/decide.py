@@ -25,7 +25,6 @@ from agent.terminal.tables import (
     target_line,
 )
 from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import parse_setting
 
 STATUSES: tuple[str, ...] = get_args(SuggestionStatus)
 POLL_S = 0.5
@@ -121,6 +120,8 @@ def _parse_reason(text: str) -> str:
 
 def _parse_knob(text: str) -> tuple[str, object]:
     """`max_num_seqs=128`, or in vLLM's notation `--max-num-seqs=128`."""
+    from vllm_facts.flag_parser import parse_setting  # noqa: PLC0415 - only `propose` needs the flag tables
+
     knob, equals, given = text.partition("=")
     knob = knob.strip().removeprefix("--").replace("-", "_")
     if not equals or re.fullmatch(r"[a-z][a-z0-9_]*", knob) is None:
