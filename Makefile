@@ -36,7 +36,7 @@ types:  ## mypy, strict
 
 unit:  ## tests/unit, with coverage
 	@scripts/bootstrap
-	@$(RUN)pytest --cov --numprocesses=2 tests/unit
+	@$(RUN)pytest --cov tests/unit
 
 advisories:  ## known vulnerabilities of the locked dependencies (asks api.osv.dev)
 	@scripts/bootstrap

@@ -1,6 +1,6 @@
 """Checks across the tables of a config file, and pydantic's errors as `[table] key: problem`."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, get_args
 
@@ -11,6 +11,7 @@ from agent.config.listen import SOCKET, UNIX
 from agent.config.tables import DEFAULT_LISTEN, FileTable
 from agent.config.types import address, listens, split_address
 from agent.plugins.option_errors import describe_problem, suggest_name
+from vllm_facts.knobs import FLAGS, KNOBS, tunable
 
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 
@@ -65,24 +66,18 @@ def find_clashes(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"{second}: {wanted} is taken by {first} ({taken}): give it another port"
 
 
-def find_unknown_bounds(
-    document: Mapping[str, Any],
-    known: Mapping[str, object],
-    flags: Collection[str],
-    tunable: Callable[[str], bool],
-) -> Iterator[str]:
+def find_unknown_bounds(document: Mapping[str, Any]) -> Iterator[str]:
     """Find bounds without effect: a misspelled knob would keep its default bounds.
 
-    `flags`: vLLM's flags besides the known knobs. For them, and for knobs that are not tunable, the table
-    must name the values.
+    For a knob that is not tunable, or of which only the name is known, the table must name the values.
     """
-    for index, target in enumerate(_targets(document) if known else ()):
+    for index, target in enumerate(_targets(document)):
         bounds = target.get("bounds")
         for knob, table in bounds.items() if isinstance(bounds, dict) else ():
             name = f'"{knob}"' if "." in knob else knob
             head = f"[targets.bounds.{name}{target_suffix(document, index)}]"
-            if knob.partition(".")[0] not in (*known, *flags):
-                yield f"{head}: unknown knob{suggest_name(knob, known)}"
+            if knob.partition(".")[0] not in KNOBS.keys() | FLAGS:
+                yield f"{head}: unknown knob{suggest_name(knob, KNOBS)}"
             elif isinstance(table, dict) and not tunable(knob) and not _has_values(table):
                 yield (
                     f"{head}: trimtab does not change {knob} unless its values are named:"

@@ -20,7 +20,6 @@ from agent.domain.errors import ConfigError
 from agent.domain.model import Bound, Mode, Plan, Slo
 from agent.plugins import loader, third_party
 from agent.quality.golden_prompts import GoldenPromptOptions
-from vllm_facts.knobs import FLAGS, KNOBS, tunable
 from vllm_facts.values import Knob
 
 LARGEST_FILE = 2**20
@@ -101,7 +100,7 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
     except ValidationError as error:
         problems += describe_errors(error, document)
     problems += find_clashes(document)
-    problems += find_unknown_bounds(document, KNOBS, FLAGS, tunable)
+    problems += find_unknown_bounds(document)
     builder = PluginBuilder(build)
     policies = _build_policies(document, here, builder)
     raw_targets = document.get("targets")

@@ -1,7 +1,7 @@
 """The passes that run at every step, in every phase, before and after the phase's own handler. Pure."""
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from agent.domain.effects import Effect, KeepAlive, Route, Stop
 from agent.domain.events import Event, Observed, Retired, ServerLost
@@ -114,11 +114,10 @@ def update_addresses_in_route(moved: Moved, _: Event) -> Moved:
 
 def repeat_retirements(moved: Moved, event: Event) -> Moved:
     """Every 30 s, ask again for each retirement that is not done; drop those of servers that serve again."""
-    return _repeat_retirements(moved, event.at) if isinstance(event, Observed) else moved
-
-
-def _repeat_retirements(moved: Moved, at: datetime) -> Moved:
+    if not isinstance(event, Observed):
+        return moved
     state, effects = moved
+    at = event.at
     present = {server.name for server in state.present}
     waiting = [effect.server for effect in state.leaving if effect.server.name not in present]
     if state.mode == "advise" or not waiting:
