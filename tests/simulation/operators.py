@@ -62,15 +62,20 @@ class Operator:
             return
         key = key or new_key()
         self.history.say(f"   {who}: POST {path}")
-        may = who in self.history.known and api_client.PRINCIPALS[who] != "viewer"
+        may = self._may(who)
         if digest and may:
             self.history.observer.said.add(digest)
-        on_status = partial(self._answered, daemon, f"{who}: POST {path}", may=may, digest=digest)
+        on_status = partial(self._answered, daemon, who, path, may=may, digest=digest)
         api_client.ask(daemon, who, path, body, key=key, on_status=on_status)
 
-    def _answered(self, daemon: Daemon, what: str, status: int, *, may: bool, digest: str) -> None:
+    def _may(self, who: str) -> bool:
+        return who in self.history.known and api_client.PRINCIPALS[who] != "viewer"
+
+    def _answered(self, daemon: Daemon, who: str, path: str, status: int, *, may: bool, digest: str) -> None:
+        """Check a response; a token that is restored while the request is under way may be accepted."""
+        what = f"{who}: POST {path}"
         self.history.say(f"   {what}: {status}")
-        self.history.observer.answered(what, status, may=may, digest=digest)
+        self.history.observer.answered(what, status, may=may or self._may(who), digest=digest)
         if digest and status in UNHEARD and daemon is self.history.daemon:
             self.answered = ""
 
