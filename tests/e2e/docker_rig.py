@@ -68,7 +68,7 @@ class DockerRig(Rig):
     async def serving(self) -> Document:
         """Wait until all servers share the traffic, no rollout runs, and Envoy has the same split."""
         at_rest = partial(all_at_rest, len(self.blue))
-        found: Document = await until(self.target, at_rest, "all servers at rest")
+        found: Document = await until(self.target, at_rest, "all servers at rest", self.patience_s)
         wanted = {server["name"]: server["weight"] for server in found["servers"]}
         await until(self.weights, wanted.__eq__, f"the split {wanted}")
         return found

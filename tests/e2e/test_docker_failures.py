@@ -285,13 +285,18 @@ async def test_a_restarted_adopted_server_serves_and_can_be_changed(
     for inflict in inflicted:
         await bench.engine(partial(inflicted_on, blue.id, inflict))
         await bench.healthy(blue)
-    await until(rig.target, lambda it: "restarted by Docker" in it.get("note", ""), "the daemon to see it")
+    await until(partial(is_in_audit, rig, "restarted by Docker"), bool, "the daemon to see it")
     await all_is_well(rig)
     async with rig.users(SOME) as traffic:
         one = await rig.switch(max_num_seqs=16)
 
     assert (one["outcome"], await rig.consistent_servers()) == ("promoted", ["chat-r1"])
     assert lost(traffic) == []
+
+
+async def is_in_audit(rig: DockerRig, text: str) -> bool:
+    """The note of the target has only the latest event; the audit has all."""
+    return rig.named_in_audit(text)
 
 
 def inflicted_on(container: str, inflict: Inflict, api: docker.APIClient) -> object:
