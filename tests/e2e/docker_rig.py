@@ -113,8 +113,8 @@ class DockerRig(Rig):
     # Clients.
 
     @asynccontextmanager
-    async def users(self, load: Load = STREAMS) -> AsyncIterator[TrafficGenerator]:
-        async with self.clients(load=load, timeout_s=90.0) as traffic:
+    async def users(self, load: Load = STREAMS, timeout_s: float = 90.0) -> AsyncIterator[TrafficGenerator]:
+        async with self.clients(load=load, timeout_s=timeout_s) as traffic:
             yield traffic
 
     @asynccontextmanager

@@ -35,7 +35,7 @@ async def test_suggests_tries_and_promotes_a_higher_max_num_seqs(
     await rig.serving()
     before = await bench.inspect(blue)
 
-    async with rig.observer() as answers, rig.users(Load(streams=16)) as traffic:
+    async with rig.observer() as answers, rig.users(Load(streams=16), timeout_s=START_S) as traffic:
         made = await until(lambda: suggested(rig), bool, "the policy's suggestion", START_S)
         await rig.approve(made)
         one = await rig.ended(str(made["id"]))
