@@ -10,6 +10,7 @@ from agent.domain.errors import ConfigError
 from agent.domain.model import Slo
 from agent.domain.reading import EngineSample
 from agent.observe.aggregator import Aggregator
+from vllm_facts.metrics.totals import METRICS
 
 EVERY_S = 10.0  # default of VLLM_LOG_STATS_INTERVAL
 MAX_MOMENTS = 30  # the latest
@@ -19,10 +20,8 @@ _LINE = re.compile(
     r"Running: (?P<running>\d+) reqs?, Waiting: (?P<waiting>\d+) reqs?"
     r"(?:.{0,200}?KV cache usage: (?P<usage>\d+\.?\d*)%)?"
 )
-_NOT_LOGGED = frozenset(
-    {"num_preemptions", "prefix_cache_queries", "prefix_cache_hits", "request_success"}
-    | {"time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds"}
-)
+_LOGGED = {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"}
+_NOT_LOGGED = METRICS - _LOGGED - {"prompt_tokens", "generation_tokens"}
 
 
 @dataclass(slots=True)

@@ -138,8 +138,12 @@ def setting_of(facts: Mapping[str, str]) -> Setting:
 
 
 def _split(start: EngineSample, full: EngineSample, seconds: float) -> tuple[EngineSample, EngineSample]:
-    counted = ("preemptions", "prompt_tokens", "generation_tokens", "prefix_queries", "prefix_hits")
+    counted = (
+        *("preemptions", "prompt_tokens", "generation_tokens", "cached_tokens"),
+        *("prefix_queries", "prefix_hits"),
+    )
     half = {name: getattr(full, name) / 2 for name in counted}
+    nothing: dict[str, Any] = dict.fromkeys(pages.HISTOGRAMS)
     late = replace(full, interval_s=seconds / 2, **half)
     early = replace(
         late,
@@ -147,9 +151,7 @@ def _split(start: EngineSample, full: EngineSample, seconds: float) -> tuple[Eng
         running=start.running,
         waiting=start.waiting,
         kv_usage=start.kv_usage,
-        ttft=None,
-        itl=None,
-        e2e=None,
+        **nothing,
         finished={},
     )
     return early, late

@@ -39,12 +39,20 @@ class EngineSample:
     preemptions: float = 0.0
     prompt_tokens: float = 0.0
     generation_tokens: float = 0.0
+    cached_tokens: float = 0.0  # of the prompt tokens
     prefix_queries: float = 0.0
     prefix_hits: float = 0.0
     finished: Mapping[str, float] = field(default_factory=dict)  # by finished_reason
     ttft: Buckets | None = None
     itl: Buckets | None = None
     e2e: Buckets | None = None
+    queue: Buckets | None = None  # this and the next five: recorded when a request ends, by vLLM
+    prefill: Buckets | None = None
+    decode: Buckets | None = None
+    inference: Buckets | None = None  # prefill and decode
+    prompts: Buckets | None = None  # tokens of a request
+    answers: Buckets | None = None  # tokens of a request
+    steps: Buckets | None = None  # tokens of a step; a prompt counts in the step that completes it
     facts: Mapping[str, str] = field(default_factory=dict)  # "version", and cache_config_info's labels
     missing: frozenset[str] = frozenset()  # metrics that this server does not export
 

@@ -302,9 +302,12 @@ def _gaps(requests: Iterable[Request]) -> list[float]:
 def _is_finite(sample: EngineSample) -> bool:
     gauges = (sample.interval_s, sample.running, sample.waiting, sample.kv_usage or 0.0)
     counters = (sample.preemptions, sample.prompt_tokens, sample.generation_tokens)
-    prefix = (sample.prefix_queries, sample.prefix_hits)
+    prefix = (sample.cached_tokens, sample.prefix_queries, sample.prefix_hits)
+    latencies = (sample.ttft, sample.itl, sample.e2e)
+    parts = (sample.queue, sample.prefill, sample.decode, sample.inference)
+    sizes = (sample.prompts, sample.answers, sample.steps)
     finite = all(isfinite(number) for number in (*gauges, *counters, *prefix))
-    return finite and all(_is_valid(buckets) for buckets in (sample.ttft, sample.itl, sample.e2e))
+    return finite and all(_is_valid(buckets) for buckets in (*latencies, *parts, *sizes))
 
 
 def _is_valid(buckets: Buckets | None) -> bool:

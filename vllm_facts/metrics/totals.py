@@ -19,6 +19,7 @@ COUNTERS: dict[str, tuple[str, ...]] = {
     "preemptions": ("vllm:num_preemptions_total",),
     "prompt_tokens": ("vllm:prompt_tokens_total",),
     "generation_tokens": ("vllm:generation_tokens_total",),
+    "cached_tokens": ("vllm:prompt_tokens_cached_total",),  # since 0.17
     "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
     "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
     "finished": ("vllm:request_success_total",),
@@ -27,6 +28,13 @@ HISTOGRAMS: dict[str, tuple[str, ...]] = {
     "ttft": ("vllm:time_to_first_token_seconds",),
     "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
     "e2e": ("vllm:e2e_request_latency_seconds",),
+    "queue": ("vllm:request_queue_time_seconds",),
+    "prefill": ("vllm:request_prefill_time_seconds",),
+    "decode": ("vllm:request_decode_time_seconds",),
+    "inference": ("vllm:request_inference_time_seconds",),
+    "prompts": ("vllm:request_prompt_tokens",),
+    "answers": ("vllm:request_generation_tokens",),
+    "steps": ("vllm:iteration_tokens_total",),  # a histogram in spite of the name
 }
 CONFIG = "vllm:cache_config_info"
 BORN = ("process_start_time_seconds", "vllm:prompt_tokens_created")
@@ -44,6 +52,8 @@ _PLAIN = {
     field: names[0].removeprefix("vllm:").removesuffix("_total")
     for field, names in (GAUGES | COUNTERS | HISTOGRAMS).items()
 }
+METRICS = frozenset(_PLAIN.values())
+"""The plain names of all metrics that are read; those that a page lacks are its `missing`."""
 
 
 @dataclass(frozen=True, slots=True)

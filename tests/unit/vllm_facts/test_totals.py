@@ -50,6 +50,18 @@ def test_histograms_are_increases_that_are_not_cumulative() -> None:
     assert (one.e2e.total, len(one.e2e.counts)) == (1.0, len(one.e2e.edges) + 1)
 
 
+def test_the_parts_of_a_request_and_the_steps_are_read() -> None:
+    one = between(PAGE, LATER)
+    parts = (one.queue, one.prefill, one.decode, one.inference, one.prompts, one.answers)
+
+    assert [part.total for part in parts if part is not None] == [1.0] * 6
+    assert one.prefill and one.decode and one.inference  # noqa: PT018 - one fact
+    assert one.prefill.sum + one.decode.sum == pytest.approx(one.inference.sum, abs=1e-3)
+    assert one.prompts and one.prompts.sum == 9.0  # noqa: PT018
+    assert one.steps and one.steps.sum == one.prompt_tokens + one.generation_tokens  # noqa: PT018
+    assert one.cached_tokens == 0.0
+
+
 def test_the_facts_are_the_cache_configuration_and_the_version() -> None:
     facts = between(None, PAGE).facts
 
