@@ -170,6 +170,44 @@ class Latency:
     p95: float
     p99: float
     over_slo: float | None = None  # share of requests above the objective's `under_s`
+    overdue: float = 0.0  # further requests that still wait and are above it already
+    clumping: float = 1.0  # design effect, at least 1: late requests come together, not one by one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeShares:
+    """Where the time of the requests above one objective went; the shares add up to 1.
+
+    Of the gap between tokens, `prefill` is the time above the objective of steps that computed prompts too.
+    """
+
+    queue: float = 0.0  # waiting in the engine
+    prefill: float = 0.0
+    decode: float = 0.0
+    outside: float = 0.0  # of the engine: API server, proxy, network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """The state of the engine while requests waited: means, weighted by their number."""
+
+    running: float
+    kv_usage: float | None
+    wait_s: float  # for one who comes now: waiting requests over those that start in a second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What the requests of the window need, and what the engine needs for them. None: not measured."""
+
+    arrivals_per_s: float | None = None
+    prompt_tokens: float | None = None  # of a request, mean, without those found in the prefix cache
+    answer_tokens: float | None = None  # of a request, mean
+    prefill_s: float | None = None  # of a request, mean, from its admission to its first token
+    service_s: float | None = None  # of a request, mean, in the engine without its time in the queue
+    step_tokens: float | None = None  # mean of the steps
+    decode_step_s: float | None = None  # duration of a step that computes no prompt
+    token_s: float | None = None  # that one more prompt token adds to a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +230,12 @@ class Reading:
     e2e: Latency | None = None
     requests: Mapping[RequestOutcome, int] = field(default_factory=dict)
     goodput_rps: float | None = None  # requests that met every latency objective, per second
+    ttft_shares: TimeShares | None = None  # of the late requests; None: none is late, or not measured
+    itl_shares: TimeShares | None = None
+    e2e_shares: TimeShares | None = None
+    queue: Queue | None = None  # None: nothing waited
+    work: Workload = field(default_factory=Workload)
+    shift: str = ""  # why the window is no evidence: the load changed inside it; "": it is stationary
     gpus: tuple[Gpu, ...] = ()
     series: Mapping[str, float | None] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)

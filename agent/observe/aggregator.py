@@ -24,15 +24,11 @@ from agent.domain.reading import (
     SourceState,
     Trend,
 )
-from agent.domain.request_counts import RequestCounts, count_requests, meets_slo, token_gap_s
-from agent.observe.window import (
-    SampleWindow,
-    average_gauge,
-    average_rate,
-    select_window,
-    summarize_histograms,
-    summarize_latency,
-)
+from agent.domain.request_counts import RequestCounts, count_requests, meets_slo
+from agent.observe.arrivals import choose_span, count_arrivals, find_shift
+from agent.observe.attribution import summarize_queue, summarize_work
+from agent.observe.latencies import add_latencies
+from agent.observe.window import SampleWindow, average_gauge, average_rate, select_window
 
 PENDING = 2_000  # requests of a server kept until `take_request_counts`; more are counted at once
 SOURCES = 1_000  # sources whose state is kept
@@ -94,7 +90,7 @@ class _Server:
 
 @dataclass(slots=True, kw_only=True)
 class Aggregator:
-    """The last `span_s` seconds of one target, in bounded memory.
+    """The last seconds of one target, in bounded memory.
 
     Deterministic: the same samples and calls give the same results. Samples with a number that is not finite
     are skipped. Of more than `most` scrapes or requests in a span the latest are kept.
@@ -102,6 +98,7 @@ class Aggregator:
 
     slo: Slo = field(default_factory=Slo)
     span_s: float = 30.0
+    longest_s: float = 240.0  # at most so long where `span_s` has few requests
     fresh_s: float = 5.0  # a scrape covers at most so many seconds before it
     most: int = 20_000
     _servers: dict[str, _Server] = field(default_factory=dict, init=False)
@@ -187,21 +184,25 @@ class Aggregator:
         known = self._servers.get(server)
         if known is None:
             return None
-        window = select_window(known.samples, at=at, span_s=self.span_s, fresh_s=self.fresh_s)
+        span_s = choose_span(known.samples, at=at, least_s=self.span_s, most_s=self.longest_s)
+        window = select_window(known.samples, at=at, span_s=span_s, fresh_s=self.fresh_s)
         samples = window.samples
         if not samples:
             return None
-        since = at - timedelta(seconds=self.span_s)
-        requests = [request for when, request in known.requests if since < when <= at]
+        since = at - timedelta(seconds=span_s)
+        lately = at - timedelta(seconds=self.span_s)
+        records = [record for record in known.requests if since < record[0] <= at]
+        requests = [request for _, request in records]
         queries = sum(sample.prefix_queries for sample in samples)
         usages = [sample.kv_usage for sample in samples]
         kv_known = [usage for usage in usages if usage is not None]
         missing = samples[-1].missing
-        return Reading(
+        arrivals = count_arrivals(samples, span_s=span_s)
+        reading = Reading(
             at=at,
             server=server,
-            span_s=self.span_s,
-            coverage=min(1.0, window.covered_s / self.span_s),
+            span_s=span_s,
+            coverage=min(1.0, window.covered_s / span_s),
             running=average_gauge(window, [sample.running for sample in samples]),
             waiting=average_gauge(window, [sample.waiting for sample in samples]),
             kv_usage=average_gauge(window, kv_known) if len(kv_known) == len(usages) else None,
@@ -213,20 +214,18 @@ class Aggregator:
                 window, "generation_tokens", [s.generation_tokens for s in samples]
             ),
             prefix_hit_ratio=sum(sample.prefix_hits for sample in samples) / queries if queries else None,
-            ttft=summarize_latency(_ttfts(requests), self.slo.ttft)
-            or summarize_histograms((s.ttft for s in samples), self.slo.ttft),
-            itl=summarize_latency(_gaps(requests), self.slo.itl)
-            or summarize_histograms((s.itl for s in samples), self.slo.itl),
-            e2e=summarize_latency([r.duration_s for r in requests if r.outcome == "ok"], self.slo.e2e)
-            or summarize_histograms((s.e2e for s in samples), self.slo.e2e),
             requests=_count_outcomes(requests),
-            goodput_rps=self._goodput(known, requests, at),
-            gpus=self._fresh_gpus(since, at),
-            series=dict(self._series.values) if self._series and since < self._series.at <= at else {},
+            goodput_rps=self._goodput(known, requests, at, span_s),
+            queue=summarize_queue(samples),
+            work=summarize_work(samples, arrivals),
+            shift=find_shift(samples, arrivals, span_s=span_s),
+            gpus=self._fresh_gpus(lately, at),
+            series=dict(self._series.values) if self._series and lately < self._series.at <= at else {},
             facts=dict(known.facts),
             missing=missing,
-            incidents=tuple(i for i in self._incidents if i.server == server and since < i.at <= at),
+            incidents=tuple(i for i in self._incidents if i.server == server and lately < i.at <= at),
         )
+        return add_latencies(reading, samples, records, self.slo)
 
     def _server(self, name: str, at: datetime) -> _Server:
         known = self._servers.get(name)
@@ -244,12 +243,12 @@ class Aggregator:
         known = self._server(sample.server, sample.at)
         known.add_scrape(sample)
         known.facts.update(sample.facts)
-        old = sample.at - timedelta(seconds=2 * self.span_s)
+        old = sample.at - timedelta(seconds=max(2 * self.span_s, self.longest_s))
         while known.samples[0].at < old:
             known.samples.popleft()
 
     def _add_requests(self, sample: RequestSample) -> None:
-        old = sample.at - timedelta(seconds=2 * self.span_s)
+        old = sample.at - timedelta(seconds=max(2 * self.span_s, self.longest_s))
         for request in sample.requests:
             if not isfinite(request.duration_s) or not isfinite(request.ttft_s or 0.0):
                 continue
@@ -261,12 +260,14 @@ class Aggregator:
             while known.requests[0][0] < old:
                 known.requests.popleft()
 
-    def _goodput(self, known: _Server, requests: Sequence[Request], at: datetime) -> float | None:
+    def _goodput(
+        self, known: _Server, requests: Sequence[Request], at: datetime, span_s: float
+    ) -> float | None:
         """None without request records: vLLM's histograms do not show which request met all objectives."""
         if not requests:
             return None
         since = known.requests[0][0] if len(known.requests) == self.most else known.first
-        seconds = max(1.0, min(self.span_s, (at - since).total_seconds()))
+        seconds = max(1.0, min(span_s, (at - since).total_seconds()))
         return sum(meets_slo(request, self.slo) for request in requests) / seconds
 
     def _fresh_gpus(self, since: datetime, at: datetime) -> tuple[Gpu, ...]:
@@ -282,21 +283,6 @@ def _count_outcomes(requests: Iterable[Request]) -> dict[RequestOutcome, int]:
     for request in requests:
         counts[request.outcome] = counts.get(request.outcome, 0) + 1
     return counts
-
-
-def _ttfts(requests: Iterable[Request]) -> list[float]:
-    """A stalled request counts with its age, as in `agent.domain.request_counts`."""
-    return [
-        first_s
-        for request in requests
-        if request.outcome not in ("gave_up", "refused")
-        and (first_s := request.duration_s if request.outcome == "stalled" else request.ttft_s) is not None
-    ]
-
-
-def _gaps(requests: Iterable[Request]) -> list[float]:
-    gaps = (token_gap_s(request) for request in requests if request.outcome == "ok")
-    return [gap for gap in gaps if gap is not None]
 
 
 def _is_finite(sample: EngineSample) -> bool:

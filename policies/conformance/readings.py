@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agent.domain.model import Bound, Objective, Outcome, Slo
 from agent.domain.ports import Context
-from agent.domain.reading import Gpu, Incident, Latency, Reading, Trend
+from agent.domain.reading import Gpu, Incident, Latency, Queue, Reading, TimeShares, Trend, Workload
 from vllm_facts.knobs import KNOBS as FACTS
 from vllm_facts.values import Value
 
@@ -95,8 +95,48 @@ def trends(draw: st.DrawFn, *, top: float) -> Trend:
 @st.composite
 def latencies(draw: st.DrawFn) -> Latency:
     p50, p95, p99 = sorted(draw(st.floats(0, 100)) for _ in range(3))
-    count = draw(st.floats(1, 10_000))
-    return Latency(count=count, p50=p50, p95=p95, p99=p99, over_slo=draw(st.none() | st.floats(0, 1)))
+    return Latency(
+        count=draw(st.floats(1, 10_000)),
+        p50=p50,
+        p95=p95,
+        p99=p99,
+        over_slo=draw(st.none() | st.floats(0, 1)),
+        overdue=draw(st.just(0.0) | st.floats(0, 1_000)),
+        clumping=draw(st.just(1.0) | st.floats(1, 100)),
+    )
+
+
+@st.composite
+def time_shares(draw: st.DrawFn) -> TimeShares:
+    parts = [draw(st.floats(0.01, 1)) for _ in range(4)]
+    queue, prefill, decode, outside = (part / sum(parts) for part in parts)
+    return TimeShares(queue=queue, prefill=prefill, decode=decode, outside=outside)
+
+
+@st.composite
+def queues(draw: st.DrawFn) -> Queue:
+    return Queue(
+        running=draw(st.floats(0, 600)),
+        kv_usage=draw(st.none() | st.floats(0, 1)),
+        wait_s=draw(st.floats(0, 1_000)),
+    )
+
+
+def _some(least: float, most: float) -> st.SearchStrategy[float | None]:
+    return st.none() | st.floats(least, most)
+
+
+WORKLOADS = st.builds(
+    Workload,
+    arrivals_per_s=_some(0, 100),
+    prompt_tokens=_some(1, 30_000),
+    answer_tokens=_some(1, 5_000),
+    prefill_s=_some(0, 100),
+    service_s=_some(0, 1_000),
+    step_tokens=_some(1, 20_000),
+    decode_step_s=_some(0.001, 10),
+    token_s=_some(1e-6, 0.01),
+)
 
 
 GPUS = st.builds(
@@ -135,6 +175,11 @@ READINGS = st.builds(
     ttft=st.none() | latencies(),
     itl=st.none() | latencies(),
     e2e=st.none() | latencies(),
+    ttft_shares=st.none() | time_shares(),
+    itl_shares=st.none() | time_shares(),
+    e2e_shares=st.none() | time_shares(),
+    queue=st.none() | queues(),
+    work=WORKLOADS | st.just(Workload()),
     gpus=st.lists(GPUS, max_size=2).map(tuple),
     facts=st.sampled_from([{}, {"version": "0.17.1"}, {"version": "0.28.0"}, {"version": "0.32.0"}]),
     incidents=st.lists(INCIDENTS, max_size=1).map(tuple),

@@ -449,8 +449,8 @@ def test_old_readings_leave_the_window() -> None:
         fold.add(scrape(number))
         fold.add(RequestSample(at=second(number), requests=(request(),)))
 
-    assert len(fold._servers["r0"].samples) <= 61
-    assert len(fold._servers["r0"].requests) <= 61
+    assert len(fold._servers["r0"].samples) <= 241
+    assert len(fold._servers["r0"].requests) <= 241
 
 
 def test_a_silent_or_retired_server_is_forgotten() -> None:

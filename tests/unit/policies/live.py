@@ -84,9 +84,14 @@ class Advised:
         )
 
 
+def serve(situation: Situation) -> Reading:
+    """Serve the load and read the server."""
+    return in_no_time(_served(situation))
+
+
 def advised(situation: Situation) -> Advised:
     """Serve the load, then evaluate all shipped policies."""
-    reading = in_no_time(_served(situation))
+    reading = serve(situation)
     context = Context(setting=parse_setting(situation.argv), slo=situation.slo, bounds=BOUNDS)
     return asked(reading, context)
 

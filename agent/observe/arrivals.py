@@ -1,0 +1,156 @@
+"""The load of a window: arrivals in each scrape, and whether the window spans a change of it.
+
+Only arrivals and prompts decide: a queue that grows under a constant load is evidence, not a change.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from math import exp, log, sqrt
+
+from agent.domain.reading import EngineSample
+
+BINS = 10  # of a window; five in each half
+LIKELY = 1e-3  # below it chance is no explanation
+HALVES = 13.0  # squared difference over its variance; above 99.3 % of F(1, 8), as the variance is estimated
+LENGTHS = 4.0  # standard errors between the mean prompts of the halves
+LEAST_PROMPTS = 10  # in each half
+IDLE_SHARE = 0.1  # of the window; a shorter idle beginning does not distort its means
+ENOUGH = 30.0  # requests of a window; with fewer the window is longer, up to a limit
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Requests that arrived between two scrapes; `at_s` from the begin of the window to the second one."""
+
+    at_s: float
+    count: float
+
+
+def count_arrivals(samples: Sequence[EngineSample], *, span_s: float) -> list[Arrivals] | None:
+    """Arrivals between successive scrapes of one process; None if the server does not count finished ones."""
+    if not samples or "request_success" in samples[-1].missing:
+        return None
+    end = samples[-1].at
+    return [
+        Arrivals(
+            at_s=span_s - (end - now.at).total_seconds(),
+            count=max(0.0, _present(now) - _present(before) + sum(now.finished.values())),
+        )
+        for before, now in pairwise(samples)
+        if now.interval_s > 0
+    ]
+
+
+def choose_span(samples: Sequence[EngineSample], *, at: datetime, least_s: float, most_s: float) -> float:
+    """The length of the window that ends at `at`: doubled until it holds ENOUGH requests.
+
+    Not beyond an idle time, a restart or the first scrape: before them there is no evidence.
+    """
+    span_s = least_s
+    recent = _within(samples, at, span_s)
+    while recent and 2 * span_s <= most_s and _requests(recent) < ENOUGH:
+        longer = _within(samples, at, 2 * span_s)
+        begin_s = 2 * span_s - (at - longer[0].at).total_seconds() - longer[0].interval_s
+        idle = not _requests(recent) or idle_beginning_s(longer, 2 * span_s) > IDLE_SHARE * 2 * span_s
+        if idle or begin_s > IDLE_SHARE * span_s or any(one.interval_s == 0 for one in longer):
+            break
+        span_s, recent = 2 * span_s, longer
+    return span_s
+
+
+def _within(samples: Sequence[EngineSample], at: datetime, span_s: float) -> list[EngineSample]:
+    return [one for one in samples if 0 <= (at - one.at).total_seconds() < span_s]
+
+
+def _requests(samples: Sequence[EngineSample]) -> float:
+    """Requests that ended, run or wait."""
+    return _present(samples[-1]) + sum(sum(one.finished.values()) for one in samples)
+
+
+def find_shift(samples: Sequence[EngineSample], arrivals: Sequence[Arrivals] | None, *, span_s: float) -> str:
+    """Why the window is not stationary, as a sentence; empty if nothing speaks against it."""
+    if any(sample.interval_s == 0 for sample in samples[1:]):
+        return f"the server restarted within the last {span_s:.0f} s"
+    if arrivals is None or not sum(one.count for one in arrivals):
+        return ""
+    return (
+        _idle_beginning(samples, arrivals, span_s)
+        or _changed_rate(arrivals, span_s)
+        or _changed_prompts(samples, span_s)
+    )
+
+
+def idle_beginning_s(samples: Sequence[EngineSample], span_s: float) -> float:
+    """Seconds from the begin of the window until a request was present."""
+    end = samples[-1].at
+    first = next((one for one in samples if _present(one) > 0 or sum(one.finished.values()) > 0), None)
+    return 0.0 if first is None else max(0.0, span_s - (end - first.at).total_seconds() - first.interval_s)
+
+
+def _idle_beginning(samples: Sequence[EngineSample], arrivals: Sequence[Arrivals], span_s: float) -> str:
+    """An idle beginning that is longer than a pause between arrivals may be."""
+    idle_s = idle_beginning_s(samples, span_s)
+    loaded = [one for one in arrivals if one.at_s > idle_s]
+    if idle_s < IDLE_SHARE * span_s or idle_s >= span_s:
+        return ""
+    expected = sum(one.count for one in loaded) / (span_s - idle_s) * idle_s
+    if exp(-expected / _dispersion([loaded], span_s)) > LIKELY:
+        return ""
+    return f"the load began {span_s - idle_s:.0f} s ago"
+
+
+def _changed_rate(arrivals: Sequence[Arrivals], span_s: float) -> str:
+    """Halves whose arrivals differ by more than their noise; bursts raise the noise."""
+    halves = [[one for one in arrivals if (one.at_s > span_s / 2) is late] for late in (False, True)]
+    early, late = (sum(one.count for one in half) for half in halves)
+    if (early - late) ** 2 <= HALVES * (early + late) * _dispersion(halves, span_s):
+        return ""
+    rates = " to ".join(f"{2 * count / span_s:.3g}" for count in (early, late))
+    return f"the load changed within the last {span_s:.0f} s, from {rates} requests/s"
+
+
+def _dispersion(parts: Sequence[Sequence[Arrivals]], span_s: float) -> float:
+    """Variance over mean of the counts in a tenth of the window, within each part; at least 1 (Poisson)."""
+    squares = freedom = total = bins = 0.0
+    for part in parts:
+        counts: dict[int, float] = {}
+        for one in part:
+            place = min(BINS - 1, int(one.at_s / span_s * BINS - 1e-9))
+            counts[place] = counts.get(place, 0.0) + one.count
+        mean = sum(counts.values()) / len(counts) if counts else 0.0
+        squares += sum((count - mean) ** 2 for count in counts.values())
+        freedom += max(0, len(counts) - 1)
+        total += sum(counts.values())
+        bins += len(counts)
+    return max(1.0, squares / freedom / (total / bins)) if freedom and total else 1.0
+
+
+def _changed_prompts(samples: Sequence[EngineSample], span_s: float) -> str:
+    """Halves whose prompts differ in length by more than their noise (ratio estimate of the mean).
+
+    Lengths are compared as they are counted: when a request gets its first token.
+    """
+    end = samples[-1].at
+    halves: tuple[list[tuple[float, float]], list[tuple[float, float]]] = ([], [])
+    for one in samples:
+        if one.ttft is not None and one.ttft.total > 0:
+            late = (end - one.at).total_seconds() < span_s / 2
+            halves[late].append((one.ttft.total, one.prompt_tokens))
+    means, errors = [], []
+    for half in halves:
+        requests = sum(count for count, _ in half)
+        if requests < LEAST_PROMPTS:
+            return ""
+        mean = sum(tokens for _, tokens in half) / requests
+        means.append(mean)
+        errors.append(sum((tokens - mean * count) ** 2 for count, tokens in half) / requests**2)
+    error = sqrt(sum(errors))
+    if min(means) <= 0 or abs(means[1] - means[0]) <= max(LENGTHS * error, log(1.25) * min(means)):
+        return ""
+    return f"the prompts changed within the last {span_s:.0f} s, from {means[0]:.0f} to {means[1]:.0f} tokens"
+
+
+def _present(sample: EngineSample) -> float:
+    return sample.running + sample.waiting

@@ -1,0 +1,227 @@
+"""Where the time of late requests went, what the queue met, and what a request costs. Pure.
+
+vLLM records queue, prefill and decode time when a request ends, so in a growing queue they are of the past:
+the number of waiting requests over time (Little's law) counts beside them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from agent.domain.model import Objective
+from agent.domain.reading import Buckets, EngineSample, Queue, TimeShares, Workload
+from agent.observe.arrivals import Arrivals
+
+LEAST_FIT = 8  # scrapes of a busy engine
+SURE = 3.0  # standard errors of the slope
+RIDGE = 100.0  # tokens that a step computes in the time it takes to read the weights; 20 to 200 by hardware
+
+
+@dataclass(frozen=True, slots=True)
+class LateRequests:
+    """Requests above one objective."""
+
+    count: float
+    mean_s: float  # of that latency
+    duration_s: float | None  # mean of all ended requests, as their clients saw it
+
+
+def summarize_queue(samples: Sequence[EngineSample]) -> Queue | None:
+    """The state of the engine while requests waited; None if none did."""
+    waiting = sum(one.waiting for one in samples)
+    if waiting <= 0:
+        return None
+    usages = [(one.kv_usage, one.waiting) for one in samples if one.kv_usage is not None]
+    starts = _total(one.ttft for one in samples)
+    seconds = sum(one.interval_s for one in samples)
+    return Queue(
+        running=sum(one.running * one.waiting for one in samples) / waiting,
+        kv_usage=sum(usage * weight for usage, weight in usages) / waiting
+        if len(usages) == len(samples)
+        else None,
+        wait_s=samples[-1].waiting / (max(starts, 0.5) / seconds) if seconds else 0.0,
+    )
+
+
+def summarize_work(samples: Sequence[EngineSample], arrivals: Sequence[Arrivals] | None) -> Workload:
+    """What the requests of the window need."""
+    seconds = sum(one.interval_s for one in samples)
+    steps, starts = _total(one.steps for one in samples), _total(one.ttft for one in samples)
+    computed = [_computed(one) for one in samples]
+    tokens = sum(computed) + sum(one.generation_tokens for one in samples)
+    prompt = sum(computed) / starts if starts else None
+    prefill_s = _mean(one.prefill for one in samples)
+    step_tokens = tokens / steps if steps else None
+    token_s, decode_step_s = _cost_steps(samples, prompt, prefill_s, step_tokens)
+    return Workload(
+        arrivals_per_s=None
+        if arrivals is None or not seconds
+        else sum(one.count for one in arrivals) / seconds,
+        prompt_tokens=prompt,
+        answer_tokens=_mean(one.answers for one in samples),
+        prefill_s=prefill_s,
+        service_s=_mean(one.inference for one in samples),
+        step_tokens=step_tokens,
+        decode_step_s=decode_step_s,
+        token_s=token_s,
+    )
+
+
+def count_overdue(samples: Sequence[EngineSample], work: Workload, objective: Objective | None) -> float:
+    """Requests in the queue, first come first served, that are above the objective for the first token."""
+    if objective is None or not samples or work.arrivals_per_s is None:
+        return 0.0
+    return max(0.0, samples[-1].waiting - work.arrivals_per_s * objective.under_s)
+
+
+def share_ttft(samples: Sequence[EngineSample], late: LateRequests, overdue: float) -> TimeShares | None:
+    """Shares of the time to the first token of late requests."""
+    if not late.count:
+        return TimeShares(queue=1.0) if overdue else None
+    outside_s = min(_outside_s(samples, late.duration_s), late.mean_s)
+    prefill_s = _mean(one.prefill for one in samples) or 0.0
+    queue_s = min(max(0.0, late.mean_s - outside_s - prefill_s), _queued_s(samples) / late.count)
+    prefill_s = max(0.0, late.mean_s - outside_s - queue_s)
+    return _with_overdue(_shares(queue=queue_s, prefill=prefill_s, outside=outside_s), late.count, overdue)
+
+
+def share_e2e(samples: Sequence[EngineSample], late: LateRequests, overdue: float) -> TimeShares | None:
+    """Shares of the duration of late requests."""
+    if not late.count:
+        return TimeShares(queue=1.0) if overdue else None
+    outside_s = min(_outside_s(samples, late.duration_s), late.mean_s)
+    inference_s = _mean(one.inference for one in samples) or 0.0
+    read_share = (_mean(one.prefill for one in samples) or 0.0) / inference_s if inference_s else 0.0
+    queue_s = min(max(0.0, late.mean_s - outside_s - inference_s), _queued_s(samples) / late.count)
+    engine_s = max(0.0, late.mean_s - outside_s - queue_s)
+    prefill_s = min(1.0, read_share) * engine_s
+    shares = _shares(queue=queue_s, prefill=prefill_s, decode=engine_s - prefill_s, outside=outside_s)
+    return _with_overdue(shares, late.count, overdue)
+
+
+def share_itl(
+    samples: Sequence[EngineSample], late: LateRequests, work: Workload, objective: Objective
+) -> TimeShares | None:
+    """Shares of the gap between tokens that is above the objective."""
+    if not late.count:
+        return None
+    excess_s = late.mean_s - objective.under_s
+    decode_s, answers = _mean(one.decode for one in samples), work.answer_tokens
+    engine_s = decode_s / (answers - 1) if decode_s and answers and answers > 1 else None
+    prompts = sum(map(_computed, samples)) / max(1e-9, sum(one.interval_s for one in samples))
+    busy = min(1.0, prompts * work.token_s) if work.token_s else 0.0
+    plain_s = work.decode_step_s or (engine_s * (1 - busy) if engine_s else None)
+    if plain_s is None or excess_s <= 0:
+        return None
+    decode = min(1.0, max(0.0, plain_s - objective.under_s) / excess_s)
+    return TimeShares(decode=decode, prefill=1.0 - decode)
+
+
+def clumping(late: Sequence[tuple[float, bool]], span_s: float, bins: int = 10) -> float:
+    """The design effect of late requests: Pearson's dispersion over tenths of the window, at least 1.
+
+    `late`: when each request ended, in seconds, and whether it was late.
+    """
+    share = sum(bad for _, bad in late) / len(late) if late else 0.0
+    if not 0 < share < 1:
+        return 1.0
+    counts: dict[int, tuple[int, int]] = {}
+    for at_s, bad in late:
+        place = int(at_s / span_s * bins)
+        of, worse = counts.get(place, (0, 0))
+        counts[place] = of + 1, worse + bad
+    if len(counts) < bins // 2:
+        return 1.0
+    squares = sum((bad - of * share) ** 2 / of for of, bad in counts.values())
+    return max(1.0, squares / (share * (1 - share)) / (len(counts) - 1))
+
+
+def _cost_steps(
+    samples: Sequence[EngineSample],
+    prompt: float | None,
+    prefill_s: float | None,
+    step_tokens: float | None,
+) -> tuple[float | None, float | None]:
+    """What a prompt token adds to a step, and the duration of a step without a prompt.
+
+    A busy engine fills each interval: 1 s = steps x a + prompt tokens x b. By least squares over the scrapes
+    where the prompts vary enough to tell b, else from the prefill time. No token costs more than its share of
+    the prefill time or of a mean step, which both contain the fixed part of a step.
+    """
+    points = [
+        (_computed(now) / now.interval_s, now.steps.total / now.interval_s)
+        for before, now in pairwise(samples)
+        if now.steps is not None and now.interval_s > 0 and min(before.running, now.running) > 0
+    ]
+    shared_s = prefill_s / (prompt + RIDGE) if prompt and prefill_s else None
+    if len(points) < LEAST_FIT:
+        return shared_s, None
+    mean_x, mean_y = (sum(column) / len(points) for column in zip(*points, strict=True))
+    token_s = _fit(points, mean_x, mean_y) or shared_s
+    if token_s is None or mean_y <= 0:
+        return token_s, None
+    whole_s = prefill_s / prompt if prompt and prefill_s else token_s
+    token_s = min(token_s, whole_s, 1 / mean_y / step_tokens if step_tokens else whole_s)
+    return token_s, max(0.0, 1 - token_s * mean_x) / mean_y or None
+
+
+def _fit(points: Sequence[tuple[float, float]], mean_x: float, mean_y: float) -> float | None:
+    """The seconds that a prompt token takes; None if the slope may be chance."""
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    if spread <= 0:
+        return None
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+    free = mean_y - slope * mean_x
+    rest = sum((y - free - slope * x) ** 2 for x, y in points) / (len(points) - 2)
+    if slope >= 0 or free <= 0 or slope**2 < SURE**2 * rest / spread:
+        return None
+    return -slope / free
+
+
+def _computed(sample: EngineSample) -> float:
+    """Prompt tokens that were computed, not found in the prefix cache."""
+    cached = sample.prefix_hits if "prompt_tokens_cached" in sample.missing else sample.cached_tokens
+    return max(0.0, sample.prompt_tokens - cached)
+
+
+def _queued_s(samples: Sequence[EngineSample]) -> float:
+    """Seconds in the queue of all requests of the window: of those that ended, or of those present."""
+    ended = sum(one.queue.sum for one in samples if one.queue is not None)
+    return max(ended, sum(one.waiting * one.interval_s for one in samples))
+
+
+def _outside_s(samples: Sequence[EngineSample], duration_s: float | None) -> float:
+    """Mean seconds of a request that the engine does not account for."""
+    queue_s, inference_s = (
+        _mean(one.queue for one in samples),
+        _mean(one.inference for one in samples),
+    )
+    if queue_s is None or inference_s is None or duration_s is None:
+        return 0.0
+    return max(0.0, duration_s - queue_s - inference_s)
+
+
+def _shares(**seconds: float) -> TimeShares:
+    total = sum(seconds.values())
+    return TimeShares(**{name: value / total for name, value in seconds.items()}) if total else TimeShares()
+
+
+def _with_overdue(shares: TimeShares, late: float, overdue: float) -> TimeShares:
+    """Requests that still wait have only queued so far."""
+    part = late / (late + overdue)
+    return TimeShares(
+        queue=shares.queue * part + 1 - part,
+        prefill=shares.prefill * part,
+        decode=shares.decode * part,
+        outside=shares.outside * part,
+    )
+
+
+def _total(histograms: Iterable[Buckets | None]) -> float:
+    return sum(one.total for one in histograms if one is not None)
+
+
+def _mean(histograms: Iterable[Buckets | None]) -> float | None:
+    present = [one for one in histograms if one is not None]
+    total = sum(one.total for one in present)
+    return sum(one.sum for one in present) / total if total else None

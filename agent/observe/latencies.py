@@ -1,0 +1,112 @@
+"""The latencies of a window against their objectives: percentiles, late requests, and where their time went.
+
+From the proxy's records if there are any, else from vLLM's histograms.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import pairwise
+
+from agent.domain.model import Objective, Slo
+from agent.domain.reading import Buckets, EngineSample, Latency, Reading, Request
+from agent.domain.request_counts import token_gap_s
+from agent.observe.attribution import (
+    LateRequests,
+    clumping,
+    count_overdue,
+    share_e2e,
+    share_itl,
+    share_ttft,
+)
+from agent.observe.window import summarize_histograms, summarize_latency
+
+Record = tuple[datetime, Request]
+"""When the request ended, and the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """One latency of all requests of the window: when each ended (s from the begin) and its value."""
+
+    values: Sequence[tuple[float, float]]
+    histograms: Sequence[Buckets]
+    objective: Objective | None
+
+    def summarize(self, span_s: float) -> Latency | None:
+        if not self.values:
+            return summarize_histograms(self.histograms, self.objective)
+        latency = summarize_latency([value for _, value in self.values], self.objective)
+        if latency is None or self.objective is None:
+            return latency
+        late = [(at_s, value > self.objective.under_s) for at_s, value in self.values]
+        return replace(latency, clumping=clumping(late, span_s))
+
+    def late(self, duration_s: float | None) -> LateRequests:
+        if self.objective is None:
+            return LateRequests(0.0, 0.0, duration_s)
+        under_s = self.objective.under_s
+        if self.values:
+            late = [value for _, value in self.values if value > under_s]
+            return LateRequests(len(late), sum(late) / len(late) if late else 0.0, duration_s)
+        count = total_s = 0.0
+        for one in self.histograms:
+            for (low, high), number in zip(
+                pairwise((0.0, *one.edges, *one.edges[-1:])), one.counts, strict=False
+            ):
+                if low >= under_s or (high > under_s and number):
+                    count += number
+                    total_s += number * max(under_s, (low + high) / 2)
+        return LateRequests(count, total_s / count if count else 0.0, duration_s)
+
+
+def add_latencies(
+    reading: Reading, samples: Sequence[EngineSample], records: Sequence[Record], slo: Slo
+) -> Reading:
+    """The reading with its latencies and the shares of the late requests' time."""
+    seen = [(reading.span_s - (reading.at - when).total_seconds(), one) for when, one in records]
+    ttft = _Measured(_ttfts(seen), _present(one.ttft for one in samples), slo.ttft)
+    itl = _Measured(_gaps(seen), _present(one.itl for one in samples), slo.itl)
+    ends = [(at_s, one.duration_s) for at_s, one in seen if one.outcome == "ok"]
+    e2e = _Measured(ends, _present(one.e2e for one in samples), slo.e2e)
+    duration_s = sum(value for _, value in ends) / len(ends) if ends else None
+    waiting = {
+        name: count_overdue(samples, reading.work, objective)
+        for name, objective in (("ttft", slo.ttft), ("e2e", slo.e2e))
+    }
+    span_s = reading.span_s
+    return replace(
+        reading,
+        ttft=_with_overdue(ttft.summarize(span_s), waiting["ttft"]),
+        itl=itl.summarize(span_s),
+        e2e=_with_overdue(e2e.summarize(span_s), waiting["e2e"]),
+        ttft_shares=share_ttft(samples, ttft.late(duration_s), waiting["ttft"]),
+        itl_shares=share_itl(samples, itl.late(duration_s), reading.work, slo.itl) if slo.itl else None,
+        e2e_shares=share_e2e(samples, e2e.late(duration_s), waiting["e2e"]),
+    )
+
+
+def _with_overdue(latency: Latency | None, overdue: float) -> Latency | None:
+    """Where nothing ended yet, only the requests that wait are known."""
+    if latency is None and overdue:
+        return Latency(count=0.0, p50=0.0, p95=0.0, p99=0.0, over_slo=0.0, overdue=overdue)
+    return None if latency is None else replace(latency, overdue=overdue)
+
+
+def _present(histograms: Iterable[Buckets | None]) -> list[Buckets]:
+    return [one for one in histograms if one is not None]
+
+
+def _ttfts(requests: Iterable[tuple[float, Request]]) -> list[tuple[float, float]]:
+    """A stalled request counts with its age, as in `agent.domain.request_counts`."""
+    return [
+        (at_s, first_s)
+        for at_s, request in requests
+        if request.outcome not in ("gave_up", "refused")
+        and (first_s := request.duration_s if request.outcome == "stalled" else request.ttft_s) is not None
+    ]
+
+
+def _gaps(requests: Iterable[tuple[float, Request]]) -> list[tuple[float, float]]:
+    gaps = ((at_s, token_gap_s(request)) for at_s, request in requests if request.outcome == "ok")
+    return [(at_s, gap) for at_s, gap in gaps if gap is not None]
