@@ -16,6 +16,9 @@ square successive difference, von Neumann 1941):
 
 One server shows few clumps, of about phi bad requests each, so the excess over 1 is raised by its standard
 error, sqrt(2 / clumps).
+
+Only a fleet that meets its SLO, or nearly, is counted: where a third of all requests is late for a minute or
+longer, what clumps is the queue, which says nothing about how servers differ. Shorter pauses count.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -34,6 +37,7 @@ LEAST_TICKS = 20  # of all servers; with fewer there is no calibration
 LEAST_REQUESTS = 5  # of a server's tick that counts
 LEAST_FREEDOM = 5  # degrees of freedom, or pairs; block lengths with fewer are ignored
 EDGE = 0.85
+ILL, ILL_TICKS = 1 / 3, 4  # a minute in which more than this share of all requests misses the SLO
 
 STREAMS: Mapping[str, Callable[[RequestCounts], tuple[int, int]]] = {
     "errors": lambda arm: (arm.total, arm.errors),
@@ -205,6 +209,10 @@ class CalibrationWindow:
     _streams: dict[str, _Stream] = field(default_factory=lambda: {name: _Stream() for name in STREAMS})
     _tick: int = -1
     _counts: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)  # by stream and server
+    _missed: int = 0  # of all servers' requests in the open tick: late or abandoned
+    _of: int = 0
+    _suspect: list[tuple[int, Mapping[str, Counts]]] = field(default_factory=list)
+    _ill: bool = False  # a minute or more of the last ticks missed the SLO
 
     def add(self, at: datetime, arms: Mapping[str, RequestCounts]) -> None:
         """Add one second's request counts by server. If the clock was set back, the tick continues."""
@@ -216,6 +224,8 @@ class CalibrationWindow:
                 had, had_bad = counts.get(server, (0, 0))
                 if requests:
                     counts[server] = had + requests, had_bad + bad
+        self._missed += sum(arm.late + arm.gave_up for arm in arms.values())
+        self._of += sum(arm.total + arm.gave_up for arm in arms.values())
 
     def calibration(self, stream: str, at: datetime) -> Calibration | None:
         """The calibration over all finished ticks; None with too little data."""
@@ -231,7 +241,21 @@ class CalibrationWindow:
         tick = int(at.timestamp()) // TICK_S
         if tick <= self._tick:
             return
-        for name, stream in self._streams.items():
-            stream.take(self._tick, self._counts.get(name, {}))
+        finished = self._tick, self._counts
+        in_trouble = self._ill or bool(self._suspect)  # as before, where few requests ended
+        trouble = self._missed > ILL * self._of if self._of >= LEAST_REQUESTS else in_trouble
+        self._counts, self._tick, self._missed, self._of = {}, tick, 0, 0
+        if self._ill and trouble:
+            return
+        self._suspect.append(finished)
+        if trouble:
+            self._ill = len(self._suspect) >= ILL_TICKS
+            self._suspect = [] if self._ill else self._suspect
+            return
+        for number, counts in self._suspect:
+            for name, stream in self._streams.items():
+                stream.end(number)
+                stream.take(number, counts.get(name, {}))
+        self._suspect, self._ill = [], False
+        for stream in self._streams.values():
             stream.end(tick)
-        self._counts, self._tick = {}, tick

@@ -54,11 +54,14 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`fail`: green is proved worse. `pass`: proved not worse. `wait`: neither yet. `hold`: this second's
-    data is inadmissible."""
+    """`fail`: green is proved worse. `pass`: better, or not worse, as the step requires. `wait`: neither yet.
+    `futile`: the gain that the change needs cannot be expected any more. `hold`: this second's data is
+    inadmissible."""
 
-    kind: Literal["pass", "fail", "wait", "hold"]
+    kind: Literal["pass", "fail", "wait", "futile", "hold"]
     why: str
+    waits: str = ""  # what a pass still lacks, each with its evidence
+    lacks_gain: bool = False  # nothing but the gain
     bad: int = 0  # green's requests of this step that failed or were late by the judge's edges
 
 

@@ -95,6 +95,7 @@ class Rollout:
         RequestCounts(),
         RequestCounts(),
     )  # green and blue at equal load, in the steps that ended
+    waits: str = ""  # what the step still lacks, each with its evidence
     gain: str = ""  # what green is measurably better at
     heard_at: datetime | None = None  # the last second in which green answered a request
     exposed: RequestCounts = field(default_factory=RequestCounts)  # green, all steps

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Literal
 
 from agent.domain.calibration import Calibration
 from agent.domain.reading import EngineLiveness
@@ -48,12 +49,37 @@ class EvidenceStream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """The evidence of this step on the share of requests that fail or miss an objective.
+
+    `beside`: with the roles swapped, so `worse` says that blue is worse than green, and `good` that it is not
+    by the least gain. `record`: against the baseline; `good` says that green is better, `worse` that it is
+    not by the least gain.
+    """
+
+    beside: EProcessPair = field(default_factory=EProcessPair)
+    record: EProcessPair = field(default_factory=EProcessPair)
+    pending: Counts = NONE  # of the open tick
+    counted: Counts = NONE
+    looked: bool = False  # a healthy blue's green was compared with it once, for a gain in any measure
+
+
+GainNeeded = Literal["always", "if_missed", "never"]
+"""Whether green must be better: `if_missed`, only where blue's baseline misses the SLO."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """`valid_s`, `all_s`: admissible seconds of this step, of all steps."""
 
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # frozen when the rollout starts
     at: datetime | None = None  # of the last second
     margin: float = 0.01  # a green that is worse by this share of requests or more must not pass
+    gain_needed: GainNeeded = "never"
+    better: str = ""  # in what green was proved better, at a load that counts: no other proof is required
+    gain: str = ""  # in what it was measurably better, at equal load
+    goodput: Goodput = field(default_factory=Goodput)
+    missed: tuple[float, float] = (0.0, 0.0)  # decaying: blue's bad requests by goodput, blue's requests
     streams: tuple[EvidenceStream, ...] = ()
     tick_s: float = 0.0
     wide_s: float = 0.0
@@ -78,6 +104,7 @@ class Trial:
         return replace(
             self,
             streams=tuple(_begin_step(stream) for stream in self.streams),
+            goodput=Goodput(),
             tick_s=0.0,
             wide_s=0.0,
             valid_s=0.0,
@@ -91,6 +118,7 @@ class Trial:
         """Continue the step after a restart: the evidence stays, open ticks are dropped."""
         streams = tuple(replace(stream, pending=NONE, wide={}) for stream in self.streams)
         fresh = replace(self, streams=streams, tick_s=0.0, wide_s=0.0, held_s=0.0)
+        fresh = replace(fresh, goodput=replace(self.goodput, pending=NONE))
         return replace(fresh, asked=(0.0, 0.0), asked_s=0.0)
 
 

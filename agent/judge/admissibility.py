@@ -13,6 +13,7 @@ from agent.domain.trial import Observation, Trial
 RECENT_S = 120.0  # half-life of the request counts per side
 ILL_S = 30.0  # half-life of blue's failures
 ILL = 0.2  # share of blue's requests that fail above its baseline: an incident
+LAGS = 0.5  # share of blue's requests that miss the SLO: it finishes fewer than it gets
 ENOUGH = 20.0
 WARM_S = 60.0  # half-life of prefix hits
 COLD_AT_MOST_S = 600.0  # a green whose cache stays cold for longer is judged as it is
@@ -44,6 +45,10 @@ def update_recent(trial: Trial, observation: Observation) -> Trial:
         sum(arm.errors + arm.gave_up for arm in blue),
         sum(arm.total + arm.gave_up for arm in blue),
     )
+    missed = (
+        sum(arm.errors + arm.late + arm.gave_up for arm in blue),
+        sum(arm.total + arm.gave_up for arm in blue),
+    )
     prefixes = tuple(
         count
         for pulse in (observation.blue_pulse, observation.green_pulse)
@@ -51,11 +56,13 @@ def update_recent(trial: Trial, observation: Observation) -> Trial:
     )
     warm = _decay(trial.prefixes, prefixes, WARM_S)
     recent = _decay((*trial.asked, trial.asked_s), asked, RECENT_S)
+    late = _decay(trial.missed, missed, RECENT_S)
     ill = _decay(trial.blue_failed, failed, ILL_S)
     return replace(
         trial,
         asked=(recent[0], recent[1]),
         asked_s=recent[2],
+        missed=(late[0], late[1]),
         blue_failed=(ill[0], ill[1]),
         prefixes=(warm[0], warm[1], warm[2], warm[3]),
     )
@@ -67,18 +74,33 @@ def _decay(old: tuple[float, ...], new: tuple[float, ...], half_life_s: float) -
 
 
 def check_admissibility(
-    trial: Trial, observation: Observation, *, step: Step, record: RequestCounts, alone: bool
+    trial: Trial,
+    observation: Observation,
+    *,
+    step: Step,
+    record: RequestCounts,
+    alone: bool,
+    missed: bool = False,
 ) -> Inadmissible:
-    """Why this second does not count. `alone`: green has all traffic, so there is no concurrent control."""
+    """Why this second does not count. `alone`: green has all traffic, so there is no concurrent control.
+
+    `missed`: the baseline misses the SLO. What blue's queue does then is no incident, and counts of finished
+    requests say less of its share.
+    """
     if observation.blind:
         return Inadmissible(all=f"the proxy's records cannot be read: {observation.blind}")
     if alone:
         return Inadmissible(busier=_higher_load(trial, record))
+    if missed:
+        return Inadmissible(
+            latency=_cold_cache(trial) or _uneven_share(trial, step.weight / 100, lagging=True)
+        )
     if why := _blue_incident(trial, record):
         return Inadmissible(all=why)
+    lagging = trial.missed[1] >= ENOUGH and trial.missed[0] >= LAGS * trial.missed[1]
     return Inadmissible(
         latency=_cold_cache(trial)
-        or _uneven_share(trial, step.weight / 100)
+        or _uneven_share(trial, step.weight / 100, lagging=lagging)
         or _blue_worse_than_baseline(trial)
     )
 
@@ -133,16 +155,19 @@ def _cold_cache(trial: Trial) -> str:
     return f"green's prefix cache is cold: {now:.0%} of its prompt tokens hit, {usual:.0%} of blue's"
 
 
-def _uneven_share(trial: Trial, weight: float) -> str:
+def _uneven_share(trial: Trial, weight: float, *, lagging: bool) -> str:
     """Whether green's share deviates from its weight: latency is comparable at equal load only.
 
-    Sessions are few, so some deviation is typical.
+    Sessions are few, so some deviation is typical. `lagging`: blue finishes fewer requests than it gets, so
+    green's share of the finished ones may be larger.
     """
     blue, green = trial.asked
     of = blue + green
     if of < ENOUGH:
         return ""
     share = green / of
+    if lagging and share > weight:
+        return ""
     error = sqrt(weight * (1 - weight) / of)
     if abs(share - weight) <= max(UNEVEN * min(weight, 1 - weight), SURE * error):
         return ""

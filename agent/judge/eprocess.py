@@ -31,6 +31,7 @@ from agent.domain.trial import EProcessPair
 HALF_LIFE_S = 600.0
 RESTART_S = 300.0
 HIGHEST = 0.97
+ABOVE = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # without a margin: "worse at all"
 STEPS, CLOSE = 60, 1e-6  # of Newton, whose error is the square of its last step
 LEAST, MOST = 1e-4, 0.9  # the control's share is never taken to be less, or more
 
@@ -38,6 +39,8 @@ LEAST, MOST = 1e-4, 0.9  # the control's share is never taken to be less, or mor
 @cache
 def grid(margin: float) -> tuple[float, ...]:
     """By how much each alternative exceeds the control's share."""
+    if margin <= 0:
+        return ABOVE
     return tuple(d for j in range(20) if (d := 1.5 * margin * 2**j) < HIGHEST)
 
 

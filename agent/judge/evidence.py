@@ -17,20 +17,28 @@ from agent.judge.failure_modes import (
     tick_margin,
     tick_phi_of,
 )
+from agent.judge.goodput import buffer_goodput, close_goodput_tick
 from agent.judge.wording import wilson_interval
 
 FULL_WEIGHT = 100  # at which blue has no traffic
 TICK_S, TICK_REQUESTS, TICK_AT_MOST_S = 5.0, 5, 15.0
 AT_ONCE = 20  # requests of each side that close a tick early
 WIDE_S, WIDE_REQUESTS = 15.0, 5  # of a server's tick, as CalibrationWindow counts them
-SETTLE_AT_MOST_S = 60.0
+SETTLE_AT_MOST_S, OWN_LEAST = 60.0, 5
 
 
 def add_observation(
-    trial: Trial, observation: Observation, *, step: Step, slo: Slo, record: RequestCounts, hold: Inadmissible
+    trial: Trial,
+    observation: Observation,
+    *,
+    step: Step,
+    slo: Slo,
+    green: RequestCounts,
+    record: RequestCounts,
+    hold: Inadmissible,
 ) -> Trial:
-    """Add one admissible second to the trial."""
-    if trial.settled_s < settling_s(record):
+    """Add one admissible second to the trial. `green`: counts of the step."""
+    if trial.settled_s < min(settling_s(record), own_settling_s(green)):
         return replace(trial, settled_s=trial.settled_s + 1.0)
     trial = replace(
         trial,
@@ -40,6 +48,7 @@ def add_observation(
             else buffer_counts(stream, observation, slo, against=_counts_against_green(hold, stream))
             for stream in trial.streams
         ),
+        goodput=trial.goodput if hold.latency else buffer_goodput(trial.goodput, observation),
         tick_s=trial.tick_s + 1.0,
         wide_s=trial.wide_s + 1.0,
         valid_s=trial.valid_s + 1.0,
@@ -53,7 +62,8 @@ def add_observation(
         close_tick(stream, trial, step, slo, record, against=_counts_against_green(hold, stream))
         for stream in trial.streams
     )
-    return replace(trial, streams=closed, tick_s=0.0)
+    goodput = close_goodput_tick(trial, step, slo, record, alone=step.weight >= FULL_WEIGHT)
+    return replace(trial, streams=closed, goodput=goodput, tick_s=0.0)
 
 
 def _counts_against_green(hold: Inadmissible, stream: EvidenceStream) -> bool:
@@ -64,6 +74,16 @@ def _counts_against_green(hold: Inadmissible, stream: EvidenceStream) -> bool:
 def settling_s(record: RequestCounts) -> float:
     """Seconds until nine of ten requests end; earlier, only quick and failed ones have ended."""
     return min(quantile(record.e2e, 0.9) or 0.0, SETTLE_AT_MOST_S)
+
+
+def own_settling_s(green: RequestCounts) -> float:
+    """Seconds until nine of ten of green's requests end, by those that ended.
+
+    Quick ones end first, so the quantile is at most the time that has passed: twice it is needed. A blue that
+    queues for a minute makes nobody wait for that long.
+    """
+    known = sum(green.e2e) >= OWN_LEAST
+    return 2 * (quantile(green.e2e, 0.9) or 0.0) if known else SETTLE_AT_MOST_S
 
 
 def log_worse(stream: EvidenceStream) -> float:

@@ -1,8 +1,8 @@
 """The ways in which a request can be bad, each a stream of its own: what counts, and with which margin.
 
-A latency is late above its objective, or above the control's own 90th percentile where that is higher: an
-already late control excuses an equally late green (docs/decisions/0004). Without an objective, late is
-`UNPROMISED` times that percentile: only a green that much slower is worse. An ITL without an objective is not
+A latency is late above its objective, whatever blue does: where blue misses it, green must do better to pass,
+so an equally late green is not excused (docs/decisions/0004). Without an objective, late is `UNPROMISED`
+times blue's 90th percentile: only a green that much slower is worse. An ITL without an objective is not
 judged: larger batches trade it for TTFT, and its cost shows in e2e. An edge is fixed before the first count
 above it.
 
@@ -90,7 +90,7 @@ def _edges(step: Step, slo: Slo, control: RequestCounts) -> Iterator[tuple[str, 
         objective = objective_of(slo, name)
         usual_s = quantile(histogram, 0.9) if sum(histogram) >= LEAST_CONTROL else None
         if objective is not None:
-            yield name, max(objective.under_s, usual_s or 0.0)
+            yield name, objective.under_s
         elif usual_s is not None and name != "itl":
             yield name, usual_s * UNPROMISED
 

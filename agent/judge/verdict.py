@@ -18,15 +18,15 @@ from agent.domain.model import Forecast, Plan, Slo, Step
 from agent.domain.ports import Verdict
 from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import Observation, Trial
-from agent.judge.admissibility import Inadmissible, check_admissibility, update_recent
+from agent.judge.admissibility import check_admissibility, update_recent
 from agent.judge.evidence import FULL_WEIGHT, add_observation, log_mean, log_worse
 from agent.judge.failure_modes import LEAST_CONTROL, count_bad, open_streams
 from agent.judge.forecast import forecast_plan
 from agent.judge.gain import describe_gain
+from agent.judge.goodput import misses_slo
 from agent.judge.hard_limits import count_wedged_s, find_violation
+from agent.judge.passing import Situation, decide
 from agent.judge.wording import describe_chance, describe_counts
-
-LOOKS_WORSE = log(10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +73,38 @@ class AnytimeJudge:
         bad = max((count_bad(green, s.name, s.edge_s, slo)[1] for s in trial.streams), default=0)
         if why := find_violation(trial, observation, slo=slo, green=green, control=control):
             return trial, Verdict(kind="fail", why=f"green is worse: {why}", bad=bad)
-        hold = check_admissibility(trial, observation, step=step, record=record, alone=by_itself)
+        missed = misses_slo(trial, slo, record)
+        hold = check_admissibility(
+            trial, observation, step=step, record=record, alone=by_itself, missed=missed
+        )
         if hold.all:
             trial = replace(trial, held_s=trial.held_s + 1.0)
             return trial, Verdict(kind="hold", why=hold.all, bad=bad)
         trial = add_observation(
-            replace(trial, held_s=0.0), observation, step=step, slo=slo, record=record, hold=hold
+            replace(trial, held_s=0.0),
+            observation,
+            step=step,
+            slo=slo,
+            green=green,
+            record=record,
+            hold=hold,
         )
-        return trial, replace(self._verdict(trial, step, slo, green, blue, hold), bad=bad)
+        if log_mean(trial, slo) >= log(1 / self.alpha):
+            worst = max(trial.streams, key=log_worse)
+            evidence = f"{describe_counts(worst)}; {describe_chance(log_worse(worst), worst.margin)}"
+            return trial, Verdict(kind="fail", why=f"green is worse: {evidence}", bad=bad)
+        now = Situation(
+            trial=trial,
+            step=step,
+            slo=slo,
+            green=green,
+            blue=blue,
+            record=record,
+            hold=hold,
+            beta=self.beta,
+        )
+        trial, verdict = decide(now)
+        return trial, replace(verdict, bad=bad)
 
     def forecast(
         self,
@@ -106,41 +130,8 @@ class AnytimeJudge:
         record: RequestCounts,
     ) -> str:
         """See agent.judge.gain."""
+        if trial.better or trial.gain:
+            return trial.better or trial.gain
+        if misses_slo(trial, slo, record):
+            return ""  # only a gain under full load counts, which the trial would hold
         return describe_gain(trial, slo=slo, level=level, green=green, record=record)
-
-    def _verdict(
-        self,
-        trial: Trial,
-        step: Step,
-        slo: Slo,
-        green: RequestCounts,
-        blue: RequestCounts,
-        hold: Inadmissible,
-    ) -> Verdict:
-        worst = max(trial.streams, key=log_worse)
-        if log_mean(trial, slo) >= log(1 / self.alpha):
-            evidence = f"{describe_counts(worst)}; {describe_chance(log_worse(worst), worst.margin)}"
-            return Verdict(kind="fail", why=f"green is worse: {evidence}")
-        counts = "; ".join(describe_counts(stream) for stream in trial.streams if any(stream.counted))
-        if missing := hold.latency or self._missing(trial, step, green, blue):
-            missing = f"{missing} ({hold.busier})" if hold.busier else missing
-            return Verdict(kind="wait", why=f"{missing}: {counts}" if counts else missing)
-        why = f"green is not worse after {green.total} requests in {trial.valid_s:.0f} s: {counts}"
-        return Verdict(kind="pass", why=why)
-
-    def _missing(self, trial: Trial, step: Step, green: RequestCounts, blue: RequestCounts) -> str:
-        """What a pass still lacks; empty if nothing. No data is never a proof."""
-        needed = max(1, step.requests)
-        if green.total < needed:
-            return f"green has answered {green.total} of {needed} requests"
-        if step.weight < FULL_WEIGHT and blue.total < min(needed, LEAST_CONTROL):
-            return f"blue has answered {blue.total} of {min(needed, LEAST_CONTROL)} requests meanwhile"
-        if trial.valid_s < step.at_least_s:
-            return f"{trial.valid_s:.0f} of {step.at_least_s:.0f} s have passed"
-        for stream in trial.streams:
-            if log_worse(stream) > LOOKS_WORSE:
-                return f"{stream.name} looks worse, which is not proved yet"
-        for stream in trial.streams if step.weight >= step.parity else ():
-            if stream.requests.most_good < log(1 / self.beta):
-                return f"it is not proved yet that {stream.name} is not worse"
-        return ""

@@ -42,7 +42,9 @@ def judge(rules: Rules, state: State, event: Observed) -> Moved:
         blue=rollout.blue,
         record=rollout.record,
     )
-    rollout = replace(rollout, trial=trial, step_bad=max(rollout.step_bad, verdict.bad))
+    rollout = replace(
+        rollout, trial=trial, step_bad=max(rollout.step_bad, verdict.bad), waits=verdict.waits or verdict.why
+    )
     return apply_verdict(rules, replace(state, rollout=rollout), event.at, verdict)
 
 
@@ -53,11 +55,13 @@ def apply_verdict(rules: Rules, state: State, at: datetime, verdict: Verdict) ->
     step = rollout.plan.steps[rollout.step]
     if verdict.kind == "fail":
         return roll_back(state, at, f"at {step.weight} %: {verdict.why}")
+    if verdict.kind == "futile":
+        return roll_back(state, at, f"at {step.weight} %: {verdict.why}", result="no_gain")
     if verdict.kind == "pass" and not answered_recently(rollout.heard_at, at):
         verdict = replace(verdict, kind="wait", why=f"green has answered no request for {FRESH_S:.0f} s")
     if at - (rollout.step_since or at) > timedelta(seconds=step.at_most_s):
-        why = f"no verdict at {step.weight} % within {step.at_most_s:.0f} s: {verdict.why}"
-        return roll_back(state, at, why, result="undecided")
+        why = f"no verdict at {step.weight} % within {step.at_most_s:.0f} s: {verdict.waits or verdict.why}"
+        return roll_back(state, at, why, result="no_gain" if verdict.lacks_gain else "undecided")
     if verdict.kind == "hold":
         return hold_step(state, at, verdict.why)
     if rollout.parked:

@@ -7,6 +7,7 @@ from agent.domain.effects import Preflight
 from agent.domain.events import Denied, EffectFailed, Observed, Preflighted
 from agent.domain.model import OutcomeResult
 from agent.domain.state import Phase, State, Suggestion
+from agent.judge.goodput import fails_badly
 from agent.machine.default_plan import plan_for
 from agent.machine.guard import altering_knobs
 from agent.machine.lease import keep_alive, recent_traffic
@@ -49,7 +50,7 @@ def on_preflighted(rules: Rules, state: State, event: Preflighted) -> Moved:
         return refuse_suggestion(state, event.at, prospect.problem, result)
     recent, recent_s = recent_traffic(state, event.at)
     rate_rps = recent.asked / recent_s if recent_s else None
-    plan = plan_for(rules.plan, prospect, len(state.standing), rate_rps)
+    plan = plan_for(rules.plan, prospect, len(state.standing), rate_rps, failing=fails_badly(recent))
     if rules.exam.always or altering_knobs(suggestion.proposal):
         plan = replace(plan, examine_s=rules.exam.at_most_s)
     forecast = rules.judge.forecast(

@@ -5,15 +5,29 @@ from math import ceil
 
 from agent.domain.model import Plan, PreflightResult, Step, Strategy
 
+QUICK = Step(weight=25, requests=10, at_least_s=15.0, at_most_s=0.0)
+QUICK_PARITY = Step(weight=50, requests=20, at_least_s=20.0, at_most_s=0.0)
+"""Beside a blue that fails its SLO by far waiting costs more than a bad green, which a hard limit rolls back
+after about ten requests. `at_most_s` stays as configured."""
 
-def plan_for(plan: Plan, prospect: PreflightResult, servers: int, rate_rps: float | None = None) -> Plan:
+
+def plan_for(
+    plan: Plan,
+    prospect: PreflightResult,
+    servers: int,
+    rate_rps: float | None = None,
+    *,
+    failing: bool = False,
+) -> Plan:
     """The configured shares up to load parity, then the hold step.
 
     At parity green carries as much as each other server: 1/(n+1) of the traffic next to n servers, 1/n in the
     slot of one of n. As the only server green gets all traffic at once, so there is only the hold step. With
     several servers the last old one keeps serving in the hold step, as the control. A share below parity that
-    would get its requests too late at `rate_rps` is enlarged or left out.
+    would get its requests too late at `rate_rps` is enlarged or left out. `failing`: blue fails its SLO by
+    far, so the shares are larger and shorter.
     """
+    plan = quick_plan(plan, servers) if failing else plan
     plan = replace(plan, start_s=prospect.deadline_s or plan.start_s)
     *steps, hold = plan.steps
     if prospect.strategy == "swap":
@@ -43,3 +57,23 @@ def _shares_in_time(below: list[Step], rate_rps: float | None) -> list[Step]:
 def parity_of(strategy: Strategy, servers: int) -> int:
     """Percent."""
     return round(100 / (servers + (strategy == "surge")))
+
+
+def quick_plan(plan: Plan, servers: int) -> Plan:
+    """One share below parity, of a quarter or half of a server's, then parity, then the hold step."""
+    *steps, hold = plan.steps
+    if not steps:
+        return plan
+    first = _quickened(steps[0], QUICK)
+    weight = max(steps[0].weight, min(QUICK.weight, parity_of("surge", servers) // 2))
+    last = _quickened(steps[-1], QUICK_PARITY)
+    quick = [replace(first, weight=weight)] if weight < last.weight else []
+    return replace(plan, steps=(*quick, last, hold))
+
+
+def _quickened(step: Step, to: Step) -> Step:
+    return replace(
+        step,
+        requests=min(step.requests, to.requests),
+        at_least_s=min(step.at_least_s, to.at_least_s),
+    )

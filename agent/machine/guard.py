@@ -6,15 +6,15 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
 from agent.domain.digest import digest
-from agent.domain.model import Bound, Forecast, Outcome, Plan, PreflightResult, Proposal, Slo
+from agent.domain.model import Bound, Forecast, Plan, PreflightResult, Proposal, Slo
 from agent.domain.reading import Reading
 from agent.domain.request_counts import NO_SLO
 from agent.domain.state import State, Suggestion
+from agent.machine.earlier_outcomes import why_not_again
 from vllm_facts.knobs import alters_outputs, misfit, tunable
 from vllm_facts.values import Knob, Setting, Value
 
 PERSON = "person"  # the rule of a change that an operator requested
-DENIED_FOR = timedelta(hours=24)  # a denied change is not suggested again for so long
 ALL = 100  # percent
 LONGEST_VALUE = 80  # characters of a refused value that are shown
 MIN_COVERAGE = 0.8  # of the window's seconds with a fresh scrape
@@ -50,7 +50,7 @@ class Guard:
         if not proposal.mitigation and (why := state.budget.alarm(slo, at)):
             return ProposalRefusal(why=f"{why}; only mitigations are suggested meanwhile")
         found = self._suggestion(state, proposal, policy=policy, at=at, stepwise=True)
-        if isinstance(found, Suggestion) and (why := _earlier_outcome(state.outcomes, found.proposal.to, at)):
+        if isinstance(found, Suggestion) and (why := why_not_again(state.outcomes, found.proposal.to, at)):
             return ProposalRefusal(why=why)
         return found
 
@@ -248,23 +248,6 @@ def _nearest_allowed(value: float, current: float | None, allowed: tuple[Value, 
 def _clamp(value: float, low: float | None, high: float | None) -> float:
     floored = value if low is None else max(value, low)
     return floored if high is None else min(floored, high)
-
-
-def _earlier_outcome(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: datetime) -> str:
-    """Why these values must not be tried again; empty if they may."""
-    for outcome in reversed(outcomes):
-        if outcome.result == "undecided" or not any(k in to and to[k] == v for k, v in outcome.to.items()):
-            continue
-        if outcome.result == "promoted":
-            return ""  # it has served since, whatever came before
-        tried = ", ".join(f"{k}={v}" for k, v in outcome.to.items())
-        if outcome.result == "refused":
-            return f"vLLM does not accept {tried}: {outcome.why}"
-        if outcome.result != "denied":
-            return f"{tried} was tried and {outcome.result.replace('_', ' ')}: {outcome.why}"
-        if at < outcome.at + DENIED_FOR:
-            return f"{tried} was denied: {outcome.why}"
-    return ""
 
 
 def _blocker(state: State) -> str:

@@ -96,6 +96,7 @@ def begin_step(state: State, step: int) -> Moved:
         blue=RequestCounts(),
         trial=rollout.trial.next_step(),
         parked="",
+        waits="",
         bad=rollout.bad + rollout.step_bad,
         step_bad=0,
     )

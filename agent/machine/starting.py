@@ -4,12 +4,11 @@ from dataclasses import replace
 from datetime import datetime
 
 from agent.domain.effects import Launch
-from agent.domain.model import Server
-from agent.domain.request_counts import RequestCounts
+from agent.domain.model import Plan, Proposal, Server
 from agent.domain.state import Phase, Rollout, State
-from agent.domain.trial import Trial
+from agent.domain.trial import GainNeeded, Trial
 from agent.machine.answer_check import drain_or_examine
-from agent.machine.guard import base_digest
+from agent.machine.guard import PERSON, base_digest
 from agent.machine.lease import recent_traffic
 from agent.machine.transitions import (
     Moved,
@@ -32,7 +31,7 @@ def start_rollout(state: State, at: datetime, by: str) -> Moved:
         return without_effects(enter_phase(gone, Phase.OBSERVING, at, why))
     state, name = name_next_server(state)
     old, prospect = standing[-1], suggestion.prospect
-    record, record_s = recent_traffic(state, at) if prospect.strategy == "swap" else (RequestCounts(), 0.0)
+    record, record_s = recent_traffic(state, at)
     green = Server(name=name, setting={**old.setting, **suggestion.proposal.to}, like=old.name)
     rollout = Rollout(
         id=f"{state.target}-{state.suggestions}",
@@ -44,7 +43,12 @@ def start_rollout(state: State, at: datetime, by: str) -> Moved:
         old=tuple(server.name for server in standing),
         started_at=at,
         phase_since=at,
-        trial=Trial(calibration=state.calibration, margin=suggestion.plan.margin, record_s=record_s),
+        trial=Trial(
+            calibration=state.calibration,
+            margin=suggestion.plan.margin,
+            gain_needed=gain_needed(suggestion.proposal, suggestion.plan),
+            record_s=record_s,
+        ),
         record=record,
     )
     approved = replace(suggestion, status="approved", decided_by=by)
@@ -53,3 +57,13 @@ def start_rollout(state: State, at: datetime, by: str) -> Moved:
         return drain_or_examine(state, at, f"{suggestion.id} approved by {by}")
     state = enter_phase(state, Phase.LAUNCHING, at, f"{suggestion.id} approved by {by}")
     return request_effect(state, Launch(number=0, server=green, deadline_s=rollout.plan.start_s))
+
+
+def gain_needed(proposal: Proposal, plan: Plan) -> GainNeeded:
+    """Whether the change must be measurably better; a mitigation only beside a blue that misses its SLO.
+
+    Where blue meets its SLO a mitigation prevents what has not happened yet, so not worse is enough.
+    """
+    if proposal.rule == PERSON or not plan.gain_needed:
+        return "never"
+    return "if_missed" if proposal.mitigation else "always"

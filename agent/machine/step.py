@@ -178,7 +178,9 @@ def _all_but(kind: type, *names: str) -> Callable[[Any], tuple[object, ...]]:
 
 
 _lasting = _all_but(State, "recent", "recent_since", "calibration", "budget", "rollout")
-_lasting_of = _all_but(Rollout, "green", "blue", "record", "trial", "exposed", "step_bad", "heard_at")
+_lasting_of = _all_but(
+    Rollout, "green", "blue", "record", "trial", "exposed", "step_bad", "heard_at", "waits"
+)
 
 
 def numbered_effects(effects: tuple[Effect, ...]) -> tuple[Effect, ...]:

@@ -10,7 +10,8 @@ from agent.domain.events import ServerLost
 from agent.domain.model import Outcome, OutcomeResult, Plan, Server, Slo, Strategy
 from agent.domain.ports import Context, Judge, Policy
 from agent.domain.state import Awaited, Phase, State, Suggestion
-from agent.machine.guard import DENIED_FOR, Guard
+from agent.machine.earlier_outcomes import DENIED_FOR
+from agent.machine.guard import Guard
 from agent.quality.golden_prompts import GoldenPromptOptions
 from vllm_facts.deployment import Deployment
 from vllm_facts.models.lookup import find_model

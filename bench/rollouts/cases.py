@@ -21,6 +21,7 @@ class Service:
     slowly: float
     slo: Slo
     crowd: int
+    seqs: int = 64  # cap of blue's running sequences
 
 
 def _slo(ttft_s: float, e2e_s: float) -> Slo:
@@ -38,6 +39,12 @@ SERVICES: Mapping[float, Service] = {
     30.0: Service(hardware="h100-8b", slowly=4.0, slo=_slo(0.3, 3.0), crowd=26),
 }
 """By requests per second."""
+
+_TOO_FEW: Mapping[float, int] = {0.5: 1, 2.0: 1, 8.0: 4, 30.0: 8}
+STARVED: Mapping[float, Service] = {
+    rate: replace(service, seqs=_TOO_FEW[rate]) for rate, service in SERVICES.items()
+}
+"""The same with a cap that makes nearly every request late: blue completes fewer than it gets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +81,15 @@ class Green:
     faults: Faults = field(default_factory=Faults)
     turns_in_hold_s: float | None = None
     crowded: bool = False
+    seqs: int | None = None  # None: the cap of blue
 
     def faults_at(self, service: Service) -> Faults:
         return replace(self.faults, slow_above=service.crowd) if self.crowded else self.faults
 
 
 EQUAL = Green(name="equal")
+CURED = Green(name="cured", to={"max_num_seqs": 128}, seqs=64)
+USELESS = Green(name="useless", to={"max_num_seqs": 128})
 BAD = (
     Green(name="slow prefill", faults=Faults(slow_prefill=4.0)),
     Green(name="slow decode", faults=Faults(slow_decode=2.5)),

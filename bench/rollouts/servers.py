@@ -60,6 +60,7 @@ class SimServer:
     slowly: float = 1.0  # factor on all step times
     pauses: Pauses = field(default_factory=lambda: iter(()))
     now_s: float = 0.0
+    seqs: int = 64
     errors: float = 0.002  # share of failed requests at any server
     used_s: float | None = None  # time of the first request
     harmed_s: float | None = None  # time of the first request affected by a fault
@@ -74,7 +75,7 @@ class SimServer:
     _told: _Counters | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._scheduler = Scheduler(SchedulerLimits(max_num_seqs=64), KvCache(BLOCKS))
+        self._scheduler = Scheduler(SchedulerLimits(max_num_seqs=self.seqs), KvCache(BLOCKS))
         self._law = StepTime(hardware=self.hardware)
 
     @property

@@ -1,18 +1,20 @@
 """One rollout from the request to its end, with the production loop, machine, judge and journal."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
+from typing import Literal
 
 from agent.audit.journal import Journal
 from agent.config.convert import BOUNDS, plan
 from agent.config.tables import RolloutTable
 from agent.domain import events as e
-from agent.domain.model import Plan, Server
-from agent.domain.ports import Site
+from agent.domain.model import Forecast, Plan, Proposal, Server
+from agent.domain.ports import Context, Site
+from agent.domain.reading import Reading
 from agent.domain.state import Phase, State
 from agent.judge.verdict import AnytimeJudge
 from agent.machine.guard import Guard
@@ -20,13 +22,14 @@ from agent.machine.step import Machine
 from agent.machine.transitions import Rules
 from agent.observe.aggregator import Aggregator
 from agent.runtime.loop import TargetLoop
-from bench.rollouts.cases import SERVICES, Green, Profile
+from bench.rollouts.cases import SERVICES, Green, Profile, Service
 from bench.rollouts.clients import Clients
 from bench.rollouts.world import BLUE, World
 from simulator.text import draws
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import in_no_time, loop_now
+from vllm_facts.values import Setting
 
 TARGET, GREEN = "chat", "chat-r1"
 LATE_S = 20.0  # after the end, to record open requests of green
@@ -43,10 +46,36 @@ class Case:
     rate: float
     profile: Profile
     green: Green
+    service: Service | None = None  # None: the one of the rate
+    asks: Literal["person", "policy", "mitigation"] = "person"  # a policy's change needs a gain
+    load_s: float = 5.0  # before the suggestion
+    think_s: float = 0.0  # before the approval
     plan: Plan = DEFAULT
     history_s: int = 3600
     start_s: float = 90.0
     limit_s: float = 6 * 3600.0
+
+    @property
+    def conditions(self) -> Service:
+        return self.service or SERVICES[self.rate]
+
+
+@dataclass(slots=True)
+class Suggests:
+    """A policy that proposes one change once it is told to."""
+
+    to: Setting
+    mitigation: bool
+    now: bool = False
+
+    def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
+        del reading, context
+        if not self.now:
+            return ()
+        what = Proposal(
+            rule="B1", to=self.to, why="bench", expects="", risks="", source="", mitigation=self.mitigation
+        )
+        return (what,)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,6 +87,9 @@ class Told:
     rate: float
     seed: int
     phi: dict[str, float] = field(default_factory=dict)
+    forecast: Forecast | None = None
+    approved_s: float = 0.0
+    all_s: float | None = None  # from the approval until green has 95 % of the traffic
     result: str = "none"  # as recorded by the machine: promoted, rolled_back, undecided, no_gain, failed
     why: str = ""
     weight: int = 0  # share of green at the verdict
@@ -91,6 +123,7 @@ class Story:
     loop: TargetLoop | None = None
     began_s: float | None = None  # start of the canary
     ended_s: float | None = None  # time of the verdict
+    policy: Suggests
     _epoch: int = 0
     before: State = field(default_factory=lambda: State(target=TARGET))  # state of an earlier daemon
     _daemon: asyncio.Task[None] | None = None
@@ -110,9 +143,15 @@ class Story:
         journal = Journal.open(self.home / "audit.jsonl", now=loop_now)
         state = journal.states().get(TARGET, self.before)
         site = Site(target=TARGET, state_dir=self.home, epoch=self._epoch)
-        slo = SERVICES[self.case.rate].slo
+        slo = self.case.conditions.slo
         guard = Guard(bounds=BOUNDS)
-        rules = Rules(plan=self.case.plan, judge=AnytimeJudge(), slo=slo, guard=guard)
+        rules = Rules(
+            plan=self.case.plan,
+            judge=AnytimeJudge(),
+            slo=slo,
+            guard=guard,
+            policies=(("bench", self.policy),),
+        )
         self.loop = TargetLoop(
             state=replace(state, mode="approve"),
             machine=Machine(rules),
@@ -150,13 +189,19 @@ class Story:
     async def begin(self) -> None:
         """Request and approve the change; return at the first share of green, or at the end."""
         assert self.loop is not None
-        await asyncio.sleep(5.0)
-        self.engine.takes_s = self.case.start_s
-        await self.loop.submit(
-            e.ChangeAsked(at=loop_now(), actor="alice", to=self.case.green.to, reason="a wish")
-        )
+        await asyncio.sleep(self.case.load_s)
+        if self.case.asks == "person":
+            await self.loop.submit(
+                e.ChangeAsked(at=loop_now(), actor="alice", to=self.case.green.to, reason="a wish")
+            )
+        self.policy.now = True
         state = await self.until(lambda state: state.phase is Phase.PROPOSED, 60.0)
+        self.policy.now = False
         assert state.suggestion is not None
+        self.told.forecast = state.suggestion.forecast
+        await asyncio.sleep(self.case.think_s)
+        self.engine.takes_s = self.case.start_s
+        self.told.approved_s = self.now_s
         await self.loop.submit(
             e.Approved(
                 at=loop_now(), actor="alice", suggestion=state.suggestion.id, digest=state.suggestion.digest
@@ -204,6 +249,8 @@ class Story:
             self.began_s = self.now_s
             from_s, until_s = self.case.profile.incident_s
             self.world.incident_s = (self.world.at_s + from_s, self.world.at_s + until_s)
+        if weight >= 95 and self.told.all_s is None:  # noqa: PLR2004 - percent
+            self.told.all_s = round(self.now_s - self.told.approved_s, 1)
         if weight in self.told.steps_s:
             return
         self.told.steps_s[weight] = round(self.now_s - self.began_s, 1)
@@ -243,7 +290,7 @@ async def telling(case: Case, home: Path) -> AsyncIterator[Story]:
         engine.wrong_answers = {GREEN: "something else altogether"}
     world = World(
         seed=case.seed,
-        service=SERVICES[case.rate],
+        service=case.conditions,
         profile=case.profile,
         green=case.green,
         clients=Clients(
@@ -253,7 +300,8 @@ async def telling(case: Case, home: Path) -> AsyncIterator[Story]:
         traffic=traffic.bind(Site(target=TARGET, state_dir=home, epoch=0)),
     )
     told = Told(green=case.green.name, profile=case.profile.name, rate=case.rate, seed=case.seed)
-    story = Story(case=case, home=home, world=world, engine=engine, traffic=traffic, told=told)
+    policy = Suggests(case.green.to, case.asks == "mitigation")
+    story = Story(case=case, home=home, world=world, engine=engine, traffic=traffic, told=told, policy=policy)
     calibration = world.history(case.history_s, loop_now())
     told.phi = {name: one.phi for name, one in calibration.items()}
     story.before = State(target=TARGET, calibration=calibration)

@@ -55,6 +55,7 @@ class World:
                 random=draws(self.seed, "server", name),
                 pauses=self.profile.pauses(draws(self.seed, "pauses", name)),
                 now_s=self.at_s,
+                seqs=self.service.seqs if name == BLUE else self.green.seqs or self.service.seqs,
             )
         return self.servers[name]
 

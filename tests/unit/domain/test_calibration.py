@@ -300,3 +300,27 @@ def test_the_calibration_of_a_stream_is_rounded() -> None:
     found = known(stream(4, ticks=100, servers=2), ticks=100)
 
     assert found == replace(found, phi=round(found.phi, 3), tick_share=round(found.tick_share, 4))
+
+
+def test_minutes_in_which_the_fleet_misses_its_slo_are_not_counted() -> None:
+    """A queue makes all requests late together; shorter pauses are what the calibration is for."""
+    random = Random(5)  # noqa: S311
+
+    def window(late_ticks: Iterable[int]) -> CalibrationWindow:
+        late, steadiness = set(late_ticks), CalibrationWindow()
+        for tick in range(300):
+            bad = 40 if tick in late else sum(random.random() < 0.02 for _ in range(40))
+            arm = RequestCounts(total=40, late=bad, over_ttft=bad, ttft=(40, *EMPTY[1:]))
+            steadiness.add(at(tick * TICK_S), {"r0": arm})
+        return steadiness
+
+    calm = window(()).calibrations(at(300 * TICK_S))["ttft"]
+    overloaded = window(range(100, 180)).calibrations(at(300 * TICK_S))["ttft"]
+    paused = window(range(10, 300, 60)).calibrations(at(300 * TICK_S))["ttft"]
+
+    assert calm.phi < 2
+    assert overloaded.phi < 2
+    assert overloaded.ticks == 220
+    assert paused.phi > 10
+    assert paused.ticks == 300
+    assert window(range(300)).calibrations(at(300 * TICK_S)) == {}

@@ -76,6 +76,18 @@ def test_a_first_share_is_large_enough_for_the_traffic(rate: float | None, weigh
     assert [step.weight for step in plan.steps] == weights
 
 
+def test_beside_a_failing_blue_the_shares_are_larger_and_shorter() -> None:
+    surge = PreflightResult(strategy="surge")
+    one, two, hold = plan_for(PLAN, surge, 1, 5.0, failing=True).steps
+    assert (one.weight, one.requests, one.at_least_s) == (25, 10, 15.0)
+    assert (two.weight, two.requests, two.at_least_s) == (50, 20, 20.0)
+    assert hold == PLAN.steps[-1]
+    assert [s.weight for s in plan_for(PLAN, surge, 3, 5.0, failing=True).steps] == [12, 25, 75]
+    assert [s.weight for s in plan_for(PLAN, PreflightResult(strategy="swap"), 1, failing=True).steps] == [
+        100
+    ]
+
+
 def test_at_parity_all_servers_carry_the_same_share() -> None:
     for strategy, servers, parity in (("surge", 3, 25), ("replace", 4, 25), ("replace", 2, 50)):
         plan = plan_for(PLAN, PreflightResult(strategy=strategy), servers)  # type: ignore[arg-type]

@@ -1,15 +1,19 @@
 """Reactions to verdicts: hold, suspend, resume, and roll back without a gain."""
 
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 from agent.audit.history import History
 from agent.domain import events as e
-from agent.domain.model import Proposal
-from agent.domain.ports import Context
+from agent.domain.model import Outcome, OutcomeResult, Proposal
+from agent.domain.ports import Context, Verdict
 from agent.domain.reading import Reading
 from agent.domain.state import Phase, Rollout
-from agent.machine.step import Machine
-from tests.support.machine_stories import CountingJudge, RaiseSeqs, World, rules
+from agent.domain.trial import Trial
+from agent.machine.earlier_outcomes import why_not_again
+from agent.machine.step import Machine, state_without_counts
+from tests.support.machine_stories import NOON, CountingJudge, RaiseSeqs, World, rules
 
 BLIND = "Envoy has closed its connection"
 
@@ -125,3 +129,43 @@ def _patient(world: World) -> Rollout:
     assert rollout is not None
     steps = tuple(replace(step, at_most_s=600) for step in rollout.plan.steps)
     return replace(rollout, plan=replace(rollout.plan, steps=steps))
+
+
+def test_a_rollout_that_cannot_show_its_gain_ends_early() -> None:
+    class SeesNoGain(CountingJudge):
+        def update(self, trial: Trial, **counts: Any) -> tuple[Trial, Verdict]:  # noqa: ANN401
+            trial, _ = super().update(trial, **counts)
+            return trial, Verdict(kind="futile", why="a gain of 10 points is ruled out")
+
+    world = World(machine=Machine(rules(judge=SeesNoGain())))
+    world.start().until("proposed").approve().until("cooldown")
+
+    assert world.state.outcomes[-1].result == "no_gain"
+    assert "a gain of 10 points is ruled out" in world.state.note
+
+
+def test_what_a_step_waits_for_is_shown_but_not_journalled() -> None:
+    world = in_canary()
+    while (rollout := world.state.rollout) is not None and not rollout.waits:
+        world.tick()
+    assert rollout is not None
+    assert "requests" in rollout.waits
+    other = replace(world.state, rollout=replace(rollout, waits="something else"))
+    assert state_without_counts(other) == state_without_counts(world.state)
+
+
+def test_an_undecided_change_waits_longer_each_time() -> None:
+    def refused(minutes: float, *results: OutcomeResult) -> bool:
+        outcomes = tuple(
+            Outcome(at=NOON + timedelta(hours=n), result=result, to={"max_num_seqs": 16}, why="no verdict")
+            for n, result in enumerate(results)
+        )
+        at = outcomes[-1].at + timedelta(minutes=minutes)
+        return bool(why_not_again(outcomes, {"max_num_seqs": 16}, at))
+
+    assert refused(29, "undecided")
+    assert not refused(31, "undecided")
+    assert refused(59, "undecided", "undecided")
+    assert not refused(61, "undecided", "undecided")
+    assert not refused(31, "undecided", "promoted", "undecided")
+    assert refused(60 * 24, "no_gain", "undecided")

@@ -1,0 +1,125 @@
+"""Superiority, futility and full load: what decides besides harm."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.domain.model import Step
+from agent.domain.request_counts import RequestCounts
+from agent.judge.goodput import allowed_share, count_missed, fails_badly, misses_slo
+from tests.unit.judge.test_judge import CALM, HOLD, INDEPENDENT, PARITY, SLO, SMOKE, Canary, served
+
+LATE = served(300, slow=300, slow_s=12.0)  # the baseline of an overloaded blue
+FULL = Step(weight=100, requests=200, at_least_s=600, at_most_s=7200)
+
+
+def late(requests: int) -> RequestCounts:
+    return served(requests, slow=requests, slow_s=12.0)
+
+
+def overloaded(step: Step, needed: str = "always") -> Canary:
+    return Canary(step, record=LATE, gain_needed=needed, calibration={}, record_s=60.0)
+
+
+def test_every_way_to_miss_the_promise_counts_once() -> None:
+    counts = served(10, errors=1, slow=2, gave_up=3)
+    assert count_missed(counts) == (13, 6)
+    assert allowed_share(SLO) == pytest.approx(0.101)
+
+
+def test_a_green_whose_goodput_is_better_passes_at_once_without_a_proof_for_each_stream() -> None:
+    canary = overloaded(PARITY)
+    verdict = canary.run(served(3), late(3), seconds=300)
+    assert verdict.kind == "pass"
+    assert "green is better" in verdict.why
+    assert canary.trial.valid_s < PARITY.at_least_s
+    assert any(stream.requests.most_good < 3 for stream in canary.trial.streams)
+
+
+def test_a_better_green_passes_below_parity_too() -> None:
+    verdict = overloaded(SMOKE).run(served(1), late(10), seconds=300)
+    assert verdict.kind == "pass"
+    assert "green is better" in verdict.why
+
+
+def test_a_gain_beside_a_relieved_blue_is_not_a_gain_under_full_load() -> None:
+    """Blue still drains the queue of its full load, green never had one."""
+    canary = overloaded(PARITY)
+    canary.run(served(3), late(3), seconds=300)
+    assert canary.trial.better == ""
+
+
+def test_a_better_green_beside_a_healthy_blue_needs_no_other_proof_in_the_hold_step() -> None:
+    canary = Canary(PARITY, record=served(600, slow=50), gain_needed="always")
+    beside = served(20, slow=2), served(20, slow=8)
+    canary.trial = replace(canary.trial, calibration=dict.fromkeys(CALM, INDEPENDENT))
+    assert canary.run(*beside, seconds=600).kind == "pass"
+    assert canary.trial.better.startswith("better: green failed or missed the SLO with")
+
+
+def test_equal_beside_a_relieved_blue_leads_to_full_load_if_the_baseline_was_worse() -> None:
+    verdict = overloaded(PARITY).run(served(3), served(3), seconds=600)
+    assert verdict.kind == "pass"
+    assert "full load is compared next" in verdict.why
+
+
+def test_as_bad_as_an_overloaded_blue_is_no_gain() -> None:
+    canary = overloaded(PARITY, "if_missed")
+    canary.run(late(3), late(3), seconds=600)
+    assert canary.verdict.kind == "futile"
+    assert "a gain of 10 points is ruled out" in canary.verdict.why
+
+
+def test_full_load_shows_the_gain_and_says_at_which_load() -> None:
+    canary = overloaded(FULL)
+    verdict = canary.run(served(5), seconds=900)
+    assert verdict.kind == "pass"
+    assert "at 5 requests/s, blue's baseline with 300 of 300 at 5 requests/s" in canary.trial.better
+
+
+def test_a_queue_that_grows_again_under_full_load_is_no_gain() -> None:
+    canary = overloaded(FULL)
+    for second in range(1500):
+        if canary.update(served(5) if second < 60 else late(5)).kind != "wait":
+            break
+    assert canary.verdict.kind == "futile"
+
+
+def test_a_lower_load_than_the_baseline_compares_nothing() -> None:
+    canary = overloaded(FULL)
+    verdict = canary.run(served(2), seconds=1500)
+    assert verdict.kind == "wait"
+    assert "green gets 2 requests/s, blue's baseline with 300 of 300 at 5 requests/s" in verdict.waits
+
+
+def test_an_equal_green_beside_a_healthy_blue_ends_without_a_gain_within_fifteen_minutes() -> None:
+    canary = Canary(PARITY, record=served(600), gain_needed="always")
+    canary.run(served(1), served(1), seconds=900)
+    assert canary.verdict.kind == "futile"
+    assert 300 <= canary.trial.valid_s <= 900
+
+
+def test_a_change_that_needs_no_gain_passes_when_not_worse() -> None:
+    assert Canary(PARITY, gain_needed="if_missed").run(served(5), served(5), seconds=900).kind == "pass"
+
+
+def test_a_waiting_step_says_what_it_waits_for() -> None:
+    verdict = Canary(PARITY).run(served(1), served(1), seconds=120)
+    assert "ttft: evidence" in verdict.waits
+    assert "of 20 that green is not worse" in verdict.waits
+    verdict = overloaded(PARITY).run(served(1, slow=1), served(1), seconds=5)
+    assert "full load not compared yet" in verdict.waits
+
+
+def test_harm_beside_an_overloaded_blue_still_fails_green() -> None:
+    assert overloaded(PARITY).run(served(5, errors=2), late(5), seconds=300).kind == "fail"
+    assert overloaded(HOLD).run(served(5, errors=2), seconds=300).kind == "fail"
+
+
+def test_only_a_clear_miss_of_the_baseline_counts() -> None:
+    trial = Canary(PARITY).trial
+    assert not misses_slo(trial, SLO, served(100, slow=10))
+    assert misses_slo(trial, SLO, served(100, slow=30))
+    assert not misses_slo(trial, SLO, served(10, slow=10))
+    assert fails_badly(served(40, slow=20))
+    assert not fails_badly(served(40, slow=19))
