@@ -1,14 +1,12 @@
 """The scheduler on the event loop's clock: requests in, tokens out, at the computed pace."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import isinf
-from random import Random
 
-from simulator.faults import Faults
 from simulator.metrics import Metrics
+from simulator.pace import Pace
 from simulator.scheduler import ScheduledStep, Scheduler, SimulatedRequest
-from simulator.step_time import StepWork
 from simulator.text import Transcript
 
 _MAY_LAG_S = 0.25  # a busy machine delays wake-ups: so much is caught up, more is lost
@@ -32,28 +30,13 @@ class TokenStream:
 
 
 class SimulatedEngine:
-    """Runs the scheduler until cancelled. `speed` divides the step times; all other times are the loop's."""
+    """Runs the scheduler until cancelled, on the clock of the loop."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        seconds: Callable[[StepWork], float],
-        metrics: Metrics,
-        *,
-        speed: float = 1.0,
-        jitter: float = 0.0,
-        random: Random,
-        seed: int = 0,
-        faults: Faults | None = None,
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, pace: Pace, metrics: Metrics, *, seed: int = 0) -> None:
         self.scheduler = scheduler
+        self.pace = pace
         self.metrics = metrics
         self.used_at: float | None = None  # loop time of the first completion that was asked for
-        self._faults = faults or Faults()
-        self._seconds = seconds
-        self._speed = speed
-        self._jitter = jitter
-        self._random = random
         self._seed = seed
         self._streams: dict[SimulatedRequest, TokenStream] = {}
         self._work_came = asyncio.Event()
@@ -110,11 +93,7 @@ class SimulatedEngine:
             due = max(due, now - _MAY_LAG_S)
             for request in step.admitted:
                 request.scheduled_at = now if request.scheduled_at is None else request.scheduled_at
-            noise = self._random.lognormvariate(0.0, self._jitter) if self._jitter else 1.0
-            began = now if self.used_at is None else self.used_at
-            pace = self._faults.pace(step.work, now - began)
-            due += self._seconds(step.work) * pace * noise / self._speed
-            due = began + self._faults.ends_s(due - began)
+            due = self.pace.ends_s(step.work, due, since_s=now if self.used_at is None else self.used_at)
             if isinf(due):
                 await asyncio.Event().wait()
             await asyncio.sleep(due - loop.time())

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.faults import Faults, faults_for
-from simulator.hardware import GIB, PRESETS, Hardware
+from simulator.hardware import GIB, PRESETS, Hardware, scaled
 from simulator.memory import Demand
+from simulator.pace import Hiccups
 from simulator.scheduler import SchedulerLimits
 from simulator.step_time import MAX_CAPTURE
 from vllm_facts.releases import TABLE, ReleaseFlag
@@ -68,6 +69,7 @@ class Simulation:
     jitter: float  # sigma of the lognormal noise on step times
     oom_above: float | None
     faults: Faults
+    hiccups: Hiccups | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,8 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument("--sim-speed", type=float, default=1.0, help="engine seconds per second")
     own.add_argument("--sim-start-s", type=float, default=1.0, help="seconds until the port opens")
     own.add_argument("--sim-jitter", type=float, default=0.03, help="sigma of lognormal step noise")
+    own.add_argument("--sim-times", metavar="NAME=FACTOR,…", help="multiply coefficients of the step time")
+    own.add_argument("--sim-hiccups", metavar="EVERY:LENGTH", help="seconds between pauses, and of each")
     own.add_argument("--sim-oom-above", type=float, help="gpu_memory_utilization beyond which start fails")
     own.add_argument("--sim-fault", action="append", default=[], metavar="KNOB=VALUE:KIND[=NUMBER]")
     return parser
@@ -163,7 +167,11 @@ def _arguments(name: str, flag: ReleaseFlag) -> dict[str, Any]:
 
 
 def _resolve(options: argparse.Namespace, given: Mapping[str, object]) -> Flags:
-    gpu = PRESETS[options.sim_hardware]
+    try:
+        gpu = scaled(PRESETS[options.sim_hardware], _times(options.sim_times))
+        hiccups = _hiccups(options.sim_hiccups)
+    except ValueError as error:
+        raise InvalidFlagError("Simulation", str(error)) from error
     double = 2 if options.performance_mode == "throughput" else 1
     big = gpu.memory >= 70 * GIB and "a100" not in gpu.gpu.lower()
     batched = options.max_num_batched_tokens
@@ -232,8 +240,34 @@ def _resolve(options: argparse.Namespace, given: Mapping[str, object]) -> Flags:
             jitter=options.sim_jitter,
             oom_above=options.sim_oom_above,
             faults=faults,
+            hiccups=hiccups,
         ),
     )
+
+
+def _times(text: str | None) -> Mapping[str, float]:
+    """Parse `token_us=1.2,attention=4`. Raises ValueError."""
+    pairs = [one.partition("=") for one in (text or "").split(",") if one]
+    try:
+        return {name.strip().replace("-", "_"): float(factor) for name, _, factor in pairs}
+    except ValueError:
+        raise ValueError(f"--sim-times {text}: expected NAME=FACTOR,NAME=FACTOR") from None
+
+
+def _hiccups(text: str | None) -> Hiccups | None:
+    """Parse `60:0.05`. Raises ValueError."""
+    if text is None:
+        return None
+    every, _, length = text.partition(":")
+    try:
+        hiccups = float(every), float(length)
+    except ValueError:
+        raise ValueError(f"--sim-hiccups {text}: expected seconds:seconds, as 60:0.05") from None
+    if hiccups[0] <= 0 or hiccups[1] < 0:
+        raise ValueError(
+            f"--sim-hiccups {text}: the time between them must be positive, the length not negative"
+        )
+    return hiccups
 
 
 def _check(options: argparse.Namespace, batched: int, seqs: int, length: int, block_size: int) -> None:

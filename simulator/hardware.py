@@ -9,7 +9,8 @@ Sources, by their mark in a preset:
 [P] physics: bytes over 0.85 of the bandwidth, FLOP over half of the peak. A prior, not a measurement.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 
 GIB = 1 << 30
 LLAMA_3_8B_KV_BYTES = 131_072  # a token: 32 layers x 8 KV heads x 128 x 2 (K and V) x 2 bytes
@@ -109,3 +110,24 @@ PRESETS: dict[str, Hardware] = {
         ),
     )
 }
+
+SCALED: Mapping[str, tuple[str, ...]] = {
+    **{field.name: (field.name,) for field in fields(Hardware) if field.name.endswith("_us")},
+    "seq_us": ("host_sequence_us",),
+    "attention": ("kv_read_us", "prefill_attention_us"),
+}
+"""The coefficients of the step time that `scaled` multiplies, by the names that it takes."""
+
+
+def scaled(gpu: Hardware, times: Mapping[str, float]) -> Hardware:
+    """The same memory with other step times: each factor multiplies the coefficients of its name in SCALED.
+
+    Raises ValueError for a name that is not there, or a factor that is not positive.
+    """
+    for name, factor in times.items():
+        if name not in SCALED:
+            raise ValueError(f"{name!r} is no part of the step time: one of {', '.join(sorted(SCALED))}")
+        if not 0 < factor < float("inf"):
+            raise ValueError(f"{name}: the factor must be positive, not {factor:g}")
+        gpu = replace(gpu, **{field: getattr(gpu, field) * factor for field in SCALED[name]})
+    return gpu

@@ -51,9 +51,9 @@ class PageHistogram:
         self.counts = [0] * (len(edges) + 1)
         self.sum = 0.0
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.edges, value)] += 1
-        self.sum += value
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.edges, value)] += times
+        self.sum += value * times
 
     def lines(self, name: str, labels: str) -> Iterable[str]:
         total = 0
@@ -123,9 +123,9 @@ class Metrics:
         }
         self._histograms = {name: PageHistogram(edges.get(name, LATENCY_S)) for name in _HISTOGRAMS}
 
-    def observe(self, name: str, value: float) -> None:
+    def observe(self, name: str, value: float, times: int = 1) -> None:
         """Add to the histogram `vllm:<name>`."""
-        self._histograms[name].observe(value)
+        self._histograms[name].observe(value, times)
 
     def prefilled(self, request: SimulatedRequest, at: float) -> None:
         """Count the first token: vLLM counts the full prompt at this moment."""

@@ -62,6 +62,7 @@ class ScheduledStep:
     chunks: tuple[tuple[SimulatedRequest, int], ...]
     admitted: tuple[SimulatedRequest, ...]
     work: StepWork
+    stuck: bool = False  # requests waited, none could be admitted, none was preempted
 
 
 class Scheduler:
@@ -113,7 +114,8 @@ class Scheduler:
         admitted = [] if preempted else self._admit(chunks, left, longest)
         if not chunks:
             return None
-        return ScheduledStep(chunks=tuple(chunks), admitted=tuple(admitted), work=_work(chunks))
+        stuck = bool(self.waiting) and not preempted and not admitted
+        return ScheduledStep(chunks=tuple(chunks), admitted=tuple(admitted), work=_work(chunks), stuck=stuck)
 
     def finish(self, step: ScheduledStep) -> list[SimulatedRequest]:
         """Account for a computed step; return the requests with a new token, including finished ones."""
@@ -133,6 +135,28 @@ class Scheduler:
         if any(request.ended for request in produced):
             self.running = [request for request in self.running if not request.ended]
         return produced
+
+    def repeats(self, step: ScheduledStep) -> int:
+        """How many steps after the finished `step` are like it, unless a request comes or is aborted.
+
+        Every running sequence then decodes one token, none ends, and none is admitted or preempted.
+        """
+        running, cache = self.running, self.cache
+        held_back = not self.waiting or step.stuck or len(running) >= self._cap
+        if step.work.prefills or step.admitted or len(step.chunks) != len(running) or not held_back:
+            return 0
+        ends = min((request.wanted - request.produced for request in running), default=1) - 1
+        room = (cache.free // max(1, len(running)) - 1) * cache.block_size
+        return max(0, min(ends, room))
+
+    def repeat(self, times: int) -> None:
+        """Account for so many steps at once, at most as many as `repeats` said."""
+        for request in self.running:
+            request.computed += times
+            request.produced += times
+            need = self.cache.needed(request.computed) - len(request.blocks)
+            if need > 0:
+                request.blocks += self.cache.take(need)
 
     def _longest_chunk(self) -> int:
         """long_prefill_token_threshold protects other requests, so it does not limit a single one."""

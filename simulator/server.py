@@ -21,6 +21,7 @@ from simulator.frontend import VERSION, Frontend
 from simulator.kv_cache import KvCache
 from simulator.memory import StartError, kv_blocks
 from simulator.metrics import CacheFacts, Metrics
+from simulator.pace import Pace
 from simulator.scheduler import Scheduler
 from simulator.step_time import StepTime
 from simulator.text import draws
@@ -39,6 +40,14 @@ def build(flags: Flags, now: VirtualClock) -> tuple[SimulatedEngine, Frontend]:
     law = StepTime(
         hardware=simulation.hardware, eager=flags.enforce_eager, largest_graph=memory.largest_graph
     )
+    pace = Pace(
+        law.seconds,
+        draws(flags.seed, "jitter"),
+        speed=simulation.speed,
+        jitter=simulation.jitter,
+        faults=simulation.faults,
+        hiccups=simulation.hiccups,
+    )
     facts = CacheFacts(
         blocks=blocks,
         block_size=memory.block_size,
@@ -51,13 +60,9 @@ def build(flags: Flags, now: VirtualClock) -> tuple[SimulatedEngine, Frontend]:
     )
     engine = SimulatedEngine(
         Scheduler(flags.limits, cache),
-        law.seconds,
+        pace,
         Metrics(flags.names[0], facts, now()),
-        speed=simulation.speed,
-        jitter=simulation.jitter,
-        random=draws(flags.seed, "jitter"),
         seed=flags.seed,
-        faults=simulation.faults,
     )
     return engine, Frontend(flags, engine, now)
 

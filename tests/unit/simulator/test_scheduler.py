@@ -230,3 +230,29 @@ def test_a_blocked_queue_is_reported() -> None:
 
     with pytest.raises(RuntimeError, match="1 requests wait"):
         run(limits, 100, [SimulatedRequest(name="long", prompt=100, wanted=1)])
+
+
+@pytest.mark.parametrize("blocks", [40, 4000], ids=["preempting", "roomy"])
+@pytest.mark.parametrize("seqs", [3, 64])
+def test_steps_repeated_at_once_are_those_taken_one_by_one(seqs: int, blocks: int) -> None:
+    limits = SchedulerLimits(max_num_seqs=seqs, max_num_batched_tokens=256)
+    one, fast = (Scheduler(limits, KvCache(blocks)) for _ in range(2))
+    for scheduler in (one, fast):
+        for request in requests(3, 40):
+            scheduler.add(request)
+    repeated = 0
+    while (step := fast.plan()) is not None:
+        fast.finish(step)
+        times = fast.repeats(step)
+        fast.repeat(times)
+        repeated += times
+        for _ in range(1 + times):
+            plain = one.plan()
+            assert plain is not None
+            assert plain.work.sequences == step.work.sequences
+            one.finish(plain)
+        assert [(r.name, r.produced, len(r.blocks)) for r in one.running] == [
+            (r.name, r.produced, len(r.blocks)) for r in fast.running
+        ]
+    assert one.plan() is None
+    assert repeated > 0
