@@ -1,0 +1,121 @@
+"""The engine of a world: launches virtual servers from flags, as the process engine launches real ones."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from actuators.host.origin import Origin
+from agent.domain.errors import ActError
+from agent.domain.model import PreflightResult, Server, Strategy
+from bench.loop.server import VirtualServer
+from bench.loop.world import PROGRAM, World
+from simulator.flags import Flags, InvalidFlagError, parse
+from simulator.memory import StartError
+from simulator.scheduler import SimulatedRequest
+from simulator.text import draws
+from tests.support.fake_engine import FakeEngine
+from vllm_facts.flag_parser import parse_setting
+from vllm_facts.values import Setting
+
+REFUSED_S = 1.0  # until a process with invalid flags has exited
+STOP_S = 1.0
+PORT = 8101
+AT_ONCE, TOKENS, WORDS = 8, 16, (8, 64, 256, 1024)  # of warm-up requests; see actuators/vllm/warm_up.py
+POLL_S = 0.05
+
+
+def flags_of(world: World, setting: Setting) -> Flags:
+    """The flags of a server with this full setting; an empty one: as configured. Raises InvalidFlagError."""
+    origin = Origin(argv=("python", *world.command), env={}, cwd="")
+    words = origin.command(setting, PORT)[1 + len(PROGRAM[:2]) :]
+    try:
+        return parse(words)
+    except SystemExit:
+        raise InvalidFlagError("EngineArgs", f"the simulator does not know {' '.join(words)}") from None
+
+
+class VirtualEngine(FakeEngine):
+    """`virtual`: the servers that run, by name."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        super().__init__(takes_s=STOP_S)
+        self.virtual: dict[str, VirtualServer] = {}
+        self.left: list[VirtualServer] = []  # ended since the site last looked
+        self._world = world
+        self._seed = seed
+        self._start_s: float | None = None  # of the last start
+
+    async def preflight(
+        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
+    ) -> PreflightResult:
+        """As vLLM's own check of the flags; whether the memory suffices shows at the start."""
+        self.calls.append(("preflight", servers[0].name))
+        if wanted not in {"auto", "surge"}:
+            return PreflightResult(problem="processes know only surge")
+        try:
+            flags_of(self._world, setting)
+        except InvalidFlagError as error:
+            return PreflightResult(problem=str(error), lasting=True)
+        return PreflightResult(why=f"{servers[0].name} runs meanwhile", start_s=self._start_s)
+
+    async def launch(self, server: Server, deadline_s: float) -> Server:
+        self.calls.append(("launch", server.name))
+        try:
+            async with asyncio.timeout(deadline_s):
+                virtual = await self._start(server)
+        except TimeoutError as error:
+            raise ActError(f"{server.name} was not healthy within {deadline_s:g} s") from error
+        setting = server.setting or parse_setting(("python", *self._world.command))
+        started = replace(server, setting=setting, address=f"127.0.0.1:{next(self._ports)}", ours=True)
+        self.virtual[server.name], self.servers[server.name] = virtual, started
+        return started
+
+    async def warm_up(
+        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+    ) -> None:
+        """One request alone, then the others, so many at once."""
+        del deadline_s, prompts
+        virtual, clock = self.virtual[server.name], asyncio.get_running_loop().time
+        for number in range(requests):
+            while virtual.open >= (AT_ONCE if number > 1 else 1):
+                await asyncio.sleep(POLL_S)
+                virtual.advance(clock())
+            words = WORDS[number % len(WORDS)]
+            one = SimulatedRequest(name=f"warm-{number}", prompt=words, wanted=TOKENS, arrived_at=clock())
+            virtual.ask(one, probe=True)
+        while virtual.open:
+            await asyncio.sleep(POLL_S)
+            virtual.advance(clock())
+
+    async def busy(self, server: Server) -> int | None:
+        virtual = self.virtual.get(server.name)
+        return None if virtual is None else virtual.open
+
+    async def stop(self, server: Server) -> None:
+        raise ActError(f"{server.name} is a process: an ended process cannot be started again as it was")
+
+    async def retire(self, server: Server) -> None:
+        await super().retire(server)
+        virtual = self.virtual.pop(server.name, None)
+        if virtual is not None:
+            self.left.append(virtual)
+
+    async def _start(self, server: Server) -> VirtualServer:
+        """Raises ActError where the simulator would exit."""
+        clock = asyncio.get_running_loop().time
+        try:
+            flags = flags_of(self._world, server.setting)
+        except InvalidFlagError as error:
+            await asyncio.sleep(REFUSED_S)
+            raise ActError(f"{server.name} exited with code 1: {error}") from error
+        start_s = flags.simulation.start_s
+        await asyncio.sleep(start_s / 2)
+        seeded = replace(flags, seed=draws(self._seed, "server", server.name).getrandbits(32))
+        try:
+            virtual = VirtualServer(server.name, seeded, now_s=clock() + start_s / 2, unix_s=clock())
+        except StartError as error:
+            raise ActError(f"{server.name} exited with code 1: {error}") from error
+        await asyncio.sleep(start_s / 2)
+        self._start_s = start_s
+        return virtual

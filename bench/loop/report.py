@@ -1,0 +1,117 @@
+"""The results as text and as JSON."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from statistics import median
+
+from bench.loop.score import BETTER, EQUAL, Score
+
+SLOW_RPS, FAST_RPS = 0.6, 2.0
+FAILING = 0.5  # goodput in the minute of the symptom
+NEVER_MIN = float("inf")
+
+
+def line(one: Score) -> str:
+    first = one.first
+    said = "nothing"
+    if first is not None:
+        change = ", ".join(f"{k} {first.said.before.get(k)}→{v}" for k, v in first.said.to.items())
+        said = f"{first.said.rule} {change} at {first.said.at_s:.0f} s"
+    wrong = sum(not s.right for s in one.suggestions)
+    harmful = sum(s.harmful for s in one.suggestions)
+    outcomes = ", ".join(r.outcome for r in one.rolled) or "-"
+    return (
+        f"{one.world:<26} {one.seed:>3} {'right' if one.first_right else 'WRONG':<5} {said:<58} "
+        f"n={len(one.suggestions)} wrong={wrong} harm={harmful} sympt={_min(one.symptom_s)} "
+        f"right={_min(one.right_since_s)} end={one.end:.2f} best={one.best_end:.2f} lost={one.lost} "
+        f"[{outcomes}] {one.cpu_s:.0f} s"
+    )
+
+
+def _min(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds / 60:.1f}"
+
+
+def figures(scores: Sequence[Score]) -> dict[str, object]:
+    """The goal table of the benchmark, over all runs."""
+    cured = [one for one in scores if one.curable]
+    calm = [one for one in scores if not one.curable]
+    urgent = [
+        o for o in cured if o.rate >= FAST_RPS and o.attained_before < FAILING and o.symptom_s is not None
+    ]
+    slow = [o for o in cured if o.rate <= SLOW_RPS and o.symptom_s is not None]
+    ends = [(one.gains[r.id], r) for one in scores for r in one.rolled]
+    better = [r for gain, r in ends if gain >= BETTER and r.outcome != "running"]
+    equal = [r for gain, r in ends if abs(gain) < EQUAL and r.outcome != "running"]
+    worse = [r for gain, r in ends if gain <= -EQUAL and r.outcome != "running"]
+    told = [r for _, r in ends if r.forecast_s and r.canary_s is not None]
+    return {
+        "runs": len(scores),
+        "worlds": len({one.world for one in scores}),
+        "first suggestion right, worlds with a cure": _rate(one.first_right for one in cured),
+        "harmful suggestions": sum(s.harmful for one in scores for s in one.suggestions),
+        "wrong suggestions": sum(not s.right for one in scores for s in one.suggestions),
+        "suggested where nothing cures": _rate(bool(one.suggestions) for one in calm),
+        "cure min, >= 2 rps and < 50 %": _quantiles(_cure(o) for o in urgent),
+        "cure min, <= 0.6 rps": _quantiles(_cure(o) for o in slow),
+        "better greens not promoted": _rate(r.outcome != "promoted" for r in better),
+        "better greens still running": sum(g >= BETTER and r.outcome == "running" for g, r in ends),
+        "equal greens, min to the end": _quantiles((r.canary_s or 0.0) / 60 for r in equal),
+        "equal greens promoted": _rate(r.outcome == "promoted" for r in equal),
+        "worse greens promoted": _rate(r.outcome == "promoted" for r in worse),
+        "within the forecast of nine of ten": _rate(
+            (r.canary_s or 0) <= (r.forecast_s or (0, 0))[1] for r in told
+        ),
+        "regret, points": _quantiles(100 * one.regret for one in cured),
+        "requests lost": sum(one.lost for one in scores),
+        "requests sent": sum(one.sent for one in scores),
+        "cpu s": round(sum(one.cpu_s for one in scores)),
+    }
+
+
+def _cure(one: Score) -> float:
+    return NEVER_MIN if one.cure_s is None else one.cure_s / 60
+
+
+def _rate(values: Iterable[bool]) -> str:
+    found = list(values)
+    return f"{sum(found)} of {len(found)}"
+
+
+def _quantiles(values: Iterable[float]) -> str:
+    found = sorted(values)
+    if not found:
+        return "-"
+    p90 = found[min(len(found) - 1, int(0.9 * len(found)))]
+    return f"median {median(found):.1f}, p90 {p90:.1f} of {len(found)}"
+
+
+def table(scores: Sequence[Score]) -> str:
+    worlds: Mapping[str, list[Score]] = defaultdict(list)
+    for one in scores:
+        worlds[one.world].append(one)
+    head = f"{'WORLD':<26} RUNS RIGHT WRONG HARM  CURE min  END  BEST REGRET LOST ROLLOUTS"
+    rows = [head]
+    for name, runs in worlds.items():
+        results: dict[str, int] = defaultdict(int)
+        for one in runs:
+            for rolled in one.rolled:
+                results[rolled.outcome] += 1
+        rows.append(
+            f"{name:<26} {len(runs):>4} {sum(o.first_right for o in runs):>5} "
+            f"{sum(not s.right for o in runs for s in o.suggestions):>5} "
+            f"{sum(s.harmful for o in runs for s in o.suggestions):>4} "
+            f"{median(map(_cure, runs)):>9.1f} {median(o.end for o in runs):>4.2f} {runs[0].best_end:>5.2f} "
+            f"{100 * median(o.regret for o in runs):>6.1f} {sum(o.lost for o in runs):>4} "
+            + ", ".join(f"{count} {result}" for result, count in results.items())
+        )
+    return "\n".join([*rows, "", *(f"{what:<45} {value}" for what, value in figures(scores).items())])
+
+
+def document(scores: Sequence[Score]) -> dict[str, object]:
+    runs = [
+        asdict(one) | {"regret": one.regret, "first_right": one.first_right, "cure_s": one.cure_s}
+        for one in scores
+    ]
+    return {"figures": figures(scores), "runs": runs}

@@ -1,0 +1,187 @@
+"""What a run is worth: first suggestion, harm, minutes to a right setting, requests lost, regret."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from agent.domain.model import Slo
+from bench.loop.engine import flags_of
+from bench.loop.server import Ended
+from bench.loop.static import TAIL_S, best, configured, effective, goodput, is_good
+from bench.loop.story import Rolled, Run, Said
+from bench.loop.world import World
+from simulator.flags import InvalidFlagError
+from vllm_facts.values import Setting
+
+HARM = 0.01  # a suggestion whose goodput is lower by more is harmful
+NEAR_BEST, NEAR_RIGHT = 0.02, 0.10  # of the best goodput: right as it is; right if a named knob moved
+BETTER, EQUAL = 0.10, 0.01  # a green's goodput against that of the setting in force
+MOST = 95  # percent of the traffic
+MINUTE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredSuggestion:
+    said: Said
+    right: bool
+    harmful: bool
+    gain: float  # of the true goodput, against the setting in force
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """One run. Times in seconds since the begin of the load; goodput as a share of the requests."""
+
+    world: str
+    seed: int
+    curable: bool
+    rate: float  # requests/s, mean over the load
+    attained_before: float  # goodput in the minute of the symptom
+    suggestions: tuple[ScoredSuggestion, ...]
+    rolled: tuple[Rolled, ...]
+    gains: Mapping[str, float]  # by rollout
+    symptom_s: float | None  # end of the first minute in which the SLO was missed
+    right_since_s: float | None  # 95 % of the traffic has a right setting
+    minutes: tuple[float | None, ...]  # goodput by minute of arrival
+    end: float
+    best_end: float
+    best: Mapping[str, object]
+    sent: int
+    lost: int
+    outcomes: Mapping[str, int]
+    shares: tuple[tuple[float, Mapping[str, int]], ...]
+    notes: tuple[tuple[float, str], ...]
+    cpu_s: float
+    met: bool | None = None  # the world's own demands, if it has any
+    goals: tuple[str, ...] = field(default=())  # of those, what was missed
+
+    @property
+    def regret(self) -> float:
+        return self.best_end - self.end
+
+    @property
+    def first(self) -> ScoredSuggestion | None:
+        return self.suggestions[0] if self.suggestions else None
+
+    @property
+    def first_right(self) -> bool:
+        """In a world that no flag cures, nothing is right to suggest."""
+        return (self.first is not None and self.first.right) if self.curable else self.first is None
+
+    @property
+    def cure_s(self) -> float | None:
+        """From the symptom until 95 % of the traffic had a right setting."""
+        if self.symptom_s is None or self.right_since_s is None:
+            return None
+        return max(0.0, self.right_since_s - self.symptom_s)
+
+
+def score(world: World, run: Run) -> Score:
+    sweep, start = best(world), configured(world)
+    right = partial(is_right, world, best_whole=sweep.goodput.whole)
+    good = [(one.arrived_s, is_good(world, one)) for one in run.ended]
+    minutes = tuple(
+        _share(good, m * MINUTE_S, (m + 1) * MINUTE_S) for m in range(int(world.seconds // MINUTE_S))
+    )
+    suggestions = tuple(_scored(world, one) for one in run.said if one.klass != "note")
+    in_force = {name: right(setting, start) for name, setting in run.settings.items()}
+    symptom_s = symptom(world, run.ended)
+    return Score(
+        world=run.world,
+        seed=run.seed,
+        curable=world.right is not None,
+        rate=sum(phase.seconds * phase.rate for phase in world.load) / world.seconds,
+        attained_before=_share(good, (symptom_s or MINUTE_S) - MINUTE_S, symptom_s or MINUTE_S) or 0.0,
+        suggestions=suggestions,
+        rolled=run.rolled,
+        gains={one.id: _gain(world, run, one) for one in run.rolled},
+        symptom_s=symptom_s,
+        right_since_s=next((at_s for at_s, shares in run.shares if _part(shares, in_force) >= MOST), None),
+        minutes=minutes,
+        end=_share(good, world.seconds - TAIL_S, world.seconds) or 0.0,
+        best_end=sweep.goodput.tail,
+        best=dict(sweep.change),
+        sent=run.sent,
+        lost=sum(one.outcome != "ok" for one in run.ended),
+        outcomes=dict(Counter(one.outcome for one in run.ended)),
+        shares=run.shares,
+        notes=run.notes,
+        cpu_s=run.cpu_s,
+    )
+
+
+def moves_right(world: World, before: Setting, after: Setting) -> bool:
+    """Whether a knob of `right` moved its way, as the server understands both settings."""
+    try:
+        old, new = (effective(flags_of(world, setting)) for setting in (before, after))
+    except InvalidFlagError:
+        return False
+    for knob, direction in (world.right or {}).items():
+        was, now = (float(one.get(knob) or 0) for one in (old, new))
+        if now > was if direction == "up" else now < was:
+            return True
+    return False
+
+
+def is_right(world: World, setting: Setting, start: Setting, *, best_whole: float) -> bool:
+    """Within 2 points of the best, or the named knobs moved the right way and within 10 points of it."""
+    attained = goodput(world, setting).whole
+    if attained >= best_whole - NEAR_BEST:
+        return True
+    return attained >= best_whole - NEAR_RIGHT and moves_right(world, start, setting)
+
+
+def symptom(world: World, ended: Sequence[Ended]) -> float | None:
+    """The end of the first minute of arrivals in which an objective was missed; None: there was none."""
+    rows = sorted((one for one in ended), key=lambda one: one.arrived_s)
+    late = [_misses(world.slo, one) for one in rows]
+    shares = [o.share for o in (world.slo.ttft, world.slo.itl, world.slo.e2e) if o is not None]
+    first = last = 0
+    counts = [0] * len(shares)
+    for at_s in range(int(MINUTE_S), int(world.seconds) + 1):
+        while last < len(rows) and rows[last].arrived_s < at_s:
+            counts = [count + miss for count, miss in zip(counts, late[last], strict=True)]
+            last += 1
+        while first < last and rows[first].arrived_s < at_s - MINUTE_S:
+            counts = [count - miss for count, miss in zip(counts, late[first], strict=True)]
+            first += 1
+        asked = last - first
+        if asked and any(count > (1 - share) * asked for count, share in zip(counts, shares, strict=True)):
+            return float(at_s)
+    return None
+
+
+def _misses(slo: Slo, one: Ended) -> tuple[bool, ...]:
+    measured = ((slo.ttft, one.ttft_s), (slo.itl, one.gap_s), (slo.e2e, one.ended_s - one.arrived_s))
+    return tuple(
+        one.outcome != "ok" or value is None or value > objective.under_s
+        for objective, value in measured
+        if objective is not None
+    )
+
+
+def _scored(world: World, one: Said) -> ScoredSuggestion:
+    after = {**one.in_force, **one.to}
+    gain = goodput(world, after).whole - goodput(world, one.in_force).whole
+    return ScoredSuggestion(
+        said=one, right=moves_right(world, one.in_force, after), harmful=gain < -HARM, gain=round(gain, 4)
+    )
+
+
+def _gain(world: World, run: Run, one: Rolled) -> float:
+    said = next((s for s in run.said if s.to == one.to), None)
+    if said is None:
+        return 0.0
+    after = goodput(world, {**said.in_force, **said.to})
+    return round(after.whole - goodput(world, said.in_force).whole, 4)
+
+
+def _part(shares: Mapping[str, int], right: Mapping[str, bool]) -> int:
+    return sum(weight for name, weight in shares.items() if right.get(name, False))
+
+
+def _share(good: Sequence[tuple[float, bool]], since_s: float, until_s: float) -> float | None:
+    """Of the requests that arrived then."""
+    found = [met for at_s, met in good if since_s <= at_s < until_s]
+    return round(sum(found) / len(found), 4) if found else None

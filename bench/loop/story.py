@@ -1,0 +1,293 @@
+"""One run of a world in virtual time: the daemon as wiring builds it, servers, clients and an operator."""
+
+import asyncio
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import process_time
+
+import structlog
+
+from agent.audit.history import History
+from agent.audit.journal import Journal
+from agent.config.loader import Config, parse
+from agent.domain import events as e
+from agent.domain.ports import Site
+from agent.domain.state import Phase, State
+from agent.machine.step import Machine
+from agent.observe.aggregator import Aggregator
+from agent.runtime.loop import TargetLoop
+from agent.runtime.wiring import build_rules
+from bench.loop.clients import Clients
+from bench.loop.engine import VirtualEngine
+from bench.loop.server import Ended
+from bench.loop.site import VirtualSite
+from bench.loop.world import World
+from tests.support.fake_traffic import FakeTraffic
+from tests.support.fast_time import in_no_time, loop_now
+from vllm_facts.values import Knob, Setting, Value
+
+TARGET = "w"
+SETTLED_S = 2.0  # from the first server to the begin of the load
+LOOK_S = 1.0  # of the operator
+LATE_S = 60.0  # after the load, for the answers to the last requests
+MEMORY = Path("/dev/shm")  # noqa: S108 - a journal that outlives no run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A suggestion. Times in seconds since the begin of the load; negative: before it."""
+
+    id: str
+    rule: str
+    klass: str
+    at_s: float
+    before: Mapping[Knob, Value]
+    to: Mapping[Knob, Value]
+    in_force: Setting  # the full setting that it was made for
+    why: str
+    approved_s: float | None = None
+    status: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rolled:
+    """A rollout. `exposed`, `bad`: requests that green served, and of those failed or late."""
+
+    id: str
+    to: Mapping[Knob, Value]
+    began_s: float
+    ended_s: float | None
+    outcome: str
+    why: str
+    exposed: int
+    bad: int
+    forecast_s: tuple[float, float] | None  # from the first share: usual and nine of ten, with the hold step
+    canary_s: float | None  # from the first share of green to the end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """`shares`: since when which part of the traffic had which setting, in percent by server."""
+
+    world: str
+    seed: int
+    said: tuple[Said, ...]
+    rolled: tuple[Rolled, ...]
+    shares: tuple[tuple[float, Mapping[str, int]], ...]
+    settings: Mapping[str, Setting]  # by server
+    ended: tuple[Ended, ...]  # times as in `shares`
+    sent: int
+    notes: tuple[tuple[float, str], ...]
+    cpu_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class _Books:
+    """What happened, in seconds of the loop's clock."""
+
+    history: History = field(default_factory=History)
+    seen: dict[str, float] = field(default_factory=dict)  # suggestions
+    in_force: dict[str, Setting] = field(default_factory=dict)
+    approved: dict[str, float] = field(default_factory=dict)
+    rolling: dict[str, tuple[float, float | None, float | None]] = field(default_factory=dict)
+    settings: dict[str, Setting] = field(default_factory=dict)
+    results: dict[str, str] = field(default_factory=dict)  # of rollouts
+    shares: list[tuple[float, Mapping[str, int]]] = field(default_factory=list)
+    notes: list[tuple[float, str]] = field(default_factory=list)
+
+    def add(self, state: State) -> None:
+        """Take each recorded state."""
+        now_s = asyncio.get_running_loop().time()
+        self.history.add_state(state)
+        for one in self.history.suggestions():
+            if one.id not in self.seen and one.status != "checking":
+                self.seen[one.id] = now_s
+                self.in_force[one.id] = dict(state.blue.setting) if state.blue else {}
+        for server in state.present:
+            self.settings[server.name] = dict(server.setting)
+        rollout = state.rollout
+        if rollout is not None:
+            began_s, shared_s, ended_s = self.rolling.get(rollout.id, (now_s, None, None))
+            if state.phase is Phase.CANARY and rollout.step_since is not None and shared_s is None:
+                shared_s = now_s
+            if rollout.outcome != "running" and ended_s is None:
+                ended_s = now_s
+                self.results[rollout.id] = state.outcomes[-1].result if state.outcomes else rollout.outcome
+            self.rolling[rollout.id] = (began_s, shared_s, ended_s)
+        note = f"{state.phase.value}: {state.note}"
+        if not self.notes or self.notes[-1][1] != note:
+            self.notes.append((now_s, note))
+
+
+def config(world: World, home: Path) -> Config:
+    """The config of an operator who gives engine, traffic and SLO, and leaves the rest to the defaults."""
+    promises = "\n".join(
+        f'{name} = {{ under = "{under}", share = {share} }}'
+        for name, (under, share) in world.promises.items()
+    )
+    text = f"""
+        [agent]
+        state_dir = "state"
+        mode = "{world.mode}"
+        [[targets]]
+        name = "{TARGET}"
+        [targets.slo]
+        {promises}
+        [targets.engine]
+        kind = "process"
+        command = {json.dumps(["python", *world.command])}
+        [targets.traffic]
+        listen = "127.0.0.1:8080"
+        [targets.rollout]
+        {world.rollout}
+    """
+    return parse(text, here=home)
+
+
+def play(world: World, seed: int) -> Run:
+    """Run the world once. The same world and seed give the same run."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    with tempfile.TemporaryDirectory(prefix="loop-", dir=MEMORY if MEMORY.is_dir() else None) as home:
+        return in_no_time(_play(world, seed, Path(home)))
+
+
+async def _play(world: World, seed: int, home: Path) -> Run:
+    began_cpu_s, clock = process_time(), asyncio.get_running_loop().time
+    made = config(world, home)
+    (target,) = made.targets
+    site = Site(target=TARGET, state_dir=home, epoch=1)
+    engine, traffic, books = VirtualEngine(world, seed), FakeTraffic().bind(site), _Books()
+    virtual = VirtualSite(engine=engine, traffic=traffic)
+    journal = Journal.open(home / "audit.jsonl", now=loop_now, sync=lambda _: None, limits=made.audit)
+    loop = TargetLoop(
+        state=State(target=TARGET, mode=world.mode),
+        machine=Machine(build_rules(made, target)),
+        journal=journal,
+        engine=engine.bind(site),
+        traffic=traffic,
+        sensors=(virtual,),
+        state_dir=home,
+        now=loop_now,
+        on_state=books.add,
+        aggregator=Aggregator(slo=target.slo),
+    )
+    daemon = asyncio.create_task(loop.run(1, lambda: None))
+    tasks = [
+        daemon,
+        asyncio.create_task(virtual.live(loop_now)),
+        asyncio.create_task(_watch_shares(traffic, books)),
+    ]
+    try:
+        await _until(lambda: loop.state.phase is Phase.OBSERVING and bool(loop.state.up), daemon)
+        await asyncio.sleep(SETTLED_S)
+        began_s = clock()
+        virtual.clients = Clients(world, seed, since_s=began_s)
+        tasks.append(asyncio.create_task(_operate(world, loop, books)))
+        await _until(lambda: clock() >= began_s + world.seconds, daemon)
+        await _until(
+            lambda: len(virtual.ended) == virtual.sent or clock() > began_s + world.seconds + LATE_S, daemon
+        )
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        journal.close()
+    return _told(world, seed, books, virtual, began_s, process_time() - began_cpu_s)
+
+
+async def _until(holds: Callable[[], bool], daemon: asyncio.Task[None]) -> None:
+    while not holds():
+        if daemon.done():
+            daemon.result()
+        await asyncio.sleep(1.0)
+
+
+async def _operate(world: World, loop: TargetLoop, books: _Books) -> None:
+    """Approve the first open suggestion, as it is then, `think_s` after it was seen; in auto nobody does."""
+    clock = asyncio.get_running_loop().time
+    seen: dict[str, float] = {}
+    while world.mode == "approve":
+        await asyncio.sleep(LOOK_S)
+        one = loop.state.suggestion
+        if one is None or one.status != "open":
+            continue
+        if clock() < seen.setdefault(one.id, clock()) + world.think_s:
+            continue
+        with suppress(TimeoutError):
+            await loop.submit(
+                e.Approved(at=loop_now(), actor="operator", suggestion=one.id, digest=one.digest)
+            )
+        books.approved.setdefault(one.id, clock())
+
+
+async def _watch_shares(traffic: FakeTraffic, books: _Books) -> None:
+    while True:
+        weights = traffic.weights_in_force
+        if not books.shares or books.shares[-1][1] != weights:
+            books.shares.append((asyncio.get_running_loop().time(), weights))
+        await asyncio.sleep(1.0)
+
+
+def _told(world: World, seed: int, books: _Books, virtual: VirtualSite, began_s: float, cpu_s: float) -> Run:
+    suggestions = {one.id: one for one in reversed(books.history.suggestions())}
+    said = tuple(
+        Said(
+            id=one.id,
+            rule=one.proposal.rule,
+            klass=one.proposal.klass,
+            at_s=round(books.seen[one.id] - began_s, 1),
+            before=dict(one.before),
+            to=dict(one.proposal.to),
+            in_force=books.in_force[one.id],
+            why=one.proposal.why,
+            approved_s=_since(began_s, books.approved.get(one.id)),
+            status=one.status,
+        )
+        for one in suggestions.values()
+        if one.id in books.seen
+    )
+    rolled = []
+    for _, rollout in reversed(books.history.rollouts()):
+        started_s, shared_s, ended_s = books.rolling[rollout.id]
+        one = suggestions.get(rollout.suggestion)
+        forecast = one.forecast if one else None
+        rolled.append(
+            Rolled(
+                id=rollout.id,
+                to=dict(one.proposal.to) if one else {},
+                began_s=round(started_s - began_s, 1),
+                ended_s=_since(began_s, ended_s),
+                outcome=books.results.get(rollout.id, "running"),
+                why=rollout.why,
+                exposed=rollout.exposed.total,
+                bad=rollout.bad_exposed,
+                forecast_s=(forecast.usual_s + forecast.hold_s, forecast.likely_s + forecast.hold_s)
+                if forecast
+                else None,
+                canary_s=None if shared_s is None or ended_s is None else round(ended_s - shared_s, 1),
+            )
+        )
+    return Run(
+        world=world.name,
+        seed=seed,
+        said=said,
+        rolled=tuple(rolled),
+        shares=tuple((round(at_s - began_s, 1), weights) for at_s, weights in books.shares),
+        settings=books.settings,
+        ended=tuple(
+            replace(one, arrived_s=one.arrived_s - began_s, ended_s=one.ended_s - began_s)
+            for one in virtual.ended
+        ),
+        sent=virtual.sent,
+        notes=tuple((round(at_s - began_s, 1), note) for at_s, note in books.notes),
+        cpu_s=round(cpu_s, 1),
+    )
+
+
+def _since(began_s: float, at_s: float | None) -> float | None:
+    return None if at_s is None else round(at_s - began_s, 1)
