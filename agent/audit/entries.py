@@ -25,6 +25,7 @@ ENTERED = {
     Phase.RESTORING: "server.restoring",
     Phase.HALTED: "target.halted",
 }
+WAITING = {Phase.CHECKING, Phase.PROPOSED}
 HAPPENED: dict[type[e.Event], str] = {
     e.AgentStarted: "daemon.started",
     e.Observed: "target.observed",
@@ -49,9 +50,9 @@ HAPPENED: dict[type[e.Event], str] = {
 
 def build_entry(before: State, after: State, event: e.Event, effects: tuple[Effect, ...]) -> JournalEntry:
     """Build the entry of one transition; recovery continues from its `state`."""
-    suggestion, rollout = after.suggestion, after.rollout
+    rollout = after.rollout
     running = rollout is not None and (after.green is not None or before.green is not None)
-    changed = suggestion if suggestion and (running or suggestion != before.suggestion) else None
+    changed = changed_suggestion(before, after) or (after.suggestion if running else None)
     return JournalEntry(
         at=event.at,
         actor=actor_of(before, after, event),
@@ -82,14 +83,29 @@ def actor_of(before: State, after: State, event: e.Event) -> Actor:
             | e.ChangeAsked(actor=actor)
         ):
             return Actor(kind="person", id=actor)
-        case e.Observed() if after.suggestion is not None and after.suggestion != before.suggestion:
-            return Actor(kind="policy", id=after.suggestion.policy)
-        case e.Preflighted() if after.suggestion is not None and after.suggestion.status == "approved":
-            return Actor(kind="auto", id=after.suggestion.decided_by)
-        case e.Preflighted() if after.suggestion is not None:
-            asked = after.suggestion.proposal.rule == PERSON
-            return Actor(kind="person" if asked else "policy", id=after.suggestion.policy)
-    return DAEMON
+        case e.Observed() | e.Preflighted():
+            return _own_actor(before, after, event)
+        case _:
+            return DAEMON
+
+
+def _own_actor(before: State, after: State, event: e.Observed | e.Preflighted) -> Actor:
+    """The policy, the person or the mode behind a change of a suggestion; else the daemon."""
+    changed = changed_suggestion(before, after)
+    if changed is None and isinstance(event, e.Preflighted):
+        changed = after.suggestion
+    if changed is None:
+        return DAEMON
+    if starts_rollout(before, after):
+        return Actor(kind="auto", id=changed.decided_by)
+    return Actor(kind="person" if changed.proposal.rule == PERSON else "policy", id=changed.policy)
+
+
+def changed_suggestion(before: State, after: State) -> Suggestion | None:
+    """The suggestion that the step is about: decided, made or refreshed, else the first one that ended."""
+    known = {one.id: one for one in (before.suggestion, *before.also_open) if one is not None}
+    listed = (after.suggestion, *after.also_open, *after.ended)
+    return next((one for one in listed if one is not None and one != known.get(one.id)), None)
 
 
 def action_of(before: State, after: State, event: e.Event) -> str:
@@ -97,15 +113,28 @@ def action_of(before: State, after: State, event: e.Event) -> str:
         return "daemon.started" if after.epoch != before.epoch else "target.looked_at_again"
     if starts_rollout(before, after):
         return "suggestion.approved"
+    if after.phase in WAITING and (action := _suggestion_action(before, after)):
+        return action
     if after.phase is before.phase:
         if after.rollout and before.rollout and after.rollout.step > before.rollout.step:
             return "rollout.advanced"
-        if after.suggestion != before.suggestion and after.phase is Phase.CHECKING:
-            return "suggestion.checked"
         return HAPPENED[type(event)]
     if after.phase is Phase.OBSERVING:
         return _settled_action(before, after)
     return ENTERED[after.phase]
+
+
+def _suggestion_action(before: State, after: State) -> str:
+    """What happened to a suggestion while others may be open; empty: nothing."""
+    changed = changed_suggestion(before, after)
+    if changed is None:
+        return ""
+    if changed.status == "checking":
+        return "suggestion.checked"
+    if changed.status == "open":
+        known = {one.id for one in before.open_suggestions}
+        return "suggestion.refreshed" if changed.id in known else "suggestion.made"
+    return f"suggestion.{changed.status}"
 
 
 def starts_rollout(before: State, after: State) -> bool:
@@ -118,8 +147,8 @@ def _settled_action(before: State, after: State) -> str:
             return "rollout.promoted"
         case Phase.RESTORING:
             return "server.restored"
-        case Phase.CHECKING | Phase.PROPOSED if after.suggestion is not None:
-            return f"suggestion.{after.suggestion.status}"
+        case Phase.CHECKING | Phase.PROPOSED if changed := changed_suggestion(before, after):
+            return f"suggestion.{changed.status}"
     return "target.observing"
 
 

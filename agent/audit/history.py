@@ -65,9 +65,10 @@ class History:
 
     def add_state(self, state: State) -> None:
         """Add a state that was recorded."""
-        if state.suggestion is not None:
-            self._supersede_open(state.suggestion)
-            self._suggestions[state.suggestion.id] = state.suggestion
+        latest = (state.suggestion,) if state.suggestion is not None else ()
+        for suggestion in sorted((*state.ended, *state.also_open, *latest), key=lambda one: one.made_at):
+            self._suggestions[suggestion.id] = suggestion
+        self._supersede_unlisted(state)
         if state.rollout is not None:
             self._rollouts[state.rollout.id] = (state.target, state.rollout)
             self._add_point(state.rollout)
@@ -91,11 +92,12 @@ class History:
         """Return the evidence on a rollout over time, oldest first; recent points of recent rollouts."""
         return tuple(self._points.get(rollout, ()))
 
-    def _supersede_open(self, latest: Suggestion) -> None:
-        """Mark the target's earlier open suggestions as superseded: a target has one at a time."""
+    def _supersede_unlisted(self, state: State) -> None:
+        """Mark the target's suggestions as superseded that are no longer in its state."""
+        listed = {one.id for one in (state.suggestion, *state.also_open) if one is not None}
         for id_, earlier in self._suggestions.items():
             is_open = earlier.status in {"checking", "open"}
-            if is_open and earlier.target == latest.target and id_ != latest.id:
+            if is_open and earlier.target == state.target and id_ not in listed:
                 self._suggestions[id_] = replace(earlier, status="superseded")
 
     def suggestions(self) -> Sequence[Suggestion]:

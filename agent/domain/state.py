@@ -17,8 +17,11 @@ from vllm_facts.values import Setting
 
 Awaited = Preflight | Launch | WarmUp | Examine | Route | Drain | Stop | Retire
 
-SuggestionStatus = Literal["checking", "open", "approved", "denied", "expired", "superseded", "refused"]
-"""`checking`: the preflight runs; there is no digest yet. `refused`: by the preflight."""
+SuggestionStatus = Literal[
+    "checking", "open", "approved", "denied", "expired", "superseded", "withdrawn", "refused"
+]
+"""`checking`: the preflight runs; there is no digest yet. `refused`: by the preflight. `superseded`: by
+another one, or as the servers changed. `withdrawn`: its evidence is gone."""
 
 
 FORMER_PHASES = {"vacating": "draining", "spreading": "replacing"}
@@ -63,8 +66,20 @@ class Suggestion:
     prospect: PreflightResult = field(default_factory=PreflightResult)
     plan: Plan | None = None  # frozen after the preflight; None before
     forecast: Forecast | None = None
+    rate_rps: float | None = None  # requests per second that the plan and the forecast were made for
+    refreshed_at: datetime | None = None  # the latest refresh of its numbers; None: as it was made
+    changed: str = ""  # what that refresh changed
     status: SuggestionStatus = "checking"
     decided_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """How long policies have proposed something. Only seconds with fresh metrics and load count."""
+
+    since: datetime  # without a longer gap than a flicker
+    seen_at: datetime  # the latest time
+    missing_s: int = 0  # seconds without it since then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +151,12 @@ class State:
     effects: int = 0  # number of the last effect
     servers: int = 0  # number of the last server named
     suggestions: int = 0
-    suggestion: Suggestion | None = None  # the latest
+    suggestion: Suggestion | None = (
+        None  # being checked or carried out; else the first open one; else the latest
+    )
+    also_open: tuple[Suggestion, ...] = ()  # the other open ones, by rank
+    ended: tuple[Suggestion, ...] = ()  # those that ended in the latest step
+    sightings: Mapping[str, Sighting] = field(default_factory=dict)  # by rule and by change; lost in a crash
     rollout: Rollout | None = None  # the latest
     until: datetime | None = None  # end of a cool-down
     retry_at: datetime | None = None  # when the failed awaited effect is retried
@@ -147,6 +167,12 @@ class State:
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # of the fleet, the latest
     budget: Budget = field(default_factory=Budget)  # of the SLO, over all servers and phases
     note: str = ""  # the reason for the present state, for operators
+
+    @property
+    def open_suggestions(self) -> tuple[Suggestion, ...]:
+        """The suggestions that need a decision, the most important first."""
+        first = (self.suggestion,) if self.suggestion and self.suggestion.status == "open" else ()
+        return (*first, *self.also_open)
 
     @property
     def fleet(self) -> tuple[Server, ...]:

@@ -1,21 +1,34 @@
-"""CHECKING: the engine runs a preflight of a suggestion before an operator decides on it."""
+"""CHECKING: the engine runs a preflight of a suggestion before an operator decides on it.
 
+Meanwhile earlier suggestions may be open.
+"""
+
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from agent.domain.effects import Preflight
-from agent.domain.events import Denied, EffectFailed, Observed, Preflighted
-from agent.domain.model import OutcomeResult
+from agent.domain.events import EffectFailed, Preflighted
+from agent.domain.model import OutcomeResult, Plan, PreflightResult, Proposal
 from agent.domain.state import Phase, State, Suggestion
 from agent.judge.goodput import fails_badly
 from agent.machine.default_plan import plan_for
+from agent.machine.evidence import is_seen
 from agent.machine.guard import altering_knobs
-from agent.machine.lease import keep_alive, recent_traffic
+from agent.machine.lease import recent_traffic
+from agent.machine.open_suggestions import (
+    MOST,
+    bring_forward,
+    by_rank,
+    end_suggestion,
+    replace_open,
+    settle,
+    share_a_knob,
+)
 from agent.machine.starting import start_rollout
 from agent.machine.transitions import (
     Moved,
     Rules,
-    close_suggestion,
     enter_phase,
     is_awaited,
     remember_outcome,
@@ -27,16 +40,54 @@ ANSWER_S = 900.0  # vLLM's own check takes a minute; the engine's deadline is sh
 
 
 def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: datetime) -> Moved:
-    """Request the preflight; this suggestion supersedes the previous one."""
+    """Request the preflight; what is open stays open meanwhile."""
     asked = replace(
         enter_phase(state, Phase.CHECKING, at, suggestion.proposal.why),
         suggestions=state.suggestions + 1,
         suggestion=suggestion,
+        also_open=state.open_suggestions,
     )
     setting = {**(state.blue.setting if state.blue else {}), **suggestion.proposal.to}
     return request_effect(
         asked, Preflight(number=0, servers=state.standing, setting=setting, wanted=rules.strategy)
     )
+
+
+def seal_suggestion(
+    rules: Rules,
+    state: State,
+    suggestion: Suggestion,
+    prospect: PreflightResult,
+    *,
+    at: datetime,
+    expires_at: datetime,
+) -> Suggestion:
+    """Open it, or refresh an open one, with the plan and the forecast for the present traffic."""
+    recent, recent_s = recent_traffic(state, at)
+    rate_rps = recent.asked / recent_s if recent_s else None
+    failing = fails_badly(recent)
+    plan = plan_at(rules, state, suggestion.proposal, prospect, rate_rps=rate_rps, failing=failing)
+    forecast = rules.judge.forecast(
+        plan, slo=rules.slo, recent=recent, recent_s=recent_s, calibration=state.calibration
+    )
+    return rules.guard.seal(
+        suggestion, prospect, expires_at=expires_at, plan=plan, forecast=forecast, rate_rps=rate_rps
+    )
+
+
+def plan_at(
+    rules: Rules,
+    state: State,
+    proposal: Proposal,
+    prospect: PreflightResult,
+    *,
+    rate_rps: float | None,
+    failing: bool,
+) -> Plan:
+    """The configured plan for this change at this request rate, and for a blue that fails its SLO by far."""
+    plan = plan_for(rules.plan, prospect, len(state.standing), rate_rps, failing=failing)
+    examined = rules.exam.always or altering_knobs(proposal)
+    return replace(plan, examine_s=rules.exam.at_most_s) if examined else plan
 
 
 def on_preflighted(rules: Rules, state: State, event: Preflighted) -> Moved:
@@ -48,24 +99,46 @@ def on_preflighted(rules: Rules, state: State, event: Preflighted) -> Moved:
     if prospect.problem:
         result: OutcomeResult = "refused" if prospect.lasting else "undecided"
         return refuse_suggestion(state, event.at, prospect.problem, result)
-    recent, recent_s = recent_traffic(state, event.at)
-    rate_rps = recent.asked / recent_s if recent_s else None
-    plan = plan_for(rules.plan, prospect, len(state.standing), rate_rps, failing=fails_badly(recent))
-    if rules.exam.always or altering_knobs(suggestion.proposal):
-        plan = replace(plan, examine_s=rules.exam.at_most_s)
-    forecast = rules.judge.forecast(
-        plan, slo=rules.slo, recent=recent, recent_s=recent_s, calibration=state.calibration
-    )
-    sealed = rules.guard.seal(suggestion, prospect, at=event.at, plan=plan, forecast=forecast)
-    open_ = replace(state, suggestion=sealed, awaiting=None)
-    proposed = enter_phase(open_, Phase.PROPOSED, event.at, sealed.proposal.why)
-    bounds = [rules.guard.bounds.get(knob) for knob in sealed.proposal.to]
-    if state.mode != "auto" or sealed.proposal.klass != "auto" or None in bounds or state.paused:
-        return without_effects(proposed)
-    allowed = "; ".join(
-        f"{k} in {b.min}..{b.max}" for k, b in zip(sealed.proposal.to, bounds, strict=True) if b
-    )
-    return start_rollout(proposed, event.at, f"auto mode, inside the bounds {allowed}")
+    expires_at = event.at + timedelta(seconds=rules.guard.suggestion_ttl_s)
+    sealed = seal_suggestion(rules, state, suggestion, prospect, at=event.at, expires_at=expires_at)
+    state = enter_phase(replace(state, suggestion=sealed, awaiting=None), Phase.PROPOSED, event.at, "")
+    state = replace(make_room(state, sealed), note=sealed.proposal.why)
+    still = [sealed] if is_seen(state, sealed, event.at) else []
+    return start_by_itself(rules, state, still, event.at) or without_effects(state)
+
+
+def make_room(state: State, sealed: Suggestion) -> State:
+    """Rank the new suggestion; it supersedes those that change one of its knobs, or the last of too many."""
+    state = replace_open(state, state.open_suggestions)
+    for other in state.open_suggestions:
+        if other.id != sealed.id and share_a_knob(other, sealed):
+            state = end_suggestion(state, other.id, "superseded", f"{sealed.id} takes its place")
+    for last in reversed(state.open_suggestions):
+        if len(state.open_suggestions) > MOST and last.id != sealed.id:
+            state = end_suggestion(state, last.id, "superseded", f"{sealed.id} comes before it")
+    return state
+
+
+def has_room(state: State, suggestion: Suggestion) -> bool:
+    """Whether one more may be open: in the place of one of its knobs, or as one of the first by rank."""
+    kept = [one for one in state.open_suggestions if not share_a_knob(one, suggestion)]
+    return suggestion in by_rank([*kept, suggestion])[:MOST]
+
+
+def start_by_itself(rules: Rules, state: State, still: Iterable[Suggestion], at: datetime) -> Moved | None:
+    """In `auto` mode, start the first of these open suggestions of class `auto` inside its bounds, if any.
+
+    A gated one before it does not stand in its way; it is suggested again afterwards.
+    """
+    if state.mode != "auto" or state.paused:
+        return None
+    for one in still:
+        bounds = {knob: rules.guard.bounds.get(knob) for knob in one.proposal.to}
+        if one.proposal.klass == "auto" and None not in bounds.values():
+            allowed = "; ".join(f"{knob} in {b.min}..{b.max}" for knob, b in bounds.items() if b)
+            chosen = bring_forward(state, one.id, f"{one.id} was approved")
+            return start_rollout(chosen, at, f"auto mode, inside the bounds {allowed}")
+    return None
 
 
 def refuse_suggestion(state: State, at: datetime, why: str, result: OutcomeResult) -> Moved:
@@ -73,9 +146,8 @@ def refuse_suggestion(state: State, at: datetime, why: str, result: OutcomeResul
     if suggestion is None:
         return without_effects(state)
     state = remember_outcome(state, at, result, why)
-    refused = replace(suggestion, status="refused", notes=(*suggestion.notes, why))
-    ended = replace(state, suggestion=refused, awaiting=None)
-    return without_effects(enter_phase(ended, Phase.OBSERVING, at, f"{suggestion.id} is refused: {why}"))
+    state = end_suggestion(state, suggestion.id, "refused", why)
+    return without_effects(settle(state, at, f"{suggestion.id} is refused: {why}"))
 
 
 def on_preflight_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
@@ -85,29 +157,9 @@ def on_preflight_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
     return refuse_suggestion(state, event.at, event.why, "undecided")
 
 
-def await_preflight(_: Rules, state: State, event: Observed) -> Moved:
+def refuse_late_preflight(state: State, at: datetime) -> State:
     suggestion = state.suggestion
-    if suggestion is not None and event.at > suggestion.made_at + timedelta(seconds=ANSWER_S):
-        return refuse_suggestion(
-            state, event.at, f"the preflight did not finish within {ANSWER_S:.0f} s", "undecided"
-        )
-    return keep_alive(state, event.at)
-
-
-def deny(_: Rules, state: State, event: Denied) -> Moved:
-    suggestion = state.suggestion
-    if suggestion is None or suggestion.id != event.suggestion:
-        return without_effects(state)
-    denied = replace(suggestion, status="denied", decided_by=event.actor)
-    state = remember_outcome(
-        replace(state, suggestion=denied, awaiting=None), event.at, "denied", event.reason
-    )
-    note = f"{event.actor} denied {suggestion.id}: {event.reason}"
-    return without_effects(enter_phase(state, Phase.OBSERVING, event.at, note))
-
-
-def withdraw_suggestion(state: State, at: datetime, why: str) -> State:
-    """Withdraw the suggestion and its preflight."""
-    awaiting = None if isinstance(state.awaiting, Preflight) else state.awaiting
-    ended = replace(state, suggestion=close_suggestion(state.suggestion, "superseded"), awaiting=awaiting)
-    return enter_phase(ended, Phase.OBSERVING, at, why)
+    if suggestion is None or at <= suggestion.made_at + timedelta(seconds=ANSWER_S):
+        return state
+    why = f"the preflight did not finish within {ANSWER_S:.0f} s"
+    return refuse_suggestion(state, at, why, "undecided")[0]

@@ -11,13 +11,13 @@ from agent.domain.reading import Reading
 from agent.domain.request_counts import NO_SLO
 from agent.domain.state import State, Suggestion
 from agent.machine.earlier_outcomes import why_not_again
+from agent.machine.evidence import no_measurement
 from vllm_facts.knobs import alters_outputs, misfit, tunable
 from vllm_facts.values import Knob, Setting, Value
 
 PERSON = "person"  # the rule of a change that an operator requested
 ALL = 100  # percent
 LONGEST_VALUE = 80  # characters of a refused value that are shown
-MIN_COVERAGE = 0.8  # of the window's seconds with a fresh scrape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,7 @@ class Guard:
     cooldown_s: float = 600.0
     suggestion_ttl_s: float = 3600.0
     changes_per_day: int = 8
+    refresh_s: float = 60.0  # an open suggestion gets new numbers, or another value, no more often
 
     def admit(
         self,
@@ -68,10 +69,8 @@ class Guard:
         return found
 
     def _reason_to_wait(self, state: State, at: datetime, reading: Reading | None) -> str:
-        if reading is None or reading.coverage < MIN_COVERAGE:
-            return "no fresh metrics: nothing is suggested on stale or missing data"
-        if reading.running.high == 0 and reading.waiting.high == 0:
-            return "the server is idle: there is no load to measure"
+        if why := no_measurement(reading):
+            return why
         made = [o for o in state.outcomes if o.result not in {"denied", "refused"}]
         if made and at < made[-1].at + timedelta(seconds=self.cooldown_s):
             return f"cooling down until {made[-1].at + timedelta(seconds=self.cooldown_s):%H:%M:%S}"
@@ -126,28 +125,26 @@ class Guard:
         suggestion: Suggestion,
         prospect: PreflightResult,
         *,
-        at: datetime,
+        expires_at: datetime,
         plan: Plan,
         forecast: Forecast | None,
+        rate_rps: float | None = None,
     ) -> Suggestion:
         """Open the suggestion with the preflight result, plan, forecast and digest of everything shown.
 
-        A change with a planned outage, or one that may alter answers, is never `auto`.
+        A change with a planned outage, or one that may alter answers, is never `auto`. An open suggestion is
+        sealed again with its new numbers.
         """
         proposal = suggestion.proposal
-        altering = altering_knobs(proposal)
-        if prospect.strategy == "swap" or altering:
+        if prospect.strategy == "swap" or altering_knobs(proposal):
             proposal = replace(proposal, klass="gated")
-        details = _describe_rollout(prospect, plan, forecast, len(suggestion.servers))
+        planned = replace(suggestion, proposal=proposal, prospect=prospect, plan=plan, forecast=forecast)
         return _with_digest(
             replace(
-                suggestion,
-                proposal=proposal,
-                prospect=prospect,
-                plan=plan,
-                forecast=forecast,
-                notes=(*suggestion.notes, *details, *_describe_examination(plan, altering)),
-                expires_at=at + timedelta(seconds=self.suggestion_ttl_s),
+                planned,
+                rate_rps=rate_rps,
+                notes=(*_limits(suggestion), *_details(planned)),
+                expires_at=expires_at,
                 status="open",
             )
         )
@@ -261,6 +258,20 @@ def _blocker(state: State) -> str:
     return ""
 
 
+def _limits(suggestion: Suggestion) -> tuple[str, ...]:
+    """What the guard changed: the notes without the details that a seal added."""
+    return suggestion.notes[: max(0, len(suggestion.notes) - len(_details(suggestion)))]
+
+
+def _details(suggestion: Suggestion) -> tuple[str, ...]:
+    plan = suggestion.plan
+    if plan is None:
+        return ()
+    servers = len(suggestion.servers)
+    rollout = _describe_rollout(suggestion.prospect, plan, suggestion.forecast, servers)
+    return (*rollout, *_describe_examination(plan, altering_knobs(suggestion.proposal)))
+
+
 def _describe_rollout(
     prospect: PreflightResult, plan: Plan, forecast: Forecast | None, servers: int
 ) -> tuple[str, ...]:
@@ -313,5 +324,6 @@ def _with_digest(suggestion: Suggestion) -> Suggestion:
     shown = asdict(suggestion)
     for late in ("digest", "status", "decided_by"):
         del shown[late]
-    shown["made_at"], shown["expires_at"] = suggestion.made_at.isoformat(), suggestion.expires_at.isoformat()
+    for name in ("made_at", "expires_at", "refreshed_at"):
+        shown[name] = shown[name] and shown[name].isoformat()
     return replace(suggestion, digest=digest(shown))

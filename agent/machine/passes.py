@@ -7,8 +7,8 @@ from agent.domain.effects import Effect, KeepAlive, Route, Stop
 from agent.domain.events import Event, Observed, Retired, ServerLost
 from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, State
-from agent.machine.checking import withdraw_suggestion
 from agent.machine.lease import RECENT, is_due
+from agent.machine.open_suggestions import end_all, settle
 from agent.machine.routes import route_without
 from agent.machine.transitions import IDLE, Moved, add_retirement
 
@@ -75,7 +75,7 @@ def end_retirement(state: State, event: Event) -> State:
 
 
 def withdraw_if_servers_changed(moved: Moved, event: Event) -> Moved:
-    """Withdraw a suggestion once the fleet changed: its strategy and outage hold for the old fleet."""
+    """End the suggestions once the fleet changed: strategy and outage hold for the old fleet."""
     state, effects = moved
     suggestion = state.suggestion
     if suggestion is None or state.phase not in {Phase.CHECKING, Phase.PROPOSED}:
@@ -84,9 +84,8 @@ def withdraw_if_servers_changed(moved: Moved, event: Event) -> Moved:
     if sorted(suggestion.servers) == now:
         return moved
     asked, there = ", ".join(suggestion.servers), ", ".join(now) or "none"
-    return withdraw_suggestion(
-        state, event.at, f"{suggestion.id} was made for {asked}; the servers are now {there}"
-    ), effects
+    why = f"{suggestion.id} was made for {asked}; the servers are now {there}"
+    return settle(end_all(state, "superseded", why), event.at, why), effects
 
 
 def drop_routes_to_exited_servers(moved: Moved, _: Event) -> Moved:

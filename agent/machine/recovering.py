@@ -10,8 +10,8 @@ from agent.domain.effects import KeepAlive, Launch, Route, Stop
 from agent.domain.events import AgentStarted
 from agent.domain.model import Server
 from agent.domain.state import Phase, State
-from agent.machine.checking import withdraw_suggestion
 from agent.machine.launching import resume_step
+from agent.machine.open_suggestions import end_all, end_check
 from agent.machine.promoting import can_roll_back, promote
 from agent.machine.restoring import missing_server, recheck_missing, restore
 from agent.machine.rolling_back import roll_back
@@ -21,7 +21,6 @@ from agent.machine.transitions import (
     Rules,
     add_retirement,
     choose_blue,
-    close_suggestion,
     enter_phase,
     repeat_effect,
     request_effect,
@@ -39,9 +38,7 @@ def on_started(rules: Rules, state: State, event: AgentStarted) -> Moved:
     """Continue the target from what was found and what the journal intends."""
     state = replace(state, epoch=event.epoch, mode=event.mode)
     if state.phase is Phase.CHECKING:
-        state = withdraw_suggestion(
-            state, event.at, "the daemon started while a suggestion was being checked"
-        )
+        state = end_check(state, event.at, "the daemon started while a suggestion was being checked")
     found = {server.name: server for server in event.servers}
     if event.mode == "advise":
         return without_effects(adopt_in_advise_mode(state, event, found))
@@ -122,7 +119,7 @@ def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) 
     if green is not None and state.green is not None:
         seen = replace(seen, green=replace(green, like=state.green.like, differs=state.green.differs))
     if note:
-        seen = replace(seen, note=note, suggestion=close_suggestion(state.suggestion, "superseded"))
+        seen = end_all(replace(seen, note=note), "superseded", note)
     return seen
 
 

@@ -7,6 +7,7 @@ from agent.domain.effects import Launch, Retire, Route
 from agent.domain.events import EffectFailed, Launched, Retired, Routed, ServerLost
 from agent.domain.model import Server
 from agent.domain.state import Phase, State
+from agent.machine.open_suggestions import end_all
 from agent.machine.routes import route_to
 from agent.machine.transitions import (
     Moved,
@@ -14,7 +15,6 @@ from agent.machine.transitions import (
     add_retirement,
     can_serve,
     choose_blue,
-    close_suggestion,
     enter_phase,
     is_awaited,
     is_green,
@@ -57,7 +57,7 @@ def restore(rules: Rules, state: State, at: datetime, why: str) -> Moved:
             state = remember_outcome(state, at, "failed", why)
             rollout = replace(rollout, outcome="rolled_back", why=why)
         rollout = rollout if bridging else replace(rollout, ended_at=at)
-    state = replace(state, suggestion=close_suggestion(state.suggestion, "superseded"), rollout=rollout)
+    state = end_all(replace(state, rollout=rollout), "superseded", why)
     state = enter_phase(choose_blue(state), Phase.RESTORING, at, why)
     if state.standing or (green is not None and bridging):
         carriers = state.standing or tuple(s for s in (green,) if s is not None)

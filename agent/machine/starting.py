@@ -10,9 +10,9 @@ from agent.domain.trial import GainNeeded, Trial
 from agent.machine.answer_check import drain_or_examine
 from agent.machine.guard import PERSON, base_digest
 from agent.machine.lease import recent_traffic
+from agent.machine.open_suggestions import end_all, end_suggestion, settle
 from agent.machine.transitions import (
     Moved,
-    close_suggestion,
     enter_phase,
     name_next_server,
     request_effect,
@@ -21,20 +21,22 @@ from agent.machine.transitions import (
 
 
 def start_rollout(state: State, at: datetime, by: str) -> Moved:
-    """Launch green, or first free a slot for it."""
+    """Carry out `state.suggestion`: launch green, or first free a slot for it. The other open ones end."""
     suggestion, standing = state.suggestion, state.standing
     if suggestion is None or suggestion.plan is None or not standing:
         return without_effects(state)
     if any(base_digest(server.setting) != suggestion.base for server in standing):
-        gone = replace(state, suggestion=close_suggestion(suggestion, "superseded"))
         why = f"{suggestion.id} was made for a setting that is no longer in force"
-        return without_effects(enter_phase(gone, Phase.OBSERVING, at, why))
+        return without_effects(settle(end_all(state, "superseded", why), at, why))
+    for other in state.also_open:
+        why = f"{suggestion.id} was approved; what is still useful is suggested again"
+        state = end_suggestion(state, other.id, "superseded", why)
     state, name = name_next_server(state)
     old, prospect = standing[-1], suggestion.prospect
     record, record_s = recent_traffic(state, at)
     green = Server(name=name, setting={**old.setting, **suggestion.proposal.to}, like=old.name)
     rollout = Rollout(
-        id=f"{state.target}-{state.suggestions}",
+        id=f"{state.target}-{suggestion.id.removeprefix(f'{state.target}-s')}",
         suggestion=suggestion.id,
         server=name,
         plan=suggestion.plan,
@@ -52,7 +54,7 @@ def start_rollout(state: State, at: datetime, by: str) -> Moved:
         record=record,
     )
     approved = replace(suggestion, status="approved", decided_by=by)
-    state = replace(state, green=green, rollout=rollout, suggestion=approved)
+    state = replace(state, green=green, rollout=rollout, suggestion=approved, sightings={})
     if prospect.strategy != "surge":
         return drain_or_examine(state, at, f"{suggestion.id} approved by {by}")
     state = enter_phase(state, Phase.LAUNCHING, at, f"{suggestion.id} approved by {by}")

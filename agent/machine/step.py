@@ -1,9 +1,9 @@
 """The decision logic of one target: one pure function over a small state.
 
 OBSERVING ─suggest─▶ CHECKING ─▶ PROPOSED ─approve─▶ [DRAINING ─▶] LAUNCHING ─▶ WARMING ─▶ CANARY(step)
-                        │ no        │ deny, expire                                              │ pass
-                        ▼           ▼                                                           ▼
-                    OBSERVING   OBSERVING      slot by slot: DRAINING ─▶ LAUNCHING ─▶ WARMING ─▶ REPLACING
+                        │ no  ◀─another─┤ deny, expire, withdraw                                │ pass
+                        ▼               ▼                                                       ▼
+                    OBSERVING       OBSERVING  slot by slot: DRAINING ─▶ LAUNCHING ─▶ WARMING ─▶ REPLACING
                                                                                                 │ all replaced
 Failure, abort or breach, while a rollback is possible:                                         ▼
 ROLLING_BACK ─old servers serve─▶ COOLDOWN ─▶ OBSERVING    CANARY(hold) ─pass─▶ PROMOTING ─▶ OBSERVING
@@ -24,6 +24,7 @@ from agent.machine import (
     checking,
     launching,
     lease,
+    open_suggestions,
     passes,
     promoting,
     proposing,
@@ -31,11 +32,14 @@ from agent.machine import (
     replacing,
     restoring,
     rolling_back,
+    suggesting,
 )
 from agent.machine.transitions import IDLE, Moved, Rules
 
 Handler = Callable[[Rules, State, Any], Moved]
 
+ASKING = (Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED)
+WAITING = (Phase.CHECKING, Phase.PROPOSED)  # a suggestion may be open
 RESTING = (Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN)
 MOVING = recovering.MOVING
 HANDLED_IN_ADVISE = (e.AgentStarted, e.Paused, e.Resumed)
@@ -53,14 +57,11 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
     **{(phase, e.ServerLost): proposing.on_server_lost for phase in IDLE},
     **{(phase, e.Routed): lease.on_routed for phase in RESTING},
     **{(phase, e.EffectFailed): lease.on_failed for phase in RESTING},
-    (Phase.OBSERVING, e.Observed): proposing.observe,
-    (Phase.CHECKING, e.Observed): checking.await_preflight,
+    **{(phase, e.Observed): suggesting.observe for phase in ASKING},
+    **{(phase, e.Approved): proposing.approve for phase in WAITING},
+    **{(phase, e.Denied): proposing.deny for phase in WAITING},
     (Phase.CHECKING, e.Preflighted): checking.on_preflighted,
     (Phase.CHECKING, e.EffectFailed): checking.on_preflight_failed,
-    (Phase.CHECKING, e.Denied): checking.deny,
-    (Phase.PROPOSED, e.Observed): proposing.await_decision,
-    (Phase.PROPOSED, e.Approved): proposing.approve,
-    (Phase.PROPOSED, e.Denied): proposing.deny,
     (Phase.COOLDOWN, e.Observed): proposing.cool_down,
     (Phase.DRAINING, e.Observed): replacing.on_observed,
     (Phase.DRAINING, e.Routed): replacing.on_routed,
@@ -116,6 +117,7 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
 
 
 BEFORE: tuple[Callable[[State, e.Event], State], ...] = (
+    open_suggestions.forget_ended,
     passes.record_exit,
     passes.count_late_requests,
     passes.charge_error_budget,
@@ -177,7 +179,7 @@ def _all_but(kind: type, *names: str) -> Callable[[Any], tuple[object, ...]]:
     return attrgetter(*(field.name for field in fields(kind) if field.name not in names))
 
 
-_lasting = _all_but(State, "recent", "recent_since", "calibration", "budget", "rollout")
+_lasting = _all_but(State, "ended", "sightings", "recent", "recent_since", "calibration", "budget", "rollout")
 _lasting_of = _all_but(
     Rollout, "green", "blue", "record", "trial", "exposed", "step_bad", "heard_at", "waits"
 )

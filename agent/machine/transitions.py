@@ -90,23 +90,16 @@ def retry_later(state: State, at: datetime, why: str) -> State:
     return replace(state, retry_at=at + pause, tries=state.tries + 1, note=why)
 
 
-def remember_outcome(state: State, at: datetime, result: OutcomeResult, why: str) -> State:
-    """Add the outcome of the latest suggestion; drop denials older than DENIED_FOR."""
-    suggestion = state.suggestion
+def remember_outcome(
+    state: State, at: datetime, result: OutcomeResult, why: str, *, of: Suggestion | None = None
+) -> State:
+    """Add the outcome of a suggestion, by default the latest; drop denials older than DENIED_FOR."""
+    suggestion = of or state.suggestion
     if suggestion is None:
         return state
     outcome = Outcome(at=at, result=result, to=suggestion.proposal.to, before=suggestion.before, why=why)
     kept = [o for o in state.outcomes if o.result != "denied" or at < o.at + DENIED_FOR]
     return replace(state, outcomes=(*kept, outcome)[-REMEMBERED:])
-
-
-def close_suggestion(
-    suggestion: Suggestion | None, status: Literal["expired", "superseded", "refused"]
-) -> Suggestion | None:
-    """End a suggestion without a decision; a decided one stays as it is."""
-    if suggestion is None or suggestion.status not in {"open", "checking"}:
-        return suggestion
-    return replace(suggestion, status=status)
 
 
 def can_serve(state: State, server: Server | None) -> bool:

@@ -20,7 +20,7 @@ KINDS: Mapping[str, tuple[NoticeSeverity, str]] = {
     "suggestion.expiring": ("warning", "a suggestion still waits after three quarters of its lifetime"),
     "suggestion.decided": (
         "info",
-        "a suggestion was approved, denied, refused by the engine or superseded, or it expired",
+        "a suggestion was approved, denied, refused by the engine, superseded or withdrawn, or it expired",
     ),
     "rollout.started": ("info", "the rollout of an approved change started"),
     "rollout.held": ("warning", "green gets no traffic, because its requests cannot be observed"),
@@ -43,7 +43,8 @@ KINDS: Mapping[str, tuple[NoticeSeverity, str]] = {
 RECOVERIES = {"target.restored", "audit.writable"}
 """Sent only to receivers that got the notice of the incident."""
 EXPIRING_SHARE = 0.75  # of a suggestion's lifetime
-DECIDED = {"approved", "denied", "expired", "superseded", "refused"}
+DECIDED = {"approved", "denied", "expired", "superseded", "withdrawn", "refused"}
+REASONED = {"superseded", "withdrawn", "refused"}  # the last note is the reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +97,17 @@ def notices_of_record(action: str, state: State, at: datetime) -> Iterator[Notic
             text=f"{state.target}: {state.note}" if state.note else "",
             place="/",
         )
-    if suggestion is not None and action.removeprefix("suggestion.") in DECIDED:
-        yield _decided(suggestion, at)
-    if suggestion is not None and suggestion.status == "open":
-        yield _waiting(suggestion, at, "suggestion.waiting")
+    ended = {one.id: one for one in state.ended}
+    if (
+        suggestion is not None
+        and action == f"suggestion.{suggestion.status}"
+        and suggestion.status in DECIDED
+    ):
+        ended[suggestion.id] = suggestion
+    for one in ended.values():
+        yield _decided(one, at)
+    for one in state.open_suggestions:
+        yield _waiting(one, at, "suggestion.waiting")
     if rollout is not None:
         yield from _rollout_notices(action, state, rollout, at)
     yield _server_notice(state, at)
@@ -108,8 +116,7 @@ def notices_of_record(action: str, state: State, at: datetime) -> Iterator[Notic
 def notices_of_states(states: Mapping[str, State], at: datetime, *, writable: bool) -> Iterator[Notice]:
     """Build the notices that no record triggers: an expiring suggestion, an unwritable audit journal."""
     for state in states.values():
-        suggestion = state.suggestion
-        if suggestion is not None and suggestion.status == "open":
+        for suggestion in state.open_suggestions:
             lifetime = suggestion.expires_at - suggestion.made_at
             if at - suggestion.made_at >= EXPIRING_SHARE * lifetime:
                 yield _waiting(suggestion, at, "suggestion.expiring")
@@ -154,7 +161,7 @@ def _waiting(suggestion: Suggestion, at: datetime, kind: str) -> Notice:
         text=f"{proposal.why}. Expected: {proposal.expects}. Risk: {proposal.risks}.",
         target=suggestion.target,
         place=f"/suggestions/{suggestion.id}",
-        key=f"{suggestion.target}/suggestion",
+        key=f"{suggestion.target}/suggestion/{suggestion.id}",
     )
 
 
@@ -165,9 +172,10 @@ def _decided(suggestion: Suggestion, at: datetime) -> Notice:
         kind="suggestion.decided",
         at=at,
         title=f"{suggestion.target}: suggestion {suggestion.id} was {suggestion.status}{by}",
+        text=suggestion.notes[-1] if suggestion.status in REASONED and suggestion.notes else "",
         target=suggestion.target,
         place=f"/suggestions/{suggestion.id}",
-        key=f"{suggestion.target}/suggestion",
+        key=f"{suggestion.target}/suggestion/{suggestion.id}",
         ends=True,
     )
 

@@ -12,8 +12,8 @@ from agent.domain.effects import Route
 from agent.domain.errors import FencedError, JournalError
 from agent.domain.events import Event
 from agent.domain.model import Strategy
-from agent.domain.state import Phase, State
-from agent.machine.step import Machine
+from agent.domain.state import State
+from agent.machine.step import ASKING, Machine
 from agent.runtime.loop import TargetLoop
 from tests.simulation.adapters import Killed, SimEngine
 from tests.simulation.api_client import SimDaemon
@@ -93,7 +93,7 @@ class Daemon:
         self.root.add_done_callback(self._done, context=self.world.loop.world)
 
     def _reads(self) -> bool:
-        return self.loop is not None and self.loop.state.phase is Phase.OBSERVING
+        return self.loop is not None and self.loop.state.phase in ASKING
 
     def do(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return self.world.loop.create_task(work, context=self.world.loop.owned_by(self.owner))

@@ -119,11 +119,13 @@ def rules(**changes: object) -> Rules:
 
 
 def reading(at: datetime, *, waiting: float = 12, coverage: float = 1.0, running: float = 4) -> Reading:
+    """A window of one second, so that two windows take two."""
+
     def flat(value: float) -> Trend:
         return Trend(mean=value, low=value, high=value, early=value, late=value)
 
     return Reading(
-        at=at, server="chat-r0", span_s=30, coverage=coverage, running=flat(running), waiting=flat(waiting)
+        at=at, server="chat-r0", span_s=1, coverage=coverage, running=flat(running), waiting=flat(waiting)
     )
 
 

@@ -247,7 +247,7 @@ def test_the_digest_covers_everything_that_is_shown() -> None:
 def seal(
     suggestion: Suggestion, prospect: PreflightResult, plan: Plan = PLAN, forecast: Forecast | None = None
 ) -> Suggestion:
-    return GUARD.seal(suggestion, prospect, at=NOON, plan=plan, forecast=forecast)
+    return GUARD.seal(suggestion, prospect, expires_at=NOON, plan=plan, forecast=forecast)
 
 
 @pytest.mark.parametrize(

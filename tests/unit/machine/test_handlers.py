@@ -12,7 +12,7 @@ from agent.machine.step import HANDLERS
 IDLE = {Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN}
 
 IGNORED: dict[tuple[str, type[e.Event]], set[Phase]] = {
-    ("nothing is open that could be decided", e.Approved): set(Phase) - {Phase.PROPOSED},
+    ("nothing is open that could be decided", e.Approved): set(Phase) - {Phase.CHECKING, Phase.PROPOSED},
     ("nothing is open that could be denied", e.Denied): set(Phase) - {Phase.CHECKING, Phase.PROPOSED},
     ("one rollout at a time: ask again when it has ended", e.ChangeAsked): set(Phase) - IDLE,
     ("there is no rollout, or it is already on its way back", e.Aborted): {

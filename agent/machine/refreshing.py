@@ -1,0 +1,88 @@
+"""Refreshing an open suggestion: the same change with present numbers, plan and forecast. Pure.
+
+A refresh gives a new digest, so an operator who looks must look again. Therefore it happens at most once a
+minute, and only for a material difference. The preflight is not repeated, and `expires_at` stays.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from agent.domain.model import Forecast, Plan, Proposal
+from agent.domain.state import State, Suggestion
+from agent.machine.checking import plan_at, seal_suggestion
+from agent.machine.transitions import Rules
+from vllm_facts.values import Knob, Setting, Value
+
+MATERIAL = 1.25  # ratio of two values, durations or shares that makes a difference
+MATERIAL_EVIDENCE = 2.0  # of measurements, which fluctuate more
+
+
+def is_material(one: Value, other: Value, ratio: float = MATERIAL) -> bool:
+    """Whether two values differ by more than this ratio; those that are no numbers, at all."""
+    numbers = [v for v in (one, other) if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) < len((one, other)):
+        return one != other
+    low, high = sorted(abs(number) for number in numbers)
+    return high > ratio * low or (numbers[0] < 0) is not (numbers[1] < 0)
+
+
+def is_another_change(one: Setting, other: Setting) -> bool:
+    """Whether the values differ materially, or the knobs at all."""
+    return one.keys() != other.keys() or any(is_material(one[knob], other[knob]) for knob in one)
+
+
+def is_younger(shown: Suggestion, at: datetime, seconds: float) -> bool:
+    """Whether what is shown was made or refreshed less than this time ago."""
+    return at - (shown.refreshed_at or shown.made_at) < timedelta(seconds=seconds)
+
+
+def refresh(rules: Rules, state: State, shown: Suggestion, now: Proposal | None, at: datetime) -> Suggestion:
+    """The suggestion with present numbers if they differ materially, else as shown.
+
+    `now`: what the policy proposes at present, after the guard; None: unknown, its numbers stay.
+    """
+    every_s = rules.guard.refresh_s
+    is_time = at.timestamp() % every_s < 1  # a forecast each second would cost too much
+    if shown.plan is None or not is_time or is_younger(shown, at, every_s):
+        return shown
+    same: dict[Knob, Value] = dict(shown.proposal.to)
+    proposal = now if now is not None and dict(now.to) == same else shown.proposal
+    fresh = replace(shown, proposal=proposal, refreshed_at=at)
+    sealed = seal_suggestion(rules, state, fresh, shown.prospect, at=at, expires_at=shown.expires_at)
+    planned = [
+        plan_at(rules, state, shown.proposal, shown.prospect, rate_rps=shown.rate_rps, failing=failing)
+        for failing in (True, False)
+    ]
+    what = "; ".join(_differences(shown, sealed, reconfigured=shown.plan not in planned))
+    if not what:
+        return shown
+    fresh = replace(fresh, changed=what)
+    return seal_suggestion(rules, state, fresh, shown.prospect, at=at, expires_at=shown.expires_at)
+
+
+def _differences(old: Suggestion, new: Suggestion, *, reconfigured: bool) -> Iterator[str]:
+    """What differs materially, as phrases."""
+    if reconfigured or _shares_differ(old.plan, new.plan):
+        yield "the plan of the rollout"
+    if (old.forecast is None) is not (new.forecast is None):
+        yield "there is traffic now" if new.forecast else "there is no traffic for a forecast now"
+    if old.forecast is not None and new.forecast is not None and _lasts_otherwise(old.forecast, new.forecast):
+        yield f"a canary of about {new.forecast.usual_s:.0f} s instead of {old.forecast.usual_s:.0f} s"
+    known = {one.metric: one.value for one in old.proposal.evidence}
+    for one in new.proposal.evidence:
+        was = known.get(one.metric, one.value)
+        if is_material(was, one.value, MATERIAL_EVIDENCE):
+            yield f"{one.metric} {one.value:.3g} {one.unit}".rstrip() + f" instead of {was:.3g}"
+
+
+def _shares_differ(old: Plan | None, new: Plan | None) -> bool:
+    """Whether the shares of traffic differ; they follow the request rate."""
+    before, after = old.steps if old else (), new.steps if new else ()
+    pairs = zip(before, after, strict=False)
+    return len(before) != len(after) or any(is_material(a.weight, b.weight) for a, b in pairs)
+
+
+def _lasts_otherwise(old: Forecast, new: Forecast) -> bool:
+    pairs = ((old.usual_s, new.usual_s), (old.likely_s, new.likely_s), (old.hold_s, new.hold_s))
+    return old.too_long != new.too_long or any(is_material(before, after) for before, after in pairs)

@@ -1,0 +1,253 @@
+"""OBSERVING, CHECKING and PROPOSED: the policies are asked every second, also while suggestions are open."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from operator import is_
+
+from agent.domain.events import Observed
+from agent.domain.model import Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from agent.domain.state import Phase, State, Suggestion
+from agent.machine.checking import check_suggestion, has_room, refuse_late_preflight, start_by_itself
+from agent.machine.evidence import (
+    burns_fast,
+    directions_of,
+    in_two_windows,
+    is_established,
+    is_gone,
+    knob_directions,
+    missing_s,
+    no_measurement,
+    record_sightings,
+    rule_key,
+    values_of,
+)
+from agent.machine.guard import ProposalRefusal, base_digest
+from agent.machine.lease import keep_alive
+from agent.machine.open_suggestions import (
+    end_each,
+    is_checking,
+    is_from_person,
+    replace_open,
+    share_a_knob,
+)
+from agent.machine.refreshing import is_another_change, is_younger, refresh
+from agent.machine.transitions import (
+    Moved,
+    Rules,
+    enter_phase,
+    without_effects,
+)
+from lint.precedence import Outranked, ranked
+from vllm_facts.values import ChangeClass, Knob, Value
+
+NOTED_AT_MOST = 3  # refused and outranked rules in a note, which is one line
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A proposal and the policy that made it."""
+
+    policy: str
+    proposal: Proposal
+
+    @property
+    def rule(self) -> str:
+        return self.proposal.rule
+
+    @property
+    def to(self) -> Mapping[Knob, Value]:
+        return self.proposal.to
+
+    @property
+    def klass(self) -> ChangeClass:
+        return self.proposal.klass
+
+    @property
+    def mitigation(self) -> bool:
+        return self.proposal.mitigation
+
+    @property
+    def is_change(self) -> bool:
+        return self.klass != "note" and bool(self.to)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the policies say in this second: proposals after the guard, and those that others outrank."""
+
+    admitted: tuple[tuple[_Asked, Suggestion | ProposalRefusal | None], ...]  # None: advice
+    outranked: tuple[Outranked[_Asked], ...]
+
+    @property
+    def suggestions(self) -> Iterator[Suggestion]:
+        return (found for _, found in self.admitted if isinstance(found, Suggestion))
+
+
+def observe(rules: Rules, state: State, event: Observed) -> Moved:
+    """Ask the policies: end, refresh or start open suggestions, or check the first admitted proposal.
+
+    Each of these takes a step of its own, so that the journal names it.
+    """
+    settled = _end_outdated(state, event.at)
+    if settled is not state:
+        return without_effects(settled)
+    context, reading = rules.context(state), event.reading
+    if state.paused or reading is None or context is None:
+        return keep_alive(state, event.at)
+    found = _ask(rules, state, reading, context, event.at)
+    if not no_measurement(reading):
+        state = _remember(state, found, reading, event.at)
+        revised = _revise(rules, state, found, reading, event.at)
+        if revised is not state:
+            return keep_alive(revised, event.at)
+        now = {directions_of(one) for one in found.suggestions}
+        still = [one for one in state.open_suggestions if directions_of(one) in now]
+        if (started := start_by_itself(rules, state, still, event.at)) is not None:
+            return started
+    chosen, held_back = _choose(rules, state, found, reading, event.at)
+    if chosen is not None:
+        return check_suggestion(rules, state, chosen, event.at)
+    yielding = dict.fromkeys(f"{lost.what.rule} yields to {lost.by}: {lost.why}" for lost in found.outranked)
+    return keep_alive(replace(state, note=_noted(state, event.at, held_back, tuple(yielding))), event.at)
+
+
+def _end_outdated(state: State, at: datetime) -> State:
+    """End what expired, what was made for another setting, and a preflight without an answer."""
+    base = base_digest(state.blue.setting) if state.blue else ""
+    ended = end_each(
+        state, "superseded", lambda one: "the setting in force changed" if one.base != base else "", at
+    )
+    ended = end_each(
+        ended,
+        "expired",
+        lambda one: f"{one.id} expired without a decision" if at >= one.expires_at else "",
+        at,
+    )
+    if is_checking(ended):
+        return refuse_late_preflight(ended, at)
+    if ended.phase is not Phase.OBSERVING and not ended.open_suggestions:
+        return enter_phase(ended, Phase.OBSERVING, at, "the setting in force changed")
+    return ended
+
+
+def _ask(rules: Rules, state: State, reading: Reading, context: Context, at: datetime) -> _Found:
+    asked = [
+        _Asked(name, proposal)
+        for name, policy in rules.policies
+        for proposal in policy.propose(reading, context)
+    ]
+    ordered = ranked(asked)
+    admitted = (
+        (
+            one,
+            rules.guard.admit(state, one.proposal, policy=one.policy, at=at, reading=reading, slo=rules.slo)
+            if one.is_change
+            else None,
+        )
+        for one in ordered.kept
+    )
+    return _Found(tuple(admitted), ordered.outranked)
+
+
+def _remember(state: State, found: _Found, reading: Reading, at: datetime) -> State:
+    setting = state.blue.setting if state.blue else {}
+
+    def keys(one: _Asked) -> frozenset[str]:
+        return knob_directions(one.to, setting, one.proposal.assumed) | {rule_key(one.rule)}
+
+    seen = (key for one, _ in found.admitted for key in keys(one))
+    sizes = (key for one in found.suggestions for key in values_of(one.proposal.to))
+    hidden = (key for lost in found.outranked for key in keys(lost.what))
+    return record_sightings(state, reading, at, (*seen, *sizes), hidden)
+
+
+def _revise(rules: Rules, state: State, found: _Found, reading: Reading, at: datetime) -> State:
+    """End the open suggestions that another rule outranks or whose evidence is gone; refresh the others.
+
+    What a person asked for stays, and only its plan and forecast are refreshed.
+    """
+    setting = state.blue.setting if state.blue else {}
+    kept = [knob_directions(one.to, setting, one.proposal.assumed) for one, _ in found.admitted]
+
+    def outranked(one: Suggestion) -> str:
+        if is_from_person(one) or any(directions_of(one) <= does for does in kept):
+            return ""
+        for lost in found.outranked:
+            does = knob_directions(lost.what.to, setting, lost.what.proposal.assumed)
+            lasting = burns_fast(reading, rules.slo) or in_two_windows(
+                state, (rule_key(lost.by),), reading, at
+            )
+            if directions_of(one) <= does and lasting:
+                return f"{one.id} yields to {lost.by}: {lost.why}"
+        return ""
+
+    def gone(one: Suggestion) -> str:
+        if is_from_person(one) or not is_gone(state, one, reading):
+            return ""
+        return f"{one.id} is withdrawn: no policy has proposed it for {missing_s(state, one)} s"
+
+    ended = end_each(end_each(state, "superseded", outranked, at), "withdrawn", gone, at)
+    if ended is not state or is_checking(state):
+        return ended
+    now = {directions_of(one): one.proposal for one in found.suggestions}
+    shown = state.open_suggestions
+    fresh = [refresh(rules, state, one, now.get(directions_of(one)), at) for one in shown]
+    return state if all(map(is_, fresh, shown)) else replace_open(state, fresh)
+
+
+def _choose(
+    rules: Rules, state: State, found: _Found, reading: Reading, at: datetime
+) -> tuple[Suggestion | None, str]:
+    """The proposal to check next, and why the first one that is not is held back."""
+    held_back, ready = "", []
+    for one, admitted in found.admitted:
+        why = ""
+        if admitted is None:
+            why = f"{one.rule} (advice): {one.proposal.expects}"
+        elif isinstance(admitted, ProposalRefusal):
+            why = f"{one.rule} is held back: {admitted.why}"
+        elif is_checking(state) or not _is_new(rules, state, admitted, reading, at):
+            continue
+        elif not is_established(state, one.proposal, reading, at, rules.slo):
+            why = f"{one.rule} is held back: its cause must last for two windows of {reading.span_s:.0f} s"
+        else:
+            ready.append(admitted)
+        held_back = held_back or why
+        if ready and state.mode != "auto":
+            break
+    ready.sort(key=lambda made: state.mode == "auto" and made.proposal.klass != "auto")
+    return next(iter(ready), None), held_back
+
+
+def _is_new(rules: Rules, state: State, made: Suggestion, reading: Reading, at: datetime) -> bool:
+    """Whether it is another change than every open one, or one of those with a lastingly other value."""
+    for shown in state.open_suggestions:
+        if not share_a_knob(shown, made):
+            continue
+        if is_from_person(shown) or is_younger(shown, at, rules.guard.refresh_s):
+            return False
+        same = directions_of(shown) == directions_of(made)
+        if same and not is_another_change(shown.proposal.to, made.proposal.to):
+            return False
+        if not in_two_windows(state, values_of(made.proposal.to), reading, at):
+            return False
+    return has_room(state, made)
+
+
+def _noted(state: State, at: datetime, held_back: str, yielding: tuple[str, ...]) -> str:
+    """The new note. Each change is journalled, so the named rule changes once a minute at most.
+
+    While a suggestion is open the note begins with its reason.
+    """
+    note, first = state.note, next(iter(state.open_suggestions), None)
+    lead = f"{first.proposal.why}; " if first else ""
+    rest = f"{note}; ".removeprefix(lead).removesuffix("; ") if lead else note
+    if not held_back or rest.startswith(held_back):
+        return note
+    names_rule = " is held back: " in rest or " (advice): " in rest
+    if names_rule and at.second and rest.partition(" ")[0] != held_back.partition(" ")[0]:
+        return note
+    return lead + "; ".join((held_back, *yielding[: NOTED_AT_MOST - 1]))

@@ -1,0 +1,451 @@
+"""Policies are asked while suggestions are open: these are ranked, refreshed, superseded or withdrawn."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import pytest
+from pydantic import TypeAdapter
+
+from agent.domain import events as e
+from agent.domain.model import Evidence, Forecast, Objective, Plan, PreflightResult, Proposal, Slo
+from agent.domain.ports import Context
+from agent.domain.reading import Latency, Reading
+from agent.domain.state import Phase, State, Suggestion
+from agent.machine.evidence import burns_fast
+from agent.machine.step import Machine
+from tests.support.machine_stories import NOON, PLAN, CountingJudge, World, reading, rules
+from vllm_facts.values import ChangeClass, Value
+
+
+@dataclass(slots=True)
+class Says:
+    """Proposes while `on`, as a test sets it."""
+
+    rule: str
+    to: Mapping[str, Value]
+    klass: ChangeClass = "auto"
+    on: bool = True
+    waiting: float = 12.0
+
+    def propose(self, _: Reading, __: Context) -> tuple[Proposal, ...]:
+        made = Proposal(
+            rule=self.rule,
+            to=self.to,
+            why=f"{self.waiting:g} wait",
+            expects=f"what {self.rule} expects",
+            risks="few",
+            source="test",
+            klass=self.klass,
+            evidence=(Evidence(metric="waiting", value=self.waiting, unit="", window_s=30),),
+        )
+        return (made,) if self.on else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Forecasting(CountingJudge):
+    """Forecasts by the request rate alone."""
+
+    def forecast(self, plan: Plan, **known: object) -> Forecast | None:  # type: ignore[override]
+        del plan
+        recent, recent_s = known["recent"], known["recent_s"]
+        asked = getattr(recent, "asked", 0)
+        if not asked or not isinstance(recent_s, float):
+            return None
+        rate = asked / recent_s
+        return Forecast(rate_rps=rate, usual_s=1000 / rate, likely_s=2000 / rate, hold_s=60.0)
+
+
+def world(*policies: Says, **changes: object) -> World:
+    named = tuple((policy.rule.lower(), policy) for policy in policies)
+    return World(machine=Machine(rules(policies=named, **changes))).start()
+
+
+def ids(state: State) -> list[str]:
+    return [one.id for one in state.open_suggestions]
+
+
+def changes(state: State) -> list[Mapping[str, Value]]:
+    return [one.proposal.to for one in state.open_suggestions]
+
+
+def ended(told: World, id_: str) -> Suggestion:
+    """The suggestion as it ended."""
+    return next(one for state in told.states for one in state.ended if one.id == id_)
+
+
+def queue(to: int = 8) -> Says:
+    return Says("Q1", {"max_num_seqs": to})
+
+
+def graphs() -> Says:
+    return Says("G1", {"enforce_eager": False})
+
+
+def test_a_cause_must_be_seen_in_two_windows() -> None:
+    @dataclass(slots=True)
+    class Slow(World):
+        def tick(self, seconds: int = 1) -> World:
+            for _ in range(seconds):
+                self.at += timedelta(seconds=1)
+                self.feed(e.Observed(at=self.at, reading=replace(reading(self.at), span_s=30)))
+            return self
+
+    slow = Slow(machine=Machine(rules(policies=(("q1", queue()),)))).start()
+
+    assert slow.tick(30).state.phase is Phase.OBSERVING
+    assert slow.state.note == "Q1 is held back: its cause must last for two windows of 30 s"
+    assert slow.tick(1).state.phase is Phase.CHECKING
+
+
+def test_a_flicker_does_not_restart_the_windows_and_a_longer_gap_does() -> None:
+    for gap, phase in ((4, Phase.CHECKING), (6, Phase.OBSERVING)):
+        rule = queue()
+        told = World(machine=Machine(rules(policies=(("q1", rule),)))).start()
+
+        def tick(seconds: int, told: World = told) -> None:
+            for _ in range(seconds):
+                told.at += timedelta(seconds=1)
+                told.feed(e.Observed(at=told.at, reading=replace(reading(told.at), span_s=30)))
+
+        tick(20)
+        rule.on = False
+        tick(gap)
+        rule.on = True
+        tick(30 - 19 - gap)
+
+        assert told.state.phase is phase
+
+
+TTFT = Slo(ttft=Objective(under_s=0.5, share=0.95))
+LOOSE = Slo(ttft=Objective(under_s=0.5, share=0.9))
+
+
+@pytest.mark.parametrize(
+    ("slo", "late", "count", "burns"),
+    [
+        (TTFT, 0.75, 40, True),
+        (TTFT, 0.7, 40, False),
+        (TTFT, 1.0, 19, False),
+        (LOOSE, 0.55, 40, True),
+        (LOOSE, 0.5, 40, False),
+        (Slo(), 1.0, 40, False),
+    ],
+)
+def test_a_budget_that_burns_fast_needs_one_window(slo: Slo, late: float, count: int, *, burns: bool) -> None:
+    seen = replace(reading(NOON), ttft=Latency(count=count, p50=1, p95=1, p99=1, over_slo=late))
+
+    assert burns_fast(seen, slo) is burns
+
+
+def test_failures_count_with_enough_of_them() -> None:
+    few = replace(reading(NOON), requests={"ok": 96, "failed": 4})
+    many = replace(reading(NOON), requests={"ok": 95, "failed": 5})
+
+    assert not burns_fast(few, Slo())
+    assert burns_fast(many, Slo())
+
+
+def test_several_are_open_in_the_order_of_the_rules() -> None:
+    told = world(graphs(), queue()).until("proposed").tick(5)
+
+    assert changes(told.state) == [{"max_num_seqs": 8}, {"enforce_eager": False}]
+    assert told.state.phase is Phase.PROPOSED
+
+
+def test_no_more_than_three_are_open_and_a_more_important_one_takes_the_place_of_the_last() -> None:
+    first = queue()
+    first.on = False
+    rest = (
+        Says("G1", {"enforce_eager": False}),
+        Says("B2", {"enable_chunked_prefill": False}),
+        Says("X1", {"enable_prefix_caching": True}),
+        Says("A1", {"async_scheduling": True}),
+    )
+    told = world(*rest, first).tick(20)
+    assert [one.proposal.rule for one in told.state.open_suggestions] == ["G1", "B2", "X1"]
+
+    first.on = True
+    told.tick(20)
+
+    assert [one.proposal.rule for one in told.state.open_suggestions] == ["Q1", "G1", "B2"]
+    assert ended(told, "chat-s3").notes[-1] == "chat-s4 comes before it"
+
+
+def test_any_open_one_is_approved_and_the_others_are_superseded() -> None:
+    told = world(graphs(), queue()).until("proposed").tick(5)
+    first, second = told.state.open_suggestions
+
+    told.feed(e.Approved(at=told.at, actor="alice", suggestion=second.id, digest=second.digest))
+
+    assert told.state.rollout is not None
+    assert told.state.rollout.suggestion == second.id
+    assert ended(told, first.id).status == "superseded"
+    assert ids(told.state) == []
+
+
+def test_an_approval_during_the_check_of_another_one_ends_the_check() -> None:
+    late = graphs()
+    late.on = False
+    told = world(late, queue()).until("proposed")
+    first = told.state.open_suggestions[0]
+    late.on = True
+    told.until("checking")
+
+    told.feed(e.Approved(at=told.at, actor="alice", suggestion=first.id, digest=first.digest))
+    told.tick(3)
+
+    assert told.state.rollout is not None
+    assert told.state.rollout.suggestion == first.id
+    assert ended(told, "chat-s2").status == "superseded"
+
+
+def test_after_a_denial_the_others_stay_open() -> None:
+    told = world(graphs(), queue()).until("proposed").tick(5)
+    first, second = told.state.open_suggestions
+
+    told.feed(e.Denied(at=told.at, actor="bob", suggestion=first.id, reason="no")).tick(5)
+
+    assert (told.state.phase, ids(told.state)) == (Phase.PROPOSED, [second.id])
+    assert ended(told, first.id).decided_by == "bob"
+    assert [outcome.to for outcome in told.state.outcomes] == [{"max_num_seqs": 8}]
+
+
+def test_it_is_withdrawn_when_its_evidence_is_gone() -> None:
+    rule = queue()
+    told = world(rule).until("proposed")
+
+    rule.on = False
+    assert told.tick(119).state.phase is Phase.PROPOSED
+    told.tick(2)
+
+    assert told.state.phase is Phase.OBSERVING
+    assert ended(told, "chat-s1").status == "withdrawn"
+    assert ended(told, "chat-s1").notes[-1] == "chat-s1 is withdrawn: no policy has proposed it for 120 s"
+
+
+def test_stale_metrics_and_an_idle_server_withdraw_nothing() -> None:
+    rule = queue()
+    told = world(rule).until("proposed")
+    rule.on = False
+
+    for seen in ({"coverage": 0.5}, {"waiting": 0, "running": 0}):
+        for _ in range(200):
+            told.at += timedelta(seconds=1)
+            told.feed(e.Observed(at=told.at, reading=reading(told.at, **seen)))
+
+    assert told.state.phase is Phase.PROPOSED
+
+
+def test_what_a_person_asked_for_is_not_withdrawn() -> None:
+    told = World(waiting=0).start().tick()
+    told.feed(e.ChangeAsked(at=told.at, actor="alice", to={"max_num_seqs": 2}, reason="try")).tick(300)
+
+    assert ids(told.state) == ["chat-s1"]
+
+
+def test_a_request_comes_first_and_takes_the_place_of_the_same_knob() -> None:
+    told = world(graphs(), queue()).until("proposed").tick(5)
+
+    told.feed(e.ChangeAsked(at=told.at, actor="alice", to={"max_num_seqs": 2}, reason="try")).tick(100)
+
+    assert changes(told.state) == [{"max_num_seqs": 2}, {"enforce_eager": False}]
+    assert ended(told, "chat-s1").status == "superseded"
+
+
+def test_it_is_superseded_by_a_rule_that_it_yields_to() -> None:
+    rule, heat = queue(), Says("T1", {}, klass="note", on=False)
+    told = world(rule, heat).until("proposed")
+
+    heat.on = True
+    told.tick(3)
+
+    assert told.state.phase is Phase.OBSERVING
+    assert ended(told, "chat-s1").status == "superseded"
+    assert (
+        ended(told, "chat-s1").notes[-1] == "chat-s1 yields to T1: every change waits while a GPU throttles"
+    )
+
+
+def test_a_larger_value_supersedes_it_after_a_minute() -> None:
+    rule = queue(8)
+    told = world(rule).until("proposed")
+
+    rule.to = {"max_num_seqs": 32}
+    assert told.tick(55).state.suggestion is not None
+    assert changes(told.state) == [{"max_num_seqs": 8}]
+    told.tick(10)
+
+    assert changes(told.state) == [{"max_num_seqs": 32}]
+    assert ended(told, "chat-s1").status == "superseded"
+    assert ended(told, "chat-s1").notes[-1] == "chat-s2 takes its place"
+
+
+def test_a_slightly_larger_value_does_not() -> None:
+    rule = queue(16)
+    told = world(rule).until("proposed")
+
+    rule.to = {"max_num_seqs": 18}
+    told.tick(200)
+
+    assert ids(told.state) == ["chat-s1"]
+
+
+def test_the_first_traffic_refreshes_the_forecast_with_a_new_digest() -> None:
+    told = world(queue(), judge=Forecasting())
+    told.silent = True
+    told.until("proposed")
+    before = told.state.open_suggestions[0]
+    assert before.forecast is None
+
+    told.silent = False
+    told.tick(130)
+
+    (after,) = told.state.open_suggestions
+    assert after.forecast is not None
+    assert (after.id, after.expires_at) == (before.id, before.expires_at)
+    assert after.digest != before.digest
+    assert "there is traffic now" in after.changed
+
+
+def test_an_approval_of_the_former_digest_starts_nothing() -> None:
+    told = world(queue(), judge=Forecasting())
+    told.silent = True
+    before = told.until("proposed").state.open_suggestions[0]
+    told.silent = False
+    told.tick(130)
+
+    told.feed(e.Approved(at=told.at, actor="alice", suggestion=before.id, digest=before.digest))
+    assert told.state.rollout is None
+
+    told.approve()
+    assert told.state.rollout is not None
+
+
+def test_it_is_refreshed_once_a_minute_and_only_for_a_material_difference() -> None:
+    rule = queue()
+    told = world(rule).until("proposed")
+
+    def digests(seconds: int) -> set[str]:
+        return {told.tick().state.open_suggestions[0].digest for _ in range(seconds)}
+
+    rule.waiting = 20
+    assert len(digests(130)) == 1
+    rule.waiting = 40
+    assert len(digests(130)) == 2
+    assert told.state.open_suggestions[0].proposal.why == "40 wait"
+
+
+def test_a_plan_that_was_configured_since_reaches_it() -> None:
+    told = world(queue()).until("proposed")
+    old = told.state.open_suggestions[0].plan
+
+    told.machine = Machine(replace(told.machine.rules, plan=replace(PLAN, margin=0.02)))
+    told.tick(130)
+
+    assert old is not None
+    assert told.state.open_suggestions[0].plan == replace(old, margin=0.02)
+    assert told.state.open_suggestions[0].changed == "the plan of the rollout"
+
+
+def test_a_gated_one_does_not_stand_in_the_way_of_an_auto_one() -> None:
+    gated, auto = (
+        Says("M1", {"enforce_eager": False}, klass="gated"),
+        Says("A1", {"max_num_seqs": 8}, on=False),
+    )
+    told = world(gated, auto)
+    told.mode = "auto"
+    told.start().until("proposed")
+    assert ids(told.state) == ["chat-s1"]
+
+    auto.on = True
+    told.until("launching", 10)
+
+    assert told.state.rollout is not None
+    assert told.state.rollout.suggestion == "chat-s2"
+    assert ended(told, "chat-s1").status == "superseded"
+
+
+def test_in_auto_mode_an_auto_one_is_checked_before_a_gated_one_of_higher_rank() -> None:
+    told = world(Says("M1", {"enforce_eager": False}, klass="gated"), Says("A1", {"max_num_seqs": 8}))
+    told.mode = "auto"
+
+    told.start().until("launching", 10)
+
+    assert told.state.rollout is not None
+    assert told.state.rollout.suggestion == "chat-s1"
+
+
+def test_one_left_open_starts_by_itself_once_the_mode_is_auto() -> None:
+    told = world(queue()).until("proposed")
+    told.mode = "auto"
+
+    told.start().until("launching", 3)
+
+    assert told.state.rollout is not None
+    assert told.state.rollout.suggestion == "chat-s1"
+
+
+def test_a_change_of_the_servers_ends_all() -> None:
+    told = World.servers(
+        2, "surge", machine=Machine(rules(policies=(("q", queue()), ("g", graphs()))))
+    ).start()
+    told.until("proposed").tick(5)
+    assert len(ids(told.state)) == 2
+
+    told.feed(e.ServerLost(at=told.at, server="vllm1", why="exited with 1"))
+
+    assert ids(told.state) == []
+    assert {one.status for one in told.state.ended} == {"superseded"}
+
+
+def test_a_pause_keeps_what_is_open_until_it_expires() -> None:
+    rule, late = queue(), graphs()
+    late.on = False
+    told = world(rule, late).until("proposed").feed(e.Paused(at=NOON, actor="alice"))
+    rule.on, late.on = False, True
+
+    assert ids(told.tick(300).state) == ["chat-s1"]
+    told.at += timedelta(hours=1)
+    told.tick(1)
+
+    assert ended(told, "chat-s1").status == "expired"
+    assert told.state.phase is Phase.OBSERVING
+
+
+def test_a_restart_keeps_what_is_open_and_ends_the_check() -> None:
+    late = graphs()
+    late.on = False
+    told = world(queue(), late).until("proposed")
+    late.on = True
+    told.until("checking").start()
+
+    assert (told.state.phase, ids(told.state)) == (Phase.PROPOSED, ["chat-s1"])
+
+
+def test_a_refused_preflight_leaves_the_others_open() -> None:
+    late = graphs()
+    late.on = False
+    told = world(queue(), late).until("proposed")
+    told.prospect, late.on = PreflightResult(problem="vLLM refuses it", lasting=True), True
+    told.tick(5)
+
+    assert ids(told.state) == ["chat-s1"]
+    assert ended(told, "chat-s2").notes[-1] == "vLLM refuses it"
+
+
+def test_a_state_of_0_1_with_an_open_suggestion_is_read() -> None:
+    told = world(queue()).until("proposed")
+    kind = TypeAdapter(State)
+    now = kind.dump_python(told.state, mode="json")
+    for new in ("also_open", "ended", "sightings"):
+        del now[new]
+    for new in ("rate_rps", "refreshed_at", "changed"):
+        del now["suggestion"][new]
+
+    told.state = kind.validate_python(now)
+    told.tick(30)
+
+    assert ids(told.state) == ["chat-s1"]
+    told.approve().until("observing")
+    assert told.settings()["chat-r1"]["max_num_seqs"] == 8
