@@ -61,7 +61,8 @@ class TargetDocument(Document):
     ttft_p95_s: float | None
     reading: Reading | None
     sources: list[SourceDocument]
-    suggestion: str | None = Field(description="id of the suggestion that needs approval")
+    suggestion: str | None = Field(description="id of the first suggestion that needs approval")
+    suggestions: list[str] = Field(description="ids of all suggestions that need approval, by rank")
     rollout: str | None = Field(description="id of the latest rollout")
     outcomes: list[Outcome] = Field(description="outcomes of earlier changes, oldest first")
 
@@ -92,8 +93,8 @@ class SuggestionDocument(Document):
     evidence: list[Evidence]
     mitigation: bool
     notes: list[DocumentText] = Field(
-        description="changes by the guard, and details of the plan; the last one of a refused "
-        "suggestion is the reason"
+        description="changes by the guard, and details of the plan; the last one of a refused, superseded "
+        "or withdrawn suggestion is the reason"
     )
     plan: Plan | None = Field(description="plan of the rollout; null before the preflight check has ended")
     forecast: Forecast | None = Field(
@@ -104,14 +105,20 @@ class SuggestionDocument(Document):
     )
     base: str = Field(description="digest of the full setting in force")
     made_at: datetime
-    expires_at: datetime
+    expires_at: datetime = Field(description="a refresh does not extend it: it limits the preflight's age")
+    refreshed_at: datetime | None = Field(
+        description="latest refresh of its numbers, plan and forecast, which changed the digest; null: none"
+    )
+    changed: DocumentText = Field(description="what the latest refresh changed")
     digest: str = Field(
         description="digest that an approval must name; empty before the preflight check has ended"
     )
     status: SuggestionStatus = Field(
         description="checking: the preflight check runs, and approval is not possible yet; "
-        "refused: by the preflight check"
+        "refused: by the preflight check; withdrawn: its evidence is gone; superseded: by another one, or "
+        "as the servers changed"
     )
+    rank: int | None = Field(description="1: the first of the target's open suggestions; null: not open")
     decided_by: str
 
 
@@ -166,7 +173,7 @@ class RolloutDocument(Document):
 
 def target_of(daemon: DaemonView, state: State) -> TargetDocument:
     reading = daemon.readings().get(state.target)
-    suggestion = state.suggestion
+    waiting = [suggestion.id for suggestion in state.open_suggestions]
     ttft = reading.ttft if reading else None
     slo = daemon.slos().get(state.target)
     return TargetDocument(
@@ -186,7 +193,8 @@ def target_of(daemon: DaemonView, state: State) -> TargetDocument:
             SourceDocument(source=name, available=source.available, at=source.at, why=source.why)
             for name, source in sorted(daemon.sources().get(state.target, {}).items())
         ],
-        suggestion=suggestion.id if suggestion and suggestion.status == "open" else None,
+        suggestion=waiting[0] if waiting else None,
+        suggestions=waiting,
         rollout=state.rollout.id if state.rollout else None,
         outcomes=[_shown(outcome) for outcome in state.outcomes],
     )
@@ -228,7 +236,14 @@ def _prospect(suggestion: Suggestion) -> PreflightDocument | None:
     )
 
 
-def suggestion_of(suggestion: Suggestion) -> SuggestionDocument:
+def rank_of(suggestion: Suggestion, state: State | None) -> int | None:
+    """1 for the first of the open suggestions; None if it is not open."""
+    ids = [one.id for one in state.open_suggestions] if state else []
+    return ids.index(suggestion.id) + 1 if suggestion.id in ids else None
+
+
+def suggestion_of(suggestion: Suggestion, state: State | None = None) -> SuggestionDocument:
+    """`state`: of its target, for the rank; None: without a rank."""
     proposal = suggestion.proposal
     return SuggestionDocument(
         id=suggestion.id,
@@ -251,8 +266,11 @@ def suggestion_of(suggestion: Suggestion) -> SuggestionDocument:
         base=suggestion.base,
         made_at=suggestion.made_at,
         expires_at=suggestion.expires_at,
+        refreshed_at=suggestion.refreshed_at,
+        changed=suggestion.changed,
         digest=suggestion.digest,
         status=suggestion.status,
+        rank=rank_of(suggestion, state),
         decided_by=suggestion.decided_by,
     )
 

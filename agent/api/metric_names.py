@@ -93,9 +93,15 @@ METRICS: tuple[Metric, ...] = (
         (*T, "server"),
     ),
     Metric("target_suggestion_open", "gauge", "1 while a suggestion needs approval.", T),
-    Metric("suggestion_waiting_seconds", "gauge", "Age of the open suggestion; absent without one.", T),
+    Metric("target_suggestions_open", "gauge", "Suggestions that need approval.", T),
     Metric(
-        "suggestion_expiry_seconds", "gauge", "Time until the open suggestion expires; absent without one.", T
+        "suggestion_waiting_seconds", "gauge", "Age of the oldest open suggestion; absent without one.", T
+    ),
+    Metric(
+        "suggestion_expiry_seconds",
+        "gauge",
+        "Time until the first open suggestion expires; absent without one.",
+        T,
     ),
     Metric(
         "rollouts_total",

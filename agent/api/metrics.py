@@ -94,11 +94,13 @@ def _sample_target(name: str, state: State, at: datetime) -> Iterator[MetricSamp
     yield "target_paused", (name,), state.paused
     yield "target_servers", (name,), len(state.standing)
     yield "target_servers_lost", (name,), sum(server.name in state.gone for server in state.fleet)
-    pending = state.suggestion if state.suggestion and state.suggestion.status == "open" else None
-    yield "target_suggestion_open", (name,), pending is not None
-    if pending is not None:
-        yield "suggestion_waiting_seconds", (name,), (at - pending.made_at).total_seconds()
-        yield "suggestion_expiry_seconds", (name,), (pending.expires_at - at).total_seconds()
+    waiting = state.open_suggestions
+    yield "target_suggestion_open", (name,), bool(waiting)
+    yield "target_suggestions_open", (name,), len(waiting)
+    if waiting:
+        oldest, soonest = min(one.made_at for one in waiting), min(one.expires_at for one in waiting)
+        yield "suggestion_waiting_seconds", (name,), (at - oldest).total_seconds()
+        yield "suggestion_expiry_seconds", (name,), (soonest - at).total_seconds()
     for server, weight in (state.route.weights if state.route else {}).items():
         yield "server_weight_ratio", (name, server), weight / 100
 

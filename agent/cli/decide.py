@@ -39,7 +39,10 @@ def add_status(subparsers: Subparsers) -> None:
 
 def add_suggestions(subparsers: Subparsers) -> None:
     suggestions = add_remote_command(
-        subparsers, "suggestions", _suggestions, "list suggestions, newest first"
+        subparsers,
+        "suggestions",
+        _suggestions,
+        "list suggestions, the open ones first, by rank",
     )
     suggestions.add_argument("--status", choices=STATUSES, help="list only suggestions with this status")
     suggestions.add_argument("--target", metavar="TARGET", help="list only suggestions for this target")

@@ -66,8 +66,8 @@ def record_sightings(
 ) -> State:
     """Record what policies propose in this second, which has fresh metrics and load.
 
-    `hidden`: what an outranked rule proposes; it counts neither as seen nor as missing. While the load changes
-    nothing counts as missing.
+    `hidden`: what an outranked rule proposes; it counts neither as seen nor as missing. Nothing counts as
+    missing while the load changes.
     """
     seen, hidden = set(seen), set(hidden)
     known = {

@@ -120,8 +120,7 @@ def notes_text(targets: Sequence[Json]) -> str:
         name = safe(target["name"])
         if target["note"]:
             text += lines_of(f"{name}: {safe(target['note'])}")
-        if target["suggestion"] is not None:
-            suggestion = safe(target["suggestion"])
+        for suggestion in map(safe, target["suggestions"]):
             text += lines_of(f"{name}: {suggestion} needs approval: `trimtab approve {suggestion}`")
         for source in target["sources"]:
             if not source["available"]:
@@ -132,7 +131,7 @@ def notes_text(targets: Sequence[Json]) -> str:
 def target_line(target: Json) -> str:
     """The state of a target, without measurements, in one line."""
     phase = target["phase"] + (" (paused)" if target["paused"] else "")
-    pending = f"{target['suggestion']} needs approval" if target["suggestion"] is not None else ""
+    pending = ", ".join(f"{suggestion} needs approval" for suggestion in target["suggestions"])
     parts = [phase, *map(_server, target["servers"]), pending, target["note"]]
     return f"{safe(target['name'])}: {safe(', '.join(filter(None, parts)))}"
 
@@ -188,10 +187,18 @@ def suggestions_text(suggestions: Sequence[Json]) -> str:
     if not suggestions:
         return "no suggestions\n"
     rows = [
-        (found["id"], found["target"], found["status"], found["class"], change(found), found["why"])
+        (
+            found["id"],
+            found["target"],
+            found["status"],
+            found["rank"] or "-",
+            found["class"],
+            change(found),
+            found["why"],
+        )
         for found in suggestions
     ]
-    return table(("ID", "TARGET", "STATUS", "CLASS", "CHANGE", "WHY"), rows)
+    return table(("ID", "TARGET", "STATUS", "RANK", "CLASS", "CHANGE", "WHY"), rows)
 
 
 def suggestion_text(found: Json) -> str:
@@ -207,6 +214,11 @@ def suggestion_text(found: Json) -> str:
         *(("evidence", _evidence(evidence)) for evidence in found["evidence"]),
         *([("outage", f"planned, about {outage_s(found):.0f} s")] if outage_s(found) else []),
         *(("note", safe(note)) for note in found["notes"]),
+        *(
+            [("changed", f"{moment(found['refreshed_at'])}: {safe(found['changed'])}")]
+            if found["changed"]
+            else []
+        ),
         ("expires", moment(found["expires_at"])),
         ("status", safe(found["status"])),
     ]

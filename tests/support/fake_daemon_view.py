@@ -12,6 +12,7 @@ from agent.domain.events import Aborted, Approved, ChangeAsked, Denied, Event, P
 from agent.domain.model import Evidence, Objective, Plan, PreflightResult, Proposal, Server, Slo, Step
 from agent.domain.reading import Latency, Reading, SourceState, Trend
 from agent.domain.state import Phase, Rollout, State, Suggestion
+from agent.machine.open_suggestions import end_suggestion, find_pending, settle
 from agent.notify.delivery import DeliveryCounts
 from agent.observe.timeseries import MinuteRow
 from agent.telemetry.self_metrics import SelfMetrics
@@ -165,8 +166,9 @@ class FakeDaemonView:
 
     def set(self, state: State) -> None:
         self._states[state.target] = state
-        if state.suggestion:
-            self._suggestions[state.suggestion.id] = state.suggestion
+        latest = (state.suggestion,) if state.suggestion else ()
+        for one in (*state.ended, *state.also_open, *latest):
+            self._suggestions[one.id] = one
         if state.rollout:
             self._rollouts[state.rollout.id] = (state.target, state.rollout)
 
@@ -188,8 +190,10 @@ class FakeDaemonView:
     ) -> Suggestion:
         """Make a suggestion that waits; one that waited is superseded."""
         state = self._states[self.target]
-        if state.suggestion and state.suggestion.status in {"checking", "open"}:
-            self.set(replace(state, suggestion=replace(state.suggestion, status="superseded")))
+        for earlier in (state.suggestion, *state.also_open):
+            if earlier is not None and earlier.proposal.to.keys() & to.keys():
+                state = end_suggestion(state, earlier.id, "superseded", "")
+        self.set(state)
         proposal = Proposal(
             rule="Q1",
             to=to,
@@ -213,7 +217,8 @@ class FakeDaemonView:
             expires_at=self.at + timedelta(hours=1),
             digest="",
         )
-        self.set(replace(state, phase=Phase.CHECKING, suggestion=suggestion))
+        others = state.open_suggestions
+        self.set(replace(state, phase=Phase.CHECKING, suggestion=suggestion, also_open=others, ended=()))
         return suggestion if self.checks else self.answer(PreflightResult(why="two GPUs are free"))
 
     def answer(self, prospect: PreflightResult) -> Suggestion:
@@ -251,9 +256,9 @@ class FakeDaemonView:
                 return self._asked(state, event)
             case Approved():
                 return self._approved(state, event)
-            case Denied() if state.suggestion and state.suggestion.id == event.suggestion:
-                denied = replace(state.suggestion, status="denied", decided_by=event.actor)
-                return replace(state, phase=Phase.OBSERVING, suggestion=denied, note=event.reason)
+            case Denied() if find_pending(state, event.suggestion) is not None:
+                denied = end_suggestion(state, event.suggestion, "denied", "", by=event.actor)
+                return settle(denied, self.at, event.reason)
             case Aborted() if state.phase in {Phase.LAUNCHING, Phase.WARMING, Phase.CANARY}:
                 return replace(state, phase=Phase.ROLLING_BACK, note=event.reason)
             case Aborted() if state.phase is Phase.PROMOTING:
@@ -272,9 +277,12 @@ class FakeDaemonView:
         return self._states[self.target]
 
     def _approved(self, state: State, event: Approved) -> State:
-        suggestion = state.suggestion
+        suggestion = find_pending(state, event.suggestion)
         if suggestion is None or suggestion.status != "open" or suggestion.digest != event.digest:
             return replace(state, note="there is nothing to approve")
+        for other in state.open_suggestions:
+            if other.id != suggestion.id:
+                state = end_suggestion(state, other.id, "superseded", "")
         approved = replace(suggestion, status="approved", decided_by=event.actor)
         rollout = Rollout(
             id=f"{self.target}-o{len(self._rollouts) + 1}",

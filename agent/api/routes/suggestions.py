@@ -10,7 +10,7 @@ from agent.api.operations import Call, Operation, OperationResult
 from agent.api.problems import RequestRefusedError
 from agent.api.routes.targets import PLAIN, Reason, state_of
 from agent.domain.events import Approved, Denied
-from agent.domain.state import Suggestion, SuggestionStatus
+from agent.domain.state import State, Suggestion, SuggestionStatus
 
 Comment = Annotated[str, StringConstraints(strip_whitespace=True, max_length=500, pattern=PLAIN)]
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -54,22 +54,31 @@ def _suggestion(call: Call) -> Suggestion:
     )
 
 
-def _shown(suggestion: Suggestion) -> OperationResult:
-    return OperationResult(value=suggestion_of(suggestion), headers=tag_of(suggestion))
+def _shown(call: Call, suggestion: Suggestion) -> OperationResult:
+    state = call.daemon.states().get(suggestion.target)
+    return OperationResult(value=suggestion_of(suggestion, state), headers=tag_of(suggestion))
+
+
+def _latest(call: Call, state: State, suggestion: Suggestion) -> Suggestion:
+    """The suggestion in the state that a decision led to."""
+    listed = (state.suggestion, *state.also_open, *state.ended)
+    found = (one for one in listed if one is not None and one.id == suggestion.id)
+    return next(found, None) or _suggestion(call)
 
 
 async def _list(call: Call) -> SuggestionsDocument:
-    query = call.asked(SuggestionsQuery)
+    query, states = call.asked(SuggestionsQuery), call.daemon.states()
     chosen = [
-        suggestion_of(suggestion)
+        suggestion_of(suggestion, states.get(suggestion.target))
         for suggestion in call.daemon.suggestions()
         if query.target in {None, suggestion.target} and query.status in {None, suggestion.status}
     ]
+    chosen.sort(key=lambda one: (one.rank is None, one.target if one.rank else "", one.rank or 0))
     return SuggestionsDocument(suggestions=chosen[: query.limit])
 
 
 async def _show(call: Call) -> OperationResult:
-    return _shown(_suggestion(call))
+    return _shown(call, _suggestion(call))
 
 
 def _refuse_ended(call: Call, suggestion: Suggestion) -> None:
@@ -94,7 +103,7 @@ async def _approve(call: Call) -> OperationResult:
     body, suggestion = call.asked(ApprovalBody), _suggestion(call)
     same = hmac.compare_digest(body.digest, suggestion.digest)
     if same and suggestion.status == "approved":
-        return _shown(suggestion)
+        return _shown(call, suggestion)
     _refuse_ended(call, suggestion)
     if suggestion.status == "checking":
         raise RequestRefusedError(
@@ -104,9 +113,11 @@ async def _approve(call: Call) -> OperationResult:
             kind="checking",
         )
     if not same:
+        since = suggestion.refreshed_at
+        latest = f" Its latest refresh, at {since:%H:%M:%S} UTC: {suggestion.changed}." if since else ""
         raise RequestRefusedError(
             409,
-            "The digest does not match: the suggestion has changed since it was shown."
+            f"The digest does not match: the suggestion has changed since it was shown.{latest}"
             " Review it again, then approve that version.",
             kind="digest-differs",
         )
@@ -125,27 +136,27 @@ async def _approve(call: Call) -> OperationResult:
         comment=body.comment,
     )
     state = await call.submit(suggestion.target, event)
-    now = _suggestion(call) if state.suggestion is None else state.suggestion
-    if now.id != suggestion.id or now.status != "approved" or now.digest != body.digest:
+    now = _latest(call, state, suggestion)
+    if now.status != "approved" or now.digest != body.digest:
         raise RequestRefusedError(
             409, f"The approval was not accepted: {state.note or now.status}", kind="not-taken"
         )
-    return _shown(now)
+    return _shown(call, now)
 
 
 async def _deny(call: Call) -> OperationResult:
     body, suggestion = call.asked(DenialBody), _suggestion(call)
     if suggestion.status == "denied":
-        return _shown(suggestion)
+        return _shown(call, suggestion)
     _refuse_ended(call, suggestion)
     event = Denied(at=call.daemon.now(), actor=call.actor, suggestion=suggestion.id, reason=body.reason)
     state = await call.submit(suggestion.target, event)
-    now = state.suggestion if state.suggestion and state.suggestion.id == suggestion.id else _suggestion(call)
+    now = _latest(call, state, suggestion)
     if now.status != "denied":
         raise RequestRefusedError(
             409, f"The denial was not accepted: {state.note or now.status}", kind="not-taken"
         )
-    return _shown(now)
+    return _shown(call, now)
 
 
 UNKNOWN = {404: "No such suggestion."}
@@ -157,7 +168,7 @@ OPERATIONS = (
         method="GET",
         path="/v1/suggestions",
         role="viewer",
-        summary="Suggestions, newest first",
+        summary="Suggestions: the open ones first, by rank, then the others, newest first",
         answer=_list,
         gives=SuggestionsDocument,
         query=SuggestionsQuery,

@@ -120,7 +120,7 @@ async def _ask(call: Call) -> OperationResult:
     ):  # an older suggestion is still pending; this one was not accepted
         raise _refused(state)
     headers = {"Location": f"/v1/suggestions/{made.id}", **tag_of(made)}
-    return OperationResult(value=suggestion_of(made), headers=headers)
+    return OperationResult(value=suggestion_of(made, state), headers=headers)
 
 
 def _refused(state: State) -> RequestRefusedError:

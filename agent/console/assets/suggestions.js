@@ -35,12 +35,12 @@ export function suggestionsPage(context, root) {
     const rows = all.map((one) => [
       el("a", { href: `#/suggestions/${encodeURIComponent(one.id)}` }, change(one.from, one.to)),
       one.target,
-      pill(statusOf(context, one)),
+      [pill(statusOf(context, one)), one.rank ? ` no. ${one.rank}` : ""],
       one.why,
       time(one.made_at, false),
       one.status === "open" ? `expires in ${duration(left(context, one))}` : one.decided_by,
     ]);
-    fill(body, table("Suggestions, newest first", ["Change", "Target", "Status", "Why", "Made", "Decided"], rows, {
+    fill(body, table("Suggestions, the open ones first, by rank", ["Change", "Target", "Status", "Why", "Made", "Decided"], rows, {
       hidden: true, keys: all.map((one) => one.id), empty: "None yet. The first one needs some 30 seconds of load.",
     }));
   }
@@ -104,7 +104,7 @@ export function suggestionPage(context, root, id) {
       el("p", { class: "links" }, "on ", el("a", { href: `#/targets/${encodeURIComponent(shown.target)}` }, shown.target),
         ` · ${shown.policy === shown.rule ? shown.policy : `${shown.policy}, rule ${shown.rule}`} · made `, time(shown.made_at)));
     fill(stale, newer && el("div", { class: "notice warn", role: "alert" },
-      el("p", "This suggestion has changed since you opened it. What you see below is what it was; it can no longer be approved."),
+      el("p", "This suggestion has changed since you opened it", newer.changed && `: ${newer.changed}`, ". What you see below is what it was; it can no longer be approved."),
       el("button", { type: "button", id: "show-new", onclick: showNew }, "Show what it is now")));
     fill(body, reasons());
     graph();
@@ -202,7 +202,8 @@ export function suggestionPage(context, root, id) {
 
   function over(status) {
     if (status === "expired") return `It expired at ${moment(shown.expires_at)}. What is still worth doing is suggested again with fresh numbers.`;
-    if (status === "superseded") return "Another suggestion has taken its place.";
+    if (status === "superseded") return "Another suggestion has taken its place, or the servers changed; the last note has the reason.";
+    if (status === "withdrawn") return "Its evidence is gone; the last note has the reason.";
     if (status === "refused") return "The preflight check refused it; the last note has the reason.";
     return [`It was ${status}`, shown.decided_by && ` by ${shown.decided_by}`, ".", status === "approved" && target.rollout ? [" ", el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, "To its rollout")] : ""];
   }

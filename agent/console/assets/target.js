@@ -68,7 +68,7 @@ export function targetPage(context, root, name) {
       el("h1", { tabindex: "-1" }, name, " ", pill(target.phase), target.paused ? pill("paused", "paused") : null, el("span", { class: "muted mode" }, `mode ${target.mode}`)),
       target.note && el("p", { class: "note" }, target.note),
       el("p", { class: "links" },
-        target.suggestion && el("a", { class: "button ask", href: `#/suggestions/${encodeURIComponent(target.suggestion)}` }, "A suggestion needs approval"),
+        target.suggestions.map((id, place) => el("a", { class: "button ask", href: `#/suggestions/${encodeURIComponent(id)}` }, place ? `Also ${id}` : "A suggestion needs approval")),
         target.rollout && el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, "Latest rollout"),
         el("a", { href: `#/audit?target=${encodeURIComponent(name)}` }, "Audit of this target")));
     const bar = barred(context);

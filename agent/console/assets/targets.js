@@ -21,7 +21,7 @@ export function targetsPage(context, root) {
   async function refresh() {
     const [found, waiting] = await Promise.all([list("/v1/targets", "targets"), list("/v1/suggestions?status=open", "suggestions")]);
     targets = found;
-    open = waiting.filter((one) => targets.some((target) => target.suggestion === one.id));
+    open = waiting.filter((one) => targets.some((target) => target.suggestions.includes(one.id)));
     draw();
   }
 

@@ -57,15 +57,20 @@ def test_json_is_the_api_response(run: Run, daemon: FakeDaemonView) -> None:
 def test_lists_suggestions_with_their_change(run: Run, daemon: FakeDaemonView) -> None:
     daemon.suggest({"max_num_seqs": 128, "enforce_eager": None})
     daemon.suggest({"max_num_seqs": 96})
+    daemon.suggest({"enforce_eager": False})
 
     _, out, _ = run("suggestions")
 
-    head, newest, older = (line.split("  ") for line in out.splitlines())
-    assert [cell.strip() for cell in head if cell] == ["ID", "TARGET", "STATUS", "CLASS", "CHANGE", "WHY"]
-    assert [cell.strip() for cell in newest if cell] == [
-        "chat-s2", "chat", "open", "auto", "max_num_seqs 64 -> 96", "3 requests wait",
-    ]  # fmt: skip
-    assert "max_num_seqs 64 -> 128, enforce_eager default -> default" in map(str.strip, older)
+    head, first, second, ended = (
+        [cell.strip() for cell in row.split("  ") if cell] for row in out.splitlines()
+    )
+    assert head == ["ID", "TARGET", "STATUS", "RANK", "CLASS", "CHANGE", "WHY"]
+    assert first[:4] == ["chat-s3", "chat", "open", "1"]
+    assert second == ["chat-s2", "chat", "open", "2", "auto", "max_num_seqs 64 -> 96", "3 requests wait"]
+    assert ended[:4] == ["chat-s1", "chat", "superseded", "-"]
+    assert "max_num_seqs 64 -> 128, enforce_eager default -> default" in ended
+    assert "chat-s3 needs approval" in run("status")[1]
+    assert "chat-s2 needs approval" in run("status")[1]
     assert run("suggestions", "--status", "open", "--target", "other")[1] == "no suggestions\n"
 
 
