@@ -44,8 +44,7 @@ class DemoTraffic:
     @classmethod
     def start(cls, url: str, setup: DemoSetup) -> "DemoTraffic":
         command = [sys.executable, "-m", "simulator.traffic", url, "--model", "tiny", "--follow", "--json"]
-        command += ["--streams", str(setup.streams), "--for", "86400"]
-        command += ["--prompt", setup.prompt, "--output", setup.output, "--timeout", "600"]
+        command += [*setup.load, "--for", "86400", "--timeout", "600"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own command
         traffic = cls(process)
         traffic._reader = threading.Thread(target=traffic._read, daemon=True)
@@ -161,14 +160,7 @@ command = {json.dumps([*setup.command, *flags])}
 {env}[targets.traffic]
 listen = "127.0.0.1:{listen_port}"
 [targets.rollout]
-steps = {setup.steps}
 hold = "{setup.hold}"
-hold_requests = 20
-warm_up_requests = 8
-lease = "{setup.lease}"
-cooldown = "2s"
-drain = "5m"  # on a busy machine green with one sequence has a queue of minutes
-margin = 0.5  # wide enough for evidence from twenty requests; default: 0.01
 """,
         encoding="utf-8",
     )

@@ -39,11 +39,11 @@ class DemoScenario:
     _note: str = ""
 
     def start_traffic(self) -> DemoTraffic:
-        """Start the clients once the server answers with its unsuitable flags."""
+        """Start the clients as soon as the server answers with its unsuitable flags."""
         setup = self.processes.setup
         self.log(f"starting one {setup.engine} server with {_format_flags(setup.start)} behind Envoy")
         self._until("the server answers through the proxy", self.processes.is_serving)
-        self.log(f"{setup.streams} concurrent clients")
+        self.log(f"load: {' '.join(setup.load)}")
         return DemoTraffic.start(self.processes.url, setup)
 
     def improve(self, traffic: DemoTraffic) -> DemoReport:

@@ -17,14 +17,10 @@ class DemoSetup:
     command: tuple[str, ...]
     start: Mapping[str, int]  # the flags that do not fit the load
     harm: Mapping[str, int]  # the harmful change that is approved later
-    streams: int  # concurrent clients, each with one request at a time
-    prompt: str
-    output: str
+    load: tuple[str, ...]  # options of `python -m simulator.traffic`
     ttft: str  # objective for 95 % of the requests
     ttft_s: float
-    steps: str  # of the rollout, as TOML
-    hold: str
-    lease: str
+    hold: str  # the only setting of the rollout that is not the default: 30 min are too long for a demo
     timeout_s: float  # for each step of the scenario
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -40,18 +36,11 @@ def _simulated() -> DemoSetup:
         command=(sys.executable, "-m", "simulator.server", "--model", "tiny", "--host", "127.0.0.1"),
         start={"max_num_seqs": 4},
         harm={"max_num_seqs": 2},
-        streams=16,
-        prompt="lognormal:64:0.6:8:512",
-        output="lognormal:48:0.5:8:160",
+        load=("--rate", "6", "--prompt", "lognormal:64:0.6:8:512", "--output", "lognormal:48:0.5:8:160"),
         ttft="500ms",
         ttft_s=0.5,
-        steps=(
-            '[{ weight = 10, requests = 4, at_least = "4s", at_most = "2m" },'
-            ' { weight = 50, requests = 30, at_least = "8s", at_most = "3m" }]'
-        ),
-        hold="10s",
-        lease="6s",
-        timeout_s=150.0,
+        hold="30s",
+        timeout_s=600.0,
     )
 
 
@@ -71,17 +60,10 @@ def _real() -> DemoSetup:
         ),
         start={"max_num_seqs": 2},
         harm={"max_num_seqs": 1},
-        streams=16,
-        prompt="64",
-        output="48",
+        load=("--streams", "16", "--prompt", "64", "--output", "48"),  # as fast as this machine answers
         ttft="3s",
         ttft_s=3.0,
-        steps=(
-            '[{ weight = 10, requests = 4, at_least = "5s", at_most = "5m" },'
-            ' { weight = 50, requests = 30, at_least = "15s", at_most = "10m" }]'
-        ),
-        hold="20s",
-        lease="15s",
+        hold="30s",
         timeout_s=900.0,
         env={"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
     )

@@ -46,7 +46,7 @@ def assert_complete_report(facts: dict[str, Any]) -> None:
     assert facts["audit"]["verified"]
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(900)
 def test_the_demo_runs_to_its_end_on_the_simulator(tmp_path: Path) -> None:
     facts = demo("sim", tmp_path)
 

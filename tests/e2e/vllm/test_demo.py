@@ -10,7 +10,7 @@ from tests.support.real_vllm import real_vllm
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(2400)
 def test_the_demo_runs_to_its_end_on_real_vllm(tmp_path: Path) -> None:
     vllm = real_vllm()
 
