@@ -64,6 +64,7 @@ class TargetDocument(Document):
     suggestion: str | None = Field(description="id of the first suggestion that needs approval")
     suggestions: list[str] = Field(description="ids of all suggestions that need approval, by rank")
     rollout: str | None = Field(description="id of the latest rollout")
+    waits: DocumentText = Field(description="what the step of a running rollout still lacks; empty: nothing")
     outcomes: list[Outcome] = Field(description="outcomes of earlier changes, oldest first")
 
 
@@ -159,6 +160,7 @@ class RolloutDocument(Document):
     judged: list[EvidenceReport] = Field(description="the evidence of this step, for each stream of requests")
     over_time: list[Point] = Field(description="the evidence over time; not in lists")
     valid_s: float = Field(description="admissible seconds of this step; seconds on hold are excluded")
+    waits: DocumentText = Field(description="what the step still lacks, each with its evidence")
     parked: DocumentText = Field(description="why green is suspended without traffic; empty: it is not")
     gain: DocumentText = Field(
         description="where green was measurably better; empty: nowhere, or not evaluated yet"
@@ -196,8 +198,14 @@ def target_of(daemon: DaemonView, state: State) -> TargetDocument:
         suggestion=waiting[0] if waiting else None,
         suggestions=waiting,
         rollout=state.rollout.id if state.rollout else None,
+        waits=_waits(state),
         outcomes=[_shown(outcome) for outcome in state.outcomes],
     )
+
+
+def _waits(state: State) -> str:
+    rollout = state.rollout
+    return rollout.waits if rollout and state.phase is Phase.CANARY else ""
 
 
 def _shown(outcome: Outcome) -> Outcome:
@@ -306,6 +314,7 @@ def rollout_of(
         judged=list(report_evidence(rollout.trial)),
         over_time=list(points),
         valid_s=rollout.trial.valid_s,
+        waits=rollout.waits if rollout.outcome == "running" else "",
         parked=rollout.parked,
         gain=rollout.gain,
         quality=rollout.quality,

@@ -209,7 +209,7 @@ class CalibrationWindow:
     _streams: dict[str, _Stream] = field(default_factory=lambda: {name: _Stream() for name in STREAMS})
     _tick: int = -1
     _counts: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)  # by stream and server
-    _missed: int = 0  # of all servers' requests in the open tick: late or abandoned
+    _missed: int = 0  # of all servers' requests in the open tick: late, stalled or abandoned
     _of: int = 0
     _suspect: list[tuple[int, Mapping[str, Counts]]] = field(default_factory=list)
     _ill: bool = False  # a minute or more of the last ticks missed the SLO
@@ -224,7 +224,7 @@ class CalibrationWindow:
                 had, had_bad = counts.get(server, (0, 0))
                 if requests:
                     counts[server] = had + requests, had_bad + bad
-        self._missed += sum(arm.late + arm.gave_up for arm in arms.values())
+        self._missed += sum(max(arm.late, arm.over_ttft) + arm.gave_up for arm in arms.values())
         self._of += sum(arm.total + arm.gave_up for arm in arms.values())
 
     def calibration(self, stream: str, at: datetime) -> Calibration | None:

@@ -61,7 +61,7 @@ class Verdict:
     kind: Literal["pass", "fail", "wait", "futile", "hold"]
     why: str
     waits: str = ""  # what a pass still lacks, each with its evidence
-    lacks_gain: bool = False  # nothing but the gain
+    lacks_gain: bool = False  # the gain that is needed could have shown, and did not
     bad: int = 0  # green's requests of this step that failed or were late by the judge's edges
 
 

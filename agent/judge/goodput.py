@@ -25,7 +25,7 @@ from agent.domain.model import Slo, Step
 from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import NONE, Counts, EProcessPair, Goodput, Observation, Trial
 from agent.judge.eprocess import log_sum, update_with_control, update_without_control
-from agent.judge.failure_modes import LATENCIES, calibration_of, objective_of, phi_of
+from agent.judge.failure_modes import DEFAULT_PHI, LATENCIES, calibration_of, objective_of, phi_of
 from agent.judge.wording import wilson_interval
 
 GAIN = 0.10
@@ -54,10 +54,15 @@ def goodput_phi(trial: Trial, slo: Slo) -> float:
     return max(phi_of(calibration_of(trial.calibration, name, slo)) for name in names)
 
 
+def advancing_phi(trial: Trial, slo: Slo) -> float:
+    """The design effect where an error costs time only: to take more traffic or to give a change up."""
+    return min(goodput_phi(trial, slo), DEFAULT_PHI)
+
+
 def misses_slo(trial: Trial, slo: Slo, record: RequestCounts) -> bool:
     """Whether the baseline clearly misses the SLO, so that a canary relieves blue."""
     of, bad = count_missed(record)
-    interval = _interval(record, goodput_phi(trial, slo))
+    interval = _interval(record, advancing_phi(trial, slo))
     return of >= LEAST_RECORD and bad > 0 and interval[0] > allowed_share(slo)
 
 
@@ -81,8 +86,13 @@ def buffer_goodput(goodput: Goodput, observation: Observation) -> Goodput:
 
 
 def close_goodput_tick(trial: Trial, step: Step, slo: Slo, record: RequestCounts, *, alone: bool) -> Goodput:
-    """Turn the tick's counts into evidence."""
+    """Turn the tick's counts into evidence.
+
+    Beside a blue that misses its SLO a proof leads to more traffic, not to the end: see advancing_phi.
+    """
     goodput, phi = trial.goodput, goodput_phi(trial, slo)
+    advancing = advancing_phi(trial, slo)
+    missed = count_missed(record)[0] >= LEAST_RECORD and misses_slo(trial, slo, record)
     n_b, k_b, n_c, k_c = goodput.pending
     if not n_c:
         return goodput
@@ -93,26 +103,27 @@ def close_goodput_tick(trial: Trial, step: Step, slo: Slo, record: RequestCounts
             (n_c, k_c, n_b, k_b),
             margin=0.0,
             tolerance=GAIN,
-            phi=phi,
+            phi=advancing if missed else phi,
             at_s=trial.valid_s,
             tick_s=trial.tick_s,
         )
     elif not alone:
         return goodput
     pair = goodput.record
-    if step.weight >= step.parity and count_missed(record)[0] >= LEAST_RECORD:
-        pair = _compare_with_record(trial, step, record, phi, alone=alone)
+    if step.weight >= step.parity and missed:
+        futile = _compare_with_record(trial, record, advancing)
+        pair = _admitted(trial, step, record, futile, futile)
+        if alone:
+            pair = _admitted(trial, step, record, futile, _compare_with_record(trial, record, phi))
     return replace(goodput, beside=beside, record=pair, pending=NONE)
 
 
-def _compare_with_record(
-    trial: Trial, step: Step, record: RequestCounts, phi: float, *, alone: bool
-) -> EProcessPair:
+def _compare_with_record(trial: Trial, record: RequestCounts, phi: float) -> EProcessPair:
     """`worse` is evidence of futility, `good` of a gain."""
-    old, (_, _, of, bad), gain = trial.goodput.record, trial.goodput.pending, least_gain(record)
+    (_, _, of, bad), gain = trial.goodput.pending, least_gain(record)
     low, high = _interval(record, phi)
-    new = update_without_control(
-        old,
+    return update_without_control(
+        trial.goodput.record,
         of,
         bad,
         margin=gain,
@@ -122,12 +133,22 @@ def _compare_with_record(
         phi=phi,
         at_s=trial.valid_s,
     )
+
+
+def _admitted(
+    trial: Trial, step: Step, record: RequestCounts, futile: EProcessPair, better: EProcessPair
+) -> EProcessPair:
+    """The evidence that the present load allows: `worse` of the first pair, `good` of the second.
+
+    With more requests than the baseline only a gain counts, with fewer, or before a queue had time to grow,
+    only futility.
+    """
+    old, alone = trial.goodput.record, step.weight >= 100  # noqa: PLR2004 - percent
     rate = compare_rate(trial, record) if alone else 0
+    pair = old if rate > 0 else futile
     if alone and (rate < 0 or trial.valid_s <= burn_in_s(step)):
-        new = replace(new, good=old.good, most_good=old.most_good)
-    if alone and rate > 0:
-        new = replace(old, good=new.good, most_good=new.most_good)
-    return new
+        return replace(pair, good=old.good, most_good=old.most_good)
+    return replace(pair, good=better.good, most_good=better.most_good)
 
 
 def burn_in_s(step: Step) -> float:
@@ -152,9 +173,10 @@ def log_better(goodput: Goodput) -> float:
     return goodput.beside.log_worse
 
 
-def log_futile(goodput: Goodput) -> float:
-    """Evidence that green is not better than blue beside it by GAIN."""
-    return goodput.beside.most_good
+def log_futile(trial: Trial, slo: Slo) -> float:
+    """Evidence that green is not better than a healthy blue beside it by GAIN, at the advancing phi."""
+    times = goodput_phi(trial, slo) / advancing_phi(trial, slo)
+    return log_sum([times * value for value in trial.goodput.beside.good]) - log(3)
 
 
 def log_better_than_record(goodput: Goodput) -> float:

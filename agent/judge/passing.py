@@ -86,9 +86,9 @@ def decide(now: Situation) -> tuple[Trial, Verdict]:
     if lacks := [*first, *proofs, *gain]:
         counts = "; ".join(describe_counts(stream) for stream in trial.streams if any(stream.counted))
         why = "; ".join([lacks[0], counts] if counts else lacks[:1])
-        return trial, Verdict(
-            kind="wait", why=why, waits="; ".join(lacks), lacks_gain=bool(gain) and not first and not proofs
-        )
+        comparable = not now.missed or (now.alone and gp.compare_rate(trial, now.record) >= 0)
+        lacks_gain = bool(gain) and not first and comparable
+        return trial, Verdict(kind="wait", why=why, waits="; ".join(lacks), lacks_gain=lacks_gain)
     return trial, Verdict(kind="pass", why=_why_passed(now))
 
 
@@ -137,7 +137,7 @@ def _futile(now: Situation) -> str:
             return ""
         least = gp.least_gain(now.record)
         return f"a gain of {100 * least:.2g} points is ruled out: {_with_record(now)}"
-    if now.alone or not goodput.looked or gp.log_futile(goodput) < gp.SURE_FUTILE:
+    if now.alone or not goodput.looked or gp.log_futile(trial, now.slo) < gp.SURE_FUTILE:
         return ""
     ruled_out = f"a gain of {100 * gp.GAIN:.2g} points is ruled out"
     return f"{ruled_out}: {gp.describe_missed(goodput)}; no latency is measurably better"

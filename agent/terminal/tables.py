@@ -120,6 +120,8 @@ def notes_text(targets: Sequence[Json]) -> str:
         name = safe(target["name"])
         if target["note"]:
             text += lines_of(f"{name}: {safe(target['note'])}")
+        if target["waits"]:
+            text += lines_of(f"{name}: waits for {safe(target['waits'])}")
         for suggestion in map(safe, target["suggestions"]):
             text += lines_of(f"{name}: {suggestion} needs approval: `trimtab approve {suggestion}`")
         for source in target["sources"]:
@@ -152,7 +154,7 @@ def rollouts_text(rollouts: Sequence[Json]) -> str:
         )
         for found in rollouts
     ]
-    whys = ((found["id"], found["parked"] or found["why"]) for found in rollouts)
+    whys = ((found["id"], found["parked"] or found["why"] or _waits(found)) for found in rollouts)
     reasons = [f"{safe(name)}: {safe(why)}" for name, why in whys if why]
     width = columns()
     if len(rollouts) > 1 and width is not None:
@@ -169,6 +171,10 @@ def rollout_line(found: Json, *, counts: bool = False) -> str:
         parts += [f"{found['exposed']['total']} requests exposed, {found['bad_exposed']} bad"]
     parts += [text for text in (found["parked"], found["why"]) if text]
     return safe(f"{found['id']} {', '.join(parts)}")
+
+
+def _waits(found: Json) -> str:
+    return f"waits for {found['waits']}" if found["waits"] else ""
 
 
 def _step(found: Json) -> str:

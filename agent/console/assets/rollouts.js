@@ -86,6 +86,7 @@ export function rolloutPage(context, root, id) {
         " · ", el("a", { href: `#/suggestions/${encodeURIComponent(rollout.suggestion)}` }, "its suggestion"), " · started ", time(rollout.started_at), ` · ${running ? "for" : "lasted"} ${lasted(context, rollout)}`),
       rollout.why && el("p", { class: "note" }, rollout.why),
       running && target.note && target.note !== rollout.why ? el("p", { class: "note" }, target.note) : null,
+      running && rollout.waits && el("p", { class: "note" }, "This step waits for: ", rollout.waits),
       rollout.gain && el("p", { class: "note good" }, "Better at: ", rollout.gain),
       rollout.parked && el("p", { class: "note warn" }, "Green is suspended without traffic: ", rollout.parked));
     fill(actions, running ? action("abort", "Abort…", abort, { reason: barred(context), tone: "danger" }) : null);
