@@ -6,12 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from agent.domain.model import Slo
-from bench.loop.engine import flags_of
-from bench.loop.server import Ended
-from bench.loop.static import TAIL_S, best, configured, effective, goodput, is_good
-from bench.loop.story import Rolled, Run, Said
+from bench.loop.run import Ended, Rolled, Run, Said
+from bench.loop.static import TAIL_S, best, configured, goodput, is_good, moves_right
 from bench.loop.world import World
-from simulator.flags import InvalidFlagError
 from vllm_facts.values import Setting
 
 HARM = 0.01  # a suggestion whose goodput is lower by more is harmful
@@ -111,19 +108,6 @@ def score(world: World, run: Run) -> Score:
     )
 
 
-def moves_right(world: World, before: Setting, after: Setting) -> bool:
-    """Whether a knob of `right` moved its way, as the server understands both settings."""
-    try:
-        old, new = (effective(flags_of(world, setting)) for setting in (before, after))
-    except InvalidFlagError:
-        return False
-    for knob, direction in (world.right or {}).items():
-        was, now = (float(one.get(knob) or 0) for one in (old, new))
-        if now > was if direction == "up" else now < was:
-            return True
-    return False
-
-
 def is_right(world: World, setting: Setting, start: Setting, *, best_whole: float) -> bool:
     """Within 2 points of the best, or the named knobs moved the right way and within 10 points of it."""
     attained = goodput(world, setting).whole
@@ -170,7 +154,7 @@ def _scored(world: World, one: Said) -> ScoredSuggestion:
 
 
 def _gain(world: World, run: Run, one: Rolled) -> float:
-    said = next((s for s in run.said if s.to == one.to), None)
+    said = next((said for said in run.said if said.id == one.suggestion), None)
     if said is None:
         return 0.0
     after = goodput(world, {**said.in_force, **said.to})

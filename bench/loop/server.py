@@ -6,6 +6,7 @@ from datetime import datetime
 
 from agent.domain.reading import EngineSample, Request, RequestOutcome
 from agent.observe.engine_sample import sample
+from bench.loop.run import Ended
 from simulator.flags import Flags
 from simulator.frontend import VERSION
 from simulator.scheduler import ScheduledStep, SimulatedRequest
@@ -15,18 +16,6 @@ from vllm_facts.metrics.totals import PageTotals, totals
 
 STALLED_AFTER_S = 10.0  # as the default of the sensor `proxy_requests`
 PATIENCE_S = 400.0  # of a client
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A request as its client saw it. Times in seconds; `gap_s`: mean between tokens."""
-
-    server: str
-    arrived_s: float
-    ended_s: float
-    outcome: RequestOutcome
-    ttft_s: float | None = None
-    gap_s: float | None = None
 
 
 @dataclass(slots=True)

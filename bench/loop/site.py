@@ -8,7 +8,7 @@ from agent.domain.ports import Now, View
 from agent.domain.reading import Request, RequestSample, Sample
 from bench.loop.clients import Clients
 from bench.loop.engine import VirtualEngine
-from bench.loop.server import Ended
+from bench.loop.run import Ended
 from tests.support.fake_traffic import FakeTraffic
 
 AFTER_THE_TICK_S = 0.5  # within the second of the daemon, for a deterministic order

@@ -1,7 +1,6 @@
 """One run of a world in virtual time: the daemon as wiring builds it, servers, clients and an operator."""
 
 import asyncio
-import json
 import logging
 import tempfile
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ import structlog
 
 from agent.audit.history import History
 from agent.audit.journal import Journal
-from agent.config.loader import Config, parse
+from agent.config.loader import parse
 from agent.domain import events as e
 from agent.domain.ports import Site
 from agent.domain.state import Phase, State
@@ -23,67 +22,20 @@ from agent.observe.aggregator import Aggregator
 from agent.runtime.loop import TargetLoop
 from agent.runtime.wiring import build_rules
 from bench.loop.clients import Clients
+from bench.loop.config import config_text
 from bench.loop.engine import VirtualEngine
-from bench.loop.server import Ended
+from bench.loop.run import Rolled, Run, Said
 from bench.loop.site import VirtualSite
+from bench.loop.static import LATE_S
 from bench.loop.world import World
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import in_no_time, loop_now
-from vllm_facts.values import Knob, Setting, Value
+from vllm_facts.values import Setting
 
 TARGET = "w"
 SETTLED_S = 2.0  # from the first server to the begin of the load
 LOOK_S = 1.0  # of the operator
-LATE_S = 60.0  # after the load, for the answers to the last requests
 MEMORY = Path("/dev/shm")  # noqa: S108 - a journal that outlives no run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """A suggestion. Times in seconds since the begin of the load; negative: before it."""
-
-    id: str
-    rule: str
-    klass: str
-    at_s: float
-    before: Mapping[Knob, Value]
-    to: Mapping[Knob, Value]
-    in_force: Setting  # the full setting that it was made for
-    why: str
-    approved_s: float | None = None
-    status: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rolled:
-    """A rollout. `exposed`, `bad`: requests that green served, and of those failed or late."""
-
-    id: str
-    to: Mapping[Knob, Value]
-    began_s: float
-    ended_s: float | None
-    outcome: str
-    why: str
-    exposed: int
-    bad: int
-    forecast_s: tuple[float, float] | None  # from the first share: usual and nine of ten, with the hold step
-    canary_s: float | None  # from the first share of green to the end
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """`shares`: since when which part of the traffic had which setting, in percent by server."""
-
-    world: str
-    seed: int
-    said: tuple[Said, ...]
-    rolled: tuple[Rolled, ...]
-    shares: tuple[tuple[float, Mapping[str, int]], ...]
-    settings: Mapping[str, Setting]  # by server
-    ended: tuple[Ended, ...]  # times as in `shares`
-    sent: int
-    notes: tuple[tuple[float, str], ...]
-    cpu_s: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,31 +76,6 @@ class _Books:
             self.notes.append((now_s, note))
 
 
-def config(world: World, home: Path) -> Config:
-    """The config of an operator who gives engine, traffic and SLO, and leaves the rest to the defaults."""
-    promises = "\n".join(
-        f'{name} = {{ under = "{under}", share = {share} }}'
-        for name, (under, share) in world.promises.items()
-    )
-    text = f"""
-        [agent]
-        state_dir = "state"
-        mode = "{world.mode}"
-        [[targets]]
-        name = "{TARGET}"
-        [targets.slo]
-        {promises}
-        [targets.engine]
-        kind = "process"
-        command = {json.dumps(["python", *world.command])}
-        [targets.traffic]
-        listen = "127.0.0.1:8080"
-        [targets.rollout]
-        {world.rollout}
-    """
-    return parse(text, here=home)
-
-
 def play(world: World, seed: int) -> Run:
     """Run the world once. The same world and seed give the same run."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -158,7 +85,7 @@ def play(world: World, seed: int) -> Run:
 
 async def _play(world: World, seed: int, home: Path) -> Run:
     began_cpu_s, clock = process_time(), asyncio.get_running_loop().time
-    made = config(world, home)
+    made = parse(config_text(world, TARGET), here=home)
     (target,) = made.targets
     site = Site(target=TARGET, state_dir=home, epoch=1)
     engine, traffic, books = VirtualEngine(world, seed), FakeTraffic().bind(site), _Books()
@@ -259,6 +186,7 @@ def _told(world: World, seed: int, books: _Books, virtual: VirtualSite, began_s:
         rolled.append(
             Rolled(
                 id=rollout.id,
+                suggestion=rollout.suggestion,
                 to=dict(one.proposal.to) if one else {},
                 began_s=round(started_s - began_s, 1),
                 ended_s=_since(began_s, ended_s),

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from agent.config.convert import slo as slo_of
 from agent.config.tables import SloTable
+from agent.config.types import seconds
 from agent.domain.model import Slo
 from simulator.flags import InvalidFlagError, parse
 from simulator.hardware import SCALED
@@ -81,6 +82,11 @@ class World:
         return (*PROGRAM, *self.flags)
 
     @property
+    def start_s(self) -> float:
+        """Seconds that a server takes to start."""
+        return parse(self.command[2:]).simulation.start_s
+
+    @property
     def seconds(self) -> float:
         return sum(phase.seconds for phase in self.load)
 
@@ -123,8 +129,9 @@ def parse_world(name: str, document: object) -> World:
             raise WorldError(f"{key}: {error}") from error
 
     base = Mix(at_s=0.0, prompt=take("prompt", _lengths), output=take("output", _lengths))
-    flags = (*take("flags", _words, []), *take("hardware", _hardware), *take("truth", _truth, {}))
-    take("flags", lambda _: _check(flags))
+    gpu = take("hardware", _hardware)
+    own = take("flags", lambda value: _checked(_words(value), gpu), [])
+    flags = (*own, *gpu, *take("truth", lambda value: _checked(_truth(value), gpu), {}))
     promises = take("slo", _promises)
     return World(
         name=name,
@@ -149,13 +156,14 @@ def parse_world(name: str, document: object) -> World:
     )
 
 
-def _check(flags: tuple[str, ...]) -> None:
+def _checked(words: tuple[str, ...], gpu: tuple[str, ...] = ()) -> tuple[str, ...]:
     try:
-        parse((*PROGRAM[2:], *flags))
+        parse((*PROGRAM[2:], *words, *gpu))
     except InvalidFlagError as error:
-        raise ValueError(f"the simulator refuses {' '.join(flags)}: {error}") from error
+        raise ValueError(f"the simulator refuses {' '.join(words)}: {error}") from error
     except SystemExit:
-        raise ValueError(f"the simulator does not know {' '.join(flags)}") from None
+        raise ValueError(f"the simulator does not know {' '.join(words)}") from None
+    return words
 
 
 def _words(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
@@ -165,7 +173,7 @@ def _words(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
 
 
 def _hardware(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
-    return () if value is None else ("--sim-hardware", _text(value))
+    return () if value is None else _checked(("--sim-hardware", _text(value)))
 
 
 def _truth(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
@@ -232,6 +240,7 @@ def _promises(value: Any) -> Mapping[str, tuple[str, float]]:  # noqa: ANN401 - 
     for name, row in value.items():
         if name not in {"ttft", "itl", "e2e"} or not isinstance(row, list) or len(row) != 2:  # noqa: PLR2004
             raise ValueError(f'must have rows like "ttft": ["500ms", 0.95], not {name}: {row!r}')
+        seconds(row[0])
         promises[name] = (_text(row[0]), _number(row[1]))
     return promises
 

@@ -1,0 +1,32 @@
+"""The config file of an operator who gives engine, traffic and SLO, and leaves the rest to the defaults."""
+
+import json
+
+from bench.loop.world import World
+
+
+def config_text(
+    world: World, target: str, *, python: str = "python", listen: str = "127.0.0.1:8080", engine: str = ""
+) -> str:
+    """`engine`: further lines of its table."""
+    promises = "\n".join(
+        f'{name} = {{ under = "{under}", share = {share} }}'
+        for name, (under, share) in world.promises.items()
+    )
+    return f"""
+        [agent]
+        state_dir = "s"
+        mode = "{world.mode}"
+        [[targets]]
+        name = "{target}"
+        [targets.slo]
+        {promises}
+        [targets.engine]
+        kind = "process"
+        command = {json.dumps([python, *world.command])}
+        {engine}
+        [targets.traffic]
+        listen = "{listen}"
+        [targets.rollout]
+        {world.rollout}
+    """

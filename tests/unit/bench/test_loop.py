@@ -1,0 +1,148 @@
+"""Runs of small worlds from end to end in virtual time, and their figures."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.loop import static
+from bench.loop.report import document, figures, line, table
+from bench.loop.run import Ended, Run
+from bench.loop.score import Score, score, symptom
+from bench.loop.static import best, configured, flaw, goodput, moves_right, of_start
+from bench.loop.story import play
+from bench.loop.world import World, parse_world
+from simulator.scheduler import Scheduler
+
+CAPPED = parse_world(
+    "capped",
+    {
+        "flags": ["--max-num-seqs", "2", "--sim-start-s", "5"],
+        "hardware": "4090-8b",
+        "prompt": 100,
+        "output": 40,
+        "slo": {"ttft": ["500ms", 0.95]},
+        "load": [[240, 4, 1.0]],
+        "right": {"max_num_seqs": "up"},
+        "think_s": 5,
+    },
+)
+CALM = replace(CAPPED, name="calm", flags=CAPPED.flags[2:], right=None)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(static, "CACHE", tmp_path / "cache")
+
+
+def test_a_cap_is_found_approved_after_thinking_and_rolled_out() -> None:
+    run = play(CAPPED, 1)
+    scored = score(CAPPED, run)
+
+    first = scored.first
+    assert first is not None
+    assert scored.first_right
+    assert not first.harmful
+    assert first.said.in_force["max_num_seqs"] == 2
+    assert first.said.approved_s is not None
+    assert first.said.approved_s >= first.said.at_s + CAPPED.think_s
+    (rolled,) = run.rolled
+    assert rolled.to == first.said.to
+    assert scored.gains[rolled.id] > 0.5
+    assert scored.symptom_s == 60.0
+    assert scored.lost == 0
+    assert scored.minutes[0] is not None
+    assert scored.minutes[0] < 0.5
+    assert scored.best_end > 0.95
+    assert run.sent == pytest.approx(960, rel=0.2)
+
+
+def test_a_healthy_server_is_left_alone() -> None:
+    scored = score(CALM, play(CALM, 1))
+
+    assert scored.first_right
+    assert not scored.rolled
+    assert scored.symptom_s is None
+    assert scored.end == pytest.approx(scored.best_end, abs=0.02)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+    short = replace(CAPPED, load=(replace(CAPPED.load[0], seconds=90.0),))
+
+    one, again, other = (replace(play(short, seed), cpu_s=0.0) for seed in (1, 1, 2))
+
+    assert one == again
+    assert one.ended != other.ended
+
+
+@pytest.mark.parametrize("world", [CAPPED, CALM], ids=lambda world: world.name)
+def test_steps_taken_at_once_change_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = of_start(world)
+    monkeypatch.setattr(Scheduler, "repeats", lambda *_: 0)
+    monkeypatch.setattr(static, "CACHE", static.CACHE / "slow")
+
+    assert of_start(world) == fast
+
+
+def test_the_sweep_finds_the_cure_and_the_flaws_of_a_world() -> None:
+    found = best(CAPPED)
+
+    assert found.goodput.whole > 0.95
+    assert moves_right(CAPPED, configured(CAPPED), {**configured(CAPPED), **found.change})
+    assert not flaw(CAPPED, of_start(CAPPED), found)
+    assert "gains" in flaw(replace(CAPPED, right=None), of_start(CAPPED), found)
+    assert "no knob" in flaw(replace(CAPPED, right={"watermark": "up"}), of_start(CAPPED), found)
+    assert "no setting" in flaw(replace(CALM, right=CAPPED.right), of_start(CALM), best(CALM))
+
+
+def test_a_setting_with_which_the_server_does_not_start_has_no_goodput() -> None:
+    start = configured(CAPPED)
+
+    assert goodput(CAPPED, {**start, "gpu_memory_utilization": 0.99}) == static.NONE
+    assert goodput(CAPPED, {**start, "max_num_batched_tokens": 1}) == static.NONE
+
+
+def test_a_vllm_default_that_is_written_out_is_no_move() -> None:
+    start = configured(CALM)
+
+    assert not moves_right(CAPPED, start, {**start, "max_num_seqs": 256})
+    assert moves_right(CAPPED, start, {**start, "max_num_seqs": 257})
+
+
+def test_the_symptom_is_the_end_of_the_first_minute_that_misses_the_slo() -> None:
+    def ended(at_s: float, ttft_s: float) -> Ended:
+        return Ended("s", at_s, at_s + 1, "ok", ttft_s, 0.01)
+
+    good = [ended(at_s, 0.1) for at_s in range(120)]
+    late = [ended(at_s, 0.9) for at_s in range(120, 124)]
+
+    assert symptom(CAPPED, good) is None
+    assert symptom(CAPPED, [*good, *late]) == 124.0
+
+
+def test_the_figures_name_what_the_goals_ask(capsys: pytest.CaptureFixture[str]) -> None:
+    scores: list[Score] = [score(CALM, _nothing(CALM))]
+
+    told = figures(scores)
+
+    assert told["suggested where nothing cures"] == "0 of 1"
+    assert told["harmful suggestions"] == 0
+    assert "calm" in line(scores[0])
+    assert "requests lost" in table(scores)
+    assert document(scores)["figures"] == told
+    assert capsys.readouterr().out == ""
+
+
+def _nothing(world: World) -> Run:
+    return Run(
+        world=world.name,
+        seed=1,
+        said=(),
+        rolled=(),
+        shares=((0.0, {"w-r1": 100}),),
+        settings={"w-r1": configured(world)},
+        ended=(),
+        sent=0,
+        notes=(),
+        cpu_s=0.0,
+    )

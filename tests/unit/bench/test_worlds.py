@@ -1,0 +1,126 @@
+"""World files: what is read, and the errors that name a key."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.loop.clients import Clients
+from bench.loop.world import World, WorldError, parse_world, read
+from simulator.flags import parse
+
+OWN = sorted(Path("bench/loop/worlds").glob("*.json"))
+SMALL: dict[str, object] = {
+    "flags": ["--max-num-seqs", "4"],
+    "hardware": "4090-8b",
+    "prompt": [200, 0.6, 20, 1500],
+    "output": 30,
+    "slo": {"ttft": ["500ms", 0.95]},
+    "load": [[60, 5, 1.0], [60, 2, 5.0]],
+    "right": {"max_num_seqs": "up"},
+}
+
+
+def world(**changes: object) -> World:
+    return parse_world("small", SMALL | changes)
+
+
+@pytest.mark.parametrize("path", OWN, ids=lambda path: path.stem)
+def test_every_world_of_the_benchmark_is_read(path: Path) -> None:
+    assert read(path).name == path.stem
+
+
+def test_there_are_worlds_for_the_goals() -> None:
+    own = [read(path) for path in OWN]
+
+    assert len(own) >= 36
+    assert sum(one.real for one in own) == 6
+    assert {one.right is None for one in own} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "names"),
+    [
+        ("falgs", [], "falgs: is no key"),
+        ("flags", ["--max-num-seqs"], "flags: the simulator does not know"),
+        ("flags", ["--max-num-seqs", "0"], "flags: the simulator refuses"),
+        ("hardware", "toaster", "hardware: the simulator does not know"),
+        ("prompt", [1, 2], "prompt: must be a number of tokens or"),
+        ("output", 0, "output: must be a number of tokens or"),
+        ("slo", {"tpot": ["1s", 0.9]}, "slo: must have rows like"),
+        ("slo", {"ttft": ["soon", 0.9]}, "slo: .*soon"),
+        ("load", [[60, 5]], r"load: must have rows of \[seconds, requests/s, cv\]"),
+        ("load", [[0, 5, 1]], "load: seconds and requests/s must be positive"),
+        ("right", {"max_num_seqs": 8}, "right: must be null or"),
+        ("right", {}, "right: must be null or"),
+        ("mode", "advise", "mode: must be"),
+        ("think_s", "20", "think_s: must be a number"),
+        ("truth", {"colour_times": 2}, "truth: 'colour_times' is unknown"),
+        ("truth", {"token_us_times": -1}, "(?s)truth: the simulator refuses .* positive"),
+        ("truth", {"hiccups": [0, 1]}, "truth: the simulator refuses"),
+        ("changes", [{"at": 9, "prompt": 5}, {"at": 3, "output": 5}], "changes: the times"),
+        ("changes", [{"at": 9, "rate": 5}], "changes: 'rate' is unknown"),
+        ("seeds", 2.5, "seeds: must be a whole number"),
+        ("real", 1, "real: must be true or false"),
+    ],
+)
+def test_an_error_names_the_key(key: str, value: object, names: str) -> None:
+    with pytest.raises(WorldError, match=names):
+        world(**{key: value})
+
+
+@pytest.mark.parametrize("key", ["prompt", "output", "slo", "load"])
+def test_a_missing_key_is_named(key: str) -> None:
+    with pytest.raises(WorldError, match=f"{key}: is missing"):
+        parse_world("small", {name: value for name, value in SMALL.items() if name != key})
+
+
+def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text("{")
+
+    with pytest.raises(WorldError, match=r"broken\.json: cannot be read as JSON"):
+        read(tmp_path / "broken.json")
+
+
+def test_the_truth_becomes_flags_of_the_simulator() -> None:
+    truth = {"jitter": 0.06, "hiccups": [30, 0.05], "token_us_times": 1.5, "attention_times": 4}
+
+    plain, perturbed = (parse(one.command[2:]).simulation for one in (world(), world(truth=truth)))
+
+    assert (perturbed.jitter, perturbed.hiccups) == (0.06, (30.0, 0.05))
+    assert perturbed.hardware.token_us == 1.5 * plain.hardware.token_us
+    assert perturbed.hardware.kv_read_us == 4 * plain.hardware.kv_read_us
+
+
+def test_what_is_right_does_not_change_the_key_of_the_sweep_but_the_load_does() -> None:
+    assert world().key == world(right=None, mode="auto", seeds=3).key
+    assert world().key != world(load=[[60, 5, 1.0]]).key
+
+
+def test_the_requests_of_a_seed_are_the_same_and_follow_load_and_mix() -> None:
+    one = world(load=[[1000, 5, 1.0], [1000, 1, 5.0]], changes=[{"at": 500, "prompt": 700}], shared_prefix=64)
+
+    def sent(seed: int) -> list[tuple[float, int, int, float]]:
+        coming = Clients(one, seed).until(one.seconds)
+        return [(c.request.arrived_at, c.request.prompt, c.request.wanted, c.place) for c in coming]
+
+    first = sent(1)
+
+    assert first == sent(1)
+    assert first != sent(2)
+    assert sum(at < 1000 for at, *_ in first) == pytest.approx(5000, rel=0.06)
+    assert sum(at >= 1000 for at, *_ in first) == pytest.approx(1000, rel=0.4)
+    assert {prompt for at, prompt, *_ in first if at >= 500} == {764}
+    assert all(wanted == 30 and 0 <= place <= 100 for *_, wanted, place in first)
+
+
+def test_prompts_share_the_blocks_of_their_prefix_only() -> None:
+    coming = list(Clients(world(shared_prefix=64), 1).until(120.0))
+
+    one, other = (set(c.request.hashes) for c in coming[:2])
+
+    assert len(one & other) == 64 // 16
+
+
+def test_a_world_survives_json() -> None:
+    assert parse_world("small", json.loads(json.dumps(SMALL))) == world()
