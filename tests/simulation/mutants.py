@@ -221,7 +221,7 @@ CAUGHT: dict[str, tuple[Scenario, str]] = {
     "weight written as a delta": (PLAIN, "weights: "),
     "journal after effect": (PLAIN, "journal: "),
     "lease not renewed": (PLAIN, "4: "),
-    "lease without end": (replace(PLAIN, acts=(Act(what="daemon dead for long", at_s=13.0),)), "4: "),
+    "lease without end": (replace(PLAIN, acts=(Act(what="daemon dead for long", at_s=17.0),)), "4: "),
     "epoch not checked": (replace(PLAIN, acts=(Act(what="daemon paused and replaced", at_s=12.0),)), "5: "),
     "approval not checked": (
         replace(PLAIN, acts=(Act(what="operator approves what was not shown", on="phase proposed"),)),
@@ -235,7 +235,7 @@ CAUGHT: dict[str, tuple[Scenario, str]] = {
         Scenario(seed=5, acts=(Act(what="token removed", at_s=2.0, lasts_s=20.0),)),
         "6: ",
     ),
-    "recovery forgets green": (replace(PLAIN, acts=(Act(what="daemon killed", at_s=12.0),)), "3: "),
+    "recovery forgets green": (replace(PLAIN, acts=(Act(what="daemon killed", at_s=14.0),)), "3: "),
     "drain skipped": (Scenario(seed=1, servers=2, strategy="replace"), "2: "),
     "retired before routed away": (replace(PLAIN, green="failing"), "1: "),
 }

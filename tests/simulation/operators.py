@@ -1,19 +1,22 @@
 """Operators who use the API: they approve suggestions and send adverse requests at bad moments."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from random import Random
 from typing import TYPE_CHECKING
 
 from agent.domain import events as e
 from agent.domain.state import State, Suggestion
 from tests.simulation import api_client
 from tests.simulation.process import Daemon
+from tests.simulation.scenario import drawn
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
 
 LOOKS_EVERY_S = 1.0
+THINKS_S = (8.0, 20.0)  # where several suggestions are open
 NOT_SHOWN = "sha256:" + "0" * 64
 _KEYS = count()
 UNHEARD = frozenset({401, 403, 503})
@@ -26,22 +29,42 @@ def new_key() -> str:
 
 @dataclass(repr=False, slots=True)
 class Operator:
-    """Approves every open suggestion within a second; retries if no response arrives."""
+    """Approves open suggestions in any order, each by the digest that was shown first; retries if no response
+    arrives. One who thinks for long names the digest of an older version."""
 
     history: "History"
-    answered: str = ""
+    random: Random = field(init=False)
+    shown: dict[str, tuple[str, float]] = field(default_factory=dict)  # by id: the first digest, and when
+    answered: set[str] = field(default_factory=set)  # digests
+
+    def __post_init__(self) -> None:
+        self.random = drawn("operator", self.history.scenario.seed)
 
     def look(self) -> None:
-        history = self.history
+        history, now_s = self.history, self.history.loop.now_s
         state = self.state
         if not history.quiet:
             history.loop.outside(LOOKS_EVERY_S, self.look)
-        suggestion = state.suggestion if state else None
-        if suggestion is None or suggestion.status != "open" or suggestion.digest == self.answered:
-            return
-        self.answered = suggestion.digest
-        if history.mode == "approve" and not history.quiet:
-            self.approve(suggestion)
+        open_ = state.open_suggestions if state else ()
+        for one in open_:
+            thinks_s = self.random.choice(THINKS_S) if history.scenario.several else 0.0
+            self.shown.setdefault(one.id, (one.digest, now_s + thinks_s))
+        ready = [one for one in open_ if self._is_ready(one, now_s)]
+        if ready and history.mode == "approve" and not history.quiet:
+            self.decide(self.random.choice(ready))
+
+    def _is_ready(self, one: Suggestion, now_s: float) -> bool:
+        digest, at_s = self.shown[one.id]
+        return now_s >= at_s and digest not in self.answered
+
+    def decide(self, suggestion: Suggestion) -> None:
+        """Approve what was shown; if that is an older version, look again."""
+        digest, _ = self.shown[suggestion.id]
+        self.answered.add(digest)
+        if digest != suggestion.digest:
+            self.history.fired["operator approves an older version"] += 1
+            del self.shown[suggestion.id]
+        self.approve(suggestion, digest=digest)
 
     @property
     def state(self) -> State | None:
@@ -77,10 +100,10 @@ class Operator:
         self.history.say(f"   {what}: {status}")
         self.history.observer.answered(what, status, may=may or self._may(who), digest=digest)
         if digest and status in UNHEARD and daemon is self.history.daemon:
-            self.answered = ""
+            self.answered.discard(digest)
 
-    def approve(self, suggestion: Suggestion, who: str = "alice", key: str = "") -> None:
-        digest, comment = suggestion.digest, "" if who in self.history.known else "revoked"
+    def approve(self, suggestion: Suggestion, who: str = "alice", key: str = "", digest: str = "") -> None:
+        digest, comment = digest or suggestion.digest, "" if who in self.history.known else "revoked"
         path = f"/v1/suggestions/{suggestion.id}/approve"
         self.ask(who, path, {"digest": digest, "comment": comment}, digest=digest, key=key)
 
@@ -93,7 +116,7 @@ class Operator:
         return self._say(what, state) if direct and what in SAYABLE else self._ask(what, state)
 
     def _ask(self, what: str, state: State) -> bool:
-        suggestion, rollout = state.suggestion, state.rollout
+        suggestion, rollout = self._pick(state), state.rollout
         match what:
             case "operator approves twice" if suggestion is not None and suggestion.digest in self._said:
                 key = new_key()
@@ -122,12 +145,16 @@ class Operator:
                 return False
         return True
 
+    def _pick(self, state: State) -> Suggestion | None:
+        """Any open suggestion, else the latest."""
+        return self.random.choice(state.open_suggestions) if state.open_suggestions else state.suggestion
+
     @property
     def _said(self) -> set[str]:
         return self.history.observer.said
 
     def _say(self, what: str, state: State) -> bool:
-        at, suggestion = self.history.loop.wall(), state.suggestion
+        at, suggestion = self.history.loop.wall(), self._pick(state)
         match what:
             case "operator approves twice" if suggestion is not None and suggestion.digest in self._said:
                 for _ in range(2):

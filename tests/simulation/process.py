@@ -85,7 +85,7 @@ class Daemon:
             state_dir=Path("/nowhere"),
             now=self.world.loop.wall,
             on_state=history.add_state,
-            aggregator=SimFold(span_s=4.0, fresh_s=2.0, wanted=self._reads),
+            aggregator=SimFold(span_s=6.0, longest_s=6.0, fresh_s=2.0, wanted=self._reads),
         )
         journal, wall = cast("Journal", book), self.world.loop.wall
         self.runtime = SimDaemon(loops={state.target: self.loop}, journal=journal, history=history, wall=wall)

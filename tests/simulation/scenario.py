@@ -117,6 +117,7 @@ class Scenario:
     exam: bool = False
     on_disk: bool = False  # the journal is written to files
     impatient: bool = False  # an operator aborts an unfinished rollout at the end
+    several: bool = False  # a second policy proposes, and operators think before they approve
     acts: tuple[Act, ...] = field(default_factory=tuple)
 
     @property
@@ -154,6 +155,7 @@ def scenario_of(seed: int) -> Scenario:
         exam="examine" in on or random.random() < 0.1,
         on_disk=any(act.what in ON_FILES for act in acts),
         impatient=random.random() < 0.5,
+        several=random.random() < 0.5,
         acts=tuple(acts),
     )
 

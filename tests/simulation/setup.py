@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from agent.domain.model import Bound, Plan, Proposal, Step
+from agent.domain.model import Bound, Evidence, Plan, Proposal, Step
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from agent.judge.verdict import AnytimeJudge
@@ -32,6 +32,7 @@ OTHER = replace(
 )
 BLUE = {"model": "m", "max_num_seqs": 4}
 WANTED = 16
+IDLE_S = 4  # of 20 s without a proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,32 @@ class MoreSeqs:
         return (Proposal(rule="Q1", to=to, why="6 wait", expects="less", risks="KV", source="simulation"),)
 
 
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """Proposes CUDA graphs at times, beside the other policy; green is then no other server for the world."""
+
+    def propose(self, reading: Reading, context: Context) -> tuple[Proposal, ...]:
+        if context.setting.get("enforce_eager") is False or reading.at.second % 20 < IDLE_S:
+            return ()
+        to = {"enforce_eager": False}
+        seen = (Evidence(metric="running", value=reading.at.second, unit="", window_s=reading.span_s),)
+        return (
+            Proposal(
+                rule="G1", to=to, why="eager", expects="more", risks="few", source="simulation", evidence=seen
+            ),
+        )
+
+
 def rules_of(scenario: Scenario, *, other: bool = False) -> Rules:
     """`other`: as after a restart with another configuration."""
     exam = GoldenPromptOptions(prompts=("one", "two of them"), at_most_s=5.0, always=scenario.exam)
-    guard = Guard(bounds={"max_num_seqs": BOUND}, cooldown_s=15, changes_per_day=2)
+    guard = Guard(bounds={"max_num_seqs": BOUND}, cooldown_s=15, changes_per_day=2, refresh_s=5)
     if other:
         guard = replace(guard, bounds={"max_num_seqs": replace(BOUND, max=24)}, cooldown_s=10)
     plan = OTHER if other else PLAN
-    return Rules(plan=plan, judge=AnytimeJudge(), guard=guard, policies=(("more", MoreSeqs()),), exam=exam)
+    second = (("graphs", Graphs()),) if scenario.several else ()
+    policies = (("more", MoreSeqs()), *second)
+    return Rules(plan=plan, judge=AnytimeJudge(), guard=guard, policies=policies, exam=exam)
 
 
 def boots(scenario: Scenario) -> tuple[Boot, Boot]:
