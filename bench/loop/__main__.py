@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(told, indent=1, default=str), encoding="utf-8")
     print(table(scores))
-    return 0
+    return int(any(one.missed for one in scores))
 
 
 if __name__ == "__main__":

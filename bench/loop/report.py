@@ -8,8 +8,9 @@ from statistics import median
 from bench.loop.score import BETTER, EQUAL, Score
 
 SLOW_RPS, FAST_RPS = 0.6, 2.0
-FAILING = 0.5  # goodput in the minute of the symptom
+FAILING = 0.5  # goodput of the setting that the world begins with
 NEVER_MIN = float("inf")
+GOING = ("promoted", "running")  # the world may end in the hold step
 
 
 def line(one: Score) -> str:
@@ -25,7 +26,7 @@ def line(one: Score) -> str:
         f"{one.world:<26} {one.seed:>3} {'right' if one.first_right else 'WRONG':<5} {said:<58} "
         f"n={len(one.suggestions)} wrong={wrong} harm={harmful} sympt={_min(one.symptom_s)} "
         f"right={_min(one.right_since_s)} end={one.end:.2f} best={one.best_end:.2f} lost={one.lost} "
-        f"[{outcomes}] {one.cpu_s:.0f} s"
+        f"[{outcomes}] {one.cpu_s:.0f} s" + "".join(f"; MISSED: {what}" for what in one.missed)
     )
 
 
@@ -37,12 +38,10 @@ def figures(scores: Sequence[Score]) -> dict[str, object]:
     """The goal table of the benchmark, over all runs."""
     cured = [one for one in scores if one.curable]
     calm = [one for one in scores if not one.curable]
-    urgent = [
-        o for o in cured if o.rate >= FAST_RPS and o.attained_before < FAILING and o.symptom_s is not None
-    ]
+    urgent = [o for o in cured if o.rate >= FAST_RPS and o.start < FAILING and o.symptom_s is not None]
     slow = [o for o in cured if o.rate <= SLOW_RPS and o.symptom_s is not None]
     ends = [(one.gains[r.id], r) for one in scores for r in one.rolled]
-    better = [r for gain, r in ends if gain >= BETTER and r.outcome != "running"]
+    better = [r for gain, r in ends if gain >= BETTER]
     equal = [r for gain, r in ends if abs(gain) < EQUAL and r.outcome != "running"]
     worse = [r for gain, r in ends if gain <= -EQUAL and r.outcome != "running"]
     told = [r for _, r in ends if r.forecast_s and r.canary_s is not None]
@@ -55,8 +54,7 @@ def figures(scores: Sequence[Score]) -> dict[str, object]:
         "suggested where nothing cures": _rate(bool(one.suggestions) for one in calm),
         "cure min, >= 2 rps and < 50 %": _quantiles(_cure(o) for o in urgent),
         "cure min, <= 0.6 rps": _quantiles(_cure(o) for o in slow),
-        "better greens not promoted": _rate(r.outcome != "promoted" for r in better),
-        "better greens still running": sum(g >= BETTER and r.outcome == "running" for g, r in ends),
+        "better greens that ended otherwise than promoted": _rate(r.outcome not in GOING for r in better),
         "equal greens, min to the end": _quantiles((r.canary_s or 0.0) / 60 for r in equal),
         "equal greens promoted": _rate(r.outcome == "promoted" for r in equal),
         "worse greens promoted": _rate(r.outcome == "promoted" for r in worse),
@@ -64,6 +62,8 @@ def figures(scores: Sequence[Score]) -> dict[str, object]:
             (r.canary_s or 0) <= (r.forecast_s or (0, 0))[1] for r in told
         ),
         "regret, points": _quantiles(100 * one.regret for one in cured),
+        "requests exposed": sum(r.exposed for _, r in ends),
+        "of those bad": sum(r.bad for _, r in ends),
         "requests lost": sum(one.lost for one in scores),
         "requests sent": sum(one.sent for one in scores),
         "cpu s": round(sum(one.cpu_s for one in scores)),
@@ -106,7 +106,7 @@ def table(scores: Sequence[Score]) -> str:
             f"{100 * median(o.regret for o in runs):>6.1f} {sum(o.lost for o in runs):>4} "
             + ", ".join(f"{count} {result}" for result, count in results.items())
         )
-    return "\n".join([*rows, "", *(f"{what:<45} {value}" for what, value in figures(scores).items())])
+    return "\n".join([*rows, "", *(f"{what:<48} {value}" for what, value in figures(scores).items())])
 
 
 def document(scores: Sequence[Score]) -> dict[str, object]:

@@ -1,13 +1,14 @@
 """What a run is worth: first suggestion, harm, minutes to a right setting, requests lost, regret."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 
 from agent.domain.model import Slo
 from bench.loop.run import Ended, Rolled, Run, Said
-from bench.loop.static import TAIL_S, best, configured, goodput, is_good, moves_right
+from bench.loop.static import TAIL_S, best, configured, goodput, is_good, moves_right, of_start
 from bench.loop.world import World
 from vllm_facts.values import Setting
 
@@ -34,7 +35,7 @@ class Score:
     seed: int
     curable: bool
     rate: float  # requests/s, mean over the load
-    attained_before: float  # goodput in the minute of the symptom
+    start: float  # goodput of the setting that the world begins with, without a daemon
     suggestions: tuple[ScoredSuggestion, ...]
     rolled: tuple[Rolled, ...]
     gains: Mapping[str, float]  # by rollout
@@ -50,8 +51,7 @@ class Score:
     shares: tuple[tuple[float, Mapping[str, int]], ...]
     notes: tuple[tuple[float, str], ...]
     cpu_s: float
-    met: bool | None = None  # the world's own demands, if it has any
-    goals: tuple[str, ...] = field(default=())  # of those, what was missed
+    missed: tuple[str, ...] = ()  # of the demands that the world itself makes
 
     @property
     def regret(self) -> float:
@@ -75,21 +75,21 @@ class Score:
 
 
 def score(world: World, run: Run) -> Score:
-    sweep, start = best(world), configured(world)
+    sweep, begin = best(world), configured(world)
     right = partial(is_right, world, best_whole=sweep.goodput.whole)
     good = [(one.arrived_s, is_good(world, one)) for one in run.ended]
     minutes = tuple(
         _share(good, m * MINUTE_S, (m + 1) * MINUTE_S) for m in range(int(world.seconds // MINUTE_S))
     )
     suggestions = tuple(_scored(world, one) for one in run.said if one.klass != "note")
-    in_force = {name: right(setting, start) for name, setting in run.settings.items()}
+    in_force = {name: right(setting, begin) for name, setting in run.settings.items()}
     symptom_s = symptom(world, run.ended)
-    return Score(
+    scored = Score(
         world=run.world,
         seed=run.seed,
         curable=world.right is not None,
         rate=sum(phase.seconds * phase.rate for phase in world.load) / world.seconds,
-        attained_before=_share(good, (symptom_s or MINUTE_S) - MINUTE_S, symptom_s or MINUTE_S) or 0.0,
+        start=of_start(world).whole,
         suggestions=suggestions,
         rolled=run.rolled,
         gains={one.id: _gain(world, run, one) for one in run.rolled},
@@ -106,6 +106,23 @@ def score(world: World, run: Run) -> Score:
         notes=run.notes,
         cpu_s=run.cpu_s,
     )
+    return replace(scored, missed=tuple(_missed(world, scored)))
+
+
+def _missed(world: World, one: Score) -> Iterator[str]:
+    """What the world itself demands, as `good_at_end`; minutes count from the begin of the load."""
+    if world.within_min is None and world.good_at_end is None:
+        return
+    if not one.first_right:
+        yield "first suggestion"
+    if one.lost > world.lost_most:
+        yield f"{one.lost} requests lost"
+    if world.good_at_end is not None and one.end < world.good_at_end:
+        yield f"goodput {one.end:.2f} at the end"
+    if world.within_min is not None and (one.right_since_s or inf) > 60 * world.within_min:
+        yield f"not right within {world.within_min:g} min"
+    if (wrong := sum(not suggestion.right for suggestion in one.suggestions)) > world.wrong_most:
+        yield f"{wrong} wrong suggestions"
 
 
 def is_right(world: World, setting: Setting, start: Setting, *, best_whole: float) -> bool:
