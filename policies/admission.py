@@ -2,11 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from math import inf
 from sys import float_info
 
+from agent.domain.lateness import has_need, misses_objective
 from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
+from policies.shared.causes import (
+    MOST_COST,
+    Miss,
+    describe_shares,
+    find_misses,
+    find_queue_cause,
+    is_overloaded,
+    is_time_measured,
+    recomputed_share,
+)
+from policies.shared.flags_in_force import find_step_budget
 from policies.shared.sequence_cap import (
     ACTIVE,
     SEQS,
@@ -14,11 +27,11 @@ from policies.shared.sequence_cap import (
     SequenceCap,
     count_engines,
     find_cap,
-    find_peak_demand,
     find_peak_running,
     lower_cap,
     raise_cap,
 )
+from policies.shared.sequence_demand import most_sequences_in_time, needed_sequences, wanted_sequences
 from policies.shared.signals import (
     Measured,
     build_evidence,
@@ -27,14 +40,17 @@ from policies.shared.signals import (
     has_insufficient_data,
     has_preemptions,
     measure_load,
-    misses_objective,
     read_number,
 )
 from policies.shared.step_grid import is_allowed, was_reversed_recently
+from policies.shared.token_budget import is_budget_enough, size_budget
 from vllm_facts.defaults import positive_int
 from vllm_facts.knobs import KNOBS
+from vllm_facts.values import Knob, Value
 
-WATERMARK = "watermark"
+WATERMARK, GRAPH = "watermark", "max_cudagraph_capture_size"
+GRAPH_MOST = 1024
+SEVERE = 0.5  # share of late requests from which tokens may come later if only requests are served
 WATERMARKS = (0.02, 0.05)
 MORE_KV = "more sequences would make it worse; more KV cache or another replica would help"
 TRIAGE = "production triage guide and vLLM 0.32 config/scheduler.py"
@@ -42,7 +58,7 @@ TRIAGE = "production triage guide and vLLM 0.32 config/scheduler.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Rules Q1, Q2, K1, K2 and K3: pressure on the KV cache outranks the queue.
+    """Rules Q1, Q2, K1, K2, and K3 (a note): pressure on the KV cache outranks the queue.
 
     Between `kv_free_below_ratio` and `kv_full_above_ratio` the policy proposes neither direction.
     """
@@ -51,10 +67,11 @@ class Admission:
     cap_reached_ratio: float = 0.9  # running over the cap, in both halves
     kv_free_below_ratio: float = 0.6  # Q1: highest KV usage of the window
     kv_target_ratio: float = 0.8  # highest KV usage after a step, in proportion (S4 P3: peaks at 50-80 %)
-    kv_idle_below_ratio: float = 0.3  # K3: highest KV usage of the window
+    kv_idle_below_ratio: float = 0.3  # K3's note: highest KV usage of the window
     kv_full_above_ratio: float = 0.95  # K2: in both halves of the window
     preemptions_at_least_per_s: float = 0.1  # K1: mean of the window
-    load_rises_ratio: float = 1.25  # K3: late over early half
+    recomputed_at_least_ratio: float = 0.1  # K1, K2: of the engine's time
+    requests_at_least: int = 20  # behind a missed objective
     gpu_idle_below_ratio: float = 0.2  # K3's note: utilisation
     coverage_at_least_ratio: float = 0.8
     settle_s: float = 600.0  # no step in the other direction so soon after a promotion
@@ -90,7 +107,7 @@ class Admission:
 
     def _relieve(self, reading: Reading, context: Context) -> Sequence[Proposal]:
         preemptions, full = reading.preemptions_per_s, self._is_cache_full(reading, context)
-        enough = preemptions is not None and preemptions.mean >= self.preemptions_at_least_per_s
+        enough = self._is_costly(reading) and self._can_fit(reading, context)
         # Two halves of a steady rate differ by rounding alone.
         rises = preemptions is not None and preemptions.late >= 0.99 * preemptions.early
         answers: list[Proposal | None] = []
@@ -100,6 +117,22 @@ class Admission:
         if full or (any(answers) and self._has_queue(reading)):
             answers.append(self._note_missing_cache(reading))
         return tuple(answer for answer in answers if answer)
+
+    def _is_costly(self, reading: Reading) -> bool:
+        """True if much of the engine's time goes into computing preempted requests again."""
+        share = recomputed_share(reading)
+        if share is not None:
+            return share >= self.recomputed_at_least_ratio
+        return has_preemptions(reading, self.preemptions_at_least_per_s)
+
+    def _can_fit(self, reading: Reading, context: Context) -> bool:
+        """True if requests are late, and fewer at once could serve those that arrive."""
+        slo, least = context.slo, self.requests_at_least
+        if is_time_measured(reading, slo, least) and not has_need(reading, slo, least):
+            return False
+        needed, usage = needed_sequences(reading), reading.kv_usage
+        held = reading.running.mean / usage.mean if usage and usage.mean > 0 else inf
+        return not is_overloaded(reading, context) and (needed is None or needed <= held)
 
     def _raise_watermark(self, rule: str, reading: Reading, context: Context) -> Proposal | None:
         """The mildest remedy: keep a small share of the cache free on admission."""
@@ -158,40 +191,74 @@ class Admission:
         usage, cap = reading.kv_usage, find_cap(reading, context)
         if usage is None or cap is None or usage.high >= self.kv_free_below_ratio:
             return None
-        rule = self._find_raise_rule(reading, cap, usage.high)
+        misses = find_misses(reading, context.slo, self.requests_at_least)
         turned = was_reversed_recently(reading, context, (SEQS, ACTIVE), upwards=True, settle_s=self.settle_s)
-        to = raise_cap(reading, context, cap, kv_target=self.kv_target_ratio)
-        if rule is None or turned or not to:
+        if turned or is_overloaded(reading, context) or not self._explains(reading, context, cap, misses):
+            return None
+        to = self._raised(reading, context, cap, misses)
+        if not to:
             return None
         values = " and ".join(f"{knob} {value}" for knob, value in to.items())
-        enough = min(to.values()) * cap.engines >= find_peak_demand(reading)
+        caps = [value for knob in (SEQS, ACTIVE) if isinstance(value := to.get(knob), int)]
+        enough = min(caps) * cap.engines >= wanted_sequences(reading, cap)
         queue = "the queue empties" if enough else "the queue gets shorter, and is evaluated again"
         return Proposal(
-            rule=rule,
+            rule="Q1",
             to=to,
-            assumed=dict.fromkeys(to, cap.value),
+            assumed={knob: _present(knob, reading, context, cap) for knob in to},
             why=(
-                f"over {reading.span_s:.0f} s {reading.waiting.mean:.1f} requests waited (never fewer than "
-                f"{reading.waiting.low:.0f}) while {reading.running.mean:.1f} ran ({cap.origin}) and the KV "
-                f"cache was at most {usage.high:.0%} full: raise to {values}"
+                f"{_describe_queueing(misses)}over {reading.span_s:.0f} s {reading.waiting.mean:.1f} "
+                f"requests waited while {reading.running.mean:.1f} ran ({cap.origin}) and the KV cache was "
+                f"at most {usage.high:.0%} full: raise to {values}"
             ),
             expects=f"{queue}: TTFT falls, throughput rises until the KV cache is the limit",
             risks="ITL rises with the batch; preemptions if requests are longer than those seen",
-            source=f"rulebook {rule}; {TRIAGE}; a step of at most {STEP_OCTAVES} octaves: decisions/0003",
-            evidence=build_evidence(reading, *measure_load(reading), *_cache(reading)),
+            source=f"rulebook Q1; {TRIAGE}; a step of at most {STEP_OCTAVES} octaves: decisions/0003",
+            evidence=build_evidence(
+                reading, *describe_shares(misses), *measure_load(reading), *_cache(reading)
+            ),
             mitigation=True,
         )
 
-    def _find_raise_rule(self, reading: Reading, cap: SequenceCap, kv_high: float) -> str | None:
-        running = reading.running
-        reached = self.cap_reached_ratio * cap.in_all
-        if self._has_queue(reading) and min(running.early, running.late) >= reached:
-            return "Q1"
-        rises = running.late >= max(reached, self.load_rises_ratio * running.early) and running.early > 0
-        waits = reading.waiting.late >= self.queue_at_least
-        if kv_high < self.kv_idle_below_ratio and running.high >= reached and (waits or rises):
-            return "K3"
-        return None
+    def _explains(
+        self, reading: Reading, context: Context, cap: SequenceCap, misses: tuple[Miss, ...]
+    ) -> bool:
+        """True if the cap makes the queue, and the queue makes requests late.
+
+        Where too few requests show whether they are late, the queue must last the full window.
+        """
+        if misses:
+            by_queue = [miss for miss in misses if miss.shares and miss.shares.queue >= MOST_COST]
+            return bool(by_queue) and find_queue_cause(reading, context) == "cap"
+        if is_time_measured(reading, context.slo, self.requests_at_least):
+            return False
+        reached = min(reading.running.early, reading.running.late) >= self.cap_reached_ratio * cap.in_all
+        return self._has_queue(reading) and reached
+
+    def _raised(
+        self, reading: Reading, context: Context, cap: SequenceCap, misses: tuple[Miss, ...]
+    ) -> dict[Knob, Value]:
+        """The cap, with the token budget and the graph sizes that it needs too."""
+        wanted = wanted_sequences(reading, cap)
+        severe = any(miss.late > SEVERE for miss in misses)
+        limit = inf if severe else most_sequences_in_time(reading, context)
+        to: dict[Knob, Value] = {
+            **raise_cap(reading, context, cap, kv_target=self.kv_target_ratio, wanted=wanted, at_most=limit)
+        }
+        seqs = to.get(SEQS)
+        if not to or not misses:
+            return to
+        running = min(needed_sequences(reading) or wanted, float(wanted))
+        knob = find_step_budget(context.setting, reading)[0]
+        given = positive_int(context.setting, knob) is not None
+        late_tokens = misses_objective(reading.itl, context.slo.itl, self.requests_at_least)
+        if given and not late_tokens and not is_budget_enough(reading, context, running):
+            budget = size_budget(reading, context, running)
+            to |= {} if budget is None else {knob: budget}
+        graph = positive_int(context.setting, GRAPH)
+        if isinstance(seqs, int) and graph is not None and graph < seqs <= GRAPH_MOST:
+            to |= {GRAPH: seqs} if is_allowed(context.bounds.get(GRAPH), seqs) else {}
+        return to
 
     def _note_spare_capacity(self, reading: Reading, context: Context) -> Proposal | None:
         usage, cap = reading.kv_usage, positive_int(context.setting, SEQS)
@@ -215,6 +282,21 @@ class Admission:
         advice = "no change: fewer replicas or a smaller GPU would be enough"
         numbers = (*_cache(reading), ("gpu_utilization", busy, "ratio"))
         return build_note("K3", reading, why, advice, "parallelism guide, KV usage", *numbers)
+
+
+def _present(knob: Knob, reading: Reading, context: Context, cap: SequenceCap) -> Value:
+    if knob in (SEQS, ACTIVE):
+        return cap.value
+    return context.setting.get(knob) or find_step_budget(context.setting, reading)[1]
+
+
+def _describe_queueing(misses: tuple[Miss, ...]) -> str:
+    """The missed objective and the share of the queue, in a clause."""
+    if not misses or misses[0].shares is None:
+        return ""
+    miss = misses[0]
+    share = miss.shares.queue if miss.shares else 0.0
+    return f"{miss.late:.0%} of the requests were late and {share:.0%} of {miss.name} is queueing: "
 
 
 def _thrashing(reading: Reading) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from re import findall
 
+from agent.domain.lateness import misses_objective
 from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
@@ -15,7 +16,6 @@ from policies.shared.signals import (
     first_allowed,
     has_insufficient_data,
     has_long_tail,
-    misses_objective,
     ran_out_of_memory,
     read_environment,
 )
@@ -52,11 +52,36 @@ class Graphs:
             return ()
         debugging = self.debugging or any(name in read_environment(context) for name in DEBUGGING)
         if context.setting.get(EAGER) is True:
-            answer = None if debugging else _without_eager(reading, context)
+            answer = None if debugging else self._without_eager(reading, context)
         else:
             level = None if debugging else _default_level(reading, context)
             answer = level or self._enlarge_captures(reading, context)
         return (answer,) if answer else ()
+
+    def _without_eager(self, reading: Reading, context: Context) -> Proposal | None:
+        if not first_allowed(context.bounds.get(EAGER), False) or not is_allowed(
+            context.bounds.get(EAGER), 0
+        ):
+            return None
+        tokens = reading.generation_tokens_per_s.mean if reading.generation_tokens_per_s else None
+        rate = "" if tokens is None else f" at {tokens:.0f} tokens/s"
+        found = build_optimisation(
+            "G1",
+            reading,
+            {EAGER: False},
+            f"{EAGER} is set: {reading.running.mean:.1f} requests ran{rate} over {reading.span_s:.0f} s "
+            "without compilation and CUDA graphs",
+            ("generation_tokens", tokens, "tokens/s"),
+            expects="faster decoding: 30-50 % are reported for small models, not promised",
+            risks="graphs take GPU memory; the start takes minutes longer, once for each new setting",
+            source="vLLM optimization guide; S0 and S4 report it (S0's TTFT figures are of other prompts)",
+        )
+        late = (
+            misses_objective(reading.itl, context.slo.itl, self.requests_at_least),
+            misses_objective(reading.ttft, context.slo.ttft, self.requests_at_least),
+            misses_objective(reading.e2e, context.slo.e2e, self.requests_at_least),
+        )
+        return replace(found, mitigation=any(late))
 
     def _enlarge_captures(self, reading: Reading, context: Context) -> Proposal | None:
         """Batches above the largest captured size run without a graph: a step in ITL."""
@@ -107,24 +132,6 @@ class Graphs:
         value = step_up(context.bounds.get(LARGEST), current=current, wanted=int(peak), limit=limit)
         covers = value is not None and value >= peak
         return current, {LARGEST: value} if covers else {}, {LARGEST: current}
-
-
-def _without_eager(reading: Reading, context: Context) -> Proposal | None:
-    if not first_allowed(context.bounds.get(EAGER), False) or not is_allowed(context.bounds.get(EAGER), 0):
-        return None
-    tokens = reading.generation_tokens_per_s.mean if reading.generation_tokens_per_s else None
-    rate = "" if tokens is None else f" at {tokens:.0f} tokens/s"
-    return build_optimisation(
-        "G1",
-        reading,
-        {EAGER: False},
-        f"{EAGER} is set: {reading.running.mean:.1f} requests ran{rate} over {reading.span_s:.0f} s without "
-        "compilation and CUDA graphs",
-        ("generation_tokens", tokens, "tokens/s"),
-        expects="faster decoding: 30-50 % are reported for small models, not promised",
-        risks="graphs take GPU memory; the start takes minutes longer, once for each new setting",
-        source="vLLM optimization guide; S0 and S4 report it (S0's TTFT figures compare different prompts)",
-    )
 
 
 def _default_level(reading: Reading, context: Context) -> Proposal | None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from agent.domain.lateness import misses_objective
 from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
@@ -13,7 +14,6 @@ from policies.shared.signals import (
     has_insufficient_data,
     has_long_tail,
     is_kv_cache_free,
-    misses_objective,
     read_number,
 )
 from policies.shared.step_grid import step_down

@@ -3,15 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from agent.domain.lateness import has_need
 from agent.domain.model import Evidence, Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
+from policies.shared.causes import (
+    find_misses,
+    find_queue_cause,
+    is_overloaded,
+    is_time_measured,
+    recomputed_share,
+)
 from policies.shared.gpu_share import SHARE, find_memory_share, find_used_share
 from policies.shared.sequence_cap import find_cap, find_peak_running, lower_cap
 from policies.shared.signals import (
     Measured,
     build_evidence,
-    build_note,
     check_options,
     has_preemptions,
     is_idle,
@@ -34,16 +41,19 @@ class MemoryShare:
     """Rules M1, M2 and M3. After a change that ran out of memory, the policy never proposes more memory."""
 
     step_ratio: float = 0.02  # M1: of the GPU's memory, in one step
-    wide_step_ratio: float = 0.05  # M3
+    wide_step_ratio: float = 0.2  # M3
     ceiling_ratio: float = 0.92  # dense, unless the operator sets a bound
     moe_ceiling_ratio: float = 0.85  # all-to-all buffers are outside vLLM's accounting
     utmost_ratio: float = 0.95  # even above the operator's bound
     spare_ratio: float = 0.03  # of the GPU's memory that stays free after a step
     roomy_below_ratio: float = 0.75  # M3: used of the fullest GPU
-    small_below_ratio: float = 0.8  # M1's note: of a GPU without a driver reading
+    small_below_ratio: float = 0.8  # M1 without a driver's report: an unusually small share
+    usual_ratio: float = 0.9  # and what it is raised to: vLLM's own until 0.20
     back_off_ratios: tuple[float, ...] = (0.85, 0.80)  # M2, before the sequence cap
     kv_full_above_ratio: float = 0.9  # in both halves of the window
-    preemptions_at_least_per_s: float = 0.1
+    preemptions_at_least_per_s: float = 0.1  # where their cost is not known
+    recomputed_at_least_ratio: float = 0.05  # of the engine's time
+    requests_at_least: int = 20  # behind a missed objective
     coverage_at_least_ratio: float = 0.8
     settle_s: float = 600.0  # no step in the other direction so soon after a promotion
 
@@ -67,14 +77,21 @@ class MemoryShare:
         return (answer,) if answer else ()
 
     def _raise_share(self, reading: Reading, context: Context) -> Proposal | None:
-        wanted = has_preemptions(reading, self.preemptions_at_least_per_s) or (
-            is_kv_cache_full(reading, self.kv_full_above_ratio) and reading.waiting.low > 0
+        recomputed = recomputed_share(reading)
+        costly = (
+            has_preemptions(reading, self.preemptions_at_least_per_s)
+            if recomputed is None
+            else recomputed >= self.recomputed_at_least_ratio
         )
+        wanted = costly or self._makes_queue(reading, context)
+        if is_time_measured(reading, context.slo, self.requests_at_least):
+            needed = has_need(reading, context.slo, self.requests_at_least)
+            wanted = wanted and needed and not is_overloaded(reading, context)
         share, used = find_memory_share(reading, context), find_used_share(reading)
         if not wanted or share is None or context.setting.get(BYTES) is not None:
             return None
         if used is None:
-            return self._note_unknown_use(reading, share)
+            return self._raise_unseen(reading, context, share)
         rule = "M3" if used < self.roomy_below_ratio else "M1"
         step = self.wide_step_ratio if rule == "M3" else self.step_ratio
         value = round(min(share + step, self.ceiling(context)), 4)
@@ -98,19 +115,35 @@ class MemoryShare:
             mitigation=True,
         )
 
-    def _note_unknown_use(self, reading: Reading, share: float) -> Proposal | None:
-        """A note on a small share where free GPU memory is not reported."""
-        if share >= self.small_below_ratio:
+    def _makes_queue(self, reading: Reading, context: Context) -> bool:
+        """True if requests wait for room in the cache."""
+        if reading.queue is not None and find_misses(reading, context.slo, self.requests_at_least):
+            return find_queue_cause(reading, context) == "kv"
+        return is_kv_cache_full(reading, self.kv_full_above_ratio) and reading.waiting.low > 0
+
+    def _raise_unseen(self, reading: Reading, context: Context, share: float) -> Proposal | None:
+        """Where no driver reports the memory in use: raise a small share to the usual one, gated."""
+        value = min(self.usual_ratio, self.ceiling(context))
+        bound = context.bounds.get(SHARE)
+        if share >= self.small_below_ratio or value <= share or not is_allowed(bound, value):
             return None
-        why = (
-            f"{_describe_pressure(reading)} while vLLM takes only {share:.0%} of the GPU's memory "
-            f"({SHARE} {share:g})"
+        if was_reversed_recently(reading, context, (SHARE,), upwards=True, settle_s=self.settle_s):
+            return None
+        return Proposal(
+            rule="M1",
+            to={SHARE: value},
+            assumed={SHARE: share},
+            why=(
+                f"{_describe_pressure(reading)} while vLLM takes only {share:.0%} of the GPU's memory: "
+                f"raise {SHARE} from {share:g} to {value:g}, if nvidia-smi shows the rest free"
+            ),
+            expects="more KV cache: fewer preemptions, more requests at once",
+            risks="the memory in use is not reported: if other processes hold it, green does not start",
+            source=f"rulebook M1; {SOURCE}",
+            evidence=build_evidence(reading, *_cache(reading)),
+            klass="gated",
+            mitigation=True,
         )
-        advice = (
-            f"more KV cache before fewer sequences: if nvidia-smi shows the rest free, raise {SHARE} "
-            "to 0.85 and above"
-        )
-        return build_note("M1", reading, why, advice, SOURCE, *_cache(reading))
 
     def ceiling(self, context: Context) -> float:
         """The highest share allowed on this server."""

@@ -4,18 +4,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from sys import float_info
 
+from agent.domain.lateness import misses_objective
 from agent.domain.model import Objective, Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Latency, Reading
-from policies.shared.flags_in_force import find_token_budget
-from policies.shared.signals import Measured, build_evidence, build_note
+from policies.shared.causes import (
+    MOST_COST,
+    Miss,
+    describe_shares,
+    find_misses,
+    find_queue_cause,
+    is_budget_filled,
+    recomputed_share,
+)
+from policies.shared.flags_in_force import BATCHED, SCHEDULED, find_step_budget
+from policies.shared.signals import (
+    Measured,
+    build_evidence,
+    build_note,
+    has_preemptions,
+    is_kv_cache_full,
+)
 from policies.shared.step_grid import step_down, step_up, was_reversed_recently
+from policies.shared.token_budget import (
+    arriving_prompt_tokens,
+    prompt_rate,
+    size_budget,
+    step_in_time,
+)
 from vllm_facts.defaults import positive_int
 from vllm_facts.values import ChangeClass, Knob
 
-BATCHED, SCHEDULED = "max_num_batched_tokens", "max_num_scheduled_tokens"
 TAIL_LOW, TAIL_HIGH = 4096, 8192  # S1 issue 3: budgets for a long tail of TTFT or ITL
 TAIL_SHARE = 0.01  # share of requests above a p99
+LEAST_RESERVE = 1.3  # P2: rate of prompts over their arrival that must remain
 LEAST = 256  # prompt tokens: with fewer, a step is hardly slower than without any
 CHUNKED = "; V1 chunks prompts anyway, so this is the chunk's size"
 DECODING = (
@@ -29,9 +51,8 @@ SOURCE = "vLLM optimization guide (chunked prefill): small budgets favour ITL, l
 class PrefillBudget:
     """Rules P1, P2 and P3. They pull in opposite directions, so one policy owns them.
 
-    A latency misses its objective when more requests are late than the objective allows. It has headroom when
-    at most `fine_ratio` of that share is late. In between, the latency neither asks for a step nor permits
-    one at its expense.
+    P1 asks where the time of late requests went: it moves only what the budget makes. A latency has headroom
+    when at most `fine_ratio` of the allowed share is late. Above, it permits no step at its expense.
     """
 
     requests_at_least: int = 20  # behind each latency
@@ -39,6 +60,7 @@ class PrefillBudget:
     fine_ratio: float = 0.5
     tail_ratio: float = 5.0  # p99 over p50
     kv_full_above_ratio: float = 0.9  # preemptions make requests late, not the budget
+    recomputed_ratio: float = 0.05  # of the engine's time, by preemptions
     coverage_at_least_ratio: float = 0.8
     settle_s: float = 600.0  # no step in the other direction so soon after a promotion
 
@@ -62,15 +84,12 @@ class PrefillBudget:
         ttft, itl = self._with_enough_samples(reading.ttft), self._with_enough_samples(reading.itl)
         queue_empty = max(reading.waiting.early, reading.waiting.late) < self.queue_empty_below
         itl_fine, ttft_fine = self._meets_objective(itl, slo.itl), self._meets_objective(ttft, slo.ttft)
+        misses = find_misses(reading, slo, self.requests_at_least)
         answer: Proposal | None = None
-        if ttft and slo.ttft and _misses(ttft, slo.ttft) and queue_empty and itl_fine:
-            answer = self._raise("P1", reading, context, _describe_late("TTFT", ttft, slo.ttft))
-        elif itl and slo.itl and _misses(itl, slo.itl) and ttft_fine:
-            why, late = _describe_late("ITL", itl, slo.itl), itl.over_slo or 0.0
-            by_prompts = _has_prompt_backlog(reading, late)
-            answer = (
-                self._lower("P2", reading, context, why) if by_prompts else _note_slow_decoding(reading, why)
-            )
+        if misses and itl_fine:
+            answer = self._serve_prompts(reading, context, misses)
+        elif itl and slo.itl and misses_objective(itl, slo.itl, self.requests_at_least) and ttft_fine:
+            answer = self._shorten_steps(reading, context, itl, slo.itl)
         elif (
             ttft
             and self._has_long_tail(ttft, slo.ttft)
@@ -88,13 +107,61 @@ class PrefillBudget:
             answer = self._move_into_band(reading, context, upwards=False, why=_describe_tail("ITL", itl))
         return (answer,) if answer else ()
 
+    def _serve_prompts(self, reading: Reading, context: Context, misses: tuple[Miss, ...]) -> Proposal | None:
+        """P1, if prompts in small pieces make requests late: while they are read, or those behind them."""
+        to = size_budget(reading, context)
+        miss = max(misses, key=_by_prompts)
+        shares = miss.shares
+        if to is None or shares is None:
+            return None
+        queued = find_queue_cause(reading, context) == "budget"
+        if shares.prefill + (shares.queue if queued else 0.0) < MOST_COST:
+            return None
+        if not is_budget_filled(reading, context) and not self._is_cut(reading, context):
+            return None
+        why = (
+            f"{miss.late:.0%} of the requests were late, {shares.prefill:.0%} of {miss.name} is prefill and "
+            f"{shares.queue:.0%} queueing, with {reading.work.step_tokens or 0:.0f} tokens in the mean step"
+        )
+        return self._raise("P1", reading, context, why, to=to, numbers=describe_shares(misses))
+
+    def _is_cut(self, reading: Reading, context: Context) -> bool:
+        """True if the mean prompt takes several steps."""
+        tokens = reading.work.prompt_tokens
+        return tokens is not None and tokens > find_step_budget(context.setting, reading)[1]
+
+    def _shorten_steps(
+        self, reading: Reading, context: Context, itl: Latency, objective: Objective
+    ) -> Proposal | None:
+        """P2, if steps with prompts make tokens late, and smaller ones still serve the prompts."""
+        why, late = _describe_late("ITL", itl, objective), itl.over_slo or 0.0
+        shares = reading.itl_shares
+        if shares is None:
+            by_prompts = _has_prompt_backlog(reading, late)
+        else:
+            by_prompts = shares.prefill >= MOST_COST
+            why = f"{why}, {shares.prefill:.0%} of the excess in steps that read prompts,"
+        most = step_in_time(reading, objective)
+        if not by_prompts or most == 0:
+            return _note_slow_decoding(reading, why)
+        if most is None:
+            return self._lower("P2", reading, context, why)
+        tokens, running = int(most), reading.running.mean
+        rate, wanted = prompt_rate(reading, most, running), arriving_prompt_tokens(reading)
+        if tokens < LEAST or (rate is not None and wanted is not None and rate < LEAST_RESERVE * wanted):
+            return _note_slow_decoding(reading, why)
+        return self._lower("P2", reading, context, why, to=tokens)
+
     def _has_kv_pressure(self, reading: Reading) -> bool:
-        preempts = reading.preemptions_per_s is not None and reading.preemptions_per_s.mean > 0
-        full = reading.kv_usage is not None and reading.kv_usage.high > self.kv_full_above_ratio
-        return preempts or full
+        """True if the cache is full throughout, or preemptions cost more than a little time."""
+        recomputed = recomputed_share(reading)
+        preempts = has_preemptions(reading) if recomputed is None else recomputed > self.recomputed_ratio
+        return preempts or is_kv_cache_full(reading, self.kv_full_above_ratio)
 
     def _with_enough_samples(self, latency: Latency | None) -> Latency | None:
-        return latency if latency and latency.count >= self.requests_at_least else None
+        if latency is None or latency.count + latency.overdue < self.requests_at_least:
+            return None
+        return latency
 
     def _meets_objective(self, latency: Latency | None, objective: Objective | None) -> bool:
         """True without an objective; False if there is one and the latency is not measured."""
@@ -111,7 +178,7 @@ class PrefillBudget:
     def _move_into_band(
         self, reading: Reading, context: Context, *, upwards: bool, why: str
     ) -> Proposal | None:
-        _, current, _ = _budget(reading, context)
+        _, current, _ = find_step_budget(context.setting, reading)
         if upwards and current < TAIL_LOW:
             return self._raise("P3", reading, context, why, to=TAIL_LOW)
         if not upwards and current > TAIL_HIGH:
@@ -119,13 +186,19 @@ class PrefillBudget:
         return None
 
     def _raise(
-        self, rule: str, reading: Reading, context: Context, why: str, to: int | None = None
+        self,
+        rule: str,
+        reading: Reading,
+        context: Context,
+        why: str,
+        *,
+        to: int,
+        numbers: Sequence[Measured] = (),
     ) -> Proposal | None:
-        knob, current, ceiling = _budget(reading, context)
+        knob, current, ceiling = find_step_budget(context.setting, reading)
         klass, guessed = _rate_confidence(reading, context, knob)
         queue = reading.waiting.mean
-        wanted = to or current * 2
-        value = step_up(context.bounds.get(knob), current=current, wanted=wanted, limit=min(wanted, ceiling))
+        value = step_up(context.bounds.get(knob), current=current, wanted=to, limit=min(to, ceiling))
         if value is None or self._was_reversed(reading, context, upwards=True):
             return None
         return Proposal(
@@ -136,7 +209,7 @@ class PrefillBudget:
             expects=f"prompts take fewer steps: TTFT falls{CHUNKED if rule == 'P3' else ''}",
             risks="ITL rises where prompts and answers share steps; activations take KV cache",
             source=f"rulebook {rule}; {SOURCE}",
-            evidence=build_evidence(reading, *_latencies(reading, "ttft")),
+            evidence=build_evidence(reading, *numbers, *_latencies(reading, "ttft")),
             mitigation=rule == "P1",
             klass=klass,
         )
@@ -144,7 +217,7 @@ class PrefillBudget:
     def _lower(
         self, rule: str, reading: Reading, context: Context, why: str, to: int | None = None
     ) -> Proposal | None:
-        knob, current, _ = _budget(reading, context)
+        knob, current, _ = find_step_budget(context.setting, reading)
         klass, guessed = _rate_confidence(reading, context, knob)
         seqs = positive_int(context.setting, "max_num_seqs") or 0
         least = max(LEAST, seqs)  # vLLM refuses fewer tokens than sequences
@@ -170,13 +243,8 @@ class PrefillBudget:
         return was_reversed_recently(reading, context, knobs, upwards=upwards, settle_s=self.settle_s)
 
 
-def _budget(reading: Reading, context: Context) -> tuple[Knob, int, float]:
-    """The flag that binds, its value, and its limit: scheduled tokens never exceed batched tokens."""
-    batched = find_token_budget(context.setting, reading)
-    scheduled = positive_int(context.setting, SCHEDULED)
-    if scheduled is not None and scheduled < batched:
-        return SCHEDULED, scheduled, batched
-    return BATCHED, batched, float("inf")
+def _by_prompts(miss: Miss) -> float:
+    return miss.shares.prefill + miss.shares.queue if miss.shares else 0.0
 
 
 def _rate_confidence(reading: Reading, context: Context, knob: Knob) -> tuple[ChangeClass, str]:
@@ -211,10 +279,6 @@ def _note_slow_decoding(reading: Reading, late: str) -> Proposal:
     return build_note(
         "P2", reading, why, DECODING, "triage tree: TPOT high, TTFT fine", *_latencies(reading, "itl")
     )
-
-
-def _misses(latency: Latency, objective: Objective) -> bool:
-    return latency.over_slo is not None and latency.over_slo > 1 - objective.share
 
 
 def _exceeds_ratio(latency: Latency | None, ratio: float) -> bool:

@@ -1,11 +1,12 @@
 """Turn prefix caching on where it is off; report where it is on and never hits."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
+from policies.shared.causes import find_misses
 from policies.shared.signals import (
     build_note,
     build_optimisation,
@@ -24,6 +25,8 @@ class PrefixCache:
 
     hits_below_ratio: float = 0.01  # X2: of the prompt tokens looked up
     prompt_tokens_at_least: float = 20_000.0  # X2: computed in the window; fewer are no evidence
+    requests_at_least: int = 20  # behind a missed objective, which X1 mitigates
+    prefill_at_least_ratio: float = 0.2  # X1: of the engine's time; less is not worth a change
     coverage_at_least_ratio: float = 0.8
 
     def __post_init__(self) -> None:
@@ -42,7 +45,9 @@ class PrefixCache:
         prompts = reading.prompt_tokens_per_s
         if (model and model.hybrid) or not value or prompts is None or prompts.mean <= 0:
             return None
-        return build_optimisation(
+        if not self._prompts_matter(reading):
+            return None
+        found = build_optimisation(
             "X1",
             reading,
             {CACHING: value[0]},
@@ -53,6 +58,13 @@ class PrefixCache:
             risks="close to none: cached blocks are evicted first when the cache is full",
             source=SOURCE,
         )
+        return replace(found, mitigation=bool(find_misses(reading, context.slo, self.requests_at_least)))
+
+    def _prompts_matter(self, reading: Reading) -> bool:
+        """True if the engine reads prompts much of the time, or that is not known."""
+        tokens, work = reading.prompt_tokens_per_s, reading.work
+        busy = tokens.mean * work.token_s if tokens and work.token_s else None
+        return busy is None or busy >= self.prefill_at_least_ratio
 
     def _note_no_hits(self, reading: Reading) -> Proposal | None:
         hits, prompts = reading.prefix_hit_ratio, reading.prompt_tokens_per_s

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from agent.domain.lateness import misses_objective
 from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
@@ -19,7 +20,6 @@ from policies.shared.signals import (
     is_idle,
     is_kv_cache_free,
     is_kv_cache_full,
-    misses_objective,
     read_number,
 )
 from policies.shared.step_grid import is_allowed, step_up, was_reversed_recently

@@ -18,7 +18,8 @@ LARGEST_FILE = 2**20
 BOUNDS: Mapping[Knob, Bound] = {
     "max_num_seqs": Bound(min=1, max=1024, octaves=3),  # raised only to a demand that already waits
     "max_num_active_seqs": Bound(min=1, max=1024, octaves=3),
-    "max_num_batched_tokens": Bound(min=256, max=32768),
+    "max_num_batched_tokens": Bound(min=256, max=32768, octaves=5),  # from 64 to what prompts need, in one
+    "max_num_scheduled_tokens": Bound(min=256, max=32768, octaves=5),
     "gpu_memory_utilization": Bound(min=0.5, max=0.92),
     "watermark": Bound(min=0.0, max=0.1),
 }

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
 from agent.domain.digest import digest
+from agent.domain.lateness import has_need
 from agent.domain.model import Bound, Forecast, Plan, PreflightResult, Proposal, Slo
 from agent.domain.reading import Reading
 from agent.domain.request_counts import NO_SLO
@@ -50,6 +51,8 @@ class Guard:
             return ProposalRefusal(why=why)
         if not proposal.mitigation and (why := state.budget.alarm(slo, at)):
             return ProposalRefusal(why=f"{why}; only mitigations are suggested meanwhile")
+        if not proposal.mitigation and reading is not None and not has_need(reading, slo):
+            return ProposalRefusal(why="no objective is missed: an optimisation has nothing to gain")
         found = self._suggestion(state, proposal, policy=policy, at=at, stepwise=True)
         if isinstance(found, Suggestion) and (why := why_not_again(state.outcomes, found.proposal.to, at)):
             return ProposalRefusal(why=why)
@@ -71,6 +74,9 @@ class Guard:
     def _reason_to_wait(self, state: State, at: datetime, reading: Reading | None) -> str:
         if why := no_measurement(reading):
             return why
+        # A fault needs no stationary load.
+        if reading is not None and reading.shift and not reading.incidents:
+            return f"{reading.shift}: evidence needs a window without a change"
         made = [o for o in state.outcomes if o.result not in {"denied", "refused"}]
         if made and at < made[-1].at + timedelta(seconds=self.cooldown_s):
             return f"cooling down until {made[-1].at + timedelta(seconds=self.cooldown_s):%H:%M:%S}"

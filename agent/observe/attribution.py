@@ -12,7 +12,8 @@ from agent.domain.model import Objective
 from agent.domain.reading import Buckets, EngineSample, Queue, TimeShares, Workload
 from agent.observe.arrivals import Arrivals
 
-LEAST_FIT = 8  # scrapes of a busy engine
+BLOCK = 3  # scrapes: a prompt counts when it ends, and may have begun in the scrape before
+LEAST_FIT = 8  # blocks of a busy engine
 SURE = 3.0  # standard errors of the slope
 RIDGE = 100.0  # tokens that a step computes in the time it takes to read the weights; 20 to 200 by hardware
 
@@ -148,13 +149,16 @@ def _cost_steps(
     where the prompts vary enough to tell b, else from the prefill time. No token costs more than its share of
     the prefill time or of a mean step, which both contain the fixed part of a step.
     """
-    points = [
-        (_computed(now) / now.interval_s, now.steps.total / now.interval_s)
+    busy = [
+        (now.interval_s, _computed(now), now.steps.total)
         for before, now in pairwise(samples)
         if now.steps is not None and now.interval_s > 0 and min(before.running, now.running) > 0
     ]
+    blocks = [busy[at : at + BLOCK] for at in range(0, len(busy) - BLOCK + 1, BLOCK)]
+    sums = [[sum(column) for column in zip(*block, strict=True)] for block in blocks]
+    points = [(prompts / seconds, steps / seconds) for seconds, prompts, steps in sums]
     shared_s = prefill_s / (prompt + RIDGE) if prompt and prefill_s else None
-    if len(points) < LEAST_FIT:
+    if not points:
         return shared_s, None
     mean_x, mean_y = (sum(column) / len(points) for column in zip(*points, strict=True))
     token_s = _fit(points, mean_x, mean_y) or shared_s
@@ -168,7 +172,7 @@ def _cost_steps(
 def _fit(points: Sequence[tuple[float, float]], mean_x: float, mean_y: float) -> float | None:
     """The seconds that a prompt token takes; None if the slope may be chance."""
     spread = sum((x - mean_x) ** 2 for x, _ in points)
-    if spread <= 0:
+    if spread <= 0 or len(points) < LEAST_FIT:
         return None
     slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
     free = mean_y - slope * mean_x

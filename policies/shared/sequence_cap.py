@@ -70,17 +70,26 @@ def has_active_cap(reading: Reading, context: Context) -> bool:
     return known or (known is None and positive_int(context.setting, ACTIVE) is not None)
 
 
-def raise_cap(reading: Reading, context: Context, cap: SequenceCap, *, kv_target: float) -> dict[Knob, int]:
-    """Raise the cap to the peak demand, limited so that KV usage stays below `kv_target` in proportion.
+def raise_cap(
+    reading: Reading,
+    context: Context,
+    cap: SequenceCap,
+    *,
+    kv_target: float,
+    wanted: int | None = None,
+    at_most: float = inf,
+) -> dict[Knob, int]:
+    """Raise the cap to `wanted` sequences of all engines, or to the peak demand.
 
-    One step is at most three octaves, or the operator's bound. `max_num_active_seqs` rises first, up to
+    Limited so that KV usage stays below `kv_target` in proportion, and to `at_most` of all engines. One step
+    is at most three octaves, or the operator's bound. `max_num_active_seqs` rises first, up to
     `max_num_seqs`. Empty if no step is possible.
     """
     usage = reading.kv_usage.high if reading.kv_usage else 1.0
     active_bound, seqs_bound = context.bounds.get(ACTIVE), context.bounds.get(SEQS)
     reach = _cap_limit(context.bounds.get(cap.knob), cap.value)
-    limit = min(reach, cap.value * kv_target / usage if usage > 0 else inf)
-    wanted = ceil(find_peak_demand(reading) / cap.engines)
+    limit = min(reach, cap.value * kv_target / usage if usage > 0 else inf, at_most / cap.engines)
+    wanted = ceil((find_peak_demand(reading) if wanted is None else wanted) / cap.engines)
     if cap.knob == ACTIVE and cap.value < (ceiling := find_max_num_seqs(context.setting, reading)):
         active = step_up(active_bound, current=cap.value, wanted=wanted, limit=min(limit, ceiling))
         return {} if active is None else {ACTIVE: active}

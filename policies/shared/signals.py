@@ -5,7 +5,7 @@ from dataclasses import fields
 from sys import float_info
 from typing import Any
 
-from agent.domain.model import Bound, Evidence, Objective, Outcome, Proposal
+from agent.domain.model import Bound, Evidence, Outcome, Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Latency, Reading
 from vllm_facts.values import ChangeClass, Knob, Value
@@ -51,13 +51,6 @@ def is_kv_cache_full(reading: Reading, above: float) -> bool:
 def is_kv_cache_free(reading: Reading, below: float) -> bool:
     """True if the cache usage stayed below `below` and no request was preempted; False if unknown."""
     return reading.kv_usage is not None and reading.kv_usage.high < below and not has_preemptions(reading)
-
-
-def misses_objective(latency: Latency | None, objective: Objective | None, requests: float) -> bool:
-    """True if, of at least `requests` requests, more were late than the objective allows."""
-    if latency is None or objective is None or latency.over_slo is None or latency.count < requests:
-        return False
-    return latency.over_slo > 1 - objective.share
 
 
 def has_long_tail(latency: Latency | None, ratio: float, requests: float) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent.domain.error_budget import Budget
 from agent.domain.model import Bound, Forecast, Objective, Outcome, Plan, PreflightResult, Proposal, Slo
-from agent.domain.reading import Reading
+from agent.domain.reading import Latency, Reading
 from agent.domain.request_counts import RequestCounts
 from agent.domain.state import State, Suggestion
 from agent.machine.default_plan import plan_for
@@ -101,13 +101,36 @@ def test_an_operators_request_notes_that_the_error_budget_burns() -> None:
 
 def test_a_budget_spent_at_the_planned_rate_blocks_nothing() -> None:
     state = burning(late=1)
+    missed = replace(SEEN, ttft=Latency(count=100, p50=1.0, p95=2.0, p99=3.0, over_slo=0.9))
 
-    admitted = GUARD.admit(state, proposal(8), policy="graphs", at=NOON, reading=SEEN, slo=SLO)
+    admitted = GUARD.admit(state, proposal(8), policy="graphs", at=NOON, reading=missed, slo=SLO)
     asked = GUARD.admit_asked(state, proposal(8), actor="alice", at=NOON, slo=SLO)
 
     assert isinstance(admitted, Suggestion)
     assert isinstance(asked, Suggestion)
     assert asked.notes == ()
+
+
+def test_an_optimisation_needs_a_missed_objective() -> None:
+    met = replace(SEEN, ttft=Latency(count=100, p50=0.1, p95=0.2, p99=0.3, over_slo=0.04))
+
+    refused = GUARD.admit(STATE, proposal(8), policy="graphs", at=NOON, reading=met, slo=SLO)
+    unset = GUARD.admit(STATE, proposal(8), policy="graphs", at=NOON, reading=met)
+    relief = replace(proposal(8), mitigation=True)
+
+    assert isinstance(refused, ProposalRefusal)
+    assert refused.why == "no objective is missed: an optimisation has nothing to gain"
+    assert isinstance(unset, Suggestion)
+    assert isinstance(GUARD.admit(STATE, relief, policy="graphs", at=NOON, reading=met, slo=SLO), Suggestion)
+
+
+def test_a_window_over_a_change_of_load_is_no_evidence() -> None:
+    shifted = replace(SEEN, shift="the load began 12 s ago")
+
+    refused = GUARD.admit(STATE, proposal(8), policy="graphs", at=NOON, reading=shifted)
+
+    assert isinstance(refused, ProposalRefusal)
+    assert refused.why.startswith("the load began 12 s ago")
 
 
 def test_a_value_that_is_not_allowed_is_refused() -> None:

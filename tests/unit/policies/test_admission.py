@@ -1,13 +1,15 @@
 """Rules Q1, Q2, K1, K2 and K3: when each fires, does not fire, and is outranked."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 
 from agent.domain.model import Bound, Outcome, Proposal
 from agent.domain.ports import Context
-from agent.domain.reading import Gpu, Reading, Trend
+from agent.domain.reading import Gpu, Queue, Reading, TimeShares, Trend, Workload
 from policies.admission import Admission
-from tests.support.readings import CONTEXTS, READINGS, a_context, a_reading, promoted, rising, steady
+from tests.support.readings import CONTEXTS, READINGS, a_context, a_reading, late, promoted, rising, steady
 from vllm_facts.values import Value
 
 QUEUE = a_reading(running=steady(4), waiting=steady(9))
@@ -28,8 +30,8 @@ def test_sustained_queue_at_the_cap_with_a_free_cache_raises_the_cap() -> None:
     assert (proposal.rule, dict(proposal.to), proposal.klass) == ("Q1", {"max_num_seqs": 16}, "auto")
     assert proposal.mitigation
     assert proposal.why == (
-        "over 30 s 9.0 requests waited (never fewer than 9) while 4.0 ran (max_num_seqs is 4) and the KV "
-        "cache was at most 20% full: raise to max_num_seqs 16"
+        "over 30 s 9.0 requests waited while 4.0 ran (max_num_seqs is 4) and the KV cache was at most "
+        "20% full: raise to max_num_seqs 16"
     )
     assert {evidence.metric for evidence in proposal.evidence} == {
         "running",
@@ -235,19 +237,72 @@ def test_cache_full_only_at_the_end_is_not_sustained() -> None:
     assert not proposed(a_reading(running=steady(4), kv=rising(0.7, 0.99)))
 
 
+LATE = replace(
+    a_reading(running=steady(4), waiting=rising(0, 18), kv=steady(0.1), ttft=late(0.4)),
+    ttft_shares=TimeShares(queue=0.88, prefill=0.1, outside=0.02),
+    queue=Queue(running=4.0, kv_usage=0.1, wait_s=9.0),
+)
+NEEDS_16 = Workload(
+    arrivals_per_s=6.0,
+    prompt_tokens=200.0,
+    answer_tokens=100.0,
+    service_s=1.6,
+    decode_step_s=0.016,
+    token_s=8e-5,
+)
+
+
+def test_the_attributed_queue_raises_the_cap_to_what_the_arrivals_need() -> None:
+    (proposal,) = proposed(replace(LATE, work=NEEDS_16))
+
+    assert (proposal.rule, dict(proposal.to)) == ("Q1", {"max_num_seqs": 32})
+    assert proposal.why.startswith("40% of the requests were late and 88% of TTFT is queueing: over 30 s 9.0")
+    assert proposal.evidence[0].metric == "ttft_queue_share"
+
+
 @pytest.mark.parametrize(
     "reading",
     [
-        pytest.param(a_reading(running=steady(4), waiting=rising(0, 2), kv=steady(0.1)), id="a queue comes"),
-        pytest.param(a_reading(running=rising(2, 4), kv=steady(0.1)), id="the load rises to the cap"),
+        pytest.param(replace(LATE, ttft_shares=TimeShares(queue=0.4, prefill=0.6)), id="prefill, not queue"),
+        pytest.param(replace(LATE, queue=Queue(running=2.0, kv_usage=0.1, wait_s=9.0)), id="below the cap"),
+        pytest.param(replace(LATE, ttft=late(0.06)), id="6 % may be chance where 5 % may be late"),
+        pytest.param(replace(LATE, ttft=late(2 / 35, count=35)), id="2 of 35"),
+        pytest.param(replace(LATE, ttft=late(0.4, count=10)), id="too few requests, and the queue is new"),
+        pytest.param(replace(LATE, work=replace(NEEDS_16, arrivals_per_s=40.0)), id="the GPU is overloaded"),
     ],
 )
-def test_k3_raises_a_reached_cap_if_the_cache_is_nearly_empty(reading: Reading) -> None:
-    assert asked(reading) == [("K3", {"max_num_seqs": 8})]
+def test_q1_raises_only_what_its_share_can_cure(reading: Reading) -> None:
+    assert not proposed(reading)
 
 
-def test_cache_in_use_outranks_k3() -> None:
-    assert not proposed(a_reading(running=rising(2, 4), kv=steady(0.31)))
+def test_late_requests_that_still_wait_are_evidence() -> None:
+    waiting = replace(late(0.0, count=5), overdue=40.0)
+
+    assert proposed(replace(LATE, ttft=waiting, ttft_shares=TimeShares(queue=1.0)))
+
+
+def test_one_cause_moves_the_cap_its_token_budget_and_its_graphs() -> None:
+    prompts = replace(NEEDS_16, prompt_tokens=600.0)
+    setting: dict[str, Value] = {
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 64,
+        "max_cudagraph_capture_size": 8,
+    }
+    (proposal,) = proposed(replace(LATE, work=prompts), a_context(setting))
+
+    assert dict(proposal.to) == {
+        "max_num_seqs": 32,
+        "max_num_batched_tokens": 512,
+        "max_cudagraph_capture_size": 32,
+    }
+
+
+def test_preemptions_that_cost_little_lower_nothing() -> None:
+    work = Workload(prompt_tokens=200.0, answer_tokens=100.0, token_s=8e-5)
+    cheap = replace(THRASH, work=work)
+
+    assert [p.rule for p in proposed(cheap, a_context({"max_num_seqs": 64})) if p.to] == []
+    assert [p.rule for p in proposed(replace(cheap, work=replace(work, token_s=1e-3))) if p.to]
 
 
 IDLE_GPU = Gpu(index=0, uuid="GPU-1", utilization=0.05)
@@ -296,10 +351,10 @@ def test_a_server_in_use_is_not_over_provisioned(reading: Reading) -> None:
 )
 def test_refuses_invalid_options(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
-        Admission(**options)
+        Admission(**options)  # type: ignore[arg-type]
 
 
-RAISES = ("Q1", "K3")
+RAISES = ("Q1",)
 
 
 @given(reading=READINGS, context=CONTEXTS)
@@ -318,9 +373,14 @@ def test_step_follows_its_rule_and_keeps_cache_headroom(reading: Reading, contex
         for knob, value in proposal.to.items():
             before = context.setting.get(knob)
             assert isinstance(value, (int, float))
-            if isinstance(before, int) and knob != "watermark":
+            if isinstance(before, int) and knob in ("max_num_seqs", "max_num_active_seqs"):
                 assert (value > before) is (proposal.rule in RAISES)
-            if proposal.rule in RAISES and isinstance(before, int) and reading.kv_usage:
+            if (
+                proposal.rule in RAISES
+                and knob == "max_num_seqs"
+                and isinstance(before, int)
+                and reading.kv_usage
+            ):
                 assert reading.kv_usage.high * value / before <= 0.8 + 1e-9
         if "max_num_seqs" in proposal.to and isinstance(context.setting.get("max_num_batched_tokens"), int):
             assert proposal.rule not in RAISES or (

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from agent.domain.model import Bound, Outcome, Proposal, Slo
 from agent.domain.ports import Context
-from agent.domain.reading import Gpu, Latency, Reading, Trend
+from agent.domain.reading import Gpu, Latency, Queue, Reading, TimeShares, Trend, Workload
 from policies.prefill_budget import PrefillBudget
 from tests.support.readings import (
     CONTEXTS,
@@ -19,18 +19,27 @@ from tests.support.readings import (
     a_reading,
     late,
     promoted,
-    rising,
     steady,
 )
 from vllm_facts.values import Value
 
 FINE = late(0.0)
-SLOW_START = a_reading(ttft=late(0.2), itl=FINE)
+LONG = Workload(prompt_tokens=3000.0, step_tokens=250.0)
+
+
+def by_prefill(reading: Reading) -> Reading:
+    return replace(reading, ttft_shares=TimeShares(prefill=0.9, outside=0.1), work=LONG)
+
+
+SLOW_START = by_prefill(a_reading(ttft=late(0.2), itl=FINE))
 SLOW_TOKENS = a_reading(ttft=FINE, itl=late(0.2))
 
 
 def proposed(reading: Reading, context: Context | None = None) -> list[Proposal]:
     return list(PrefillBudget().propose(reading, context or a_context({"max_num_batched_tokens": 2048})))
+
+
+SMALL = a_context({"max_num_batched_tokens": 256})
 
 
 def asked(
@@ -39,15 +48,48 @@ def asked(
     return [(p.rule, dict(p.to)) for p in proposed(reading, a_context(setting, slo=slo))]
 
 
-def test_high_ttft_without_a_queue_raises_the_token_budget() -> None:
-    (proposal,) = proposed(SLOW_START)
+def test_prompts_in_small_pieces_raise_the_token_budget() -> None:
+    (proposal,) = proposed(SLOW_START, SMALL)
 
-    assert (proposal.rule, dict(proposal.to)) == ("P1", {"max_num_batched_tokens": 4096})
+    assert (proposal.rule, dict(proposal.to)) == ("P1", {"max_num_batched_tokens": 1024})
     assert (proposal.klass, proposal.mitigation) == ("auto", True)
     assert proposal.why == (
-        "20.0% of 200 requests had TTFT above 0.5 s (5.0% may) and 0.0 waited: "
-        "raise max_num_batched_tokens from 2048 to 4096"
+        "20% of the requests were late, 90% of TTFT is prefill and 0% queueing, with 250 tokens in the mean "
+        "step and 0.0 waited: raise max_num_batched_tokens from 256 to 1024"
     )
+
+
+QUEUED = replace(
+    a_reading(running=steady(6), waiting=steady(20), ttft=late(0.9), itl=FINE),
+    ttft_shares=TimeShares(queue=0.95, prefill=0.05),
+    queue=Queue(running=6.0, kv_usage=0.2, wait_s=4.0),
+    work=replace(LONG, prompt_tokens=100.0, step_tokens=62.0),
+)
+
+
+@pytest.mark.parametrize(
+    ("reading", "setting", "to"),
+    [
+        pytest.param(QUEUED, {"max_num_batched_tokens": 64, "max_num_seqs": 64}, 512, id="the budget"),
+        pytest.param(QUEUED, {"max_num_batched_tokens": 64, "max_num_seqs": 6}, None, id="the cap (Q1)"),
+        pytest.param(QUEUED, {"max_num_batched_tokens": 512, "max_num_seqs": 64}, None, id="half empty"),
+        pytest.param(
+            replace(QUEUED, queue=Queue(running=6.0, kv_usage=0.99, wait_s=4.0)),
+            {"max_num_batched_tokens": 64, "max_num_seqs": 64},
+            None,
+            id="the KV cache",
+        ),
+    ],
+)
+def test_a_queue_is_the_budgets_if_nothing_else_is_reached(
+    reading: Reading, setting: dict[str, Value], to: int | None
+) -> None:
+    assert asked(reading, setting) == ([("P1", {"max_num_batched_tokens": to})] if to else [])
+
+
+@pytest.mark.parametrize("budget", [2048, 8192])
+def test_a_large_budget_is_not_the_cause(budget: int) -> None:
+    assert not proposed(SLOW_START, a_context({"max_num_batched_tokens": budget}))
 
 
 @pytest.mark.parametrize(
@@ -55,9 +97,9 @@ def test_high_ttft_without_a_queue_raises_the_token_budget() -> None:
     [
         pytest.param(replace(SLOW_START, coverage=0.7), id="scrapes are missing"),
         pytest.param(
-            a_reading(waiting=steady(3), ttft=late(0.2), itl=FINE), id="a queue makes them late (Q1)"
+            replace(SLOW_START, ttft_shares=TimeShares(queue=0.9, prefill=0.1)),
+            id="a queue makes them late (Q1)",
         ),
-        pytest.param(a_reading(waiting=rising(0, 3), ttft=late(0.2), itl=FINE), id="a queue builds up"),
         pytest.param(a_reading(preemptions=steady(0.1), ttft=late(0.2), itl=FINE), id="preemptions (K1)"),
         pytest.param(a_reading(kv=steady(0.95), ttft=late(0.2), itl=FINE), id="the cache is full (K2)"),
         pytest.param(a_reading(ttft=late(0.2, count=19), itl=FINE), id="too few requests"),
@@ -69,7 +111,7 @@ def test_high_ttft_without_a_queue_raises_the_token_budget() -> None:
     ],
 )
 def test_p1_proposes_nothing(reading: Reading) -> None:
-    assert not proposed(reading)
+    assert not proposed(by_prefill(reading) if reading.ttft_shares is None else reading, SMALL)
 
 
 def test_high_itl_during_prefill_lowers_the_token_budget() -> None:
@@ -141,27 +183,27 @@ def test_p2_respects_the_minimum_of_vllm(setting: dict[str, Value], to: int | No
 @pytest.mark.parametrize(
     ("gib", "name", "version", "to"),
     [
-        pytest.param(0, "", "0.32.0", 4096, id="no GPU"),
-        pytest.param(24, "NVIDIA L4", "0.32.0", 4096, id="small"),
-        pytest.param(80, "NVIDIA H100", "0.32.0", 16384, id="large"),
-        pytest.param(80, "NVIDIA A100", "0.32.0", 4096, id="A100"),
-        pytest.param(180, "NVIDIA B200", "0.32.0", 32768, id="huge"),
-        pytest.param(180, "NVIDIA B200", "0.26.0", 16384, id="huge, before 0.28"),
+        pytest.param(0, "", "0.32.0", 1024, id="no GPU"),
+        pytest.param(24, "NVIDIA L4", "0.32.0", 1024, id="small"),
+        pytest.param(80, "NVIDIA H100", "0.32.0", 4096, id="large"),
+        pytest.param(80, "NVIDIA A100", "0.32.0", 1024, id="A100"),
+        pytest.param(180, "NVIDIA B200", "0.32.0", 8192, id="huge"),
+        pytest.param(180, "NVIDIA B200", "0.26.0", 4096, id="huge, before 0.28"),
     ],
 )
 def test_unset_budget_is_the_vllm_default(gib: int, name: str, version: str, to: int) -> None:
     gpus = (Gpu(index=0, uuid="GPU-1", name=name, memory_total_mib=gib * 1024.0),) if gib else ()
-    reading = a_reading(ttft=late(0.2), itl=FINE, version=version, gpus=gpus)
+    reading = a_reading(ttft=FINE, itl=late(0.2), version=version, gpus=gpus)
 
-    assert asked(reading, {}) == [("P1", {"max_num_batched_tokens": to})]
+    assert asked(reading, {}) == [("P2", {"max_num_batched_tokens": to})]
 
 
 @pytest.mark.parametrize(
     ("reading", "scheduled", "expected"),
     [
-        pytest.param(SLOW_START, 1024, ("P1", {"max_num_scheduled_tokens": 2048}), id="raised"),
+        pytest.param(SLOW_START, 256, ("P1", {"max_num_scheduled_tokens": 1024}), id="raised"),
         pytest.param(SLOW_TOKENS, 1024, ("P2", {"max_num_scheduled_tokens": 512}), id="lowered"),
-        pytest.param(SLOW_START, 2048, ("P1", {"max_num_batched_tokens": 4096}), id="does not bind"),
+        pytest.param(SLOW_TOKENS, 2048, ("P2", {"max_num_batched_tokens": 1024}), id="does not bind"),
     ],
 )
 def test_changes_the_scheduled_tokens_if_they_are_the_limit(
@@ -206,20 +248,20 @@ def test_latency_tail_counts_without_an_slo() -> None:
 
 
 def test_p1_outranks_p3() -> None:
-    assert asked(a_reading(ttft=late(0.2, p99=9.0), itl=FINE), {"max_num_batched_tokens": 1024}) == [
-        ("P1", {"max_num_batched_tokens": 2048})
-    ]
+    tail = by_prefill(a_reading(ttft=late(0.2, p99=9.0), itl=FINE))
+
+    assert asked(tail, {"max_num_batched_tokens": 256}) == [("P1", {"max_num_batched_tokens": 1024})]
 
 
 @pytest.mark.parametrize(
     ("reading", "bound"),
     [
-        pytest.param(SLOW_START, Bound(max=2048), id="up"),
-        pytest.param(SLOW_TOKENS, Bound(min=2048), id="down"),
+        pytest.param(SLOW_START, Bound(max=256), id="up"),
+        pytest.param(SLOW_TOKENS, Bound(min=256), id="down"),
     ],
 )
 def test_stops_at_the_bound(reading: Reading, bound: Bound) -> None:
-    context = a_context({"max_num_batched_tokens": 2048}, bounds={"max_num_batched_tokens": bound})
+    context = a_context({"max_num_batched_tokens": 256}, bounds={"max_num_batched_tokens": bound})
 
     assert not proposed(reading, context)
 
@@ -227,14 +269,14 @@ def test_stops_at_the_bound(reading: Reading, bound: Bound) -> None:
 @pytest.mark.parametrize(
     ("outcome", "silent"),
     [
-        pytest.param(promoted("max_num_batched_tokens", 4096, 2048, ago_s=60), True, id="lowered just now"),
-        pytest.param(promoted("max_num_scheduled_tokens", 4096, 2048, ago_s=60), True, id="its twin"),
-        pytest.param(promoted("max_num_batched_tokens", 1024, 2048, ago_s=60), False, id="raised just now"),
-        pytest.param(promoted("max_num_batched_tokens", 4096, 2048, ago_s=700), False, id="lowered long ago"),
+        pytest.param(promoted("max_num_batched_tokens", 512, 256, ago_s=60), True, id="lowered just now"),
+        pytest.param(promoted("max_num_scheduled_tokens", 512, 256, ago_s=60), True, id="its twin"),
+        pytest.param(promoted("max_num_batched_tokens", 128, 256, ago_s=60), False, id="raised just now"),
+        pytest.param(promoted("max_num_batched_tokens", 512, 256, ago_s=700), False, id="lowered long ago"),
     ],
 )
 def test_does_not_revert_a_change_before_it_settles(outcome: Outcome, *, silent: bool) -> None:
-    context = a_context({"max_num_batched_tokens": 2048}, outcomes=(outcome,))
+    context = a_context({"max_num_batched_tokens": 256}, outcomes=(outcome,))
 
     assert bool(proposed(SLOW_START, context)) is not silent
 
@@ -275,4 +317,24 @@ def test_never_proposes_both_directions_at_once(reading: Reading, context: Conte
 def test_latency_without_a_known_violation_share_is_not_healthy() -> None:
     unknown = Latency(count=200, p50=0.01, p95=0.02, p99=0.03)
 
-    assert not proposed(a_reading(ttft=late(0.2), itl=unknown))
+    assert not proposed(replace(SLOW_START, itl=unknown), SMALL)
+
+
+MIXED = replace(
+    a_reading(running=steady(4), ttft=FINE, itl=late(0.2)), itl_shares=TimeShares(prefill=0.9, decode=0.1)
+)
+WORK = Workload(arrivals_per_s=1.0, prompt_tokens=3000.0, decode_step_s=0.018, token_s=6e-5)
+
+
+@pytest.mark.parametrize(
+    ("work", "to"),
+    [
+        pytest.param(WORK, 512, id="a step of 0.05 s"),
+        pytest.param(replace(WORK, arrivals_per_s=5.0), None, id="smaller steps do not serve the prompts"),
+        pytest.param(replace(WORK, decode_step_s=0.06), None, id="steps without prompts are late already"),
+    ],
+)
+def test_p2_lowers_to_a_step_that_is_in_time(work: Workload, to: int | None) -> None:
+    (proposal,) = proposed(replace(MIXED, work=work), a_context({"max_num_batched_tokens": 8192}))
+
+    assert dict(proposal.to) == ({"max_num_batched_tokens": to} if to else {})

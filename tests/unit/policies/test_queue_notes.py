@@ -7,7 +7,7 @@ import pytest
 
 from agent.domain.model import Bound, Proposal
 from agent.domain.ports import Context
-from agent.domain.reading import Reading
+from agent.domain.reading import Queue, Reading, TimeShares
 from lint.precedence import ranked
 from policies.admission import Admission
 from policies.queue_notes import QueueNotes
@@ -149,7 +149,11 @@ def test_n1_proposes_nothing(reading: Reading, context: Context) -> None:
 
 
 def test_raisable_cap_outranks_every_queue_note() -> None:
-    busy = a_reading(running=steady(16), waiting=steady(120), ttft=late(0.4))
+    busy = replace(
+        a_reading(running=steady(16), waiting=steady(120), ttft=late(0.4)),
+        ttft_shares=TimeShares(queue=1.0),
+        queue=Queue(running=16.0, kv_usage=0.2, wait_s=9.0),
+    )
     context = a_context({SEQS: 16})
 
     kept = ranked([*chain(*(p.propose(busy, context) for p in (QueueNotes(), Admission())))]).kept

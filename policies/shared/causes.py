@@ -1,0 +1,135 @@
+"""What makes requests late, and what a remedy can cure: from the attributed time and the engine's state."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from agent.domain.lateness import is_measured, late_share, misses_objective
+from agent.domain.model import Slo
+from agent.domain.ports import Context
+from agent.domain.reading import Latency, Reading, TimeShares
+from policies.shared.flags_in_force import find_step_budget
+from policies.shared.sequence_cap import find_cap
+from policies.shared.signals import Measured, read_number
+
+QueueCause = Literal["cap", "kv", "budget", "other", "unknown"]
+"""The limit of vLLM's scheduler that kept requests waiting."""
+
+CAP_REACHED = 0.9  # running over the cap while requests waited
+KV_SHORT = 0.95  # usage, with room for one more prompt, while requests waited
+BUDGET_FILLED = 0.6  # mean tokens of a step over its budget
+RIDGE = 100  # tokens that a step computes in the time of its fixed part; 20 to 200 by hardware
+DECODE_COST = 2.5  # of an answer token over a prompt token: it also reads the cache, and costs host time
+OVERLOAD = 1.1  # share of the GPU's time that the arrivals need; above, no flag helps
+MOST_COST = 0.5  # share of the time that a remedy must address
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A missed objective for the time to the first token or of the full request."""
+
+    name: str
+    latency: Latency
+    shares: TimeShares | None
+
+    @property
+    def late(self) -> float:
+        return late_share(self.latency)
+
+
+def find_misses(reading: Reading, slo: Slo, requests: float) -> tuple[Miss, ...]:
+    """The missed objectives that a queue can explain."""
+    found = (
+        ("TTFT", reading.ttft, slo.ttft, reading.ttft_shares),
+        ("the duration", reading.e2e, slo.e2e, reading.e2e_shares),
+    )
+    return tuple(
+        Miss(name, latency, shares)
+        for name, latency, objective, shares in found
+        if latency is not None and misses_objective(latency, objective, requests)
+    )
+
+
+def is_time_measured(reading: Reading, slo: Slo, requests: float) -> bool:
+    """True if enough requests show whether first tokens and answers come in time."""
+    return is_measured(reading.ttft, slo.ttft, requests) or is_measured(reading.e2e, slo.e2e, requests)
+
+
+def find_queue_cause(reading: Reading, context: Context) -> QueueCause:
+    """The limit that was reached while requests waited, in the order in which vLLM 0.32 admits a request."""
+    queue = reading.queue
+    if queue is None:
+        return "unknown"
+    cap = find_cap(reading, context)
+    if cap is not None and queue.running >= CAP_REACHED * cap.in_all:
+        return "cap"
+    if queue.kv_usage is None:
+        return "unknown"
+    kept_free = min(1.0, read_number(context.setting, "watermark") or 0.0)
+    size, prompt = find_kv_tokens(reading), reading.work.prompt_tokens
+    room = prompt / size if size and prompt else 0.0
+    if queue.kv_usage + room >= KV_SHORT * (1 - kept_free):
+        return "kv"
+    return "budget" if is_budget_filled(reading, context) else "other"
+
+
+def is_budget_filled(reading: Reading, context: Context) -> bool:
+    """True if the mean step has most of the tokens that its budget allows."""
+    tokens = reading.work.step_tokens
+    return tokens is not None and tokens >= BUDGET_FILLED * find_step_budget(context.setting, reading)[1]
+
+
+def find_kv_tokens(reading: Reading) -> float | None:
+    """Tokens that the KV cache holds, as the server reports it."""
+    facts = reading.facts
+    try:
+        if "kv_cache_size_tokens" in facts:
+            return float(facts["kv_cache_size_tokens"])
+        return float(facts["num_gpu_blocks"]) * float(facts["block_size"])
+    except (KeyError, ValueError):
+        return None
+
+
+def find_load(reading: Reading, context: Context) -> float | None:
+    """The share of the GPU's time that the arrivals need in large batches; above 1 no flag serves them.
+
+    arrivals/s x (prompt tokens + DECODE_COST x answer tokens) x seconds per token. With a small token budget
+    the fixed part of a step is spread over fewer tokens, so the measured seconds per token are scaled.
+    """
+    work = reading.work
+    if not work.arrivals_per_s or not work.token_s or not work.prompt_tokens or not work.answer_tokens:
+        return None
+    token_s = work.token_s
+    budget = find_step_budget(context.setting, reading)[1]
+    if budget < work.prompt_tokens:
+        token_s *= budget / (budget + RIDGE)
+    return work.arrivals_per_s * token_s * (work.prompt_tokens + DECODE_COST * work.answer_tokens)
+
+
+def is_overloaded(reading: Reading, context: Context) -> bool:
+    load = find_load(reading, context)
+    return load is not None and load > OVERLOAD
+
+
+def recomputed_share(reading: Reading) -> float | None:
+    """The share of the engine's time that goes into computing preempted requests again; None if unknown."""
+    rate, usage, work = reading.preemptions_per_s, reading.kv_usage, reading.work
+    size = find_kv_tokens(reading)
+    if rate is None or rate.mean <= 0:
+        return 0.0
+    if work.prompt_tokens is None or work.token_s is None:
+        return None
+    tokens = work.prompt_tokens + (work.answer_tokens or 0.0) / 2
+    if size and usage is not None and reading.running.mean > 0:
+        tokens = usage.mean * size / reading.running.mean
+    return rate.mean * tokens * work.token_s
+
+
+def describe_shares(misses: tuple[Miss, ...]) -> list[Measured]:
+    """The attributed shares as evidence."""
+    return [
+        (f"{'ttft' if miss.name == 'TTFT' else 'e2e'}_{part}_share", getattr(miss.shares, part), "ratio")
+        for miss in misses
+        if miss.shares is not None
+        for part in ("queue", "prefill", "decode", "outside")
+        if getattr(miss.shares, part) > 0
+    ]

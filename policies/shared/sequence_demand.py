@@ -1,0 +1,49 @@
+"""How many sequences should run at once: what the arrivals need, and what the gap between tokens allows."""
+
+from math import ceil, inf, sqrt
+
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from policies.shared.causes import DECODE_COST
+from policies.shared.sequence_cap import SequenceCap, find_peak_demand
+
+
+def needed_sequences(reading: Reading) -> float | None:
+    """Sequences that run at once where nothing waits (Little's law); None if unknown or unbounded.
+
+    n = arrivals/s x answer tokens x step(n), with step(n) growing by DECODE_COST x token_s for each sequence
+    more, and the GPU's time less that of the prompts.
+    """
+    work, running = reading.work, reading.running.mean
+    rate, answers, step_s, token_s = (
+        work.arrivals_per_s,
+        work.answer_tokens,
+        work.decode_step_s,
+        work.token_s,
+    )
+    if not rate or not answers or not step_s or not token_s:
+        return rate * work.service_s if rate and work.service_s else None
+    free = 1 - rate * (work.prompt_tokens or 0.0) * token_s - DECODE_COST * token_s * rate * answers
+    fixed_s = max(step_s / 2, step_s - DECODE_COST * token_s * running)
+    return rate * answers * fixed_s / free if free > 0 else None
+
+
+def wanted_sequences(reading: Reading, cap: SequenceCap) -> int:
+    """Sequences to admit at once: what the arrivals need, with reserve for their chance peaks.
+
+    Where the cost of a request is not measured, the peak of running and waiting ones. At least a doubling.
+    """
+    needed = needed_sequences(reading)
+    if needed is None:
+        return find_peak_demand(reading)
+    return max(2 * cap.in_all, ceil(1.25 * needed + 3 * sqrt(needed)))
+
+
+def most_sequences_in_time(reading: Reading, context: Context) -> float:
+    """Sequences with which the tokens still come in time; unbounded where that is not known."""
+    objective, work = context.slo.itl, reading.work
+    if objective is None or work.decode_step_s is None or not work.token_s:
+        return inf
+    prompts = (work.arrivals_per_s or 0.0) * (work.prompt_tokens or 0.0) * work.token_s
+    free_s = objective.under_s * max(0.0, 1 - prompts) - work.decode_step_s
+    return reading.running.mean + max(0.0, free_s) / (DECODE_COST * work.token_s)

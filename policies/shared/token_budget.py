@@ -1,0 +1,81 @@
+"""What another token budget of a step would change: the rate of prompts, and the gap between tokens."""
+
+from agent.domain.model import Objective
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from policies.shared.causes import RIDGE
+from policies.shared.flags_in_force import find_step_budget
+from policies.shared.step_grid import is_allowed
+
+ENOUGH_BUDGET = 2048  # vLLM's own default on small GPUs; more adds less than a tenth to the rate of prompts
+LEAST_GAIN = 1.25  # of the rate of prompts
+RESERVE = 3.0  # rate of prompts over their arrival: at a third, a prompt hardly waits for another
+NEAR_BEST = 0.85  # of the gain of ENOUGH_BUDGET
+
+
+def prefill_gain(now: float, then: float, decoding: float) -> float:
+    """The rate of prompts with a budget of `then` over that with `now`, while `decoding` sequences decode.
+
+    A step of n tokens takes about n + RIDGE units of time, and a decoding sequence takes one of its tokens.
+    """
+    rates = [max(1.0, budget - decoding) / (budget + RIDGE) for budget in (now, then)]
+    return rates[1] / rates[0]
+
+
+def size_budget(reading: Reading, context: Context, running: float | None = None) -> int | None:
+    """A larger budget that the prompts need; None if none is allowed or the present one is enough.
+
+    The smallest doubling that serves prompts RESERVE times as fast as they arrive, or that comes near the
+    best rate. `running`: expected sequences, if not as now.
+    """
+    knob, now, ceiling = find_step_budget(context.setting, reading)
+    decoding = reading.running.mean if running is None else running
+    doublings = [now << octave for octave in range(1, 12)]
+    bound = context.bounds.get(knob)
+    allowed = [
+        value for value in doublings if value <= min(ceiling, ENOUGH_BUDGET) and is_allowed(bound, value)
+    ]
+    if not allowed:
+        return None
+    best = prefill_gain(now, allowed[-1], decoding)
+    if best < LEAST_GAIN:
+        return None
+    rate, wanted = prompt_rate(reading, now, decoding), arriving_prompt_tokens(reading)
+    for value in allowed:
+        gain = prefill_gain(now, value, decoding)
+        fast_enough = rate is not None and wanted is not None and rate * gain >= RESERVE * wanted
+        if gain >= LEAST_GAIN and (fast_enough or gain >= NEAR_BEST * best):
+            return value
+    return allowed[-1]
+
+
+def is_budget_enough(reading: Reading, context: Context, running: float) -> bool:
+    """True unless the present budget is too small for the arriving prompts with so many sequences."""
+    _, now, _ = find_step_budget(context.setting, reading)
+    rate, wanted = prompt_rate(reading, now, running), arriving_prompt_tokens(reading)
+    return rate is None or wanted is None or rate >= RESERVE * wanted
+
+
+def prompt_rate(reading: Reading, budget: float, decoding: float) -> float | None:
+    """Prompt tokens/s that steps full to `budget` compute; None if the cost of a step is not known."""
+    step_s, token_s = reading.work.decode_step_s, reading.work.token_s
+    if step_s is None or token_s is None:
+        return None
+    return max(1.0, budget - decoding) / (step_s + token_s * budget)
+
+
+def step_in_time(reading: Reading, objective: Objective) -> float | None:
+    """The budget whose full step takes as long as the objective allows between tokens; None if unknown.
+
+    0 if steps without any prompt take longer already.
+    """
+    step_s, token_s = reading.work.decode_step_s, reading.work.token_s
+    if step_s is None or not token_s:
+        return None
+    return max(0.0, objective.under_s - step_s) / token_s
+
+
+def arriving_prompt_tokens(reading: Reading) -> float | None:
+    """Prompt tokens that arrive in a second, without cached ones."""
+    rate, tokens = reading.work.arrivals_per_s, reading.work.prompt_tokens
+    return None if rate is None or tokens is None else rate * tokens
