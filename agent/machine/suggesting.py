@@ -212,7 +212,7 @@ def _choose(
         elif is_checking(state) or not _is_new(rules, state, admitted, reading, at):
             continue
         elif not is_established(state, one.proposal, reading, at, rules.slo):
-            why = f"{one.rule} is held back: its cause must last for two windows of {reading.span_s:.0f} s"
+            why = f"{one.rule} is held back: its cause must last for a second window"
         else:
             ready.append(admitted)
         held_back = held_back or why

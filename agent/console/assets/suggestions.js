@@ -41,7 +41,7 @@ export function suggestionsPage(context, root) {
       one.status === "open" ? `expires in ${duration(left(context, one))}` : one.decided_by,
     ]);
     fill(body, table("Suggestions, the open ones first, by rank", ["Change", "Target", "Status", "Why", "Made", "Decided"], rows, {
-      hidden: true, keys: all.map((one) => one.id), empty: "None yet. The first one needs some 30 seconds of load.",
+      hidden: true, keys: all.map((one) => one.id), empty: "None yet. The first one needs about a minute of load.",
     }));
   }
 

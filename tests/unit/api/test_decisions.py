@@ -333,3 +333,47 @@ async def test_query_parameters_filter_lists(client: Client, daemon: FakeDaemonV
     assert await ids("limit=1") == ["chat-s2"]
     assert await ids("status=superseded") == ["chat-s1"]
     assert await ids("target=other") == []
+
+
+async def test_any_open_one_is_approved_and_the_list_begins_with_the_open_ones_by_rank(
+    client: Client, daemon: FakeDaemonView
+) -> None:
+    old = daemon.suggest({"max_num_seqs": 96})
+    one = daemon.suggest({"max_num_seqs": 128})
+    first = daemon.suggest({"enforce_eager": False})
+
+    async with client.get("/v1/suggestions") as response:
+        listed = (await response.json())["suggestions"]
+    async with client.get("/v1/targets/chat") as response:
+        target = await response.json()
+    status, answer = await post(client, f"/v1/suggestions/{one.id}/approve", {"digest": one.digest})
+
+    assert [(found["id"], found["rank"]) for found in listed] == [(first.id, 1), (one.id, 2), (old.id, None)]
+    assert (target["suggestion"], target["suggestions"]) == (first.id, [first.id, one.id])
+    assert (status, answer["status"], answer["rank"]) == (200, "approved", None)
+
+
+async def test_one_of_several_is_denied(client: Client, daemon: FakeDaemonView) -> None:
+    one, _ = daemon.suggest({"max_num_seqs": 128}), daemon.suggest({"enforce_eager": False})
+
+    status, answer = await post(client, f"/v1/suggestions/{one.id}/deny", {"reason": "no"})
+
+    assert (status, answer["status"]) == (200, "denied")
+    assert daemon.states()["chat"].phase is Phase.PROPOSED
+
+
+async def test_an_approval_of_a_former_version_is_told_what_changed(
+    client: Client, daemon: FakeDaemonView
+) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
+    state, digest = daemon.states()["chat"], "sha256:" + "1" * 64
+    changed = "a canary of about 600 s instead of 10800 s"
+    daemon.set(
+        replace(state, suggestion=replace(made, digest=digest, refreshed_at=daemon.at, changed=changed))
+    )
+
+    status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
+
+    assert (status, problem["type"]) == (409, "urn:trimtab:problem:digest-differs")
+    assert changed in problem["detail"]
+    assert digest not in problem["detail"]

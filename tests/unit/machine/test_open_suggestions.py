@@ -94,7 +94,7 @@ def test_a_cause_must_be_seen_in_two_windows() -> None:
     slow = Slow(machine=Machine(rules(policies=(("q1", queue()),)))).start()
 
     assert slow.tick(30).state.phase is Phase.OBSERVING
-    assert slow.state.note == "Q1 is held back: its cause must last for two windows of 30 s"
+    assert slow.state.note == "Q1 is held back: its cause must last for a second window"
     assert slow.tick(1).state.phase is Phase.CHECKING
 
 

@@ -1,0 +1,128 @@
+"""The journal entries of several open suggestions, and the history and the notices that follow from them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agent.audit.entries import build_entry
+from agent.audit.history import History
+from agent.audit.records import Actor
+from agent.domain import events as e
+from agent.domain.model import Proposal
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from agent.machine.step import Machine
+from agent.notify.rules import notices_of_record
+from tests.support.machine_stories import World, rules
+from vllm_facts.values import Value
+
+
+@dataclass(slots=True)
+class Says:
+    rule: str
+    to: Mapping[str, Value]
+    on: bool = True
+
+    def propose(self, _: Reading, __: Context) -> tuple[Proposal, ...]:
+        made = Proposal(rule=self.rule, to=self.to, why="why", expects="e", risks="r", source="test")
+        return (made,) if self.on else ()
+
+
+@dataclass
+class Told(World):
+    """A world that keeps the entries."""
+
+    def __post_init__(self) -> None:
+        self.entries: list[tuple[str, Actor, str]] = []
+        self.history = History()
+        self.notices: dict[str, str] = {}
+
+    def feed(self, *events: e.Event) -> World:
+        for event in events:
+            before = self.state
+            super().feed(event)
+            if self.state.ended or self.state.open_suggestions != before.open_suggestions:
+                entry = build_entry(before, self.state, event, ())
+                self.entries.append((entry.action, entry.actor, str(entry.after.get("suggestion", ""))))
+                self.history.add_state(self.state)
+                for notice in notices_of_record(entry.action, self.state, event.at):
+                    self.notices.setdefault(notice.id, f"{notice.title} | {notice.text}")
+        return self
+
+
+def told(mode: str = "approve") -> tuple[Told, Says, Says]:
+    queue, graphs = Says("Q1", {"max_num_seqs": 8}), Says("G1", {"enforce_eager": False})
+    world = Told(machine=Machine(rules(policies=(("queue", queue), ("graphs", graphs)))))
+    if mode == "auto":
+        world.mode = "auto"
+    world.start()
+    return world, queue, graphs
+
+
+def statuses(world: Told) -> dict[str, str]:
+    return {one.id: one.status for one in world.history.suggestions()}
+
+
+def test_each_is_made_once_and_all_stay_open() -> None:
+    world, _, _ = told()
+    world.tick(10)
+
+    made = [entry for entry in world.entries if entry[0] == "suggestion.made"]
+    assert made == [
+        ("suggestion.made", Actor(kind="policy", id="queue"), "chat-s1"),
+        ("suggestion.made", Actor(kind="policy", id="graphs"), "chat-s2"),
+    ]
+    assert statuses(world) == {"chat-s1": "open", "chat-s2": "open"}
+    assert [name for name in world.notices if name.startswith("suggestion.waiting")] == [
+        "suggestion.waiting/chat-s1",
+        "suggestion.waiting/chat-s2",
+    ]
+
+
+def test_an_approval_is_of_the_approved_one_and_supersedes_the_other() -> None:
+    world, _, _ = told()
+    world.tick(10)
+    second = world.state.open_suggestions[1]
+
+    world.feed(e.Approved(at=world.at, actor="alice", suggestion=second.id, digest=second.digest))
+
+    assert world.entries[-1] == ("suggestion.approved", Actor(kind="person", id="alice"), "chat-s2")
+    assert statuses(world) == {"chat-s1": "superseded", "chat-s2": "approved"}
+    assert world.notices["suggestion.decided/chat-s1"] == (
+        "chat: suggestion chat-s1 was superseded | "
+        "chat-s2 was approved; what is still useful is suggested again"
+    )
+
+
+def test_a_denial_is_of_the_denied_one_while_the_other_stays_open() -> None:
+    world, _, _ = told()
+    world.tick(10)
+
+    world.feed(e.Denied(at=world.at, actor="bob", suggestion="chat-s1", reason="no"))
+
+    assert world.entries[-1] == ("suggestion.denied", Actor(kind="person", id="bob"), "chat-s1")
+    assert statuses(world) == {"chat-s1": "denied", "chat-s2": "open"}
+
+
+def test_a_withdrawal_names_the_policy_and_the_reason() -> None:
+    world, queue, _ = told()
+    world.tick(10)
+
+    queue.on = False
+    world.tick(130)
+
+    assert world.entries[-1] == ("suggestion.withdrawn", Actor(kind="policy", id="queue"), "chat-s1")
+    assert statuses(world) == {"chat-s1": "withdrawn", "chat-s2": "open"}
+    assert world.notices["suggestion.decided/chat-s1"] == (
+        "chat: suggestion chat-s1 was withdrawn | chat-s1 is withdrawn: no policy has proposed it for 120 s"
+    )
+
+
+def test_a_start_by_itself_is_of_the_mode() -> None:
+    world, _, _ = told()
+    world.tick(10)
+    world.mode = "auto"
+
+    world.start().until("launching", 5)
+
+    assert world.entries[-1][0] == "suggestion.approved"
+    assert world.entries[-1][1].kind == "auto"
