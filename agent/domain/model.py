@@ -134,6 +134,7 @@ class Forecast:
     hold_s: float  # of the hold step, under full load
     too_long: tuple[int, ...] = ()  # weights of steps that will probably end undecided
     fitting_margin: float | None = None  # margin with which no step would
+    decided_by: Literal["better", "gain", "not_worse"] = "not_worse"  # which test will end the canary
 
 
 OutcomeResult = Literal["promoted", "rolled_back", "failed", "denied", "undecided", "refused", "no_gain"]

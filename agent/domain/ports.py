@@ -28,7 +28,7 @@ from agent.domain.model import (
 )
 from agent.domain.reading import Reading, Sample
 from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import Observation, Trial
+from agent.domain.trial import GainNeeded, Observation, Trial
 from vllm_facts.deployment import Deployment
 from vllm_facts.values import Setting
 
@@ -94,6 +94,7 @@ class Judge(Protocol):
         recent: RequestCounts,
         recent_s: float,
         calibration: Mapping[str, Calibration],
+        gain_needed: GainNeeded = "never",
     ) -> Forecast | None:
         """How long the plan will take at the traffic of the last `recent_s` seconds; None: unknown."""
         ...

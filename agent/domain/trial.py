@@ -61,6 +61,7 @@ class Goodput:
     record: EProcessPair = field(default_factory=EProcessPair)
     pending: Counts = NONE  # of the open tick
     counted: Counts = NONE
+    futile_s: float = 0.0  # for how long the evidence against a gain has been sufficient
     looked: bool = False  # a healthy blue's green was compared with it once, for a gain in any measure
 
 

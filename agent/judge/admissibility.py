@@ -9,6 +9,7 @@ from math import sqrt
 from agent.domain.model import Step
 from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import Observation, Trial
+from agent.judge.goodput import fails_badly
 
 RECENT_S = 120.0  # half-life of the request counts per side
 ILL_S = 30.0  # half-life of blue's failures
@@ -29,7 +30,7 @@ class Inadmissible:
     """Reasons; empty if the data is admissible.
 
     `all`: no stream counts. `latency`: only errors and refusals count, and no step passes. `busier`: latency
-    counts for green, but not against it.
+    counts for green, but not against it, because green has more load or the baseline is worse than late.
     """
 
     all: str = ""
@@ -90,7 +91,7 @@ def check_admissibility(
     if observation.blind:
         return Inadmissible(all=f"the proxy's records cannot be read: {observation.blind}")
     if alone:
-        return Inadmissible(busier=_higher_load(trial, record))
+        return Inadmissible(busier=_higher_load(trial, record) or _failing_record(record))
     if missed:
         return Inadmissible(
             latency=_cold_cache(trial) or _uneven_share(trial, step.weight / 100, lagging=True)
@@ -142,6 +143,16 @@ def _higher_load(trial: Trial, record: RequestCounts) -> str:
         return ""
     was = record.asked / trial.record_s
     return f"green gets {now:.3g} requests/s, blue's baseline is of {was:.3g}: late requests do not count"
+
+
+def _failing_record(record: RequestCounts) -> str:
+    """Whether most of the baseline is bad, with few complete answers whose latency could be compared.
+
+    A green that is no better than that ends without a gain.
+    """
+    if not fails_badly(record):
+        return ""
+    return "most requests of blue's baseline failed or missed the SLO: late ones do not count against green"
 
 
 def _cold_cache(trial: Trial) -> str:

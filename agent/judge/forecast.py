@@ -1,5 +1,10 @@
 """How long a verdict will take at the traffic of the last minutes: shown before the approval.
 
+Which test will decide depends on blue. Where it misses its SLO, a better green shows that with a few requests
+of each step, so a step takes its settling time and its least requests. Where it meets its SLO, a change that
+needs a gain is given up as soon as the look for one and the evidence against one are due, and a change that
+needs none passes when it is proved not worse:
+
 An equal green gains evidence at a steady rate: per request of its own, the best alternative's expected
 log-factor (`eprocess.gained` at the expected counts), divided by the design effect. The median number of
 requests is ln(1/beta) over that rate, within 12 % of what `bench/judge` simulates; nine of ten verdicts take
@@ -13,12 +18,27 @@ from math import inf, log
 from agent.domain.calibration import Calibration
 from agent.domain.model import Forecast, Plan, Slo, Step
 from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import EvidenceStream, Trial
+from agent.domain.trial import EvidenceStream, GainNeeded, Trial
 from agent.judge.eprocess import LEAST, MOST, log_factor, log_factor_alone
-from agent.judge.evidence import FULL_WEIGHT, settling_s
+from agent.judge.evidence import FULL_WEIGHT, OWN_LEAST, SETTLE_AT_MOST_S, settling_s
 from agent.judge.failure_modes import calibration_of, count_bad, open_streams, phi_of
+from agent.judge.goodput import (
+    GAIN,
+    SURE_FUTILE,
+    SURE_RELIEVED,
+    advancing_phi,
+    count_missed,
+    fails_badly,
+    goodput_phi,
+    least_gain,
+    misses_slo,
+    record_interval,
+)
+from agent.judge.passing import FEW, LOOK_LEAST, LOOK_LEAST_S, LOOK_REQUESTS, LOOK_S, SHORT_S
 
 NINE_OF_TEN = 2.3
+VARIES = 1.8  # nine of ten times of ten requests that come at random, over the mean
+SETTLE_S = 10.0  # of a green without a queue, twice the time of most of its requests
 MARGINS = (0.02, 0.03, 0.05, 0.1, 0.2)
 
 
@@ -31,6 +51,15 @@ class _Traffic:
     rate: float  # requests per second
     calibration: Mapping[str, Calibration]
     beta: float
+    gain_needed: GainNeeded = "never"
+
+    @property
+    def trial(self) -> Trial:
+        return Trial(calibration=self.calibration)
+
+    @property
+    def missed(self) -> bool:
+        return misses_slo(self.trial, self.slo, self.recent)
 
 
 def forecast_plan(
@@ -41,12 +70,15 @@ def forecast_plan(
     recent_s: float,
     calibration: Mapping[str, Calibration],
     beta: float,
+    gain_needed: GainNeeded = "never",
 ) -> Forecast | None:
     """None while there is too little traffic."""
     if not recent.total or recent_s <= 0:
         return None
     rate = recent.asked / recent_s
-    traffic = _Traffic(slo=slo, recent=recent, rate=rate, calibration=calibration, beta=beta)
+    traffic = _Traffic(
+        slo=slo, recent=recent, rate=rate, calibration=calibration, beta=beta, gain_needed=gain_needed
+    )
     *canary, (hold_s, _) = spans = _spans(plan, plan.margin, traffic)
     late = _too_long(plan, spans)
     wider = (margin for margin in MARGINS if late and margin > plan.margin)
@@ -58,6 +90,7 @@ def forecast_plan(
         hold_s=round(hold_s),
         too_long=late,
         fitting_margin=next(fitting, None),
+        decided_by="better" if traffic.missed else "gain" if gain_needed == "always" else "not_worse",
     )
 
 
@@ -72,11 +105,50 @@ def _spans(plan: Plan, margin: float, traffic: _Traffic) -> list[tuple[float, fl
 
 
 def _span(step: Step, margin: float, traffic: _Traffic) -> tuple[float, float]:
-    """Seconds until an equal green passes: the median, and the 90th percentile."""
+    """Seconds until the step's verdict: the median, and the 90th percentile."""
     own_rate = traffic.rate * step.weight / 100
+    if traffic.missed:
+        return _span_of_better(step, own_rate, traffic)
+    if traffic.gain_needed == "always" and step.parity <= step.weight < FULL_WEIGHT:
+        return _span_of_gain(step, own_rate, traffic)
     least_s = max(step.at_least_s, step.requests / own_rate) + settling_s(traffic.recent)
     proof_s = max(_proofs(step, margin, traffic), default=0.0) / own_rate
     return max(least_s, proof_s), max(least_s, NINE_OF_TEN * proof_s)
+
+
+def _span_of_better(step: Step, own_rate: float, traffic: _Traffic) -> tuple[float, float]:
+    """A step beside a blue that misses its SLO. Requests come at random, so their number varies."""
+    shortened = fails_badly(traffic.recent) and step.at_least_s <= SHORT_S
+    requests: float = min(step.requests, FEW) if shortened and step.weight >= step.parity else step.requests
+    if step.parity <= step.weight < FULL_WEIGHT:
+        requests = max(requests, _requests_to_relieve(traffic))
+    settle_s = min(max(OWN_LEAST / own_rate, SETTLE_S), SETTLE_AT_MOST_S)
+    usual_s = settle_s + max(step.at_least_s, requests / own_rate)
+    return usual_s, max(step.at_least_s + SETTLE_AT_MOST_S, VARIES * usual_s)
+
+
+def _requests_to_relieve(traffic: _Traffic) -> float:
+    """Good requests of green that prove it better than the baseline, and half as many again for bad ones."""
+    phi = advancing_phi(traffic.trial, traffic.slo)
+    low = min(max(record_interval(traffic.recent, phi)[0], 0.01), 0.98)
+    share = max(low - least_gain(traffic.recent), LEAST) / 2
+    return 1.5 * phi * (SURE_RELIEVED + log(3)) / log((1 - share) / (1 - low))
+
+
+def _span_of_gain(step: Step, own_rate: float, traffic: _Traffic) -> tuple[float, float]:
+    """An equal green beside a healthy blue: until the look for a gain, and until a gain is ruled out."""
+    phi = advancing_phi(traffic.trial, traffic.slo)
+    enough = LOOK_REQUESTS * goodput_phi(traffic.trial, traffic.slo) / own_rate
+    look_s = max(min(LOOK_S, max(LOOK_LEAST_S, enough)), LOOK_LEAST / own_rate)
+    of, bad = count_missed(traffic.recent)
+    q = min(max(bad / of, LEAST), MOST)
+    ratio = (100 - step.weight) / step.weight
+    blue = (ratio, ratio * q)
+    near = (0.5 * q, q, min(q + 0.5 * GAIN, 0.98))
+    each = max(log_factor((1.0, q, *blue), q, b, GAIN) for b in near)
+    proof_s = phi * (SURE_FUTILE + log(3)) / max(each, 1e-9) / own_rate
+    settle_s = settling_s(traffic.recent)
+    return settle_s + max(look_s, proof_s), settle_s + max(look_s, NINE_OF_TEN * proof_s)
 
 
 def _proofs(step: Step, margin: float, traffic: _Traffic) -> Iterator[float]:

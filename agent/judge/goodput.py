@@ -62,7 +62,7 @@ def advancing_phi(trial: Trial, slo: Slo) -> float:
 def misses_slo(trial: Trial, slo: Slo, record: RequestCounts) -> bool:
     """Whether the baseline clearly misses the SLO, so that a canary relieves blue."""
     of, bad = count_missed(record)
-    interval = _interval(record, advancing_phi(trial, slo))
+    interval = record_interval(record, advancing_phi(trial, slo))
     return of >= LEAST_RECORD and bad > 0 and interval[0] > allowed_share(slo)
 
 
@@ -121,7 +121,7 @@ def close_goodput_tick(trial: Trial, step: Step, slo: Slo, record: RequestCounts
 def _compare_with_record(trial: Trial, record: RequestCounts, phi: float) -> EProcessPair:
     """`worse` is evidence of futility, `good` of a gain."""
     (_, _, of, bad), gain = trial.goodput.pending, least_gain(record)
-    low, high = _interval(record, phi)
+    low, high = record_interval(record, phi)
     return update_without_control(
         trial.goodput.record,
         of,
@@ -207,7 +207,8 @@ def describe_odds(log_e: float, needed: float) -> str:
     return f"{exp(min(max(log_e, -4.6), 20.0)):.2g} of {exp(needed):.0f}"
 
 
-def _interval(record: RequestCounts, phi: float) -> tuple[float, float]:
+def record_interval(record: RequestCounts, phi: float) -> tuple[float, float]:
+    """The baseline's share of bad requests: Wilson, counts over phi."""
     of, bad = count_missed(record)
     return wilson_interval(round(bad / phi), max(round(of / phi), 1)) or (0.0, 1.0)
 

@@ -8,7 +8,7 @@ Green passes on one of three grounds:
 - *not worse*: each stream has its proof. A change that needs a gain must also show one, in one look after
   LOOK_S or LOOK_REQUESTS times phi.
 
-A change that needs a gain ends as futile once evidence rules the least gain out.
+A change that needs a gain ends as futile once evidence has ruled the least gain out for half a minute.
 """
 
 from dataclasses import dataclass, replace
@@ -28,6 +28,7 @@ from agent.judge.wording import describe_counts
 LOOKS_WORSE = log(10.0)
 FEW, SOON_S = 10, 15.0  # requests and seconds of a step beside a blue that fails badly
 SHORT_S = 300.0  # only steps up to this length are shortened, never a hold
+FUTILE_FOR_S = 30.0  # one pause of a server looks futile too, and its evidence is gone seconds later
 LOOK_S, LOOK_LEAST_S, LOOK_LEAST, LOOK_REQUESTS = 600.0, 300.0, 200, 500
 
 
@@ -78,9 +79,12 @@ def decide(now: Situation) -> tuple[Trial, Verdict]:
     """The trial with what it has shown, and the verdict on a green that is not proved worse."""
     now = replace(now, trial=_note_better(now))
     now = replace(now, trial=_look(now))
-    trial = now.trial
-    if now.gain_needed and now.level and (why := _futile(now)):
-        return trial, Verdict(kind="futile", why=why)
+    why_futile = _futile(now) if now.gain_needed and now.level else ""
+    futile_s = now.trial.goodput.futile_s + 1.0 if why_futile else 0.0
+    trial = replace(now.trial, goodput=replace(now.trial.goodput, futile_s=futile_s))
+    now = replace(now, trial=trial)
+    if futile_s >= FUTILE_FOR_S:
+        return trial, Verdict(kind="futile", why=why_futile)
     first = _least(now)
     gain, proofs = _gain_lacks(now), _proofs(now)
     if lacks := [*first, *proofs, *gain]:

@@ -17,7 +17,7 @@ from agent.domain.calibration import Calibration
 from agent.domain.model import Forecast, Plan, Slo, Step
 from agent.domain.ports import Verdict
 from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import Observation, Trial
+from agent.domain.trial import GainNeeded, Observation, Trial
 from agent.judge.admissibility import check_admissibility, update_recent
 from agent.judge.evidence import FULL_WEIGHT, add_observation, log_mean, log_worse
 from agent.judge.failure_modes import LEAST_CONTROL, count_bad, open_streams
@@ -114,10 +114,17 @@ class AnytimeJudge:
         recent: RequestCounts,
         recent_s: float,
         calibration: Mapping[str, Calibration],
+        gain_needed: GainNeeded = "never",
     ) -> Forecast | None:
         """See agent.judge.forecast."""
         return forecast_plan(
-            plan, slo=slo, recent=recent, recent_s=recent_s, calibration=calibration, beta=self.beta
+            plan,
+            slo=slo,
+            recent=recent,
+            recent_s=recent_s,
+            calibration=calibration,
+            beta=self.beta,
+            gain_needed=gain_needed,
         )
 
     def gain(

@@ -25,7 +25,7 @@ from agent.machine.open_suggestions import (
     settle,
     share_a_knob,
 )
-from agent.machine.starting import start_rollout
+from agent.machine.starting import gain_needed, start_rollout
 from agent.machine.transitions import (
     Moved,
     Rules,
@@ -68,7 +68,12 @@ def seal_suggestion(
     failing = fails_badly(recent)
     plan = plan_at(rules, state, suggestion.proposal, prospect, rate_rps=rate_rps, failing=failing)
     forecast = rules.judge.forecast(
-        plan, slo=rules.slo, recent=recent, recent_s=recent_s, calibration=state.calibration
+        plan,
+        slo=rules.slo,
+        recent=recent,
+        recent_s=recent_s,
+        calibration=state.calibration,
+        gain_needed=gain_needed(suggestion.proposal, plan),
     )
     return rules.guard.seal(
         suggestion, prospect, expires_at=expires_at, plan=plan, forecast=forecast, rate_rps=rate_rps

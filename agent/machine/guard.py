@@ -300,13 +300,20 @@ def _describe_minimum(plan: Plan) -> str:
     return f"a rollout takes at least {least_s:.0f} s after green is up, and needs traffic for a verdict"
 
 
+IF = {
+    "better": "if green is better than blue",
+    "gain": "until a green without a gain is given up",
+    "not_worse": "if green is not worse",
+}
+
+
 def _describe_forecast(forecast: Forecast, plan: Plan) -> str:
     """How long a verdict takes at the present traffic."""
     held = plan.steps[-1].weight
     share = "all traffic" if held >= ALL else f"{held} % of the traffic, one old server the rest,"
     expected = (
         f"at {forecast.rate_rps:.3g} requests/s the canary takes about {forecast.usual_s:.0f} s (nine of ten "
-        f"take less than {forecast.likely_s:.0f} s) if green is not worse; green then holds {share} for "
+        f"take less than {forecast.likely_s:.0f} s) {IF[forecast.decided_by]}; green then holds {share} for "
         f"{forecast.hold_s:.0f} s"
     )
     if not forecast.too_long:

@@ -15,7 +15,7 @@ from agent.domain.ports import Context, Verdict
 from agent.domain.reading import Reading, Request, Trend
 from agent.domain.request_counts import RequestCounts, count_requests
 from agent.domain.state import State
-from agent.domain.trial import Observation, Trial
+from agent.domain.trial import GainNeeded, Observation, Trial
 from agent.machine.guard import Guard
 from agent.machine.step import Machine
 from agent.machine.transitions import Rules
@@ -93,8 +93,9 @@ class CountingJudge:
         recent: RequestCounts,
         recent_s: float,
         calibration: Mapping[str, Calibration],
+        gain_needed: GainNeeded = "never",
     ) -> None:
-        del plan, slo, recent, recent_s, calibration
+        del plan, slo, recent, recent_s, calibration, gain_needed
 
     def gain(
         self,

@@ -6,6 +6,7 @@ import pytest
 
 from agent.domain.calibration import Calibration
 from agent.domain.model import Forecast, Plan, PreflightResult, Step
+from agent.domain.trial import GainNeeded
 from agent.judge.verdict import AnytimeJudge
 from agent.machine.default_plan import plan_for
 from tests.support.machine_stories import PLAN as SHORT
@@ -112,3 +113,31 @@ def test_the_forecast_has_a_time_at_any_share_of_bad_requests(how: str, bad: int
 
     assert found is not None
     assert found.usual_s > 0
+
+
+def forecast_for(gain_needed: GainNeeded, late: float, rate_rps: float = 2.0) -> Forecast:
+    total = round(60 * rate_rps)
+    found = AnytimeJudge().forecast(
+        PLAN,
+        slo=SLO,
+        recent=served(total, slow=round(late * total)),
+        recent_s=60.0,
+        calibration=dict.fromkeys(CALM, INDEPENDENT),
+        gain_needed=gain_needed,
+    )
+    assert found is not None
+    return found
+
+
+def test_beside_a_failing_blue_the_forecast_is_of_minutes_not_hours() -> None:
+    found = forecast_for("if_missed", 1.0)
+    assert found.decided_by == "better"
+    assert found.likely_s < 900
+    assert forecast_for("if_missed", 1.0, rate_rps=0.5).likely_s > found.likely_s
+
+
+def test_beside_a_healthy_blue_a_useless_change_is_given_up_within_a_quarter_of_an_hour() -> None:
+    found = forecast_for("always", 0.02)
+    assert found.decided_by == "gain"
+    assert 600 <= found.usual_s <= 1100
+    assert forecast_for("if_missed", 0.02).decided_by == "not_worse"
