@@ -66,8 +66,8 @@ def record_sightings(
 ) -> State:
     """Record what policies propose in this second, which has fresh metrics and load.
 
-    `hidden`: what an outranked rule proposes; it counts neither as seen nor as missing. Nothing counts as
-    missing while the load changes.
+    `hidden`: what an outranked rule proposes; it counts neither as seen nor as missing. While the load
+    changes nothing is missing, and nothing is seen for the first time.
     """
     seen, hidden = set(seen), set(hidden)
     known = {
@@ -81,9 +81,11 @@ def record_sightings(
     found = {}
     for key in sorted(known.keys() | seen):
         old = known.get(key)
-        if key in seen:
-            lasts = old is not None and timedelta(0) <= at - old.seen_at <= FLICKER
-            found[key] = Sighting(since=old.since if old is not None and lasts else at, seen_at=at)
+        lasts = old is not None and timedelta(0) <= at - old.seen_at <= FLICKER
+        if key in seen and old is not None and lasts:
+            found[key] = Sighting(since=old.since, seen_at=at)
+        elif key in seen and not reading.shift:
+            found[key] = Sighting(since=at, seen_at=at)
         elif old is not None and (key in hidden or reading.shift):
             found[key] = old
         elif old is not None and old.missing_s < FORGOTTEN_S:

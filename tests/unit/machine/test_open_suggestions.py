@@ -117,6 +117,27 @@ def test_a_flicker_does_not_restart_the_windows_and_a_longer_gap_does() -> None:
         assert told.state.phase is phase
 
 
+def test_a_window_with_a_change_of_load_is_neither_the_first_nor_evidence_of_absence() -> None:
+    rule = queue()
+    told = world(rule)
+
+    def tick(seconds: int, shift: str, span_s: float = 30) -> None:
+        for _ in range(seconds):
+            told.at += timedelta(seconds=1)
+            seen = replace(reading(told.at), span_s=span_s, shift=shift)
+            told.feed(e.Observed(at=told.at, reading=seen))
+
+    tick(40, "the load began")
+    tick(30, "")
+    assert told.state.suggestion is None
+    tick(1, "")
+    told.until("proposed", 2)
+
+    rule.on = False
+    tick(300, "the load changed")
+    assert ids(told.state) == ["chat-s1"]
+
+
 TTFT = Slo(ttft=Objective(under_s=0.5, share=0.95))
 LOOSE = Slo(ttft=Objective(under_s=0.5, share=0.9))
 
