@@ -77,6 +77,7 @@ class Trial:
     at: datetime | None = None  # of the last second
     margin: float = 0.01  # a green that is worse by this share of requests or more must not pass
     gain_needed: GainNeeded = "never"
+    holding: bool = False  # the step is the hold step
     better: str = ""  # in what green was proved better, at a load that counts: no other proof is required
     gain: str = ""  # in what it was measurably better, at equal load
     goodput: Goodput = field(default_factory=Goodput)
@@ -100,10 +101,11 @@ class Trial:
     )  # decaying: blue's hits and queries, green's hits and queries
     wedged_s: float = 0.0  # for how long green has run requests without a token
 
-    def next_step(self) -> "Trial":
+    def next_step(self, *, holding: bool = False) -> "Trial":
         """Begin a step: evidence that green is worse stays; evidence that it is not starts from zero."""
         return replace(
             self,
+            holding=holding,
             streams=tuple(_begin_step(stream) for stream in self.streams),
             goodput=Goodput(),
             tick_s=0.0,

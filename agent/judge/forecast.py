@@ -34,7 +34,7 @@ from agent.judge.goodput import (
     misses_slo,
     record_interval,
 )
-from agent.judge.passing import FEW, LOOK_LEAST, LOOK_LEAST_S, LOOK_REQUESTS, LOOK_S, SHORT_S
+from agent.judge.passing import FEW, LOOK_LEAST, LOOK_LEAST_S, LOOK_REQUESTS, LOOK_S
 
 NINE_OF_TEN = 2.3
 VARIES = 1.8  # nine of ten times of ten requests that come at random, over the mean
@@ -118,7 +118,7 @@ def _span(step: Step, margin: float, traffic: _Traffic) -> tuple[float, float]:
 
 def _span_of_better(step: Step, own_rate: float, traffic: _Traffic) -> tuple[float, float]:
     """A step beside a blue that misses its SLO. Requests come at random, so their number varies."""
-    shortened = fails_badly(traffic.recent) and step.at_least_s <= SHORT_S
+    shortened = fails_badly(traffic.recent) and step.weight < FULL_WEIGHT
     requests: float = min(step.requests, FEW) if shortened and step.weight >= step.parity else step.requests
     if step.parity <= step.weight < FULL_WEIGHT:
         requests = max(requests, _requests_to_relieve(traffic))

@@ -7,7 +7,8 @@ A request is bad if it failed, stalled, missed an objective, or was abandoned by
             futile  H0: green's bad share <= blue's - GAIN
     record  green with the baseline: blue under full load, in the last minutes before the canary
             better  H0: green's bad share >= the baseline's lower bound (Wilson, counts over phi)
-            futile  H0: green's bad share <= the baseline's upper bound - the least gain
+            futile  H0: green's bad share <= the baseline's - half of the least gain, where the other half is
+                    for the baseline's own uncertainty; or <= its upper bound - the least gain, if less
 
 A canary relieves blue: next to a green with half of the load an overloaded blue recovers, and a green that
 starts with an empty queue looks better than a blue that still drains one. So where the baseline misses the
@@ -60,10 +61,15 @@ def advancing_phi(trial: Trial, slo: Slo) -> float:
 
 
 def misses_slo(trial: Trial, slo: Slo, record: RequestCounts) -> bool:
-    """Whether the baseline clearly misses the SLO, so that a canary relieves blue."""
+    """Whether the baseline misses the SLO, by far or beyond what pauses of servers explain.
+
+    Then a canary relieves blue.
+    """
     of, bad = count_missed(record)
-    interval = record_interval(record, advancing_phi(trial, slo))
-    return of >= LEAST_RECORD and bad > 0 and interval[0] > allowed_share(slo)
+    if of < LEAST_RECORD or not bad:
+        return False
+    low, _ = record_interval(record, goodput_phi(trial, slo))
+    return fails_badly(record) or low > allowed_share(slo)
 
 
 def fails_badly(counts: RequestCounts) -> bool:
@@ -122,12 +128,13 @@ def _compare_with_record(trial: Trial, record: RequestCounts, phi: float) -> EPr
     """`worse` is evidence of futility, `good` of a gain."""
     (_, _, of, bad), gain = trial.goodput.pending, least_gain(record)
     low, high = record_interval(record, phi)
+    total, missed = count_missed(record)
     return update_without_control(
         trial.goodput.record,
         of,
         bad,
         margin=gain,
-        worse_above=min(max(high - gain, 0.01), 0.98),
+        worse_above=min(max(min(missed / total - gain / 2, high - gain), 0.01), 0.98),
         tolerance=gain,
         good_below=min(max(low, 0.01), 0.98),
         phi=phi,

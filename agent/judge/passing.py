@@ -4,7 +4,8 @@ Green passes on one of three grounds:
 
 - *better*: its goodput is proved better than that of blue. No proof stream by stream is asked for.
 - *relieved*: blue's baseline misses the SLO, and green, harmless at a share of it, misses it less often than
-  the baseline did. Equality with a relieved blue would say nothing, so the step is only a way to full load.
+  the baseline did (without proof after LOOK_LEAST_S). Equality with a relieved blue would say nothing, so the
+  step is only a way to full load.
 - *not worse*: each stream has its proof. A change that needs a gain must also show one, in one look after
   LOOK_S or LOOK_REQUESTS times phi.
 
@@ -27,7 +28,6 @@ from agent.judge.wording import describe_counts
 
 LOOKS_WORSE = log(10.0)
 FEW, SOON_S = 10, 15.0  # requests and seconds of a step beside a blue that fails badly
-SHORT_S = 300.0  # only steps up to this length are shortened, never a hold
 FUTILE_FOR_S = 30.0  # one pause of a server looks futile too, and its evidence is gone seconds later
 LOOK_S, LOOK_LEAST_S, LOOK_LEAST, LOOK_REQUESTS = 600.0, 300.0, 200, 500
 
@@ -71,8 +71,14 @@ class Situation:
 
     @property
     def relieved(self) -> bool:
-        proved = self.trial.goodput.record.most_good >= gp.SURE_RELIEVED
-        return self.missed and self.level and not self.alone and proved
+        """Whether a green beside a relieved blue takes more: it is better than the baseline, or may be."""
+        if not self.missed or not self.level or self.alone or self.trial.holding:
+            return False
+        of, bad = gp.count_missed(self.green)
+        long = self.trial.valid_s >= LOOK_LEAST_S and of >= LOOK_LEAST / 2
+        total, missed = gp.count_missed(self.record)
+        less = long and bad * total < missed * of
+        return less or self.trial.goodput.record.most_good >= gp.SURE_RELIEVED
 
 
 def decide(now: Situation) -> tuple[Trial, Verdict]:
@@ -104,7 +110,8 @@ def _note_better(now: Situation) -> Trial:
     trial = now.trial
     if trial.better or not now.level:
         return trial
-    if now.beside and (not now.missed or trial.valid_s > gp.BURN_IN_S):
+    settled = trial.holding and trial.valid_s > gp.burn_in_s(now.step)
+    if now.beside and (settled or not now.missed):
         return replace(trial, better=f"better: {gp.describe_missed(trial.goodput)}")
     held = now.alone and now.missed and trial.valid_s >= now.step.at_least_s
     if held and gp.log_better_than_record(trial.goodput) >= gp.SURE_BETTER:
@@ -137,6 +144,8 @@ def _futile(now: Situation) -> str:
     if trial.better or now.beside or trial.gain:
         return ""
     if now.missed:
+        if now.alone and not _least(now) and gp.compare_rate(trial, now.record) >= 0:
+            return f"no gain under full load: {_with_record(now)}"
         if gp.log_futile_against_record(goodput) < gp.SURE_FUTILE:
             return ""
         least = gp.least_gain(now.record)
@@ -151,7 +160,7 @@ def _least(now: Situation) -> list[str]:
     """What any pass needs: requests, time, comparable data, and no stream that looks worse."""
     trial, step = now.trial, now.step
     needed, least_s = max(1, step.requests), step.at_least_s
-    if now.beside and step.at_least_s <= SHORT_S and trial.missed[0] >= gp.BADLY * trial.missed[1] > 0:
+    if now.beside and not trial.holding and trial.missed[0] >= gp.BADLY * trial.missed[1] > 0:
         needed, least_s = min(needed, FEW), min(least_s, SOON_S)
     lacks: list[str] = []
     if now.hold.latency and not now.beside:

@@ -94,7 +94,7 @@ def begin_step(state: State, step: int) -> Moved:
         step_since=None,
         green=RequestCounts(),
         blue=RequestCounts(),
-        trial=rollout.trial.next_step(),
+        trial=rollout.trial.next_step(holding=step == len(rollout.plan.steps) - 1),
         parked="",
         waits="",
         bad=rollout.bad + rollout.step_bad,

@@ -195,7 +195,7 @@ class Story:
                 e.ChangeAsked(at=loop_now(), actor="alice", to=self.case.green.to, reason="a wish")
             )
         self.policy.now = True
-        state = await self.until(lambda state: state.phase is Phase.PROPOSED, 60.0)
+        state = await self.until(lambda state: state.phase is Phase.PROPOSED, 300.0)
         self.policy.now = False
         assert state.suggestion is not None
         self.told.forecast = state.suggestion.forecast

@@ -123,3 +123,12 @@ def test_only_a_clear_miss_of_the_baseline_counts() -> None:
     assert not misses_slo(trial, SLO, served(10, slow=10))
     assert fails_badly(served(40, slow=20))
     assert not fails_badly(served(40, slow=19))
+
+
+def test_equality_leads_no_further_in_the_hold_step_of_several_servers() -> None:
+    """The last old server is the control there: green must be better than it."""
+    canary = overloaded(replace(FULL, weight=67, parity=67))
+    canary.trial = canary.trial.next_step(holding=True)
+    assert canary.run(served(4), served(2), seconds=700).kind == "wait"
+    assert canary.run(served(4), late(2), seconds=700).kind == "pass"
+    assert canary.trial.better

@@ -169,3 +169,12 @@ def test_an_undecided_change_waits_longer_each_time() -> None:
     assert not refused(61, "undecided", "undecided")
     assert not refused(31, "undecided", "promoted", "undecided")
     assert refused(60 * 24, "no_gain", "undecided")
+
+
+def test_the_judge_knows_the_hold_step() -> None:
+    world = in_canary()
+    held = dict[int, bool]()
+    while (rollout := world.state.rollout) is not None and rollout.outcome == "running":
+        held[rollout.step] = rollout.trial.holding
+        world.tick()
+    assert held == {0: False, 1: False, 2: True}
