@@ -78,7 +78,7 @@ ORDER = (
     Band("queue", ("Q1", "K3"), "a cap that is too low is cheap to raise, and hides every other limit"),
     Band(
         "latency",
-        ("P1", "P2", "P4", "P3"),
+        ("P1", "P2", "Q5", "P4", "P3"),
         "an SLO is missed now; for a long tail, a warm knob comes before a cold one",
     ),
     Band(
@@ -129,7 +129,8 @@ YIELDS = (
     ),
     Yield(("P1", "P2", "P3"), ("Q1",), "a queue makes requests late, not the token budget"),
     Yield(("P2", "P3"), ("P1",), "they move the token budget in opposite directions"),
-    Yield(("P2", "P3"), ("G2",), "batches above the largest graph are late for that reason alone"),
+    Yield(("P2", "P3", "Q5"), ("G2",), "batches above the largest graph are late for that reason alone"),
+    Yield(("Q5",), ("G1", "Q1", "M2"), "steps without graphs are late for that, and a queue needs more"),
     Yield(("P3",), ("P2", "P4"), "another rule already addresses the tail"),
     Yield(("Q4", "C1"), ("Q1", "K3"), "the sequence cap explains the queue"),
     Yield(("C2",), ("K3", "Q1", "C1"), "the other rule has more evidence"),

@@ -9,6 +9,7 @@ from agent.domain.lateness import has_need, misses_objective
 from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
+from policies.shared.batch_limit import lower_for_tokens
 from policies.shared.causes import (
     MOST_COST,
     Miss,
@@ -17,6 +18,7 @@ from policies.shared.causes import (
     find_queue_cause,
     is_overloaded,
     is_time_measured,
+    preemptions_per_request,
     recomputed_share,
 )
 from policies.shared.flags_in_force import find_step_budget
@@ -58,7 +60,7 @@ TRIAGE = "production triage guide and vLLM 0.32 config/scheduler.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Rules Q1, Q2, K1, K2, and K3 (a note): pressure on the KV cache outranks the queue.
+    """Rules Q1, Q2, Q5, K1, K2, and K3 (a note): pressure on the KV cache outranks the queue.
 
     Between `kv_free_below_ratio` and `kv_full_above_ratio` the policy proposes neither direction.
     """
@@ -92,7 +94,11 @@ class Admission:
             return ()
         if has_preemptions(reading) or self._is_cache_full(reading, context):
             return self._relieve(reading, context)
-        answer = self._raise_cap(reading, context) or self._note_spare_capacity(reading, context)
+        answer = (
+            self._raise_cap(reading, context)
+            or lower_for_tokens(reading, context, requests=self.requests_at_least, settle_s=self.settle_s)
+            or self._note_spare_capacity(reading, context)
+        )
         return (answer,) if answer else ()
 
     def _is_cache_full(self, reading: Reading, context: Context) -> bool:
@@ -107,20 +113,28 @@ class Admission:
 
     def _relieve(self, reading: Reading, context: Context) -> Sequence[Proposal]:
         preemptions, full = reading.preemptions_per_s, self._is_cache_full(reading, context)
-        enough = self._is_costly(reading) and self._can_fit(reading, context)
+        enough = self._is_costly(reading, context) and self._can_fit(reading, context)
         # Two halves of a steady rate differ by rounding alone.
         rises = preemptions is not None and preemptions.late >= 0.99 * preemptions.early
         answers: list[Proposal | None] = []
         if preemptions is not None and preemptions.mean > 0 and enough and (rises or full):
             rule = "K1" if rises else "K2"
             answers = [self._raise_watermark(rule, reading, context), self._lower_cap(rule, reading, context)]
+            if needed_sequences(reading) is not None:  # fewer are known to be enough
+                answers.reverse()
         if full or (any(answers) and self._has_queue(reading)):
             answers.append(self._note_missing_cache(reading))
         return tuple(answer for answer in answers if answer)
 
-    def _is_costly(self, reading: Reading) -> bool:
-        """True if much of the engine's time goes into computing preempted requests again."""
-        share = recomputed_share(reading)
+    def _is_costly(self, reading: Reading, context: Context) -> bool:
+        """True if much of the engine's time goes into computing preempted requests again.
+
+        Or if tokens come late where many requests are preempted: they wait in the middle of their answer.
+        """
+        share, each = recomputed_share(reading), preemptions_per_request(reading)
+        late = misses_objective(reading.itl, context.slo.itl, self.requests_at_least)
+        if late and each is not None and each >= self.recomputed_at_least_ratio:
+            return True
         if share is not None:
             return share >= self.recomputed_at_least_ratio
         return has_preemptions(reading, self.preemptions_at_least_per_s)

@@ -124,6 +124,12 @@ def recomputed_share(reading: Reading) -> float | None:
     return rate.mean * tokens * work.token_s
 
 
+def preemptions_per_request(reading: Reading) -> float | None:
+    """Preemptions for each request that arrives."""
+    rate, arriving = reading.preemptions_per_s, reading.work.arrivals_per_s
+    return rate.mean / arriving if rate is not None and arriving else None
+
+
 def describe_shares(misses: tuple[Miss, ...]) -> list[Measured]:
     """The attributed shares as evidence."""
     return [

@@ -46,4 +46,4 @@ def most_sequences_in_time(reading: Reading, context: Context) -> float:
         return inf
     prompts = (work.arrivals_per_s or 0.0) * (work.prompt_tokens or 0.0) * work.token_s
     free_s = objective.under_s * max(0.0, 1 - prompts) - work.decode_step_s
-    return reading.running.mean + max(0.0, free_s) / (DECODE_COST * work.token_s)
+    return max(1.0, reading.running.mean + free_s / (DECODE_COST * work.token_s))

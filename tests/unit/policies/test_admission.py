@@ -5,11 +5,21 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from agent.domain.model import Bound, Outcome, Proposal
+from agent.domain.model import Bound, Outcome, Proposal, Slo
 from agent.domain.ports import Context
 from agent.domain.reading import Gpu, Queue, Reading, TimeShares, Trend, Workload
 from policies.admission import Admission
-from tests.support.readings import CONTEXTS, READINGS, a_context, a_reading, late, promoted, rising, steady
+from tests.support.readings import (
+    CONTEXTS,
+    PROMISE,
+    READINGS,
+    a_context,
+    a_reading,
+    late,
+    promoted,
+    rising,
+    steady,
+)
 from vllm_facts.values import Value
 
 QUEUE = a_reading(running=steady(4), waiting=steady(9))
@@ -295,6 +305,40 @@ def test_one_cause_moves_the_cap_its_token_budget_and_its_graphs() -> None:
         "max_num_batched_tokens": 512,
         "max_cudagraph_capture_size": 32,
     }
+
+
+CROWDED = replace(
+    a_reading(running=steady(96), kv=steady(0.3), itl=late(0.6)),
+    itl_shares=TimeShares(decode=0.8, prefill=0.2),
+    work=Workload(
+        arrivals_per_s=4.0, prompt_tokens=100.0, answer_tokens=120.0, decode_step_s=0.07, token_s=2e-4
+    ),
+)
+NO_TTFT = replace(PROMISE, ttft=None)
+
+
+@pytest.mark.parametrize(
+    ("reading", "slo", "to"),
+    [
+        pytest.param(CROWDED, NO_TTFT, {"max_num_seqs": 48}, id="half of what ran"),
+        pytest.param(CROWDED, PROMISE, {"max_num_seqs": 48}, id="the smaller batch serves all in time"),
+        pytest.param(
+            replace(CROWDED, work=replace(CROWDED.work, arrivals_per_s=10.0)), PROMISE, {}, id="it does not"
+        ),
+        pytest.param(
+            replace(CROWDED, itl_shares=TimeShares(prefill=0.8, decode=0.2), work=Workload()),
+            NO_TTFT,
+            {},
+            id="prompts delay the tokens (P2)",
+        ),
+        pytest.param(replace(CROWDED, waiting=steady(3)), NO_TTFT, {}, id="requests wait"),
+        pytest.param(replace(CROWDED, itl=late(0.06)), NO_TTFT, {}, id="6 % may be chance"),
+    ],
+)
+def test_q5_lowers_a_cap_whose_batches_are_too_slow(reading: Reading, slo: Slo, to: dict[str, Value]) -> None:
+    found = proposed(reading, a_context({"max_num_seqs": 256}, slo=slo))
+
+    assert [(one.rule, dict(one.to)) for one in found if one.to] == ([("Q5", to)] if to else [])
 
 
 def test_preemptions_that_cost_little_lower_nothing() -> None:
