@@ -77,7 +77,8 @@ class Situation:
         of, bad = gp.count_missed(self.green)
         long = self.trial.valid_s >= LOOK_LEAST_S and of >= LOOK_LEAST / 2
         total, missed = gp.count_missed(self.record)
-        less = long and bad * total < missed * of
+        gained = missed / total - bad / of if long else 0.0
+        less = gained >= gp.least_gain(self.record) / 2 > 0
         return less or self.trial.goodput.record.most_good >= gp.SURE_RELIEVED
 
 
