@@ -135,15 +135,15 @@ async def _until(holds: Callable[[], bool], daemon: asyncio.Task[None]) -> None:
 
 
 async def _operate(world: World, loop: TargetLoop, books: _Books) -> None:
-    """Approve the first open suggestion, as it is then, `think_s` after it was seen; in auto nobody does."""
+    """Approve the first open suggestion, as it is then, `think_s` after it was seen; not in auto mode."""
     clock = asyncio.get_running_loop().time
     seen: dict[str, float] = {}
     while world.mode == "approve":
         await asyncio.sleep(LOOK_S)
-        one = loop.state.suggestion
-        if one is None or one.status != "open":
-            continue
-        if clock() < seen.setdefault(one.id, clock()) + world.think_s:
+        for open_one in loop.state.open_suggestions:
+            seen.setdefault(open_one.id, clock())
+        one = next(iter(loop.state.open_suggestions), None)
+        if one is None or clock() < seen[one.id] + world.think_s:
             continue
         with suppress(TimeoutError):
             await loop.submit(
