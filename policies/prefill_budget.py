@@ -26,17 +26,13 @@ from policies.shared.signals import (
     is_kv_cache_full,
 )
 from policies.shared.step_grid import step_down, step_up, was_reversed_recently
-from policies.shared.token_budget import (
-    arriving_prompt_tokens,
-    prompt_rate,
-    size_budget,
-    step_in_time,
-)
+from policies.shared.token_budget import gap_between_tokens, least_budget, size_budget, step_in_time
 from vllm_facts.defaults import positive_int
 from vllm_facts.values import ChangeClass, Knob
 
 TAIL_LOW, TAIL_HIGH = 4096, 8192  # S1 issue 3: budgets for a long tail of TTFT or ITL
 TAIL_SHARE = 0.01  # share of requests above a p99
+LONGER = 2  # P2: a full step may take so much longer than the objective allows; not all steps are full
 LEAST_RESERVE = 1.3  # P2: rate of prompts over their arrival that must remain
 LEAST = 256  # prompt tokens: with fewer, a step is hardly slower than without any
 CHUNKED = "; V1 chunks prompts anyway, so this is the chunk's size"
@@ -146,9 +142,9 @@ class PrefillBudget:
             return _note_slow_decoding(reading, why)
         if most is None:
             return self._lower("P2", reading, context, why)
-        tokens, running = int(most), reading.running.mean
-        rate, wanted = prompt_rate(reading, most, running), arriving_prompt_tokens(reading)
-        if tokens < LEAST or (rate is not None and wanted is not None and rate < LEAST_RESERVE * wanted):
+        least = least_budget(reading, reserve=LEAST_RESERVE)
+        tokens = max(int(most), LEAST if least is None else least)
+        if tokens > LONGER * max(LEAST, int(most)) or gap_between_tokens(reading) > objective.under_s:
             return _note_slow_decoding(reading, why)
         return self._lower("P2", reading, context, why, to=tokens)
 

@@ -1,11 +1,13 @@
 """What another token budget of a step would change: the rate of prompts, and the gap between tokens."""
 
+from math import inf
+
 from agent.domain.model import Objective
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from policies.shared.causes import RIDGE
 from policies.shared.flags_in_force import find_step_budget
-from policies.shared.step_grid import is_allowed
+from policies.shared.step_grid import LADDER, is_allowed
 
 ENOUGH_BUDGET = 2048  # vLLM's own default on small GPUs; more adds less than a tenth to the rate of prompts
 LEAST_GAIN = 1.25  # of the rate of prompts
@@ -73,6 +75,32 @@ def step_in_time(reading: Reading, objective: Objective) -> float | None:
     if step_s is None or not token_s:
         return None
     return max(0.0, objective.under_s - step_s) / token_s
+
+
+def least_budget(reading: Reading, *, reserve: float) -> int | None:
+    """The smallest budget of the grid that serves prompts `reserve` times as fast as they arrive.
+
+    The largest of the grid if none does; None if the cost of a step is not known.
+    """
+    step_s, token_s, wanted = (
+        reading.work.decode_step_s,
+        reading.work.token_s,
+        arriving_prompt_tokens(reading),
+    )
+    if step_s is None or token_s is None or wanted is None:
+        return None
+    free = 1 - reserve * wanted * token_s
+    if free <= 0:
+        return LADDER[-1]
+    tokens = (reserve * wanted * step_s + reading.running.mean) / free
+    return next((rung for rung in LADDER if rung >= tokens), LADDER[-1])
+
+
+def gap_between_tokens(reading: Reading) -> float:
+    """The mean gap in seconds that no budget lowers: plain steps, in the time that prompts leave."""
+    step_s, token_s = reading.work.decode_step_s or 0.0, reading.work.token_s or 0.0
+    busy = (arriving_prompt_tokens(reading) or 0.0) * token_s
+    return step_s / (1 - busy) if busy < 1 else inf
 
 
 def arriving_prompt_tokens(reading: Reading) -> float | None:
