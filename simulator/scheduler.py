@@ -52,7 +52,7 @@ class SimulatedRequest:
     @property
     def decoding(self) -> bool:
         """True if only the last generated token is not computed yet."""
-        return self.produced > 0 and self.computed == self.tokens - 1
+        return self.produced > 0 and self.computed == self.prompt + self.produced - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +120,15 @@ class Scheduler:
     def finish(self, step: ScheduledStep) -> list[SimulatedRequest]:
         """Account for a computed step; return the requests with a new token, including finished ones."""
         produced: list[SimulatedRequest] = []
+        block = self.cache.block_size
         for request, count in step.chunks:
             if request.ended:
                 continue
             since = request.computed
             request.computed += count
-            self.cache.register(request.blocks, request.hashes, since, request.computed)
-            if request.computed < request.tokens:
+            if since // block <= len(request.hashes):  # beyond, no block has a name
+                self.cache.register(request.blocks, request.hashes, since, request.computed)
+            if request.computed < request.prompt + request.produced:
                 continue
             request.produced += 1
             produced.append(request)
@@ -172,18 +174,20 @@ class Scheduler:
         self, chunks: list[tuple[SimulatedRequest, int]], left: int, longest: int
     ) -> tuple[int, bool]:
         """Serve running requests in order of admission; preempt the latest. Returns (left, preempted)."""
-        preempted = False
+        preempted, cache, block = False, self.cache, self.cache.block_size
         at = 0
         while at < len(self.running) and left > 0:
             request = self.running[at]
-            count = min(request.tokens - request.computed, longest, left)
-            need = self.cache.needed(request.computed + count) - len(request.blocks)
-            while need > self.cache.free:
+            count = request.prompt + request.produced - request.computed
+            if count > 1:
+                count = min(count, longest, left)
+            need = -(-(request.computed + count) // block) - len(request.blocks)
+            while need > 0 and need > cache.free:
                 preempted = True
                 if self._preempt() is request:
                     return left, True
             if need > 0:
-                request.blocks += self.cache.take(need)
+                request.blocks += cache.take(need)
             chunks.append((request, count))
             left -= count
             at += 1
@@ -240,11 +244,15 @@ class Scheduler:
 
 
 def _work(chunks: list[tuple[SimulatedRequest, int]]) -> StepWork:
-    prefills = [(request, count) for request, count in chunks if not request.decoding]
+    tokens = prefills = kv_read = 0
+    area = 0.0
+    for request, count in chunks:
+        tokens += count
+        if request.decoding:
+            kv_read += request.computed + 1
+        else:
+            prefills += 1
+            area += count * (request.computed + count / 2)
     return StepWork(
-        tokens=sum(count for _, count in chunks),
-        sequences=len(chunks),
-        prefills=len(prefills),
-        kv_read=sum(request.computed + 1 for request, _ in chunks if request.decoding),
-        prefill_area=sum(count * (request.computed + count / 2) for request, count in prefills),
+        tokens=tokens, sequences=len(chunks), prefills=prefills, kv_read=kv_read, prefill_area=area
     )

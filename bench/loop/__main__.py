@@ -19,7 +19,7 @@ from bench.loop.score import Score
 from bench.loop.static import best, flaw
 from bench.loop.world import World, WorldError, read
 
-NICE = 10
+NICE = 5
 OWN = Path(__file__).parent / "worlds"
 
 

@@ -156,6 +156,7 @@ class VirtualServer:
 
     def _deliver(self, step: ScheduledStep) -> None:
         metrics, now_s = self.metrics, self._now_s
+        since: dict[float, int] = {}  # most tokens follow one of the last step
         tokens = prompts = 0
         for request in self.scheduler.finish(step):
             tokens += 1
@@ -164,11 +165,13 @@ class VirtualServer:
                 prompts += request.prompt - request.cached
                 metrics.prefilled(request, now_s)
             else:
-                metrics.observe("inter_token_latency_seconds", now_s - request.last_at)
+                since[request.last_at] = since.get(request.last_at, 0) + 1
             request.last_at = now_s
             if request.ended:
                 metrics.ended(request, "length")
                 self._end(request, "ok", at_s=now_s)
+        for last_s, count in since.items():
+            metrics.observe("inter_token_latency_seconds", now_s - last_s, count)
         metrics.generation_tokens += tokens
         metrics.observe("iteration_tokens_total", prompts + tokens)
 
