@@ -29,6 +29,7 @@ from policies.shared.sequence_cap import (
     SequenceCap,
     count_engines,
     find_cap,
+    find_peak_demand,
     find_peak_running,
     lower_cap,
     raise_cap,
@@ -214,7 +215,7 @@ class Admission:
             return None
         values = " and ".join(f"{knob} {value}" for knob, value in to.items())
         caps = [value for knob in (SEQS, ACTIVE) if isinstance(value := to.get(knob), int)]
-        enough = min(caps) * cap.engines >= wanted_sequences(reading, cap)
+        enough = min(caps) * cap.engines >= _wanted(reading, cap, misses)
         queue = "the queue empties" if enough else "the queue gets shorter, and is evaluated again"
         return Proposal(
             rule="Q1",
@@ -253,7 +254,7 @@ class Admission:
         self, reading: Reading, context: Context, cap: SequenceCap, misses: tuple[Miss, ...]
     ) -> dict[Knob, Value]:
         """The cap, with the token budget and the graph sizes that it needs too."""
-        wanted = wanted_sequences(reading, cap)
+        wanted = _wanted(reading, cap, misses)
         severe = any(miss.late > SEVERE for miss in misses)
         limit = inf if severe else most_sequences_in_time(reading, context)
         to: dict[Knob, Value] = {
@@ -296,6 +297,11 @@ class Admission:
         advice = "no change: fewer replicas or a smaller GPU would be enough"
         numbers = (*_cache(reading), ("gpu_utilization", busy, "ratio"))
         return build_note("K3", reading, why, advice, "parallelism guide, KV usage", *numbers)
+
+
+def _wanted(reading: Reading, cap: SequenceCap, misses: tuple[Miss, ...]) -> int:
+    """Where few requests show what the arrivals need, the peak of running and waiting ones."""
+    return wanted_sequences(reading, cap) if misses else find_peak_demand(reading)
 
 
 def _present(knob: Knob, reading: Reading, context: Context, cap: SequenceCap) -> Value:
