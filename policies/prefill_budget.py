@@ -135,7 +135,8 @@ class PrefillBudget:
         if shares is None:
             by_prompts = _has_prompt_backlog(reading, late)
         else:
-            by_prompts = shares.prefill >= MOST_COST
+            known = reading.work.decode_step_s is not None or _has_prompt_backlog(reading, late)
+            by_prompts = known and shares.prefill >= MOST_COST
             why = f"{why}, {shares.prefill:.0%} of the excess in steps that read prompts,"
         most = step_in_time(reading, objective)
         if not by_prompts or most == 0:

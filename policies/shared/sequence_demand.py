@@ -7,6 +7,8 @@ from agent.domain.reading import Reading
 from policies.shared.causes import DECODE_COST
 from policies.shared.sequence_cap import SequenceCap, find_peak_demand
 
+STABLE = 1.1  # late over early half of a queue that does not grow
+
 
 def needed_sequences(reading: Reading) -> float | None:
     """Sequences that run at once where nothing waits (Little's law); None if unknown or unbounded.
@@ -36,7 +38,11 @@ def wanted_sequences(reading: Reading, cap: SequenceCap) -> int:
     needed = needed_sequences(reading)
     if needed is None:
         return find_peak_demand(reading)
-    return max(2 * cap.in_all, ceil(1.25 * needed + 3 * sqrt(needed)))
+    wanted = max(2 * cap.in_all, ceil(1.25 * needed + 3 * sqrt(needed)))
+    waiting = reading.waiting
+    if waiting.low > 0 and waiting.late <= STABLE * waiting.early:
+        return max(wanted, find_peak_demand(reading))  # closed loop: all clients are present
+    return wanted
 
 
 def most_sequences_in_time(reading: Reading, context: Context) -> float:

@@ -97,7 +97,7 @@ def observed(page: bytes, metric: str, value: float, times: int) -> bytes:
             Seen(running=60, waiting=20, kv=0.99, preemptions=60, grew=SLOW),
             "--max-num-seqs 64 --max-num-batched-tokens 1024 --enforce-eager",
             PROMISED,
-            ("K1", 0.02),
+            ("K1", 32),
             id="thrash outranks late tokens and missing graphs",
         ),
         pytest.param(
@@ -105,17 +105,10 @@ def observed(page: bytes, metric: str, value: float, times: int) -> bytes:
         ),
         pytest.param(
             Seen(running=4, prompts=900_000, grew=(*SLOW, *SMOOTH)),
-            "--max-num-batched-tokens 2048",
+            "--max-num-batched-tokens 256",
             PROMISED,
-            ("P1", 4096),
+            ("P1", 1024),
             id="prefill-bound",
-        ),
-        pytest.param(
-            Seen(running=4, prompts=900_000, grew=(*SLOW, *SMOOTH)),
-            "--max-num-seqs 256",
-            (*PROMISED, "--gpu", "H100"),
-            ("P1", 16384),
-            id="prefill-bound, from vLLM's own budget on that card",
         ),
         pytest.param(
             Seen(running=40, prompts=20_000, grew=(*QUICK, *LATE)),
