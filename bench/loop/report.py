@@ -26,7 +26,8 @@ def line(one: Score) -> str:
         f"{one.world:<26} {one.seed:>3} {'right' if one.first_right else 'WRONG':<5} {said:<58} "
         f"n={len(one.suggestions)} wrong={wrong} harm={harmful} sympt={_min(one.symptom_s)} "
         f"right={_min(one.right_since_s)} end={one.end:.2f} best={one.best_end:.2f} lost={one.lost} "
-        f"[{outcomes}] {one.cpu_s:.0f} s" + "".join(f"; MISSED: {what}" for what in one.missed)
+        f"gave_up={one.gave_up} [{outcomes}] {one.cpu_s:.0f} s"
+        + "".join(f"; MISSED: {what}" for what in one.missed)
     )
 
 
@@ -65,6 +66,7 @@ def figures(scores: Sequence[Score]) -> dict[str, object]:
         "requests exposed": sum(r.exposed for _, r in ends),
         "of those bad": sum(r.bad for _, r in ends),
         "requests lost": sum(one.lost for one in scores),
+        "requests given up by their clients": sum(one.gave_up for one in scores),
         "requests sent": sum(one.sent for one in scores),
         "cpu s": round(sum(one.cpu_s for one in scores)),
     }

@@ -46,7 +46,8 @@ class Score:
     best_end: float
     best: Mapping[str, object]
     sent: int
-    lost: int
+    lost: int  # failed, cut, aborted or refused
+    gave_up: int  # by their clients, after PATIENCE_S
     outcomes: Mapping[str, int]
     shares: tuple[tuple[float, Mapping[str, int]], ...]
     notes: tuple[tuple[float, str], ...]
@@ -100,7 +101,8 @@ def score(world: World, run: Run) -> Score:
         best_end=sweep.goodput.tail,
         best=dict(sweep.change),
         sent=run.sent,
-        lost=sum(one.outcome != "ok" for one in run.ended),
+        lost=sum(one.outcome not in {"ok", "gave_up"} for one in run.ended),
+        gave_up=sum(one.outcome == "gave_up" for one in run.ended),
         outcomes=dict(Counter(one.outcome for one in run.ended)),
         shares=run.shares,
         notes=run.notes,

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -110,14 +110,14 @@ async def _play(world: World, seed: int, home: Path) -> Run:
         asyncio.create_task(_watch_shares(traffic, books)),
     ]
     try:
-        await _until(lambda: loop.state.phase is Phase.OBSERVING and bool(loop.state.up), daemon)
+        await _until(lambda: loop.state.phase is Phase.OBSERVING and bool(loop.state.up), tasks)
         await asyncio.sleep(SETTLED_S)
         began_s = clock()
         virtual.clients = Clients(world, seed, since_s=began_s)
         tasks.append(asyncio.create_task(_operate(world, loop, books)))
-        await _until(lambda: clock() >= began_s + world.seconds, daemon)
+        await _until(lambda: clock() >= began_s + world.seconds, tasks)
         await _until(
-            lambda: len(virtual.ended) == virtual.sent or clock() > began_s + world.seconds + LATE_S, daemon
+            lambda: len(virtual.ended) == virtual.sent or clock() > began_s + world.seconds + LATE_S, tasks
         )
     finally:
         for task in tasks:
@@ -127,10 +127,12 @@ async def _play(world: World, seed: int, home: Path) -> Run:
     return _told(world, seed, books, virtual, began_s, process_time() - began_cpu_s)
 
 
-async def _until(holds: Callable[[], bool], daemon: asyncio.Task[None]) -> None:
+async def _until(holds: Callable[[], bool], tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait; raise what ended a task, as without operator or clients the figures would be wrong."""
     while not holds():
-        if daemon.done():
-            daemon.result()
+        for task in tasks:
+            if task.done():
+                task.result()
         await asyncio.sleep(1.0)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.loop import static
+from bench.loop import static, story
 from bench.loop.report import document, figures, line, table
 from bench.loop.run import Ended, Run
 from bench.loop.score import Score, score, symptom
@@ -55,6 +55,24 @@ def test_a_cap_is_found_approved_after_thinking_and_rolled_out() -> None:
     assert scored.minutes[0] < 0.5
     assert scored.best_end > 0.95
     assert run.sent == pytest.approx(960, rel=0.2)
+
+
+def test_a_run_whose_operator_fails_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def failing(*_: object) -> None:
+        raise AttributeError("no such field")
+
+    monkeypatch.setattr(story, "_operate", failing)
+
+    with pytest.raises(AttributeError, match="no such field"):
+        play(CAPPED, 1)
+
+
+def test_a_client_that_gives_up_is_no_lost_request() -> None:
+    ended = tuple(Ended("s", 1.0, 401.0, outcome) for outcome in ("gave_up", "truncated", "ok"))
+
+    scored = score(CALM, replace(_nothing(CALM), ended=ended, sent=3))
+
+    assert (scored.lost, scored.gave_up) == (1, 1)
 
 
 def test_a_healthy_server_is_left_alone() -> None:
