@@ -78,9 +78,13 @@ class _Books:
 
 def play(world: World, seed: int) -> Run:
     """Run the world once. The same world and seed give the same run."""
+    before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    with tempfile.TemporaryDirectory(prefix="loop-", dir=MEMORY if MEMORY.is_dir() else None) as home:
-        return in_no_time(_play(world, seed, Path(home)))
+    try:
+        with tempfile.TemporaryDirectory(prefix="loop-", dir=MEMORY if MEMORY.is_dir() else None) as home:
+            return in_no_time(_play(world, seed, Path(home)))
+    finally:
+        structlog.configure(**before)
 
 
 async def _play(world: World, seed: int, home: Path) -> Run:
