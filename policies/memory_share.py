@@ -84,12 +84,14 @@ class MemoryShare:
             else recomputed >= self.recomputed_at_least_ratio
         )
         wanted = costly or self._makes_queue(reading, context)
-        if is_time_measured(reading, context.slo, self.requests_at_least):
-            needed = has_need(reading, context.slo, self.requests_at_least)
-            wanted = wanted and needed and not is_overloaded(reading, context)
         share, used = find_memory_share(reading, context), find_used_share(reading)
         if not wanted or share is None or context.setting.get(BYTES) is not None:
             return None
+        if is_time_measured(reading, context.slo, self.requests_at_least):
+            needed = has_need(reading, context.slo, self.requests_at_least)
+            # A small cache makes the engine compute prompts again, which looks like an overload.
+            if not needed or (share >= self.small_below_ratio and is_overloaded(reading, context)):
+                return None
         if used is None:
             return self._raise_unseen(reading, context, share)
         rule = "M3" if used < self.roomy_below_ratio else "M1"
