@@ -9,7 +9,7 @@ from tests.simulation.__main__ import quiet
 from tests.simulation.history import play
 from tests.simulation.mutants import CAUGHT, MUTANTS, mutated
 
-pytestmark = pytest.mark.smoke
+pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from tests.simulation.__main__ import quiet
 from tests.simulation.history import play
 from tests.simulation.scenario import POINTS, Act, Scenario
 
+pytestmark = pytest.mark.timeout(600)  # next to other streams of tests
 MUST = {"crash before", "crash after", "reply lost", "refused", "late", "twice"}
 
 

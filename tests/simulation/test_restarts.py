@@ -22,6 +22,7 @@ WHOLE = {
     "two replaced": Scenario(seed=1, servers=2, strategy="replace", exam=True),
 }
 CALLS = tuple(kind for kind in POINTS if kind != "keep_alive")
+pytestmark = pytest.mark.timeout(600)  # a test plays many histories, next to other streams of tests
 
 
 @dataclass
