@@ -1,7 +1,7 @@
 """Size the token budget of a step between TTFT, which wants it large, and ITL, which wants it small."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from sys import float_info
 
 from agent.domain.lateness import misses_objective
@@ -33,7 +33,8 @@ from vllm_facts.values import ChangeClass, Knob
 TAIL_LOW, TAIL_HIGH = 4096, 8192  # S1 issue 3: budgets for a long tail of TTFT or ITL
 TAIL_SHARE = 0.01  # share of requests above a p99
 LONGER = 2  # P2: a full step may take so much longer than the objective allows; not all steps are full
-LEAST_RESERVE = 1.3  # P2: rate of prompts over their arrival that must remain
+LEAST_RESERVE = 1.1  # P2: rate of prompts over their arrival that must remain
+IN_TIME = 0.85  # P2: of the objective, for a full step: the cost of a token is an estimate
 LEAST = 256  # prompt tokens: with fewer, a step is hardly slower than without any
 CHUNKED = "; V1 chunks prompts anyway, so this is the chunk's size"
 DECODING = (
@@ -129,7 +130,10 @@ class PrefillBudget:
     def _shorten_steps(
         self, reading: Reading, context: Context, itl: Latency, objective: Objective
     ) -> Proposal | None:
-        """P2, if steps with prompts make tokens late, and smaller ones still serve the prompts."""
+        """P2, if steps with prompts make tokens late, and smaller ones still serve the prompts.
+
+        With a margin below the objective, as far as the reserve for the prompts leaves one.
+        """
         why, late = _describe_late("ITL", itl, objective), itl.over_slo or 0.0
         shares = reading.itl_shares
         if shares is None:
@@ -144,9 +148,11 @@ class PrefillBudget:
         if most is None:
             return self._lower("P2", reading, context, why)
         least = least_budget(reading, reserve=LEAST_RESERVE)
-        tokens = max(int(most), LEAST if least is None else least)
-        if tokens > LONGER * max(LEAST, int(most)) or gap_between_tokens(reading) > objective.under_s:
+        safe = step_in_time(reading, replace(objective, under_s=IN_TIME * objective.under_s)) or 0.0
+        least = LEAST if least is None else least
+        if least > LONGER * max(LEAST, int(most)) or gap_between_tokens(reading) > objective.under_s:
             return _note_slow_decoding(reading, why)
+        tokens = max(int(safe), min(least, int(most)))
         return self._lower("P2", reading, context, why, to=tokens)
 
     def _has_kv_pressure(self, reading: Reading) -> bool:

@@ -329,7 +329,8 @@ WORK = Workload(arrivals_per_s=1.0, prompt_tokens=3000.0, decode_step_s=0.018, t
 @pytest.mark.parametrize(
     ("work", "to"),
     [
-        pytest.param(WORK, 512, id="a step of 0.05 s"),
+        pytest.param(WORK, 384, id="a step of 0.0425 s"),
+        pytest.param(replace(WORK, arrivals_per_s=3.5), 512, id="the prompts leave no margin"),
         pytest.param(replace(WORK, arrivals_per_s=5.0), None, id="smaller steps do not serve the prompts"),
         pytest.param(replace(WORK, decode_step_s=0.06), None, id="steps without prompts are late already"),
     ],
