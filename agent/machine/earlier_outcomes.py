@@ -8,12 +8,13 @@ from agent.domain.model import Outcome
 from vllm_facts.values import Knob, Value
 
 DENIED_FOR = timedelta(hours=24)  # a denied change is not suggested again for so long
+COMBINED = ("rolled_back", "no_gain", "undecided")  # the server started, and nobody refused it
 UNDECIDED_FOR = timedelta(minutes=30)  # doubled with each further outcome that is no evidence
 
 
 def why_not_again(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: datetime) -> str:
     """Why these values must not be tried again, or not yet; empty if they may."""
-    same = [o for o in reversed(outcomes) if any(k in to and to[k] == v for k, v in o.to.items())]
+    same = [o for o in reversed(outcomes) if _is_repeated(o, to)]
     undecided = list(takewhile(lambda outcome: outcome.result == "undecided", same))
     if undecided:
         latest = undecided[0]
@@ -34,3 +35,13 @@ def why_not_again(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: d
         if at < outcome.at + DENIED_FOR:
             return f"{tried} was denied: {outcome.why}"
     return ""
+
+
+def _is_repeated(outcome: Outcome, to: Mapping[Knob, Value]) -> bool:
+    """True if `to` has a value of the outcome's change.
+
+    Not where the change did no good alone and now comes with another knob: two limits may bind in turn.
+    """
+    if outcome.result in COMBINED and outcome.to.items() < to.items():
+        return False
+    return any(knob in to and to[knob] == value for knob, value in outcome.to.items())

@@ -198,6 +198,29 @@ def test_recent_outcomes_refuse_a_proposal(result: str, hours_ago: float, said: 
 
 
 @pytest.mark.parametrize(
+    ("result", "admitted"),
+    [
+        ("rolled_back", True),
+        ("no_gain", True),
+        ("undecided", True),
+        ("failed", False),
+        ("refused", False),
+        ("denied", False),
+    ],
+)
+def test_a_change_that_did_no_good_alone_is_admitted_with_another(result: str, admitted: bool) -> None:
+    alone = {"max_num_seqs": 8}
+    past = Outcome(at=NOON - timedelta(hours=1), result=result, to=alone, why="worse")  # type: ignore[arg-type]
+    both = replace(
+        proposal(8),
+        to={"max_num_seqs": 8, "max_num_batched_tokens": 512},
+        assumed={"max_num_batched_tokens": 256},
+    )
+
+    assert isinstance(admit(both, replace(STATE, outcomes=(past,))), Suggestion) is admitted
+
+
+@pytest.mark.parametrize(
     ("value", "why"),
     [
         ("9999", 'max_num_seqs="9999" was requested: max_num_seqs is a whole number'),
