@@ -16,6 +16,7 @@ from policies.shared.causes import (
     describe_shares,
     find_misses,
     find_queue_cause,
+    has_small_steps,
     is_overloaded,
     is_time_measured,
     preemptions_per_request,
@@ -29,12 +30,16 @@ from policies.shared.sequence_cap import (
     SequenceCap,
     count_engines,
     find_cap,
-    find_peak_demand,
     find_peak_running,
     lower_cap,
     raise_cap,
 )
-from policies.shared.sequence_demand import most_sequences_in_time, needed_sequences, wanted_sequences
+from policies.shared.sequence_demand import (
+    is_severe,
+    most_sequences_in_time,
+    needed_sequences,
+    wanted_sequences,
+)
 from policies.shared.signals import (
     Measured,
     build_evidence,
@@ -53,7 +58,6 @@ from vllm_facts.values import Knob, Value
 
 WATERMARK, GRAPH = "watermark", "max_cudagraph_capture_size"
 GRAPH_MOST = 1024
-SEVERE = 0.5  # share of late requests from which tokens may come later if only requests are served
 WATERMARKS = (0.02, 0.05)
 MORE_KV = "more sequences would make it worse; more KV cache or another replica would help"
 TRIAGE = "production triage guide and vLLM 0.32 config/scheduler.py"
@@ -208,14 +212,15 @@ class Admission:
             return None
         misses = find_misses(reading, context.slo, self.requests_at_least)
         turned = was_reversed_recently(reading, context, (SEQS, ACTIVE), upwards=True, settle_s=self.settle_s)
-        if turned or is_overloaded(reading, context) or not self._explains(reading, context, cap, misses):
+        overloaded = is_overloaded(reading, context) and not has_small_steps(reading)
+        if turned or overloaded or not self._explains(reading, context, cap, misses):
             return None
         to = self._raised(reading, context, cap, misses)
         if not to:
             return None
         values = " and ".join(f"{knob} {value}" for knob, value in to.items())
         caps = [value for knob in (SEQS, ACTIVE) if isinstance(value := to.get(knob), int)]
-        enough = min(caps) * cap.engines >= _wanted(reading, cap, misses)
+        enough = min(caps) * cap.engines >= wanted_sequences(reading, context, cap, misses)
         queue = "the queue empties" if enough else "the queue gets shorter, and is evaluated again"
         return Proposal(
             rule="Q1",
@@ -254,9 +259,8 @@ class Admission:
         self, reading: Reading, context: Context, cap: SequenceCap, misses: tuple[Miss, ...]
     ) -> dict[Knob, Value]:
         """The cap, with the token budget and the graph sizes that it needs too."""
-        wanted = _wanted(reading, cap, misses)
-        severe = any(miss.late > SEVERE for miss in misses)
-        limit = inf if severe else most_sequences_in_time(reading, context)
+        wanted = wanted_sequences(reading, context, cap, misses)
+        limit = inf if is_severe(misses) else most_sequences_in_time(reading, context)
         to: dict[Knob, Value] = {
             **raise_cap(reading, context, cap, kv_target=self.kv_target_ratio, wanted=wanted, at_most=limit)
         }
@@ -297,11 +301,6 @@ class Admission:
         advice = "no change: fewer replicas or a smaller GPU would be enough"
         numbers = (*_cache(reading), ("gpu_utilization", busy, "ratio"))
         return build_note("K3", reading, why, advice, "parallelism guide, KV usage", *numbers)
-
-
-def _wanted(reading: Reading, cap: SequenceCap, misses: tuple[Miss, ...]) -> int:
-    """Where few requests show what the arrivals need, the peak of running and waiting ones."""
-    return wanted_sequences(reading, cap) if misses else find_peak_demand(reading)
 
 
 def _present(knob: Knob, reading: Reading, context: Context, cap: SequenceCap) -> Value:

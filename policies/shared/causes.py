@@ -15,6 +15,7 @@ QueueCause = Literal["cap", "kv", "budget", "other", "unknown"]
 """The limit of vLLM's scheduler that kept requests waiting."""
 
 CAP_REACHED = 0.9  # running over the cap while requests waited
+CAP_REACHED_TOO = 0.75  # the same with a filled budget: a step that is full of prompts admits nobody
 KV_SHORT = 0.95  # usage, with room for one more prompt, while requests waited
 BUDGET_FILLED = 0.6  # mean tokens of a step over its budget
 RIDGE = 100  # tokens that a step computes in the time of its fixed part; 20 to 200 by hardware
@@ -55,12 +56,16 @@ def is_time_measured(reading: Reading, slo: Slo, requests: float) -> bool:
 
 
 def find_queue_cause(reading: Reading, context: Context) -> QueueCause:
-    """The limit that was reached while requests waited, in the order in which vLLM 0.32 admits a request."""
+    """The limit that was reached while requests waited, in the order in which vLLM 0.32 admits a request.
+
+    Where the cap and the budget bind in turn, the answer is the cap: Q1 raises both.
+    """
     queue = reading.queue
     if queue is None:
         return "unknown"
-    cap = find_cap(reading, context)
-    if cap is not None and queue.running >= CAP_REACHED * cap.in_all:
+    cap, filled = find_cap(reading, context), is_budget_filled(reading, context)
+    reached = CAP_REACHED_TOO if filled else CAP_REACHED
+    if cap is not None and queue.running >= reached * cap.in_all:
         return "cap"
     if queue.kv_usage is None:
         return "unknown"
@@ -69,7 +74,7 @@ def find_queue_cause(reading: Reading, context: Context) -> QueueCause:
     room = prompt / size if size and prompt else 0.0
     if queue.kv_usage + room >= KV_SHORT * (1 - kept_free):
         return "kv"
-    return "budget" if is_budget_filled(reading, context) else "other"
+    return "budget" if filled else "other"
 
 
 def is_budget_filled(reading: Reading, context: Context) -> bool:
@@ -108,6 +113,12 @@ def find_load(reading: Reading, context: Context) -> float | None:
 def is_overloaded(reading: Reading, context: Context) -> bool:
     load = find_load(reading, context)
     return load is not None and load > OVERLOAD
+
+
+def has_small_steps(reading: Reading) -> bool:
+    """True if most of a step's time is its fixed part: then a larger batch costs little."""
+    tokens = reading.work.step_tokens
+    return tokens is not None and tokens < RIDGE
 
 
 def recomputed_share(reading: Reading) -> float | None:

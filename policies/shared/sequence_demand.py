@@ -4,10 +4,11 @@ from math import ceil, inf, sqrt
 
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
-from policies.shared.causes import DECODE_COST
-from policies.shared.sequence_cap import SequenceCap, find_peak_demand
+from policies.shared.causes import DECODE_COST, Miss
+from policies.shared.sequence_cap import STEP_OCTAVES, SequenceCap, find_peak_demand
 
 STABLE = 1.1  # late over early half of a queue that does not grow
+SEVERE = 0.5  # share of late requests from which tokens may come later if only requests are served
 
 
 def needed_sequences(reading: Reading) -> float | None:
@@ -30,11 +31,29 @@ def needed_sequences(reading: Reading) -> float | None:
     return rate * answers * fixed_s / free if free > 0 else None
 
 
-def wanted_sequences(reading: Reading, cap: SequenceCap) -> int:
+def is_severe(misses: tuple[Miss, ...]) -> bool:
+    return any(miss.late > SEVERE for miss in misses)
+
+
+def wanted_sequences(reading: Reading, context: Context, cap: SequenceCap, misses: tuple[Miss, ...]) -> int:
     """Sequences to admit at once: what the arrivals need, with reserve for their chance peaks.
 
-    Where the cost of a request is not measured, the peak of running and waiting ones. At least a doubling.
+    Where few requests show that, or the cost of a request is not measured, the peak of running and waiting
+    ones. Where most are late, the longest step that the tokens permit, unless durations are promised: one
+    window shows few of the bursts to come, and a cap above the demand costs little.
     """
+    if not misses:
+        return find_peak_demand(reading)
+    wanted = _wanted_by_arrivals(reading, cap)
+    if is_severe(misses) and context.slo.e2e is None:
+        most = most_sequences_in_time(reading, context)
+        doublings = [cap.in_all << octave for octave in range(1, STEP_OCTAVES + 1)]
+        return max(wanted, *(value for value in doublings if value <= most), 0)
+    return wanted
+
+
+def _wanted_by_arrivals(reading: Reading, cap: SequenceCap) -> int:
+    """With reserve for chance peaks, and at least a doubling."""
     needed = needed_sequences(reading)
     if needed is None:
         return find_peak_demand(reading)

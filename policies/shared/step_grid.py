@@ -13,19 +13,15 @@ LADDER = tuple(sorted(rung for octave in range(24) for rung in (1 << octave, 3 <
 
 
 def step_up(bound: Bound | None, *, current: int, wanted: int, limit: float) -> int | None:
-    """The smallest of `current` times 2, 4, 8 … that covers `wanted`, or the largest allowed one.
+    """The smallest of `current` times 2, 4, 8 … that covers `wanted`.
 
-    If no doubling is allowed: the largest allowed value of the ladder and of the operator's own values, or
-    None.
+    If none is allowed: the largest allowed doubling, value of the ladder or of the operator's own, or None.
     """
     doublings = [current << octave for octave in range(1, 24)]
-    allowed = [value for value in doublings if value <= limit and is_allowed(bound, value)]
-    if allowed:
-        return next((value for value in allowed if value >= wanted), allowed[-1])
-    candidates = [*LADDER, *_listed_values(bound)]
-    return max(
-        (value for value in candidates if current < value <= limit and is_allowed(bound, value)), default=None
-    )
+    candidates = [*doublings, *LADDER, *_listed_values(bound)]
+    allowed = [value for value in candidates if current < value <= limit and is_allowed(bound, value)]
+    enough = next((value for value in allowed if value in doublings and value >= wanted), None)
+    return max(allowed, default=None) if enough is None else enough
 
 
 def step_down(bound: Bound | None, *, current: int, at_most: float, least: int = 1) -> int | None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from agent.domain.model import Bound, Outcome, Proposal, Slo
+from agent.domain.model import Bound, Objective, Outcome, Proposal, Slo
 from agent.domain.ports import Context
 from agent.domain.reading import Gpu, Queue, Reading, TimeShares, Trend, Workload
 from policies.admission import Admission
@@ -278,11 +278,57 @@ def test_the_attributed_queue_raises_the_cap_to_what_the_arrivals_need() -> None
         pytest.param(replace(LATE, ttft=late(0.06)), id="6 % may be chance where 5 % may be late"),
         pytest.param(replace(LATE, ttft=late(2 / 35, count=35)), id="2 of 35"),
         pytest.param(replace(LATE, ttft=late(0.4, count=10)), id="too few requests, and the queue is new"),
-        pytest.param(replace(LATE, work=replace(NEEDS_16, arrivals_per_s=40.0)), id="the GPU is overloaded"),
+        pytest.param(
+            replace(LATE, work=replace(NEEDS_16, arrivals_per_s=40.0, step_tokens=300.0)),
+            id="the GPU is overloaded",
+        ),
     ],
 )
 def test_q1_raises_only_what_its_share_can_cure(reading: Reading) -> None:
     assert not proposed(reading)
+
+
+def test_small_steps_are_no_evidence_of_an_overload() -> None:
+    work = replace(NEEDS_16, arrivals_per_s=40.0, step_tokens=30.0)
+
+    assert asked(replace(LATE, work=work)) == [("Q1", {"max_num_seqs": 12})]
+
+
+@pytest.mark.parametrize(
+    ("late_ratio", "slo", "to"),
+    [
+        pytest.param(0.4, PROMISE, 8, id="what the arrivals need"),
+        pytest.param(0.6, PROMISE, 32, id="the longest step where most requests are late"),
+        pytest.param(0.6, replace(PROMISE, e2e=PROMISE.ttft), 8, id="not if durations are promised"),
+        pytest.param(
+            0.6,
+            replace(PROMISE, itl=Objective(under_s=0.018, share=0.95)),
+            8,
+            id="not beyond tokens in time",
+        ),
+    ],
+)
+def test_a_severe_queue_gets_the_longest_step(late_ratio: float, slo: Slo, to: int) -> None:
+    reading = replace(LATE, ttft=late(late_ratio), work=replace(NEEDS_16, arrivals_per_s=0.5))
+
+    assert asked(reading, a_context({"max_num_seqs": 4}, slo=slo)) == [("Q1", {"max_num_seqs": to})]
+
+
+@pytest.mark.parametrize(
+    ("running", "to"),
+    [
+        pytest.param(3.3, {"max_num_seqs": 32, "max_num_batched_tokens": 512}, id="both bind in turn"),
+        pytest.param(2.5, None, id="the budget alone (P1)"),
+    ],
+)
+def test_a_filled_budget_keeps_the_cap_from_being_reached(
+    running: float, to: dict[str, Value] | None
+) -> None:
+    work = replace(NEEDS_16, prompt_tokens=600.0, step_tokens=50.0)
+    reading = replace(LATE, work=work, queue=Queue(running=running, kv_usage=0.1, wait_s=9.0))
+    context = a_context({"max_num_seqs": 4, "max_num_batched_tokens": 64})
+
+    assert asked(reading, context) == ([("Q1", to)] if to else [])
 
 
 def test_late_requests_that_still_wait_are_evidence() -> None:

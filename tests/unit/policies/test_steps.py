@@ -16,6 +16,7 @@ from tests.support.readings import bounds
         pytest.param(None, 4, 30, 1e9, 32, id="as many as it takes"),
         pytest.param(None, 4, 2, 1e9, 8, id="at least one"),
         pytest.param(None, 4, 30, 20, 16, id="the last under the limit"),
+        pytest.param(None, 8, 64, 30, 24, id="between two doublings under the limit"),
         pytest.param(None, 4, 30, 7, 6, id="half a doubling"),
         pytest.param(None, 4, 30, 5, None, id="no room"),
         pytest.param(Bound(max=100), 64, 300, 1e9, 100, id="the bound itself"),
