@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from math import inf
 from sys import float_info
 
-from agent.domain.lateness import has_need, misses_objective
+from agent.domain.lateness import has_need, is_measured, misses_objective
 from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
@@ -35,6 +35,7 @@ from policies.shared.sequence_cap import (
     raise_cap,
 )
 from policies.shared.sequence_demand import (
+    can_serve_with,
     is_severe,
     most_sequences_in_time,
     needed_sequences,
@@ -147,7 +148,8 @@ class Admission:
     def _can_fit(self, reading: Reading, context: Context) -> bool:
         """True if requests are late, and fewer at once could serve those that arrive."""
         slo, least = context.slo, self.requests_at_least
-        if is_time_measured(reading, slo, least) and not has_need(reading, slo, least):
+        measured = is_time_measured(reading, slo, least) or is_measured(reading.itl, slo.itl, least)
+        if reading.work.arrivals_per_s == 0 or (measured and not has_need(reading, slo, least)):
             return False
         needed, usage = needed_sequences(reading), reading.kv_usage
         held = reading.running.mean / usage.mean if usage and usage.mean > 0 else inf
@@ -182,7 +184,7 @@ class Admission:
         turned = was_reversed_recently(
             reading, context, (SEQS, ACTIVE), upwards=False, settle_s=self.settle_s
         )
-        if not to or turned:
+        if not to or turned or not can_serve_with(reading, min(to.values()) * count_engines(context.setting)):
             return None
         origin = cap.origin if cap else f"{SEQS} is not given"
         values = " and ".join(f"{knob} {value}" for knob, value in to.items())

@@ -9,6 +9,7 @@ from policies.shared.sequence_cap import STEP_OCTAVES, SequenceCap, find_peak_de
 
 STABLE = 1.1  # late over early half of a queue that does not grow
 SEVERE = 0.5  # share of late requests from which tokens may come later if only requests are served
+SERVED = 1.2  # answer tokens of a smaller batch over those that arrive
 
 
 def needed_sequences(reading: Reading) -> float | None:
@@ -62,6 +63,19 @@ def _wanted_by_arrivals(reading: Reading, cap: SequenceCap) -> int:
     if waiting.low > 0 and waiting.late <= STABLE * waiting.early:
         return max(wanted, find_peak_demand(reading))  # closed loop: all clients are present
     return wanted
+
+
+def can_serve_with(reading: Reading, sequences: float) -> bool:
+    """True unless `sequences` at once answer fewer tokens than arrive, with a margin.
+
+    Half of a step's duration is taken as fixed, as in `needed_sequences`. Preempted requests run longer, so
+    the time in the engine is not asked.
+    """
+    work, running = reading.work, reading.running.mean
+    if not work.arrivals_per_s or not work.answer_tokens or not work.decode_step_s or running <= 0:
+        return True
+    step_s = work.decode_step_s * (1 + sequences / running) / 2
+    return sequences / step_s >= SERVED * work.arrivals_per_s * work.answer_tokens
 
 
 def most_sequences_in_time(reading: Reading, context: Context) -> float:

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from agent.domain.model import Bound, Objective, Outcome, Proposal, Slo
 from agent.domain.ports import Context
-from agent.domain.reading import Gpu, Queue, Reading, TimeShares, Trend, Workload
+from agent.domain.reading import Gpu, Latency, Queue, Reading, TimeShares, Trend, Workload
 from policies.admission import Admission
 from tests.support.readings import (
     CONTEXTS,
@@ -385,6 +385,29 @@ def test_q5_lowers_a_cap_whose_batches_are_too_slow(reading: Reading, slo: Slo, 
     found = proposed(reading, a_context({"max_num_seqs": 256}, slo=slo))
 
     assert [(one.rule, dict(one.to)) for one in found if one.to] == ([("Q5", to)] if to else [])
+
+
+TOKENS_ONLY = Slo(itl=PROMISE.itl)
+
+
+@pytest.mark.parametrize(
+    ("itl", "arrivals", "to"),
+    [
+        pytest.param(late(0.0), 1.0, [], id="the tokens come in time"),
+        pytest.param(late(0.06), 1.0, [], id="6 % may be chance"),
+        pytest.param(late(0.3), 0.0, [], id="nothing arrives any more"),
+        pytest.param(late(0.3), 1.0, ["max_num_active_seqs", "watermark"], id="the smaller batch serves all"),
+        pytest.param(late(0.3), 6.0, ["watermark"], id="the smaller batch does not"),
+    ],
+)
+def test_fewer_sequences_must_serve_the_arrivals(itl: Latency, arrivals: float, to: list[str]) -> None:
+    work = Workload(
+        arrivals_per_s=arrivals, prompt_tokens=100.0, answer_tokens=200.0, decode_step_s=0.04, token_s=8e-5
+    )
+    reading = replace(THRASH, itl=itl, work=work)
+    found = proposed(reading, a_context({"max_num_seqs": 64}, slo=TOKENS_ONLY))
+
+    assert sorted(knob for one in found for knob in one.to) == to
 
 
 def test_preemptions_that_cost_little_lower_nothing() -> None:
