@@ -21,6 +21,9 @@ class RequestCounts:
 
     total: int = 0  # answered or failed; without refused and abandoned requests
     errors: int = 0  # failed, truncated, aborted or stalled
+    queued: int = (
+        0  # of the errors: stalled in the queue of a server that makes progress, so late rather than lost
+    )
     late: int = 0  # answered without error, but outside the SLO's latencies
     gave_up: int = 0
     refused: int = 0  # answered 400 to 499
@@ -41,6 +44,7 @@ class RequestCounts:
         return RequestCounts(
             total=self.total + other.total,
             errors=self.errors + other.errors,
+            queued=self.queued + other.queued,
             late=self.late + other.late,
             gave_up=self.gave_up + other.gave_up,
             refused=self.refused + other.refused,
@@ -79,9 +83,13 @@ def _above(objective: Objective | None, value_s: float | None) -> bool:
     return objective is not None and value_s is not None and value_s > objective.under_s
 
 
-def count_requests(requests: Iterable[Request], slo: Slo = NO_SLO) -> RequestCounts:
-    """Count requests of one server. A stalled one counts in `ttft` above its age so far."""
-    total = errors = late = gave_up = refused = unreached = over_ttft = over_itl = over_e2e = 0
+def count_requests(requests: Iterable[Request], slo: Slo = NO_SLO, *, waiting: int = 0) -> RequestCounts:
+    """Count requests of one server. A stalled one counts in `ttft` above its age so far.
+
+    `waiting`: requests in the server's queue if it makes progress, else 0; at most so many stalled
+    ones are `queued`.
+    """
+    total = errors = stalled = late = gave_up = refused = unreached = over_ttft = over_itl = over_e2e = 0
     ttft, itl, e2e = list(EMPTY), list(EMPTY), list(EMPTY)
     for request in requests:
         outcome = request.outcome
@@ -99,6 +107,7 @@ def count_requests(requests: Iterable[Request], slo: Slo = NO_SLO) -> RequestCou
         over_ttft += late_first
         if outcome != "ok":
             errors += 1
+            stalled += outcome == "stalled"
             unreached += outcome == "failed" and request.status == 0
             continue
         e2e[bisect_left(EDGES_S, request.duration_s)] += 1
@@ -111,6 +120,7 @@ def count_requests(requests: Iterable[Request], slo: Slo = NO_SLO) -> RequestCou
     return RequestCounts(
         total=total,
         errors=errors,
+        queued=min(stalled, waiting),
         late=late,
         gave_up=gave_up,
         refused=refused,

@@ -54,11 +54,12 @@ class Goodput:
 
     `beside`: with the roles swapped, so `worse` says that blue is worse than green, and `good` that it is not
     by the least gain. `record`: against the baseline; `good` says that green is better, `worse` that it is
-    not by the least gain.
+    not by the least gain. `harm`: against the baseline; `worse` says that green is worse.
     """
 
     beside: EProcessPair = field(default_factory=EProcessPair)
     record: EProcessPair = field(default_factory=EProcessPair)
+    harm: EProcessPair = field(default_factory=EProcessPair)
     pending: Counts = NONE  # of the open tick
     counted: Counts = NONE
     futile_s: float = 0.0  # for how long the evidence against a gain has been sufficient

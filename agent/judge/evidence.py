@@ -40,12 +40,15 @@ def add_observation(
     """Add one admissible second to the trial. `green`: counts of the step."""
     if trial.settled_s < min(settling_s(record), own_settling_s(green)):
         return replace(trial, settled_s=trial.settled_s + 1.0)
+    alone = step.weight >= FULL_WEIGHT
     trial = replace(
         trial,
         streams=tuple(
             stream
             if hold.latency and stream.name not in ANSWERS
-            else buffer_counts(stream, observation, slo, against=_counts_against_green(hold, stream))
+            else buffer_counts(
+                stream, observation, slo, against=_counts_against_green(hold, stream), alone=alone
+            )
             for stream in trial.streams
         ),
         goodput=trial.goodput if hold.latency else buffer_goodput(trial.goodput, observation),
@@ -62,7 +65,7 @@ def add_observation(
         close_tick(stream, trial, step, slo, record, against=_counts_against_green(hold, stream))
         for stream in trial.streams
     )
-    goodput = close_goodput_tick(trial, step, slo, record, alone=step.weight >= FULL_WEIGHT)
+    goodput = close_goodput_tick(trial, step, slo, record, alone=alone)
     return replace(trial, streams=closed, goodput=goodput, tick_s=0.0)
 
 
@@ -102,13 +105,13 @@ def log_mean(trial: Trial, slo: Slo) -> float:
 
 
 def buffer_counts(
-    stream: EvidenceStream, observation: Observation, slo: Slo, *, against: bool
+    stream: EvidenceStream, observation: Observation, slo: Slo, *, against: bool, alone: bool = False
 ) -> EvidenceStream:
     """Buffer the second's counts until their ticks close. `against`: the hard limits count them."""
-    of, bad = count_bad(observation.green, stream.name, stream.edge_s, slo)
+    of, bad = count_bad(observation.green, stream.name, stream.edge_s, slo, alone=alone)
     wide, blue_of, blue_bad = dict(stream.wide), 0, 0
     for server, arm in {**observation.blue, "": observation.green}.items():
-        n, k = count_bad(arm, stream.name, stream.edge_s, slo)
+        n, k = count_bad(arm, stream.name, stream.edge_s, slo, alone=alone)
         was_n, was_k = wide.get(server, (0, 0))
         if n:
             wide[server] = (was_n + n, was_k + k)
@@ -168,17 +171,21 @@ def _compare_with_baseline(
     stream: EvidenceStream, trial: Trial, slo: Slo, record: RequestCounts, phi: float
 ) -> EProcessPair:
     """Compare with blue's earlier baseline: with twice the margins, beyond the baseline's own uncertainty."""
-    of, bad = count_bad(record, stream.name, stream.edge_s, slo)
+    of, bad = count_bad(record, stream.name, stream.edge_s, slo, alone=True)
     low, high = wilson_interval(round(bad / phi), round(of / phi)) or (stream.usual, stream.usual)
     promised = stream.promised or 0.0
+    margin, tolerance = stream.margin, stream.tolerance
+    if stream.name == "errors" and record.queued:  # the margin grew by a share that counts the queue
+        margin = min(margin, max(trial.margin / 2, bad / of / 4))
+        tolerance = 2 * margin
     return update_without_control(
         stream.requests,
         stream.pending[2],
         stream.pending[3],
-        margin=2 * stream.margin,
-        worse_above=min(max(high, promised) + 2 * stream.margin, 0.98),
-        tolerance=2 * stream.tolerance,
-        good_below=min(max(low, promised) + 2 * stream.tolerance, 0.98),
+        margin=2 * margin,
+        worse_above=min(max(high, promised) + 2 * margin, 0.98),
+        tolerance=2 * tolerance,
+        good_below=min(max(low, promised) + 2 * tolerance, 0.98),
         phi=phi,
         at_s=trial.all_s,
     )

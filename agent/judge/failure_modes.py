@@ -45,10 +45,16 @@ def stream_names(slo: Slo) -> tuple[str, ...]:
     return tuple(n for n in (*ANSWERS, *LATENCIES) if n != "itl" or slo.itl is not None)
 
 
-def count_bad(arm: RequestCounts, name: str, edge_s: float | None, slo: Slo) -> tuple[int, int]:
-    """(requests, bad requests) by this stream's measure."""
+def count_bad(
+    arm: RequestCounts, name: str, edge_s: float | None, slo: Slo, *, alone: bool = False
+) -> tuple[int, int]:
+    """(requests, bad requests) by this stream's measure.
+
+    `alone`: without a control of the same seconds. Then a request that stalls in a queue that advances is
+    late, not failed: the baseline of a minute may end before the same queue has grown.
+    """
     if name == "errors":
-        return arm.total, arm.errors
+        return arm.total, arm.errors - (arm.queued if alone else 0)
     if name == "gave_up":
         return arm.total + arm.gave_up, arm.gave_up
     if name == "refused":

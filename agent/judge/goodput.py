@@ -9,6 +9,9 @@ A request is bad if it failed, stalled, missed an objective, or was abandoned by
             better  H0: green's bad share >= the baseline's lower bound (Wilson, counts over phi)
             futile  H0: green's bad share <= the baseline's - half of the least gain, where the other half is
                     for the baseline's own uncertainty; or <= its upper bound - the least gain, if less
+            harm    H0: green's bad share <= the baseline's upper bound, or what the SLO allows, + twice the
+                    margin that a stream of the baseline's share has; requests at a higher rate do not count.
+                    It rolls back a green with a longer queue where no latency can be compared
 
 A canary relieves blue: next to a green with half of the load an overloaded blue recovers, and a green that
 starts with an empty queue looks better than a blue that still drains one. So where the baseline misses the
@@ -34,6 +37,7 @@ BADLY = 0.5  # a blue of which so many requests are bad fails its SLO by far
 LEAST_RECORD = 20  # requests
 SURE_BETTER, SURE_FUTILE = log(100.0), log(50.0)
 SURE_RELIEVED = log(20.0)
+SURE_HARM = log(1000.0)  # beside the 1 in 100 of all streams
 BURN_IN_S = 300.0
 BUSIER = 1.15  # times the baseline's rate
 
@@ -121,7 +125,28 @@ def close_goodput_tick(trial: Trial, step: Step, slo: Slo, record: RequestCounts
         pair = _admitted(trial, step, record, futile, futile)
         if alone:
             pair = _admitted(trial, step, record, futile, _compare_with_record(trial, record, phi))
-    return replace(goodput, beside=beside, record=pair, pending=NONE)
+    harm = _harm(trial, slo, record, phi) if alone else goodput.harm
+    return replace(goodput, beside=beside, record=pair, harm=harm, pending=NONE)
+
+
+def _harm(trial: Trial, slo: Slo, record: RequestCounts, phi: float) -> EProcessPair:
+    total, missed = count_missed(record)
+    if total < LEAST_RECORD or compare_rate(trial, record) > 0:
+        return trial.goodput.harm
+    _, _, of, bad = trial.goodput.pending
+    margin = max(trial.margin, missed / total / 2)
+    limit = min(max(record_interval(record, phi)[1], allowed_share(slo)) + margin, 0.98)
+    return update_without_control(
+        trial.goodput.harm,
+        of,
+        bad,
+        margin=margin,
+        worse_above=limit,
+        tolerance=margin,
+        good_below=limit,
+        phi=phi,
+        at_s=trial.valid_s,
+    )
 
 
 def _compare_with_record(trial: Trial, record: RequestCounts, phi: float) -> EProcessPair:
@@ -193,6 +218,11 @@ def log_better_than_record(goodput: Goodput) -> float:
 
 def log_futile_against_record(goodput: Goodput) -> float:
     return goodput.record.log_worse
+
+
+def log_harm(goodput: Goodput) -> float:
+    """Evidence that green's goodput is worse than that of blue's baseline."""
+    return goodput.harm.log_worse
 
 
 def describe_missed(goodput: Goodput) -> str:

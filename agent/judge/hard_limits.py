@@ -27,17 +27,28 @@ def count_wedged_s(trial: Trial, observation: Observation) -> float:
 
 
 def find_violation(
-    trial: Trial, observation: Observation, *, slo: Slo, green: RequestCounts, control: RequestCounts
+    trial: Trial,
+    observation: Observation,
+    *,
+    slo: Slo,
+    green: RequestCounts,
+    control: RequestCounts,
+    alone: bool,
 ) -> str:
-    """Why green is rolled back at once; "" if it is not. `green`, `control`: counts of this step."""
+    """Why green is rolled back at once; "" if it is not. `green`, `control`: counts of this step.
+
+    `alone`: the control is the baseline, not of the same seconds.
+    """
     if observation.green_pulse is not None and observation.green_pulse.restarted:
         return "its process exited and was started again by something else"
     if trial.wedged_s >= WEDGED_S:
         return f"it has run requests for {trial.wedged_s:.0f} s without producing a token"
-    return next(_violations(trial, slo, green, control), "")
+    return next(_violations(trial, slo, green, control, alone=alone), "")
 
 
-def _violations(trial: Trial, slo: Slo, green: RequestCounts, control: RequestCounts) -> Iterator[str]:
+def _violations(
+    trial: Trial, slo: Slo, green: RequestCounts, control: RequestCounts, *, alone: bool
+) -> Iterator[str]:
     """Streams of which half of the requests are bad.
 
     Late requests come in clumps, and twenty of them may be one pause, so the design effect times as many are
@@ -47,11 +58,12 @@ def _violations(trial: Trial, slo: Slo, green: RequestCounts, control: RequestCo
     if green.unreached >= UNREACHED and green.unreached >= BAD * green.asked and well:
         yield f"{green.unreached} of {green.asked} requests could not reach it"
     for stream in trial.streams:
-        (of, bad), needed = count_bad(green, stream.name, stream.edge_s, slo), float(REQUESTS)
+        of, bad = count_bad(green, stream.name, stream.edge_s, slo, alone=alone)
+        needed = float(REQUESTS)
         if stream.name in LATENCIES:
             of, bad = stream.counted[2:] if trial.valid_s >= LATE_AFTER_S else (0, 0)
             needed *= phi_of(calibration_of(trial.calibration, stream.name, slo))
-        control_of, control_bad = count_bad(control, stream.name, stream.edge_s, slo)
+        control_of, control_bad = count_bad(control, stream.name, stream.edge_s, slo, alone=alone)
         if of < needed or bad < BAD * of:
             continue
         _, high = wilson_interval(control_bad, control_of) or (0.0, 1.0)

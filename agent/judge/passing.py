@@ -116,11 +116,11 @@ def _note_better(now: Situation) -> Trial:
         return replace(trial, better=f"better: {gp.describe_missed(trial.goodput)}")
     held = now.alone and now.missed and trial.valid_s >= now.step.at_least_s
     if held and gp.log_better_than_record(trial.goodput) >= gp.SURE_BETTER:
-        return replace(trial, better=f"better: {_with_record(now)}")
+        return replace(trial, better=f"better: {with_record(now)}")
     return trial
 
 
-def _with_record(now: Situation) -> str:
+def with_record(now: Situation) -> str:
     rate = f" at {now.trial.asked[1] / now.trial.asked_s:.3g} requests/s" if now.trial.asked_s else ""
     mine = gp.describe_missed(replace(now.trial.goodput, counted=(0, 0, *now.trial.goodput.counted[2:])))
     return f"{mine}{rate}, {gp.describe_record(now.trial, now.record)}"
@@ -146,11 +146,11 @@ def _futile(now: Situation) -> str:
         return ""
     if now.missed:
         if now.alone and not _least(now) and gp.compare_rate(trial, now.record) >= 0:
-            return f"no gain under full load: {_with_record(now)}"
+            return f"no gain under full load: {with_record(now)}"
         if gp.log_futile_against_record(goodput) < gp.SURE_FUTILE:
             return ""
         least = gp.least_gain(now.record)
-        return f"a gain of {100 * least:.2g} points is ruled out: {_with_record(now)}"
+        return f"a gain of {100 * least:.2g} points is ruled out: {with_record(now)}"
     if now.alone or not goodput.looked or gp.log_futile(trial, now.slo) < gp.SURE_FUTILE:
         return ""
     ruled_out = f"a gain of {100 * gp.GAIN:.2g} points is ruled out"
@@ -225,8 +225,6 @@ def _why_passed(now: Situation) -> str:
         shown = trial.better.removeprefix("better: ") or gp.describe_missed(trial.goodput)
         return f"green is better {after}: {shown}"
     if now.relieved:
-        return (
-            f"green is not harmful {after}, and takes more: {_with_record(now)}; full load is compared next"
-        )
+        return f"green is not harmful {after}, and takes more: {with_record(now)}; full load is compared next"
     counts = "; ".join(describe_counts(stream) for stream in trial.streams if any(stream.counted))
     return f"green is not worse {after}: {counts}"

@@ -23,9 +23,9 @@ from agent.judge.evidence import FULL_WEIGHT, add_observation, log_mean, log_wor
 from agent.judge.failure_modes import LEAST_CONTROL, count_bad, open_streams
 from agent.judge.forecast import forecast_plan
 from agent.judge.gain import describe_gain
-from agent.judge.goodput import misses_slo
+from agent.judge.goodput import SURE_HARM, log_harm, misses_slo
 from agent.judge.hard_limits import count_wedged_s, find_violation
-from agent.judge.passing import Situation, decide
+from agent.judge.passing import Situation, decide, with_record
 from agent.judge.wording import describe_chance, describe_counts
 
 
@@ -69,9 +69,11 @@ class AnytimeJudge:
             trial,
             streams=open_streams(trial, step=step, slo=slo, control=record + blue, margin=trial.margin),
         )
-        control = blue if step.weight < FULL_WEIGHT and blue.total >= LEAST_CONTROL else record
+        beside = step.weight < FULL_WEIGHT and blue.total >= LEAST_CONTROL
+        control = blue if beside else record
         bad = max((count_bad(green, s.name, s.edge_s, slo)[1] for s in trial.streams), default=0)
-        if why := find_violation(trial, observation, slo=slo, green=green, control=control):
+        why = find_violation(trial, observation, slo=slo, green=green, control=control, alone=not beside)
+        if why:
             return trial, Verdict(kind="fail", why=f"green is worse: {why}", bad=bad)
         missed = misses_slo(trial, slo, record)
         hold = check_admissibility(
@@ -103,6 +105,8 @@ class AnytimeJudge:
             hold=hold,
             beta=self.beta,
         )
+        if log_harm(trial.goodput) >= SURE_HARM:
+            return trial, Verdict(kind="fail", why=f"green is worse: {with_record(now)}", bad=bad)
         trial, verdict = decide(now)
         return trial, replace(verdict, bad=bad)
 

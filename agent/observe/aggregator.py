@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from math import isfinite
+from math import ceil, isfinite
 
 from agent.domain.calibration import STREAMS, Calibration, CalibrationWindow
 from agent.domain.model import Slo
@@ -34,6 +34,7 @@ PENDING = 2_000  # requests of a server kept until `take_request_counts`; more a
 SOURCES = 1_000  # sources whose state is kept
 INCIDENTS = 1_000  # latest incidents kept, of all servers
 MAX_NEW_SAMPLES = 100  # latest scrapes of a server kept until `take_liveness`
+PROGRESS_S = 5.0  # half of the time after which a request counts as stalled
 TOKENS = frozenset({"prompt_tokens", "generation_tokens"})
 REQUESTS = "proxy_requests"  # the source of request records
 CALIBRATION_S = 60 // len(STREAMS)
@@ -55,10 +56,24 @@ class _Server:
     restarted: bool = False  # since the last `take_liveness`
     tokens: float | None = None  # in the scrapes of the last `take_liveness` that had any
 
-    def take_counts(self, slo: Slo) -> RequestCounts:
-        counts, self.counted = self.counted + count_requests(self.pending, slo), RequestCounts()
+    def take_counts(self, slo: Slo, at: datetime) -> RequestCounts:
+        new = count_requests(self.pending, slo, waiting=self.waiting_in_turn(at))
+        counts, self.counted = self.counted + new, RequestCounts()
         self.pending = []
         return counts
+
+    def waiting_in_turn(self, at: datetime) -> int:
+        """The most requests that waited in the last PROGRESS_S; 0 if the engine computed no token meanwhile.
+
+        A request that stalls at a server without progress does not wait in turn.
+        """
+        waiting, tokens = 0.0, 0.0
+        for sample in reversed(self.samples):
+            if at - sample.at >= timedelta(seconds=PROGRESS_S):
+                break
+            waiting = max(waiting, sample.waiting)
+            tokens += sample.prompt_tokens + sample.generation_tokens
+        return ceil(waiting) if tokens > 0 else 0
 
     def add_scrape(self, sample: EngineSample) -> None:
         self.restarted |= sample.interval_s == 0 and bool(self.samples)
@@ -153,7 +168,7 @@ class Aggregator:
             for name, server in self._servers.items()
             if server.pending or server.counted != RequestCounts()
         ]
-        return {name: self._servers[name].take_counts(self.slo) for name in active}
+        return {name: self._servers[name].take_counts(self.slo, at) for name in active}
 
     def take_liveness(self, at: datetime) -> dict[str, EngineLiveness]:
         """Return the state of each server's engine and its activity since the last call."""
@@ -256,7 +271,7 @@ class Aggregator:
             known.requests.append((sample.at, request))
             known.pending.append(request)
             if len(known.pending) >= PENDING:
-                known.counted = known.take_counts(self.slo)
+                known.counted = known.take_counts(self.slo, sample.at)
             while known.requests[0][0] < old:
                 known.requests.popleft()
 

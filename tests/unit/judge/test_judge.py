@@ -34,6 +34,8 @@ def served(
     refused: int = 0,
     slow: int = 0,
     unreached: int = 0,
+    stalled: int = 0,
+    waiting: int = 0,
     ttft_s: float = 0.1,
     slow_s: float = 1.0,
     slo: Slo = SLO,
@@ -49,11 +51,13 @@ def served(
     others = [
         *[of("failed", None, 500)] * errors,
         *[of("failed", None, 0)] * unreached,
+        *[of("stalled", 9.0)] * stalled,
         *[of("gave_up", None)] * gave_up,
         *[of("refused", 0.002, 400)] * refused,
     ]
-    fine = total - errors - slow - unreached
-    return count_requests([*[of("ok", ttft_s)] * fine, *[of("ok", slow_s)] * slow, *others], slo)
+    fine = total - errors - slow - unreached - stalled
+    answered = [*[of("ok", ttft_s)] * fine, *[of("ok", slow_s)] * slow]
+    return count_requests([*answered, *others], slo, waiting=waiting)
 
 
 class Canary:
@@ -213,6 +217,56 @@ def test_in_a_hold_step_busier_than_the_baseline_latency_cannot_fail_green() -> 
     assert Canary(HOLD, record_s=60.0).run(served(14, errors=1), seconds=600).kind == "fail"
     assert Canary(HOLD, record_s=60.0).run(served(11, slow=2), seconds=600).kind == "fail"
     assert Canary(HOLD, record_s=60.0).run(served(11), seconds=600).kind == "pass"
+
+
+PACE = Slo(itl=Objective(under_s=0.09, share=0.95))  # promises no first token
+QUEUE = served(300, slow=240, slow_s=12.0)  # an overloaded blue: late, before anything stalls
+
+
+@pytest.mark.parametrize("needed", ["never", "if_missed", "always"])
+def test_full_load_in_a_queue_that_advances_is_late_not_failed(needed: str) -> None:
+    """The baseline of a minute ended before its queue had grown to stalls."""
+    canary = Canary(HOLD, record=QUEUE, record_s=60.0, gain_needed=needed)
+    assert canary.run(served(5, stalled=1, waiting=20), seconds=900).kind == "pass"
+
+
+def test_a_green_that_stalls_without_a_queue_that_advances_fails_as_ever() -> None:
+    stuck = Canary(HOLD, record=QUEUE, record_s=60.0)
+    assert stuck.run(served(5, stalled=5), seconds=10).kind == "fail"
+    assert "errors" in stuck.verdict.why
+    partly = Canary(HOLD, record=QUEUE, record_s=60.0)
+    assert partly.run(served(5, stalled=2, waiting=1), seconds=60).kind == "fail"
+    assert "failed, cut or stalled" in partly.verdict.why
+
+
+def test_failures_beside_a_queue_that_advances_count() -> None:
+    """As many as the baseline had stalled requests: those were late, these are lost."""
+    record = served(300, stalled=120, waiting=200)
+    canary = Canary(HOLD, record=record, record_s=60.0)
+    assert canary.run(served(5, errors=1, stalled=1, waiting=20), seconds=120).kind == "fail"
+    assert "failed, cut or stalled" in canary.verdict.why
+
+
+def test_beside_blue_stalls_count_whatever_the_queue() -> None:
+    green, blue = served(5, stalled=1, waiting=20, ttft_s=5.0), served(5, ttft_s=5.0)
+    verdict = Canary(PARITY, record=served(300, ttft_s=5.0), slo=Slo()).run(green, blue, seconds=300)
+    assert verdict.kind == "fail"
+    assert "failed, cut or stalled" in verdict.why
+
+
+@pytest.mark.parametrize(
+    ("record", "slo"),
+    [
+        pytest.param(served(300, slow=180, slow_s=12.0), SLO, id="most of the baseline is late"),
+        pytest.param(served(300, ttft_s=5.0, slo=PACE), PACE, id="no first token is promised"),
+    ],
+)
+def test_a_green_whose_goodput_is_worse_than_the_baseline_fails(record: RequestCounts, slo: Slo) -> None:
+    canary = Canary(HOLD, record=record, record_s=60.0, slo=slo)
+    assert canary.run(served(5, stalled=5, waiting=40, slo=slo), seconds=300).kind == "fail"
+    assert "missed the SLO with" in canary.verdict.why
+    busier = Canary(HOLD, record=record, record_s=60.0, slo=slo)
+    assert busier.run(served(9, stalled=9, waiting=90, slo=slo), seconds=300).kind == "wait"
 
 
 def test_a_pause_in_the_first_seconds_of_a_share_does_not_fail_green() -> None:

@@ -379,6 +379,32 @@ def test_request_counts_start_at_the_last_call() -> None:
     assert fold.take_request_counts(second(3)) == {}
 
 
+@pytest.mark.parametrize(
+    ("scrapes", "queued"),
+    [
+        pytest.param([replace(scrape(9, waiting=5), generation_tokens=3)], 3, id="a queue that advances"),
+        pytest.param([replace(scrape(9, waiting=2), generation_tokens=3)], 2, id="no more than wait"),
+        pytest.param([replace(scrape(9), generation_tokens=3)], 0, id="none waits"),
+        pytest.param([scrape(9, waiting=5)], 0, id="no tokens"),
+        pytest.param([replace(scrape(5, waiting=5), generation_tokens=3)], 0, id="stale"),
+        pytest.param(
+            [replace(scrape(5, waiting=5), prompt_tokens=3), scrape(9, waiting=5)], 0, id="wedged for 5 s"
+        ),
+        pytest.param([], 0, id="no scrape"),
+    ],
+)
+def test_a_stalled_request_is_queued_only_where_a_queue_advances(
+    scrapes: list[EngineSample], queued: int
+) -> None:
+    stalled = request("stalled", ttft_s=None, duration_s=10.0)
+    fold = folded(*scrapes)
+    fold.add(RequestSample(at=second(10), requests=(stalled, stalled, stalled, request())))
+
+    counts = fold.take_request_counts(second(10))["r0"]
+
+    assert (counts.total, counts.errors, counts.queued) == (4, 3, queued)
+
+
 def test_liveness_has_the_last_state_and_counts_each_scrape_once() -> None:
     busy = replace(
         scrape(2, waiting=3), prompt_tokens=5, generation_tokens=7, prefix_queries=4, prefix_hits=1
