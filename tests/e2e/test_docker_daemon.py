@@ -89,6 +89,7 @@ async def test_blue_serves_after_the_docker_engine_is_killed_in_a_canary(
     assert one["outcome"] == "rolled_back", one
     assert await rig.consistent_servers() == [rig.blue[0].name]
     assert {record.outcome for record in lost(traffic)} <= {*CUT, "aborted"}  # the Engine stops blue too
+    await rig.bench.healthy(rig.blue[0])  # the Engine has started its container again
     await all_is_well(rig)
 
 

@@ -266,6 +266,7 @@ def forward(record: JournalRecord) -> set[str]:
     return allowed
 
 
+@pytest.mark.timeout(600)
 @settings(max_examples=25, deadline=None)
 @given(
     fails=st.frozensets(st.integers(2, 40), max_size=25),
