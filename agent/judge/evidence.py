@@ -182,7 +182,7 @@ def _compare_with_baseline(
         stream.requests,
         stream.pending[2],
         stream.pending[3],
-        margin=2 * margin,
+        margin=2 * stream.margin,  # the alternatives stay as many as before
         worse_above=min(max(high, promised) + 2 * margin, 0.98),
         tolerance=2 * tolerance,
         good_below=min(max(low, promised) + 2 * tolerance, 0.98),

@@ -247,6 +247,14 @@ def test_failures_beside_a_queue_that_advances_count() -> None:
     assert "failed, cut or stalled" in canary.verdict.why
 
 
+def test_the_evidence_beside_a_blue_that_stalls_continues_under_full_load() -> None:
+    canary = Canary(PARITY, record=served(300, stalled=150, waiting=200), record_s=60.0)
+    canary.run(served(5, stalled=1, waiting=20), served(5, stalled=1, waiting=20), seconds=60)
+    canary.step, canary.trial = HOLD, canary.trial.next_step(holding=True)
+    canary.green, canary.blue = RequestCounts(), RequestCounts()
+    assert canary.run(served(5, errors=2, waiting=20), seconds=120).kind == "fail"
+
+
 def test_beside_blue_stalls_count_whatever_the_queue() -> None:
     green, blue = served(5, stalled=1, waiting=20, ttft_s=5.0), served(5, ttft_s=5.0)
     verdict = Canary(PARITY, record=served(300, ttft_s=5.0), slo=Slo()).run(green, blue, seconds=300)
