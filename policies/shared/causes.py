@@ -74,7 +74,10 @@ def find_queue_cause(reading: Reading, context: Context) -> QueueCause:
     room = prompt / size if size and prompt else 0.0
     if queue.kv_usage + room >= KV_SHORT * (1 - kept_free):
         return "kv"
-    return "budget" if filled else "other"
+    if filled:
+        return "budget"
+    # The slot of a request that ended is free until the next step: with a small cap, for much of the time.
+    return "cap" if cap is not None and queue.running >= cap.in_all - cap.engines else "other"
 
 
 def is_budget_filled(reading: Reading, context: Context) -> bool:

@@ -288,6 +288,13 @@ def test_q1_raises_only_what_its_share_can_cure(reading: Reading) -> None:
     assert not proposed(reading)
 
 
+@pytest.mark.parametrize(("cap", "running"), [(1, 0.6), (2, 1.5), (4, 3.1)])
+def test_a_slot_that_is_free_between_two_steps_does_not_hide_the_cap(cap: int, running: float) -> None:
+    reading = replace(LATE, work=NEEDS_16, queue=Queue(running=running, kv_usage=0.1, wait_s=9.0))
+
+    assert [rule for rule, _ in asked(reading, a_context({"max_num_seqs": cap}))] == ["Q1"]
+
+
 def test_small_steps_are_no_evidence_of_an_overload() -> None:
     work = replace(NEEDS_16, arrivals_per_s=40.0, step_tokens=30.0)
 
