@@ -15,6 +15,11 @@ Counts = tuple[int, int, int, int]
 NONE: Counts = (0, 0, 0, 0)
 
 
+def add_counts(one: Counts, other: Counts) -> Counts:
+    a, b, c, d = (x + y for x, y in zip(one, other, strict=True))
+    return a, b, c, d
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EProcessPair:
     """One e-process for 'worse' and one for 'not worse', over the same counts. Natural logarithms."""

@@ -9,7 +9,7 @@ from math import sqrt
 from agent.domain.model import Step
 from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import Observation, Trial
-from agent.judge.goodput import fails_badly
+from agent.judge.goodput import compare_rate, count_missed, fails_badly
 
 RECENT_S = 120.0  # half-life of the request counts per side
 ILL_S = 30.0  # half-life of blue's failures
@@ -22,7 +22,6 @@ AS_WARM = 0.8
 PREFIX_TOKENS = 1000.0
 HITS_MATTER = 0.1
 UNEVEN, SURE = 0.5, 6.0  # deviation of a share from its weight: relative, and in standard errors
-BUSIER = 1.15  # times the baseline's load: a server at parity may get so much more than its share as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +45,8 @@ def update_recent(trial: Trial, observation: Observation) -> Trial:
         sum(arm.errors + arm.gave_up for arm in blue),
         sum(arm.total + arm.gave_up for arm in blue),
     )
-    missed = (
-        sum(arm.errors + arm.late + arm.gave_up for arm in blue),
-        sum(arm.total + arm.gave_up for arm in blue),
-    )
+    counted = [count_missed(arm) for arm in blue]
+    missed = (sum(bad for _, bad in counted), sum(of for of, _ in counted))
     prefixes = tuple(
         count
         for pulse in (observation.blue_pulse, observation.green_pulse)
@@ -135,13 +132,9 @@ def _higher_load(trial: Trial, record: RequestCounts) -> str:
     Late requests at a higher load are no evidence against green; few of them are evidence for it. Errors
     count as always. The baseline's rate is taken two standard errors higher.
     """
-    if not trial.record_s or trial.asked[1] < ENOUGH:
+    if trial.asked[1] < ENOUGH or compare_rate(trial, record) <= 0:
         return ""
-    usual = (record.asked + 2 * sqrt(record.asked)) / trial.record_s
-    now = trial.asked[1] / trial.asked_s
-    if now <= BUSIER * usual:
-        return ""
-    was = record.asked / trial.record_s
+    now, was = trial.asked[1] / trial.asked_s, record.asked / trial.record_s
     return f"green gets {now:.3g} requests/s, blue's baseline is of {was:.3g}: late requests do not count"
 
 

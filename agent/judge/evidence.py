@@ -5,7 +5,7 @@ from math import log
 
 from agent.domain.model import Slo, Step
 from agent.domain.request_counts import RequestCounts, quantile
-from agent.domain.trial import NONE, Counts, EProcessPair, EvidenceStream, Observation, Trial
+from agent.domain.trial import NONE, Counts, EProcessPair, EvidenceStream, Observation, Trial, add_counts
 from agent.judge.admissibility import Inadmissible
 from agent.judge.eprocess import log_sum, update_with_control, update_without_control
 from agent.judge.failure_modes import (
@@ -83,7 +83,7 @@ def own_settling_s(green: RequestCounts) -> float:
     """Seconds until nine of ten of green's requests end, by those that ended.
 
     Quick ones end first, so the quantile is at most the time that has passed: twice it is needed. A blue that
-    queues for a minute makes nobody wait for that long.
+    queues for a minute does not make green's step wait for that long.
     """
     known = sum(green.e2e) >= OWN_LEAST
     return 2 * (quantile(green.e2e, 0.9) or 0.0) if known else SETTLE_AT_MOST_S
@@ -120,15 +120,10 @@ def buffer_counts(
     now: Counts = (blue_of, blue_bad, of, bad)
     return replace(
         stream,
-        pending=_sum(stream.pending, now),
-        counted=_sum(stream.counted, now) if against else stream.counted,
+        pending=add_counts(stream.pending, now),
+        counted=add_counts(stream.counted, now) if against else stream.counted,
         wide=wide if stream.ticks else {},
     )
-
-
-def _sum(one: Counts, other: Counts) -> Counts:
-    a, b, c, d = (x + y for x, y in zip(one, other, strict=True))
-    return a, b, c, d
 
 
 def _is_tick_due(trial: Trial) -> bool:

@@ -27,7 +27,7 @@ from math import exp, log, sqrt
 
 from agent.domain.model import Slo, Step
 from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import NONE, Counts, EProcessPair, Goodput, Observation, Trial
+from agent.domain.trial import NONE, EProcessPair, Goodput, Observation, Trial, add_counts
 from agent.judge.eprocess import log_sum, update_with_control, update_without_control
 from agent.judge.failure_modes import DEFAULT_PHI, LATENCIES, calibration_of, objective_of, phi_of
 from agent.judge.wording import wilson_interval
@@ -39,7 +39,7 @@ SURE_BETTER, SURE_FUTILE = log(100.0), log(50.0)
 SURE_RELIEVED = log(20.0)
 SURE_HARM = log(1000.0)  # beside the 1 in 100 of all streams
 BURN_IN_S = 300.0
-BUSIER = 1.15  # times the baseline's rate
+BUSIER = 1.15  # times the baseline's rate: a server at parity may get so much more than its share as well
 
 
 def count_missed(arm: RequestCounts) -> tuple[int, int]:
@@ -92,7 +92,9 @@ def buffer_goodput(goodput: Goodput, observation: Observation) -> Goodput:
     blue = [count_missed(arm) for arm in observation.blue.values()]
     of, bad = count_missed(observation.green)
     now = (sum(n for n, _ in blue), sum(k for _, k in blue), of, bad)
-    return replace(goodput, pending=_sum(goodput.pending, now), counted=_sum(goodput.counted, now))
+    return replace(
+        goodput, pending=add_counts(goodput.pending, now), counted=add_counts(goodput.counted, now)
+    )
 
 
 def close_goodput_tick(trial: Trial, step: Step, slo: Slo, record: RequestCounts, *, alone: bool) -> Goodput:
@@ -102,7 +104,7 @@ def close_goodput_tick(trial: Trial, step: Step, slo: Slo, record: RequestCounts
     """
     goodput, phi = trial.goodput, goodput_phi(trial, slo)
     advancing = advancing_phi(trial, slo)
-    missed = count_missed(record)[0] >= LEAST_RECORD and misses_slo(trial, slo, record)
+    missed = misses_slo(trial, slo, record)
     n_b, k_b, n_c, k_c = goodput.pending
     if not n_c:
         return goodput
@@ -122,9 +124,8 @@ def close_goodput_tick(trial: Trial, step: Step, slo: Slo, record: RequestCounts
     pair = goodput.record
     if step.weight >= step.parity and missed:
         futile = _compare_with_record(trial, record, advancing)
-        pair = _admitted(trial, step, record, futile, futile)
-        if alone:
-            pair = _admitted(trial, step, record, futile, _compare_with_record(trial, record, phi))
+        better = _compare_with_record(trial, record, phi) if alone else futile
+        pair = _admitted(trial, step, record, futile, better, alone=alone)
     harm = _harm(trial, slo, record, phi) if alone else goodput.harm
     return replace(goodput, beside=beside, record=pair, harm=harm, pending=NONE)
 
@@ -168,14 +169,20 @@ def _compare_with_record(trial: Trial, record: RequestCounts, phi: float) -> EPr
 
 
 def _admitted(
-    trial: Trial, step: Step, record: RequestCounts, futile: EProcessPair, better: EProcessPair
+    trial: Trial,
+    step: Step,
+    record: RequestCounts,
+    futile: EProcessPair,
+    better: EProcessPair,
+    *,
+    alone: bool,
 ) -> EProcessPair:
     """The evidence that the present load allows: `worse` of the first pair, `good` of the second.
 
     With more requests than the baseline only a gain counts, with fewer, or before a queue had time to grow,
     only futility.
     """
-    old, alone = trial.goodput.record, step.weight >= 100  # noqa: PLR2004 - percent
+    old = trial.goodput.record
     rate = compare_rate(trial, record) if alone else 0
     pair = old if rate > 0 else futile
     if alone and (rate < 0 or trial.valid_s <= burn_in_s(step)):
@@ -248,8 +255,3 @@ def record_interval(record: RequestCounts, phi: float) -> tuple[float, float]:
     """The baseline's share of bad requests: Wilson, counts over phi."""
     of, bad = count_missed(record)
     return wilson_interval(round(bad / phi), max(round(of / phi), 1)) or (0.0, 1.0)
-
-
-def _sum(one: Counts, other: Counts) -> Counts:
-    a, b, c, d = (x + y for x, y in zip(one, other, strict=True))
-    return a, b, c, d

@@ -42,6 +42,7 @@ class Situation:
     green: RequestCounts
     blue: RequestCounts
     record: RequestCounts
+    missed: bool  # blue's baseline misses the SLO
     hold: Inadmissible
     beta: float
 
@@ -53,11 +54,6 @@ class Situation:
     def level(self) -> bool:
         """Whether green carries at least as much as each other server."""
         return self.step.weight >= self.step.parity
-
-    @property
-    def missed(self) -> bool:
-        """Whether blue's baseline misses the SLO."""
-        return gp.misses_slo(self.trial, self.slo, self.record)
 
     @property
     def gain_needed(self) -> bool:
@@ -95,7 +91,7 @@ def decide(now: Situation) -> tuple[Trial, Verdict]:
     first = _least(now)
     gain, proofs = _gain_lacks(now), _proofs(now)
     if lacks := [*first, *proofs, *gain]:
-        counts = "; ".join(describe_counts(stream) for stream in trial.streams if any(stream.counted))
+        counts = _describe_streams(trial)
         why = "; ".join([lacks[0], counts] if counts else lacks[:1])
         comparable = not now.missed or (now.alone and gp.compare_rate(trial, now.record) >= 0)
         lacks_gain = bool(gain) and not first and comparable
@@ -226,5 +222,9 @@ def _why_passed(now: Situation) -> str:
         return f"green is better {after}: {shown}"
     if now.relieved:
         return f"green is not harmful {after}, and takes more: {with_record(now)}; full load is compared next"
-    counts = "; ".join(describe_counts(stream) for stream in trial.streams if any(stream.counted))
+    counts = _describe_streams(trial)
     return f"green is not worse {after}: {counts}"
+
+
+def _describe_streams(trial: Trial) -> str:
+    return "; ".join(describe_counts(stream) for stream in trial.streams if any(stream.counted))

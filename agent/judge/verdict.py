@@ -102,6 +102,7 @@ class AnytimeJudge:
             green=green,
             blue=blue,
             record=record,
+            missed=missed,
             hold=hold,
             beta=self.beta,
         )
