@@ -11,6 +11,7 @@ from typing import Literal
 
 from agent.domain.effects import Preflight
 from agent.domain.events import Event
+from agent.domain.model import Proposal
 from agent.domain.state import Phase, State, Suggestion
 from agent.machine.guard import PERSON
 from agent.machine.transitions import enter_phase
@@ -24,32 +25,39 @@ Ending = Literal["expired", "superseded", "withdrawn", "refused", "denied"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Ranked:
-    suggestion: Suggestion
+class RankedProposal:
+    """A proposal as lint.precedence ranks it."""
+
+    proposal: Proposal
 
     @property
     def rule(self) -> str:
-        return self.suggestion.proposal.rule
+        return self.proposal.rule
 
     @property
     def to(self) -> Mapping[Knob, Value]:
-        return self.suggestion.proposal.to
+        return self.proposal.to
 
     @property
     def klass(self) -> ChangeClass:
-        return self.suggestion.proposal.klass
+        return self.proposal.klass
 
     @property
     def mitigation(self) -> bool:
-        return self.suggestion.proposal.mitigation
+        return self.proposal.mitigation
+
+
+@dataclass(frozen=True, slots=True)
+class _RankedSuggestion(RankedProposal):
+    suggestion: Suggestion
 
 
 def by_rank(suggestions: Sequence[Suggestion]) -> tuple[Suggestion, ...]:
     """What a person asked for comes first, then the order of the rules."""
     asked = [one for one in suggestions if is_from_person(one)]
-    ordered = ranked([_Ranked(one) for one in suggestions if not is_from_person(one)])
-    others = (*ordered.kept, *(lost.what for lost in ordered.outranked))
-    return (*asked, *(one.suggestion for one in others))
+    ordered = ranked([_RankedSuggestion(one.proposal, one) for one in suggestions if not is_from_person(one)])
+    proposed = (*ordered.kept, *(lost.what for lost in ordered.outranked))
+    return (*asked, *(one.suggestion for one in proposed))
 
 
 def is_from_person(suggestion: Suggestion) -> bool:

@@ -1,12 +1,11 @@
 """OBSERVING, CHECKING and PROPOSED: the policies are asked every second, also while suggestions are open."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import is_
 
 from agent.domain.events import Observed
-from agent.domain.model import Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from agent.domain.state import Phase, State, Suggestion
@@ -27,6 +26,7 @@ from agent.machine.evidence import (
 from agent.machine.guard import ProposalRefusal, base_digest
 from agent.machine.lease import keep_alive
 from agent.machine.open_suggestions import (
+    RankedProposal,
     end_each,
     is_checking,
     is_from_person,
@@ -41,33 +41,15 @@ from agent.machine.transitions import (
     without_effects,
 )
 from lint.precedence import Outranked, ranked
-from vllm_facts.values import ChangeClass, Knob, Value
 
 NOTED_AT_MOST = 3  # refused and outranked rules in a note, which is one line
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(RankedProposal):
     """A proposal and the policy that made it."""
 
     policy: str
-    proposal: Proposal
-
-    @property
-    def rule(self) -> str:
-        return self.proposal.rule
-
-    @property
-    def to(self) -> Mapping[Knob, Value]:
-        return self.proposal.to
-
-    @property
-    def klass(self) -> ChangeClass:
-        return self.proposal.klass
-
-    @property
-    def mitigation(self) -> bool:
-        return self.proposal.mitigation
 
     @property
     def is_change(self) -> bool:
@@ -135,7 +117,7 @@ def _end_outdated(state: State, at: datetime) -> State:
 
 def _ask(rules: Rules, state: State, reading: Reading, context: Context, at: datetime) -> _Found:
     asked = [
-        _Asked(name, proposal)
+        _Asked(proposal, name)
         for name, policy in rules.policies
         for proposal in policy.propose(reading, context)
     ]
