@@ -21,9 +21,7 @@ class RequestCounts:
 
     total: int = 0  # answered or failed; without refused and abandoned requests
     errors: int = 0  # failed, truncated, aborted or stalled
-    queued: int = (
-        0  # of the errors: stalled in the queue of a server that makes progress, so late rather than lost
-    )
+    queued: int = 0  # of the errors: stalled in the queue of a server that makes progress
     late: int = 0  # answered without error, but outside the SLO's latencies
     gave_up: int = 0
     refused: int = 0  # answered 400 to 499

@@ -151,9 +151,7 @@ class State:
     effects: int = 0  # number of the last effect
     servers: int = 0  # number of the last server named
     suggestions: int = 0
-    suggestion: Suggestion | None = (
-        None  # being checked or carried out; else the first open one; else the latest
-    )
+    suggestion: Suggestion | None = None  # checked or carried out; else the first open one, or the latest
     also_open: tuple[Suggestion, ...] = ()  # the other open ones, by rank
     ended: tuple[Suggestion, ...] = ()  # those that ended in the latest step
     sightings: Mapping[str, Sighting] = field(default_factory=dict)  # by rule and by change; lost in a crash

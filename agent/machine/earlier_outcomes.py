@@ -8,7 +8,7 @@ from agent.domain.model import Outcome
 from vllm_facts.values import Knob, Value
 
 DENIED_FOR = timedelta(hours=24)  # a denied change is not suggested again for so long
-COMBINED = ("rolled_back", "no_gain", "undecided")  # the server started, and nobody refused it
+COMBINED = ("rolled_back", "no_gain", "undecided")  # the server started, and no check or operator refused it
 UNDECIDED_FOR = timedelta(minutes=30)  # doubled with each further outcome that is no evidence
 
 

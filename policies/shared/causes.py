@@ -15,7 +15,7 @@ QueueCause = Literal["cap", "kv", "budget", "other", "unknown"]
 """The limit of vLLM's scheduler that kept requests waiting."""
 
 CAP_REACHED = 0.9  # running over the cap while requests waited
-CAP_REACHED_TOO = 0.75  # the same with a filled budget: a step that is full of prompts admits nobody
+CAP_REACHED_TOO = 0.75  # the same with a filled budget: a step that is full of prompts admits no request
 KV_SHORT = 0.95  # usage, with room for one more prompt, while requests waited
 BUDGET_FILLED = 0.6  # mean tokens of a step over its budget
 RIDGE = 100  # tokens that a step computes in the time of its fixed part; 20 to 200 by hardware
