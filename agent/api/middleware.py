@@ -32,6 +32,7 @@ SAFE_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Frame-Options": "DENY",
 }
+SERVER = "trimtab"  # without the versions of its libraries
 HEALTH = "/healthz"
 SEND_TIMEOUT_S = 30.0
 
@@ -187,7 +188,7 @@ def is_own(origin: str, host: str) -> bool:
 async def stamp(request: web.Request, response: web.StreamResponse) -> None:
     """Set the security headers on every response, streams too, unless the handler set them."""
     request[STARTED] = True
-    response.headers["Server"] = "trimtab"  # without the versions of its libraries
+    response.headers["Server"] = SERVER
     for name, value in SAFE_HEADERS.items():
         response.headers.setdefault(name, value)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from agent.api.connection import HttpConnection
 from agent.config.listen import UNIX
 from agent.domain.errors import ConfigError
 
@@ -37,14 +38,7 @@ async def serve(
 
     Raises ConfigError when an address cannot be read or is taken.
     """
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        shutdown_timeout=GRACE_S,
-        keepalive_timeout=IDLE_S,
-        lingering_time=LINGERING_S,
-        max_headers=MOST_HEADERS,
-    )
+    runner = web.AppRunner(app, shutdown_timeout=GRACE_S)
     await runner.setup()
     try:
         for address in listen:
@@ -93,7 +87,16 @@ class _Site(web.BaseSite):
 
     def _connection(self) -> asyncio.Protocol:
         server = self._runner.server
-        return _Full() if server is None or len(server.connections) >= CONNECTIONS else server()
+        if server is None or len(server.connections) >= CONNECTIONS:
+            return _Full()
+        return HttpConnection(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]  # None means no access log
+            keepalive_timeout=IDLE_S,
+            lingering_time=LINGERING_S,
+            max_headers=MOST_HEADERS,
+        )
 
 
 class _Full(asyncio.Protocol):

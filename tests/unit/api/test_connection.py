@@ -1,0 +1,91 @@
+"""Errors of the HTTP layer repeat nothing of the request and name no library."""
+
+import asyncio
+import io
+import logging
+from collections.abc import AsyncIterator, Iterator
+
+import aiohttp
+import pytest
+import structlog
+from aiohttp import web
+
+from agent.api.app import build_app
+from agent.api.problems import MEDIA, Problem
+from agent.api.server import serve
+from agent.api.tokens import Tokens
+from agent.config.listen import Role
+from agent.telemetry import logging as logs
+from tests.support.fake_daemon_view import FakeDaemonView
+
+HEAD = "GET /v1/targets HTTP/1.1\r\nHost: localhost\r\nAuthorization: {bearer}\r\n"
+MALFORMED = {
+    "a control character in a token": "GET / HTTP/1.1\r\nHost: a\r\nAuthorization: {bearer}\x00\r\n\r\n",
+    "a token as the name of a header": "GET /v1/targets HTTP/1.1\r\nHost: a\r\n{bearer}\r\n\r\n",
+    "a token in the request line": "GET /v1/targets?{bearer} HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a token as the method": "{bearer} / HTTP/1.1\r\n\r\n",
+    "a long header": HEAD + "X: " + "x" * 9000 + "\r\n\r\n",
+    "too many headers": HEAD + "X: {bearer}\r\n" * 70 + "\r\n",
+    "two lengths": HEAD + "Content-Length: 1\r\nContent-Length: 2\r\n\r\n",
+    "TLS": "\x16\x03\x01\x02{bearer}\r\n\r\n",
+}
+
+
+@pytest.fixture
+async def runner(daemon: FakeDaemonView, tokens: Tokens) -> AsyncIterator[web.AppRunner]:
+    runner = await serve(build_app(daemon, tokens), "127.0.0.1:0")
+    yield runner
+    await runner.cleanup()
+
+
+@pytest.fixture
+def written() -> Iterator[io.StringIO]:
+    """The log of the daemon and its libraries."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    stream = io.StringIO()
+    logs.configure("info", stream)
+    yield stream
+    structlog.reset_defaults()
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+async def answered(runner: web.AppRunner, text: str) -> tuple[str, bytes]:
+    """Return head and body of the answer to a raw request, read until the daemon closes the connection."""
+    reader, writer = await asyncio.open_connection(*runner.addresses[0][:2])
+    writer.write(text.encode())
+    async with asyncio.timeout(20):
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    return head.decode(), body
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+async def test_a_malformed_request_is_answered_and_logged_without_its_content(
+    runner: web.AppRunner, bearers: dict[Role, dict[str, str]], written: io.StringIO, kind: str
+) -> None:
+    bearer = bearers["admin"]["Authorization"]
+
+    head, body = await answered(runner, MALFORMED[kind].replace("{bearer}", bearer))
+
+    assert head.split()[1] == "400"
+    assert f"Content-Type: {MEDIA}" in head
+    assert "Server: trimtab\r\n" in f"{head}\r\n"
+    assert Problem.model_validate_json(body).status == 400
+    log = written.getvalue()
+    assert log.count("\n") == 1
+    assert "api.malformed_request" in log
+    for text in (head, body.decode(), log):
+        assert bearer.removeprefix("Bearer ") not in text
+        assert aiohttp.__version__ not in text
+
+
+async def test_an_unknown_expectation_at_an_unknown_address_is_not_repeated(runner: web.AppRunner) -> None:
+    text = "GET /nothing HTTP/1.1\r\nHost: localhost\r\nExpect: tt_secret\r\nConnection: close\r\n\r\n"
+
+    head, body = await answered(runner, text)
+
+    assert Problem.model_validate_json(body).status == 417
+    assert b"tt_secret" not in body
+    assert "Server: trimtab\r\n" in f"{head}\r\n"
