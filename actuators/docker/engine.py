@@ -136,7 +136,7 @@ class DockerEngine(VllmEngine):
             may_restart=lambda: not server.ours and not was_ended(),
         )
         why, log = await watch.until_gone()
-        if not was_ended():
+        if not was_ended() and self._site.acts:
             await self._transfer_restart_policy(server.name)
         report("was ended by trimtab" if was_ended() else why, log, gone=True)
 

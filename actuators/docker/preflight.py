@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import Literal
@@ -79,10 +79,18 @@ async def preflight(
         return PreflightResult(problem=choice.why)
     if choice.strategy != "surge" and (unkept := _auto_removed(blues)):
         return PreflightResult(problem=unkept)
-    checked = await dry_run(client, site, asked.pattern, [asked.pattern.serve.argv, specs[-1].argv])
+    checked = await _dry_run(asked, specs[-1])
     if problem := _dry_run_problem(checked):
         return PreflightResult(problem=problem, lasting=True)
-    return await _predict(asked, choice.strategy, choice.why, checked, specs[-1].notes)
+    found = await _predict(asked, choice.strategy, choice.why, checked, specs[-1].notes)
+    return replace(found, unchecked=not site.acts)
+
+
+async def _dry_run(asked: _Asked, candidate: CreateRequest) -> DryRunResult:
+    if not asked.site.acts:
+        return DryRunResult(why="advise mode starts no container to check them with vLLM")
+    commands = [asked.pattern.serve.argv, candidate.argv]
+    return await dry_run(asked.client, asked.site, asked.pattern, commands)
 
 
 def _auto_removed(blues: Sequence[ContainerSpec]) -> str:

@@ -82,6 +82,7 @@ class PreflightResult:
     deadline_s: float | None = None  # of a start, learned from earlier ones; None: as configured
     outage_s: float = 0.0  # expected outage of a swap: stop and start
     notes: tuple[str, ...] = ()  # for the operator: warm or cold start, vLLM's reading of the flags
+    unchecked: bool = False  # advise mode starts nothing: vLLM itself was not asked about the flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

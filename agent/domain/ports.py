@@ -140,6 +140,7 @@ class Site:
     target: str
     state_dir: Path  # of the target; persists across restarts
     epoch: int  # increases at every start of a daemon; an actuator refuses to act under a newer one
+    acts: bool = True  # False in advise mode: a preflight starts nothing, and nothing is changed
 
 
 class EnginePlugin(Protocol):
@@ -170,6 +171,7 @@ class Engine(Protocol):
     ) -> PreflightResult:
         """Compute what giving all `servers` this setting would take; changes nothing.
 
+        Where the site does not act nothing is started: a result without vLLM's own check is `unchecked`.
         A value that vLLM does not accept, or missing capacity, is a PreflightResult with a problem. Raises
         ActError if the preflight itself fails.
         """

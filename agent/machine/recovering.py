@@ -9,9 +9,9 @@ from dataclasses import replace
 from agent.domain.effects import KeepAlive, Launch, Route, Stop
 from agent.domain.events import AgentStarted
 from agent.domain.model import Server
-from agent.domain.state import Phase, State
+from agent.domain.state import Phase, State, Suggestion
 from agent.machine.launching import resume_step
-from agent.machine.open_suggestions import end_all, end_check
+from agent.machine.open_suggestions import end_all, end_check, end_each
 from agent.machine.promoting import can_roll_back, promote
 from agent.machine.restoring import missing_server, recheck_missing, restore
 from agent.machine.rolling_back import roll_back
@@ -42,8 +42,14 @@ def on_started(rules: Rules, state: State, event: AgentStarted) -> Moved:
     found = {server.name: server for server in event.servers}
     if event.mode == "advise":
         return without_effects(adopt_in_advise_mode(state, event, found))
+    state = end_each(state, "superseded", _why_unchecked, event.at)
     moved = resume_target(rules, state, event, found)
     return announce_epoch(retire_orphans(moved, found))
+
+
+def _why_unchecked(one: Suggestion) -> str:
+    """Why a suggestion that advise mode has left open cannot be approved; empty if it can."""
+    return f"{one.id} was made in advise mode, without a check by vLLM" if one.prospect.unchecked else ""
 
 
 def announce_epoch(moved: Moved) -> Moved:

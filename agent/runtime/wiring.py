@@ -36,14 +36,11 @@ from agent.runtime.loop import TargetLoop
 log = structlog.get_logger()
 
 
-def build_site(config: Config, target: Target, epoch: int) -> Site:
-    """Return the target's site: its own directory below the state directory."""
-    return Site(target=target.name, state_dir=config.state_dir / target.name, epoch=epoch)
-
-
-def bind_actuators(config: Config, target: Target, epoch: int) -> tuple[Engine, Traffic]:
-    """Bind the target's engine and traffic to their site."""
-    site = build_site(config, target, epoch)
+def bind_actuators(
+    config: Config, target: Target, epoch: int, *, acts: bool = True
+) -> tuple[Engine, Traffic]:
+    """Bind the target's engine and traffic to their site, its own directory below the state directory."""
+    site = Site(target=target.name, state_dir=config.state_dir / target.name, epoch=epoch, acts=acts)
     engine: Engine = target.engine.plugin.bind(site)
     traffic: Traffic = target.traffic.plugin.bind(site)
     return engine, traffic
@@ -84,7 +81,7 @@ def assemble(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, i
         for target in config.targets:
             directory = config.state_dir / target.name
             directory.mkdir(mode=0o700, exist_ok=True)
-            engine, traffic = bind_actuators(config, target, epoch)
+            engine, traffic = bind_actuators(config, target, epoch, acts=mode != "advise")
             series[target.name] = TimeSeries.load(directory / "series.jsonl")
             loops[target.name] = TargetLoop(
                 state=replace(states.get(target.name, State(target=target.name)), mode=mode),

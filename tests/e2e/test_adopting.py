@@ -8,9 +8,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.e2e.config_builder import QUICK, SERVER, SiteConfig, free_port
-from tests.e2e.conftest import Start
+from actuators.docker.labels import site_digest
+from agent.domain.ports import Site
+from tests.e2e.config_builder import QUICK, SERVER, TARGET, SiteConfig, free_port
+from tests.e2e.conftest import Start, StartDocker
+from tests.e2e.docker_rig import FLAGS, DockerSiteConfig
 from tests.e2e.rig import PATIENCE_S, lost, trimtab, until
+from tests.support.docker_site import Bench
 from tests.unit.simulator.running import scrape
 
 
@@ -79,6 +83,29 @@ async def test_advise_mode_changes_nothing(site: Start, mode: str, words: tuple[
         assert rig.envoy.find() is None
         assert {file.name for file in rig.envoy.home.iterdir()} <= {"records.sock"}  # where a sensor listens
         assert process.returncode is None
+
+
+async def test_advise_mode_starts_and_changes_no_container(bench: Bench, docker_site: StartDocker) -> None:
+    blue = await bench.serving(*FLAGS)
+    before = await bench.inspect(blue)
+    rig = await docker_site(DockerSiteConfig(mode="advise"), blue)
+    await until(rig.target, lambda target: target and target["servers"], "the server to be seen")
+    made = await rig.propose(max_num_seqs=16)
+    ours = f"-{site_digest(Site(target=TARGET, state_dir=rig.marked, epoch=0))[:6]}"
+
+    names = await bench.made_after(blue, "trimtab-")
+    await rig.kill()
+    after = await bench.inspect(blue)
+    rig.config.write_text(rig.config.read_text().replace('mode = "advise"', 'mode = "approve"'))
+    await rig.start()
+    await rig.serving()
+    status, said = await rig.approve(made)
+
+    assert [name for name in names if name.endswith(ours)] == []
+    assert after == before
+    assert made["status"] == "open", made
+    assert any("advise mode starts no container" in note for note in made["notes"])
+    assert (status, "superseded" in said["detail"]) == (409, True), said
 
 
 async def test_a_second_daemon_refuses_to_start_while_the_first_runs(site: Start) -> None:

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -185,6 +186,19 @@ class Bench:
 
     async def said(self, container: Container) -> tuple[str, ...]:
         return await self.client.tail(container.id, 200)
+
+    async def made_after(self, container: Container, name: str) -> list[str]:
+        """The names of containers that were made after this one, if they begin with `name`."""
+        since = datetime.fromisoformat((await self.inspect(container))["Created"])
+        created = {"type": "container", "event": "create"}
+
+        def events(api: docker.APIClient) -> list[Json]:
+            now = datetime.fromisoformat(api.info()["SystemTime"])
+            return list(api.events(since=since, until=now, filters=created, decode=True))
+
+        found = await self.engine(events)
+        names = [str(one["Actor"]["Attributes"]["name"]) for one in found]
+        return [one for one in names if one.startswith(name)]
 
     async def names(self, labels: Mapping[str, str] | None = None) -> set[str]:
         """Of the containers with these labels, running or not; without any: all of this bench."""

@@ -1,4 +1,5 @@
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -208,6 +209,18 @@ async def test_ignores_an_error_that_the_running_command_has_too(
 
     assert prospect.problem == ""
     assert any("only the start itself tests the flags" in note for note in prospect.notes)
+
+
+async def test_a_site_that_does_not_act_starts_no_container_for_the_check(rig: PreflightRig) -> None:
+    vllm = await rig.bench.run()
+    rig.site = replace(rig.site, acts=False)
+
+    prospect = await rig.ask(MORE, vllm)
+
+    assert await rig.bench.made_after(vllm, container_name(rig.site, "check")) == []
+    assert (prospect.problem, prospect.unchecked) == ("", True)
+    why = "only the start itself tests the flags: advise mode starts no container to check them with vLLM"
+    assert why in prospect.notes
 
 
 async def test_reports_a_cold_start_until_it_is_measured(rig: PreflightRig, tmp_path: Path) -> None:

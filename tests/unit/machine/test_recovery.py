@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.domain import events as e
-from agent.domain.model import Strategy
+from agent.domain.model import PreflightResult, Strategy
 from agent.domain.state import Phase, State
 from agent.machine.step import Machine, numbered_effects
 from agent.quality.golden_prompts import GoldenPromptOptions
@@ -214,6 +214,22 @@ def test_advise_mode_freezes_a_running_rollout_and_approve_mode_ends_it(
     assert_consistent(world)
     assert world.state.rollout is not None
     assert world.state.rollout.ended_at is not None
+
+
+def test_a_suggestion_that_advise_mode_did_not_check_needs_a_check_before_an_approval() -> None:
+    world = World(mode="advise", prospect=PreflightResult(unchecked=True)).start().until("proposed")
+    made = world.state.suggestion
+    assert made is not None
+
+    again = world.snapshot().start()
+    assert again.state.open_suggestions == (made,)
+    world.mode, world.prospect = "approve", PreflightResult()
+    world.start()
+
+    assert world.state.phase is Phase.OBSERVING
+    assert world.state.note.endswith("was made in advise mode, without a check by vLLM")
+    world.until("proposed")
+    assert [one.kind for one in world.performed].count("preflight") == 2
 
 
 def test_flags_changed_by_a_third_party_are_adopted_and_reported() -> None:
