@@ -100,6 +100,10 @@ def _seq(record: Mapping[str, object]) -> int:
     return seq
 
 
+class _RevokedError(Exception):
+    """The caller of a stream lost its rights, or they changed."""
+
+
 class _Stream:
     """One reader. The records between its last event and the newest are read from the journal, so that none
     is missed or sent twice between the replay and the live events.
@@ -126,20 +130,25 @@ class _Stream:
             await self._response.prepare(self._call.request)
             await asyncio.sleep(0)  # one turn of the loop: subscribe before the replay
             await self._send("retry: 2000\n\n")
-            while not closing.done() and self._access_control.holder(self._call.request) is not None:
+            while not closing.done() and self._is_authorised():
                 if self._behind:
                     await self._catch_up()
                 elif await self._wait_for_record(following, closing):
                     await self._forward(following.result())
                     following = asyncio.ensure_future(anext(records))
                 await self._pay(closing)
-        except (ConnectionError, TimeoutError, StopAsyncIteration):
-            pass  # the reader disconnected, or the journal is closed; the reader resumes with Last-Event-ID
+        except (ConnectionError, TimeoutError, StopAsyncIteration, _RevokedError):
+            pass  # the reader disconnected or lost its rights, or the journal is closed; a reader resumes
+            # with Last-Event-ID
         except JournalError as error:
             log.warning("api.stream_ended", why=str(error))
         finally:
             await _end(following, closing, records)
         return self._response
+
+    def _is_authorised(self) -> bool:
+        """Whether the caller still has the rights with which it opened the stream."""
+        return self._access_control.holder(self._call.request) == self._call.holder
 
     async def _wait_for_record(self, following: Following, closing: Closing) -> bool:
         """Wait for a new record; without one, send a heartbeat and check the journal."""
@@ -169,6 +178,8 @@ class _Stream:
         self._behind = bool(records)
 
     async def _event(self, record: Mapping[str, object]) -> None:
+        if not self._is_authorised():
+            raise _RevokedError
         self._last = _seq(record)
         data = json.dumps(record, allow_nan=False, default=str, separators=(",", ":"))
         await self._send(f"id: {self._last}\ndata: {data}\n\n")

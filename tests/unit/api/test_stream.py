@@ -174,6 +174,33 @@ async def test_revoked_token_ends_its_stream(client: Client, tokens: Tokens, tmp
         assert (await response.content.read()).endswith(b"\n\n")
 
 
+@pytest.mark.parametrize("kept", [{}, {"targets": ["embed"]}], ids=["revoked", "narrowed"])
+async def test_no_record_is_sent_after_a_token_lost_rights(
+    daemon: FakeDaemonView,
+    tokens: Tokens,
+    bearers: dict[Role, dict[str, str]],
+    tmp_path: Path,
+    kept: dict[str, object],
+) -> None:
+    app = build_app(daemon, tokens, heartbeat_s=60.0)  # the stream waits for a record, not for a heartbeat
+    async with (
+        TestClient(TestServer(app), headers=bearers["viewer"]) as client,
+        client.get("/v1/events") as response,
+    ):
+        await until_followed(daemon)
+        daemon.record("before")
+        assert await events(response, 1) == [(1, "before")]
+        await asyncio.sleep(0.05)
+        lines = [json.loads(line) | kept for line in (tmp_path / "tokens").read_text().splitlines()]
+        (tmp_path / "tokens").write_text("".join(json.dumps(line) + "\n" for line in lines if kept))
+        tokens.reload()
+        daemon.record("after")
+        async with asyncio.timeout(20):
+            rest = await response.content.read()
+
+    assert b"after" not in rest
+
+
 async def test_streams_end_on_shutdown(client: Client, daemon: FakeDaemonView) -> None:
     async with client.get("/v1/events") as response, asyncio.timeout(20):
         await until_followed(daemon)
