@@ -9,18 +9,27 @@ import stat
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from agent.config.listen import Role
 from agent.domain.errors import ConfigError
 from agent.domain.ports import Now
 
 RANKS: dict[Role, int] = {"viewer": 0, "operator": 1, "admin": 2}
+LONGEST_NAME = 100  # bytes of UTF-8
 MAX_FILE = 2**20  # bytes: some four thousand tokens
 
 SHAPE = re.compile(r"tt_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
 DUMMY_HASH = hashlib.sha256(b"").hexdigest()  # compared for an unknown token, for constant time
+
+
+def check_principal(name: str) -> str:
+    """Return the name, which journal entries and terminals show. Raises ValueError."""
+    if not name.strip() or not name.isprintable() or len(name.encode()) > LONGEST_NAME:
+        raise ValueError(f"must be 1 to {LONGEST_NAME} bytes of printable characters")
+    return name
 
 
 class Holder(BaseModel):
@@ -30,7 +39,7 @@ class Holder(BaseModel):
 
     id: str
     role: Role
-    principal: str = Field(min_length=1, max_length=100)
+    principal: Annotated[str, AfterValidator(check_principal)]
     targets: tuple[str, ...] | None = None
 
     def allows(self, role: Role) -> bool:

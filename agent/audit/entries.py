@@ -59,7 +59,7 @@ def build_entry(before: State, after: State, event: e.Event, effects: tuple[Effe
         action=action_of(before, after, event),
         target=after.target,
         op_id=rollout.id if rollout and running else "",
-        why=after.note,
+        why=_why(event, after),
         evidence=evidence_of(changed, rollout if running else None),
         before={"phase": before.phase.value, **({"setting": dict(changed.before)} if changed else {})},
         after=_after(after, changed, rollout if running else None) | _request_fields(event),
@@ -204,6 +204,12 @@ def _request_fields(event: e.Event) -> dict[str, Any]:
     return comment | (
         {"request": event.request} if isinstance(event, e.PersonDecision) and event.request else {}
     )
+
+
+def _why(event: e.Event, after: State) -> str:
+    """The note of the state, and the operator's reason, which the note does not repeat in later entries."""
+    reason = event.reason if isinstance(event, e.Denied | e.Aborted) else ""
+    return f"{after.note}: {reason}" if reason else after.note
 
 
 def _error(event: e.Event, after: State) -> str:

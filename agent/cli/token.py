@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from agent.api.tokens import SHAPE, Token, load, mint, store
+from agent.api.tokens import SHAPE, Token, check_principal, load, mint, store
 from agent.cli.dispatch import Subparsers, add_command
 from agent.config.listen import Role
 from agent.config.types import target_name
@@ -69,9 +69,10 @@ def _now() -> datetime:
 
 
 def _parse_name(text: str) -> str:
-    if not text.strip() or not text.isprintable() or len(text) > 100:  # noqa: PLR2004
-        raise argparse.ArgumentTypeError("must be 1 to 100 printable characters")
-    return text.strip()
+    try:
+        return check_principal(text.strip())
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _parse_target(text: str) -> str:

@@ -162,7 +162,7 @@ def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
 
 
 def abort(_: Rules, state: State, event: Aborted) -> Moved:
-    return roll_back(state, event.at, f"aborted by {event.actor}: {event.reason}", result="denied")
+    return roll_back(state, event.at, f"aborted by {event.actor}", result="denied", reason=event.reason)
 
 
 def on_lost_before_canary(rules: Rules, state: State, event: ServerLost) -> Moved:

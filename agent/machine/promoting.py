@@ -116,7 +116,7 @@ def abort(_: Rules, state: State, event: Aborted) -> Moved:
     """An abort rolls back for as long as that is possible."""
     if not can_roll_back(state):
         return without_effects(state)
-    return roll_back(state, event.at, f"aborted by {event.actor}: {event.reason}", result="denied")
+    return roll_back(state, event.at, f"aborted by {event.actor}", result="denied", reason=event.reason)
 
 
 def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:

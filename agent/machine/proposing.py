@@ -65,9 +65,9 @@ def deny(_: Rules, state: State, event: Denied) -> Moved:
     suggestion = find_pending(state, event.suggestion)
     if suggestion is None:
         return without_effects(state)
-    state = remember_outcome(state, event.at, "denied", event.reason, of=suggestion)
+    state = remember_outcome(state, event.at, "denied", f"by {event.actor}", of=suggestion)
     state = end_suggestion(state, suggestion.id, "denied", "", by=event.actor)
-    return without_effects(settle(state, event.at, f"{event.actor} denied {suggestion.id}: {event.reason}"))
+    return without_effects(settle(state, event.at, f"{event.actor} denied {suggestion.id}"))
 
 
 def cool_down(_: Rules, state: State, event: Observed) -> Moved:

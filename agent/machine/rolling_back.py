@@ -34,10 +34,12 @@ def roll_back(
     *,
     hung: bool = False,
     result: OutcomeResult | None = None,
+    reason: str = "",
 ) -> Moved:
     """Return traffic to the old servers; drain (briefly if it hung) and retire the new ones.
 
-    `result`: the outcome to remember, where the changed values did not cause the rollback.
+    `result`: the outcome to remember, where the changed values did not cause the rollback. `reason`: an
+    operator's text, which only the rollout keeps: every later state holds the outcomes.
     """
     rollout = state.rollout
     if rollout is None or state.green is None or not state.fleet:
@@ -47,7 +49,9 @@ def roll_back(
     before_traffic = not rollout.passed and state.phase in {Phase.DRAINING, Phase.LAUNCHING, Phase.WARMING}
     state = remember_outcome(state, at, result or ("failed" if before_traffic else "rolled_back"), why)
     state = order_exited_first(state)
-    ended = replace(rollout, outcome="rolled_back", why=why, log=log, hung=hung)
+    ended = replace(
+        rollout, outcome="rolled_back", why=f"{why}: {reason}" if reason else why, log=log, hung=hung
+    )
     return roll_back_next(enter_phase(replace(state, rollout=ended), Phase.ROLLING_BACK, at, why))
 
 

@@ -20,6 +20,7 @@ IDLE = (Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN)
 Moved = tuple[State, tuple[Effect, ...]]
 LONGEST_PAUSE = timedelta(seconds=30)
 REMEMBERED = 200  # outcomes kept in the state; the journal has them all
+DENIALS = 50  # at most so many of them, so that denials leave room for what was tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +94,17 @@ def retry_later(state: State, at: datetime, why: str) -> State:
 def remember_outcome(
     state: State, at: datetime, result: OutcomeResult, why: str, *, of: Suggestion | None = None
 ) -> State:
-    """Add the outcome of a suggestion, by default the latest; drop denials older than DENIED_FOR."""
+    """Add the outcome of a suggestion, by default the latest; drop denials older than DENIED_FOR.
+
+    `why`: short and without the texts of operators, because every later state in the journal repeats it.
+    """
     suggestion = of or state.suggestion
     if suggestion is None:
         return state
     outcome = Outcome(at=at, result=result, to=suggestion.proposal.to, before=suggestion.before, why=why)
     kept = [o for o in state.outcomes if o.result != "denied" or at < o.at + DENIED_FOR]
+    surplus = [o for o in kept if o.result == "denied"][: -DENIALS + 1]
+    kept = [o for o in kept if o not in surplus] if result == "denied" else kept
     return replace(state, outcomes=(*kept, outcome)[-REMEMBERED:])
 
 

@@ -47,7 +47,7 @@ def configure(
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
                 _mask_secrets,
-                _console_renderer() if terminal else structlog.processors.JSONRenderer(),
+                *([_escape, _console_renderer()] if terminal else [structlog.processors.JSONRenderer()]),
             ],
         )
     )
@@ -57,6 +57,19 @@ def configure(
 def _console_renderer() -> structlog.typing.Processor:
     """Render exceptions as the masked text, not again from their frames."""
     return structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+
+
+def _escape(_: Any, __: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:  # noqa: ANN401
+    """Escape what could control a terminal or reorder its text; tracebacks keep their lines."""
+    return {
+        name: "".join(map(_escaped, value)) if isinstance(value, str) else value
+        for name, value in fields.items()
+    }
+
+
+def _escaped(char: str) -> str:
+    plain = char.isprintable() or char == "\n"
+    return char if plain else char.encode("unicode_escape").decode("ascii")
 
 
 def _mask_secrets(_: Any, __: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:  # noqa: ANN401

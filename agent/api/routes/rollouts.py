@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent.api.documents import RolloutDocument, rollout_of
 from agent.api.operations import Call, Operation
 from agent.api.problems import RequestRefusedError
-from agent.api.routes.targets import Reason, state_of
+from agent.api.routes.targets import state_of
+from agent.api.texts import Reason
 from agent.domain.events import Aborted
 from agent.domain.state import Phase, Rollout
 

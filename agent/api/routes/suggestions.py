@@ -8,11 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from agent.api.documents import SuggestionDocument, suggestion_of, tag_of
 from agent.api.operations import Call, Operation, OperationResult
 from agent.api.problems import RequestRefusedError
-from agent.api.routes.targets import PLAIN, Reason, state_of
+from agent.api.routes.targets import state_of
+from agent.api.texts import Comment, Reason
 from agent.domain.events import Approved, Denied
 from agent.domain.state import State, Suggestion, SuggestionStatus
 
-Comment = Annotated[str, StringConstraints(strip_whitespace=True, max_length=500, pattern=PLAIN)]
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 

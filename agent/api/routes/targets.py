@@ -7,18 +7,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from agent.api.documents import SuggestionDocument, TargetDocument, suggestion_of, tag_of, target_of
 from agent.api.operations import Call, Operation, OperationResult
 from agent.api.problems import RequestRefusedError
+from agent.api.texts import PLAIN, Reason
 from agent.domain.events import ChangeAsked, Paused, Resumed
 from agent.domain.state import State
 from vllm_facts.values import Value
 
-CONTROL = r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # all but tab and newline: the text is shown to operators
-PLAIN = rf"^[^{CONTROL}]*$"
-NOT_BLANK = rf"^[^{CONTROL}]*[^\s{CONTROL}][^{CONTROL}]*$"  # not blank
-Reason = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500, pattern=NOT_BLANK)
-]
 KnobName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
-MAX_TEXT = 200  # characters
+MAX_TEXT = 200  # bytes of UTF-8
 MAX_INTEGER = 2**53 - 1  # the largest whole number that canonical JSON, and so a digest, can carry
 
 
@@ -32,15 +27,15 @@ def _value(value: object) -> object:
         return value
     if not isinstance(value, str):
         raise ValueError("must be true, false, a number, a text or null")  # noqa: TRY004 - pydantic's way
-    if len(value) > MAX_TEXT or not value.isprintable():
-        raise ValueError(f"must be printable text of at most {MAX_TEXT} characters")
+    if len(value.encode("utf-8", "replace")) > MAX_TEXT or not value.isprintable():
+        raise ValueError(f"must be printable text of at most {MAX_TEXT} bytes")
     return value
 
 
 RequestedValue = Annotated[
     bool | int | float | str | None,
     BeforeValidator(_value),
-    Field(description="at most 200 printable characters, below 2**53; null: vLLM's own default"),
+    Field(description="printable text of at most 200 bytes, a number below 2**53; null: vLLM's own default"),
     WithJsonSchema(
         {
             "anyOf": [

@@ -222,7 +222,7 @@ def test_a_denied_value_is_not_suggested_again() -> None:
     ).tick(5)
 
     assert world.state.phase is Phase.OBSERVING
-    assert "was denied: too much" in world.state.note
+    assert "was denied: by alice" in world.state.note
 
 
 def test_an_operator_may_request_a_change_that_no_policy_suggests() -> None:

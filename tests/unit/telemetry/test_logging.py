@@ -49,6 +49,16 @@ def test_a_collector_gets_json_without_secrets() -> None:
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["json", "terminal"])
+def test_no_text_controls_a_terminal_or_reorders_its_text(stream: io.StringIO) -> None:
+    configure("info", stream)
+
+    structlog.get_logger("trimtab").info("denied", why="a\x1b[2J\u202eb", log="line 1\nline 2")
+
+    assert not [hidden for hidden in ("\x1b[2J", "\u202e") if hidden in stream.getvalue()]
+    assert "\\u202e" in stream.getvalue()
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["json", "terminal"])
 def test_an_exception_is_logged_without_secrets(stream: io.StringIO) -> None:
     configure("error", stream)
 

@@ -1,0 +1,61 @@
+"""An operator's token that floods the journal: what each decision adds stays small."""
+
+import asyncio
+from pathlib import Path
+
+from agent.audit.chain import verify
+from agent.audit.journal import Journal
+from agent.domain import events as e
+from agent.domain.state import Phase
+from agent.machine.transitions import DENIALS
+from agent.runtime.loop import TargetLoop
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_traffic import FakeTraffic
+from tests.support.fast_time import in_no_time, loop_now
+from tests.support.machine_stories import BLUE
+from tests.unit.scenarios.test_loop import reach, running
+
+PAIRS = 2 * DENIALS
+LONGEST_ENTRY = 32 * 1024  # bytes; a state alone has some 10 KiB
+
+
+async def propose_and_deny(loop: TargetLoop, number: int, reason: str) -> None:
+    to = {"max_num_seqs": 5 + number % 3}
+    asked = await loop.submit(e.ChangeAsked(at=loop_now(), actor="mallory", to=to, reason=reason))
+    assert asked.suggestion is not None
+    denied = e.Denied(at=loop_now(), actor="mallory", suggestion=asked.suggestion.id, reason=reason)
+    await loop.submit(denied)
+
+
+def test_later_entries_do_not_repeat_the_reason_of_a_denial(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, FakeEngine(BLUE, takes_s=3), FakeTraffic()) as loop:
+            await reach(loop, Phase.OBSERVING, Phase.PROPOSED)
+            await asyncio.sleep(5)
+            for number in range(PAIRS):
+                await propose_and_deny(loop, number, f"pair {number} " + "🔥" * 120)
+
+    in_no_time(scenario())
+
+    path = tmp_path / "audit.jsonl"
+    lines = path.read_bytes().splitlines()
+    third = [number for number, line in enumerate(lines) if b"pair 3 " in line]
+    assert third[-1] - third[0] <= 4  # proposal, check, denial, and what the loop did meanwhile
+    assert max(map(len, lines)) < LONGEST_ENTRY
+    assert verify(path).ok
+
+
+def test_a_denials_reason_is_in_its_entry(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, FakeEngine(BLUE, takes_s=3), FakeTraffic()) as loop:
+            await reach(loop, Phase.OBSERVING, Phase.PROPOSED)
+            await propose_and_deny(loop, 1, "too risky before the holidays")
+
+    in_no_time(scenario())
+
+    records = Journal.open(tmp_path / "audit.jsonl", now=loop_now).after(0, 99)
+    denied = next(record for record in records if record["action"] == "suggestion.denied")
+    assert denied["why"].endswith("too risky before the holidays")
+    assert denied["state"] is not None
+    assert "holidays" not in denied["state"]["note"]
+    assert denied["state"]["outcomes"][-1]["why"] == "by mallory"
