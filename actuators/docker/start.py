@@ -25,6 +25,7 @@ from actuators.docker.exit_diagnosis import (
     wait_for_last_event,
     with_fix,
 )
+from actuators.docker.image_name import find_image_name
 from actuators.docker.labels import container_name, server_labels
 from actuators.docker.preflight import start_key
 from actuators.docker.spec import ContainerSpec, Json
@@ -136,13 +137,21 @@ class Starter:
             host_port_ip=self.publish,
             port=_free_port() if template.spec.network_mode == "host" else None,
         )
+        name = await find_image_name(self.client, template.spec)
         try:
-            made = await self.client.create(request.body, request.name)
+            made = await self.client.create({**request.body, "Image": name}, request.name)
+            if not await self._has_image(made, request.image):  # the tag has moved in this second
+                await self.client.remove(made)
+                made = await self.client.create(request.body, request.name)
             for network, endpoint in request.networks:
                 await self.client.connect(network, made, endpoint)
         except ActError as error:
             raise ActError(f"{server.name} cannot be made: {with_fix(error.why)}") from error
         return made
+
+    async def _has_image(self, container: str, image: str) -> bool:
+        spec = await self.client.inspect(container)
+        return spec is not None and spec.image == image
 
     async def _wait_until_healthy(self, name: str, container: str, *, start: bool) -> ContainerSpec:
         """Return the container once /health answers. Raises ActError if it ends or restarts."""

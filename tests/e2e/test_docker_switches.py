@@ -27,7 +27,6 @@ pytestmark = pytest.mark.timeout(180)
 OWN = {  # unique to a container: name, network addresses, ownership labels
     "Config.Cmd",
     "Config.Hostname",
-    "Config.Image",  # a tag, which may have moved; Image is the running one
     "Config.Labels.trimtab.",
     "HostConfig.Binds",
     "HostConfig.PortBindings.8000/tcp",

@@ -380,3 +380,38 @@ async def test_concurrent_launches_do_not_interfere(here: EngineRig) -> None:
     launched = await asyncio.gather(*(engine.launch(like(blue, f"chat-r{n}"), 60) for n in (1, 2)))
 
     assert list(await engine.observe()) == [*launched, blue]
+
+
+async def test_a_launched_container_names_its_image_as_the_original_does(here: EngineRig) -> None:
+    container, engine, blue = await adopted(here)
+    before = await here.bench.inspect(container)
+
+    green = await here.bench.client.inspect(
+        container_name(here.site, (await engine.launch(like(blue), 60)).name)
+    )
+
+    assert green
+    assert (green.image, green.image_tag) == (before["Image"], before["Config"]["Image"])
+    assert ":" in green.image_tag
+    assert not green.image_tag.startswith("sha256:")
+
+
+async def test_a_launched_container_keeps_the_image_of_a_tag_that_has_moved(here: EngineRig) -> None:
+    image = await here.bench.simulator()
+    repository = f"{here.bench.prefix}vllm".lower()
+    await here.bench.engine(lambda api: api.tag(image.tag, repository, "v1"))
+    mine = replace(image, tag=f"{repository}:v1")
+    try:
+        container, engine, blue = await adopted(here, image=mine)
+        other = await here.bench.engine(lambda api: api.commit(container.id, repository, "v1"))
+
+        await engine.launch(like(blue), 60)
+        green = await here.bench.client.inspect(container_name(here.site, GREEN.name))
+    finally:
+        await here.bench.tear_down()
+        await here.tear_down()
+        await here.bench.engine(lambda api: api.remove_image(mine.tag, force=True))
+
+    assert green
+    assert green.image == green.image_tag == (await here.bench.client.image(image.tag) or {})["Id"]
+    assert green.image != other["Id"]
