@@ -85,6 +85,10 @@ class DaemonView(Protocol):
         """Journal the failed authentication attempts by kind. Raises JournalError."""
         ...
 
+    def wait_s(self, actor: str, target: str) -> float:
+        """Seconds until the journal has room for what this actor asks of the target; 0: it has."""
+        ...
+
     def ready(self) -> bool:
         """The lock is held, recovery is done, the loop makes progress."""
         ...

@@ -49,6 +49,9 @@ class ScopedView:
             raise KeyError(target)
         return await self.whole.log(target, server)
 
+    def wait_s(self, actor: str, target: str) -> float:
+        return self.whole.wait_s(actor, target)
+
     def accepted(self, request: str) -> Accepted | None:
         return self.whole.accepted(request)
 

@@ -35,6 +35,7 @@ from agent.audit.records import (
 )
 from agent.audit.recovery import recover
 from agent.audit.segments import RetentionLimits
+from agent.audit.write_budget import WriteBudget
 from agent.domain.errors import JournalError
 from agent.domain.ports import Now
 from agent.domain.state import State
@@ -71,6 +72,7 @@ class Journal:
         self._torn = b""  # an unfinished last line, until it is saved elsewhere
         self._torn_entry: JournalEntry | None = None  # the entry that records it, until written
         self._states: dict[str, State] = {}
+        self.budget = WriteBudget()
         self._epoch = 0
         self._boot_id = _boot_id()
         self._host = socket.gethostname()
@@ -171,6 +173,7 @@ class Journal:
         line, record = self._encode(entry, self._head)
         self._write(line, record["seq"])
         self._track(record, len(line))
+        self.budget.charge(entry, len(line))
         if entry.state is not None:
             self._states[entry.state.target] = entry.state
         self._notify_followers()

@@ -103,9 +103,8 @@ def remember_outcome(
         return state
     outcome = Outcome(at=at, result=result, to=suggestion.proposal.to, before=suggestion.before, why=why)
     kept = [o for o in state.outcomes if o.result != "denied" or at < o.at + DENIED_FOR]
-    surplus = [o for o in kept if o.result == "denied"][: -DENIALS + 1]
-    kept = [o for o in kept if o not in surplus] if result == "denied" else kept
-    return replace(state, outcomes=(*kept, outcome)[-REMEMBERED:])
+    oldest = {id(o) for o in [o for o in (*kept, outcome) if o.result == "denied"][:-DENIALS]}
+    return replace(state, outcomes=tuple(o for o in (*kept, outcome) if id(o) not in oldest)[-REMEMBERED:])
 
 
 def can_serve(state: State, server: Server | None) -> bool:

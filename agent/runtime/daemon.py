@@ -143,6 +143,9 @@ class Daemon:
             )
         )
 
+    def wait_s(self, actor: str, target: str) -> float:
+        return self.journal.budget.wait_s(actor, target, self.now())
+
     def ready(self) -> bool:
         now = asyncio.get_running_loop().time()
         return self._started == set(self.loops) and all(

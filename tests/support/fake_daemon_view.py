@@ -44,6 +44,7 @@ class FakeDaemonView:
     checks: bool = False  # what is asked for is checked until `answer` is called
     logs: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)  # by target and server
     unreadable: str = ""  # why no log can be read
+    waits: dict[tuple[str, str], float] = field(default_factory=dict)  # by actor and target
     at: datetime = NOON
     counted: SelfMetrics = field(default_factory=lambda: SelfMetrics(stepped_at=99.5))
     hours: dict[str, Sequence[MinuteRow]] = field(default_factory=dict)
@@ -124,6 +125,9 @@ class FakeDaemonView:
         self._fail_once()
         self.attempts.append(attempts)
 
+    def wait_s(self, actor: str, target: str) -> float:
+        return self.waits.get((actor, target), 0.0)
+
     def ready(self) -> bool:
         return self.is_ready
 
@@ -186,7 +190,11 @@ class FakeDaemonView:
             queue.put_nowait(entry)
 
     def suggest(
-        self, to: Mapping[str, Value], why: str = "3 requests wait", policy: str = "seqs"
+        self,
+        to: Mapping[str, Value],
+        why: str = "3 requests wait",
+        policy: str = "seqs",
+        rule: str = "Q1",
     ) -> Suggestion:
         """Make a suggestion that waits; one that waited is superseded."""
         state = self._states[self.target]
@@ -195,7 +203,7 @@ class FakeDaemonView:
                 state = end_suggestion(state, earlier.id, "superseded", "")
         self.set(state)
         proposal = Proposal(
-            rule="Q1",
+            rule=rule,
             to=to,
             why=why,
             expects="fewer requests wait",

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
+from agent.api.admission import refuse_over_budget, refuse_too_many_open
 from agent.api.documents import SuggestionDocument, TargetDocument, suggestion_of, tag_of, target_of
 from agent.api.operations import Call, Operation, OperationResult
 from agent.api.problems import RequestRefusedError
@@ -94,6 +95,7 @@ async def _pause(call: Call) -> TargetDocument:
 async def _resume(call: Call) -> TargetDocument:
     state = state_of(call, call.part("name"))
     if state.paused:
+        refuse_over_budget(call, state)
         state = await call.submit(state.target, Resumed(at=call.daemon.now(), actor=call.actor))
     return target_of(call.daemon, state)
 
@@ -102,6 +104,8 @@ async def _ask(call: Call) -> OperationResult:
     body = call.asked(ChangeBody)
     before = state_of(call, call.part("name"))
     wanted: dict[str, Value] = dict(body.to)
+    refuse_over_budget(call, before)
+    refuse_too_many_open(call, before, wanted)
     event = ChangeAsked(at=call.daemon.now(), actor=call.actor, to=wanted, reason=body.reason)
     state = await call.submit(before.target, event)
     made = state.suggestion

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from agent.audit.chain import verify
 from agent.audit.journal import Journal
+from agent.audit.write_budget import PERSON_BYTES
 from agent.domain import events as e
 from agent.domain.state import Phase
 from agent.machine.transitions import DENIALS
@@ -35,6 +36,8 @@ def test_later_entries_do_not_repeat_the_reason_of_a_denial(tmp_path: Path) -> N
             for number in range(PAIRS):
                 await propose_and_deny(loop, number, f"pair {number} " + "🔥" * 120)
 
+            assert len(loop.state.outcomes) == DENIALS
+
     in_no_time(scenario())
 
     path = tmp_path / "audit.jsonl"
@@ -59,3 +62,18 @@ def test_a_denials_reason_is_in_its_entry(tmp_path: Path) -> None:
     assert denied["state"] is not None
     assert "holidays" not in denied["state"]["note"]
     assert denied["state"]["outcomes"][-1]["why"] == "by mallory"
+
+
+def test_a_flood_spends_the_share_of_its_operator_only(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, FakeEngine(BLUE, takes_s=3), FakeTraffic()) as loop:
+            await reach(loop, Phase.OBSERVING, Phase.PROPOSED)
+            budget, pairs = loop.journal.budget, 0
+            while not budget.wait_s("mallory", "chat", loop_now()):
+                await propose_and_deny(loop, pairs, "🔥" * 120)
+                pairs += 1
+            assert 20 < pairs < PERSON_BYTES // 1024
+            assert (tmp_path / "audit.jsonl").stat().st_size < PERSON_BYTES + 10 * LONGEST_ENTRY
+            assert not budget.wait_s("ann", "chat", loop_now())
+
+    in_no_time(scenario())

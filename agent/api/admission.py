@@ -1,0 +1,56 @@
+"""Refuses what operators ask for while it would fill the audit journal or crowd out other suggestions.
+
+Only what makes new work is refused: proposals and resumptions. Approvals, denials, aborts and pauses are not.
+"""
+
+from collections.abc import Mapping
+from math import ceil
+
+from agent.api.operations import Call
+from agent.api.problems import RequestRefusedError
+from agent.domain.state import State
+from agent.machine.open_suggestions import MOST, is_from_person
+from vllm_facts.values import Knob, Value
+
+MOST_OWN = MOST - 1
+"""Open proposals of one operator on a target: one place is left for a policy or another operator."""
+
+
+def refuse_over_budget(call: Call, state: State) -> None:
+    """Raises RequestRefusedError (429). A repeat of an accepted request is not refused."""
+    wait_s = 0.0 if call.accepted else call.daemon.wait_s(call.actor, state.target)
+    if wait_s > 0:
+        raise _too_many(
+            f"The decisions of {call.actor}, or all decisions about {state.target}, wrote more than an hour's"
+            f" share of the audit journal. Try again in {ceil(wait_s)} s; approvals, denials, aborts and"
+            " pauses are accepted meanwhile.",
+            wait_s,
+            kind="journal-share-spent",
+        )
+
+
+def refuse_too_many_open(call: Call, state: State, to: Mapping[Knob, Value]) -> None:
+    """Raises RequestRefusedError (429). A proposal takes the place of one that changes the same knob."""
+    listed = (state.suggestion, *state.also_open)
+    own = [
+        one
+        for one in listed
+        if one is not None
+        and one.status in {"checking", "open"}
+        and is_from_person(one)
+        and one.policy == call.actor
+        and not one.proposal.to.keys() & to.keys()
+    ]
+    if call.accepted or len(own) < MOST_OWN:
+        return
+    first = min(one.expires_at for one in own)
+    raise _too_many(
+        f"{', '.join(one.id for one in own)} of {call.actor} are open on {state.target}, and an operator may"
+        f" have {MOST_OWN}: deny or approve one of them, or wait until {first:%H:%M:%S} UTC.",
+        (first - call.daemon.now()).total_seconds(),
+        kind="too-many-open",
+    )
+
+
+def _too_many(detail: str, wait_s: float, *, kind: str) -> RequestRefusedError:
+    return RequestRefusedError(429, detail, kind=kind, headers={"Retry-After": str(max(1, ceil(wait_s)))})
