@@ -41,6 +41,7 @@ def obstacles_of_container(spec: ContainerSpec) -> tuple[str, ...]:
 def notes_of(spec: ContainerSpec) -> tuple[str, ...]:
     """Return in what a like container differs from this one, and what they share."""
     return (
+        *_notes_of_clients(spec),
         *_notes_of_network(spec),
         *_notes_of_volumes(spec),
         *_notes_of_life(spec),
@@ -91,19 +92,27 @@ def _of_owner(spec: ContainerSpec) -> list[str]:
     ]
 
 
+def _notes_of_clients(spec: ContainerSpec) -> list[str]:
+    """What clients lose that do not use the proxy. Those of a container that trimtab made all do."""
+    if SERVER in spec.labels:
+        return []
+    ports = [spec.serve.port] if spec.network_mode == "host" else spec.published
+    places = [f"port {port} of this host" for port in ports]
+    places += [f"{', '.join(names)} in the network {network}" for network, names in _names(spec).items()]
+    if not places:
+        return []
+    lost = f"nothing answers any more at {' and '.join(places)}"
+    why = "since the new server gets another port and name; let clients ask the proxy before"
+    return [f"a promotion stops {spec.name}: {lost}, {why}"]
+
+
 def _notes_of_network(spec: ContainerSpec) -> list[str]:
     port = spec.serve.port
     fixed = {name: one.fixed_address for name, one in spec.networks.items() if one.fixed_address}
     found = [
         f"it keeps its fixed address {address} in {network}, the new one gets another: "
-        "let clients ask the proxy, or a name"
-        for network, address in fixed.items()
-    ]
-    found += [
-        f"in {network} it answers to {', '.join(names)}, the new one only to its own name: "
         "let clients ask the proxy"
-        for network, names in _given_names(spec).items()
-        if names and SERVER not in spec.labels
+        for network, address in fixed.items()
     ]
     found += [
         f"--link {other}:{alias} holds as long as {other} runs: a user-defined network outlives that"
@@ -125,11 +134,10 @@ def _notes_of_network(spec: ContainerSpec) -> list[str]:
     return found
 
 
-def _given_names(spec: ContainerSpec) -> dict[str, list[str]]:
-    """Return the aliases by network, without those that the Engine makes of id and name."""
-    made = {spec.id[:12], spec.name}
+def _names(spec: ContainerSpec) -> dict[str, list[str]]:
+    """Return the names that other containers know it by, by network: its own, and its aliases."""
     return {
-        name: [alias for alias in endpoint.aliases if alias not in made]
+        name: list(dict.fromkeys(one for one in (spec.name, *endpoint.aliases) if one != spec.id[:12]))
         for name, endpoint in spec.networks.items()
         if name not in BUILT_IN_NETWORKS
     }

@@ -99,6 +99,7 @@ class ContainerSpec:
     networks: Mapping[str, Endpoint]
     links: tuple[tuple[str, str], ...]  # `--link`: the other container, and the name it has in this one
     bound_ports: tuple[str, ...]  # published: "8000/tcp"
+    published: tuple[str, ...]  # the ports of this host on which its server is reached
     exposed_ports: tuple[str, ...]
     publish_all: bool
     mounts: tuple[Mount, ...]
@@ -152,6 +153,7 @@ class ContainerSpec:
             networks=networks,
             links=tuple(_link(link) for link in host.get("Links") or ()),
             bound_ports=tuple(host.get("PortBindings") or ()),
+            published=_published(serve, host.get("PortBindings") or {}, settings.get("Ports") or {}),
             exposed_ports=tuple(config.get("ExposedPorts") or ()),
             publish_all=bool(host.get("PublishAllPorts")),
             mounts=mounts,
@@ -219,6 +221,17 @@ def _address(
         host = _LOCALHOST if binding["HostIp"] in _ANY_HOST else binding["HostIp"]
         return f"[{host}]:{binding['HostPort']}" if ":" in host else f"{host}:{binding['HostPort']}"
     return next((f"{one.address}:{serve.port}" for one in endpoints if one.address), "")
+
+
+def _published(
+    serve: ServeCommand,
+    asked: Mapping[str, Sequence[Mapping[str, str]] | None],
+    given: Mapping[str, Sequence[Mapping[str, str]] | None],
+) -> tuple[str, ...]:
+    """Return the ports of a running container, or those that it was created with."""
+    key = f"{serve.port}/tcp"
+    ports = [one["HostPort"] for one in (*(given.get(key) or ()), *(asked.get(key) or ()))]
+    return tuple(sorted({port for port in ports if port}))
 
 
 def _chosen_hostname(container_id: str, config: Json, host: Json, mode: str) -> str:

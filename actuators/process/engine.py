@@ -77,7 +77,13 @@ class ProcessEngine(VllmEngine):
             (await asyncio.to_thread(self._origin)).command(setting, self._options.ports[0])
         except FlagError as error:
             return PreflightResult(problem=str(error), lasting=True)
-        return PreflightResult(strategy="surge", why=f"{servers[0].name} runs meanwhile")
+        notes = tuple(
+            f"a promotion ends the process at {one.address}: nothing answers there any more, since the new "
+            "server gets another port; let clients ask the proxy before"
+            for one in servers
+            if not one.ours
+        )
+        return PreflightResult(strategy="surge", why=f"{servers[0].name} runs meanwhile", notes=notes)
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """A second launch of the same server finds the one that the first has started."""

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -84,6 +85,20 @@ async def test_adopts_a_running_server_with_its_setting(third_party: ThirdParty,
     address = f"127.0.0.1:{third_party.port}"
     assert found == Server(name="chat-r0", setting=setting, address=address, ours=False)
     assert await adopting.busy(found) == 1
+
+
+async def test_a_preflight_of_an_adopted_server_says_that_its_port_goes_dead(
+    third_party: ThirdParty, tmp_path: Path
+) -> None:
+    adopting = engine(third_party.url, tmp_path)
+    [blue] = await adopting.observe()
+
+    adopted = await adopting.preflight([blue], {**blue.setting, "max_num_seqs": 4}, "auto")
+    ours = await adopting.preflight([replace(blue, ours=True)], blue.setting, "auto")
+
+    [note] = adopted.notes
+    assert note.startswith(f"a promotion ends the process at {blue.address}: nothing answers there any more")
+    assert ours.notes == ()
 
 
 async def test_launches_servers_like_an_adopted_one_that_has_exited(

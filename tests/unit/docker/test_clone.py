@@ -233,8 +233,6 @@ def test_notes_what_is_not_shared() -> None:
 
     for word in (
         "10.211.7.77",
-        "vllm, blue",
-        "llm, blue-host",
         "/anon ",
         "/anon2 ",
         "compose",
@@ -261,9 +259,24 @@ def test_notes_what_needs_care(blue: Json, note: str) -> None:
     assert [one for one in green(blue).notes if note in one]
 
 
-def test_a_plain_container_has_no_notes() -> None:
+def test_a_plain_container_only_notes_that_its_published_port_goes_dead() -> None:
     assert obstacles_of(container("m"), IMAGE) == ()
-    assert green(container("m")).notes == ()
+    [note] = green(container("m")).notes
+    assert note.startswith(
+        "a promotion stops vllm: nothing answers any more at port 8000 of this host, since"
+    )
+    assert green(container("m", config={"Labels": LABELS})).notes == ()
+
+
+def test_notes_every_name_and_port_that_goes_dead_with_a_promotion() -> None:
+    [note] = [one for one in green(recorded()).notes if one.startswith("a promotion stops")]
+
+    for place in (
+        "port 28733 of this host",
+        "llm-vllm, vllm, blue, blue-host in the network llm-one",
+        "llm-vllm, llm, blue-host in the network llm-two",
+    ):
+        assert place in note
 
 
 @pytest.mark.parametrize(
