@@ -10,7 +10,8 @@ from agent.api.operations import Call, Operation, OperationResult
 from agent.api.problems import RequestRefusedError
 from agent.api.texts import PLAIN, Reason
 from agent.domain.events import ChangeAsked, Paused, Resumed
-from agent.domain.state import State
+from agent.domain.state import Phase, State
+from agent.machine.transitions import IDLE
 from vllm_facts.values import Value
 
 KnobName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
@@ -108,6 +109,8 @@ async def _ask(call: Call) -> OperationResult:
     refuse_too_many_open(call, before, wanted)
     event = ChangeAsked(at=call.daemon.now(), actor=call.actor, to=wanted, reason=body.reason)
     state = await call.submit(before.target, event)
+    if state.phase not in IDLE:
+        raise RequestRefusedError(409, _why_busy(state), kind="busy")
     made = state.suggestion
     waits = made is not None and made.status in {"checking", "open"}
     if made is None or not waits or not set(made.proposal.to) <= set(wanted):
@@ -120,6 +123,18 @@ async def _ask(call: Call) -> OperationResult:
         raise _refused(state)
     headers = {"Location": f"/v1/suggestions/{made.id}", **tag_of(made)}
     return OperationResult(value=suggestion_of(made, state), headers=headers)
+
+
+def _why_busy(state: State) -> str:
+    """Why this phase takes no change, and what to do."""
+    if state.phase is Phase.HALTED:
+        return f"The target is halted, so no change can be proposed: {state.note}"
+    if state.phase is Phase.RESTORING or state.rollout is None:
+        return f"A server that exited is being replaced ({state.note}); propose the change when it serves."
+    return (
+        f"The rollout {state.rollout.id} is in the phase {state.phase.value}, and a target has one change"
+        " at a time: propose the change when it has ended."
+    )
 
 
 def _refused(state: State) -> RequestRefusedError:
@@ -183,6 +198,6 @@ OPERATIONS = (
         status=201,
         body=ChangeBody,
         headers={"ETag": "its digest, once it has one", "Location": "the suggestion's address"},
-        refuses={**UNKNOWN, 409: "The guard refused the change; `detail` has the reason."},
+        refuses={**UNKNOWN, 409: "The guard refused the change, or a rollout runs; `detail` has the reason."},
     ),
 )

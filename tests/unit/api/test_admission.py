@@ -1,13 +1,13 @@
 """Changes that an operator's token cannot request: real state machine and guard behind the real API."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from agent.domain.events import Event
-from agent.domain.state import State
+from agent.domain.state import Phase, Rollout, State
 from agent.machine.step import Machine
-from tests.support.fake_daemon_view import FakeDaemonView
+from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView
 from tests.support.machine_stories import rules
 from tests.unit.api.conftest import Client
 from vllm_facts.values import Value
@@ -57,6 +57,32 @@ async def test_answers_409_to_an_inadmissible_change(
     assert message in problem["detail"]
     assert (after.phase, after.suggestion, after.blue) == (before.phase, None, before.blue)
     assert daemon.suggestions() == []
+
+
+@pytest.mark.parametrize(
+    ("phase", "message"),
+    [
+        (Phase.CANARY, "The rollout chat-o1 is in the phase canary, and a target has one change at a time"),
+        (Phase.PROMOTING, "The rollout chat-o1 is in the phase promoting"),
+        (Phase.RESTORING, "A server that exited is being replaced"),
+        (Phase.HALTED, "The target is halted, so no change can be proposed: ask for help"),
+    ],
+)
+async def test_refuses_a_change_during_a_rollout_with_that_reason(
+    client: Client, daemon: GuardedDesk, phase: Phase, message: str
+) -> None:
+    rollout = Rollout(
+        id="chat-o1", suggestion="chat-s1", server="chat-r1", plan=PLAN, started_at=NOON, phase_since=NOON
+    )
+    busy = replace(daemon.states()["chat"], phase=phase, rollout=rollout, note="ask for help")
+    daemon.set(busy)
+
+    async with client.post(PATH, json={"to": {"max_num_seqs": 32}, "reason": "less"}) as response:
+        problem = await response.json()
+
+    assert (response.status, problem["type"]) == (409, "urn:trimtab:problem:busy")
+    assert message in problem["detail"]
+    assert daemon.states()["chat"] == busy
 
 
 async def test_checks_a_change_of_a_tunable_knob(client: Client, daemon: GuardedDesk) -> None:
