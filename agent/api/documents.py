@@ -126,8 +126,12 @@ class SuggestionDocument(Document):
 class RequestCountsDocument(Document):
     """Counts of attempts; latencies in seconds."""
 
-    total: int
-    errors: int
+    asked: int = Field(description="all attempts, each once")
+    total: int = Field(description="answered or failed")
+    errors: int = Field(description="failed, cut or aborted")
+    stalled: int = Field(
+        description="no first token for far longer than promised; slow, not failed; in the total at its end"
+    )
     gave_up: int
     refused: int = Field(description="answered 400 to 499; not part of the total")
     ttft_p95_s: float | None
@@ -155,7 +159,8 @@ class RolloutDocument(Document):
     record: RequestCountsDocument = Field(description="baseline: blue before the canary")
     exposed: RequestCountsDocument = Field(description="green, all steps")
     bad_exposed: int = Field(
-        description="failed, slower than the objective or blue, or refused beyond blue's share of refusals"
+        description="failed, stalled, slower than the objective or blue, or refused beyond blue's share of "
+        "refusals"
     )
     judged: list[EvidenceReport] = Field(description="the evidence of this step, for each stream of requests")
     over_time: list[Point] = Field(description="the evidence over time; not in lists")
@@ -326,8 +331,10 @@ def rollout_of(
 
 def _arm(arm: RequestCounts) -> RequestCountsDocument:
     return RequestCountsDocument(
+        asked=arm.asked,
         total=arm.total,
         errors=arm.errors,
+        stalled=arm.stalled,
         gave_up=arm.gave_up,
         refused=arm.refused,
         ttft_p95_s=quantile(arm.ttft, P95),

@@ -118,7 +118,14 @@ METRICS: tuple[Metric, ...] = (
     Metric("rollout_step", "gauge", "Number of the rollout's step, from 0.", T),
     Metric("rollout_weight_ratio", "gauge", "Traffic share of the newest server, 0 to 1.", T),
     Metric("rollout_exposed_requests", "gauge", "Requests to green so far.", T),
-    Metric("rollout_bad_requests", "gauge", "Requests to green that failed or were late.", T),
+    Metric("rollout_bad_requests", "gauge", "Requests to green that failed, stalled or were late.", T),
+    Metric("rollout_failed_requests", "gauge", "Requests to green that failed, without slow ones.", T),
+    Metric(
+        "rollout_stalled_requests",
+        "gauge",
+        "Requests to green without a first token for far longer than promised.",
+        T,
+    ),
     Metric("rollout_held_seconds", "gauge", "Time without observations of green; 0 while it is observed.", T),
     Metric(
         "rollout_parked",

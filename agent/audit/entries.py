@@ -171,6 +171,8 @@ def _count_evidence(side: str, counts: RequestCounts) -> tuple[Evidence, ...]:
     """Summarise request counts for display."""
     p95 = quantile(counts.ttft, 0.95)
     numbers = {"requests": (float(counts.total), ""), "errors": (float(counts.errors), "")}
+    if counts.stalled:
+        numbers["stalled"] = (float(counts.stalled), "")
     if counts.refused:
         numbers["refused"] = (float(counts.refused), "")
     if p95 is not None:

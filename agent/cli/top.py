@@ -72,7 +72,8 @@ def _phase(target: Json) -> str:
 
 def _traffic(target: Json) -> str:
     reading = target["reading"]
-    requests = sum(reading["requests"].values()) if reading else 0
+    ends = reading["requests"] if reading else {}
+    requests = sum(count for end, count in ends.items() if end != "stalled")  # those end later
     return f"{_number(requests / reading['span_s'])}/s" if requests else "-"
 
 

@@ -1,7 +1,7 @@
 """Loads the TOML config file, and reports every error with its key."""
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,8 @@ from agent.quality.golden_prompts import GoldenPromptOptions
 from vllm_facts.values import Knob
 
 LARGEST_FILE = 2**20
+TargetPlugins = tuple[ConfiguredPlugin | None, ConfiguredPlugin | None, tuple[ConfiguredPlugin, ...]]
+"""The engine, the traffic and the sensors of a target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +121,8 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
         problems += str(error).splitlines()
     if problems or tables is None:
         raise ConfigError("\n".join(problems))
+    if contradictions := list(_find_contradictions(tables.targets, document, plugins)):
+        raise ConfigError("\n".join(contradictions))
     return Config(
         state_dir=_resolve_path(here, tables.agent.state_dir),
         mode=tables.agent.mode,
@@ -177,9 +181,7 @@ def _find_policies_dir(document: Mapping[str, Any], here: Path) -> Path | None:
     return _resolve_path(here, value) if isinstance(value, str) and value else None
 
 
-def _build_parts(
-    builder: PluginBuilder, target: dict[str, Any], of: str
-) -> tuple[ConfiguredPlugin | None, ConfiguredPlugin | None, tuple[ConfiguredPlugin, ...]]:
+def _build_parts(builder: PluginBuilder, target: dict[str, Any], of: str) -> TargetPlugins:
     traffic = {"kind": "envoy", "listen": DEFAULT_LISTEN}
     engine = builder.build_actuator(target.get("engine"), f"targets.engine{of}", {}, ("kind", "strategy"))
     return (
@@ -187,6 +189,17 @@ def _build_parts(
         builder.build_actuator(target.get("traffic"), f"targets.traffic{of}", traffic, ("kind",)),
         builder.build_sensors(target.get("sensors"), f"targets.sensors{of}", engine),
     )
+
+
+def _find_contradictions(
+    targets: tuple[TargetTable, ...], document: Mapping[str, Any], plugins: Sequence[TargetPlugins]
+) -> Iterator[str]:
+    """Find options of sensors that contradict the target's promises."""
+    for index, (target, (_, _, sensors)) in enumerate(zip(targets, plugins, strict=True)):
+        for sensor in sensors:
+            find = getattr(sensor.plugin, "slo_problems", lambda _: ())
+            table = f"[targets.sensors.{sensor.name}{target_suffix(document, index)}]"
+            yield from (f"{table} {problem}" for problem in find(slo(target.slo)))
 
 
 def _quality_options(

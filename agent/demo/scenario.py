@@ -98,7 +98,7 @@ class DemoScenario:
             id=rollout["id"],
             knobs={k: (suggestion["from"].get(k), v) for k, v in suggestion["to"].items()},
             outcome=rollout["outcome"],
-            exposed=rollout["exposed"]["total"],
+            exposed=rollout["exposed"]["asked"],
             bad_exposed=rollout["bad_exposed"],
             seconds=round(seconds, 1),
             why=rollout["why"],

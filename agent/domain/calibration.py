@@ -41,7 +41,8 @@ ILL, ILL_TICKS = 1 / 3, 4  # a minute in which more than this share of all reque
 
 STREAMS: Mapping[str, Callable[[RequestCounts], tuple[int, int]]] = {
     "errors": lambda arm: (arm.total, arm.errors),
-    "gave_up": lambda arm: (arm.total + arm.gave_up, arm.gave_up),
+    "stalled": lambda arm: (arm.served, arm.stalled),
+    "gave_up": lambda arm: (arm.served + arm.gave_up, arm.gave_up),
     "refused": lambda arm: (arm.asked, arm.refused),
     "ttft": lambda arm: (sum(arm.ttft), arm.over_ttft),
     "itl": lambda arm: (sum(arm.itl), arm.over_itl),
@@ -224,8 +225,8 @@ class CalibrationWindow:
                 had, had_bad = counts.get(server, (0, 0))
                 if requests:
                     counts[server] = had + requests, had_bad + bad
-        self._missed += sum(max(arm.late, arm.over_ttft) + arm.gave_up for arm in arms.values())
-        self._of += sum(arm.total + arm.gave_up for arm in arms.values())
+        self._missed += sum(max(arm.late + arm.stalled, arm.over_ttft) + arm.gave_up for arm in arms.values())
+        self._of += sum(arm.served + arm.gave_up for arm in arms.values())
 
     def calibration(self, stream: str, at: datetime) -> Calibration | None:
         """The calibration over all finished ticks; None with too little data."""

@@ -5,8 +5,9 @@ for its period. Windows and factors are the paging alerts of the Site Reliabilit
 "Alerting on SLOs"): 14.4 over an hour uses 2 % of a month's budget, 6 over six hours 5 %. Each must hold over
 a short window too, so that the alarm ends soon after the incident.
 
-Errors and each latency with an objective have a budget of their own. Refused and abandoned requests do not
-count: they may be the client's mistake or choice. An objective of 100 % has no budget; one that allows much
+Errors and each latency with an objective have a budget of their own. A stalled request is a late first token
+when it stalls, and an error only if it fails. Refused and abandoned requests do not count: they may be the
+client's mistake or choice. An objective of 100 % has no budget; one that allows much
 has no fast burn: 20 % cannot be used up 6 times too fast.
 """
 
@@ -34,8 +35,8 @@ FAILURE_PHRASES = {
 WINDOW_NAMES = {"5m": "5 min", "30m": "30 min", "1h": "1 h", "6h": "6 h"}
 
 Slot = tuple[int, int, int, int, int, int]
-"""Number of its first five minutes since 1970, requests that were answered or failed, and the bad ones of
-each of OBJECTIVES."""
+"""Number of its first five minutes since 1970, requests that were answered, failed or stalled, and the bad
+ones of each of OBJECTIVES."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +60,12 @@ class Budget:
         """Add one second's counts of all servers. After a clock was set back the latest slot continues."""
         total = errors = ttft = itl = e2e = 0
         for arm in arms:
-            total += arm.total
+            total += arm.served
             errors += arm.errors
             ttft += arm.over_ttft
             itl += arm.over_itl
             e2e += arm.over_e2e
-        if not total:
+        if not (total or errors):
             return self
         now = _slot_at(at)
         if not self.slots or now > self.slots[-1][0]:
@@ -103,7 +104,7 @@ class Budget:
         of = sum(slot[1] for slot in inside)
         if of < LEAST_REQUESTS:
             return []
-        bad = {name: sum(slot[2 + place] for slot in inside) for place, name in enumerate(OBJECTIVES)}
+        bad = {name: min(sum(slot[2 + i] for slot in inside), of) for i, name in enumerate(OBJECTIVES)}
         return [
             Burn(window=window, objective=name, rate=round(bad[name] / of / allowed, 3), bad=bad[name], of=of)
             for name, allowed in _allowed_shares(slo).items()

@@ -43,6 +43,11 @@ class Slo:
     e2e: Objective | None = None
     errors: float = 0.999  # share of requests that are neither failed, cut nor answered `abort`
 
+    @property
+    def longest_s(self) -> float:
+        """The largest promised latency of a request; 0 if none is promised."""
+        return max((one.under_s for one in (self.ttft, self.e2e) if one is not None), default=0.0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:

@@ -122,13 +122,18 @@ class View(Protocol):
     def target(self) -> str: ...
     @property
     def state_dir(self) -> Path: ...
+    @property
+    def slo(self) -> Slo: ...
     def servers(self) -> Sequence[Server]:
         """The servers that have an address now; changes during a rollout."""
         ...
 
 
 class Sensor(Protocol):
-    """Emits samples until cancelled. A lost source is a SourceState, not an exception."""
+    """Emits samples until cancelled. A lost source is a SourceState, not an exception.
+
+    `slo_problems(slo)`, optional: why these options contradict the promises, each as `key: problem`.
+    """
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None: ...
 

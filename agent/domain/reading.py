@@ -8,7 +8,8 @@ from typing import Literal
 RequestOutcome = Literal["ok", "failed", "truncated", "aborted", "gave_up", "stalled", "refused"]
 """`failed`: no connection, reset before the answer, or status >= 500. `truncated`: a stream cut short.
 `aborted`: answered 200 with finish_reason "abort". `gave_up`: the client disconnected first.
-`stalled`: no first byte within the sensor's `stalled_after`; reported once, while the request still waits.
+`stalled`: no first byte within the sensor's `stalled_after`, which is longer than any promised latency;
+reported once, while the request still waits. Its end is reported too, as any other.
 `refused`: answered 400 to 499: a client's mistake, or a server that accepts less than it should."""
 
 
@@ -81,11 +82,12 @@ class Request:
     duration_s: float
     ttft_s: float | None = None  # to the first byte of the body
     tokens: int | None = None  # streamed chunks, where the proxy counted them
+    stalled: bool = False  # ended, and was reported as stalled before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSample:
-    """The attempts that ended (or stalled) since the last sample, of all servers of the target."""
+    """The attempts that ended or stalled since the last sample, of all servers of the target."""
 
     at: datetime
     requests: tuple[Request, ...]

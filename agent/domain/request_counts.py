@@ -20,9 +20,14 @@ class RequestCounts:
     """Counts of attempts at one server. The latency tuples count by EDGES_S, the last is above all edges."""
 
     total: int = 0  # answered or failed; without refused and abandoned requests
-    errors: int = 0  # failed, truncated, aborted or stalled
-    queued: int = 0  # of the errors: stalled in the queue of a server that makes progress
-    late: int = 0  # answered without error, but outside the SLO's latencies
+    errors: int = 0  # failed, truncated or aborted
+    stalled: int = 0  # no first byte for far longer than promised; slow, not failed. Not part of `total`
+    queued: int = 0  # of the stalled: in the queue of a server that makes progress
+    stalled_ended: int = 0  # of `total`: counted as stalled before
+    stalled_failed: int = 0  # of `errors`: counted as stalled before
+    late: int = (
+        0  # answered without error, but outside the SLO's latencies; without those that stalled before
+    )
     gave_up: int = 0
     refused: int = 0  # answered 400 to 499
     unreached: int = 0  # of the errors: no connection, or reset before the first byte of an answer
@@ -33,16 +38,36 @@ class RequestCounts:
     itl: tuple[int, ...] = EMPTY
     e2e: tuple[int, ...] = EMPTY
 
+    def __post_init__(self) -> None:
+        """Read the journals of 0.1, in which stalled requests are errors: those in a queue are known."""
+        if self.queued > self.stalled:
+            object.__setattr__(self, "errors", self.errors - (self.queued - self.stalled))
+            object.__setattr__(self, "total", self.total - (self.queued - self.stalled))
+            object.__setattr__(self, "stalled", self.queued)
+
     @property
     def asked(self) -> int:
-        """All attempts, whatever their outcome."""
-        return self.total + self.refused + self.gave_up
+        """All attempts, whatever their outcome, each once."""
+        return self.served + self.refused + self.gave_up
+
+    @property
+    def served(self) -> int:
+        """Attempts that were answered, failed or stalled, each once: at the first of these."""
+        return self.total + self.stalled - self.stalled_ended
+
+    @property
+    def missed(self) -> int:
+        """Those of `served` that failed, stalled or were late."""
+        return self.errors - self.stalled_failed + self.stalled + self.late
 
     def __add__(self, other: "RequestCounts") -> "RequestCounts":
         return RequestCounts(
             total=self.total + other.total,
             errors=self.errors + other.errors,
+            stalled=self.stalled + other.stalled,
             queued=self.queued + other.queued,
+            stalled_ended=self.stalled_ended + other.stalled_ended,
+            stalled_failed=self.stalled_failed + other.stalled_failed,
             late=self.late + other.late,
             gave_up=self.gave_up + other.gave_up,
             refused=self.refused + other.refused,
@@ -71,7 +96,7 @@ def token_gap_s(request: Request) -> float | None:
 
 def meets_slo(request: Request, slo: Slo) -> bool:
     """Whether a request met the SLO; latencies that the proxy could not measure are ignored."""
-    if request.outcome != "ok":
+    if request.outcome != "ok" or request.stalled:
         return False
     measured = ((slo.ttft, request.ttft_s), (slo.itl, token_gap_s(request)), (slo.e2e, request.duration_s))
     return not any(_above(objective, value_s) for objective, value_s in measured)
@@ -87,25 +112,30 @@ def count_requests(requests: Iterable[Request], slo: Slo = NO_SLO, *, waiting: i
     `waiting`: requests in the server's queue if it makes progress, else 0; at most so many stalled
     ones are `queued`.
     """
-    total = errors = stalled = late = gave_up = refused = unreached = over_ttft = over_itl = over_e2e = 0
+    total = errors = stalled = stalled_ended = stalled_failed = late = gave_up = refused = unreached = 0
+    over_ttft = over_itl = over_e2e = 0
     ttft, itl, e2e = list(EMPTY), list(EMPTY), list(EMPTY)
     for request in requests:
-        outcome = request.outcome
+        outcome, before = request.outcome, request.stalled
         if outcome == "gave_up":
-            gave_up += 1
+            gave_up += not before
             continue
         if outcome == "refused":  # neither an answer nor a latency
-            refused += 1
+            refused += not before
+            continue
+        first_s = request.duration_s if outcome == "stalled" else request.ttft_s
+        late_first = _above(slo.ttft, first_s)
+        if first_s is not None and not before:
+            ttft[bisect_left(EDGES_S, first_s)] += 1
+            over_ttft += late_first
+        if outcome == "stalled":
+            stalled += 1
             continue
         total += 1
-        first_s = request.duration_s if outcome == "stalled" else request.ttft_s
-        if first_s is not None:
-            ttft[bisect_left(EDGES_S, first_s)] += 1
-        late_first = _above(slo.ttft, first_s)
-        over_ttft += late_first
+        stalled_ended += before
         if outcome != "ok":
             errors += 1
-            stalled += outcome == "stalled"
+            stalled_failed += before
             unreached += outcome == "failed" and request.status == 0
             continue
         e2e[bisect_left(EDGES_S, request.duration_s)] += 1
@@ -114,11 +144,14 @@ def count_requests(requests: Iterable[Request], slo: Slo = NO_SLO, *, waiting: i
         late_gaps, late_end = _above(slo.itl, gap), _above(slo.e2e, request.duration_s)
         over_itl += late_gaps
         over_e2e += late_end
-        late += late_first or late_gaps or late_end
+        late += not before and (late_first or late_gaps or late_end)
     return RequestCounts(
         total=total,
         errors=errors,
+        stalled=stalled,
         queued=min(stalled, waiting),
+        stalled_ended=stalled_ended,
+        stalled_failed=stalled_failed,
         late=late,
         gave_up=gave_up,
         refused=refused,

@@ -127,8 +127,8 @@ class Rollout:
 
     @property
     def bad_exposed(self) -> int:
-        """Requests that green failed or answered late, by the SLO or by the judge, whichever is stricter."""
-        return max(self.exposed.errors + self.exposed.late, self.bad + self.step_bad)
+        """Requests that failed, stalled or were late at green, by the SLO or by the judge, if stricter."""
+        return max(self.exposed.missed, self.bad + self.step_bad)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

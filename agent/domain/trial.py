@@ -36,7 +36,7 @@ class EProcessPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceStream:
-    """The evidence on one failure mode: `errors`, `gave_up`, `refused`, `ttft`, `itl` or `e2e`."""
+    """The evidence on one failure mode: `errors`, `stalled`, `gave_up`, `refused`, `ttft`, `itl`, `e2e`."""
 
     name: str
     edge_s: float | None = None  # a latency above it is bad
@@ -98,7 +98,7 @@ class Trial:
     asked: tuple[float, float] = (0.0, 0.0)  # decaying requests of blue, of green
     asked_s: float = 0.0  # decaying seconds of `asked`
     record_s: float = 0.0  # duration of blue's baseline
-    blue_failed: tuple[float, float] = (0.0, 0.0)  # decaying: blue's failed requests, blue's requests
+    blue_failed: tuple[float, float] = (0.0, 0.0)  # decaying: blue's failed or stalled requests, all of them
     prefixes: tuple[float, float, float, float] = (
         0.0,
         0.0,

@@ -41,10 +41,7 @@ def update_recent(trial: Trial, observation: Observation) -> Trial:
     """Add a second to the exponentially decaying sums that later seconds are compared with."""
     blue = observation.blue.values()
     asked = (sum(arm.asked for arm in blue), observation.green.asked, 1)
-    failed = (
-        sum(arm.errors + arm.gave_up for arm in blue),
-        sum(arm.total + arm.gave_up for arm in blue),
-    )
+    failed = (sum(_unserved(arm) for arm in blue), sum(arm.served + arm.gave_up for arm in blue))
     counted = [count_missed(arm) for arm in blue]
     missed = (sum(bad for _, bad in counted), sum(of for of, _ in counted))
     prefixes = tuple(
@@ -64,6 +61,11 @@ def update_recent(trial: Trial, observation: Observation) -> Trial:
         blue_failed=(ill[0], ill[1]),
         prefixes=(warm[0], warm[1], warm[2], warm[3]),
     )
+
+
+def _unserved(arm: RequestCounts) -> int:
+    """Requests without a good end, whether they were late or not."""
+    return arm.missed - arm.late + arm.gave_up
 
 
 def _decay(old: tuple[float, ...], new: tuple[float, ...], half_life_s: float) -> tuple[float, ...]:
@@ -105,11 +107,13 @@ def check_admissibility(
 
 def _blue_incident(trial: Trial, record: RequestCounts) -> str:
     failed, of = trial.blue_failed
-    asked = record.total + record.gave_up
-    usual = (record.errors + record.gave_up) / asked if asked else 0.0
+    asked = record.served + record.gave_up
+    usual = _unserved(record) / asked if asked else 0.0
     if of < ENOUGH or failed / of <= usual + ILL:
         return ""
-    return f"blue has an incident: {failed / of:.0%} of its requests fail, {usual:.0%} in the baseline"
+    return (
+        f"blue has an incident: {failed / of:.0%} of its requests fail or stall, {usual:.0%} in the baseline"
+    )
 
 
 def _blue_worse_than_baseline(trial: Trial) -> str:
@@ -118,12 +122,12 @@ def _blue_worse_than_baseline(trial: Trial) -> str:
     errors = next((stream for stream in trial.streams if stream.name == "errors"), None)
     if errors is None or of < ENOUGH:
         return ""
-    limit = min(max(errors.usual, errors.promised or 0.0) + 2 * errors.margin, 1.0)
+    usual = errors.usual + sum(stream.usual for stream in trial.streams if stream.name == "stalled")
+    limit = min(max(usual, errors.promised or 0.0) + 2 * errors.margin, 1.0)
     if failed / of <= limit + sqrt(limit * (1 - limit) / of):
         return ""
-    return (
-        f"blue is worse than its baseline: {failed / of:.1%} of its requests fail, {errors.usual:.1%} before"
-    )
+    now = f"{failed / of:.1%} of its requests fail or stall, {usual:.1%} before"
+    return f"blue is worse than its baseline: {now}"
 
 
 def _higher_load(trial: Trial, record: RequestCounts) -> str:

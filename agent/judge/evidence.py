@@ -170,7 +170,7 @@ def _compare_with_baseline(
     low, high = wilson_interval(round(bad / phi), round(of / phi)) or (stream.usual, stream.usual)
     promised = stream.promised or 0.0
     margin, tolerance = stream.margin, stream.tolerance
-    if stream.name == "errors" and record.queued:  # the margin grew by a share that counts the queue
+    if stream.name == "stalled" and record.queued:  # the margin grew by a share that counts the queue
         margin = min(margin, max(trial.margin / 2, bad / of / 4))
         tolerance = 2 * margin
     return update_without_control(

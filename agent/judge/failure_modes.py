@@ -25,7 +25,7 @@ from agent.domain.model import Objective, Slo, Step
 from agent.domain.request_counts import RequestCounts, count_above, quantile
 from agent.domain.trial import EProcessPair, EvidenceStream, Trial
 
-ANSWERS = ("errors", "gave_up", "refused")
+ANSWERS = ("errors", "stalled", "gave_up", "refused")
 LATENCIES = ("ttft", "itl", "e2e")
 UNPROMISED, DISASTER = 3.0, 0.05  # times the control's 90th percentile; margin
 LEAST_CONTROL = 10  # requests; fewer are no baseline
@@ -51,12 +51,14 @@ def count_bad(
     """(requests, bad requests) by this stream's measure.
 
     `alone`: without a control of the same seconds. Then a request that stalls in a queue that advances is
-    late, not failed: the baseline of a minute may end before the same queue has grown.
+    late, not stalled: the baseline of a minute may end before the same queue has grown.
     """
     if name == "errors":
-        return arm.total, arm.errors - (arm.queued if alone else 0)
+        return arm.total, arm.errors
+    if name == "stalled":
+        return arm.served, arm.stalled - (arm.queued if alone else 0)
     if name == "gave_up":
-        return arm.total + arm.gave_up, arm.gave_up
+        return arm.served + arm.gave_up, arm.gave_up
     if name == "refused":
         return arm.asked, arm.refused
     histogram: tuple[int, ...] = getattr(arm, name)

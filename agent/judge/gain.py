@@ -10,7 +10,7 @@ m, the least improvement, is 0 where the design effect is known. For a latency w
 known, and m is the margin that also rolls green back: without it 14 of 100 equal greens counted as better
 where servers stall for 45 s.
 
-At most five comparisons, each tested at 0.05 / 10 (Bonferroni, with a reserve): z >= 2.58. A latency is
+At most six comparisons, each tested at 0.05 / 10 (Bonferroni, with a reserve): z >= 2.58. A latency is
 compared above blue's own median, where a difference shows with the fewest requests, and above the SLO's
 objective.
 
@@ -97,22 +97,22 @@ def _comparisons(
 ) -> Iterator[Gain]:
     promised = [name for name in LATENCIES if objective_of(slo, name) is not None]
 
-    def better(what: str, streams: Iterable[str], mine: tuple[int, int], theirs: tuple[int, int]) -> Gain:
-        (bad, of), (blue_bad, blue_of) = mine, theirs
+    def better(what: str, streams: Iterable[str], own: tuple[int, int], others: tuple[int, int]) -> Gain:
+        (bad, of), (blue_bad, blue_of) = own, others
         names = tuple(streams)
         phi = max(phi_of(calibration_of(trial.calibration, name, slo)) for name in names)
         least = max(_least(trial, slo, name, beside=beside) for name in names)
         return Gain(what=what, of=of, bad=bad, blue_of=blue_of, blue_bad=blue_bad, phi=phi, least=least)
 
-    missed, blue_missed = green.errors + green.late, blue.errors + blue.late
     if promised:
-        yield better(
-            "that miss the SLO", ("errors", *promised), (missed, green.total), (blue_missed, blue.total)
-        )
+        mine, theirs = (green.missed, green.served), (blue.missed, blue.served)
+        yield better("that miss the SLO", ("errors", "stalled", *promised), mine, theirs)
     yield better(BAD_ONES["errors"], ("errors",), (green.errors, green.total), (blue.errors, blue.total))
+    mine, theirs = (green.stalled, green.served), (blue.stalled, blue.served)
+    yield better(BAD_ONES["stalled"], ("stalled",), mine, theirs)
     for name in LATENCIES if beside else ():
-        mine, theirs = getattr(green, name), getattr(blue, name)
-        edge_s = quantile(theirs, 0.5)
+        histogram, control = getattr(green, name), getattr(blue, name)
+        edge_s = quantile(control, 0.5)
         if edge_s is not None:
             what = BAD_ONES[name].format(edge=describe_duration(edge_s))
-            yield better(what, (name,), count_above(mine, edge_s), count_above(theirs, edge_s))
+            yield better(what, (name,), count_above(histogram, edge_s), count_above(control, edge_s))

@@ -44,7 +44,7 @@ BUSIER = 1.15  # times the baseline's rate: a server at parity may get so much m
 
 def count_missed(arm: RequestCounts) -> tuple[int, int]:
     """(requests, bad requests) by goodput."""
-    return arm.total + arm.gave_up, arm.errors + arm.late + arm.gave_up
+    return arm.served + arm.gave_up, arm.missed + arm.gave_up
 
 
 def allowed_share(slo: Slo) -> float:
@@ -55,7 +55,7 @@ def allowed_share(slo: Slo) -> float:
 
 def goodput_phi(trial: Trial, slo: Slo) -> float:
     """The largest design effect of what makes a request bad."""
-    names = ("errors", *(name for name in LATENCIES if objective_of(slo, name) is not None))
+    names = ("errors", "stalled", *(name for name in LATENCIES if objective_of(slo, name) is not None))
     return max(phi_of(calibration_of(trial.calibration, name, slo)) for name in names)
 
 

@@ -12,6 +12,7 @@ REQUESTS, BAD, CONTROL_BAD = 20, 0.5, 0.2  # half of twenty requests are bad whi
 LATE_AFTER_S = 30.0  # of a step: its first requests come at once and are late
 CONTROL_AT_LEAST = 10
 CONTROL_HIGH = 1 / 3  # upper bound of blue's bad share
+BY_THEMSELVES = ("errors", "stalled")  # streams that need no baseline
 UNREACHED = 5
 WEDGED_S = 60.0
 FRESH_S = 10.0  # an older scrape is stale
@@ -69,6 +70,6 @@ def _violations(
         _, high = wilson_interval(control_bad, control_of) or (0.0, 1.0)
         compared = control_of >= CONTROL_AT_LEAST and control_bad < CONTROL_BAD * control_of
         compared = compared and high < CONTROL_HIGH
-        if compared or (stream.name == "errors" and control_of < CONTROL_AT_LEAST):
+        if compared or (stream.name in BY_THEMSELVES and control_of < CONTROL_AT_LEAST):
             compared_with = f"{control_bad} of {control_of}" if compared else "no baseline"
             yield f"{stream.name}: {bad} of {of} are bad, at least {BAD:.0%}, against {compared_with}"

@@ -5,7 +5,8 @@ from math import exp, sqrt
 from agent.domain.trial import EvidenceStream
 
 BAD_ONES = {
-    "errors": "failed, cut or stalled",
+    "errors": "failed or cut",
+    "stalled": "stalled before the first token",
     "gave_up": "abandoned by the client",
     "refused": "refused (status 400 to 499)",
     "ttft": "with a first token after {edge}",

@@ -132,8 +132,8 @@ def burns_fast(reading: Reading, slo: Slo) -> bool:
     Where the objective allows more than one request in 14.4, that is impossible; half of the requests missing
     it stands for it.
     """
-    total = sum(reading.requests.values()) - reading.requests.get("refused", 0)
-    failed = sum(reading.requests.get(bad, 0) for bad in ("failed", "truncated", "aborted", "stalled"))
+    total = sum(count for end, count in reading.requests.items() if end not in ("refused", "stalled"))
+    failed = sum(reading.requests.get(bad, 0) for bad in ("failed", "truncated", "aborted"))
     measured = ((reading.ttft, slo.ttft), (reading.itl, slo.itl), (reading.e2e, slo.e2e))
     return _burns(total, failed, 1 - slo.errors) or any(
         _burns(

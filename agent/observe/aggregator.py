@@ -34,10 +34,10 @@ PENDING = 2_000  # requests of a server kept until `take_request_counts`; more a
 SOURCES = 1_000  # sources whose state is kept
 INCIDENTS = 1_000  # latest incidents kept, of all servers
 MAX_NEW_SAMPLES = 100  # latest scrapes of a server kept until `take_liveness`
-PROGRESS_S = 5.0  # half of the time after which a request counts as stalled
+PROGRESS_S = 5.0  # a server that computed no token for so long makes no progress
 TOKENS = frozenset({"prompt_tokens", "generation_tokens"})
 REQUESTS = "proxy_requests"  # the source of request records
-CALIBRATION_S = 60 // len(STREAMS)
+CALIBRATION_S = 60 / len(STREAMS)
 FORGET_SPANS = 20  # spans without samples after which a server is forgotten
 
 
@@ -187,7 +187,7 @@ class Aggregator:
         Each stream is calibrated once a minute; a latency without an objective has no edge and is skipped.
         """
         self._steadiness.add(at, counts)
-        last_slot, self._calibration_slot = self._calibration_slot, int(at.timestamp()) // CALIBRATION_S
+        last_slot, self._calibration_slot = self._calibration_slot, int(at.timestamp() // CALIBRATION_S)
         stream = tuple(STREAMS)[self._calibration_slot % len(STREAMS)]
         if self._calibration_slot == last_slot or getattr(self.slo, stream, self.slo) is None:
             return {}

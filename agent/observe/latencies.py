@@ -98,11 +98,12 @@ def _present(histograms: Iterable[Buckets | None]) -> list[Buckets]:
 
 
 def _ttfts(requests: Iterable[tuple[float, Request]]) -> list[tuple[float, float]]:
-    """A stalled request counts with its age, as in `agent.domain.request_counts`."""
+    """A stalled request counts with its age, once, as in `agent.domain.request_counts`."""
     return [
         (at_s, first_s)
         for at_s, request in requests
         if request.outcome not in ("gave_up", "refused")
+        and not request.stalled
         and (first_s := request.duration_s if request.outcome == "stalled" else request.ttft_s) is not None
     ]
 

@@ -186,11 +186,11 @@ def _row(minute: _OpenMinute) -> MinuteRow:
 
 def _request_columns(counts: RequestCounts, seconds: int) -> dict[str, float | None]:
     """From the proxy's records, which include every request."""
-    good = counts.total - counts.errors - counts.late
+    good = counts.served - counts.missed
     counted: dict[str, float | None] = {
         "requests_rps": counts.asked / seconds,
         "goodput_rps": good / seconds,
-        "attainment": good / counts.total if counts.total else None,
+        "attainment": good / counts.served if counts.served else None,
     }
     latencies = {
         "ttft_p95_s": interpolate_quantile(counts.ttft, P95),

@@ -16,7 +16,7 @@ from agent.audit.records import JournalEntry
 from agent.domain.effects import Effect, KeepAlive
 from agent.domain.errors import ActError, JournalError
 from agent.domain.events import AgentStarted, EffectFailed, Event, Observed
-from agent.domain.model import Server
+from agent.domain.model import Server, Slo
 from agent.domain.ports import Engine, Now, Sensor, Traffic
 from agent.domain.reading import EngineSample, Reading, Sample, SourceState
 from agent.domain.state import State
@@ -62,6 +62,10 @@ class TargetLoop:
     @property
     def target(self) -> str:
         return self.state.target
+
+    @property
+    def slo(self) -> Slo:
+        return self.machine.rules.slo
 
     @property
     def last_step(self) -> float:

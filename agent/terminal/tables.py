@@ -148,8 +148,10 @@ def rollouts_text(rollouts: Sequence[Json]) -> str:
             found["target"],
             (found["phase"] or found["outcome"]).replace("_", " "),
             _step(found),
-            found["exposed"]["total"],
+            found["exposed"]["asked"],
             found["bad_exposed"],
+            found["exposed"]["errors"],
+            found["exposed"]["stalled"],
             moment(found["started_at"]),
         )
         for found in rollouts
@@ -159,7 +161,7 @@ def rollouts_text(rollouts: Sequence[Json]) -> str:
     width = columns()
     if len(rollouts) > 1 and width is not None:
         reasons = [clipped(reason, width) for reason in reasons]
-    text = table(("ID", "TARGET", "STATE", "STEP", "EXPOSED", "BAD", "STARTED"), rows)
+    text = table(("ID", "TARGET", "STATE", "STEP", "EXPOSED", "BAD", "FAILED", "STALLED", "STARTED"), rows)
     return text + ("\n" if reasons else "") + "".join(map(lines_of, reasons))
 
 
@@ -168,7 +170,9 @@ def rollout_line(found: Json, *, counts: bool = False) -> str:
     outcome = found["outcome"].replace("_", " ")
     parts = [outcome] if found["ended_at"] else [f"{outcome}: {found['phase']}", f"step {_step(found)}"]
     if counts:
-        parts += [f"{found['exposed']['total']} requests exposed, {found['bad_exposed']} bad"]
+        exposed = found["exposed"]
+        kinds = f"{exposed['errors']} failed, {exposed['stalled']} stalled"
+        parts += [f"{exposed['asked']} requests exposed, {found['bad_exposed']} bad: {kinds}"]
     parts += [text for text in (found["parked"], found["why"]) if text]
     return safe(f"{found['id']} {', '.join(parts)}")
 

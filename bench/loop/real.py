@@ -238,7 +238,7 @@ def _told(real: _Real, seed: int) -> Run:
                 ended_s=ended_s,
                 outcome=real.results.get(one["id"], "running"),
                 why=one["why"],
-                exposed=one["exposed"]["total"],
+                exposed=one["exposed"]["asked"],
                 bad=one["bad_exposed"],
                 forecast_s=real.forecasts.get(one["suggestion"]),
                 canary_s=None if shared_s is None or ended_s is None else ended_s - shared_s,

@@ -1,7 +1,7 @@
 """A vLLM server in virtual time: scheduler, step times and metrics page of the simulator."""
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from agent.domain.reading import EngineSample, Request, RequestOutcome
@@ -14,7 +14,7 @@ from simulator.server import build
 from simulator.step_time import StepWork
 from vllm_facts.metrics.totals import PageTotals, totals
 
-STALLED_AFTER_S = 10.0  # as the default of the sensor `proxy_requests`
+STALLED_AFTER_S = 60.0  # as the default of the sensor `proxy_requests`
 PATIENCE_S = 400.0  # of a client
 
 
@@ -185,8 +185,8 @@ class VirtualServer:
         known = self._open.pop(request, _Open())
         if known.probe:
             return
-        if not known.stalled:
-            self._records.append(self._record(request, outcome, at_s=at_s, status=status))
+        record = self._record(request, outcome, at_s=at_s, status=status)
+        self._records.append(replace(record, stalled=known.stalled))
         first_s, gaps = request.first_at, max(1, request.produced - 1)
         self._ended.append(
             Ended(

@@ -198,7 +198,7 @@ def _told(world: World, seed: int, books: _Books, virtual: VirtualSite, began_s:
                 ended_s=_since(began_s, ended_s),
                 outcome=books.results.get(rollout.id, "running"),
                 why=rollout.why,
-                exposed=rollout.exposed.total,
+                exposed=rollout.exposed.asked,
                 bad=rollout.bad_exposed,
                 forecast_s=(forecast.usual_s + forecast.hold_s, forecast.likely_s + forecast.hold_s)
                 if forecast

@@ -16,7 +16,7 @@ from simulator.step_time import StepTime
 
 BLOCKS = 4000  # of 16 tokens
 JITTER = 0.05  # sigma of the lognormal noise on step times
-STALLED_AFTER_S = 10.0  # as the sensor's default
+STALLED_AFTER_S = 60.0  # as the sensor's default
 PATIENCE_S = 60.0  # of a client
 
 Pauses = Iterator[tuple[float, float]]
@@ -123,8 +123,7 @@ class SimServer:
                 self._end(request, "stalled", at_s=at_s)
             if age_s >= PATIENCE_S:
                 self._leave(request)
-                if not known.counted:
-                    self._end(request, "gave_up", at_s=at_s)
+                self._end(request, "gave_up", at_s=at_s, stalled=known.counted)
         ended, self._ended = tuple(self._ended), []
         return ended
 
@@ -178,18 +177,23 @@ class SimServer:
                 self._now.prompt += request.prompt
             if request.produced > known.cut_after:
                 self._leave(request)
-                self._end(request, "truncated", at_s=self.now_s)
+                self._end(request, "truncated", at_s=self.now_s, stalled=known.counted)
             elif request.ended:
                 del self._open[request]
-                if not known.counted:
-                    self._end(request, "ok", at_s=self.now_s)
+                self._end(request, "ok", at_s=self.now_s, stalled=known.counted)
 
     def _leave(self, request: sim.SimulatedRequest) -> None:
         del self._open[request]
         self._scheduler.abort(request)
 
     def _end(
-        self, request: sim.SimulatedRequest, outcome: RequestOutcome, *, at_s: float, status: int = 200
+        self,
+        request: sim.SimulatedRequest,
+        outcome: RequestOutcome,
+        *,
+        at_s: float,
+        status: int = 200,
+        stalled: bool = False,
     ) -> None:
         first_s = None if request.first_at is None else request.first_at - request.arrived_at
         self._ended.append(
@@ -200,5 +204,6 @@ class SimServer:
                 duration_s=at_s - request.arrived_at,
                 ttft_s=first_s,
                 tokens=request.produced or None,
+                stalled=stalled,
             )
         )

@@ -223,7 +223,7 @@ class Story:
         green = self.world.servers.get(rollout.server)
         self.told.result = state.outcomes[-1].result
         self.told.why = rollout.why
-        self.told.exposed, self.told.bad_exposed = rollout.exposed.total, rollout.bad_exposed
+        self.told.exposed, self.told.bad_exposed = rollout.exposed.asked, rollout.bad_exposed
         if green is not None and green.harmed_s is not None:
             self.told.onset_s = round(green.harmed_s - self._world_s(self.began_s or 0.0), 1)
         self.told.story_s = self.now_s

@@ -115,7 +115,9 @@ def classify(attempt: AccessRecord, end: AccessRecord | None) -> RequestOutcome:
     return "truncated" if cut else "ok"
 
 
-def _request(record: AccessRecord, outcome: RequestOutcome, tokens: int | None = None) -> Request:
+def _request(
+    record: AccessRecord, outcome: RequestOutcome, tokens: int | None = None, *, stalled: bool = False
+) -> Request:
     return Request(
         server=record.server,
         outcome=outcome,
@@ -123,6 +125,7 @@ def _request(record: AccessRecord, outcome: RequestOutcome, tokens: int | None =
         duration_s=record.duration_s,
         ttft_s=record.ttft_s,
         tokens=tokens,
+        stalled=stalled,
     )
 
 
@@ -133,6 +136,7 @@ class _Open:
     updated_s: float
     attempts: dict[int, AccessRecord] = field(default_factory=dict)  # finished, not counted yet
     counted: set[int] = field(default_factory=set)
+    stalled: set[int] = field(default_factory=set)  # attempts that were reported as stalled
     end: AccessRecord | None = None
     decided: bool = False
 
@@ -143,8 +147,8 @@ class OpenRequests:
 
     stalled_after_s: float
     unstreamed_stalled_after_s: float
-    _open: dict[str, _Open] = field(default_factory=dict)
-    _out: list[Request] = field(default_factory=list)
+    _open: dict[str, _Open] = field(default_factory=dict, init=False)
+    _out: list[Request] = field(default_factory=list, init=False)
 
     def add(self, record: AccessRecord, now_s: float) -> None:
         found = self._open.setdefault(record.id, _Open(now_s))
@@ -167,15 +171,17 @@ class OpenRequests:
             return
         if record.code >= SERVER_ERROR or record.server_broke:  # counted now: its retry may run for minutes
             found.counted.add(record.attempt)
-            self._out.append(_request(record, classify(record, None)))
+            stalled = record.attempt in found.stalled
+            self._out.append(_request(record, classify(record, None), stalled=stalled))
         else:
             found.attempts[record.attempt] = record
 
     def _check_stall(self, found: _Open, record: AccessRecord) -> None:
         limit_s = self.stalled_after_s if record.stream else self.unstreamed_stalled_after_s
-        no_byte = record.ttft_s is None and record.server and record.attempt not in found.counted
+        known = found.counted | found.stalled
+        no_byte = record.ttft_s is None and record.server and record.attempt not in known
         if no_byte and record.duration_s >= limit_s:
-            found.counted.add(record.attempt)
+            found.stalled.add(record.attempt)
             self._out.append(_request(record, "stalled"))
 
     def _decide(self, found: _Open) -> None:
@@ -186,7 +192,8 @@ class OpenRequests:
             found.attempts.setdefault(end.attempt, end)
         for number, attempt in found.attempts.items():
             last = end if end and number == end.attempt else None
-            self._out.append(_request(attempt, classify(attempt, last), last.tokens if last else None))
+            tokens, stalled = last.tokens if last else None, number in found.stalled
+            self._out.append(_request(attempt, classify(attempt, last), tokens, stalled=stalled))
         found.attempts.clear()
 
     def take_decided(self, now_s: float) -> tuple[Request, ...]:

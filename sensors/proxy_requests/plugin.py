@@ -3,13 +3,14 @@
 import asyncio
 import reprlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgpack
 
 from agent.domain.errors import SensorError
+from agent.domain.model import Slo
 from agent.domain.ports import Now, View
 from agent.domain.reading import RequestSample, Sample
 from agent.plugins.option_errors import check_periods
@@ -22,27 +23,48 @@ RETRY_S = 5.0
 QUIET_S = 60.0  # without an unreadable record, after which the source is available again
 MESSAGE_BYTES = 16 << 20
 NOT_INFERENCE = "/v1/models"
+STALLED_AFTER_S = {"stalled_after_s": 60.0, "unstreamed_stalled_after_s": 120.0}  # at least
+TIMES_PROMISED = 10.0  # the largest promised latency
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyRequests:
-    """`paths`: prefixes of the paths that count. An answer that is not streamed has no byte before its end,
-    so it counts as stalled later."""
+    """`paths`: prefixes of the paths that count.
+
+    A request is stalled long after every promise is broken: slow answers have objectives of their own. An
+    answer that is not streamed has no byte before its end, so it counts as stalled later.
+    """
 
     paths: tuple[str, ...] = ("/v1/",)
-    stalled_after_s: float = 10.0
-    unstreamed_stalled_after_s: float = 120.0
+    stalled_after_s: float | None = None
+    unstreamed_stalled_after_s: float | None = None
     every_s: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "paths", tuple(self.paths))  # TOML has lists
         if not self.paths or not all(str(path).startswith("/") for path in self.paths):
             raise ValueError(f'paths must be prefixes such as "/v1/", not {self.paths!r}')
-        check_periods(self, "stalled_after_s", "unstreamed_stalled_after_s", "every_s")
+        given = [name for name in STALLED_AFTER_S if getattr(self, name) is not None]
+        check_periods(self, *given, "every_s")
+
+    def slo_problems(self, slo: Slo) -> Iterator[str]:
+        """A limit below a promise would count requests that may still keep it."""
+        for name, least_s in STALLED_AFTER_S.items():
+            given_s = getattr(self, name)
+            if given_s is not None and given_s <= slo.longest_s:
+                fix = f"raise it, or omit it for {_default_limit(slo, least_s):g}"
+                yield f"{name}: {given_s:g} s is not above {slo.longest_s:g} s, which the SLO promises: {fix}"
+
+    def stall_limits(self, slo: Slo) -> dict[str, float]:
+        """The seconds without a first byte after which a request is stalled, by option."""
+        return {
+            name: _default_limit(slo, least_s) if getattr(self, name) is None else getattr(self, name)
+            for name, least_s in STALLED_AFTER_S.items()
+        }
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
         path = view.state_dir / "envoy" / "records.sock"
-        inbox = _Inbox(self)
+        inbox = _Inbox(self, view.slo)
         reporter = SourceReporter(emit, now, initial=None)
         loop = asyncio.get_running_loop()
         while True:
@@ -64,6 +86,10 @@ class ProxyRequests:
             finally:
                 server.close()
                 inbox.close()
+
+
+def _default_limit(slo: Slo, least_s: float) -> float:
+    return max(least_s, TIMES_PROMISED * slo.longest_s)
 
 
 def _bind(path: Path) -> socket.socket:
@@ -97,12 +123,9 @@ def _report_sources(inbox: "_Inbox", reporter: SourceReporter, now_s: float) -> 
 class _Inbox:
     """The records of all connections."""
 
-    def __init__(self, options: ProxyRequests) -> None:
+    def __init__(self, options: ProxyRequests, slo: Slo) -> None:
         self.paths = options.paths
-        self.requests = OpenRequests(
-            stalled_after_s=options.stalled_after_s,
-            unstreamed_stalled_after_s=options.unstreamed_stalled_after_s,
-        )
+        self.requests = OpenRequests(**options.stall_limits(slo))
         self.connections: set[_Connection] = set()
         self.active: set[_Connection] = set()  # those that sent a readable message
         self.unreadable = 0

@@ -29,7 +29,7 @@ export function rolloutsPage(context, root) {
       [pill(one.outcome), one.outcome === "running" && one.phase ? [" ", words(one.phase)] : null],
       time(one.started_at, false),
       lasted(context, one),
-      [number(one.exposed.total), one.bad_exposed ? el("span", { class: "warn" }, ` · ${number(one.bad_exposed)} bad`) : null],
+      [number(one.exposed.asked), one.bad_exposed ? el("span", { class: "warn" }, ` · ${number(one.bad_exposed)} bad`) : null],
       one.why || one.gain,
     ]);
     fill(body, table("Rollouts, newest first", ["Rollout", "Target", "Outcome", "Started", "Lasted", "Exposed", "Why"], rows, { hidden: true, keys: all.map((one) => one.id), empty: "None yet." }));
@@ -114,8 +114,8 @@ export function rolloutPage(context, root, id) {
         shareBar("blue", weights.blue), shareBar("green", green)),
       el("dl", { class: "figures" },
         figure("Traffic on green", `${green} %`),
-        figure("Exposed requests", number(rollout.exposed.total), "answered by green, all steps"),
-        figure("Bad of them", number(rollout.bad_exposed), rollout.exposed.total ? percent(rollout.bad_exposed / rollout.exposed.total, 2) : "", rollout.bad_exposed ? "warn" : ""),
+        figure("Exposed requests", number(rollout.exposed.asked), "sent to green, all steps"),
+        figure("Bad of them", number(rollout.bad_exposed), rollout.exposed.asked ? percent(rollout.bad_exposed / rollout.exposed.asked, 2) : "", rollout.bad_exposed ? "warn" : ""),
         figure("Lost", number(rollout.lost), "cut when a server was retired", rollout.lost ? "bad" : ""),
         rollout.restarts ? figure("Restarts", number(rollout.restarts), "of green", "warn") : null,
         figure("Strategy", rollout.strategy, rollout.outage_s ? `outage ${duration(rollout.outage_s)}` : "")));
@@ -129,11 +129,12 @@ export function rolloutPage(context, root, id) {
   function sides() {
     const arms = [rollout.green, rollout.blue, rollout.record];
     const row = (name, show) => [name, ...arms.map(show)];
-    const bad = (count, arm) => (count ? `${number(count)} (${percent(count / Math.max(arm.total + arm.gave_up + arm.refused, 1), 2)})` : "0");
+    const bad = (count, arm) => (count ? `${number(count)} (${percent(count / Math.max(arm.asked, 1), 2)})` : "0");
     return section("Green against blue",
       table("This step, and blue before the canary", ["", "Green, this step", "Blue, this step", "Blue, before"], [
         row("Requests", (arm) => number(arm.total)),
         row("Failed", (arm) => bad(arm.errors, arm)),
+        row("Stalled", (arm) => bad(arm.stalled, arm)),
         row("Gave up", (arm) => bad(arm.gave_up, arm)),
         row("Refused", (arm) => bad(arm.refused, arm)),
         row("TTFT p95", (arm) => latency(arm.ttft_p95_s)),
@@ -177,7 +178,7 @@ export function rolloutPage(context, root, id) {
     if (evidence.hidden) return;
     const times = points.map((point) => Date.parse(point.at) / 1000);
     const streams = [...new Set(points.flatMap((point) => Object.keys(point.judged)))];
-    const palette = ["--text", "--violet", "--warn", "--muted", "--bad", "--accent"];
+    const palette = ["--text", "--violet", "--warn", "--muted", "--bad", "--accent", "--green"];
     const lines = (place) => streams.map((stream, at_) => [points.map((point) => point.judged[stream]?.[place] ?? null), words(stream), palette[at_ % palette.length]]);
     const marks = points.filter((point, place) => place && point.weight !== points[place - 1].weight).map((point) => ({ at: Date.parse(point.at) / 1000, name: "started", color: "--muted" }));
     curve.show(times, lines(1), { bounds: [[NOT_WORSE, "needed"]], marks });

@@ -74,6 +74,7 @@ MEANINGS = {
 OPTIONS = {
     "binary": "path of Envoy; empty: the one shipped with trimtab",
     "nvidia_smi.command": "path of the executable",
+    "nvidia_smi.stalled_after_s": "nvidia-smi is started again after this time without a line",
     "process.command": "start command of a server; empty: that of the adopted server",
     "confirm_s": "time limit for applying a configuration",
     "containers": "the containers of the target, by name",
@@ -82,14 +83,16 @@ OPTIONS = {
     "host": "Docker's socket; empty: `DOCKER_HOST`, else Docker's own",
     "listen": "address for clients",
     "paths": "count only requests whose path starts with one of these",
+    "proxy_requests.stalled_after_s": "a request without a first byte for so long is stalled; default: ten "
+    "times the largest promised latency, at least 60; must be above every promise",
     "queries": "PromQL by name of the series",
     "report_every_s": "interval of Envoy's reports on open requests",
     "retry_at_most_s": "longest pause between two attempts",
     "silence_s": "reopen a stream after this time without data",
     "stale_after_s": "older values are ignored",
-    "stalled_after_s": "a request without progress for this long counts as stalled",
     "timeout_s": "time limit of one read",
-    "unstreamed_stalled_after_s": "the same for an answer that is not streamed",
+    "unstreamed_stalled_after_s": "the same for an answer that is not streamed; default: the same, at "
+    "least 120",
     "url": "the address",
     "url_file": "a file with the URL, if the URL is a secret",
 }

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from actuators.envoy.admin import Admin
 from actuators.envoy.plugin import EnvoyTraffic
 from agent.domain.effects import Route
-from agent.domain.model import Server
+from agent.domain.model import Server, Slo
 from agent.domain.ports import Site
 from agent.domain.reading import Request, RequestSample, Sample, SourceState
 from sensors.proxy_requests.plugin import ProxyRequests
@@ -35,6 +35,7 @@ class SensorOutput:
 
     state_dir: Path
     target: str = "chat"
+    slo: Slo = field(default_factory=Slo)
     samples: list[Sample] = field(default_factory=list)
 
     def servers(self) -> Sequence[Server]:
@@ -278,7 +279,7 @@ async def test_a_client_that_disconnects_after_done_was_served(
 
 
 @pytest.mark.usefixtures("sensor")
-async def test_counts_a_stream_without_a_first_byte_as_stalled_once(
+async def test_counts_a_stream_without_a_first_byte_as_stalled_once_and_its_end(
     received: SensorOutput,
     traffic: EnvoyTraffic,
     blue: Backend,
@@ -293,12 +294,13 @@ async def test_counts_a_stream_without_a_first_byte_as_stalled_once(
     stalled = list(received.requests)
     for task in (*asking, unstreamed):
         task.cancel()
-    await received.until_counted(5)
+    await received.until_counted(9)
     await asyncio.sleep(0.4)
 
     assert [request.outcome for request in stalled] == ["stalled"] * 4
     assert min(request.duration_s for request in stalled) >= 1.0
-    assert received.counts == {(green.name, "stalled"): 4, (green.name, "gave_up"): 1}
+    assert received.counts == {(green.name, "stalled"): 4, (green.name, "gave_up"): 5}
+    assert sum(request.stalled for request in received.requests) == 4
     assert blue.served.total() == 0
 
 

@@ -83,7 +83,7 @@ def test_lists_rollouts(run: Run, daemon: FakeDaemonView) -> None:
     run("approve", made.id, "--digest", made.digest)
 
     head, row = run("rollouts")[1].splitlines()
-    assert head.split() == ["ID", "TARGET", "STATE", "STEP", "EXPOSED", "BAD", "STARTED"]
+    assert head.split() == ["ID", "TARGET", "STATE", "STEP", "EXPOSED", "BAD", "FAILED", "STALLED", "STARTED"]
     assert row.split()[:4] == ["chat-o1", "chat", "launching", "1"]
     assert json.loads(run("rollouts", "chat-o1", "--json")[1])["id"] == "chat-o1"
     assert run("rollouts", "--outcome", "promoted")[1] == "no rollouts\n"

@@ -206,6 +206,8 @@ def test_each_stream_is_counted_by_its_own_metric() -> None:
     each = RequestCounts(
         total=10,
         errors=1,
+        stalled=5,
+        stalled_ended=2,
         gave_up=2,
         refused=3,
         over_ttft=4,
@@ -218,8 +220,9 @@ def test_each_stream_is_counted_by_its_own_metric() -> None:
 
     assert {name: counts_of(each) for name, counts_of in STREAMS.items()} == {
         "errors": (10, 1),
-        "gave_up": (12, 2),
-        "refused": (15, 3),
+        "stalled": (13, 5),
+        "gave_up": (15, 2),
+        "refused": (18, 3),
         "ttft": (7, 4),
         "itl": (7, 5),
         "e2e": (7, 6),
@@ -288,7 +291,13 @@ def test_the_aggregator_reports_each_stream_with_an_objective_once_a_minute() ->
 
     said = [found for found in list(folded(fold, minutes=7))[6 * 60 :] if found]
 
-    assert sorted(name for found in said for name in found) == ["errors", "gave_up", "refused", "ttft"]
+    assert sorted(name for found in said for name in found) == [
+        "errors",
+        "gave_up",
+        "refused",
+        "stalled",
+        "ttft",
+    ]
     assert all(len(found) == 1 for found in said)
 
 

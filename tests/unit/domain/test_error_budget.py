@@ -12,8 +12,8 @@ from agent.audit.records import DAEMON, GENESIS, JournalEntry, encode_line, pars
 from agent.domain.error_budget import SLOT_S, WINDOWS, Budget, Burn
 from agent.domain.model import Objective, Proposal, Slo
 from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from agent.domain.request_counts import RequestCounts
+from agent.domain.reading import Reading, Request, RequestOutcome
+from agent.domain.request_counts import RequestCounts, count_requests
 from agent.domain.state import Phase, State
 from agent.machine.step import Machine, state_without_counts, state_without_recent
 from tests.support.machine_stories import RaiseSeqs, World, rules
@@ -47,6 +47,33 @@ def test_a_burn_rate_is_the_bad_share_over_the_allowed_one_of_the_worst_objectiv
     )
 
     assert budget.burns(SLO, at(1))[0] == Burn(window="5m", objective="ttft", rate=4.0, bad=200, of=1000)
+
+
+def test_an_overload_that_fails_no_request_burns_no_budget_of_errors() -> None:
+    """129 of 193 requests waited for longer than the sensor's limit, and all were answered."""
+    promised = Slo(ttft=Objective(under_s=0.5, share=0.95), errors=0.999)
+    stalled = [_request("stalled", None, 61.0)] * 129
+    answered = [_request("ok", 61.0 + n, 70.0 + n, stalled=True) for n in range(129)]
+    late = [_request("ok", 20.0, 30.0)] * 64
+    budget = budget_after(
+        *((n, count_requests(requests, promised)) for n, requests in enumerate((late, stalled, answered)))
+    )
+    errors = Slo(errors=0.999)
+
+    assert by_window(budget, 3, promised)["5m"] == Burn(
+        window="5m", objective="ttft", rate=20.0, bad=193, of=193
+    )
+    assert by_window(budget, 3, errors)["5m"] == Burn(
+        window="5m", objective="errors", rate=0.0, bad=0, of=193
+    )
+
+
+def _request(
+    outcome: RequestOutcome, ttft_s: float | None, duration_s: float, *, stalled: bool = False
+) -> Request:
+    return Request(
+        server="r0", outcome=outcome, status=200, ttft_s=ttft_s, duration_s=duration_s, stalled=stalled
+    )
 
 
 def test_every_second_of_all_servers_adds_up() -> None:

@@ -23,7 +23,7 @@ HOLD = Step(weight=100, requests=50, at_least_s=60, at_most_s=7200)
 INDEPENDENT = Calibration(
     phi=1.0, tick_edge=0.1, tick_share=0.05, tick_phi=1.0, tick_requests=30.0, ticks=960
 )
-CALM = dict.fromkeys(("errors", "gave_up", "refused", "ttft", "itl", "e2e"), INDEPENDENT)
+CALM = dict.fromkeys(("errors", "stalled", "gave_up", "refused", "ttft", "itl", "e2e"), INDEPENDENT)
 
 
 def served(
@@ -233,10 +233,10 @@ def test_full_load_in_a_queue_that_advances_is_late_not_failed(needed: str) -> N
 def test_a_green_that_stalls_without_a_queue_that_advances_fails_as_ever() -> None:
     stuck = Canary(HOLD, record=QUEUE, record_s=60.0)
     assert stuck.run(served(5, stalled=5), seconds=10).kind == "fail"
-    assert "errors" in stuck.verdict.why
+    assert "stalled" in stuck.verdict.why
     partly = Canary(HOLD, record=QUEUE, record_s=60.0)
     assert partly.run(served(5, stalled=2, waiting=1), seconds=60).kind == "fail"
-    assert "failed, cut or stalled" in partly.verdict.why
+    assert "stalled before the first token" in partly.verdict.why
 
 
 def test_failures_beside_a_queue_that_advances_count() -> None:
@@ -244,7 +244,7 @@ def test_failures_beside_a_queue_that_advances_count() -> None:
     record = served(300, stalled=120, waiting=200)
     canary = Canary(HOLD, record=record, record_s=60.0)
     assert canary.run(served(5, errors=1, stalled=1, waiting=20), seconds=120).kind == "fail"
-    assert "failed, cut or stalled" in canary.verdict.why
+    assert "failed or cut" in canary.verdict.why
 
 
 def test_the_evidence_beside_a_blue_that_stalls_continues_under_full_load() -> None:
@@ -259,7 +259,7 @@ def test_beside_blue_stalls_count_whatever_the_queue() -> None:
     green, blue = served(5, stalled=1, waiting=20, ttft_s=5.0), served(5, ttft_s=5.0)
     verdict = Canary(PARITY, record=served(300, ttft_s=5.0), slo=Slo()).run(green, blue, seconds=300)
     assert verdict.kind == "fail"
-    assert "failed, cut or stalled" in verdict.why
+    assert "stalled before the first token" in verdict.why
 
 
 @pytest.mark.parametrize(

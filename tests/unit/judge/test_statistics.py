@@ -186,9 +186,7 @@ def test_only_a_green_that_never_ran_next_to_blue_is_compared_with_the_baseline(
     trial = Trial(calibration={"errors": independent()})
     ill, well, usual = (rollouts.arm(2000, bad, 0, 0, 0, 0, 0) for bad in (200, 2, 20))
     alone, level = (RequestCounts(), RequestCounts()), (usual, usual)
-    assert "requests failed, cut or stalled" in describe_gain(
-        trial, slo=SLO, level=alone, green=well, record=ill
-    )
+    assert "requests failed or cut" in describe_gain(trial, slo=SLO, level=alone, green=well, record=ill)
     assert describe_gain(trial, slo=SLO, level=level, green=well, record=ill) == ""
     assert describe_gain(trial, slo=SLO, level=(well, ill), green=usual, record=usual) != ""
 

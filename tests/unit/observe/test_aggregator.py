@@ -3,12 +3,14 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import inf, nan
+from random import Random
 from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.domain.calibration import STREAMS
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import (
     Buckets,
@@ -25,6 +27,7 @@ from agent.domain.reading import (
     SourceState,
 )
 from agent.domain.request_counts import RequestCounts, count_requests, meets_slo
+from agent.judge.goodput import count_missed
 from agent.observe.aggregator import MAX_NEW_SAMPLES, PENDING, REQUESTS, SOURCES, Aggregator
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -221,6 +224,51 @@ def test_every_attempt_is_counted_once(outcomes: list[RequestOutcome], cut: int)
     assert sum(arm.e2e) == arm.total - arm.errors
 
 
+STALLED = request("stalled", ttft_s=None, duration_s=60.0, tokens=None)
+ANSWERED = request("ok", ttft_s=70.0, duration_s=80.0)
+
+
+def test_a_stalled_request_that_is_answered_is_late_not_failed() -> None:
+    waiting = count_requests([request(), STALLED], FULL_SLO)
+    both = waiting + count_requests([replace(ANSWERED, stalled=True)], FULL_SLO)
+
+    assert (waiting.asked, waiting.missed, waiting.stalled, waiting.errors) == (2, 1, 1, 0)
+    assert (both.asked, both.missed, both.stalled, both.errors, both.total) == (2, 1, 1, 0, 2)
+    assert (sum(both.ttft), both.over_ttft, both.over_e2e) == (2, 1, 1)
+
+
+def test_a_stalled_request_that_fails_is_an_error_from_then_on() -> None:
+    cut = replace(request("failed", ttft_s=None, duration_s=70.0), status=503, stalled=True)
+    both = count_requests([STALLED], FULL_SLO) + count_requests([cut], FULL_SLO)
+
+    assert (both.asked, both.missed, both.stalled, both.errors, both.total) == (1, 1, 1, 1, 1)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([o for o in get_args(RequestOutcome) if o != "stalled"]), st.booleans())
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_stalled_requests_never_make_more_bad_requests_than_requests(
+    ends: list[tuple[RequestOutcome, bool]], random: Random
+) -> None:
+    """In any second: a request may stall in one and end in another."""
+    seconds: list[list[Request]] = [[], [], []]
+    for outcome, stalls in ends:
+        at = random.randint(0, 2)
+        seconds[at].append(replace(request(outcome), stalled=stalls))
+        if stalls:
+            seconds[random.randint(0, at)].append(STALLED)
+    counted = [count_requests(requests, FULL_SLO) for requests in seconds]
+
+    for arm in (*counted, sum(counted, RequestCounts())):
+        assert all(
+            0 <= bad <= of for of, bad in (count_missed(arm), *(counts(arm) for counts in STREAMS.values()))
+        )
+    assert sum(arm.asked for arm in counted) == len(ends)
+
+
 def test_requests_above_an_objective_are_counted_exactly() -> None:
     requests = [
         request(ttft_s=0.5, duration_s=2.0, tokens=16),  # on the edge of all three
@@ -264,7 +312,7 @@ def test_a_failure_without_a_response_counts_as_unreachable() -> None:
 
     arm = count_requests([unreached, answered, left, replace(unreached, outcome="stalled")])
 
-    assert (arm.unreached, arm.errors, arm.total) == (1, 3, 3)
+    assert (arm.unreached, arm.errors, arm.total, arm.stalled) == (1, 2, 2, 1)
 
 
 BUCKETS = Buckets(edges=(0.1, 0.25, 0.75, 2.0), counts=(40, 40, 15, 5, 0), sum=20.0)
@@ -402,7 +450,7 @@ def test_a_stalled_request_is_queued_only_where_a_queue_advances(
 
     counts = fold.take_request_counts(second(10))["r0"]
 
-    assert (counts.total, counts.errors, counts.queued) == (4, 3, queued)
+    assert (counts.total, counts.errors, counts.stalled, counts.queued) == (1, 0, 3, queued)
 
 
 def test_liveness_has_the_last_state_and_counts_each_scrape_once() -> None:

@@ -353,7 +353,7 @@ def test_without_a_rollout_the_fleet_is_calibrated_and_its_budget_counted(tmp_pa
 
     state = in_no_time(scenario())
 
-    assert set(state.calibration) == {"errors", "gave_up", "refused"}  # no latency objective
+    assert set(state.calibration) == {"errors", "stalled", "gave_up", "refused"}  # no latency objective
     assert {one.ticks >= 20 and one.phi == 1 for one in state.calibration.values()} == {True}
     assert sum(slot[1] for slot in state.budget.slots) >= 5 * 400
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from agent.domain.model import Server
+from agent.domain.model import Server, Slo
 from agent.domain.ports import Sensor
 from agent.domain.reading import Sample, SourceState
 
@@ -25,6 +25,7 @@ class Fleet:
     addresses: dict[str, str] = field(default_factory=dict)
     target: str = "chat"
     state_dir: Path = Path()
+    slo: Slo = field(default_factory=Slo)
 
     def servers(self) -> tuple[Server, ...]:
         return tuple(

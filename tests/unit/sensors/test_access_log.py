@@ -83,8 +83,15 @@ STORIES = {
     "too slow, then left": ([attempt(code=408), end(code=408, done=False, flags="DR")], {"gave_up"}),
     "too slow for the server": ([attempt(code=408), end(code=408, done=False)], {"refused"}),
     "no answer at all": ([attempt(code=0), end(code=0)], {"failed"}),
-    "stalled, then cut": ([running(11_000), attempt(code=0, flags="UC"), end(code=503)], {"stalled"}),
-    "stalled, then left": ([running(11_000), running(13_000), attempt(code=0), end(flags="DC")], {"stalled"}),
+    "stalled, then cut": (
+        [running(11_000), attempt(code=0, flags="UC"), end(code=503)],
+        {"stalled", "failed"},
+    ),
+    "stalled, then left": (
+        [running(11_000), running(13_000), attempt(code=0), end(flags="DC")],
+        {"stalled", "gave_up"},
+    ),
+    "stalled, then answered": ([running(11_000), attempt(), end()], {"stalled", "ok"}),
     "slow": ([running(9_000), running(11_000, ttft_us=10_500_000), attempt(), end()], {"ok"}),
     "slow, not streamed": ([running(11_000, stream=None), attempt(), end()], {"ok"}),
     "silent, not streamed": ([running(121_000, stream=None)], {"stalled"}),
@@ -99,6 +106,19 @@ def test_each_way_a_request_can_end_has_an_outcome(
         ledger.add(record, 0.0)
 
     assert {outcome for _, outcome in counts(ledger)} == outcomes
+
+
+@pytest.mark.parametrize("story", ["stalled, then cut", "stalled, then left", "stalled, then answered"])
+def test_a_stalled_request_is_reported_once_and_its_end_says_that_it_stalled(
+    ledger: OpenRequests, story: str
+) -> None:
+    for record in STORIES[story][0]:
+        ledger.add(record, 0.0)
+    first, last = ledger.take_decided(0.0)
+
+    assert (first.outcome, first.stalled) == ("stalled", False)
+    assert last.stalled
+    assert ledger.take_decided(0.0) == ()
 
 
 @given(seed=st.integers(), picked=st.lists(st.sampled_from(sorted(STORIES)), max_size=8))
