@@ -47,6 +47,8 @@ class Guard:
         slo: Slo = NO_SLO,
     ) -> Suggestion | ProposalRefusal:
         """Turn a policy's proposal into a suggestion, or refuse it with the reason."""
+        if proposal.rule == PERSON:
+            return ProposalRefusal(why=f"the rule {PERSON} is reserved for what operators ask for")
         if why := self._reason_to_wait(state, at, reading):
             return ProposalRefusal(why=why)
         if not proposal.mitigation and (why := state.budget.alarm(slo, at)):

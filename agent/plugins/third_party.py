@@ -17,6 +17,7 @@ from typing import Any
 
 from agent.domain.errors import ConfigError
 from agent.domain.model import Proposal
+from agent.plugins.proposal_types import MalformedProposalError, checked
 
 GROUP = "trimtab.policies"
 PLUGIN_LINE = re.compile(r"^plugin\b.*=", re.MULTILINE)
@@ -81,10 +82,9 @@ class GuardedPolicy:
 
     def propose(self, reading: object, context: object) -> Sequence[Proposal]:
         try:
-            proposals = tuple(self.policy.propose(reading, context))
-            if all(isinstance(proposal, Proposal) for proposal in proposals):
-                return proposals
-            failure = f"propose returned {proposals!r:.80}, which are not all a Proposal"
+            return tuple(map(checked, self.policy.propose(reading, context)))
+        except MalformedProposalError as error:
+            failure = str(error)
         except Exception as error:  # noqa: BLE001 - an error in third-party code must not end the daemon
             failure = failure_location(error)
         why = f"1 policy failed: {self.name}: {failure}"

@@ -39,6 +39,7 @@ def daemon() -> GuardedDesk:
         ({"tool_parser_plugin": "/evil.py"}, "[targets.bounds.tool_parser_plugin] under `allowed`"),
         ({"max_num_seqs": 32, "enable_log_outputs": True}, "a change of enable_log_outputs was requested"),
         ({"max_num_seqs": 8.5}, "max_num_seqs=8.5 was requested: max_num_seqs is a whole number"),
+        ({"max_num_seqs": True}, "max_num_seqs=true was requested: max_num_seqs is a whole number"),
         ({"max_num_seqs": "8"}, 'max_num_seqs="8" was requested: max_num_seqs is a whole number'),
         ({"max_num_seqs": -5}, "max_num_seqs=-5 was requested: max_num_seqs is at least 1"),
     ],

@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from agent.domain.model import Proposal
+import pytest
+
+from agent.domain.events import ChangeAsked
+from agent.domain.model import Mode, Proposal
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from agent.domain.state import Phase
@@ -80,6 +83,40 @@ def test_an_outranked_rule_is_not_suggested_in_place_of_a_refused_one() -> None:
     assert quiet.state.suggestion is None
     assert quiet.state.note.startswith("K1 is held back: max_num_seqs=4 changes nothing")
     assert "Q1 yields to K1" in quiet.state.note
+
+
+INADMISSIBLE: dict[str, tuple[Mapping[str, Value], str]] = {
+    "identity": ({"model": "evil/model"}, "[targets.bounds.model] under `allowed`"),
+    "code": ({"trust_remote_code": True}, "[targets.bounds.trust_remote_code] under `allowed`"),
+    "network": ({"host": "0.0.0.0"}, "[targets.bounds.host] under `allowed`"),  # noqa: S104 - never bound
+    "unknown": ({"image": "evil:latest"}, "[targets.bounds.image] under `allowed`"),
+    "with a good one": ({"max_num_seqs": 8, "api_key": "mine"}, "a change of api_key was requested"),
+    "text": ({"max_num_seqs": "8"}, 'max_num_seqs="8" was requested: max_num_seqs is a whole number'),
+    "switch": ({"max_num_seqs": True}, "max_num_seqs=true was requested: max_num_seqs is a whole number"),
+    "fraction": ({"max_num_seqs": 8.5}, "max_num_seqs=8.5 was requested: max_num_seqs is a whole number"),
+    "negative": ({"max_num_seqs": -5}, "max_num_seqs=-5 was requested: max_num_seqs is at least 1"),
+}
+
+
+@pytest.mark.parametrize("case", INADMISSIBLE)
+@pytest.mark.parametrize("mode", ["approve", "auto"])
+def test_a_policy_is_held_to_the_same_limits_as_an_operator(case: str, mode: Mode) -> None:
+    to, why = INADMISSIBLE[case]
+    odd = World(machine=Machine(rules(policies=(("odd", Says("ODD-1", to)),))), mode=mode).start().tick(5)
+    asked = World(waiting=0).start().tick()
+    asked.feed(ChangeAsked(at=asked.at, actor="mallory", to=to, reason="because"))
+
+    for refused in (odd, asked):
+        assert why in refused.state.note
+        assert (refused.state.phase, refused.state.suggestion) == (Phase.OBSERVING, None)
+    assert odd.state.note.startswith("ODD-1 is held back: ")
+
+
+def test_a_policy_cannot_speak_as_an_operator() -> None:
+    posing = world(Says("person", {"max_num_seqs": 16})).tick(5)
+
+    assert posing.state.suggestion is None
+    assert posing.state.note == "person is held back: the rule person is reserved for what operators ask for"
 
 
 def test_the_rule_named_by_a_note_changes_at_most_once_a_minute() -> None:

@@ -180,7 +180,7 @@ def test_world_writable_files_are_not_run(folder: Path, what: str) -> None:
     ("answer", "failure"),
     [
         ("1 / 0", "line 19: ZeroDivisionError: division by zero"),
-        ("[1]", "propose returned (1,), which are not all a Proposal"),
+        ("[1]", "propose returned 1, which is no Proposal"),
         ("None", "TypeError: 'NoneType' object is not iterable"),
     ],
 )
@@ -194,6 +194,32 @@ def test_a_failing_policy_proposes_only_a_note_with_its_error(
 
     assert (note.rule, dict(note.to), note.klass) == ("odd", {}, "note")
     assert failure in note.expects
+
+
+MALFORMED = (
+    ("to", "{1: 2}"),
+    ("to", "{'max_num_seqs': [8]}"),
+    ("to", "{'gpu_memory_utilization': float('nan')}"),
+    ("why", "None"),
+    ("klass", "'AUTO'"),
+    ("evidence", "[{'metric': 'waiting', 'value': 'many', 'unit': '', 'window_s': 1}]"),
+)
+
+
+@pytest.mark.parametrize(("field", "text"), MALFORMED)
+def test_a_proposal_with_values_of_other_types_is_dropped_and_reported(
+    folder: Path, field: str, text: str
+) -> None:
+    bad = POLICY.replace('klass="note")', f'klass="note", **{{"{field}": {text}}})')
+    for given in ("to={}, ", 'why=f"hello {self.times}", '):
+        bad = bad.replace(given, "" if given.startswith(field) else given)
+    bad = bad.replace('klass="note", ', "" if field == "klass" else 'klass="note", ')
+    (folder / "odd.py").write_text(bad)
+
+    (note,) = parsed(folder).policies[-1].plugin.propose(a_reading(), Context(setting={}, slo=Slo()))
+
+    assert (note.rule, dict(note.to), note.klass) == ("odd", {}, "note")
+    assert note.why.startswith("1 policy failed: odd: a Proposal has a ")
 
 
 def test_lists_all_policies_with_their_origin(
