@@ -29,6 +29,19 @@ def refuse_over_budget(call: Call, state: State) -> None:
         )
 
 
+def refuse_if_full(call: Call) -> None:
+    """Raises RequestRefusedError (503) while the journal is full."""
+    if call.accepted or not call.daemon.counters().get("audit_full"):
+        return
+    raise RequestRefusedError(
+        503,
+        "The audit journal has reached keep_mb with entries younger than keep: proposals are refused, so that"
+        " no entry has to be removed. Raise [agent.audit] keep_mb or shorten keep, and restart the daemon.",
+        kind="audit-full",
+        headers={"Retry-After": "3600"},
+    )
+
+
 def refuse_too_many_open(call: Call, state: State, to: Mapping[Knob, Value]) -> None:
     """Raises RequestRefusedError (429). A proposal takes the place of one that changes the same knob."""
     listed = (state.suggestion, *state.also_open)

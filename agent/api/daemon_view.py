@@ -1,6 +1,6 @@
 """The interface between the API and the daemon: all reads, and one way to submit an event."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -110,3 +110,11 @@ class DaemonView(Protocol):
     def tallies(self) -> Mapping[str, DeliveryCounts]:
         """Delivery counts of notifications, by receiver."""
         ...
+
+
+def find_warnings(counters: Mapping[str, float]) -> Iterator[str]:
+    """Faults of the daemon itself, by its counters."""
+    if not counters.get("audit_writable", 1):
+        yield "the audit journal cannot be written: nothing new starts, rollbacks still run"
+    if counters.get("audit_full"):
+        yield "the audit journal is full: operators' proposals are refused; raise keep_mb or shorten keep"

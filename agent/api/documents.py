@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from agent.api.daemon_view import DaemonView
+from agent.api.daemon_view import DaemonView, find_warnings
 from agent.audit.history import Point
 from agent.domain.answers import AnswerComparison
 from agent.domain.error_budget import Burn
@@ -66,6 +66,7 @@ class TargetDocument(Document):
     rollout: str | None = Field(description="id of the latest rollout")
     waits: DocumentText = Field(description="what the step of a running rollout still lacks; empty: nothing")
     outcomes: list[Outcome] = Field(description="outcomes of earlier changes, oldest first")
+    warnings: list[str] = Field(description="faults of the daemon itself that concern every target")
 
 
 class PreflightDocument(Document):
@@ -205,6 +206,7 @@ def target_of(daemon: DaemonView, state: State) -> TargetDocument:
         rollout=state.rollout.id if state.rollout else None,
         waits=_waits(state),
         outcomes=[_shown(outcome) for outcome in state.outcomes],
+        warnings=list(find_warnings(daemon.counters())),
     )
 
 

@@ -39,6 +39,13 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "audit_writable", "gauge", "0 while the audit journal cannot be written; nothing new starts then."
     ),
+    Metric("audit_bytes", "gauge", "Size of all files of the audit journal."),
+    Metric("audit_keep_bytes", "gauge", "Size at which the audit journal is full, keep_mb."),
+    Metric(
+        "audit_full",
+        "gauge",
+        "1 while the audit journal is full, so that operators' proposals are refused; no entry is removed.",
+    ),
     Metric(
         "audit_pin_info",
         "gauge",

@@ -6,7 +6,6 @@ agent.audit.segments the files. The open file starts with the last state of each
 reads no other file in full.
 """
 
-import asyncio
 import hashlib
 import os
 import socket
@@ -21,9 +20,10 @@ import structlog
 from rfc8785 import CanonicalizationError
 
 from agent.audit import checkpoints, segments
-from agent.audit.chain import REMOVED, Head
+from agent.audit.chain import Head
 from agent.audit.checkpoints import Signer
-from agent.audit.offsets import STRIDE, RecordOffsets
+from agent.audit.followers import Followers
+from agent.audit.offsets import RecordOffsets
 from agent.audit.records import (
     DAEMON,
     LONGEST_LINE,
@@ -34,6 +34,7 @@ from agent.audit.records import (
     parse,
 )
 from agent.audit.recovery import recover
+from agent.audit.retention import HAS_ROOM_SHARE, find_expired, removal_entry, size_entry
 from agent.audit.segments import RetentionLimits
 from agent.audit.write_budget import WriteBudget
 from agent.domain.errors import JournalError
@@ -41,8 +42,6 @@ from agent.domain.ports import Now
 from agent.domain.state import State
 
 OPENED, TORN = "audit.segment_opened", "audit.truncated_tail"
-MAX_REMOVED = 2
-"""Closed files removed per rotation, so that a clock that jumps by years does not remove all of them."""
 log = structlog.get_logger(__name__)
 
 
@@ -64,6 +63,8 @@ class Journal:
         self._signer = signer
         self._fd = -1
         self._size = 0
+        self._closed = 0  # bytes of the closed files
+        self._full = False  # as the latest entry about it states
         self._opening = 0  # bytes of the state entries that start the open file
         self._head = Head()
         self._since: datetime | None = None  # time of the first entry of the open file
@@ -76,7 +77,7 @@ class Journal:
         self._epoch = 0
         self._boot_id = _boot_id()
         self._host = socket.gethostname()
-        self._followers: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self._followers = Followers()
 
     @classmethod
     def open(
@@ -108,6 +109,21 @@ class Journal:
     def head(self) -> Head:
         return self._head
 
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return self._closed + self._size
+
+    @property
+    def full(self) -> bool:
+        """Whether the size reached its limit, so that what can wait is no longer accepted."""
+        room = HAS_ROOM_SHARE if self._full else 1.0
+        return self.size >= room * self._limits.keep_bytes
+
+    @property
+    def limits(self) -> RetentionLimits:
+        return self._limits
+
     def states(self) -> dict[str, State]:
         """Return the last state of each target."""
         return dict(self._states)
@@ -138,22 +154,7 @@ class Journal:
 
         Entries are read from disk, so that a slow reader costs no memory and misses none.
         """
-        return self._follow(self._head.seq if after is None else after)
-
-    async def _follow(self, seen: int) -> AsyncIterator[JournalRecord]:
-        appended = asyncio.Event()
-        follower = (asyncio.get_running_loop(), appended)
-        self._followers.add(follower)
-        try:
-            while True:
-                appended.clear()
-                for record in self.after(seen, STRIDE):
-                    appended.set()  # more may follow
-                    seen = record["seq"]
-                    yield record
-                await appended.wait()
-        finally:
-            self._followers.discard(follower)
+        return self._followers.follow(self._head.seq if after is None else after, self.after)
 
     def close(self) -> None:
         """Sign the unsigned entries and close the file."""
@@ -176,13 +177,8 @@ class Journal:
         self.budget.charge(entry, len(line))
         if entry.state is not None:
             self._states[entry.state.target] = entry.state
-        self._notify_followers()
+        self._followers.notify()
         return record
-
-    def _notify_followers(self) -> None:
-        for loop, appended in tuple(self._followers):  # a copy: other threads add and remove followers
-            with suppress(RuntimeError):  # its loop was closed before the iterator
-                loop.call_soon_threadsafe(appended.set)
 
     def _encode(self, entry: JournalEntry, head: Head) -> tuple[bytes, JournalRecord]:
         """Encode the entry as the line after `head`."""
@@ -214,7 +210,7 @@ class Journal:
             raise JournalError(f"{self._path}: entry {seq} cannot be written: {error}") from error
 
     def _run_housekeeping(self, at: datetime) -> None:
-        """Sign at the checkpoint interval; rotate the file when it is large or old."""
+        """Sign at the checkpoint interval; rotate the file when it is large or old; report a full journal."""
         if self._head.seq - self._signed >= checkpoints.INTERVAL:
             self._sign(at)
         old = self._since is not None and at - self._since >= timedelta(seconds=self._limits.segment_s)
@@ -223,6 +219,15 @@ class Journal:
             self._rotate(at)
             self._remove_old(at)
             self._sign(at)
+        if self.full != self._full:
+            self._report_size(at)
+
+    def _report_size(self, at: datetime) -> None:
+        """Record that the journal is full, or no longer is."""
+        full, entry = self.full, size_entry(self.size, self._limits, full=self.full, at=at, epoch=self._epoch)
+        self._append_entry(entry)
+        self._full = full
+        log.warning(entry.action, why=entry.why)
 
     def _sign(self, at: datetime) -> None:
         if self._signer is None or self._signed == self._head.seq:
@@ -256,36 +261,22 @@ class Journal:
         fd = segments.rotate(self._path, self._offsets.first, b"".join(lines))
         self._close_file()
         self._offsets.rotate()
+        self._closed += self._size
         self._fd, self._size = fd, 0
         for line, record in zip(lines, records, strict=True):
             self._track(record, len(line))
-        self._notify_followers()
+        self._followers.notify()
 
     def _remove_old(self, at: datetime) -> None:
-        """Remove closed files beyond the retention limits, after an entry that names them."""
-        older = self._offsets.older
-        sizes = [segment.path.stat().st_size for segment in older]
-        removed, left = [], sum(sizes) + self._size
-        for segment, size in zip(older[:MAX_REMOVED], sizes, strict=False):
-            last = parse(segments.last_line(segment.path))
-            old = at - datetime.fromisoformat(last["ts"]) > timedelta(seconds=self._limits.keep_s)
-            if not old and left <= self._limits.keep_bytes:
-                break
-            removed.append((segment, last))
-            left -= size
-        if not removed:
+        """Remove closed files older than the retention time, after an entry that names them."""
+        expired = find_expired(self._offsets.older, self._limits, at)
+        if not expired:
             return
-        cuts = [
-            {"file": s.path.name, "first": s.first, "last": r["seq"], "hash": r["hash"]} for s, r in removed
-        ]
-        why = f"retention removes entries {removed[0][0].first} to {removed[-1][1]['seq']}"
-        self._append_entry(
-            JournalEntry(
-                at=at, actor=DAEMON, action=REMOVED, why=why, after={"cuts": cuts}, epoch=self._epoch
-            )
-        )
-        for segment, _ in removed:  # oldest first: a crash leaves the newer part
+        self._append_entry(removal_entry(expired, at=at, epoch=self._epoch))
+        for segment, _ in expired:  # oldest first: a crash leaves the newer part
+            size = segment.path.stat().st_size
             segment.path.unlink()
+            self._closed -= size
             self._offsets.forget(segment)
         segments.sync_directory(self._path.parent)
 
@@ -302,6 +293,7 @@ class Journal:
             segments.sync_directory(self._path.parent)
         segments.remove_leftovers(self._path)
         self._offsets.older = segments.closed_segments(self._path)
+        self._closed = sum(segment.path.stat().st_size for segment in self._offsets.older)
         states, self._torn = recover(self._path, self._offsets.older, self._signer, self._track)
         self._states = {state.target: state for state in states}
         if self._torn:

@@ -20,12 +20,15 @@ BLOCK = 2**16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionLimits:
-    """When a file is closed, and how long closed files are kept; the first limit reached applies."""
+    """When a file is closed, and how long closed files are kept.
+
+    `keep_bytes`: the size at which the journal counts as full. No file younger than `keep_s` is ever removed.
+    """
 
     segment_bytes: int = 16 * 2**20
     segment_s: float = 86400.0
     keep_s: float = 366 * 86400.0
-    keep_bytes: int = 2 * 2**30
+    keep_bytes: int = 8 * 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

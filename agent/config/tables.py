@@ -53,11 +53,11 @@ class PluginTable(BaseModel):
 
 
 class AuditTable(ConfigTable):
-    """When a journal file is closed, and how long closed files are kept; the first limit reached applies."""
+    """When a journal file is closed, how long closed files are kept, and when the journal is full."""
 
     segment_mb: Annotated[int, Field(ge=1, le=1024)] = 16
     segment_age: PositiveSeconds = 86400.0
-    keep_mb: Annotated[int, Field(ge=1, le=2**20)] = 2048
+    keep_mb: Annotated[int, Field(ge=1, le=2**20)] = 8192
     keep: PositiveSeconds = 366 * 86400.0
 
 

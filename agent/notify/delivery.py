@@ -87,7 +87,8 @@ class NoticeDelivery:
     follow: Callable[[int | None], AsyncIterator[JournalRecord]] | None  # None: no journal
     head: int  # seq of the last record when the daemon started
     states: Callable[[], Mapping[str, State]]
-    writable: Callable[[], bool]
+    writable: Callable[[], bool]  # the journal
+    full: Callable[[], bool]
     retry: RetryLimits = field(default_factory=RetryLimits)
     counts: DeliveryCounts = field(default_factory=DeliveryCounts)
     _seq: int = 0
@@ -143,7 +144,8 @@ class NoticeDelivery:
 
     async def _watch(self, session: aiohttp.ClientSession) -> None:
         while True:
-            for notice in notices_of_states(self.states(), self.now(), writable=self.writable()):
+            faults = {"writable": self.writable(), "full": self.full()}
+            for notice in notices_of_states(self.states(), self.now(), **faults):
                 await self._send_new(session, notice)
             await asyncio.sleep(POLL_S)
 

@@ -37,10 +37,15 @@ KINDS: Mapping[str, tuple[NoticeSeverity, str]] = {
         "the audit journal cannot be written: no change starts, rollbacks still run",
     ),
     "audit.writable": ("info", "the audit journal can be written again"),
+    "audit.full": (
+        "warning",
+        "the audit journal reached keep_mb with entries younger than keep: operators' proposals are refused",
+    ),
+    "audit.has_room": ("info", "the audit journal is smaller than keep_mb again"),
     "daemon.restarted": ("info", "a trimtab daemon started"),
 }
 """Severity of each kind of notice, and its condition."""
-RECOVERIES = {"target.restored", "audit.writable"}
+RECOVERIES = {"target.restored", "audit.writable", "audit.has_room"}
 """Sent only to receivers that got the notice of the incident."""
 EXPIRING_SHARE = 0.75  # of a suggestion's lifetime
 DECIDED = {"approved", "denied", "expired", "superseded", "withdrawn", "refused"}
@@ -113,8 +118,10 @@ def notices_of_record(action: str, state: State, at: datetime) -> Iterator[Notic
     yield _server_notice(state, at)
 
 
-def notices_of_states(states: Mapping[str, State], at: datetime, *, writable: bool) -> Iterator[Notice]:
-    """Build the notices that no record triggers: an expiring suggestion, an unwritable audit journal."""
+def notices_of_states(
+    states: Mapping[str, State], at: datetime, *, writable: bool, full: bool
+) -> Iterator[Notice]:
+    """Build the notices that no record triggers: an expiring suggestion, faults of the audit journal."""
     for state in states.values():
         for suggestion in state.open_suggestions:
             lifetime = suggestion.expires_at - suggestion.made_at
@@ -129,6 +136,16 @@ def notices_of_states(states: Mapping[str, State], at: datetime, *, writable: bo
         place="/audit",
         key="audit",
         ends=writable,
+    )
+    yield Notice(
+        id="audit.full" if full else "audit.has_room",
+        kind="audit.full" if full else "audit.has_room",
+        at=at,
+        title=f"the audit journal {'is full' if full else 'has room again'}",
+        text="Operators' proposals are refused. Raise keep_mb or shorten keep." if full else "",
+        place="/audit",
+        key="audit/size",
+        ends=not full,
     )
 
 

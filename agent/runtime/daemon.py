@@ -82,7 +82,8 @@ class Daemon:
             await asyncio.sleep(every_s)
 
     def _summary(self) -> str:
-        return ", ".join(f"{name} {loop.state.phase.value}" for name, loop in self.loops.items())
+        phases = (f"{name} {loop.state.phase.value}" for name, loop in self.loops.items())
+        return ", ".join((*phases, *(["the audit journal is full"] if self.journal.full else [])))
 
     def states(self) -> Mapping[str, State]:
         return {name: loop.state for name, loop in self.loops.items()}
@@ -169,4 +170,7 @@ class Daemon:
             "events_total": sum(loop.events for loop in self.loops.values()),
             "audit_head_seq": self.journal.head.seq,
             "audit_writable": all(loop.writable for loop in self.loops.values()),
+            "audit_bytes": self.journal.size,
+            "audit_keep_bytes": self.journal.limits.keep_bytes,
+            "audit_full": self.journal.full,
         }

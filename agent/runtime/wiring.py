@@ -135,6 +135,7 @@ def build_delivery(
         head=journal.head.seq if journal else 0,
         states=lambda: {name: loop.state for name, loop in loops.items()},
         writable=lambda: all(loop.writable for loop in loops.values()),
+        full=lambda: journal is not None and journal.full,
     )
 
 

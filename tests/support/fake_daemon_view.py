@@ -45,6 +45,7 @@ class FakeDaemonView:
     logs: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)  # by target and server
     unreadable: str = ""  # why no log can be read
     waits: dict[tuple[str, str], float] = field(default_factory=dict)  # by actor and target
+    full: bool = False  # the journal
     at: datetime = NOON
     counted: SelfMetrics = field(default_factory=lambda: SelfMetrics(stepped_at=99.5))
     hours: dict[str, Sequence[MinuteRow]] = field(default_factory=dict)
@@ -135,7 +136,8 @@ class FakeDaemonView:
         return self.at
 
     def counters(self) -> Mapping[str, float]:
-        return {"audit_head_seq": len(self._records), "audit_writable": 1, "events_total": 7}
+        audit = {"audit_bytes": 5e6, "audit_keep_bytes": 8e9, "audit_full": self.full, "audit_writable": 1}
+        return {"audit_head_seq": len(self._records), "events_total": 7, **audit}
 
     def clock(self) -> float:
         return 100.0

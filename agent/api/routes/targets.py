@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
-from agent.api.admission import refuse_over_budget, refuse_too_many_open
+from agent.api.admission import refuse_if_full, refuse_over_budget, refuse_too_many_open
 from agent.api.documents import SuggestionDocument, TargetDocument, suggestion_of, tag_of, target_of
 from agent.api.operations import Call, Operation, OperationResult
 from agent.api.problems import RequestRefusedError
@@ -105,6 +105,7 @@ async def _ask(call: Call) -> OperationResult:
     body = call.asked(ChangeBody)
     before = state_of(call, call.part("name"))
     wanted: dict[str, Value] = dict(body.to)
+    refuse_if_full(call)
     refuse_over_budget(call, before)
     refuse_too_many_open(call, before, wanted)
     event = ChangeAsked(at=call.daemon.now(), actor=call.actor, to=wanted, reason=body.reason)

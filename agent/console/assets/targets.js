@@ -42,7 +42,9 @@ export function targetsPage(context, root) {
   function needs() {
     const halted = targets.filter((target) => target.phase === "halted");
     const busy = targets.filter((target) => LIVE.includes(target.phase) && target.rollout);
+    const warnings = [...new Set(targets.flatMap((target) => target.warnings))];
     const items = [
+      ...warnings.map((warning) => el("li", { class: "bad" }, warning)),
       ...halted.map((target) => el("li", { class: "bad" }, link(target.name), " is halted: ", target.note)),
       ...open.map((one) => el("li", { class: "ask" },
         el("a", { href: `#/suggestions/${encodeURIComponent(one.id)}` }, change(one.from, one.to)), " on ", one.target,

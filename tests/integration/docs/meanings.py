@@ -7,8 +7,9 @@ MEANINGS = {
     "agent.policies_dir": "a folder with your own policies: [writing a policy](../writing-a-policy.md)",
     "agent.audit.segment_mb": "a file of the audit is closed at this size in MiB, ...",
     "agent.audit.segment_age": "... or at this age",
-    "agent.audit.keep_mb": "closed files are kept up to this size in MiB together, ...",
-    "agent.audit.keep": "... and up to this age; whichever comes first",
+    "agent.audit.keep_mb": "at this size in MiB of all files together the journal is full: "
+    "the daemon alerts and refuses operators' proposals",
+    "agent.audit.keep": "closed files are kept up to this age, whatever their size",
     "api.listen": "address of the API and the console, or a list; beyond loopback only with TLS",
     "api.hosts": "host names of the API, in addition to loopback",
     "api.tokens_file": "hashes of tokens, made by `trimtab token new`; reloaded at SIGHUP",

@@ -41,6 +41,18 @@ async def test_a_spent_share_refuses_proposals_and_resumptions_only(
         assert answer.status == 200
 
 
+async def test_a_full_journal_refuses_proposals_only(client: Client, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
+    daemon.full = True
+
+    assert await propose(client, max_num_seqs=96) == (503, "urn:trimtab:problem:audit-full", "3600")
+    async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}) as answer:
+        assert answer.status == 200
+    async with client.get("/v1/targets/chat") as answer:
+        (warning,) = (await answer.json())["warnings"]
+        assert "journal is full" in warning
+
+
 async def test_an_operator_has_few_open_proposals_on_a_target(client: Client, daemon: FakeDaemonView) -> None:
     daemon.suggest({"max_num_seqs": 128}, rule="person", policy=ANN)
     daemon.suggest({"block_size": 32}, rule="person", policy=ANN)

@@ -291,7 +291,7 @@ async def test_a_follower_gets_every_entry_once_and_in_order(path: Path) -> None
     await asyncio.wait_for(from_the_start, 30)
 
     assert received == list(range(1, 201))
-    assert not journal._followers
+    assert not journal._followers._waiting
 
 
 def test_a_follower_whose_loop_is_gone_does_not_stop_the_writer(path: Path) -> None:

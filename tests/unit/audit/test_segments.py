@@ -24,6 +24,7 @@ from agent.domain.errors import ConfigError, JournalError
 from agent.domain.state import Phase, State
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+LATER = NOON + timedelta(days=400)
 ENTRY = JournalEntry(at=NOON, actor=DAEMON, action="rollout.step", target="chat", why="x" * 200)
 SMALL = RetentionLimits(segment_bytes=4000)  # about ten entries
 CHAT, BATCH = State(target="chat", phase=Phase.CANARY, epoch=7), State(target="batch", note="rests")
@@ -48,6 +49,10 @@ def every_file(path: Path) -> list[Path]:
 
 def every_record(path: Path) -> list[JournalRecord]:
     return [parse(line) for file in every_file(path) for line in file.read_bytes().splitlines()]
+
+
+def is_full(journal: Journal) -> bool:
+    return journal.full
 
 
 def in_(path: Path) -> list[str]:
@@ -201,7 +206,7 @@ from agent.audit.records import DAEMON, JournalEntry
 from agent.audit.segments import RetentionLimits
 from agent.domain.state import State
 noon, path = datetime(2026, 3, 4, tzinfo=UTC), Path(sys.argv[1])
-limits, signer = RetentionLimits(segment_bytes=1500, keep_bytes=30_000), checkpoints.find_signer(path.parent)
+limits, signer = RetentionLimits(segment_bytes=1500), checkpoints.find_signer(path.parent)
 journal = Journal.open(path, now=lambda: noon, limits=limits, signer=signer)
 while True:
     entry = JournalEntry(at=noon, actor=DAEMON, action="daemon.ticked", state=State(target="chat"))
@@ -330,12 +335,40 @@ def test_old_files_are_removed_and_recorded(path: Path) -> None:
     assert opened(path).head == found.head
 
 
-def test_files_beyond_the_size_limit_are_removed(path: Path) -> None:
+def test_no_size_removes_an_entry_younger_than_the_retention_time(path: Path) -> None:
     journal = written(path, 200, replace(SMALL, keep_bytes=12_000))
 
-    assert sum(file.stat().st_size for file in every_file(path)) < 12_000 + 2 * 4000
+    assert journal.size == sum(file.stat().st_size for file in every_file(path)) > 3 * 12_000
+    assert every_record(path)[0]["seq"] == 1
     assert verify(path).ok
-    assert journal.states() == {"chat": CHAT, "batch": BATCH}
+
+
+def test_a_full_journal_is_recorded_once_and_its_room_again(path: Path) -> None:
+    limits = RetentionLimits(segment_bytes=4000, keep_bytes=14_000, keep_s=86400)
+    journal = opened(path, limits)
+    while not is_full(journal):
+        journal.append(ENTRY)
+    actions: dict[int, str] = {}
+    for hour in range(0, 100, 13):
+        assert is_full(journal) or hour > 24
+        journal.append(replace(ENTRY, at=NOON + timedelta(hours=hour)))
+        actions |= {record["seq"]: record["action"] for record in every_record(path)}
+
+    assert not is_full(journal)
+    assert [action for action in actions.values() if "full" in action or "room" in action] == [
+        "audit.full",
+        "audit.has_room",
+    ]
+    assert verify(path).ok
+
+
+def test_a_restart_finds_a_journal_full(path: Path) -> None:
+    written(path, 200).close()
+    journal = opened(path, replace(SMALL, keep_bytes=12_000))
+
+    assert journal.full
+    journal.append(ENTRY)
+    assert every_record(path)[-1]["action"] == "audit.full"
 
 
 def test_a_clock_that_jumps_by_years_removes_few_files(path: Path) -> None:
@@ -352,9 +385,9 @@ def test_a_clock_that_jumps_by_years_removes_few_files(path: Path) -> None:
 def test_a_crash_between_removals_is_no_tampering(path: Path) -> None:
     written(path, 60).close()
     kept = {file.name: file.read_bytes() for file in every_file(path)}
-    journal = opened(path, replace(SMALL, keep_bytes=9000))
+    journal = opened(path)
     while path.with_name("audit-000000000001.jsonl").exists():
-        journal.append(ENTRY)
+        journal.append(replace(ENTRY, at=LATER))
     journal.close()
     (removed,) = [record for record in every_record(path) if record["action"] == "audit.removed"]
     *_, before, newest = [cut["file"] for cut in removed["after"]["cuts"]]
@@ -682,7 +715,10 @@ def test_reports_an_invalid_key(tmp_path: Path) -> None:
 
 
 def test_reports_a_pin_older_than_the_first_entry(path: Path) -> None:
-    written(path, 200, replace(SMALL, keep_bytes=12_000)).close()
+    journal = written(path, 60)
+    while path.with_name("audit-000000000001.jsonl").exists():
+        journal.append(replace(ENTRY, at=LATER))
+    journal.close()
 
     with pytest.raises(JournalError, match="give a later pin"):
         verify(path, pins=[Head(seq=2, hash="0" * 64)])

@@ -30,6 +30,14 @@ from tests.unit.cli.conftest import Run
 ZEROS = "sha256:" + "0" * 64
 
 
+def test_status_shows_a_full_journal(run: Run, daemon: FakeDaemonView) -> None:
+    assert "journal is full" not in run("status")[1]
+    daemon.full = True
+
+    assert "the audit journal is full" in run("status")[1]
+    assert "the audit journal is full" in run("status", "chat")[1]
+
+
 def test_status_shows_targets_and_open_suggestions(run: Run, daemon: FakeDaemonView) -> None:
     daemon.suggest({"max_num_seqs": 128})
 

@@ -35,6 +35,7 @@ class Site:
     at: datetime = AT
     state: State = field(default_factory=lambda: SERVING)
     writable: bool = True
+    full: bool = False
 
     def __post_init__(self) -> None:
         self.journal = Journal.open(self.home / "audit.jsonl", now=lambda: self.at)
@@ -62,6 +63,7 @@ class Site:
             head=self.journal.head.seq,
             states=lambda: {"chat": self.state},
             writable=lambda: self.writable,
+            full=lambda: self.full,
             retry=retry,
         )
 

@@ -117,15 +117,25 @@ def test_a_suggestion_expires_soon_after_three_quarters_of_its_lifetime(
 ) -> None:
     states = {"chat": replace(SERVING, suggestion=SUGGESTION)}
 
-    notices = notices_of_states(states, NOON + timedelta(minutes=minutes), writable=True)
+    notices = notices_of_states(states, NOON + timedelta(minutes=minutes), writable=True, full=False)
 
-    assert [notice.kind for notice in notices if notice.key != "audit"] == found
+    assert [notice.kind for notice in notices if not notice.key.startswith("audit")] == found
 
 
 def test_an_unwritable_audit_is_critical() -> None:
-    (notice,) = notices_of_states({}, NOON, writable=False)
+    notice, _ = notices_of_states({}, NOON, writable=False, full=False)
 
     assert (notice.kind, notice.severity, notice.ends) == ("audit.unwritable", "critical", False)
+
+
+def test_a_full_audit_is_an_incident_of_its_own() -> None:
+    _, full = notices_of_states({}, NOON, writable=True, full=True)
+    _, room = notices_of_states({}, NOON, writable=True, full=False)
+
+    assert (full.kind, full.severity, full.ends, full.key) == ("audit.full", "warning", False, "audit/size")
+    assert (room.kind, room.ends, room.key) == ("audit.has_room", True, "audit/size")
+    assert not should_send(room, "info", {})
+    assert should_send(room, "critical", sent_ids([full]))
 
 
 def sent_ids(notices: Iterable[Notice]) -> dict[str, str]:
