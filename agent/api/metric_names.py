@@ -39,6 +39,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "audit_writable", "gauge", "0 while the audit journal cannot be written; nothing new starts then."
     ),
+    Metric("audit_anchor_seq", "gauge", "Number of the latest audit entry that was pushed out as an anchor."),
     Metric("audit_bytes", "gauge", "Size of all files of the audit journal."),
     Metric("audit_keep_bytes", "gauge", "Size at which the audit journal is full, keep_mb."),
     Metric(

@@ -46,16 +46,24 @@ class Verification:
     torn_tail: int = 0  # bytes of a last line that a crash left unfinished; this is no tampering
     checkpoints: int = 0
     signed: int = 0  # the last checkpoint with a verified signature; 0: no key was given
+    pinned: int = 0  # the last entry that a pin or an anchor confirms
 
 
-def verify(path: Path, *, pins: Collection[Head] = (), keys: Mapping[str, Any] | None = None) -> Verification:
+def verify(
+    path: Path,
+    *,
+    pins: Collection[Head] = (),
+    anchors: Collection[Head] = (),
+    keys: Mapping[str, Any] | None = None,
+) -> Verification:
     """Verify a full journal. Writes nothing.
 
-    `pins`: heads noted earlier, without which a cut-off end is not detected. `keys`: public keys by id
+    `pins`: heads noted earlier, without which a cut-off end is not detected. `anchors`: the same, where those
+    of entries that retention removed do not matter if later ones follow. `keys`: public keys by id
     (checkpoints.load_public_keys), without which an edit is not detected if all later entries were chained
     again. Raises JournalError if a file cannot be read, or a pin is older than the first kept entry.
     """
-    verifier = _Verifier(keys=keys or {}, pins=set(pins))
+    verifier = _Verifier(keys=keys or {}, pins=set(pins) | set(anchors), anchors=frozenset(anchors))
     where, rest = path.name, b""
     try:
         for name, file, last in open_files(path):
@@ -83,11 +91,13 @@ class _Verifier:
 
     keys: Mapping[str, Any]
     pins: set[Head]
+    anchors: frozenset[Head] = frozenset()
     head: Head | None = None  # None: nothing read yet
     start: Head = field(default_factory=Head)  # the entry before the first one
     removed: set[Head] = field(default_factory=set)
     checkpoints: int = 0
     signed: int = 0
+    pinned: int = 0
 
     @property
     def seq(self) -> int:
@@ -106,7 +116,9 @@ class _Verifier:
             raise BrokenLineError(f"no checkpoint between {self.signed} and it: they were removed")
         self.removed |= removed_heads(record)
         self.head = Head(seq=record["seq"], hash=record["hash"])
-        self.pins.discard(self.head)
+        if self.head in self.pins:
+            self.pins.discard(self.head)
+            self.pinned = self.seq
 
     def find_missing(self) -> tuple[int | None, str]:
         """Find missing entries after all present ones were found valid: (first bad entry, problem)."""
@@ -121,6 +133,8 @@ class _Verifier:
             return self.start.seq + 1, "no checkpoint is signed with the key: they were removed"
         for pin in sorted(self.pins - {self.start, Head()}, key=lambda pin: pin.seq):
             if pin.seq < self.start.seq:
+                if pin in self.anchors and self.pinned:
+                    continue
                 raise JournalError(f"entry {pin.seq} was removed by retention: give a later pin")
             problem = f"entry {pin.seq} is not the one with hash {pin.hash}: the end was cut off or rewritten"
             return min(pin.seq, self.seq + 1), problem
@@ -139,6 +153,7 @@ class _Verifier:
             torn_tail=torn if first_bad is None else 0,
             checkpoints=self.checkpoints,
             signed=self.signed,
+            pinned=self.pinned,
         )
 
 

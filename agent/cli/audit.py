@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.audit import checkpoints
+from agent.audit.anchors import find_anchors
 from agent.audit.chain import Head, Verification, verify
 from agent.audit.records import BrokenLineError, JournalRecord, parse
 from agent.audit.segments import open_files
@@ -47,7 +48,7 @@ def add_audit(subparsers: Subparsers) -> None:
         "verify the hash chain of the audit journal",
         "Exit status 0: the chain is intact, possibly with an unfinished last line after a crash; 1: it is "
         "broken, and the first bad entry is named; 2: the journal cannot be read. docs/audit.md lists the "
-        "changes that only --key or --pin detects.",
+        "changes that only --key, --pin or --anchor detects.",
     )
     check.add_argument(
         "--pin",
@@ -56,6 +57,14 @@ def add_audit(subparsers: Subparsers) -> None:
         default=[],
         metavar="SEQ:HASH",
         help="a head recorded elsewhere; detects a removed end and a rewritten journal; can be repeated",
+    )
+    check.add_argument(
+        "--anchor",
+        type=_parse_anchors,
+        default=frozenset(),
+        metavar="FILE",
+        help="the daemon's log, or another file with anchors, each a pin; - reads stdin, for example from "
+        "`journalctl -u trimtab -o json`",
     )
     check.add_argument(
         "--key",
@@ -189,7 +198,7 @@ def _format_value(given: object) -> str:
 
 def _verify(args: argparse.Namespace) -> int:
     keys = checkpoints.load_public_keys(args.key) if args.key else None
-    found = verify(args.state_dir / JOURNAL, pins=args.pin, keys=keys)
+    found = verify(args.state_dir / JOURNAL, pins=args.pin, anchors=args.anchor, keys=keys)
     if args.json:
         text = json.dumps(asdict(found), indent=2)
     elif found.ok:
@@ -210,6 +219,8 @@ def _notes(found: Verification) -> Iterator[str]:
         yield f"signed up to entry {found.signed}, by {found.checkpoints} checkpoints"
     elif found.checkpoints:
         yield f"note: {found.checkpoints} signed checkpoints were not verified: pass the public --key"
+    if found.pinned:
+        yield f"confirmed up to entry {found.pinned} by pins or anchors"
     if found.torn_tail:
         yield (
             f"note: the last line is unfinished ({found.torn_tail} bytes) after a crash, or a daemon is "
@@ -262,6 +273,21 @@ def _parse_pin(text: str) -> Head:
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not SEQ:HASH as `audit verify` prints it")
     return Head(seq=int(found[1]), hash=found[2])
+
+
+def _parse_anchors(name: str) -> frozenset[Head]:
+    """Read the anchors of a file, or of stdin."""
+    try:
+        if name == "-":
+            found = find_anchors(sys.stdin)
+        else:
+            with Path(name).open(encoding="utf-8", errors="replace") as lines:
+                found = find_anchors(lines)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{name}: cannot be read: {error.strerror}") from error
+    if not found:
+        raise argparse.ArgumentTypeError(f"{name}: holds no anchor, a line with SEQ:HASH or the daemon's log")
+    return frozenset(found)
 
 
 def _parse_count(text: str) -> int:

@@ -7,10 +7,11 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from agent.audit.anchors import LOG, SYSLOG
 from agent.config.listen import SOCKET, UNIX
 from agent.config.tables import DEFAULT_LISTEN, FileTable
 from agent.config.types import address, listens, split_address
-from agent.plugins.option_errors import describe_problem, suggest_name
+from agent.plugins.option_errors import describe_problem, shown, suggest_name
 from vllm_facts.knobs import FLAGS, KNOBS, tunable
 
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
@@ -83,6 +84,17 @@ def find_unknown_bounds(document: Mapping[str, Any]) -> Iterator[str]:
                     f"{head}: trimtab does not change {knob} unless its values are named:"
                     " give `allowed`, or min and max"
                 )
+
+
+def find_unknown_anchors(tables: FileTable) -> Iterator[str]:
+    """Find destinations of the journal's anchors that do not exist."""
+    known = {LOG, SYSLOG, *(table.name or table.kind for table in tables.notify)}
+    for name in tables.agent.audit.anchor.to:
+        if name not in known:
+            yield (
+                f"[agent.audit.anchor] to: {shown(name)} is neither `log` nor `syslog` nor the name of a"
+                f" [[notify]]{suggest_name(name, known)}"
+            )
 
 
 def _has_values(table: Mapping[str, object]) -> bool:

@@ -9,9 +9,16 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from agent.audit.anchors import AnchorOptions
 from agent.audit.segments import RetentionLimits
 from agent.config.convert import BOUNDS, bound, limits, plan, quality, slo
-from agent.config.cross_checks import describe_errors, find_clashes, find_unknown_bounds, target_suffix
+from agent.config.cross_checks import (
+    describe_errors,
+    find_clashes,
+    find_unknown_anchors,
+    find_unknown_bounds,
+    target_suffix,
+)
 from agent.config.listen import Certificate, ListenOptions
 from agent.config.notify import Receiver, build_receivers
 from agent.config.plugin_tables import POLICIES, BuildPlugin, ConfiguredPlugin, PluginBuilder
@@ -53,6 +60,7 @@ class Config:
     targets: tuple[Target, ...]
     policies: tuple[ConfiguredPlugin, ...]  # in evaluation order
     audit: RetentionLimits = field(default_factory=RetentionLimits)
+    anchor: AnchorOptions = field(default_factory=AnchorOptions)
     notify: tuple[Receiver, ...] = ()
     public_url: str = ""  # of the console, for links in notices; empty: no links
 
@@ -119,6 +127,7 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
         receivers = build_receivers(tables.notify if tables else (), here, build)
     except ConfigError as error:
         problems += str(error).splitlines()
+    problems += find_unknown_anchors(tables) if tables else ()
     if problems or tables is None:
         raise ConfigError("\n".join(problems))
     if contradictions := list(_find_contradictions(tables.targets, document, plugins)):
@@ -133,6 +142,7 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
         ),
         policies=policies,
         audit=limits(tables.agent.audit),
+        anchor=AnchorOptions(every_s=tables.agent.audit.anchor.every, to=tables.agent.audit.anchor.to),
         notify=receivers,
         public_url=tables.api.public_url or "",
     )

@@ -52,6 +52,13 @@ class PluginTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
 
+class AnchorTable(ConfigTable):
+    """Where the head of the journal is pushed to: `log`, `syslog`, or the name of a receiver of notices."""
+
+    every: PositiveSeconds = 600.0
+    to: tuple[str, ...] = ("log",)
+
+
 class AuditTable(ConfigTable):
     """When a journal file is closed, how long closed files are kept, and when the journal is full."""
 
@@ -59,6 +66,7 @@ class AuditTable(ConfigTable):
     segment_age: PositiveSeconds = 86400.0
     keep_mb: Annotated[int, Field(ge=1, le=2**20)] = 8192
     keep: PositiveSeconds = 366 * 86400.0
+    anchor: AnchorTable = AnchorTable()
 
 
 class AgentTable(ConfigTable):

@@ -22,6 +22,8 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from agent.audit.anchors import anchor_text
+from agent.audit.chain import Head
 from agent.audit.records import BrokenLineError, JournalRecord, parse_state
 from agent.domain.errors import JournalError, NoticeError
 from agent.domain.ports import Now
@@ -32,6 +34,7 @@ from agent.notify.rules import (
     NoticeSeverity,
     Notifier,
     OutgoingNotice,
+    anchor_notice,
     notices_of_record,
     notices_of_states,
     should_send,
@@ -89,6 +92,7 @@ class NoticeDelivery:
     states: Callable[[], Mapping[str, State]]
     writable: Callable[[], bool]  # the journal
     full: Callable[[], bool]
+    anchor: Callable[[], Head | None] = lambda: None  # for receivers of anchors: the latest
     retry: RetryLimits = field(default_factory=RetryLimits)
     counts: DeliveryCounts = field(default_factory=DeliveryCounts)
     _seq: int = 0
@@ -147,6 +151,8 @@ class NoticeDelivery:
             faults = {"writable": self.writable(), "full": self.full()}
             for notice in notices_of_states(self.states(), self.now(), **faults):
                 await self._send_new(session, notice)
+            if head := self.anchor():
+                await self._send_new(session, anchor_notice(head.seq, anchor_text(head), self.now()))
             await asyncio.sleep(POLL_S)
 
     async def _send_new(self, session: aiohttp.ClientSession, notice: Notice) -> None:

@@ -15,6 +15,8 @@ NoticeSeverity = Literal["info", "warning", "critical"]
 """`info`: for information, or a decision without urgency. `warning`: act today. `critical`: act now."""
 SEVERITIES: tuple[NoticeSeverity, ...] = get_args(NoticeSeverity)
 
+ANCHOR = "audit.anchor"
+"""Sent whatever the receiver's minimum severity."""
 KINDS: Mapping[str, tuple[NoticeSeverity, str]] = {
     "suggestion.waiting": ("info", "a suggestion waits for approval"),
     "suggestion.expiring": ("warning", "a suggestion still waits after three quarters of its lifetime"),
@@ -42,6 +44,7 @@ KINDS: Mapping[str, tuple[NoticeSeverity, str]] = {
         "the audit journal reached keep_mb with entries younger than keep: operators' proposals are refused",
     ),
     "audit.has_room": ("info", "the audit journal is smaller than keep_mb again"),
+    ANCHOR: ("info", "the head of the audit journal, where `[agent.audit.anchor]` names the receiver"),
     "daemon.restarted": ("info", "a trimtab daemon started"),
 }
 """Severity of each kind of notice, and its condition."""
@@ -149,12 +152,16 @@ def notices_of_states(
     )
 
 
+def anchor_notice(seq: int, text: str, at: datetime) -> Notice:
+    return Notice(id=f"{ANCHOR}/{seq}", kind=ANCHOR, at=at, title=text, place="/audit")
+
+
 def should_send(notice: Notice, min_severity: NoticeSeverity, sent: Mapping[str, str]) -> bool:
     """Whether a receiver gets the notice. `sent`: ids of sent notices, with the keys of open incidents."""
     incident_sent = bool(notice.key) and notice.key in sent.values()
     if notice.id in sent or (notice.kind in RECOVERIES and not incident_sent):
         return False
-    urgent = SEVERITIES.index(notice.severity) >= SEVERITIES.index(min_severity)
+    urgent = notice.kind == ANCHOR or SEVERITIES.index(notice.severity) >= SEVERITIES.index(min_severity)
     return urgent or (notice.ends and incident_sent)
 
 

@@ -19,6 +19,7 @@ from agent.domain.reading import Reading, SourceState
 from agent.domain.state import Rollout, State, Suggestion
 from agent.notify.delivery import DeliveryCounts, NoticeDelivery
 from agent.observe.timeseries import MinuteRow, TimeSeries
+from agent.runtime.anchor_schedule import AnchorSchedule
 from agent.runtime.loop import TargetLoop
 from agent.runtime.server_logs import ServerLogs
 from agent.telemetry.sdnotify import SystemdNotifier, find_notifier, read_watchdog_s
@@ -42,6 +43,7 @@ class Daemon:
     history: History
     series: Mapping[str, TimeSeries] = field(default_factory=dict)  # by target
     deliveries: Sequence[NoticeDelivery] = ()
+    anchors: AnchorSchedule | None = None
     systemd: SystemdNotifier = field(default_factory=find_notifier)
     _started: set[str] = field(default_factory=set)
     _logs: dict[str, ServerLogs] = field(default_factory=dict)  # by target
@@ -58,6 +60,8 @@ class Daemon:
                 for name, loop in self.loops.items():
                     tasks.create_task(loop.run(epoch, partial(self._started.add, name)), name=name)
                 tasks.create_task(self._feed_watchdog(ready), name="watchdog")
+                if self.anchors is not None:
+                    tasks.create_task(self.anchors.run(), name="anchors")
                 for delivery in self.deliveries:
                     tasks.create_task(delivery.run(), name=f"notify {delivery.name}")
         self.systemd.stopping("unfinished rollouts are in the journal")
@@ -170,6 +174,7 @@ class Daemon:
             "events_total": sum(loop.events for loop in self.loops.values()),
             "audit_head_seq": self.journal.head.seq,
             "audit_writable": all(loop.writable for loop in self.loops.values()),
+            "audit_anchor_seq": self.anchors.latest.seq if self.anchors else 0,
             "audit_bytes": self.journal.size,
             "audit_keep_bytes": self.journal.limits.keep_bytes,
             "audit_full": self.journal.full,

@@ -29,6 +29,7 @@ from agent.machine.transitions import Rules
 from agent.notify.delivery import NoticeDelivery
 from agent.observe.aggregator import Aggregator
 from agent.observe.timeseries import TimeSeries
+from agent.runtime.anchor_schedule import AnchorSchedule
 from agent.runtime.daemon import Daemon, utc_now
 from agent.runtime.lock import hold_lock
 from agent.runtime.loop import TargetLoop
@@ -96,8 +97,15 @@ def assemble(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, i
                 on_second=series[target.name].add,
                 aggregator=Aggregator(slo=target.slo),
             )
-        deliveries = tuple(build_delivery(config, receiver, journal, loops) for receiver in config.notify)
-        daemon = Daemon(loops=loops, journal=journal, history=history, series=series, deliveries=deliveries)
+        anchors = AnchorSchedule(head=lambda: journal.head, options=config.anchor)
+        daemon = Daemon(
+            loops=loops,
+            journal=journal,
+            history=history,
+            series=series,
+            deliveries=tuple(build_delivery(config, one, journal, loops, anchors) for one in config.notify),
+            anchors=anchors,
+        )
         try:
             yield daemon, epoch
         finally:
@@ -121,7 +129,11 @@ async def run(config: Config, mode: Mode) -> None:
 
 
 def build_delivery(
-    config: Config, receiver: Receiver, journal: Journal | None, loops: Mapping[str, TargetLoop]
+    config: Config,
+    receiver: Receiver,
+    journal: Journal | None,
+    loops: Mapping[str, TargetLoop],
+    anchors: AnchorSchedule | None = None,
 ) -> NoticeDelivery:
     """Build the delivery of notices to the receiver; without a journal it can only send test messages."""
     return NoticeDelivery(
@@ -136,6 +148,7 @@ def build_delivery(
         states=lambda: {name: loop.state for name, loop in loops.items()},
         writable=lambda: all(loop.writable for loop in loops.values()),
         full=lambda: journal is not None and journal.full,
+        anchor=lambda: anchors.for_receiver(receiver.name) if anchors else None,
     )
 
 

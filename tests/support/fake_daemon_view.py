@@ -137,7 +137,7 @@ class FakeDaemonView:
 
     def counters(self) -> Mapping[str, float]:
         audit = {"audit_bytes": 5e6, "audit_keep_bytes": 8e9, "audit_full": self.full, "audit_writable": 1}
-        return {"audit_head_seq": len(self._records), "events_total": 7, **audit}
+        return {"audit_head_seq": len(self._records), "audit_anchor_seq": 1, "events_total": 7, **audit}
 
     def clock(self) -> float:
         return 100.0

@@ -10,6 +10,8 @@ MEANINGS = {
     "agent.audit.keep_mb": "at this size in MiB of all files together the journal is full: "
     "the daemon alerts and refuses operators' proposals",
     "agent.audit.keep": "closed files are kept up to this age, whatever their size",
+    "agent.audit.anchor.every": "how often the journal's head is pushed out, if it changed",
+    "agent.audit.anchor.to": "`log` (the daemon's log), `syslog` (of this host), names of `[[notify]]`",
     "api.listen": "address of the API and the console, or a list; beyond loopback only with TLS",
     "api.hosts": "host names of the API, in addition to loopback",
     "api.tokens_file": "hashes of tokens, made by `trimtab token new`; reloaded at SIGHUP",

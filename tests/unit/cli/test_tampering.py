@@ -4,6 +4,7 @@ The tampering relies only on the format in docs/audit.md: JSON lines, SHA-256 ov
 """
 
 import hashlib
+import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -186,6 +187,10 @@ def test_detects_each_documented_tampering(
     opens = next(record["seq"] for place, record in files.lines if place == name)
     signs = next(r["seq"] for _, r in files.lines if r["seq"] > seq and r["action"] == "audit.checkpoint")
     pinned = f"{head['seq']}:{head['hash']}"
+    log = folder / "daemon.log"
+    log.write_text(
+        json.dumps({"event": "audit.anchor", "audit_seq": head["seq"], "audit_head": head["hash"]})
+    )
     assert verified(folder, capsys, "--key", str(folder / "audit.pub"), "--pin", pinned)[0] == 0
 
     tamper(files, seq)
@@ -197,6 +202,7 @@ def test_detects_each_documented_tampering(
         ((), bare),
         (("--key", str(folder / "audit.pub")), key),
         (("--pin", pinned), pin),
+        (("--anchor", str(log)), pin),
     ):
         status, out = verified(folder, capsys, *options)
         if expected is None:
@@ -223,3 +229,25 @@ def test_only_a_pin_detects_tampering_with_the_private_key(
     assert verified(folder, capsys, "--key", str(folder / "audit.pub"))[0] == 0
     status, out = verified(folder, capsys, "--pin", pin)
     assert (status, out.split(" (")[0]) == (1, f"bad: entry {head['seq']}")
+
+
+def test_anchors_are_read_from_stdin(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = Files(folder).lines[-1][1]
+    anchor = f"trimtab: audit anchor {head['seq']}:{head['hash']}\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"other lines\n{anchor}"))
+
+    status, out = verified(folder, capsys, "--anchor", "-")
+
+    assert (status, out.splitlines()[-1]) == (0, f"confirmed up to entry {head['seq']} by pins or anchors")
+
+
+def test_a_file_without_anchors_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "empty.log").write_text("nothing\n")
+
+    with pytest.raises(SystemExit) as stopped:
+        main(["audit", "verify", "--state-dir", str(folder), "--anchor", str(folder / "empty.log")])
+
+    assert stopped.value.code == 2
+    assert "holds no anchor" in capsys.readouterr().err

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import structlog
 
+from agent.audit.anchors import find_anchors
+from agent.audit.chain import Head
 from agent.audit.journal import Journal
 from agent.audit.records import DAEMON, JournalEntry
 from agent.domain.state import State
@@ -36,6 +38,7 @@ class Site:
     state: State = field(default_factory=lambda: SERVING)
     writable: bool = True
     full: bool = False
+    anchor: Head | None = None
 
     def __post_init__(self) -> None:
         self.journal = Journal.open(self.home / "audit.jsonl", now=lambda: self.at)
@@ -64,6 +67,7 @@ class Site:
             states=lambda: {"chat": self.state},
             writable=lambda: self.writable,
             full=lambda: self.full,
+            anchor=lambda: self.anchor,
             retry=retry,
         )
 
@@ -265,6 +269,18 @@ async def test_an_unwritable_audit_journal_and_its_recovery_are_sent(site: Site)
 
     titles = [body["attachments"][0]["title"] for body in receiver.bodies]
     assert titles == ["the audit journal cannot be written", "the audit journal can be written again"]
+
+
+async def test_an_anchor_is_sent_once_whatever_the_severity(site: Site) -> None:
+    site.anchor = Head(seq=12, hash="ab" * 32)
+    async with receiving() as receiver:
+        async with working(site.courier(receiver.url, min_severity="critical")):
+            await until(lambda: site.noted("audit.anchor/12"))
+        site.anchor = Head(seq=15, hash="cd" * 32)
+        async with working(site.courier(receiver.url, min_severity="critical")):
+            await until(lambda: len(receiver.seen) == 2)
+
+    assert find_anchors(str(body) for body in receiver.bodies) == {Head(seq=12, hash="ab" * 32), site.anchor}
 
 
 async def test_a_receiver_of_warnings_gets_no_info(site: Site) -> None:
