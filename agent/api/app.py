@@ -14,14 +14,15 @@ from pydantic import TypeAdapter
 from agent.api.daemon_view import DaemonView
 from agent.api.failed_auth import FailedAuthLog
 from agent.api.idempotency import IdempotencyKeys
-from agent.api.middleware import HOLDER, AccessControl, stamp
+from agent.api.journal_reads import READING
+from agent.api.middleware import ACCESS_CONTROL, HOLDER, AccessControl, stamp
 from agent.api.openapi import document
 from agent.api.operations import Call, Operation, OperationResult
 from agent.api.peer_identity import PeerIdentities
 from agent.api.problems import RequestRefusedError
 from agent.api.rate_limits import RateLimits
 from agent.api.request_parsing import BODY_LIMIT, body_of, query_of
-from agent.api.routes import audit, console, daemon, log, rollouts, series, suggestions, targets
+from agent.api.routes import audit, console, daemon, events, log, rollouts, series, suggestions, targets
 from agent.api.target_scope import ScopedView
 from agent.api.tokens import Tokens
 from agent.domain.state import State
@@ -35,6 +36,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *rollouts.OPERATIONS,
     *log.OPERATIONS,
     *audit.OPERATIONS,
+    *events.OPERATIONS,
 )
 FAILED_AUTH: web.AppKey[FailedAuthLog] = web.AppKey("failed_auth", FailedAuthLog)
 AppEndpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -54,7 +56,7 @@ def build_app(
     *,
     peers: PeerIdentities | None = None,
     limits: RateLimits | None = None,
-    heartbeat_s: float = audit.HEARTBEAT_S,
+    heartbeat_s: float = events.HEARTBEAT_S,
 ) -> web.Application:
     """The API of one daemon. `peers` None: callers on a unix socket need a token, too.
 
@@ -68,10 +70,11 @@ def build_app(
     )
     idempotency = IdempotencyKeys(daemon_view.accepted)
     app = web.Application(middlewares=[access_control.middleware], client_max_size=BODY_LIMIT)
-    app[audit.ACCESS_CONTROL] = access_control
+    app[ACCESS_CONTROL] = access_control
     app[FAILED_AUTH] = failed_auth
-    app[audit.HEARTBEAT] = heartbeat_s
-    app[audit.OPEN] = set()
+    app[READING] = asyncio.Lock()
+    app[events.HEARTBEAT] = heartbeat_s
+    app[events.OPEN] = set()
     app[daemon.DESCRIPTION] = _description()
     app.on_response_prepare.append(stamp)
     app.on_startup.append(_open)
@@ -89,11 +92,11 @@ def build_app(
 
 
 async def _open(app: web.Application) -> None:
-    app[audit.CLOSING] = asyncio.Event()
+    app[events.CLOSING] = asyncio.Event()
 
 
 async def _close(app: web.Application) -> None:
-    app[audit.CLOSING].set()
+    app[events.CLOSING].set()
     app[FAILED_AUTH].close()
 
 

@@ -73,7 +73,8 @@ class DaemonView(Protocol):
     def records(self, after: int, limit: int) -> Sequence[Mapping[str, object]]:
         """The audit records with `seq` > `after`, in order, at most `limit`. Each has an int `seq`.
 
-        Raises JournalError when they cannot be read.
+        Fewer where they are large, up to the one that reaches SLICE_BYTES, but at least one. Raises
+        JournalError when they cannot be read.
         """
         ...
 

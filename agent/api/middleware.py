@@ -4,7 +4,8 @@ import asyncio
 import ipaddress
 import re
 import socket
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
 
 import structlog
 from aiohttp import web
@@ -92,7 +93,7 @@ class AccessControl:
         return self._tokens.holder(_bearer(request))
 
     def charge(self, request: web.Request, size: int) -> float:
-        """Charge a stream for bytes sent; returns the seconds to wait before the next ones."""
+        """Charge the caller for bytes, negative to pay back; returns the seconds to wait for more."""
         return self._limits.charge(request[HOLDER].id, size)
 
     async def _served(self, request: web.Request, handler: HttpHandler) -> web.StreamResponse:
@@ -149,6 +150,9 @@ class AccessControl:
         raise RequestRefusedError(401, detail, headers={"WWW-Authenticate": challenge})
 
 
+ACCESS_CONTROL: web.AppKey[AccessControl] = web.AppKey("access_control", AccessControl)
+
+
 def _bearer(request: web.Request) -> str:
     """The token of the Authorization header; empty for another scheme."""
     scheme, _, text = request.headers["Authorization"].partition(" ")
@@ -156,20 +160,27 @@ def _bearer(request: web.Request) -> str:
 
 
 async def _send(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Send the complete response with a deadline, so that a stalled reader is disconnected.
+    """Send a complete response; a stream was sent by its handler."""
+    if not isinstance(response, web.Response):
+        return response
+    async with sending(request):
+        await response.prepare(request)
+        await response.write_eof()
+    return response
+
+
+@asynccontextmanager
+async def sending(request: web.Request) -> AsyncIterator[None]:
+    """Limit the time that a reader may take for an answer; a reader that stalls is disconnected.
 
     A reader that disconnects is not an error of the daemon and is not logged.
     """
-    if not isinstance(response, web.Response):
-        return response
     try:
         async with asyncio.timeout(SEND_TIMEOUT_S):
-            await response.prepare(request)
-            await response.write_eof()
-    except (TimeoutError, ConnectionResetError):
+            yield
+    except (TimeoutError, ConnectionError):
         if request.transport is not None:
             request.transport.abort()
-    return response
 
 
 def host_of(authority: str) -> str | None:

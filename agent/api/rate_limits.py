@@ -36,11 +36,11 @@ class RateLimits:
             raise _too_many(f"More than {self.per_s:g} requests a second; try again later.", wait_s)
 
     def charge(self, caller: str, size: int) -> float:
-        """Charge the caller for `size` bytes sent; returns the delay for its next request, s."""
+        """Charge the caller for `size` bytes, or pay them back; returns the delay for its next request, s."""
         if caller not in self._left:
             return 0.0
         at = self.now()
-        left = self._refilled(caller, at) - size // PIECE
+        left = min(self.burst, self._refilled(caller, at) - size // PIECE)
         self._left[caller] = (left, at)
         return max(0.0, -left) / self.per_s
 

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from agent.audit.offsets import STRIDE
+from agent.audit.offsets import SLICE_BYTES, STRIDE
 from agent.audit.records import JournalRecord
 
-ReadAfter = Callable[[int, int], Sequence[JournalRecord]]
-"""Reads the entries after a seq, at most so many."""
+ReadAfter = Callable[[int, int, int], Sequence[JournalRecord]]
+"""Reads the entries after a seq, at most so many, up to the one that reaches so many bytes."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Followers:
         try:
             while True:
                 appended.clear()
-                for record in read(seen, STRIDE):
+                for record in read(seen, STRIDE, SLICE_BYTES):
                     appended.set()  # more may follow
                     seen = record["seq"]
                     yield record

@@ -23,7 +23,7 @@ from agent.audit import checkpoints, segments
 from agent.audit.chain import Head
 from agent.audit.checkpoints import Signer
 from agent.audit.followers import Followers
-from agent.audit.offsets import RecordOffsets
+from agent.audit.offsets import UNLIMITED, RecordOffsets
 from agent.audit.records import (
     DAEMON,
     LONGEST_LINE,
@@ -145,9 +145,9 @@ class Journal:
             log.warning("audit.housekeeping_failed", why=str(error))
         return record
 
-    def after(self, seq: int, limit: int) -> list[JournalRecord]:
-        """Read the entries after `seq` from disk, in order, at most `limit`."""
-        return self._offsets.after(seq, limit, self._head.seq)
+    def after(self, seq: int, limit: int, limit_bytes: int = UNLIMITED) -> list[JournalRecord]:
+        """Read the entries after `seq`, at most `limit`, up to the one that reaches `limit_bytes`."""
+        return self._offsets.after(seq, limit, limit_bytes, self._head.seq)
 
     def subscribe(self, after: int | None = None) -> AsyncIterator[JournalRecord]:
         """Yield every entry after seq `after` (None: from now on), until the iterator is closed.

@@ -1,6 +1,8 @@
 """Byte offsets of journal entries, so that a page of entries is read from disk without reading the rest."""
 
+import sys
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -11,6 +13,9 @@ from agent.domain.errors import JournalError
 
 STRIDE = 64
 """One offset is kept for so many entries."""
+UNLIMITED = sys.maxsize
+SLICE_BYTES = 64 * 1024
+"""Of the journal that the event loop reads at once: some milliseconds."""
 
 
 @dataclass(slots=True)
@@ -37,8 +42,9 @@ class RecordOffsets:
         self.older.remove(segment)
         self._starts.pop(segment.path, None)
 
-    def after(self, seq: int, limit: int, last: int) -> list[JournalRecord]:
-        """Read the entries after `seq` up to `last`, in order, at most `limit`.
+    def after(self, seq: int, limit: int, limit_bytes: int, last: int) -> list[JournalRecord]:
+        """Read the entries after `seq` up to `last`, in order, at most `limit`, up to the one that reaches
+        `limit_bytes`.
 
         Raises JournalError.
         """
@@ -50,19 +56,24 @@ class RecordOffsets:
         try:
             for file, end in zip(files[at:], ends, strict=True):
                 count = min(limit - len(found), end - first)
-                if count > 0:
-                    found += self._read(file, first, count)
-                    first = end
+                for line in self._lines(file, first, count):
+                    found.append(parse(line))
+                    limit_bytes -= len(line)
+                    if limit_bytes <= 0:
+                        return found
+                first = max(first, end)
         except (OSError, BrokenLineError) as error:
             raise JournalError(f"{self.path}: entries after {seq} cannot be read: {error}") from error
         return found
 
-    def _read(self, file: Segment, first: int, count: int) -> list[JournalRecord]:
+    def _lines(self, file: Segment, first: int, count: int) -> Iterator[bytes]:
+        if count <= 0:
+            return
         starts = self._starts.get(file.path) or self._build_index(file.path)
         block, skip = divmod(first - file.first, STRIDE)
         with file.path.open("rb") as lines:
             lines.seek(starts[block])
-            return [parse(line) for line in islice(lines, skip, skip + count)]
+            yield from islice(lines, skip, skip + count)
 
     def _build_index(self, path: Path) -> list[int]:
         """Index a file that this process has not written."""

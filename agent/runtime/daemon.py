@@ -12,6 +12,7 @@ import structlog
 
 from agent.audit.history import Accepted, History, Point
 from agent.audit.journal import Journal
+from agent.audit.offsets import SLICE_BYTES
 from agent.audit.records import DAEMON, JournalEntry, parse_state
 from agent.domain.events import Event
 from agent.domain.model import Server, Slo
@@ -130,7 +131,7 @@ class Daemon:
         return [(target, now.get(rollout.id, rollout)) for target, rollout in self.history.rollouts()]
 
     def records(self, after: int, limit: int) -> Sequence[Mapping[str, object]]:
-        return self.journal.after(after, limit)
+        return self.journal.after(after, limit, SLICE_BYTES)
 
     def follow(self) -> AsyncIterator[Mapping[str, object]]:
         return self.journal.subscribe()

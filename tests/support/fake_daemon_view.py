@@ -1,11 +1,13 @@
 """An in-memory daemon for tests of the API and the console."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from agent.audit.history import Accepted, Point
+from agent.audit.offsets import SLICE_BYTES
 from agent.domain.digest import digest
 from agent.domain.errors import ActError, TrimtabError
 from agent.domain.events import Aborted, Approved, ChangeAsked, Denied, Event, Paused, Resumed
@@ -57,7 +59,7 @@ class FakeDaemonView:
         self._rollouts: dict[str, tuple[str, Rollout]] = {}
         self._records: list[Mapping[str, object]] = []
         self.attempts: list[Mapping[str, int]] = []  # failed authentications
-        self.reads: list[int] = []  # how many records were asked for at once
+        self.reads: list[int] = []  # how many records each read gave
         self._accepted: dict[str, Accepted] = {}
         self._followers: set[asyncio.Queue[Mapping[str, object]]] = set()
         self._readings: dict[str, Reading | None] = {
@@ -110,8 +112,13 @@ class FakeDaemonView:
 
     def records(self, after: int, limit: int) -> Sequence[Mapping[str, object]]:
         self._fail_once()
-        self.reads.append(limit)
-        return self._records[after : after + limit]
+        found, size = list[Mapping[str, object]](), 0
+        for record in self._records[after : after + limit]:
+            if size < SLICE_BYTES:
+                found.append(record)
+                size += len(json.dumps(record))
+        self.reads.append(len(found))
+        return found
 
     async def follow(self) -> AsyncIterator[Mapping[str, object]]:
         queue: asyncio.Queue[Mapping[str, object]] = asyncio.Queue()

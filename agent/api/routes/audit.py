@@ -1,216 +1,84 @@
-"""The audit journal, by page and as a stream of server-sent events."""
+"""The audit journal by page. A page is sent while it is read, so that a large one needs no memory."""
 
-import asyncio
-import json
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
-import structlog
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
 
-from agent.api.daemon_view import DaemonView
-from agent.api.middleware import AccessControl
+from agent.api.journal_reads import read_slice, seq_of
+from agent.api.middleware import ACCESS_CONTROL, sending
 from agent.api.operations import Call, Operation
-from agent.api.problems import RequestRefusedError
 from agent.api.rate_limits import PIECE
-from agent.domain.errors import JournalError
 
-HEARTBEAT_S = 5.0  # limit for a revoked token's stream; proxies cut an idle one after 30 to 60 s
-WRITE_TIMEOUT_S = 30.0  # a reader that stalls this long is disconnected
-SLICE = 20  # records read at once; the event loop is blocked meanwhile
-MOST_MISSED = 1000  # records that a stream replays; for more there is /v1/audit
+PAGE_BYTES = 16 * PIECE
+"""Of the journal in one page, or a single larger record."""
 BULK = frozenset({"state", "effects"})
-STREAMS = 32  # open at once
-
-Following = asyncio.Future[Mapping[str, object]]
-Closing = asyncio.Task[Literal[True]]
-log = structlog.get_logger(__name__)
-
-ACCESS_CONTROL: web.AppKey[AccessControl] = web.AppKey("access_control", AccessControl)
-CLOSING: web.AppKey[asyncio.Event] = web.AppKey("closing", asyncio.Event)
-HEARTBEAT: web.AppKey[float] = web.AppKey("heartbeat_s", float)
-OPEN: web.AppKey[set[object]] = web.AppKey("open", set)
 
 
 class AuditQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     after: int = Field(default=0, ge=0, le=2**53)
-    limit: int = Field(default=100, ge=1, le=1000)
+    limit: int = Field(
+        default=100, ge=1, le=1000, description="a page has fewer after 1 MiB of the journal; follow `next`"
+    )
     brief: bool = Field(default=False, description="without `state` and `effects`, the bulk of a record")
 
 
 class AuditDocument(BaseModel):
-    records: list[dict[str, Any]] = Field(description="in order, each with its `seq`")
+    records: list[dict[str, Any]] = Field(
+        description="in order, each with its `seq`; at least one, unless there is none after `after`"
+    )
     next: int = Field(description="the `after` that gives what comes next")
 
 
-async def _list(call: Call) -> AuditDocument:
-    query = call.asked(AuditQuery)
-    bulk = BULK if query.brief else frozenset()
-    records = [
-        {name: value for name, value in record.items() if name not in bulk}
-        async for record in _read(call.daemon, query.after, query.limit)
-    ]
-    return AuditDocument(records=records, next=_seq(records[-1]) if records else query.after)
-
-
-async def _read(daemon: DaemonView, after: int, limit: int) -> AsyncIterator[Mapping[str, object]]:
-    """The records after `after`; the event loop runs between slices."""
-    left = limit
-    while records := daemon.records(after, min(left, SLICE)):
-        for record in records:
-            yield record
-        after, left = _seq(records[-1]), left - len(records)
-        if not left:
-            return
-        await asyncio.sleep(0)
-
-
-async def _events(call: Call) -> web.StreamResponse:
-    last = _last_seen(call.request)
-    app = call.request.app
-    if len(app[OPEN]) >= STREAMS:
-        detail = f"{STREAMS} streams are open, the maximum; close one, or read /v1/audit instead."
-        raise RequestRefusedError(503, detail, kind="too-many-streams", headers={"Retry-After": "30"})
-    stream = _Stream(call, last)
-    app[OPEN].add(stream)
+async def _list(call: Call) -> web.StreamResponse:
+    """Send a page. The caller pays for the largest page before any of it is read; the rest is paid back."""
+    access_control = call.request.app[ACCESS_CONTROL]
+    access_control.charge(call.request, PAGE_BYTES)
+    page = _Page(call)
     try:
-        return await stream.run()
+        async with sending(call.request):
+            await page.send()
     finally:
-        app[OPEN].discard(stream)
+        access_control.charge(call.request, page.cost - PAGE_BYTES)
+    return page.response
 
 
-def _last_seen(request: web.Request) -> int | None:
-    sent = request.headers.get("Last-Event-ID")
-    if sent is None or not sent:
-        return None
-    if not (sent.isascii() and sent.isdigit() and int(sent[:20]) <= 2**53):
-        raise RequestRefusedError(
-            422, "Last-Event-ID must be the `id` of an event of this stream: a whole number."
-        )
-    return int(sent[:20])
+class _Page:
+    """One page: `cost` is what is read and sent so far, in bytes of the rate limit."""
 
-
-def _seq(record: Mapping[str, object]) -> int:
-    seq = record["seq"]
-    if not isinstance(seq, int):
-        raise TypeError(f"an audit record without a whole number as its seq: {seq!r}")
-    return seq
-
-
-class _RevokedError(Exception):
-    """The caller of a stream lost its rights, or they changed."""
-
-
-class _Stream:
-    """One reader. The records between its last event and the newest are read from the journal, so that none
-    is missed or sent twice between the replay and the live events.
-
-    The replay runs a slice at a time within the reader's rate limit. A reader that is too far behind, or has
-    seen entries that this journal does not have, receives the event `reset`.
-    """
-
-    def __init__(self, call: Call, last: int | None) -> None:
+    def __init__(self, call: Call) -> None:
         self._call = call
-        self._access_control = call.request.app[ACCESS_CONTROL]
-        self._last = last  # None: from now on
-        self._behind = last is not None  # there may be entries between the last event and the newest
-        self._unpaid = 0  # bytes
-        self._response = web.StreamResponse(
-            headers={"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
-        )
+        self._query = call.asked(AuditQuery)
+        self.cost = 0
+        self.response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
 
-    async def run(self) -> web.StreamResponse:
-        records = self._call.daemon.follow()
-        following = asyncio.ensure_future(anext(records))
-        closing = asyncio.ensure_future(self._call.request.app[CLOSING].wait())
-        try:
-            await self._response.prepare(self._call.request)
-            await asyncio.sleep(0)  # one turn of the loop: subscribe before the replay
-            await self._send("retry: 2000\n\n")
-            while not closing.done() and self._is_authorised():
-                if self._behind:
-                    await self._catch_up()
-                elif await self._wait_for_record(following, closing):
-                    await self._forward(following.result())
-                    following = asyncio.ensure_future(anext(records))
-                await self._pay(closing)
-        except (ConnectionError, TimeoutError, StopAsyncIteration, _RevokedError):
-            pass  # the reader disconnected or lost its rights, or the journal is closed; a reader resumes
-            # with Last-Event-ID
-        except JournalError as error:
-            log.warning("api.stream_ended", why=str(error))
-        finally:
-            await _end(following, closing, records)
-        return self._response
+    async def send(self) -> None:
+        before, last, left = b'{"records":[', self._query.after, self._query.limit
+        while left and self.cost < PAGE_BYTES:
+            records = await read_slice(self._call, last, left)
+            if not records:
+                break
+            text = b",".join(to_json(self._shown(record)) for record in records)
+            self.cost += max(len(text), PIECE)
+            await self._write(before + text)
+            before, last, left = b",", seq_of(records[-1]), left - len(records)
+        end = b'],"next":%d}' % last
+        await self._write(end if self.response.prepared else before + end)
+        await self.response.write_eof()
 
-    def _is_authorised(self) -> bool:
-        """Whether the caller still has the rights with which it opened the stream."""
-        return self._access_control.holder(self._call.request) == self._call.holder
+    def _shown(self, record: Mapping[str, object]) -> Mapping[str, object]:
+        if not self._query.brief:
+            return record
+        return {name: value for name, value in record.items() if name not in BULK}
 
-    async def _wait_for_record(self, following: Following, closing: Closing) -> bool:
-        """Wait for a new record; without one, send a heartbeat and check the journal."""
-        beat_s = self._call.request.app[HEARTBEAT]
-        either: set[asyncio.Future[Any]] = {following, closing}
-        await asyncio.wait(either, timeout=beat_s, return_when=asyncio.FIRST_COMPLETED)
-        if not following.done() and not closing.done():
-            await self._send(": nothing new\n\n")
-            self._behind = self._last is not None
-        return following.done()
-
-    async def _forward(self, record: Mapping[str, object]) -> None:
-        if self._last is None or _seq(record) == self._last + 1:
-            await self._event(record)
-        elif _seq(record) > self._last:
-            self._behind = True
-
-    async def _catch_up(self) -> None:
-        """Send a slice of the missed records."""
-        last, head = self._last or 0, int(self._call.daemon.counters()["audit_head_seq"])
-        if not 0 <= head - last <= MOST_MISSED:
-            self._last = last = head
-            await self._send(f'event: reset\nid: {head}\ndata: {{"head":{head}}}\n\n')
-        records = self._call.daemon.records(last, SLICE)
-        for record in records:
-            await self._event(record)
-        self._behind = bool(records)
-
-    async def _event(self, record: Mapping[str, object]) -> None:
-        if not self._is_authorised():
-            raise _RevokedError
-        self._last = _seq(record)
-        data = json.dumps(record, allow_nan=False, default=str, separators=(",", ":"))
-        await self._send(f"id: {self._last}\ndata: {data}\n\n")
-
-    async def _send(self, text: str) -> None:
-        sent = text.encode()
-        self._unpaid += len(sent)
-        async with asyncio.timeout(WRITE_TIMEOUT_S):
-            await self._response.write(sent)
-
-    async def _pay(self, closing: Closing) -> None:
-        """Yield to the event loop, and wait until the rate limit allows more."""
-        wait_s = 0.0
-        if self._unpaid >= PIECE:
-            wait_s, self._unpaid = self._access_control.charge(self._call.request, self._unpaid), 0
-        await asyncio.sleep(0)
-        if wait_s:
-            await asyncio.wait({closing}, timeout=wait_s)
-
-
-async def _end(
-    following: Following,
-    closing: Closing,
-    records: AsyncIterator[Mapping[str, object]],
-) -> None:
-    following.cancel()
-    closing.cancel()
-    await asyncio.gather(following, closing, return_exceptions=True)
-    close = getattr(records, "aclose", None)
-    if close is not None:
-        await close()
+    async def _write(self, text: bytes) -> None:
+        if not self.response.prepared:  # after the first read, so that an unreadable journal is a 503
+            await self.response.prepare(self._call.request)
+        await self.response.write(text)
 
 
 OPERATIONS = (
@@ -219,23 +87,10 @@ OPERATIONS = (
         method="GET",
         path="/v1/audit",
         role="viewer",
-        summary="Audit records after `after`, in order",
+        summary="Audit records after `after`, in order; a page ends early after 1 MiB of the journal",
         answer=_list,
         gives=AuditDocument,
         query=AuditQuery,
         refuses={503: "The audit journal cannot be read."},
-    ),
-    Operation(
-        name="followAudit",
-        method="GET",
-        path="/v1/events",
-        role="viewer",
-        summary="New audit records as server-sent events; with Last-Event-ID missed records come first, "
-        f"or, for more than {MOST_MISSED} records or those of another journal, an event `reset`",
-        answer=_events,
-        gives=str,
-        media="text/event-stream",
-        takes={"Last-Event-ID": "`id` of the last event received"},
-        refuses={503: "Too many streams are open."},
     ),
 )

@@ -51,9 +51,17 @@ export function auditPage(context, root, _, query) {
   }
 
   async function page(after, limit) {
-    if (limit <= 0) return;
-    const { records } = await get(`/v1/audit?after=${after}&limit=${limit}&brief=true`);
+    const last = after + limit;
+    for (let from = after; from < last && !closed;) {
+      const { records, next } = await get(`/v1/audit?after=${from}&limit=${last - from}&brief=true`);
+      if (!records.length) break;
+      add(records);
+      from = next;
+    }
     oldest = Math.min(oldest, after + 1);
+  }
+
+  function add(records) {
     newest = Math.max(newest, records.at(-1)?.seq ?? 0);
     for (const record of records) if (!entries.has(record.seq)) entries.set(record.seq, { record, node: row(record) });
     const ordered = [...entries.keys()].sort((one, other) => other - one);

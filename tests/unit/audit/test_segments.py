@@ -117,6 +117,22 @@ def test_a_page_of_entries_spans_files(path: Path, *, reopened: bool) -> None:
         assert [record["seq"] for record in page] == seqs[after : after + 30]
 
 
+@pytest.mark.parametrize("limit_bytes", [1, 3000, 10**6])
+def test_a_read_ends_at_the_entry_that_reaches_its_limit_of_bytes(path: Path, limit_bytes: int) -> None:
+    journal = written(path, 100)
+    sizes = [len(line) for file in every_file(path) for line in file.read_bytes().splitlines(keepends=True)]
+
+    seq = 0
+    while records := journal.after(seq, 1000, limit_bytes):
+        assert [record["seq"] for record in records] == list(range(seq + 1, seq + len(records) + 1))
+        read = sizes[seq : seq + len(records)]
+        seq += len(records)
+        assert sum(read[:-1]) < limit_bytes
+        assert sum(read) >= limit_bytes or seq == journal.head.seq
+
+    assert seq == journal.head.seq == len(sizes)
+
+
 async def test_a_follower_gets_the_first_entries_of_a_new_file(path: Path) -> None:
     journal = written(path, 2)
     received: list[JournalRecord] = []
