@@ -73,7 +73,7 @@ class EngineAt:
                 raise ActError(f"docker: {asked}: no Engine at {self._where} ({error}): {why}") from error
             within = f" within {self.timeout_s + longer_s:g} s" if _timed_out(error) else ""
             why = f"the Engine at {self._where} did not answer{within}"
-            raise SilentError(f"docker: {asked}: {why} ({error})") from error
+            raise SilentError(f"docker: {asked}: {why} ({error})", external=True) from error
 
     def connected(self) -> docker.APIClient:
         """Open a client for one thread; the caller closes it. Raises OSError, DockerException, …"""

@@ -13,7 +13,7 @@ from actuators.docker.exit_diagnosis import read_log
 from actuators.docker.obstacles import obstacles
 from actuators.docker.preflight import preflight, start_key
 from actuators.docker.start import Starter
-from actuators.docker.watch import Watch
+from actuators.docker.watch import Finding, Watch
 from actuators.vllm.engine import VllmEngine
 from actuators.vllm.start_times import StartTimes
 from agent.domain.errors import ActError
@@ -113,9 +113,9 @@ class DockerEngine(VllmEngine):
             await self._sweep({name: one for name, one in found.items() if name != server.name})
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
-        def report(why: str, log: tuple[str, ...], *, gone: bool) -> None:
-            why = f"{server.name} {why}"
-            emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log))
+        def report(found: Finding, log: tuple[str, ...], *, gone: bool) -> None:
+            why, external = f"{server.name} {found.why}", found.external
+            emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log, external=external))
 
         def was_ended() -> bool:
             kept = snapshots.read(self._site, server.name)
@@ -123,7 +123,7 @@ class DockerEngine(VllmEngine):
 
         container = await self._find_id(server.name)
         if not container:
-            report("has no container any more", (), gone=True)
+            report(Finding("has no container any more", external=True), (), gone=True)
             return
         watch = Watch(
             client=self._client,
@@ -132,13 +132,13 @@ class DockerEngine(VllmEngine):
             every_s=self._options.health_every_s,
             timeout_s=self._options.health_timeout_s,
             misses=self._options.lost_after,
-            on_silence=lambda why, log: report(why, log, gone=False),
+            on_silence=lambda found, log: report(found, log, gone=False),
             may_restart=lambda: not server.ours and not was_ended(),
         )
-        why, log = await watch.until_gone()
+        found, log = await watch.until_gone()
         if not was_ended() and self._site.acts:
             await self._transfer_restart_policy(server.name)
-        report("was ended by trimtab" if was_ended() else why, log, gone=True)
+        report(Finding("was ended by trimtab") if was_ended() else found, log, gone=True)
 
     async def _find(self) -> Mapping[str, FoundContainer]:
         return await discovery.find_containers(self._client, self._site, self._options.containers)

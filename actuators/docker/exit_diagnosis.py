@@ -135,6 +135,14 @@ def _describe_exit(spec: ContainerSpec | None, observed: ObservedEvents) -> str:
     return how_it_ended(code) + meaning.get(code, "")
 
 
+def was_ended_from_outside(spec: ContainerSpec | None, observed: ObservedEvents) -> bool:
+    """Whether a third party ended the container, by docker stop, docker kill or docker rm."""
+    if observed.oom or (spec is not None and (spec.state.oom_killed or spec.state.status == "created")):
+        return False
+    removed = spec is None and observed.exit_code is None
+    return removed or observed.stopped or bool(observed.signals)
+
+
 def describe_restart(spec: ContainerSpec, observed: ObservedEvents, log: Sequence[str], before: int) -> str:
     """For a container that its restart policy has started again. `before`: its first RestartCount."""
     times = spec.restart_count - before
@@ -147,13 +155,23 @@ def describe_restart(spec: ContainerSpec, observed: ObservedEvents, log: Sequenc
     return f"was restarted by Docker{often}" + (f": {cause}" if cause else "")
 
 
+def _is_disconnected(spec: ContainerSpec) -> bool:
+    own = spec.network_mode not in {"host", "none"}
+    return own and not any(one.address for one in spec.networks.values())
+
+
+def was_silenced_from_outside(spec: ContainerSpec | None) -> bool:
+    """Whether a third party paused or disconnected the container."""
+    return spec is not None and (spec.state.paused or _is_disconnected(spec))
+
+
 def describe_silence(spec: ContainerSpec | None) -> str:
     """Return the reason for failed probes that the state of the container names; empty: none."""
     if spec is None:
         return ""
     if spec.state.paused:
         return "its container is paused (docker unpause)"
-    if spec.network_mode not in {"host", "none"} and not any(one.address for one in spec.networks.values()):
+    if _is_disconnected(spec):
         return "its container is disconnected from its network (docker network connect)"
     return "its own health check says unhealthy" if spec.state.health == "unhealthy" else ""
 

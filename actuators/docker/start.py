@@ -23,6 +23,7 @@ from actuators.docker.exit_diagnosis import (
     observe_events,
     read_log_if_possible,
     wait_for_last_event,
+    was_ended_from_outside,
     with_fix,
 )
 from actuators.docker.image_name import find_image_name
@@ -161,7 +162,8 @@ class Starter:
                     await self.client.start(container)
                 except ActError as error:
                     why = f"{name} cannot be started: {with_fix(error.why)}"
-                    raise ActError(why, await self._log_of(container)) from error
+                    log = await self._log_of(container)
+                    raise ActError(why, log, external=error.external) from error
             spec = await self.client.inspect(container)
             restarts = spec.restart_count if spec else 0
             while True:
@@ -186,7 +188,8 @@ class Starter:
             await wait_for_last_event(observed)
             spec = await self.client.inspect(spec.id) if spec else None
             log = await read_log_if_possible(self.client, spec) if spec else ()
-            raise ActError(f"{name} {describe_exit(spec, observed, log)}", log)
+            external = was_ended_from_outside(spec, observed)
+            raise ActError(f"{name} {describe_exit(spec, observed, log)}", log, external=external)
         if not spec.address:
             raise ActError(f"{name} has no address that this host reaches: connect it to a network")
 

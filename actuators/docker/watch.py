@@ -17,6 +17,8 @@ from actuators.docker.exit_diagnosis import (
     observe_events,
     read_log_if_possible,
     wait_for_last_event,
+    was_ended_from_outside,
+    was_silenced_from_outside,
 )
 from actuators.docker.spec import ContainerSpec
 from actuators.vllm.probe import OpenAiProbe
@@ -27,7 +29,15 @@ _BACK_WITHIN_S = 5.0  # the gap of a `docker restart`, from the end to the start
 _POLL_S = 0.25
 _SURE = 3  # failed probes in a row that suffice if the container is paused or disconnected
 
-Say = Callable[[str, tuple[str, ...]], None]
+Say = Callable[["Finding", tuple[str, ...]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How a server ended, or why it does not answer. `external`: the cause lies outside the server."""
+
+    why: str
+    external: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +57,7 @@ class Watch:
     _log: tuple[str, ...] = field(default=(), init=False)  # the log is removed with the container
     _away: bool = field(default=False, init=False)  # the Docker daemon did not answer the last look
 
-    async def until_gone(self) -> tuple[str, tuple[str, ...]]:
+    async def until_gone(self) -> tuple[Finding, tuple[str, ...]]:
         """Return how the server ended, and its last log lines."""
         async with observe_events(self.client, self.container) as observed:
             asking = asyncio.create_task(self._probe_health())
@@ -57,12 +67,13 @@ class Watch:
                 asking.cancel()
                 await asyncio.wait([asking])
 
-    async def _watch_container(self, observed: ObservedEvents) -> tuple[str, tuple[str, ...]]:
+    async def _watch_container(self, observed: ObservedEvents) -> tuple[Finding, tuple[str, ...]]:
         while True:
             observed.changed.clear()
             try:
-                if (why := await self._check(observed)) is not None:
-                    return why + (" (the Docker daemon was away meanwhile)" if self._away else ""), self._log
+                if (found := await self._check(observed)) is not None:
+                    away = Finding(f"{found.why} (the Docker daemon was away meanwhile)", external=True)
+                    return away if self._away else found, self._log
                 self._away = False
             except ActError:
                 self._away = True
@@ -70,7 +81,7 @@ class Watch:
                 async with asyncio.timeout(_LOOK_S):
                     await observed.changed.wait()
 
-    async def _check(self, observed: ObservedEvents) -> str | None:
+    async def _check(self, observed: ObservedEvents) -> Finding | None:
         """Return why it is gone; None if it is not. Raises ActError if the Engine does not answer."""
         now = await self.client.inspect(self.container)
         if self._first is None and now is not None:
@@ -81,15 +92,22 @@ class Watch:
         if now is not None:
             self._log = await read_log_if_possible(self.client, now) or self._log
         if now is None or self._first is None:
-            return describe_exit(now, observed, self._log)
+            return self._exit_of(now, observed)
         if self._was_restarted(now):
             why = describe_restart(now, observed, self._log, self._first.restart_count)
-            return None if self._recovers(now, why) else why
+            by_policy = now.restart_count > self._first.restart_count
+            found = Finding(why, external=not by_policy)
+            return None if self._recovers(now, found) else found
         if not _up(now):
-            return describe_exit(now, observed, self._log)
+            return self._exit_of(now, observed)
         if now.address and now.address != self.address:
-            return f"was restarted by Docker: its address is {now.address} now, not {self.address}"
+            why = f"was restarted by Docker: its address is {now.address} now, not {self.address}"
+            return Finding(why, external=True)
         return None
+
+    def _exit_of(self, now: ContainerSpec | None, observed: ObservedEvents) -> Finding:
+        why = describe_exit(now, observed, self._log)
+        return Finding(why, external=was_ended_from_outside(now, observed))
 
     async def _probe_health(self) -> None:
         """Probe /health for ever. A paused or disconnected container needs fewer failed probes."""
@@ -100,22 +118,24 @@ class Watch:
             missed = missed + 1 if health.why else 0
             reported = reported and bool(missed)
             if not reported and missed >= min(_SURE, self.misses):
-                reason, here = await self._describe_silence()
+                reason, external, here = await self._describe_silence()
                 if here and (missed >= self.misses or reason):
                     reported = True
-                    self.on_silence(
-                        f"failed its health check {missed} times in a row: {reason or health.why}", self._log
-                    )
+                    why = f"failed its health check {missed} times in a row: {reason or health.why}"
+                    self.on_silence(Finding(why, external=external), self._log)
             await asyncio.sleep(self.every_s)
 
-    async def _describe_silence(self) -> tuple[str, bool]:
-        """Return the reason that its state names, and whether it is up at all: if not, _check reports it."""
+    async def _describe_silence(self) -> tuple[str, bool, bool]:
+        """Return the reason that its state names, whether that lies outside the server, and whether it is up.
+
+        If it is not up, _check reports it.
+        """
         try:
             now = await self.client.inspect(self.container)
         except ActError:
-            return "", True
+            return "", False, True
         reported_elsewhere = not _up(now) or (now is not None and self._was_restarted(now))
-        return describe_silence(now), not reported_elsewhere
+        return describe_silence(now), was_silenced_from_outside(now), not reported_elsewhere
 
     # Started again.
 
@@ -131,13 +151,13 @@ class Watch:
             now = await self.client.inspect(self.container)
         return now
 
-    def _recovers(self, now: ContainerSpec, why: str) -> bool:
+    def _recovers(self, now: ContainerSpec, found: Finding) -> bool:
         """Whether it serves again, or will: only its open requests are lost. Reported once it runs."""
         if not self.may_restart() or now.address not in {"", self.address}:
             return False
         if _up(now) and not now.state.restarting:
             self._started = now.state.started_at
-            self.on_silence(why, self._log)
+            self.on_silence(found, self._log)
         return True
 
     def _was_restarted(self, now: ContainerSpec) -> bool:

@@ -37,6 +37,15 @@ async def free_memory() -> int | None:
     return await asyncio.to_thread(_meminfo, Path("/proc/meminfo"), "MemAvailable")
 
 
+def count_oom_kills() -> int:
+    """Return how many processes the kernel has killed for lack of memory, from /proc/vmstat; 0: not known."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
 async def total_memory() -> int | None:
     return await asyncio.to_thread(_meminfo, Path("/proc/meminfo"), "MemTotal")
 

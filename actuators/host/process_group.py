@@ -74,6 +74,17 @@ def how_it_ended(code: int | None) -> str:
     return f"exited with code {code}{meaning.get(code, '')}"
 
 
+def was_ended_from_outside(code: int | None, *, cause: str = "", oom: bool = False) -> bool:
+    """Whether a third party ended the process by a signal, which vLLM may answer by an exit with code 0.
+
+    `cause`: what its log names. `oom`: the kernel has killed a process for lack of memory meanwhile.
+    """
+    if code == 0:
+        return not cause
+    number = -code if code is not None and code < 0 else (code or 0) - 128
+    return number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM) or (number == signal.SIGKILL and not oom)
+
+
 def group_of(leader: Process) -> Callable[[], list[Process]]:
     """Return the processes to end with an adopted server: its descendants, and its group if it leads one."""
     family = with_descendants([leader])

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Literal
 
 from actuators.host import origin as server_origin
 from actuators.host import ownership_env, procfs
+from actuators.host.memory import count_oom_kills
 from actuators.host.origin import Origin
 from actuators.host.ownership_env import MarkedProcess, OwnershipNote
-from actuators.host.process_group import end, exit_code, how_it_ended, spawn
+from actuators.host.process_group import end, exit_code, how_it_ended, spawn, was_ended_from_outside
 from actuators.host.procfs import Process
 from actuators.host.server_log import log_cause, log_lines, log_tail
 from actuators.process import adopted
@@ -132,11 +133,11 @@ class ProcessEngine(VllmEngine):
         raise ActError(f"{server.name} is a process: an ended process cannot be started again as it was")
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
-        def report(why: str, *, gone: bool) -> None:
+        def report(why: str, *, gone: bool, external: bool = False) -> None:
             log = self._tail(server)
-            emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log))
+            emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log, external=external))
 
-        known = await asyncio.to_thread(self._process_of, server)
+        known, oom_kills = await asyncio.to_thread(self._process_of, server), count_oom_kills()
         why = "has no process any more"
         if known or not server.ours:
             why = await until_gone(
@@ -147,7 +148,8 @@ class ProcessEngine(VllmEngine):
                 timeout_s=self._options.health_timeout_s,
                 misses=self._options.lost_after,
             )
-        report(self._with_cause(server, why), gone=True)
+        external = known is not None and self._ended_from_outside(server, known, oom_kills)
+        report(self._with_cause(server, why), gone=True, external=external)
 
     # The origin of new servers.
 
@@ -238,13 +240,14 @@ class ProcessEngine(VllmEngine):
         raise ActError(f"ports: none of {first}..{last} is free: give a wider range")
 
     async def _healthy(self, one: MarkedProcess, address: str) -> None:
-        probe = OpenAiProbe(address=address)
+        probe, oom_kills = OpenAiProbe(address=address), count_oom_kills()
         while True:
             health = await probe.health()
             if not procfs.runs(one.process):
                 server = Server(name=one.name, setting={})
                 how = self._with_cause(server, how_it_ended(exit_code(one.process)))
-                raise ActError(how, self._tail(server))
+                external = self._ended_from_outside(server, one.process, oom_kills)
+                raise ActError(how, self._tail(server), external=external)
             if not health.why:
                 return
             await asyncio.sleep(min(_POLL_S, self._options.health_every_s))
@@ -272,6 +275,11 @@ class ProcessEngine(VllmEngine):
     def _with_cause(self, server: Server, why: str) -> str:
         cause = log_cause(*self._log(server))
         return f"{server.name} {why}" + (f": {cause}" if cause else "")
+
+    def _ended_from_outside(self, server: Server, process: Process, oom_kills: int) -> bool:
+        """`oom_kills`: by the kernel, before it ended."""
+        cause, oom = log_cause(*self._log(server)), count_oom_kills() > oom_kills
+        return was_ended_from_outside(exit_code(process), cause=cause, oom=oom)
 
     def _tail(self, server: Server) -> tuple[str, ...]:
         return log_tail(*self._log(server))

@@ -19,12 +19,16 @@ class ConfigError(TrimtabError):
 
 
 class ActError(TrimtabError):
-    """An effect could not be performed. `log` holds the server's last log lines, if there are any."""
+    """An effect could not be performed. `log` holds the server's last log lines, if there are any.
 
-    def __init__(self, why: str, log: tuple[str, ...] = ()) -> None:
+    `external`: the cause lies outside the server: no evidence about its setting.
+    """
+
+    def __init__(self, why: str, log: tuple[str, ...] = (), *, external: bool = False) -> None:
         super().__init__(why)
         self.why = why
         self.log = log
+        self.external = external
 
 
 class FencedError(ActError):

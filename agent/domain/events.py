@@ -89,21 +89,28 @@ class Retired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectFailed:
+    """`external`: the cause lies outside the server, as in ServerLost."""
+
     at: datetime
     number: int
     why: str
     log: tuple[str, ...] = ()
+    external: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLost:
-    """A server exited (`gone`) or no longer answers /health."""
+    """A server exited (`gone`) or no longer answers /health.
+
+    `external`: a third party or its host ended, paused or disconnected it: no evidence about its setting.
+    """
 
     at: datetime
     server: str
     why: str
     gone: bool = True
     log: tuple[str, ...] = ()
+    external: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

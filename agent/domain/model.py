@@ -143,9 +143,12 @@ class Forecast:
     decided_by: Literal["better", "gain", "not_worse"] = "not_worse"  # which test will end the canary
 
 
-OutcomeResult = Literal["promoted", "rolled_back", "failed", "denied", "undecided", "refused", "no_gain"]
-"""`rolled_back`: judged worse, or lost in the canary. `failed`: never served. `denied`: by an operator.
-`undecided`: rolled back for a reason that is no evidence about the values, as no verdict in time.
+OutcomeResult = Literal[
+    "promoted", "rolled_back", "failed", "denied", "aborted", "undecided", "refused", "no_gain"
+]
+"""`rolled_back`: judged worse, or exited in the canary. `failed`: never served. `denied`, `aborted`: by an
+operator, before and during the rollout. `undecided`: rolled back for a reason that is no evidence about the
+values: no verdict in time, a server that a third party or a crash of the host ended.
 `no_gain`: rolled back as neither worse nor measurably better.
 `refused`: vLLM does not accept the values; nothing was started."""
 

@@ -13,6 +13,7 @@ from agent.domain.model import OutcomeResult, Plan, PreflightResult, Proposal
 from agent.domain.state import Phase, State, Suggestion
 from agent.judge.goodput import fails_badly
 from agent.machine.default_plan import plan_for
+from agent.machine.earlier_outcomes import was_aborted
 from agent.machine.evidence import is_seen
 from agent.machine.guard import altering_knobs
 from agent.machine.lease import recent_traffic
@@ -133,13 +134,15 @@ def has_room(state: State, suggestion: Suggestion) -> bool:
 def start_by_itself(rules: Rules, state: State, still: Iterable[Suggestion], at: datetime) -> Moved | None:
     """In `auto` mode, start the first of these open suggestions of class `auto` inside its bounds, if any.
 
-    A gated one before it does not stand in its way; it is suggested again afterwards.
+    A gated one before it does not stand in its way; it is suggested again afterwards. One whose values an
+    operator aborted lately needs an approval.
     """
     if state.mode != "auto" or state.paused:
         return None
     for one in still:
         bounds = {knob: rules.guard.bounds.get(knob) for knob in one.proposal.to}
-        if one.proposal.klass == "auto" and None not in bounds.values():
+        aborted = was_aborted(state.outcomes, one.proposal.to, at)
+        if one.proposal.klass == "auto" and None not in bounds.values() and not aborted:
             allowed = "; ".join(f"{knob} in {b.min}..{b.max}" for knob, b in bounds.items() if b)
             chosen = bring_forward(state, one.id, f"{one.id} was approved")
             return start_rollout(chosen, at, f"auto mode, inside the bounds {allowed}")

@@ -9,21 +9,23 @@ from vllm_facts.values import Knob, Value
 
 DENIED_FOR = timedelta(hours=24)  # a denied change is not suggested again for so long
 COMBINED = ("rolled_back", "no_gain", "undecided")  # the server started, and no check or operator refused it
+NO_EVIDENCE = ("undecided", "aborted")  # the values were not judged
 UNDECIDED_FOR = timedelta(minutes=30)  # doubled with each further outcome that is no evidence
 
 
 def why_not_again(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: datetime) -> str:
     """Why these values must not be tried again, or not yet; empty if they may."""
     same = [o for o in reversed(outcomes) if _is_repeated(o, to)]
-    undecided = list(takewhile(lambda outcome: outcome.result == "undecided", same))
+    undecided = list(takewhile(lambda outcome: outcome.result in NO_EVIDENCE, same))
     if undecided:
         latest = undecided[0]
         again = latest.at + min(UNDECIDED_FOR * 2 ** min(len(undecided) - 1, 10), DENIED_FOR)
         if latest.at <= at < again:
             tried = ", ".join(f"{k}={v}" for k, v in latest.to.items())
-            return f"{tried} ended undecided and waits until {again:%H:%M}: {latest.why}"
+            ended = "was aborted" if latest.result == "aborted" else "ended undecided"
+            return f"{tried} {ended} and waits until {again:%H:%M}: {latest.why}"
     for outcome in same[len(undecided) :]:
-        if outcome.result == "undecided":
+        if outcome.result in NO_EVIDENCE:
             continue
         if outcome.result == "promoted":
             return ""  # it has served since, whatever came before
@@ -35,6 +37,14 @@ def why_not_again(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: d
         if at < outcome.at + DENIED_FOR:
             return f"{tried} was denied: {outcome.why}"
     return ""
+
+
+def was_aborted(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: datetime) -> bool:
+    """Whether an operator aborted a rollout of these values lately: it does not start again by itself."""
+    return any(
+        outcome.result == "aborted" and at < outcome.at + DENIED_FOR and _is_repeated(outcome, to)
+        for outcome in outcomes
+    )
 
 
 def _is_repeated(outcome: Outcome, to: Mapping[Knob, Value]) -> bool:

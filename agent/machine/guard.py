@@ -79,7 +79,7 @@ class Guard:
         # A fault needs no stationary load.
         if reading is not None and reading.shift and not reading.incidents:
             return f"{reading.shift}: evidence needs a window without a change"
-        made = [o for o in state.outcomes if o.result not in {"denied", "refused"}]
+        made = [o for o in state.outcomes if o.result not in {"denied", "aborted", "refused"}]
         if made and at < made[-1].at + timedelta(seconds=self.cooldown_s):
             return f"cooling down until {made[-1].at + timedelta(seconds=self.cooldown_s):%H:%M:%S}"
         today = [o for o in made if o.at > at - timedelta(days=1)]

@@ -13,7 +13,7 @@ from agent.machine.promoting import promote
 from agent.machine.replacing import count_exposed, replace_next, route_to_newcomer
 from agent.machine.replacing import on_lost as lost_in_turn
 from agent.machine.restoring import restore
-from agent.machine.rolling_back import roll_back
+from agent.machine.rolling_back import result_of_loss, roll_back
 from agent.machine.routes import route_to, split_route
 from agent.machine.transitions import (
     Moved,
@@ -157,33 +157,42 @@ def sum_counts(servers: Sequence[Server], event: Observed) -> RequestCounts:
 def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
     if not is_awaited(state, event.number):
         return without_effects(state)
-    result: OutcomeResult | None = "undecided" if isinstance(state.awaiting, Route | Examine) else None
+    elsewhere = isinstance(state.awaiting, Route | Examine)
+    result: OutcomeResult | None = "undecided" if elsewhere else result_of_loss(event)
     return roll_back(state, event.at, event.why, event.log, result=result)
 
 
 def abort(_: Rules, state: State, event: Aborted) -> Moved:
-    return roll_back(state, event.at, f"aborted by {event.actor}", result="denied", reason=event.reason)
+    return roll_back(state, event.at, f"aborted by {event.actor}", result="aborted", reason=event.reason)
 
 
 def on_lost_before_canary(rules: Rules, state: State, event: ServerLost) -> Moved:
     """A server was lost before green had traffic."""
     if is_green(state, event):
-        return roll_back(state, event.at, f"green: {event.why}", event.log, hung=True)
+        return roll_back_lost_green(state, event)
     if not is_last_of_fleet(state, event):
         return lost_in_turn(rules, state, event)
     why = f"blue was lost: {event.why}"
-    warm = state.phase is Phase.WARMING
-    return promote(state, event.at, why) if warm else restore(rules, state, event.at, why)
+    if state.phase is Phase.WARMING:
+        return promote(state, event.at, why)
+    result = result_of_loss(event) or "failed"  # green's start took blue's memory
+    return restore(rules, state, event.at, why, result=result)
 
 
 def on_lost_in_canary(rules: Rules, state: State, event: ServerLost) -> Moved:
     """Green was lost: roll back. The last old server was lost: promote green, which is healthy and warm."""
     if is_green(state, event):
-        return roll_back(state, event.at, f"green: {event.why}", event.log, hung=True)
+        return roll_back_lost_green(state, event)
     if not is_last_of_fleet(state, event):
         return lost_in_turn(rules, state, event)
     why = f"blue was lost ({event.why}): green is the only healthy server"
     return promote(state, event.at, why)
+
+
+def roll_back_lost_green(state: State, event: ServerLost) -> Moved:
+    return roll_back(
+        state, event.at, f"green: {event.why}", event.log, hung=True, result=result_of_loss(event)
+    )
 
 
 def is_last_of_fleet(state: State, event: ServerLost) -> bool:

@@ -8,7 +8,7 @@ from agent.domain.events import Aborted, EffectFailed, Retired, Routed, ServerLo
 from agent.domain.model import Server
 from agent.domain.state import Phase, State
 from agent.machine.restoring import TRIES, missing_server, restore
-from agent.machine.rolling_back import roll_back
+from agent.machine.rolling_back import result_of_loss, roll_back
 from agent.machine.routes import route_to
 from agent.machine.transitions import (
     Moved,
@@ -116,7 +116,7 @@ def abort(_: Rules, state: State, event: Aborted) -> Moved:
     """An abort rolls back for as long as that is possible."""
     if not can_roll_back(state):
         return without_effects(state)
-    return roll_back(state, event.at, f"aborted by {event.actor}", result="denied", reason=event.reason)
+    return roll_back(state, event.at, f"aborted by {event.actor}", result="aborted", reason=event.reason)
 
 
 def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
@@ -128,9 +128,10 @@ def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
     if event.server not in {server.name for server in kept}:
         return without_effects(state)
     if can_roll_back(state):
-        hung = is_green(state, event)
-        return roll_back(state, event.at, f"green: {event.why}", event.log, hung=hung)
+        hung, result = is_green(state, event), result_of_loss(event)
+        return roll_back(state, event.at, f"green: {event.why}", event.log, hung=hung, result=result)
     remaining = [server for server in kept if server.name not in (*state.gone, event.server)]
     if not event.gone or remaining:
         return without_effects(replace(state, note=f"{event.server}: {event.why}"))
-    return restore(rules, state, event.at, f"{event.server}: {event.why}")
+    result = result_of_loss(event) or "failed"
+    return restore(rules, state, event.at, f"{event.server}: {event.why}", result=result)

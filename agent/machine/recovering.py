@@ -85,7 +85,7 @@ def resume_target(rules: Rules, state: State, event: AgentStarted, found: FoundS
         none_left = all(server.name in state.gone for server in state.newcomers)  # the old ones must serve
         why = "green was not running when the daemon started"
         return (
-            roll_back(state, event.at, why, hung=True)
+            roll_back(state, event.at, why, hung=True, result="undecided")
             if can_roll_back(state) or none_left
             else repeat_effect(state)
         )
@@ -188,7 +188,8 @@ def resume_rollout(state: State, event: AgentStarted) -> Moved:
         why = f"the daemon was restarted {rollout.restarts} times in this rollout"
         return roll_back(state, event.at, why, result="undecided")
     if green.name in state.gone:
-        return roll_back(state, event.at, "green was not running when the daemon started", hung=True)
+        why = "green was not running when the daemon started"
+        return roll_back(state, event.at, why, hung=True, result="undecided")
     if state.gone:
         why = f"{', '.join(state.gone)} was not running when the daemon started"
         return roll_back(state, event.at, why, result="undecided")

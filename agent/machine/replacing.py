@@ -5,12 +5,12 @@ from datetime import datetime
 
 from agent.domain.effects import Drain, Launch
 from agent.domain.events import EffectFailed, Observed, Routed, ServerLost, Stopped
-from agent.domain.model import OutcomeResult, Server
+from agent.domain.model import Server
 from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, State
 from agent.machine.lease import keep_alive
 from agent.machine.restoring import restore
-from agent.machine.rolling_back import mark_stopped, roll_back
+from agent.machine.rolling_back import mark_stopped, result_of_loss, roll_back
 from agent.machine.routes import route_to
 from agent.machine.transitions import (
     Moved,
@@ -119,5 +119,5 @@ def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
     if not is_green(state, event) and not (state.standing or state.crew) and can_serve(state, state.green):
         return restore(rules, state, event.at, why)
     newcomer = event.server in {server.name for server in state.newcomers}
-    result: OutcomeResult | None = None if newcomer else "undecided"
+    result = result_of_loss(event) if newcomer else "undecided"
     return roll_back(state, event.at, why, event.log, hung=is_green(state, event), result=result)

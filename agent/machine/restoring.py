@@ -5,7 +5,7 @@ from datetime import datetime
 
 from agent.domain.effects import Launch, Retire, Route
 from agent.domain.events import EffectFailed, Launched, Retired, Routed, ServerLost
-from agent.domain.model import Server
+from agent.domain.model import OutcomeResult, Server
 from agent.domain.state import Phase, State
 from agent.machine.open_suggestions import end_all
 from agent.machine.routes import route_to
@@ -43,18 +43,20 @@ def missing_server(state: State) -> Server | None:
     return min(found, key=lambda server: server.name in held, default=None)
 
 
-def restore(rules: Rules, state: State, at: datetime, why: str) -> Moved:
+def restore(
+    rules: Rules, state: State, at: datetime, why: str, *, result: OutcomeResult = "undecided"
+) -> Moved:
     """Start a server like the missing one.
 
     The running servers, or else a serving green, carry all traffic until then. Any other green is retired and
-    its rollout ends. The exited server is retired first: its remains may hold GPU memory.
+    its rollout ends, with the `result`. The exited server is retired first: its remains may hold GPU memory.
     """
     state = mark_retiring_as_gone(state)
     green, rollout, old = state.green, state.rollout, missing_server(state) or state.blue
     bridging = not state.standing and can_serve(state, green)
     if rollout is not None and rollout.ended_at is None:
         if rollout.outcome == "running":
-            state = remember_outcome(state, at, "failed", why)
+            state = remember_outcome(state, at, result, why)
             rollout = replace(rollout, outcome="rolled_back", why=why)
         rollout = rollout if bridging else replace(rollout, ended_at=at)
     state = end_all(replace(state, rollout=rollout), "superseded", why)

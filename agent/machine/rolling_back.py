@@ -16,6 +16,7 @@ from agent.machine.transitions import (
     choose_blue,
     enter_phase,
     is_awaited,
+    is_green,
     is_in_fleet,
     remember_outcome,
     request_effect,
@@ -23,6 +24,7 @@ from agent.machine.transitions import (
     without_effects,
 )
 
+KILLED_WITHIN = timedelta(seconds=10)  # failed requests are seen before the end of their server
 HUNG_DRAIN_S = 2.0  # of a server that no longer answers: its open requests end, or are retried, when it exits
 
 
@@ -53,6 +55,11 @@ def roll_back(
         rollout, outcome="rolled_back", why=f"{why}: {reason}" if reason else why, log=log, hung=hung
     )
     return roll_back_next(enter_phase(replace(state, rollout=ended), Phase.ROLLING_BACK, at, why))
+
+
+def result_of_loss(event: ServerLost | EffectFailed) -> OutcomeResult | None:
+    """The outcome of a rollout whose new server was lost; None: by the phase."""
+    return "undecided" if event.external else None
 
 
 def order_exited_first(state: State) -> State:
@@ -174,8 +181,25 @@ def on_failed(rules: Rules, state: State, event: EffectFailed) -> Moved:
 
 def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
     """The last old server exited: start a successor. New servers were to be retired anyway."""
+    state = excuse_killed_green(state, event)
     if not event.gone or not is_in_fleet(state, event):
         return without_effects(state)
     if state.standing or state.vacated or state.crew:
         return without_effects(replace(state, note=f"{event.server}: {event.why}"))
     return restore(rules, state, event.at, f"{event.server}: {event.why}")
+
+
+def excuse_killed_green(state: State, event: ServerLost) -> State:
+    """Remember a green as undecided that a third party ended: its requests failed for that reason.
+
+    Before its retirement was requested, the third party is not trimtab.
+    """
+    rollout, last = state.rollout, state.outcomes[-1] if state.outcomes else None
+    if rollout is None or last is None or isinstance(state.awaiting, Retire):
+        return state
+    recent = event.at - rollout.phase_since <= KILLED_WITHIN
+    judged = last.result in ("failed", "rolled_back") and last.at == rollout.phase_since
+    if not (event.external and event.gone and recent and judged and is_green(state, event)):
+        return state
+    excused = replace(last, result="undecided", why=event.why)
+    return replace(state, outcomes=(*state.outcomes[:-1], excused), note=f"{event.why}: no evidence")

@@ -20,6 +20,7 @@ IDLE = (Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN)
 Moved = tuple[State, tuple[Effect, ...]]
 LONGEST_PAUSE = timedelta(seconds=30)
 REMEMBERED = 200  # outcomes kept in the state; the journal has them all
+BY_OPERATOR = ("denied", "aborted")
 DENIALS = 50  # at most so many of them, so that denials leave room for what was tried
 
 
@@ -94,7 +95,7 @@ def retry_later(state: State, at: datetime, why: str) -> State:
 def remember_outcome(
     state: State, at: datetime, result: OutcomeResult, why: str, *, of: Suggestion | None = None
 ) -> State:
-    """Add the outcome of a suggestion, by default the latest; drop denials older than DENIED_FOR.
+    """Add the outcome of a suggestion, by default the latest; drop denials and aborts after DENIED_FOR.
 
     `why`: short and without the texts of operators, because every later state in the journal repeats it.
     """
@@ -102,8 +103,8 @@ def remember_outcome(
     if suggestion is None:
         return state
     outcome = Outcome(at=at, result=result, to=suggestion.proposal.to, before=suggestion.before, why=why)
-    kept = [o for o in state.outcomes if o.result != "denied" or at < o.at + DENIED_FOR]
-    oldest = {id(o) for o in [o for o in (*kept, outcome) if o.result == "denied"][:-DENIALS]}
+    kept = [o for o in state.outcomes if o.result not in BY_OPERATOR or at < o.at + DENIED_FOR]
+    oldest = {id(o) for o in [o for o in (*kept, outcome) if o.result in BY_OPERATOR][:-DENIALS]}
     return replace(state, outcomes=tuple(o for o in (*kept, outcome) if id(o) not in oldest)[-REMEMBERED:])
 
 

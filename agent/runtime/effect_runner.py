@@ -70,11 +70,11 @@ class EffectRunner:
         except FencedError:
             raise
         except ActError as error:
-            event = self._failure(effect, error.why, error.log)
+            event = self._failure(effect, error.why, error.log, external=error.external)
         except TimeoutError:
             event = self._failure(effect, f"{effect.kind} timed out")
         except OSError as error:
-            event = self._failure(effect, f"{effect.kind}: {error}")
+            event = self._failure(effect, f"{effect.kind}: {error}", external=True)
         self._count(effect, asyncio.get_running_loop().time() - began, failed=isinstance(event, EffectFailed))
         if event is not None:
             self.emit(event)
@@ -150,9 +150,11 @@ class EffectRunner:
             await self._check_epoch()
             self._wrote_route = True
 
-    def _failure(self, effect: Effect, why: str, log: tuple[str, ...] = ()) -> EffectFailed:
+    def _failure(
+        self, effect: Effect, why: str, log: tuple[str, ...] = (), *, external: bool = False
+    ) -> EffectFailed:
         number = 0 if isinstance(effect, KeepAlive) else effect.number
-        return EffectFailed(at=self.now(), number=number, why=why, log=log)
+        return EffectFailed(at=self.now(), number=number, why=why, log=log, external=external)
 
     def _register_start(self, server: Server) -> None:
         if task := asyncio.current_task():

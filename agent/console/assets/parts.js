@@ -8,7 +8,7 @@ const TONES = {
   observing: "calm", checking: "busy", proposed: "ask", draining: "busy", launching: "busy", warming: "busy",
   canary: "busy", replacing: "busy", promoting: "busy", rolling_back: "warn", cooldown: "calm", restoring: "warn", halted: "bad",
   open: "ask", approved: "good", denied: "calm", expired: "calm", superseded: "calm", withdrawn: "calm", refused: "warn",
-  running: "busy", promoted: "good", rolled_back: "warn", failed: "bad", undecided: "calm", no_gain: "calm",
+  running: "busy", promoted: "good", rolled_back: "warn", failed: "bad", undecided: "calm", aborted: "calm", no_gain: "calm",
 };
 
 export function pill(name, text = words(name)) {

@@ -13,7 +13,7 @@ import pytest
 
 from actuators.docker import snapshots
 from actuators.docker.engine import DockerEngine
-from actuators.docker.exit_diagnosis import ObservedEvents, describe_exit, with_fix
+from actuators.docker.exit_diagnosis import ObservedEvents, describe_exit, was_ended_from_outside, with_fix
 from actuators.docker.labels import container_name
 from actuators.docker.spec import ContainerSpec
 from agent.domain.errors import ActError
@@ -371,6 +371,32 @@ def test_describes_the_exit_of_an_auto_removed_container() -> None:
         describe_exit(None, ObservedEvents(exit_code=137, signals=[9]))
         == "was removed by a third party (docker rm)"
     )
+
+
+EXITED = {"Status": "exited", "ExitCode": 137}
+
+
+@pytest.mark.parametrize(
+    ("state", "observed", "outside"),
+    [
+        pytest.param(EXITED, ObservedEvents(exit_code=137, signals=[9]), True, id="docker kill"),
+        pytest.param(EXITED, ObservedEvents(exit_code=0, signals=[15], stopped=True), True, id="docker stop"),
+        pytest.param(None, ObservedEvents(exit_code=137, signals=[9]), True, id="docker rm --force"),
+        pytest.param(None, ObservedEvents(), True, id="docker rm"),
+        pytest.param(None, ObservedEvents(exit_code=1), False, id="exited and removed"),
+        pytest.param({**EXITED, "OOMKilled": True}, ObservedEvents(exit_code=137), False, id="its limit"),
+        pytest.param(EXITED, ObservedEvents(oom=True, signals=[9]), False, id="a child's memory"),
+        pytest.param(EXITED, ObservedEvents(exit_code=137), False, id="perhaps memory of the host"),
+        pytest.param({"Status": "exited", "ExitCode": 1}, ObservedEvents(exit_code=1), False, id="a crash"),
+        pytest.param({"Status": "created"}, ObservedEvents(), False, id="never started"),
+    ],
+)
+def test_knows_whether_a_third_party_ended_a_container(
+    state: dict[str, Any] | None, observed: ObservedEvents, outside: bool
+) -> None:
+    spec = None if state is None else ContainerSpec.parse({"State": state})
+
+    assert was_ended_from_outside(spec, observed) is outside
 
 
 def test_an_error_states_the_remedy() -> None:

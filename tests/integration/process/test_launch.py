@@ -122,8 +122,9 @@ async def test_reports_a_server_killed_during_startup(bound: Bound, tmp_path: Pa
     for pid in pids(tmp_path):
         os.kill(pid, signal.SIGKILL)
 
-    with pytest.raises(ActError, match="was killed by SIGKILL"):
+    with pytest.raises(ActError, match="was killed by SIGKILL") as failure:
         await launch
+    assert failure.value.external
 
 
 async def test_kills_a_starting_server_that_ignores_sigterm_at_its_deadline(
@@ -270,6 +271,7 @@ async def test_reports_an_exit_with_its_code_and_last_lines(bound: Bound, tmp_pa
     [lost] = said
     assert lost.gone
     assert lost.why == "chat-r1 exited with code 0: ValueError: too bad"
+    assert not lost.external
     assert lost.log == ("ValueError: too bad",)
 
 

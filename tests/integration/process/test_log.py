@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from actuators.host.ownership_env import log_of
-from actuators.host.process_group import how_it_ended
+from actuators.host.process_group import how_it_ended, was_ended_from_outside
 from actuators.host.server_log import log_cause, log_tail
 from actuators.process.plugin import ProcessOptions
 from agent.domain.errors import ActError
@@ -135,3 +135,23 @@ async def test_hides_api_keys_and_lines_of_an_earlier_server_of_the_same_name(tm
 )
 def test_describes_an_exit_code(code: int | None, words: str) -> None:
     assert how_it_ended(code) == words
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "oom", "outside"),
+    [
+        pytest.param(0, "", False, True, id="vLLM ends in order at SIGTERM"),
+        pytest.param(0, "EngineDeadError", False, False, id="vLLM ends when its engine died"),
+        pytest.param(-15, "", False, True, id="kill"),
+        pytest.param(143, "", False, True, id="kill, by a shell"),
+        pytest.param(-9, "", False, True, id="kill -9"),
+        pytest.param(-9, "", True, False, id="perhaps the kernel, out of memory"),
+        pytest.param(-11, "", False, False, id="SIGSEGV"),
+        pytest.param(1, "", False, False, id="a crash"),
+        pytest.param(None, "", False, False, id="not known"),
+    ],
+)
+def test_knows_whether_a_third_party_ended_a_process(
+    code: int | None, cause: str, oom: bool, outside: bool
+) -> None:
+    assert was_ended_from_outside(code, cause=cause, oom=oom) is outside

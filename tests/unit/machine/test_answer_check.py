@@ -152,4 +152,4 @@ def test_an_abort_during_the_examination_rolls_back() -> None:
 
     world.feed(e.Aborted(at=world.at, actor="bob", reason="no")).until("cooldown")
 
-    assert world.state.outcomes[-1].result == "denied"
+    assert world.state.outcomes[-1].result == "aborted"
