@@ -16,6 +16,7 @@ from agent.domain.reading import Reading
 from agent.domain.request_counts import RequestCounts, quantile
 from agent.domain.state import Phase, Rollout, State, Suggestion, SuggestionStatus
 from agent.judge.report import EvidenceReport, report_evidence
+from agent.machine.open_suggestions import barred_approver
 from vllm_facts.masking import mask, masked
 from vllm_facts.values import ChangeClass, Value
 
@@ -122,6 +123,9 @@ class SuggestionDocument(Document):
     )
     rank: int | None = Field(description="1: the first of the target's open suggestions; null: not open")
     decided_by: str
+    barred: str = Field(
+        description='with [agent] approval = "other": the operator who proposed it, and may not approve it'
+    )
 
 
 class RequestCountsDocument(Document):
@@ -258,7 +262,7 @@ def rank_of(suggestion: Suggestion, state: State | None) -> int | None:
 
 
 def suggestion_of(suggestion: Suggestion, state: State | None = None) -> SuggestionDocument:
-    """`state`: of its target, for the rank; None: without a rank."""
+    """`state`: of its target, for rank and approvers; None: without them."""
     proposal = suggestion.proposal
     return SuggestionDocument(
         id=suggestion.id,
@@ -287,6 +291,7 @@ def suggestion_of(suggestion: Suggestion, state: State | None = None) -> Suggest
         status=suggestion.status,
         rank=rank_of(suggestion, state),
         decided_by=suggestion.decided_by,
+        barred=barred_approver(state, suggestion) if state else "",
     )
 
 

@@ -207,7 +207,8 @@ def _propose(args: argparse.Namespace, daemon: ApiClient) -> int:
     answer = _wait_for_check(daemon, daemon.post(path("targets", args.target, "suggestions"), body))
     name = safe(answer["id"])
     if answer["status"] == "open":
-        ending = f"It needs approval: `trimtab approve {name}`"
+        by = f" by another operator than {safe(answer['barred'])}" if answer["barred"] else ""
+        ending = f"It needs approval{by}: `trimtab approve {name}`"
         return print_answer(args, answer, suggestion_text(answer) + ending)
     print_answer(args, answer, suggestion_text(answer))
     why = f"was refused: {_last_note(answer)}" if answer["status"] == "refused" else "is no longer open"

@@ -24,7 +24,7 @@ from agent.config.notify import Receiver, build_receivers
 from agent.config.plugin_tables import POLICIES, BuildPlugin, ConfiguredPlugin, PluginBuilder
 from agent.config.tables import DEFAULT_LISTEN, ApiTable, FileTable, TargetTable
 from agent.domain.errors import ConfigError
-from agent.domain.model import Bound, Mode, Plan, Slo
+from agent.domain.model import Approvers, Bound, Mode, Plan, Slo
 from agent.plugins import loader, third_party
 from agent.quality.golden_prompts import GoldenPromptOptions
 from vllm_facts.values import Knob
@@ -56,6 +56,7 @@ class Target:
 class Config:
     state_dir: Path
     mode: Mode
+    approval: Approvers
     api: ListenOptions
     targets: tuple[Target, ...]
     policies: tuple[ConfiguredPlugin, ...]  # in evaluation order
@@ -135,6 +136,7 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
     return Config(
         state_dir=_resolve_path(here, tables.agent.state_dir),
         mode=tables.agent.mode,
+        approval=tables.agent.approval,
         api=_listen_options(tables.api, here),
         targets=tuple(
             _build_target(target, options, *built)

@@ -21,7 +21,7 @@ from agent.config.types import (
     TargetName,
     is_loopback,
 )
-from agent.domain.model import Mode
+from agent.domain.model import Approvers, Mode
 from agent.notify.rules import NoticeSeverity
 from vllm_facts.values import Knob
 
@@ -72,6 +72,7 @@ class AuditTable(ConfigTable):
 class AgentTable(ConfigTable):
     state_dir: PathText = "/var/lib/trimtab"
     mode: Mode = "advise"
+    approval: Approvers = "any"
     policies_dir: PathText | None = None
     audit: AuditTable = AuditTable()
 

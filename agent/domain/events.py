@@ -6,7 +6,7 @@ from datetime import datetime
 
 from agent.domain.answers import AnswerComparison
 from agent.domain.calibration import Calibration
-from agent.domain.model import Mode, PreflightResult, Server
+from agent.domain.model import Approvers, Mode, PreflightResult, Server
 from agent.domain.reading import EngineLiveness, Reading
 from agent.domain.request_counts import RequestCounts
 from vllm_facts.values import Knob, Value
@@ -21,6 +21,7 @@ class AgentStarted:
     mode: Mode
     servers: tuple[Server, ...]  # found running
     weights: Mapping[str, int] | None = None  # found at the proxy; None: no proxy is configured
+    approval: Approvers = "any"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,9 @@ from vllm_facts.values import ChangeClass, Knob, Setting, Value
 
 Mode = Literal["advise", "approve", "auto"]
 
+Approvers = Literal["any", "other"]
+"""Who may approve what an operator proposed: `any` operator, or only an `other` one."""
+
 Strategy = Literal["surge", "replace", "swap"]
 """`surge`: green starts while all servers run. `replace`: green replaces one of several servers, then further
 new servers replace the rest, one at a time. `swap`: green replaces the only server: a planned outage."""

@@ -10,7 +10,17 @@ from agent.domain.answers import AnswerComparison
 from agent.domain.calibration import Calibration
 from agent.domain.effects import Drain, Examine, Launch, Preflight, Retire, Route, Stop, WarmUp
 from agent.domain.error_budget import Budget
-from agent.domain.model import Forecast, Mode, Outcome, Plan, PreflightResult, Proposal, Server, Strategy
+from agent.domain.model import (
+    Approvers,
+    Forecast,
+    Mode,
+    Outcome,
+    Plan,
+    PreflightResult,
+    Proposal,
+    Server,
+    Strategy,
+)
 from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import Trial
 from vllm_facts.values import Setting
@@ -136,6 +146,7 @@ class State:
     target: str
     phase: Phase = Phase.OBSERVING
     mode: Mode = "advise"
+    approval: Approvers = "any"
     epoch: int = 0
     paused: bool = False
     blue: Server | None = None

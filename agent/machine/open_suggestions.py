@@ -64,6 +64,11 @@ def is_from_person(suggestion: Suggestion) -> bool:
     return suggestion.proposal.rule == PERSON
 
 
+def barred_approver(state: State, suggestion: Suggestion) -> str:
+    """The operator who may not approve it, having proposed it; empty: every operator may."""
+    return suggestion.policy if state.approval == "other" and is_from_person(suggestion) else ""
+
+
 def share_a_knob(one: Suggestion, other: Suggestion) -> bool:
     return bool(one.proposal.to.keys() & other.proposal.to.keys())
 

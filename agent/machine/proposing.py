@@ -9,6 +9,7 @@ from agent.machine.checking import check_suggestion
 from agent.machine.guard import PERSON, ProposalRefusal
 from agent.machine.lease import keep_alive
 from agent.machine.open_suggestions import (
+    barred_approver,
     bring_forward,
     end_check,
     end_suggestion,
@@ -47,7 +48,10 @@ def request_change(rules: Rules, state: State, event: ChangeAsked) -> Moved:
 
 
 def approve(_: Rules, state: State, event: Approved) -> Moved:
-    """Start exactly what was shown: same digest, still open, not expired, and never in advise mode."""
+    """Start exactly what was shown: same digest, still open, not expired, and never in advise mode.
+
+    With `approval = "other"` an operator cannot approve their own proposal.
+    """
     suggestion = find_pending(state, event.suggestion)
     if (
         suggestion is None
@@ -55,6 +59,7 @@ def approve(_: Rules, state: State, event: Approved) -> Moved:
         or state.paused
         or (suggestion.digest, suggestion.status) != (event.digest, "open")
         or event.at >= suggestion.expires_at
+        or event.actor == barred_approver(state, suggestion)
     ):
         return without_effects(state)
     chosen = bring_forward(state, suggestion.id, f"{suggestion.id} was approved")

@@ -36,7 +36,7 @@ FoundServers = Mapping[str, Server]
 
 def on_started(rules: Rules, state: State, event: AgentStarted) -> Moved:
     """Continue the target from what was found and what the journal intends."""
-    state = replace(state, epoch=event.epoch, mode=event.mode)
+    state = replace(state, epoch=event.epoch, mode=event.mode, approval=event.approval)
     if state.phase is Phase.CHECKING:
         state = end_check(state, event.at, "the daemon started while a suggestion was being checked")
     found = {server.name: server for server in event.servers}

@@ -158,7 +158,12 @@ class TargetLoop:
         traffic, servers = await self.traffic.observe(), tuple(await self.engine.observe())
         weights = traffic.weights if traffic else None
         return AgentStarted(
-            at=self.now(), epoch=epoch, mode=self.state.mode, servers=servers, weights=weights
+            at=self.now(),
+            epoch=epoch,
+            mode=self.state.mode,
+            approval=self.state.approval,
+            servers=servers,
+            weights=weights,
         )
 
     async def _tick(self) -> None:

@@ -84,8 +84,9 @@ def assemble(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, i
             directory.mkdir(mode=0o700, exist_ok=True)
             engine, traffic = bind_actuators(config, target, epoch, acts=mode != "advise")
             series[target.name] = TimeSeries.load(directory / "series.jsonl")
+            known = states.get(target.name, State(target=target.name))
             loops[target.name] = TargetLoop(
-                state=replace(states.get(target.name, State(target=target.name)), mode=mode),
+                state=replace(known, mode=mode, approval=config.approval),
                 machine=Machine(build_rules(config, target)),
                 journal=journal,
                 engine=engine,

@@ -230,6 +230,7 @@ def suggestion_text(found: Json) -> str:
             if found["changed"]
             else []
         ),
+        *([("approval", f"by another operator than {safe(found['barred'])}")] if found["barred"] else []),
         ("expires", moment(found["expires_at"])),
         ("status", safe(found["status"])),
     ]

@@ -14,6 +14,7 @@ from agent.domain.events import Aborted, Approved, ChangeAsked, Denied, Event, P
 from agent.domain.model import Evidence, Objective, Plan, PreflightResult, Proposal, Server, Slo, Step
 from agent.domain.reading import Latency, Reading, SourceState, Trend
 from agent.domain.state import Phase, Rollout, State, Suggestion
+from agent.machine.guard import PERSON
 from agent.machine.open_suggestions import end_suggestion, find_pending, settle
 from agent.notify.delivery import DeliveryCounts
 from agent.observe.timeseries import MinuteRow
@@ -290,7 +291,7 @@ class FakeDaemonView:
             bound = self.bounds.get(knob)
             if bound is not None and isinstance(value, int | float) and value > bound:
                 return replace(state, note=f"{knob} {value} is above the bound {bound:g}")
-        self.suggest(event.to, why=event.reason, policy=event.actor)
+        self.suggest(event.to, why=event.reason, policy=event.actor, rule=PERSON)
         return self._states[self.target]
 
     def _approved(self, state: State, event: Approved) -> State:

@@ -12,6 +12,7 @@ from agent.api.routes.targets import state_of
 from agent.api.texts import Comment, Reason
 from agent.domain.events import Approved, Denied
 from agent.domain.state import State, Suggestion, SuggestionStatus
+from agent.machine.open_suggestions import barred_approver
 
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 
@@ -125,6 +126,13 @@ async def _approve(call: Call) -> OperationResult:
     if state.mode == "advise":
         detail = 'The mode is advise, so nothing is changed; set [agent] mode = "approve" and restart.'
         raise RequestRefusedError(409, detail, kind="mode-is-advise")
+    if call.actor == barred_approver(state, suggestion):
+        raise RequestRefusedError(
+            403,
+            f"{call.actor} proposed this change, so another operator must approve it: [agent] approval is"
+            ' "other".',
+            kind="own-proposal",
+        )
     if state.paused:
         detail = f"The target is paused; `trimtab resume {suggestion.target}` first."
         raise RequestRefusedError(409, detail, kind="paused")
@@ -196,6 +204,8 @@ OPERATIONS = (
         headers=TAG,
         refuses={
             **UNKNOWN,
+            403: "A page of another site sends the request, the token's role is too low, or the caller "
+            'proposed the change and [agent] approval is "other".',
             409: "It has changed, is not open or is still being checked, the mode is advise, or the "
             "target is paused.",
             410: "It has expired.",

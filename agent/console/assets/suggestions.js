@@ -189,6 +189,7 @@ export function suggestionPage(context, root, id) {
     const approving = common || (status === "checking" ? "The preflight check still runs." : "")
       || (shown.class === "note" ? "This is advice only." : "")
       || (target.mode === "advise" ? "The mode is advise: nothing is changed. Set [agent] mode = \"approve\" and restart." : "")
+      || (shown.barred && shown.barred === context.me.principal ? "You proposed it: another operator must approve it." : "")
       || (target.paused ? "The target is paused; resume it first." : "");
     return [
       el("h2", "Decision"),
@@ -196,6 +197,7 @@ export function suggestionPage(context, root, id) {
       el("div", { class: "buttons" },
         action("approve", "Approve…", approve, { reason: approving, tone: "primary" }),
         action("deny", "Deny…", deny, { reason: common, by: common && common === approving ? "why-approve" : "" })),
+      shown.barred && el("p", { class: "muted" }, `${shown.barred} proposed it, so another operator must approve it.`),
       shown.digest && el("p", { class: "digest" }, "You approve exactly this, by its digest ", el("code", shown.digest)),
     ];
   }

@@ -50,6 +50,22 @@ def test_an_approval_carries_the_displayed_digest(opened: Opened, scene: Scene) 
     expect(page.get_by_role("heading", level=1)).to_contain_text("max_num_seqs 64 → 128")
 
 
+def test_an_operator_cannot_approve_their_own_proposal_where_the_config_asks_for_another(
+    opened: Opened, scene: Scene
+) -> None:
+    state = scene.states()["chat"]
+    assert state.suggestion is not None
+    proposal = replace(state.suggestion.proposal, rule="person")
+    own = replace(state.suggestion, proposal=proposal, policy="operator ann")
+    scene.set(replace(state, suggestion=own, approval="other"))
+
+    page = opened(SUGGESTION)
+
+    expect(page.get_by_role("button", name="Approve…")).to_have_attribute("aria-disabled", "true")
+    expect(page.locator(".decide")).to_contain_text("You proposed it: another operator must approve it.")
+    expect(page.get_by_role("button", name="Deny…")).not_to_have_attribute("aria-disabled", "true")
+
+
 def test_denial_requires_a_reason(opened: Opened, scene: Scene) -> None:
     page = opened(SUGGESTION)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from agent.api.problems import MEDIA
+from agent.config.listen import Role
 from agent.domain.error_budget import Budget
 from agent.domain.errors import JournalError
 from agent.domain.model import PreflightResult
@@ -41,6 +42,35 @@ async def test_approval_with_the_digest_starts_the_rollout(client: Client, daemo
     )
     assert (status, answer["status"], answer["decided_by"]) == (200, "approved", "operator ann")
     assert daemon.states()["chat"].phase is Phase.LAUNCHING
+
+
+async def test_another_operator_approves_a_proposal_where_the_config_asks_for_it(
+    client: Client, daemon: FakeDaemonView, bearers: dict[Role, dict[str, str]]
+) -> None:
+    daemon.set(replace(daemon.states()["chat"], approval="other"))
+    body = {"to": {"max_num_seqs": 128}, "reason": "more"}
+    _, made = await post(client, "/v1/targets/chat/suggestions", body)
+    path, asked = f"/v1/suggestions/{made['id']}/approve", {"digest": made["digest"]}
+
+    own = await post(client, path, asked)
+    async with client.post(path, json=asked, headers=bearers["admin"]) as response:
+        other = response.status, (await response.json())["decided_by"]
+
+    assert made["barred"] == "operator ann"
+    assert (own[0], own[1]["type"]) == (403, "urn:trimtab:problem:own-proposal")
+    assert own[1]["detail"] == (
+        'operator ann proposed this change, so another operator must approve it: [agent] approval is "other".'
+    )
+    assert other == (200, "admin ann")
+
+
+async def test_any_operator_approves_what_a_policy_suggests(client: Client, daemon: FakeDaemonView) -> None:
+    daemon.set(replace(daemon.states()["chat"], approval="other"))
+    made = daemon.suggest({"max_num_seqs": 128}, policy="operator ann")
+
+    status, answer = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
+
+    assert (status, answer["barred"]) == (200, "")
 
 
 async def test_repeated_approval_is_submitted_once(client: Client, daemon: FakeDaemonView) -> None:

@@ -62,6 +62,19 @@ def test_json_is_the_api_response(run: Run, daemon: FakeDaemonView) -> None:
     assert json.loads(run("approve", "chat-s1", "--digest", ZEROS, "--json")[1])["status"] == 409
 
 
+def test_names_the_operator_who_may_not_approve_their_proposal(run: Run, daemon: FakeDaemonView) -> None:
+    daemon.set(replace(daemon.states()["chat"], approval="other"))
+
+    asked, out, _ = run("propose", "chat", "max_num_seqs=128", "--reason", "more")
+    digest = daemon.suggestions()[0].digest
+    status, _, err = run("approve", "chat-s1", "--digest", digest)
+
+    assert asked == 0
+    assert "  approval by another operator than ann\n" in out
+    assert "It needs approval by another operator than ann: `trimtab approve chat-s1`" in out
+    assert (status, "ann proposed this change, so another operator must approve it" in err) == (1, True)
+
+
 def test_lists_suggestions_with_their_change(run: Run, daemon: FakeDaemonView) -> None:
     daemon.suggest({"max_num_seqs": 128, "enforce_eager": None})
     daemon.suggest({"max_num_seqs": 96})

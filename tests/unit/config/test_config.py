@@ -69,7 +69,7 @@ def errors(text: str) -> list[str]:
 def test_the_defaults_are_safe() -> None:
     found = parsed(SMALLEST)
 
-    assert found.mode == "advise"
+    assert (found.mode, found.approval) == ("advise", "any")
     assert found.api.listen == ("unix:/run/trimtab/api.sock",)
     assert (found.api.users, found.api.groups, found.api.certificate) == ({}, {}, None)
     assert found.state_dir == Path("/var/lib/trimtab")

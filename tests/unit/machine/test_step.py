@@ -9,7 +9,7 @@ import pytest
 
 from agent.domain import effects as fx
 from agent.domain import events as e
-from agent.domain.model import Server
+from agent.domain.model import Approvers, Server
 from agent.domain.state import Phase
 from tests.support.machine_stories import BLUE, World, counts_of
 
@@ -211,6 +211,29 @@ def test_auto_mode_approves_a_bounded_change_and_names_the_bound() -> None:
 
     assert world.state.suggestion is not None
     assert world.state.suggestion.decided_by == "auto mode, inside the bounds max_num_seqs in 1..64"
+
+
+@pytest.mark.parametrize("approval", ["any", "other"])
+def test_an_operator_approves_their_own_proposal_unless_the_config_asks_for_another(
+    approval: Approvers,
+) -> None:
+    world = World(waiting=0)
+    world.start().tick().feed(e.ChangeAsked(at=world.at, actor="alice", to={"max_num_seqs": 8}, reason="try"))
+    world.until("proposed")
+    restarted = e.AgentStarted(at=world.at, epoch=2, mode="approve", servers=(BLUE,), approval=approval)
+    world.feed(restarted).approve("alice")
+
+    assert world.state.phase is (Phase.PROPOSED if approval == "other" else Phase.LAUNCHING)
+    assert world.approve("bob").state.phase is Phase.LAUNCHING
+
+
+def test_another_operator_is_needed_only_for_what_an_operator_proposed() -> None:
+    world = World().start().until("proposed")
+    made = world.state.suggestion
+    assert made is not None
+    world.state = replace(world.state, approval="other")
+
+    assert world.approve(made.policy).state.phase is Phase.LAUNCHING
 
 
 def test_a_denied_value_is_not_suggested_again() -> None:

@@ -1,0 +1,40 @@
+"""The daemon built from a config."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.config import loader
+from agent.domain.model import Mode
+from agent.plugins.loader import build
+from agent.runtime.wiring import assemble
+from tests.support.fake_engine import FakeEngine
+
+CONFIG = """
+[agent]
+state_dir = "state"
+approval = "other"
+[[targets]]
+name = "chat"
+[targets.engine]
+kind = "process"
+serving = "http://127.0.0.1:8000"
+"""
+
+
+@pytest.mark.parametrize(("mode", "acts"), [("advise", False), ("approve", True), ("auto", True)])
+def test_mode_and_approvers_reach_the_machine_and_the_engine(tmp_path: Path, mode: Mode, acts: bool) -> None:
+    engine = FakeEngine()
+
+    def with_fake(kind: str, name: str, options: Any, **more: Any) -> object:  # noqa: ANN401 - as build
+        return engine if name == "process" else build(kind, name, options, **more)
+
+    (tmp_path / "state").mkdir()
+    config = loader.parse(CONFIG, here=tmp_path, build=with_fake)
+    with assemble(config, mode, above=4) as (daemon, epoch):
+        state = daemon.states()["chat"]
+
+    assert (state.mode, state.approval, epoch) == (mode, "other", 5)
+    assert engine.site
+    assert engine.site.acts is acts
