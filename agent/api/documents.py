@@ -14,7 +14,8 @@ from agent.domain.error_budget import Burn
 from agent.domain.model import Evidence, Forecast, Mode, Outcome, Plan, Server, Slo, Strategy
 from agent.domain.reading import Reading
 from agent.domain.request_counts import RequestCounts, quantile
-from agent.domain.state import Phase, Rollout, State, Suggestion, SuggestionStatus
+from agent.domain.state import Phase, Rollout, State, Suggestion
+from agent.domain.statuses import SuggestionStatus
 from agent.judge.report import EvidenceReport, report_evidence
 from agent.machine.open_suggestions import barred_approver
 from vllm_facts.masking import mask, masked
@@ -123,9 +124,7 @@ class SuggestionDocument(Document):
     )
     rank: int | None = Field(description="1: the first of the target's open suggestions; null: not open")
     decided_by: str
-    barred: str = Field(
-        description='with [agent] approval = "other": the operator who proposed it, and may not approve it'
-    )
+    barred: str = Field(description="operator who proposed it and may not approve it; empty: all may")
 
 
 class RequestCountsDocument(Document):

@@ -13,7 +13,7 @@ from agent.cli.exits import NO, USAGE
 from agent.cli.remote_command import add_remote_command, path, print_answer
 from agent.cli.rollouts import wait_for_rollout
 from agent.cli.watch import show_resources
-from agent.domain.state import SuggestionStatus
+from agent.domain.statuses import SuggestionStatus
 from agent.terminal.tables import (
     change,
     complain,

@@ -6,7 +6,7 @@
 
     def _show_status(args: argparse.Namespace) -> int: ...  # returns the exit status
 
-Only the module of the given command is imported; all of them together take half a second.
+Only the module of the given command is imported; one that calls the daemon needs the standard library only.
 """
 
 import argparse

@@ -22,17 +22,11 @@ from agent.domain.model import (
     Strategy,
 )
 from agent.domain.request_counts import RequestCounts
+from agent.domain.statuses import SuggestionStatus
 from agent.domain.trial import Trial
 from vllm_facts.values import Setting
 
 Awaited = Preflight | Launch | WarmUp | Examine | Route | Drain | Stop | Retire
-
-SuggestionStatus = Literal[
-    "checking", "open", "approved", "denied", "expired", "superseded", "withdrawn", "refused"
-]
-"""`checking`: the preflight runs; there is no digest yet. `refused`: by the preflight. `superseded`: by
-another one, or as the servers changed. `withdrawn`: its evidence is gone."""
-
 
 FORMER_PHASES = {"vacating": "draining", "spreading": "replacing"}
 """Names of 0.1 that older journals hold."""

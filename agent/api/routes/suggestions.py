@@ -11,7 +11,8 @@ from agent.api.problems import RequestRefusedError
 from agent.api.routes.targets import state_of
 from agent.api.texts import Comment, Reason
 from agent.domain.events import Approved, Denied
-from agent.domain.state import State, Suggestion, SuggestionStatus
+from agent.domain.state import State, Suggestion
+from agent.domain.statuses import SuggestionStatus
 from agent.machine.open_suggestions import barred_approver
 
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]

@@ -22,7 +22,8 @@ from agent.api.client import LOOPBACK, find_default_url
 from agent.api.peer_identity import PeerIdentities
 from agent.api.tokens import Tokens
 from agent.domain.model import PreflightResult
-from agent.domain.state import Phase, SuggestionStatus
+from agent.domain.state import Phase
+from agent.domain.statuses import SuggestionStatus
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.served_api import served
 from tests.unit.cli.conftest import Run

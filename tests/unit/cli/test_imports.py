@@ -1,0 +1,61 @@
+"""A command that calls the daemon imports nothing of the daemon: it would take seconds of CPU."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+CALLS = (
+    ("status",),
+    ("suggestions", "--status", "open"),
+    ("approve", "chat-s1"),
+    ("deny", "chat-s1", "--reason", "no"),
+    ("propose", "chat", "max_num_seqs=8", "--reason", "try"),
+    ("abort", "chat"),
+    ("pause", "chat"),
+    ("resume", "chat"),
+    ("rollouts",),
+    ("top",),
+    ("ids", "status"),
+)
+OWN = {"agent", "vllm_facts"}  # packages that a client needs
+NOT_OF_OWN = ("agent.domain.state", "agent.machine", "agent.runtime", "agent.config", "agent.plugins")
+SCRIPT = """
+import json, sys
+from agent.cli.dispatch import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print(json.dumps(sorted(set(sys.modules) - {"__main__"})))
+"""
+
+
+def imported(*words: str) -> list[str]:
+    """The modules that a command imports while no daemon answers; those of `site` are of this environment."""
+    nowhere = {"TRIMTAB_URL": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import sys; sys.path[:0] = " + repr(sys.path) + SCRIPT, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=nowhere,
+    )
+    found: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("words", CALLS, ids=lambda words: words[0])
+def test_a_call_of_the_daemon_imports_no_library_and_no_part_of_the_daemon(words: tuple[str, ...]) -> None:
+    found = imported(*words)
+
+    assert {name.partition(".")[0] for name in found} - set(sys.stdlib_module_names) <= OWN
+    assert [name for name in found if name.startswith(NOT_OF_OWN)] == []
+    assert "asyncio" not in found
+
+
+def test_only_a_proposal_needs_the_tables_of_flags() -> None:
+    needs = {words[0] for words in CALLS if "vllm_facts.flag_parser" in imported(*words)}
+
+    assert needs == {"propose"}
