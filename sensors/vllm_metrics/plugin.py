@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import NoReturn
 
 import aiohttp
+import structlog
 
 from agent.domain.errors import SensorError
 from agent.domain.ports import Now, View
@@ -14,8 +15,11 @@ from agent.domain.reading import Sample, SourceState
 from agent.io.bounded import MOST_BYTES, parse_json, read_body
 from agent.observe.engine_sample import sample
 from agent.plugins.option_errors import check_periods
+from sensors.vllm_metrics.page_parser import PageParser
 from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.totals import PageTotals, has_restarted, totals
+from vllm_facts.metrics.totals import PageTotals, has_restarted
+
+log = structlog.get_logger(__name__)
 
 _MAX_VERSION_BYTES = 4096
 _VERSION_TRIES = 3  # attempts per process until it answers
@@ -75,6 +79,8 @@ class _Source:
         self._view = view
         self._emit = emit
         self._now = now
+        self._parser = PageParser()
+        self._slowed = False  # whether that was reported
         self._lost = False
         self._before: PageTotals | None = None
         self._before_s = 0.0  # loop time
@@ -87,11 +93,13 @@ class _Source:
         while True:
             await asyncio.sleep(due_s - clock())
             await self._scrape(clock)
-            due_s = max(due_s + every_s, clock())
+            self._report_slowed(every_s)
+            due_s = max(due_s + max(every_s, self._parser.pause_s), clock())
 
     async def _scrape(self, clock: Callable[[], float]) -> None:
+        self._parser.cpu_s = 0.0
         try:
-            after = totals(await self._get("/metrics", MOST_BYTES))
+            after = await self._parser.parse(await self._get("/metrics", MOST_BYTES))
             at, at_s = self._now(), clock()
             if self._before is None or has_restarted(self._before, after):
                 self._version, self._version_tries = None, _VERSION_TRIES
@@ -132,6 +140,18 @@ class _Source:
             self._version_tries = 0
         else:
             self._version, self._version_tries = _parse_version(body), 0
+
+    def _report_slowed(self, every_s: float) -> None:
+        """Log once that the page is so expensive that it is read less often."""
+        pause_s = self._parser.pause_s
+        if pause_s > every_s and not self._slowed:
+            self._slowed = True
+            log.warning(
+                "vllm_metrics.slowed",
+                server=self._server,
+                why=f"{self._url}/metrics takes {self._parser.cpu_s:.2f} s of CPU: the next read is in"
+                f" {pause_s:.0f} s, not {every_s:g} s",
+            )
 
     def _report_lost(self, why: str) -> None:
         expected = any(server.name == self._server for server in self._view.servers())

@@ -3,7 +3,16 @@ from math import isnan
 import pytest
 
 from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.exposition import decode_page, parse_bucket, parse_labels, pick_samples
+from vllm_facts.metrics.exposition import (
+    LONGEST_SAMPLE,
+    MOST_LINES,
+    MOST_SAMPLES,
+    _remembered_labels,
+    decode_page,
+    parse_bucket,
+    parse_labels,
+    pick_samples,
+)
 
 
 def page(*lines: str) -> bytes:
@@ -98,3 +107,25 @@ def test_a_bucket_is_separated_from_its_histogram() -> None:
 def test_a_bucket_without_an_edge_is_an_error(inside: str) -> None:
     with pytest.raises(MetricsPageError, match="le"):
         parse_bucket(inside)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("# TYPE a gauge\n" + "b 1\n" * MOST_LINES, "more than 100000 lines"),
+        ("# TYPE a gauge\n" + "a 1\n" * (MOST_SAMPLES + 1), "more than 32768 samples"),
+        ('# TYPE a gauge\na{b="' + "x" * LONGEST_SAMPLE + '"} 1\n', "has 4105 characters"),
+    ],
+    ids=["lines", "samples", "long"],
+)
+def test_a_page_that_would_cost_much_is_refused(text: str, why: str) -> None:
+    with pytest.raises(MetricsPageError, match=why):
+        pick_samples(decode_page(text.encode()), {"a"})
+
+
+def test_long_labels_are_not_remembered() -> None:
+    """A server could otherwise fill the memory with different labels on each page."""
+    remembered = _remembered_labels.cache_info().currsize
+
+    assert parse_labels(f'a="{"x" * 3000}"') == {"a": "x" * 3000}
+    assert _remembered_labels.cache_info().currsize == remembered
