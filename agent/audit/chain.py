@@ -4,7 +4,7 @@ import codecs
 import hashlib
 import io
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ def verify(
     pins: Collection[Head] = (),
     anchors: Collection[Head] = (),
     keys: Mapping[str, Any] | None = None,
+    on_record: Callable[[JournalRecord], None] = lambda _: None,
 ) -> Verification:
     """Verify a full journal. Writes nothing.
 
@@ -71,6 +72,7 @@ def verify(
             where = f"{name}, line {line}"
             for record, length in read_chain(file, verifier.head, last=last):
                 verifier.add(record)
+                on_record(record)
                 line, size = line + 1, size + length
                 where = f"{name}, line {line}"
             file.seek(size)

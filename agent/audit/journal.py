@@ -6,7 +6,6 @@ agent.audit.segments the files. The open file starts with the last state of each
 reads no other file in full.
 """
 
-import hashlib
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -22,8 +21,11 @@ from rfc8785 import CanonicalizationError
 from agent.audit import checkpoints, segments
 from agent.audit.chain import Head
 from agent.audit.checkpoints import Signer
+from agent.audit.continuity import ACCEPT, Tail, accepted_entry, check_start, find_mark
 from agent.audit.followers import Followers
+from agent.audit.mark import write_mark
 from agent.audit.offsets import UNLIMITED, RecordOffsets
+from agent.audit.open_file import OpenFile
 from agent.audit.records import (
     DAEMON,
     LONGEST_LINE,
@@ -36,12 +38,13 @@ from agent.audit.records import (
 from agent.audit.recovery import recover
 from agent.audit.retention import HAS_ROOM_SHARE, find_expired, removal_entry, size_entry
 from agent.audit.segments import RetentionLimits
+from agent.audit.torn_line import TornLine
 from agent.audit.write_budget import WriteBudget
 from agent.domain.errors import JournalError
 from agent.domain.ports import Now
 from agent.domain.state import State
 
-OPENED, TORN = "audit.segment_opened", "audit.truncated_tail"
+OPENED = "audit.segment_opened"
 log = structlog.get_logger(__name__)
 
 
@@ -58,11 +61,9 @@ class Journal:
     ) -> None:
         self._path = path
         self._now = now
-        self._sync = sync
         self._limits = limits
         self._signer = signer
-        self._fd = -1
-        self._size = 0
+        self._file = OpenFile(path, sync)
         self._closed = 0  # bytes of the closed files
         self._full = False  # as the latest entry about it states
         self._opening = 0  # bytes of the state entries that start the open file
@@ -70,8 +71,8 @@ class Journal:
         self._since: datetime | None = None  # time of the first entry of the open file
         self._signed = 0  # seq of the last checkpoint
         self._offsets = RecordOffsets(path)
-        self._torn = b""  # an unfinished last line, until it is saved elsewhere
-        self._torn_entry: JournalEntry | None = None  # the entry that records it, until written
+        self._marked = 0  # seq of the mark; 0: none was written since the start
+        self._torn = TornLine()
         self._states: dict[str, State] = {}
         self.budget = WriteBudget()
         self._epoch = 0
@@ -88,20 +89,23 @@ class Journal:
         sync: Callable[[int], None] = os.fdatasync,
         limits: RetentionLimits | None = None,
         signer: Signer | None = None,
+        accept: bool = False,
+        epoch: int = 0,
     ) -> Self:
         """Open or create the journal, and verify the open file; `audit verify` reads all files.
 
         A last line that a crash left unfinished is moved to `audit.torn-<n>`, and an entry records this.
-        Raises JournalError if anything else in that file was changed.
+        Raises JournalError if anything else in that file was changed, and unless `accept` if the journal does
+        not continue the one before (agent.audit.continuity). `epoch`: the newest one of any proxy.
         """
         journal = cls(path, now, sync, limits or RetentionLimits(), signer)
         try:
-            journal._recover()
+            journal._recover(accept=accept, epoch=epoch)
         except OSError as error:
-            journal._close_file()
+            journal._file.close()
             raise JournalError(f"{path}: cannot be opened: {error}") from error
         except JournalError:
-            journal._close_file()
+            journal._file.close()
             raise
         return journal
 
@@ -112,7 +116,7 @@ class Journal:
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        return self._closed + self._size
+        return self._closed + self._file.size
 
     @property
     def full(self) -> bool:
@@ -158,21 +162,18 @@ class Journal:
 
     def close(self) -> None:
         """Sign the unsigned entries and close the file."""
-        if self._fd >= 0:
+        if self._file.is_open:
             with suppress(JournalError):
                 self._sign(self._now())
-        self._close_file()
-
-    def _close_file(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            with suppress(OSError):
+                self._write_mark()
+        self._file.close()
 
     def _append_entry(self, entry: JournalEntry) -> JournalRecord:
-        if self._torn or self._torn_entry:
+        if self._torn:
             self._save_torn_line()
         line, record = self._encode(entry, self._head)
-        self._write(line, record["seq"])
+        self._file.write(line, record["seq"])
         self._track(record, len(line))
         self.budget.charge(entry, len(line))
         if entry.state is not None:
@@ -194,31 +195,19 @@ class Journal:
             )
         return line, parse(line)
 
-    def _write(self, line: bytes, seq: int) -> None:
-        if self._fd < 0:
-            raise JournalError(f"{self._path}: is closed; entry {seq} was not written")
-        try:
-            if os.fstat(self._fd).st_size != self._size:
-                os.ftruncate(self._fd, self._size)  # the rest of an earlier failed write
-            rest = memoryview(line)
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
-            self._sync(self._fd)
-        except OSError as error:
-            with suppress(OSError):
-                os.ftruncate(self._fd, self._size)
-            raise JournalError(f"{self._path}: entry {seq} cannot be written: {error}") from error
-
     def _run_housekeeping(self, at: datetime) -> None:
         """Sign at the checkpoint interval; rotate the file when it is large or old; report a full journal."""
         if self._head.seq - self._signed >= checkpoints.INTERVAL:
             self._sign(at)
         old = self._since is not None and at - self._since >= timedelta(seconds=self._limits.segment_s)
-        if self._size - self._opening >= self._limits.segment_bytes or old:
+        if self._file.size - self._opening >= self._limits.segment_bytes or old:
             self._sign(at)
             self._rotate(at)
             self._remove_old(at)
             self._sign(at)
+            self._write_mark()
+        if not self._marked or self._head.seq - self._marked >= checkpoints.INTERVAL:
+            self._write_mark()
         if self.full != self._full:
             self._report_size(at)
 
@@ -259,10 +248,9 @@ class Journal:
             lines.append(line)
             records.append(record)
         fd = segments.rotate(self._path, self._offsets.first, b"".join(lines))
-        self._close_file()
+        self._closed += self._file.size
+        self._file.replace(fd)
         self._offsets.rotate()
-        self._closed += self._size
-        self._fd, self._size = fd, 0
         for line, record in zip(lines, records, strict=True):
             self._track(record, len(line))
         self._followers.notify()
@@ -280,58 +268,73 @@ class Journal:
             self._offsets.forget(segment)
         segments.sync_directory(self._path.parent)
 
-    def _recover(self) -> None:
+    def _recover(self, *, accept: bool, epoch: int) -> None:
+        """`accept`: continue whatever was removed; `epoch`: the newest one known elsewhere, 0 if none."""
         new = not self._path.exists()
         older = segments.closed_segments(self._path)
         if new and older:
             raise JournalError(
                 f"{self._path}: does not exist, but {older[-1].path.name} does: the end was removed. "
-                f"Nothing was changed. Find out why, and move the closed files away to start a new journal"
+                f"Nothing was changed. Find out why, move the closed files away, and start with {ACCEPT}"
             )
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        if new:
-            segments.sync_directory(self._path.parent)
-        segments.remove_leftovers(self._path)
+        tail = Tail(find_mark(self._path, accept=accept))
+        if not new:
+            segments.remove_leftovers(self._path)
         self._offsets.older = segments.closed_segments(self._path)
         self._closed = sum(segment.path.stat().st_size for segment in self._offsets.older)
-        states, self._torn = recover(self._path, self._offsets.older, self._signer, self._track)
-        self._states = {state.target: state for state in states}
+        if not new:
+            self._read(tail)
+        has_key, now = self._signer is not None, self._now()
+        problems = check_start(tail, self._path, now, has_key=has_key, epoch=epoch, accept=accept)
+        self._file.open()
+        if new:
+            segments.sync_directory(self._path.parent)
         if self._torn:
             with suppress(JournalError):  # on a full disk, this is retried before the next entry
                 self._save_torn_line()
+        if problems:
+            entry = accepted_entry(problems, at=now, epoch=self._epoch)
+            log.warning(entry.action, why=entry.why)
+            self._append_entry(entry)
+
+    def _read(self, tail: Tail) -> None:
+        """Read the open file, and the end of the closed file before it."""
+
+        def track(record: JournalRecord, length: int) -> None:
+            self._track(record, length)
+            tail.add(record)
+
+        with suppress(BrokenLineError):  # which `recover` reports
+            for segment in self._offsets.older[-1:]:
+                tail.add(parse(segments.last_line(segment.path)))
+        states, self._torn.content = recover(self._path, self._offsets.older, self._signer, track)
+        self._states = {state.target: state for state in states}
 
     def _save_torn_line(self) -> None:
-        """Move the bytes of the unfinished line to a file of their own, and record this in an entry."""
-        if self._torn:
-            try:
-                saved = segments.save_torn_line(self._torn, self._path)
-                os.ftruncate(self._fd, self._size)
-            except OSError as error:
-                raise JournalError(f"{self._path}: a torn line cannot be moved: {error}") from error
-            why = f"a crash left the last line unfinished; its {len(self._torn)} bytes are in {saved.name}"
-            digest = hashlib.sha256(self._torn).hexdigest()
-            after = {"bytes": len(self._torn), "sha256": digest, "file": saved.name}
-            self._torn, self._torn_entry = (
-                b"",
-                JournalEntry(
-                    at=self._now(), actor=DAEMON, action=TORN, why=why, after=after, epoch=self._epoch
-                ),
-            )
-        if (entry := self._torn_entry) is not None:
-            self._torn_entry = None
+        """Move the unfinished line to a file of its own, and record this in an entry."""
+        self._torn.move(self._path, self._file.fd, self._file.size, at=self._now(), epoch=self._epoch)
+        entry, self._torn.entry = self._torn.entry, None
+        if entry is not None:
             try:
                 self._append_entry(entry)
             except JournalError:
-                self._torn_entry = entry
+                self._torn.entry = entry
                 raise
 
+    def _write_mark(self) -> None:
+        """Name the head in a file of its own, after it is on disk."""
+        if self._head.seq == self._marked:
+            return
+        write_mark(self._path, self._head, signs=self._signer is not None)
+        self._marked = self._head.seq
+
     def _track(self, record: JournalRecord, length: int) -> None:
-        if not self._size:
+        if not self._file.size:
             self._since = datetime.fromisoformat(record["ts"])
-        self._offsets.add(record["seq"], self._size)
-        self._size += length
+        self._offsets.add(record["seq"], self._file.size)
+        self._file.size += length
         if record["action"] == OPENED:
-            self._opening = self._size
+            self._opening = self._file.size
         elif record["action"] == checkpoints.ACTION:
             self._signed = record["seq"]
         self._head = Head(seq=record["seq"], hash=record["hash"])

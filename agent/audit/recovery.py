@@ -102,5 +102,5 @@ def _state(path: Path, record: JournalRecord) -> State:
 def _error(path: Path, seq: int, line: int, problem: str) -> JournalError:
     return JournalError(
         f"{path}: entry {seq} (line {line}) is bad: {problem}. Nothing was changed. Keep a copy, find out "
-        f"what wrote to it, and move {path.stem}*{path.suffix} away to start a new journal"
+        f"what wrote to it, move {path.stem}*{path.suffix} away, and start with --accept-new-journal"
     )

@@ -12,7 +12,8 @@ from typing import Any
 
 from agent.audit import checkpoints
 from agent.audit.anchors import find_anchors
-from agent.audit.chain import Head, Verification, verify
+from agent.audit.chain import Head, Verification
+from agent.audit.continuity import verify_in_place
 from agent.audit.records import BrokenLineError, JournalRecord, parse
 from agent.audit.segments import open_files
 from agent.cli.dispatch import Subparsers, add_command
@@ -198,7 +199,9 @@ def _format_value(given: object) -> str:
 
 def _verify(args: argparse.Namespace) -> int:
     keys = checkpoints.load_public_keys(args.key) if args.key else None
-    found = verify(args.state_dir / JOURNAL, pins=args.pin, anchors=args.anchor, keys=keys)
+    found = verify_in_place(
+        args.state_dir / JOURNAL, now=_now(), pins=args.pin, anchors=args.anchor, keys=keys
+    )
     if args.json:
         text = json.dumps(asdict(found), indent=2)
     elif found.ok:
@@ -210,6 +213,10 @@ def _verify(args: argparse.Namespace) -> int:
         text = f"{coloured(bad, RED)}\nthe {found.entries} entries before it are intact"
     sys.stdout.write(f"{text}\n")
     return OK if found.ok else TAMPERED
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - a command has no loop that could inject it
 
 
 def _notes(found: Verification) -> Iterator[str]:

@@ -46,6 +46,12 @@ def add_run(subparsers: Subparsers) -> None:
         "--dry-run", action="store_true", help='advise only, as with mode = "advise" in the config'
     )
     daemon.add_argument(
+        "--accept-new-journal",
+        action="store_true",
+        help="for one start: go on although the audit journal was removed or cut, is no longer signed or is "
+        "dated in the future; an entry records it (docs/audit.md)",
+    )
+    daemon.add_argument(
         "--log-level",
         choices=logging.LEVELS,
         default="info",
@@ -71,7 +77,8 @@ def _run(args: argparse.Namespace) -> int:
 
     logging.configure(args.log_level)
     config = load(args.config)
-    asyncio.run(run(config, "advise" if args.dry_run else config.mode))
+    mode = "advise" if args.dry_run else config.mode
+    asyncio.run(run(config, mode, accept_new_journal=args.accept_new_journal))
     return 0
 
 

@@ -67,15 +67,24 @@ def build_rules(config: Config, target: Target) -> Rules:
 
 
 @contextmanager
-def assemble(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, int]]:
+def assemble(
+    config: Config, mode: Mode, above: int, *, accept_new_journal: bool = False
+) -> Iterator[tuple[Daemon, int]]:
     """Build the daemon and its epoch, larger than `above`, holding the lock and the open journal.
 
-    Raises JournalError if another daemon uses the state directory or the journal was changed.
+    Raises JournalError if another daemon uses the state directory, or the journal was changed or removed.
     """
     with hold_lock(config.state_dir):
         signer = checkpoints.find_signer(config.state_dir)
         path = config.state_dir / "audit.jsonl"
-        journal = Journal.open(path, now=utc_now, limits=config.audit, signer=signer)
+        journal = Journal.open(
+            path,
+            now=utc_now,
+            limits=config.audit,
+            signer=signer,
+            accept=accept_new_journal,
+            epoch=above,
+        )
         log.info("audit.opened", **journal.head.log_fields(), signed_by=signer.id if signer else None)
         epoch, history, states = max(journal.epoch(), above) + 1, History.of(journal), journal.states()
         loops, series = {}, {}
@@ -113,12 +122,13 @@ def assemble(config: Config, mode: Mode, above: int) -> Iterator[tuple[Daemon, i
             journal.close()
 
 
-async def run(config: Config, mode: Mode) -> None:
+async def run(config: Config, mode: Mode, *, accept_new_journal: bool = False) -> None:
     """Run the daemon until a signal ends it, after checking what every rollout needs."""
     entry = ApiCredentials.of(config.api, utc_now)
     if mode != "advise":
         await check_traffic(config)
-    with assemble(config, mode, await read_newest_epoch(config)) as (daemon, epoch):
+    above = await read_newest_epoch(config)
+    with assemble(config, mode, above, accept_new_journal=accept_new_journal) as (daemon, epoch):
         log.info("daemon.starting", mode=mode, epoch=epoch, targets=len(daemon.loops), api=config.api.listen)
         app = build_app(daemon, entry.tokens, entry.hosts, pages(), peers=entry.peers)
         runner = await serve(app, *config.api.listen, tls=entry.tls, socket_mode=entry.socket_mode)

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from agent.audit import journal as real
+from agent.audit import open_file as real
 from agent.audit.chain import Head
 from agent.audit.journal import Journal
 from agent.audit.records import GENESIS, JournalEntry, encode_line, parse, parse_state
@@ -21,7 +21,7 @@ from tests.simulation.adapters import Host, Killed
 
 @dataclass(slots=True)
 class Disk:
-    """Replaces `os` in the journal's module; writes may fail."""
+    """Replaces `os` where the journal writes; writes may fail."""
 
     full: bool = False
     broken: bool = False  # fsync fails

@@ -17,6 +17,7 @@ import structlog
 from agent.audit.anchors import AnchorOptions, anchor_text, find_anchors
 from agent.audit.chain import Head, verify
 from agent.audit.journal import Journal
+from agent.audit.mark import mark_path
 from agent.audit.records import DAEMON, JournalEntry
 from agent.audit.segments import RetentionLimits
 from agent.config import loader
@@ -170,6 +171,7 @@ def test_anchors_detect_a_replaced_journal(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     anchors = journal_of(path, 35)
     path.unlink()
+    mark_path(path).unlink()
     journal = Journal.open(path, now=lambda: NOON, sync=lambda _: None)
     for _ in range(50):
         journal.append(replace(ENTRY, why="forged"))

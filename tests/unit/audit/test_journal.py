@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from agent.audit.chain import Head, Verification, verify
 from agent.audit.journal import Journal
+from agent.audit.mark import mark_path
 from agent.audit.offsets import STRIDE
 from agent.audit.records import Actor, JournalEntry, parse_state
 from agent.domain.effects import Retire, Route
@@ -197,6 +198,7 @@ def test_any_state_round_trips(
     blue = replace(BLUE, setting=setting)
     state = replace(CANARY, phase=phase, note=note, until=at, rollout=rollout, blue=blue)
     path.unlink(missing_ok=True)
+    mark_path(path).unlink(missing_ok=True)
     journal = opened(path)
 
     journal.append(replace(ENTRY, state=state))
@@ -220,6 +222,7 @@ def test_any_state_round_trips(
 )
 def test_any_entry_can_be_written_and_verified(path: Path, after: dict[str, Any]) -> None:
     path.unlink(missing_ok=True)
+    mark_path(path).unlink(missing_ok=True)
     journal = opened(path)
 
     journal.append(replace(ENTRY, after=after, state=None, why=str(after)))
@@ -438,6 +441,7 @@ def test_a_torn_line_is_moved_and_recorded(path: Path) -> None:
     content = written(path, 3).read_bytes()
     start = content.rindex(b"\n", 0, -1) + 1
     path.write_bytes(content[:-7])
+    mark_path(path).unlink()  # a crash leaves the mark of an earlier entry
 
     journal = opened(path)
 
@@ -453,6 +457,7 @@ def test_a_second_torn_line_does_not_overwrite_the_first(path: Path) -> None:
     for _ in range(2):
         opened(path).append(ENTRY)
         path.write_bytes(path.read_bytes()[:-1])
+        mark_path(path).unlink()
         opened(path).close()
 
     assert (path.parent / "audit.torn-2").exists()
@@ -464,6 +469,7 @@ def test_a_page_that_did_not_reach_the_disk_counts_as_torn(path: Path) -> None:
     start = len(lines[0] + lines[1])
     missing = -start % 512 + 512  # to the end of a sector
     path.write_bytes(lines[0] + lines[1] + b"\0" * missing + lines[2][missing:])
+    mark_path(path).unlink()
 
     assert opened(path).head.seq == 3
     assert verify(path).ok

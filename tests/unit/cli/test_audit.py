@@ -13,6 +13,7 @@ import pytest
 from agent.audit import checkpoints
 from agent.audit.chain import verify
 from agent.audit.journal import Journal
+from agent.audit.mark import mark_path
 from agent.audit.records import DAEMON, Actor, JournalEntry, parse
 from agent.audit.segments import RetentionLimits
 from agent.cli.dispatch import main
@@ -120,6 +121,8 @@ def test_names_the_first_bad_entry_of_a_tampered_journal(run: Run, journal: Path
 def test_a_cut_end_is_found_with_a_pin(run: Run, journal: Path) -> None:
     head = verify(journal).head
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:2]))
+    assert run("verify")[0] == 1
+    mark_path(journal).unlink()
 
     assert run("verify")[0] == 0
     status, out, _ = run("verify", "--pin", f"{head.seq}:{head.hash}")
@@ -130,6 +133,7 @@ def test_a_cut_end_is_found_with_a_pin(run: Run, journal: Path) -> None:
 
 def test_torn_last_line_is_a_note_not_tampering(run: Run, journal: Path) -> None:
     journal.write_bytes(journal.read_bytes()[:-10])
+    mark_path(journal).unlink()  # a crash leaves the mark of an earlier entry
 
     status, out, _ = run("verify")
 
@@ -149,9 +153,36 @@ def test_prints_the_finding_as_json(run: Run, journal: Path) -> None:
     assert (found["ok"], found["entries"], found["first_bad"], found["torn_tail"]) == (False, 0, 1, 0)
 
 
+@pytest.mark.parametrize("lost", ["removed", "emptied"])
+def test_a_removed_or_emptied_journal_is_tampering(run: Run, journal: Path, lost: str) -> None:
+    if lost == "removed":
+        journal.unlink()
+    else:
+        journal.write_bytes(b"")
+
+    status, out, _ = run("verify")
+
+    assert status == 1
+    assert out.startswith("bad: entry 1 (audit.jsonl)")
+
+
+def test_a_missing_key_is_reported(run: Run, journal: Path, tmp_path: Path) -> None:
+    signer = checkpoints.create_signer(tmp_path / "audit.key")
+    written = Journal.open(journal, now=lambda: NOON, sync=lambda _: None, signer=signer)
+    written.append(APPROVED)
+    written.close()
+    assert run("verify")[0] == 0
+
+    (tmp_path / "audit.key").unlink()
+    status, out, _ = run("verify")
+
+    assert (status, "which is missing" in out) == (1, True)
+
+
 @pytest.mark.parametrize("command", ["show", "verify", "export"])
 def test_missing_journal_is_unreadable(run: Run, journal: Path, command: str) -> None:
     journal.unlink()
+    mark_path(journal).unlink()
 
     status, out, err = run(command)
 

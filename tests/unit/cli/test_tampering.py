@@ -195,6 +195,7 @@ def test_detects_each_documented_tampering(
 
     tamper(files, seq)
     files.write()
+    (folder / "audit.mark").unlink()  # as one who knows of it would
 
     last = files.lines[-1][1]["seq"]
     meant = {0: opens, -1: signs, -2: min(head["seq"], last + 1)}
@@ -225,6 +226,7 @@ def test_only_a_pin_detects_tampering_with_the_private_key(
             record["after"] = signer.sign(before["seq"], before["hash"])
         files.chain(i)
     files.write()
+    (folder / "audit.mark").unlink()
 
     assert verified(folder, capsys, "--key", str(folder / "audit.pub"))[0] == 0
     status, out = verified(folder, capsys, "--pin", pin)

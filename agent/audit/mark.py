@@ -1,0 +1,62 @@
+"""The mark: the head that the journal had reached, in a file of its own beside it.
+
+It is written after the entry that it names is on disk, so that no crash leaves a journal shorter than it. It
+reveals a journal that was removed, emptied, cut or begun anew by something that did not change the mark, too.
+Other changes are revealed by anchors only (agent.audit.anchors).
+"""
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.audit.chain import Head
+from agent.audit.checkpoints import KEY_FILE
+from agent.domain.errors import JournalError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    head: Head = field(default_factory=Head)
+    key: str = ""  # file name of the key in the same directory; empty: none was there
+
+
+def mark_path(journal: Path) -> Path:
+    return journal.with_suffix(".mark")
+
+
+def read_mark(journal: Path) -> Mark:
+    """Read the mark; an empty one if there is none. Raises JournalError."""
+    path = mark_path(journal)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return Mark(head=Head(seq=int(found["seq"]), hash=str(found["hash"])), key=str(found["key"]))
+    except FileNotFoundError:
+        return Mark()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise JournalError(f"{path}: is not the mark of a journal: {error}") from error
+
+
+def write_mark(journal: Path, head: Head, *, signs: bool) -> None:
+    """Replace the mark atomically. Raises OSError.
+
+    A key in the same directory that signs becomes read-only: it shows that a journal was here.
+    """
+    path, key = mark_path(journal), journal.with_name(KEY_FILE)
+    beside = signs and key.exists()
+    text = json.dumps({"seq": head.seq, "hash": head.hash, "key": key.name if beside else ""}) + "\n"
+    draft = path.with_suffix(".mark-next")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    if beside:
+        key.chmod(0o400)
+
+
+def key_has_signed(journal: Path) -> bool:
+    """Whether the key beside the journal has signed entries."""
+    key = journal.with_name(KEY_FILE)
+    return key.exists() and not key.stat().st_mode & 0o200
