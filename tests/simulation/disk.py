@@ -13,6 +13,8 @@ from agent.audit import open_file as real
 from agent.audit.chain import Head
 from agent.audit.journal import Journal
 from agent.audit.records import GENESIS, JournalEntry, encode_line, parse, parse_state
+from agent.audit.segments import RetentionLimits
+from agent.audit.write_budget import WriteBudget
 from agent.domain.errors import JournalError
 from agent.domain.ports import Now
 from agent.domain.state import State
@@ -63,6 +65,10 @@ class Memory:
 
     entries: list[JournalEntry] = field(default_factory=list)
     quick: bool = False
+    budget: WriteBudget = field(default_factory=WriteBudget)
+    limits: RetentionLimits = field(default_factory=RetentionLimits)
+    size: int = 0
+    full: bool = False
 
     @property
     def head(self) -> Head:
