@@ -119,7 +119,7 @@ def start_daemon(home: Path, setup: DemoSetup) -> Iterator[DemoProcesses]:
     token = _write_files(home, setup, api_port, listen_port)
     with (home / "daemon.log").open("wb") as log:
         daemon = subprocess.Popen(  # noqa: S603 - our own command
-            [sys.executable, "-m", "agent.main", "run", "-c", str(home / "trimtab.toml")],
+            [sys.executable, "-m", "trimtab", "run", "-c", str(home / "trimtab.toml")],
             stdout=log,
             stderr=log,
         )
@@ -175,7 +175,7 @@ hold = "{setup.hold}"
         "demo",
     ]
     made = subprocess.run(  # noqa: S603 - our own command
-        [sys.executable, "-m", "agent.main", *new_token], check=True, capture_output=True, text=True
+        [sys.executable, "-m", "trimtab", *new_token], check=True, capture_output=True, text=True
     )
     return made.stdout.strip().splitlines()[0]
 

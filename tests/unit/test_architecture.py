@@ -10,7 +10,7 @@ REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "architecture.md"
 PRODUCT = (
     "vllm_facts", "lint", "agent", "policies", "notifiers", "docker_engine", "sensors", "actuators",
-    "docker_proxy", "simulator",
+    "docker_proxy", "simulator", "trimtab",
 )  # fmt: skip
 LONGEST_MODULE = 350
 

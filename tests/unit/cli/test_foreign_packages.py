@@ -1,0 +1,69 @@
+"""Other packages with the names of trimtab's, on PYTHONPATH or in the current folder, change nothing."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from trimtab.entry import PACKAGES
+
+REPOSITORY = Path(__file__).parents[3]
+FOREIGN = "raise SystemExit(f'{__name__} of another project')\n"
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A project with a package for each of trimtab's names."""
+    for name in PACKAGES:
+        package = tmp_path / "project" / name
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(FOREIGN)
+    return tmp_path / "project"
+
+
+def installed(command: str, folder: Path) -> Path:
+    """The script of a command, as pip writes it from pyproject.toml."""
+    with (REPOSITORY / "pyproject.toml").open("rb") as file:
+        module, _, function = tomllib.load(file)["project"]["scripts"][command].partition(":")
+    script = folder / command
+    script.write_text(f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n")
+    return script
+
+
+def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("command", ["trimtab", "trimtab-docker-proxy"])
+def test_an_installed_command_imports_its_own_packages(command: str, tmp_path: Path, foreign: Path) -> None:
+    done = run(str(installed(command, tmp_path)), "--help", folder=foreign)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: {command} ")
+
+
+def test_every_command_loads_its_own_plugins(tmp_path: Path, foreign: Path) -> None:
+    done = run(str(installed("trimtab", tmp_path)), "policies", "--json", folder=foreign)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"admission"' in done.stdout
+
+
+def test_the_module_imports_its_own_packages_in_a_folder_with_others(foreign: Path) -> None:
+    done = run("-m", "trimtab", "--help", folder=foreign)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: trimtab ")
+
+
+def test_every_package_of_the_installation_is_protected() -> None:
+    with (REPOSITORY / "pyproject.toml").open("rb") as file:
+        modules = tomllib.load(file)["tool"]["uv"]["build-backend"]["module-name"]
+
+    assert {*PACKAGES, "trimtab"} == set(modules)
