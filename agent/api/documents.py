@@ -11,12 +11,13 @@ from agent.api.daemon_view import DaemonView, find_warnings
 from agent.audit.history import Point
 from agent.domain.answers import AnswerComparison
 from agent.domain.error_budget import Burn
-from agent.domain.model import Evidence, Forecast, Mode, Outcome, Plan, Server, Slo, Strategy
+from agent.domain.model import Evidence, Forecast, Mode, Outcome, Plan, Slo, Strategy
 from agent.domain.reading import Reading
 from agent.domain.request_counts import RequestCounts, quantile
 from agent.domain.state import Phase, Rollout, State, Suggestion
 from agent.domain.statuses import SuggestionStatus
 from agent.judge.report import EvidenceReport, report_evidence
+from agent.machine.failover import describe_failover
 from agent.machine.open_suggestions import barred_approver
 from vllm_facts.masking import mask, masked
 from vllm_facts.values import ChangeClass, Value
@@ -36,6 +37,7 @@ class ServerDocument(Document):
     address: str
     weight: int | None = Field(description="percent of the traffic; null before the first split")
     ours: bool
+    failing: DocumentText = Field(description="why the server fails at present; empty: it does not")
     setting: Values
 
 
@@ -66,6 +68,7 @@ class TargetDocument(Document):
     suggestion: str | None = Field(description="id of the first suggestion that needs approval")
     suggestions: list[str] = Field(description="ids of all suggestions that need approval, by rank")
     rollout: str | None = Field(description="id of the latest rollout")
+    failover: DocumentText = Field(description="which servers fail, and which carry their traffic; or empty")
     waits: DocumentText = Field(description="what the step of a running rollout still lacks; empty: nothing")
     outcomes: list[Outcome] = Field(description="outcomes of earlier changes, oldest first")
     warnings: list[str] = Field(description="faults of the daemon itself that concern every target")
@@ -171,6 +174,7 @@ class RolloutDocument(Document):
     valid_s: float = Field(description="admissible seconds of this step; seconds on hold are excluded")
     waits: DocumentText = Field(description="what the step still lacks, each with its evidence")
     parked: DocumentText = Field(description="why green is suspended without traffic; empty: it is not")
+    failover: DocumentText = Field(description="the same as the target's, while the rollout runs")
     gain: DocumentText = Field(
         description="where green was measurably better; empty: nowhere, or not evaluated yet"
     )
@@ -207,15 +211,11 @@ def target_of(daemon: DaemonView, state: State) -> TargetDocument:
         suggestion=waiting[0] if waiting else None,
         suggestions=waiting,
         rollout=state.rollout.id if state.rollout else None,
-        waits=_waits(state),
+        failover=describe_failover(state),
+        waits=state.rollout.waits if state.rollout and state.phase is Phase.CANARY else "",
         outcomes=[_shown(outcome) for outcome in state.outcomes],
         warnings=list(find_warnings(daemon.counters())),
     )
-
-
-def _waits(state: State) -> str:
-    rollout = state.rollout
-    return rollout.waits if rollout and state.phase is Phase.CANARY else ""
 
 
 def _shown(outcome: Outcome) -> Outcome:
@@ -224,20 +224,17 @@ def _shown(outcome: Outcome) -> Outcome:
 
 def _servers(state: State) -> list[ServerDocument]:
     weights = state.route.weights if state.route else {}
-    colored: list[tuple[Literal["blue", "green"], Server]] = [
-        *(("blue", server) for server in state.fleet),
-        *(("green", server) for server in state.newcomers),
-    ]
     return [
         ServerDocument(
             name=server.name,
-            color=color,
+            color="blue" if server in state.fleet else "green",
             address=server.address,
             weight=weights.get(server.name),
             ours=server.ours,
+            failing=state.failing[server.name].why if server.name in state.failing else "",
             setting=server.setting,
         )
-        for color, server in colored
+        for server in state.present
     ]
 
 
@@ -327,6 +324,7 @@ def rollout_of(
         valid_s=rollout.trial.valid_s,
         waits=rollout.waits if rollout.outcome == "running" else "",
         parked=rollout.parked,
+        failover=describe_failover(state) if state and rollout.ended_at is None else "",
         gain=rollout.gain,
         quality=rollout.quality,
         restarts=rollout.restarts,

@@ -18,7 +18,9 @@ MAX_ENTRIES = 500
 
 
 def only_rolls_back(before: State, after: State, effects: tuple[Effect, ...]) -> bool:
-    """Whether the step only moves toward the servers of the setting in force."""
+    """Whether the step only moves toward the servers of the setting in force, as far as they do not fail."""
+    if _only_fails_over(before, after, effects):
+        return True
     ends = before.phase is Phase.ROLLING_BACK and after.phase is Phase.COOLDOWN
     if after.phase is not Phase.ROLLING_BACK and not ends:
         return False
@@ -31,14 +33,26 @@ def _rolls_back(effect: Effect, blue: set[str], before: State, after: State) -> 
         case KeepAlive():
             return True
         case Route():
-            weights = before.route.weights if before.route else {}
-            return _green_share(effect.weights, blue) <= _green_share(weights, blue)
+            weights = after.planned.weights if after.planned else effect.weights
+            return _green_share(weights, blue) <= _green_share(_planned(before), blue)
         case Drain() | Retire():
             return effect.server.name not in blue
         case Launch():  # it was stopped to free its capacity, and its name is in the journal
             return effect.server.name in blue and effect.server.name in after.vacated
         case _:
             return False
+
+
+def _only_fails_over(before: State, after: State, effects: tuple[Effect, ...]) -> bool:
+    """Whether the step only leaves servers that fail, or returns to them; the planned split is the same."""
+    routes = all(isinstance(effect, KeepAlive | Route) for effect in effects)
+    same = after.phase is before.phase and _planned(after) == _planned(before)
+    return routes and same and after.failing != before.failing
+
+
+def _planned(state: State) -> Mapping[str, int]:
+    """The shares without a failover, by server."""
+    return state.split.weights if state.split else {}
 
 
 def _green_share(weights: Mapping[str, int], blue: set[str]) -> int:

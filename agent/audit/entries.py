@@ -9,6 +9,8 @@ from agent.domain.model import Evidence
 from agent.domain.request_counts import RequestCounts, quantile
 from agent.domain.state import Phase, Rollout, State, Suggestion
 from agent.judge.report import report_evidence
+from agent.machine.failing import describe_failures
+from agent.machine.failover import describe_failover
 from agent.machine.guard import PERSON
 
 ENTERED = {
@@ -59,7 +61,7 @@ def build_entry(before: State, after: State, event: e.Event, effects: tuple[Effe
         action=action_of(before, after, event),
         target=after.target,
         op_id=rollout.id if rollout and running else "",
-        why=_why(event, after),
+        why=_failure_why(before, after) or _why(event, after),
         evidence=evidence_of(changed, rollout if running else None),
         before={"phase": before.phase.value, **({"setting": dict(changed.before)} if changed else {})},
         after=_after(after, changed, rollout if running else None) | _request_fields(event),
@@ -118,10 +120,32 @@ def action_of(before: State, after: State, event: e.Event) -> str:
     if after.phase is before.phase:
         if after.rollout and before.rollout and after.rollout.step > before.rollout.step:
             return "rollout.advanced"
+        if isinstance(event, e.Observed) and (action := _failure_action(before, after)):
+            return action
         return HAPPENED[type(event)]
     if after.phase is Phase.OBSERVING:
         return _settled_action(before, after)
     return ENTERED[after.phase]
+
+
+def _failure_action(before: State, after: State) -> str:
+    """What happened to servers that fail and to their traffic; empty: nothing."""
+    if (after.planned is None) is not (before.planned is None):
+        return "traffic.failed_over" if after.planned is not None else "traffic.failover_ended"
+    if after.failing.keys() - before.failing.keys():
+        return "server.failing"
+    return "server.recovered" if before.failing.keys() - after.failing.keys() else ""
+
+
+def _failure_why(before: State, after: State) -> str:
+    """Why the step is written, if it is for failing servers alone."""
+    if after.phase is not before.phase:
+        return ""
+    action = _failure_action(before, after)
+    if action in {"traffic.failed_over", "server.failing"}:
+        return describe_failover(after) or describe_failures(after)
+    back = ", ".join(sorted(before.failing.keys() - after.failing.keys()))
+    return f"{back} does not fail any more" if action == "server.recovered" else ""
 
 
 def _suggestion_action(before: State, after: State) -> str:

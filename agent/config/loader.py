@@ -41,6 +41,7 @@ class Target:
     slo: Slo
     engine: ConfiguredPlugin
     strategy: Literal["auto", "surge", "replace", "swap"]
+    restart_after_s: float | None
     traffic: ConfiguredPlugin
     listen: str  # the proxy's address for clients
     sensors: tuple[ConfiguredPlugin, ...]
@@ -195,7 +196,9 @@ def _find_policies_dir(document: Mapping[str, Any], here: Path) -> Path | None:
 
 def _build_parts(builder: PluginBuilder, target: dict[str, Any], of: str) -> TargetPlugins:
     traffic = {"kind": "envoy", "listen": DEFAULT_LISTEN}
-    engine = builder.build_actuator(target.get("engine"), f"targets.engine{of}", {}, ("kind", "strategy"))
+    engine = builder.build_actuator(
+        target.get("engine"), f"targets.engine{of}", {}, ("kind", "strategy", "restart_after")
+    )
     return (
         engine,
         builder.build_actuator(target.get("traffic"), f"targets.traffic{of}", traffic, ("kind",)),
@@ -240,6 +243,7 @@ def _build_target(
         slo=slo(table.slo),
         engine=engine,
         strategy=table.engine.strategy,
+        restart_after_s=table.engine.restart_after,
         traffic=traffic,
         listen=table.traffic.listen,
         sensors=sensors,

@@ -131,6 +131,7 @@ class SloTable(ConfigTable):
 class EngineTable(PluginTable):
     kind: str
     strategy: Literal["auto", "surge", "replace", "swap"] = "auto"
+    restart_after: PositiveSeconds | None = None
 
 
 class TrafficTable(PluginTable):

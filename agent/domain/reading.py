@@ -70,6 +70,8 @@ class EngineLiveness:
     prefix_queries: float = 0.0
     prefix_hits: float = 0.0
     restarted: bool = False  # another process than at the previous scrape
+    lost: bool = False  # a source of this server alone has failed since its latest scrape
+    paused: bool = False  # its container was paused since its latest scrape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

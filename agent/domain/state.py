@@ -22,6 +22,7 @@ from agent.domain.model import (
     Strategy,
 )
 from agent.domain.request_counts import RequestCounts
+from agent.domain.server_health import Failure, ServerHealth
 from agent.domain.statuses import SuggestionStatus
 from agent.domain.trial import Trial
 from vllm_facts.values import Setting
@@ -152,6 +153,9 @@ class State:
     leaving: tuple[Retire, ...] = ()  # retirements beside the rollout, repeated until done
     leaving_asked: datetime | None = None
     route: Route | None = None  # the last one requested
+    planned: Route | None = None  # the split that a failover replaces by `route`; None: there is no failover
+    failing: Mapping[str, Failure] = field(default_factory=dict)  # by server, of those that fail at present
+    health: Mapping[str, ServerHealth] = field(default_factory=dict)  # by server; lost in a crash
     awaiting: Awaited | None = None  # the effect whose outcome the machine waits for
     effects: int = 0  # number of the last effect
     servers: int = 0  # number of the last server named
@@ -186,6 +190,11 @@ class State:
     def standing(self) -> tuple[Server, ...]:
         """The fleet's servers that can carry traffic."""
         return tuple(s for s in self.fleet if s.name not in self.vacated and s.name not in self.gone)
+
+    @property
+    def split(self) -> Route | None:
+        """The last split that a phase requested; in force unless a failover replaces it."""
+        return self.planned or self.route
 
     @property
     def newcomers(self) -> tuple[Server, ...]:

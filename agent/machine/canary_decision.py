@@ -9,6 +9,7 @@ from agent.domain.ports import Verdict
 from agent.domain.request_counts import RequestCounts
 from agent.domain.state import State
 from agent.domain.trial import Observation
+from agent.machine.failing import blue_fails_more, carries, failing_newcomer
 from agent.machine.guard import PERSON
 from agent.machine.launching import begin_step, route_step, sum_counts
 from agent.machine.lease import keep_alive
@@ -30,8 +31,14 @@ def judge(rules: Rules, state: State, event: Observed) -> Moved:
     new_green, new_blue = sum_counts(state.newcomers, event), sum_counts(state.standing, event)
     heard_at = event.at if new_green.total else rollout.heard_at
     rollout = replace(rollout, exposed=rollout.exposed + new_green, heard_at=heard_at)
+    state = replace(state, rollout=rollout)
+    if found := failing_newcomer(state):
+        (why, hung), weight = found, rollout.plan.steps[rollout.step].weight
+        return roll_back(state, event.at, f"at {weight} %: green is worse: {why}", hung=hung)
+    if any(carries(state, name) for name in state.failing):  # both sides fail: there is nothing to compare
+        return keep_alive(state, event.at)
     if rollout.step_since is None or isinstance(state.awaiting, Route):
-        return keep_alive(replace(state, rollout=rollout), event.at)
+        return keep_alive(state, event.at)
     rollout = replace(rollout, green=rollout.green + new_green, blue=rollout.blue + new_blue)
     trial, verdict = rules.judge.update(
         rollout.trial,
@@ -45,11 +52,11 @@ def judge(rules: Rules, state: State, event: Observed) -> Moved:
     rollout = replace(
         rollout, trial=trial, step_bad=max(rollout.step_bad, verdict.bad), waits=verdict.waits or verdict.why
     )
-    return apply_verdict(rules, replace(state, rollout=rollout), event.at, verdict)
+    return apply_verdict(rules, replace(state, rollout=rollout), event, verdict)
 
 
-def apply_verdict(rules: Rules, state: State, at: datetime, verdict: Verdict) -> Moved:
-    rollout = state.rollout
+def apply_verdict(rules: Rules, state: State, event: Observed, verdict: Verdict) -> Moved:
+    rollout, at = state.rollout, event.at
     if rollout is None:
         return without_effects(state)
     step = rollout.plan.steps[rollout.step]
@@ -59,11 +66,12 @@ def apply_verdict(rules: Rules, state: State, at: datetime, verdict: Verdict) ->
         return roll_back(state, at, f"at {step.weight} %: {verdict.why}", result="no_gain")
     if verdict.kind == "pass" and not answered_recently(rollout.heard_at, at):
         verdict = replace(verdict, kind="wait", why=f"green has answered no request for {FRESH_S:.0f} s")
-    if at - (rollout.step_since or at) > timedelta(seconds=step.at_most_s):
+    ill = verdict.kind == "hold" and not event.blind and blue_fails_more(state)
+    if at - (rollout.step_since or at) > timedelta(seconds=step.at_most_s) and not ill:
         why = f"no verdict at {step.weight} % within {step.at_most_s:.0f} s: {verdict.waits or verdict.why}"
         return roll_back(state, at, why, result="no_gain" if verdict.lacks_gain else "undecided")
     if verdict.kind == "hold":
-        return hold_step(state, at, verdict.why)
+        return hold_step(state, event, verdict.why)
     if rollout.parked:
         return route_step(replace(state, rollout=replace(rollout, parked="")))
     if verdict.kind == "pass":
@@ -73,15 +81,19 @@ def apply_verdict(rules: Rules, state: State, at: datetime, verdict: Verdict) ->
     return keep_alive(state, at)
 
 
-def hold_step(state: State, at: datetime, why: str) -> Moved:
-    """Wait without a verdict; after SUSPEND_AFTER_S without evidence green gets no traffic."""
+def hold_step(state: State, event: Observed, why: str) -> Moved:
+    """Wait without a verdict; after SUSPEND_AFTER_S without evidence green gets no traffic.
+
+    Green keeps its share beside a blue that fails more: that one would get it.
+    """
     rollout = state.rollout
     if rollout is None:
         return without_effects(state)
-    if not rollout.parked and rollout.trial.held_s >= SUSPEND_AFTER_S and state.standing:
+    due = rollout.trial.held_s >= SUSPEND_AFTER_S and state.standing and not rollout.parked
+    if due and (event.blind or not blue_fails_more(state)):
         return route_step(replace(state, rollout=replace(rollout, parked=why)))
     noted = rollout.parked or state.note.startswith(HELD)
-    return keep_alive(state if noted else replace(state, note=f"{HELD}: {why}"), at)
+    return keep_alive(state if noted else replace(state, note=f"{HELD}: {why}"), event.at)
 
 
 def observation_of(state: State, event: Observed, green: RequestCounts) -> Observation:

@@ -10,14 +10,15 @@ from agent.domain.model import OutcomeResult, Server
 from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, Rollout, State
 from agent.machine.promoting import promote
-from agent.machine.replacing import count_exposed, replace_next, route_to_newcomer
 from agent.machine.replacing import on_lost as lost_in_turn
+from agent.machine.replacing import replace_next, route_to_newcomer
 from agent.machine.restoring import restore
 from agent.machine.rolling_back import result_of_loss, roll_back
 from agent.machine.routes import route_to, split_route
 from agent.machine.transitions import (
     Moved,
     Rules,
+    count_exposed,
     enter_phase,
     is_awaited,
     is_green,
@@ -140,6 +141,8 @@ def on_step_routed(_: Rules, state: State, event: Routed) -> Moved:
     rollout = state.rollout
     if rollout is None or not is_awaited(state, event.number):
         return without_effects(state)
+    if state.planned is not None:  # a failover: the step goes on when it is over
+        return without_effects(replace(state, awaiting=None))
     weight = rollout.plan.steps[rollout.step].weight
     note = (
         f"green is suspended without traffic: {rollout.parked}"

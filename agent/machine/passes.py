@@ -91,7 +91,7 @@ def withdraw_if_servers_changed(moved: Moved, event: Event) -> Moved:
 def drop_routes_to_exited_servers(moved: Moved, _: Event) -> Moved:
     """Move the share of an exited server to the servers that still carry traffic."""
     state, effects = moved
-    route = state.route
+    route = state.split
     if state.mode == "advise" or route is None or not any(route.weights.get(name) for name in state.gone):
         return moved
     rest = route_without(route, state.gone)
@@ -101,7 +101,7 @@ def drop_routes_to_exited_servers(moved: Moved, _: Event) -> Moved:
 def update_addresses_in_route(moved: Moved, _: Event) -> Moved:
     """Route to the new address of a server that was restarted under another one."""
     state, effects = moved
-    route = state.route
+    route = state.split
     now = {server.name: server for server in state.present if server.address}
     if state.mode == "advise" or route is None:
         return moved
@@ -142,4 +142,5 @@ def reroute(state: State, effects: tuple[Effect, ...], route: Route) -> Moved:
     numbered = replace(route, number=state.effects + 1)
     awaiting = numbered if isinstance(state.awaiting, Route) else state.awaiting
     kept = tuple(effect for effect in effects if not isinstance(effect, Route | KeepAlive))
-    return replace(state, effects=numbered.number, route=numbered, awaiting=awaiting), (*kept, numbered)
+    state = replace(state, effects=numbered.number, route=numbered, planned=None, awaiting=awaiting)
+    return state, (*kept, numbered)

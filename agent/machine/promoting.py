@@ -4,9 +4,11 @@ from dataclasses import replace
 from datetime import datetime
 
 from agent.domain.effects import Drain, Retire
-from agent.domain.events import Aborted, EffectFailed, Retired, Routed, ServerLost
+from agent.domain.events import Aborted, EffectFailed, Observed, Retired, Routed, ServerLost
 from agent.domain.model import Server
 from agent.domain.state import Phase, State
+from agent.machine.failing import failing_newcomer
+from agent.machine.lease import keep_alive
 from agent.machine.restoring import TRIES, missing_server, restore
 from agent.machine.rolling_back import result_of_loss, roll_back
 from agent.machine.routes import route_to
@@ -14,6 +16,7 @@ from agent.machine.transitions import (
     Moved,
     Rules,
     add_retirement,
+    count_exposed,
     enter_phase,
     is_awaited,
     is_green,
@@ -33,6 +36,15 @@ def promote(state: State, at: datetime, why: str) -> Moved:
 
 def running_newcomers(state: State) -> tuple[Server, ...]:
     return tuple(server for server in state.newcomers if server.name not in state.gone)
+
+
+def on_observed(_: Rules, state: State, event: Observed) -> Moved:
+    """Roll back while that is possible if a new server fails and an old one does not."""
+    state = count_exposed(state, event)
+    if can_roll_back(state) and (found := failing_newcomer(state)):
+        why, hung = found
+        return roll_back(state, event.at, f"green is worse: {why}", hung=hung)
+    return keep_alive(state, event.at)
 
 
 def next_to_retire(state: State) -> Server | None:

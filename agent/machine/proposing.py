@@ -16,7 +16,7 @@ from agent.machine.open_suggestions import (
     find_pending,
     settle,
 )
-from agent.machine.restoring import missing_server, restore
+from agent.machine.restoring import missing_server, restart_failing, restore
 from agent.machine.starting import start_rollout
 from agent.machine.transitions import (
     Moved,
@@ -75,7 +75,9 @@ def deny(_: Rules, state: State, event: Denied) -> Moved:
     return without_effects(settle(state, event.at, f"{event.actor} denied {suggestion.id}"))
 
 
-def cool_down(_: Rules, state: State, event: Observed) -> Moved:
+def cool_down(rules: Rules, state: State, event: Observed) -> Moved:
+    if (restarting := restart_failing(rules, state, event.at)) is not None:
+        return restarting
     if state.until is None or event.at >= state.until:
         return without_effects(enter_phase(state, Phase.OBSERVING, event.at, ""))
     return keep_alive(state, event.at)

@@ -6,7 +6,6 @@ from datetime import datetime
 from agent.domain.effects import Drain, Launch
 from agent.domain.events import EffectFailed, Observed, Routed, ServerLost, Stopped
 from agent.domain.model import Server
-from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, State
 from agent.machine.lease import keep_alive
 from agent.machine.restoring import restore
@@ -16,6 +15,7 @@ from agent.machine.transitions import (
     Moved,
     Rules,
     can_serve,
+    count_exposed,
     enter_phase,
     is_awaited,
     is_green,
@@ -95,15 +95,6 @@ def route_to_newcomer(state: State, at: datetime) -> Moved:
 def on_observed(_: Rules, state: State, event: Observed) -> Moved:
     """Count the new servers' requests as exposed until the outcome is known."""
     return keep_alive(count_exposed(state, event), event.at)
-
-
-def count_exposed(state: State, event: Observed) -> State:
-    rollout = state.rollout
-    if rollout is None:
-        return state
-    names = {rollout.server, *(server.name for server in state.newcomers)}
-    new = sum((event.arms.get(name, RequestCounts()) for name in names), RequestCounts())
-    return replace(state, rollout=replace(rollout, exposed=rollout.exposed + new)) if new.asked else state
 
 
 def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:

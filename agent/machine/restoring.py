@@ -1,7 +1,7 @@
 """RESTORING: a server with the setting in force exited; one like it starts."""
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from agent.domain.effects import Launch, Retire, Route
 from agent.domain.events import EffectFailed, Launched, Retired, Routed, ServerLost
@@ -64,7 +64,7 @@ def restore(
     if state.standing or (green is not None and bridging):
         carriers = state.standing or tuple(s for s in (green,) if s is not None)
         meanwhile = replace(route_to(carriers), number=state.effects + 1)
-        state = replace(state, effects=meanwhile.number, route=meanwhile)
+        state = replace(state, effects=meanwhile.number, route=meanwhile, planned=None)
         state, effects = retire_predecessor(rules, state, old)
         return state, (meanwhile, *effects)
     left = state.newcomers
@@ -72,6 +72,19 @@ def restore(
     for server in left:
         moved = add_retirement(moved, server)
     return moved
+
+
+def restart_failing(rules: Rules, state: State, at: datetime) -> Moved | None:
+    """Start a server of ours again that hangs for as long as the configuration allows; None if none does."""
+    if rules.restart_after_s is None or state.mode == "advise" or state.paused:
+        return None
+    for server in state.standing:
+        failure = state.failing.get(server.name)
+        long = failure is not None and at - failure.since >= timedelta(seconds=rules.restart_after_s)
+        if server.ours and failure is not None and long and failure.kind != "errors":
+            gone = replace(state, gone=(*state.gone, server.name))
+            return restore(rules, gone, at, f"{server.name} {failure.why}: it is started again")
+    return None
 
 
 def mark_retiring_as_gone(state: State) -> State:
@@ -148,7 +161,7 @@ def on_routed(rules: Rules, state: State, event: Routed) -> Moved:
     state = replace(state, awaiting=None)
     if missing_server(state) is not None:
         return restore(rules, state, event.at, state.note)
-    if state.route is None or not all(state.route.weights.get(server.name) for server in state.standing):
+    if state.split is None or not all(state.split.weights.get(server.name) for server in state.standing):
         return request_effect(state, route_to(state.standing))
     back = state.standing[-1].name if state.standing else "no server"
     return without_effects(enter_phase(state, Phase.OBSERVING, event.at, f"{back} serves again"))

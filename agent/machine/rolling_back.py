@@ -4,9 +4,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from agent.domain.effects import Drain, Launch, Retire, Route, Stop
-from agent.domain.events import EffectFailed, Launched, Retired, Routed, ServerLost
+from agent.domain.events import EffectFailed, Launched, Observed, Retired, Routed, ServerLost
 from agent.domain.model import OutcomeResult, Server
 from agent.domain.state import Phase, State
+from agent.machine.lease import keep_alive
 from agent.machine.restoring import TRIES, missing_server, put_in_slot, restore
 from agent.machine.routes import route_to
 from agent.machine.transitions import (
@@ -14,6 +15,7 @@ from agent.machine.transitions import (
     Rules,
     add_retirement,
     choose_blue,
+    count_exposed,
     enter_phase,
     is_awaited,
     is_green,
@@ -93,7 +95,7 @@ def roll_back_next(state: State) -> Moved:
     if free and state.rollout is not None:
         return request_effect(state, Launch(number=0, server=free[0], deadline_s=state.rollout.plan.start_s))
     wanted = route_to(traffic_servers(state), closed_s=expected_outage_s(state))
-    if state.route is None or not _is_same_split(state.route, wanted):
+    if state.split is None or not _is_same_split(state.split, wanted):
         return request_effect(state, wanted)
     if state.crew:
         *crew, newest = state.crew
@@ -130,9 +132,18 @@ def on_routed(rules: Rules, state: State, event: Routed) -> Moved:
         return without_effects(state)
     if green is None:
         return continue_rollback(rules, state, event.at)
+    if state.route is not None and state.route.weights.get(green.name):  # a failover: it waits for blue
+        return without_effects(replace(state, awaiting=None))
     draining = replace(state, note=f"{green.name} gets no new requests; its open requests may end")
     deadline_s = HUNG_DRAIN_S if rollout.hung else rollout.plan.drain_s
     return request_effect(draining, Drain(number=0, server=green, deadline_s=deadline_s))
+
+
+def on_observed(rules: Rules, state: State, event: Observed) -> Moved:
+    """Count exposed requests; continue once no failover needs the new servers any more."""
+    if state.awaiting is None and state.planned is None:
+        return continue_rollback(rules, state, event.at)
+    return keep_alive(count_exposed(state, event), event.at)
 
 
 def on_retired(rules: Rules, state: State, event: Retired) -> Moved:

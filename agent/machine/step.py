@@ -8,6 +8,7 @@ OBSERVING ─suggest─▶ CHECKING ─▶ PROPOSED ─approve─▶ [DRAINING �
 Failure, abort or breach, while a rollback is possible:                                         ▼
 ROLLING_BACK ─old servers serve─▶ COOLDOWN ─▶ OBSERVING    CANARY(hold) ─pass─▶ PROMOTING ─▶ OBSERVING
 A server that trimtab started exits: RESTORING ─▶ OBSERVING, or HALTED if none can be started.
+In every phase the traffic leaves a server that fails while another one is well (agent.machine.failover).
 """
 
 from collections.abc import Callable, Mapping
@@ -22,6 +23,8 @@ from agent.machine import (
     answer_check,
     canary_decision,
     checking,
+    failing,
+    failover,
     launching,
     lease,
     open_suggestions,
@@ -92,14 +95,14 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
     (Phase.REPLACING, e.EffectFailed): replacing.on_failed,
     (Phase.REPLACING, e.ServerLost): replacing.on_lost,
     (Phase.REPLACING, e.Aborted): launching.abort,
-    (Phase.PROMOTING, e.Observed): replacing.on_observed,
+    (Phase.PROMOTING, e.Observed): promoting.on_observed,
     (Phase.PROMOTING, e.Routed): promoting.on_routed,
     (Phase.PROMOTING, e.Drained): lease.on_drained,
     (Phase.PROMOTING, e.Retired): promoting.on_retired,
     (Phase.PROMOTING, e.EffectFailed): promoting.on_failed,
     (Phase.PROMOTING, e.ServerLost): promoting.on_lost,
     (Phase.PROMOTING, e.Aborted): promoting.abort,
-    (Phase.ROLLING_BACK, e.Observed): replacing.on_observed,
+    (Phase.ROLLING_BACK, e.Observed): rolling_back.on_observed,
     (Phase.ROLLING_BACK, e.Routed): rolling_back.on_routed,
     (Phase.ROLLING_BACK, e.Drained): lease.on_drained,
     (Phase.ROLLING_BACK, e.Retired): rolling_back.on_retired,
@@ -118,6 +121,7 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
 
 BEFORE: tuple[Callable[[State, e.Event], State], ...] = (
     open_suggestions.forget_ended,
+    failing.assess_servers,
     passes.record_exit,
     passes.count_late_requests,
     passes.charge_error_budget,
@@ -142,6 +146,7 @@ class Machine:
 
     def step(self, state: State, event: e.Event) -> tuple[State, tuple[Effect, ...]]:
         """The next state and the effects that follow from `event`. No clock, no randomness, no I/O."""
+        before = state
         if _is_requested_exit(state, event):
             return state, ()
         for update in BEFORE:
@@ -152,7 +157,7 @@ class Machine:
         moved = handler(self.rules, state, event) if handler else (state, ())
         for complete in AFTER:
             moved = complete(moved, event)
-        return moved
+        return failover.leave_failing_servers(before, moved)
 
 
 def _is_requested_exit(state: State, event: e.Event) -> bool:
@@ -179,7 +184,9 @@ def _all_but(kind: type, *names: str) -> Callable[[Any], tuple[object, ...]]:
     return attrgetter(*(field.name for field in fields(kind) if field.name not in names))
 
 
-_lasting = _all_but(State, "ended", "sightings", "recent", "recent_since", "calibration", "budget", "rollout")
+_lasting = _all_but(
+    State, "ended", "sightings", "recent", "recent_since", "calibration", "budget", "health", "rollout"
+)
 _lasting_of = _all_but(
     Rollout, "green", "blue", "record", "trial", "exposed", "step_bad", "heard_at", "waits"
 )

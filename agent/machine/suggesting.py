@@ -34,6 +34,7 @@ from agent.machine.open_suggestions import (
     share_a_knob,
 )
 from agent.machine.refreshing import is_another_change, is_younger, refresh
+from agent.machine.restoring import restart_failing
 from agent.machine.transitions import (
     Moved,
     Rules,
@@ -73,6 +74,8 @@ def observe(rules: Rules, state: State, event: Observed) -> Moved:
 
     Each of these takes a step of its own, so that the journal names it.
     """
+    if (restarting := restart_failing(rules, state, event.at)) is not None:
+        return restarting
     settled = _end_outdated(state, event.at)
     if settled is not state:
         return without_effects(settled)

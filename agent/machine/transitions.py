@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from agent.domain.effects import Effect, Retire, Route
-from agent.domain.events import ServerLost
+from agent.domain.events import Observed, ServerLost
 from agent.domain.model import Outcome, OutcomeResult, Plan, Server, Slo, Strategy
 from agent.domain.ports import Context, Judge, Policy
+from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Awaited, Phase, State, Suggestion
 from agent.machine.earlier_outcomes import DENIED_FOR
 from agent.machine.guard import Guard
@@ -34,6 +35,7 @@ class Rules:
     guard: Guard = field(default_factory=Guard)
     policies: Sequence[tuple[str, Policy]] = ()
     strategy: Strategy | Literal["auto"] = "auto"
+    restart_after_s: float | None = None  # a server of ours that hangs is started again; None: never
     exam: GoldenPromptOptions = field(default_factory=GoldenPromptOptions)
 
     def context(self, state: State) -> Context | None:
@@ -58,13 +60,15 @@ def without_effects(state: State) -> Moved:
 def request_effect(state: State, effect: Awaited) -> Moved:
     """Number the effect and await its outcome instead of the one awaited before."""
     numbered = replace(effect, number=state.effects + 1)
-    route = numbered if isinstance(numbered, Route) else state.route
-    return replace(state, effects=numbered.number, awaiting=numbered, route=route, retry_at=None), (numbered,)
+    if isinstance(numbered, Route):
+        state = replace(state, route=numbered, planned=None)
+    return replace(state, effects=numbered.number, awaiting=numbered, retry_at=None), (numbered,)
 
 
 def repeat_effect(state: State) -> Moved:
     """Request the awaited effect again, under a new number."""
-    return without_effects(state) if state.awaiting is None else request_effect(state, state.awaiting)
+    awaited = state.split if isinstance(state.awaiting, Route) else state.awaiting
+    return without_effects(state) if awaited is None else request_effect(state, awaited)
 
 
 def add_retirement(moved: Moved, server: Server) -> Moved:
@@ -106,6 +110,15 @@ def remember_outcome(
     kept = [o for o in state.outcomes if o.result not in BY_OPERATOR or at < o.at + DENIED_FOR]
     oldest = {id(o) for o in [o for o in (*kept, outcome) if o.result in BY_OPERATOR][:-DENIALS]}
     return replace(state, outcomes=tuple(o for o in (*kept, outcome) if id(o) not in oldest)[-REMEMBERED:])
+
+
+def count_exposed(state: State, event: Observed) -> State:
+    rollout = state.rollout
+    if rollout is None:
+        return state
+    names = {rollout.server, *(server.name for server in state.newcomers)}
+    new = sum((event.arms.get(name, RequestCounts()) for name in names), RequestCounts())
+    return replace(state, rollout=replace(rollout, exposed=rollout.exposed + new)) if new.asked else state
 
 
 def can_serve(state: State, server: Server | None) -> bool:

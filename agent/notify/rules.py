@@ -10,6 +10,8 @@ from datetime import datetime
 from typing import Literal, Protocol, get_args
 
 from agent.domain.state import Phase, Rollout, State, Suggestion
+from agent.machine.failing import describe_failures
+from agent.machine.failover import describe_failover
 
 NoticeSeverity = Literal["info", "warning", "critical"]
 """`info`: for information, or a decision without urgency. `warning`: act today. `critical`: act now."""
@@ -26,10 +28,16 @@ KINDS: Mapping[str, tuple[NoticeSeverity, str]] = {
     ),
     "rollout.started": ("info", "the rollout of an approved change started"),
     "rollout.held": ("warning", "green gets no traffic, because its requests cannot be observed"),
+    "rollout.failover": (
+        "critical",
+        "blue fails, and green, which is not judged yet, carries its traffic: no promotion",
+    ),
     "rollout.rolling_back": ("warning", "the change is being rolled back; the text states the reason"),
     "rollout.rolled_back": ("warning", "the change is rolled back: blue has all traffic"),
     "rollout.no_gain": ("info", "the change is rolled back because it has no measurable gain"),
     "rollout.promoted": ("info", "the change is in force"),
+    "server.failing": ("warning", "a server hangs, refuses connections or fails most of its requests"),
+    "target.failing": ("critical", "every server with traffic does"),
     "target.degraded": ("warning", "one of several servers exited"),
     "target.lost": ("critical", "no server of the setting in force runs"),
     "target.halted": ("critical", "no server could be started; trimtab makes no further changes"),
@@ -246,12 +254,22 @@ def _rollout(
 def _server_notice(state: State, at: datetime) -> Notice:
     """Build the one notice on the target's servers: an incident, or its resolution."""
     exited = [server.name for server in state.fleet if server.name in state.gone]
+    weights = state.route.weights if state.route else {}
+    carry = [name for name, weight in weights.items() if weight] or [one.name for one in state.standing]
+    green_carries = all(server.name not in carry for server in state.standing)
+    failures, failover = describe_failures(state), describe_failover(state)
     if state.phase is Phase.HALTED:
         kind, title = "target.halted", "is halted: no server could be started, an operator must act"
     elif exited and not state.standing:
         kind, title = "target.lost", f"no server runs: {', '.join(exited)} exited"
+    elif failures and all(name in state.failing for name in carry):
+        kind, title = "target.failing", failures
+    elif failover and green_carries:
+        kind, title = "rollout.failover", f"green carries the traffic, which is no promotion: {failures}"
     elif exited:
         kind, title = "target.degraded", f"{', '.join(exited)} exited; {len(state.standing)} still run"
+    elif failures:
+        kind, title = "server.failing", failures
     else:
         kind, title = "target.restored", "all servers run again"
     return Notice(
@@ -259,7 +277,7 @@ def _server_notice(state: State, at: datetime) -> Notice:
         kind=kind,
         at=at,
         title=f"{state.target}: {title}",
-        text="" if kind == "target.restored" else state.note,
+        text="" if kind == "target.restored" else failover or state.note,
         target=state.target,
         place=f"/targets/{state.target}",
         key=f"{state.target}/servers",

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import ceil, isfinite
 
@@ -155,8 +155,11 @@ class Aggregator:
     def forget(self, server: str) -> None:
         """Drop a retired server and its own sources ("vllm_metrics chat-r0")."""
         self._servers.pop(server, None)
-        for source in [name for name in self._sources if name.split()[-1:] == [server]]:
-            del self._sources[source]
+        for source in self._own_sources(server):
+            del self._sources[source.source]
+
+    def _own_sources(self, server: str) -> list[SourceState]:
+        return [source for name, source in self._sources.items() if name.split()[-1:] == [server]]
 
     def take_request_counts(self, at: datetime) -> dict[str, RequestCounts]:
         """Return each server's request counts since the last call, without servers that had no requests."""
@@ -172,8 +175,27 @@ class Aggregator:
 
     def take_liveness(self, at: datetime) -> dict[str, EngineLiveness]:
         """Return the state of each server's engine and its activity since the last call."""
-        pulses = {name: server.take_liveness(at) for name, server in self._servers.items()}
-        return {name: pulse for name, pulse in pulses.items() if pulse is not None}
+        pulses = {
+            name.split()[-1]: EngineLiveness(
+                age_s=(at - source.at).total_seconds(), running=0, waiting=0, tokens=None, lost=True
+            )
+            for name, source in self._sources.items()
+            if not source.available
+        }
+        for name, server in self._servers.items():
+            if (pulse := server.take_liveness(at)) is not None:
+                pulses[name] = self._with_loss(name, pulse, server.samples[-1].at)
+        return pulses
+
+    def _with_loss(self, server: str, pulse: EngineLiveness, scraped_at: datetime) -> EngineLiveness:
+        return replace(
+            pulse,
+            lost=any(not source.available for source in self._own_sources(server)),
+            paused=any(
+                one.server == server and one.what == "paused" and one.at >= scraped_at
+                for one in self._incidents
+            ),
+        )
 
     @property
     def blind(self) -> str:

@@ -62,6 +62,7 @@ def build_rules(config: Config, target: Target) -> Rules:
         guard=guard,
         policies=policies,
         strategy=target.strategy,
+        restart_after_s=target.restart_after_s,
         exam=target.quality,
     )
 

@@ -119,6 +119,11 @@ def notes_text(targets: Sequence[Json]) -> str:
     text = "".join(lines_of(safe(warning), RED) for warning in warnings)
     for target in targets:
         name = safe(target["name"])
+        if target["failover"] and target["failover"] != target["note"]:
+            text += lines_of(f"{name}: {safe(target['failover'])}", RED)
+        for server in target["servers"]:
+            if server["failing"] and not target["failover"]:
+                text += lines_of(f"{name}: {safe(server['name'])} {safe(server['failing'])}", RED)
         if target["note"]:
             text += lines_of(f"{name}: {safe(target['note'])}")
         if target["waits"]:
@@ -157,7 +162,10 @@ def rollouts_text(rollouts: Sequence[Json]) -> str:
         )
         for found in rollouts
     ]
-    whys = ((found["id"], found["parked"] or found["why"] or _waits(found)) for found in rollouts)
+    whys = (
+        (found["id"], found["failover"] or found["parked"] or found["why"] or _waits(found))
+        for found in rollouts
+    )
     reasons = [f"{safe(name)}: {safe(why)}" for name, why in whys if why]
     width = columns()
     if len(rollouts) > 1 and width is not None:
@@ -174,7 +182,7 @@ def rollout_line(found: Json, *, counts: bool = False) -> str:
         exposed = found["exposed"]
         kinds = f"{exposed['errors']} failed, {exposed['stalled']} stalled"
         parts += [f"{exposed['asked']} requests exposed, {found['bad_exposed']} bad: {kinds}"]
-    parts += [text for text in (found["parked"], found["why"]) if text]
+    parts += [text for text in (found["failover"], found["parked"], found["why"]) if text]
     return safe(f"{found['id']} {', '.join(parts)}")
 
 

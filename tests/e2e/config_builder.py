@@ -45,6 +45,7 @@ class SiteConfig:
     warm_up_s: float = 20.0
     drain_s: float = 5.0
     stalled_after_s: float = 2.0
+    lost_after: int = 2  # health probes
     ttft: str = "500ms"
     octaves: float = 1.0  # of max_num_seqs, in one step
     margin: float = 0.5  # so wide that twenty good answers suffice
@@ -109,7 +110,7 @@ class SiteConfig:
             {f'serving = "{self.serving}"' if self.serving else f"command = {command}"}
             ports = [{SERVERS[0]}, {SERVERS[-1]}]
             health_every_s = 0.5
-            lost_after = 2
+            lost_after = {self.lost_after}
             health_timeout_s = 1.0
             stop_s = 2.0
         """

@@ -12,7 +12,7 @@ from agent.domain.answers import AnswerComparison
 from agent.domain.calibration import Calibration
 from agent.domain.model import Bound, Mode, Plan, PreflightResult, Proposal, Server, Slo, Step, Strategy
 from agent.domain.ports import Context, Verdict
-from agent.domain.reading import Reading, Request, Trend
+from agent.domain.reading import EngineLiveness, Reading, Request, Trend
 from agent.domain.request_counts import RequestCounts, count_requests
 from agent.domain.state import State
 from agent.domain.trial import GainNeeded, Observation, Trial
@@ -164,6 +164,9 @@ class World:
     prospect: PreflightResult = field(default_factory=PreflightResult)
     wrong: bool = False  # green answers golden prompts wrongly
     stopped: dict[str, Server] = field(default_factory=dict)
+    frozen: set[str] = field(default_factory=set)  # answer nothing
+    wedged: set[str] = field(default_factory=set)  # answer scrapes, and compute no token
+    erring: set[str] = field(default_factory=set)  # half of their requests fail
 
     @classmethod
     def servers(cls, count: int, strategy: Strategy, *, ours: bool = False, **more: Any) -> "World":  # noqa: ANN401
@@ -213,13 +216,25 @@ class World:
                 self.feed(*self.perform(effect))
             self.at += timedelta(seconds=1)
             arms = {
-                name: counts_of(name, ok=10, failed=0 if name in self.old else self.green_fails)
-                for name, weight in self.weights.items()
-                if weight and not self.silent
+                name: self.arm(name) for name, weight in self.weights.items() if weight and not self.silent
             }
             now = reading(self.at, waiting=self.waiting)
-            self.feed(e.Observed(at=self.at, reading=now, arms=arms, blind=self.blind))
+            pulses = {name: self.pulse(name) for name in self.running}
+            self.feed(e.Observed(at=self.at, reading=now, arms=arms, pulses=pulses, blind=self.blind))
         return self
+
+    def arm(self, name: str) -> RequestCounts:
+        """A second of ten requests; those of a server that hangs end when their clients give up."""
+        if name in self.frozen | self.wedged:
+            return RequestCounts(gave_up=2)
+        if name in self.erring:
+            return counts_of(name, ok=5, failed=5)
+        return counts_of(name, ok=10, failed=0 if name in self.old else self.green_fails)
+
+    def pulse(self, name: str) -> EngineLiveness:
+        if name in self.frozen:
+            return EngineLiveness(age_s=9.0, running=2, waiting=0, tokens=40.0, lost=True)
+        return EngineLiveness(age_s=0.5, running=6, waiting=0, tokens=0.0 if name in self.wedged else 40.0)
 
     def perform(self, effect: fx.Effect) -> Iterable[e.Event]:  # noqa: C901 - a table of effects
         self.performed.append(effect)

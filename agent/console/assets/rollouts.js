@@ -88,6 +88,7 @@ export function rolloutPage(context, root, id) {
       running && target.note && target.note !== rollout.why ? el("p", { class: "note" }, target.note) : null,
       running && rollout.waits && el("p", { class: "note" }, "This step waits for: ", rollout.waits),
       rollout.gain && el("p", { class: "note good" }, "Better at: ", rollout.gain),
+      rollout.failover && el("p", { class: "note bad" }, "Not a promotion: ", rollout.failover),
       rollout.parked && el("p", { class: "note warn" }, "Green is suspended without traffic: ", rollout.parked));
     fill(actions, running ? action("abort", "Abort…", abort, { reason: barred(context), tone: "danger" }) : null);
     fill(now, progress(running));

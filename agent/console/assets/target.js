@@ -66,7 +66,8 @@ export function targetPage(context, root, name) {
     fill(head,
       el("p", { class: "crumb" }, el("a", { href: "#/targets" }, "Targets")),
       el("h1", { tabindex: "-1" }, name, " ", pill(target.phase), target.paused ? pill("paused", "paused") : null, el("span", { class: "muted mode" }, `mode ${target.mode}`)),
-      target.note && el("p", { class: "note" }, target.note),
+      target.failover && el("p", { class: "note bad" }, target.failover),
+      target.note && target.note !== target.failover ? el("p", { class: "note" }, target.note) : null,
       el("p", { class: "links" },
         target.suggestions.map((id, place) => el("a", { class: "button ask", href: `#/suggestions/${encodeURIComponent(id)}` }, place ? `Also ${id}` : "A suggestion needs approval")),
         target.rollout && el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, "Latest rollout"),
@@ -112,7 +113,7 @@ export function targetPage(context, root, name) {
 
   function servers() {
     const rows = target.servers.map((server) => [
-      [side(server.color), " ", server.name],
+      [side(server.color), " ", server.name, server.failing && el("span", { class: "bad" }, ` ${server.failing}`)],
       server.weight === null ? "–" : `${server.weight} %`,
       server.address || "not up yet",
       server.ours ? "trimtab" : "external",

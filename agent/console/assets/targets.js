@@ -46,6 +46,7 @@ export function targetsPage(context, root) {
     const items = [
       ...warnings.map((warning) => el("li", { class: "bad" }, warning)),
       ...halted.map((target) => el("li", { class: "bad" }, link(target.name), " is halted: ", target.note)),
+      ...targets.flatMap((target) => target.servers.filter((one) => one.failing).map((one) => el("li", { class: "bad" }, link(target.name), `: ${one.name} ${one.failing}`))),
       ...open.map((one) => el("li", { class: "ask" },
         el("a", { href: `#/suggestions/${encodeURIComponent(one.id)}` }, change(one.from, one.to)), " on ", one.target,
         el("span", { class: "muted" }, ` · needs approval, expires in ${duration((new Date(one.expires_at) - context.now()) / 1000)}`))),

@@ -36,6 +36,8 @@ MEANINGS = {
     "targets.engine.kind": "`process` or `docker`; the other keys depend on it, see below",
     "targets.engine.strategy": "`surge`: green next to blue; `replace`: one server after another "
     "stops for green; `swap`: the only one does, an outage; `auto`: the first for which there is capacity",
+    "targets.engine.restart_after": "without a rollout, a server that trimtab started and that hangs or "
+    "refuses connections for so long is started again; default: never",
     "targets.traffic.kind": "the proxy; its other keys are below",
     "targets.traffic.listen": "the address of the proxy, for your clients",
     "targets.sensors": "a sensor by name: a table of options, or `false` to turn it off",

@@ -1,0 +1,107 @@
+"""When a server fails: it stands still, refuses connections, or most of its requests fail. Pure.
+
+A slow server does not fail: it computes tokens, and what waits in its queue is late. Failing requests alone
+are a failure only if another server of the target answers well at the same time. For one server, or if all
+of them err, the error budget says it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from agent.domain.reading import EngineLiveness
+from agent.domain.request_counts import RequestCounts
+from agent.domain.server_health import Failure, FailureKind, ServerHealth
+from agent.judge.hard_limits import (
+    BAD,
+    CONTROL_AT_LEAST,
+    CONTROL_BAD,
+    FRESH_S,
+    REQUESTS,
+    UNREACHED,
+    WEDGED_S,
+)
+
+SILENT_S = 5.0  # after a scrape failed, which takes up to 3 s: a busy event loop stalls for seconds, too
+STILL_S = 10.0  # of UNREACHED requests beside a server that computes; else WEDGED_S: prompts may be long
+FADES = 0.5 ** (1 / 30)  # of the requests that count, each second
+BACK_S = 5.0  # of answered scrapes before a silent server counts as back
+PAUSE_S = 60.0  # before a server whose requests failed is tried again
+MOST_DOUBLINGS = 4
+SOON = timedelta(minutes=10)  # a failure so soon after the last one waits twice as long
+
+
+def update_health(health: ServerHealth, pulse: EngineLiveness | None, counts: RequestCounts) -> ServerHealth:
+    """Add one second. `pulse`: None if the server was never scraped."""
+    answered = counts.total > counts.errors
+    fresh = pulse is not None and not pulse.lost and not pulse.paused and pulse.age_s <= FRESH_S
+    lost = pulse is not None and (pulse.lost or pulse.paused)
+    busy = pulse is not None and pulse.running + pulse.waiting > 0 and pulse.tokens == 0
+    still = fresh and busy and not answered
+    if pulse is not None and pulse.restarted:
+        health = ServerHealth(failures=health.failures, back_at=health.back_at)
+    scale = min(FADES, REQUESTS / max(health.of + counts.total, 1.0))
+    return replace(
+        health,
+        silent_s=health.silent_s + 1.0 if lost and not answered else 0.0,
+        fresh_s=health.fresh_s + 1.0 if fresh else 0.0,
+        still_s=health.still_s + 1.0 if still else 0.0,
+        heard=counts.total > 0,
+        open=pulse.running + pulse.waiting if pulse is not None else 0.0,
+        paused=pulse is not None and pulse.paused,
+        advances=fresh and pulse is not None and bool(pulse.tokens),
+        of=round(scale * (health.of + counts.total), 3),
+        bad=round(scale * (health.bad + counts.errors), 3),
+        unreached=round(scale * (health.unreached + counts.unreached), 3),
+    )
+
+
+def find_failure(health: ServerHealth, others: Sequence[ServerHealth]) -> tuple[FailureKind, str] | None:
+    """Why the server fails; None if it does not. `others`: the other servers of the target."""
+    if health.paused and health.silent_s:
+        return "silent", "is frozen: its container is paused"
+    if health.silent_s >= SILENT_S:
+        return "silent", "answers neither its scrapes nor a request"
+    compared = any(other.advances for other in others) and health.open >= UNREACHED
+    if health.still_s >= (STILL_S if compared else WEDGED_S):
+        return "wedged", f"has had requests for {health.still_s:.0f} s without computing a token"
+    if not health.heard:
+        return None  # its last requests are not of the same time as those of the others
+    refused = health.unreached >= max(UNREACHED - 0.5, BAD * health.of)
+    failed = health.of >= REQUESTS - 1 and health.bad >= BAD * health.of - 1  # decaying sums only near these
+    known = [other for other in others if other.of >= CONTROL_AT_LEAST]
+    of = sum(other.of for other in known)
+    if refused and (not of or sum(other.unreached for other in known) < CONTROL_BAD * of):
+        return "unreached", f"refused {health.unreached:.0f} of its last {health.of:.0f} requests"
+    if failed and sum(other.bad for other in known) < CONTROL_BAD * of:
+        return "errors", f"failed {health.bad:.0f} of its last {health.of:.0f} requests"
+    return None
+
+
+def begin_failure(health: ServerHealth, kind: FailureKind, why: str, at: datetime) -> Failure:
+    again = health.back_at is not None and at - health.back_at < SOON
+    return Failure(kind=kind, why=why, since=at, times=health.failures + 1 if again else 1)
+
+
+def is_back(health: ServerHealth, failure: Failure, at: datetime) -> bool:
+    """Whether a failing server may get requests again.
+
+    What answers again shows it by itself. Failing requests show nothing once the server gets none, so after a
+    pause that doubles it is tried: at most REQUESTS of its requests decide again.
+    """
+    doubled = 2.0 ** min(failure.times - 1, MOST_DOUBLINGS)
+    if failure.kind == "silent":
+        return health.fresh_s >= BACK_S * doubled
+    if failure.kind == "wedged" and health.open:
+        return health.advances
+    return not health.silent_s and at - failure.since >= timedelta(seconds=PAUSE_S * doubled)
+
+
+def end_failure(health: ServerHealth, failure: Failure, at: datetime) -> ServerHealth:
+    """Forget the failed requests: only later ones count from now on."""
+    return ServerHealth(fresh_s=health.fresh_s, failures=failure.times, back_at=at)
+
+
+def is_well(health: ServerHealth | None) -> bool:
+    """Whether its scrapes are answered: it may take over the requests of a failing server."""
+    return health is not None and health.fresh_s > 0

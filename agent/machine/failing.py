@@ -1,0 +1,95 @@
+"""Which servers fail at present, in every phase. Pure; agent.judge.server_health decides."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agent.domain.events import Event, Observed, ServerLost
+from agent.domain.model import Server
+from agent.domain.request_counts import RequestCounts
+from agent.domain.server_health import Failure, ServerHealth
+from agent.domain.state import State
+from agent.judge.server_health import begin_failure, end_failure, find_failure, is_back, update_health
+
+NEW = ServerHealth()
+HANGING = {"silent", "wedged"}  # open requests there do not end
+
+
+def assess_servers(state: State, event: Event) -> State:
+    """Add the second to each server's health; begin and end failures."""
+    if isinstance(event, ServerLost) and not event.gone:
+        return _note_silence(state, event)
+    if not isinstance(event, Observed):
+        return state
+    health = {
+        server.name: update_health(
+            state.health.get(server.name, NEW),
+            event.pulses.get(server.name),
+            event.arms.get(server.name, RequestCounts()),
+        )
+        for server in state.up
+    }
+    failing: dict[str, Failure] = {}
+    for name, now in health.items():
+        known, pulse = state.failing.get(name), event.pulses.get(name)
+        found = find_failure(now, [other for one, other in health.items() if one != name])
+        if known is None and found is not None:
+            failing[name] = begin_failure(now, *found, event.at)
+            health[name] = replace(now, fresh_s=0.0)
+        elif known is None:
+            continue
+        elif found is not None and found[0] in HANGING and known.kind not in HANGING:
+            failing[name] = replace(known, kind=found[0], why=found[1])
+        elif is_back(now, known, event.at) or (pulse is not None and pulse.restarted):
+            health[name] = end_failure(now, known, event.at)
+        else:
+            failing[name] = known
+    return replace(state, health=health, failing=failing)
+
+
+def _note_silence(state: State, event: ServerLost) -> State:
+    """The engine's own probes found that the server does not answer."""
+    name = event.server
+    if name in state.failing or name not in {server.name for server in state.up}:
+        return state
+    health = state.health.get(name, NEW)
+    why = event.why.removeprefix(f"{name} ")
+    failure = begin_failure(health, "silent", why, event.at)
+    return replace(
+        state,
+        failing={**state.failing, name: failure},
+        health={**state.health, name: replace(health, fresh_s=0.0)},
+    )
+
+
+def fails(state: State, server: Server) -> bool:
+    return server.name in state.failing
+
+
+def failing_newcomer(state: State) -> tuple[str, bool] | None:
+    """Why a new server fails while an old one does not, and whether it hangs; None if there is none."""
+    if all(fails(state, server) for server in state.standing):
+        return None
+    for server in state.newcomers:
+        if (failure := state.failing.get(server.name)) is not None:
+            return f"{server.name} {failure.why}", failure.kind in HANGING
+    return None
+
+
+def carries(state: State, name: str) -> bool:
+    return state.route is not None and bool(state.route.weights.get(name))
+
+
+def blue_fails_more(state: State) -> bool:
+    """Whether a larger share of the old servers' last requests failed than of the new ones'."""
+    return _failed_share(state, state.standing) > _failed_share(state, state.newcomers)
+
+
+def _failed_share(state: State, servers: Sequence[Server]) -> float:
+    found = [state.health.get(server.name, NEW) for server in servers]
+    of = sum(health.of for health in found)
+    return sum(health.bad for health in found) / of if of else 0.0
+
+
+def describe_failures(state: State) -> str:
+    """One sentence a server; empty if none fails."""
+    return "; ".join(f"{name} {failure.why}" for name, failure in state.failing.items())

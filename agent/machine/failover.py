@@ -1,0 +1,143 @@
+"""Failover: while servers fail, the others carry their traffic, in every phase. Pure.
+
+Each phase requests its split as if all servers were well. After each step this pass takes the shares of
+failing servers from it and keeps the split itself in `planned`, which comes into force again when they are
+back. Traffic never moves toward a server that fails more: if none of the others is known to be well, the
+split in force stays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agent.domain.effects import Drain, Effect, KeepAlive, Retire, Route, Stop
+from agent.domain.model import Server
+from agent.domain.request_counts import RequestCounts
+from agent.domain.state import Phase, Rollout, State
+from agent.judge.server_health import is_well
+from agent.machine.failing import describe_failures, fails
+from agent.machine.routes import equal_shares
+from agent.machine.transitions import Moved
+
+KEEPS = frozenset({Phase.CANARY, Phase.ROLLING_BACK})
+"""Phases in which a server without a share may get one: nothing else is about to happen to it."""
+
+
+def leave_failing_servers(before: State, moved: Moved) -> Moved:
+    """Replace the split while one of its servers fails, and put it back in force afterwards."""
+    state, effects = moved
+    plan = state.split
+    if plan is None or plan.closed_s or state.mode == "advise" or state.phase is Phase.HALTED:
+        return moved
+    wanted = split_without_failing(before, state, plan)
+    state = replace(state, planned=None if _is_same(wanted, plan) else plan)
+    if state.route is None or _is_same(wanted, state.route):
+        return state, effects
+    return _request(before, state, effects, wanted)
+
+
+def split_without_failing(before: State, state: State, plan: Route) -> Route:
+    """The planned split without the shares of failing servers; `plan` itself if none fails.
+
+    If none of the others is known to be well, the split before this step stays.
+    """
+    routed = [server for server in plan.servers if plan.weights.get(server.name)]
+    if not any(fails(state, server) for server in routed):
+        return plan
+    takers = _takers(before, state, routed)
+    if not takers and state.phase in KEEPS:
+        takers = _takers(before, state, plan.servers)
+    if not takers:
+        return _as_before(before, state, plan)
+    leased = next((s for s in takers if s.name == plan.leased), None) if len(takers) > 1 else None
+    return replace(
+        plan,
+        weights={**dict.fromkeys(plan.weights, 0), **equal_shares(takers)},
+        fallback=next(server.name for server in takers if server is not leased),
+        leased=leased.name if leased else None,
+        lease_s=plan.lease_s if leased else 0.0,
+    )
+
+
+def _takers(before: State, state: State, servers: Sequence[Server]) -> list[Server]:
+    """Those that may carry the traffic: known to be well, or carrying it since the failover began."""
+    ending = state.awaiting.server.name if isinstance(state.awaiting, Retire | Stop) else ""
+    carry = before.route.weights if before.planned is not None and before.route is not None else {}
+    return [
+        server
+        for server in servers
+        if not fails(state, server)
+        and server.address
+        and server.name not in (ending, *state.gone, *state.vacated)
+        and (is_well(state.health.get(server.name)) or carry.get(server.name))
+    ]
+
+
+def _as_before(before: State, state: State, plan: Route) -> Route:
+    """The split before this step, if its servers still run and are part of the plan; else the plan."""
+    now = before.route
+    carriers = [name for name, weight in now.weights.items() if weight] if now is not None else []
+    if now is None or not carriers or any(n in state.gone or n not in plan.weights for n in carriers):
+        return plan
+    return replace(
+        plan,
+        weights={name: now.weights.get(name, 0) for name in plan.weights},
+        fallback=now.fallback if now.fallback in plan.weights else carriers[0],
+        leased=now.leased,
+        lease_s=now.lease_s,
+    )
+
+
+def _is_same(one: Route, other: Route) -> bool:
+    return _parts(one) == _parts(other)
+
+
+def _parts(route: Route) -> tuple[object, ...]:
+    shares = {name: weight for name, weight in route.weights.items() if weight}
+    return shares, route.leased, route.fallback
+
+
+def _request(before: State, state: State, effects: tuple[Effect, ...], wanted: Route) -> Moved:
+    """Request this split, and await it unless something else is awaited."""
+    route = replace(wanted, number=state.effects + 1)
+    if state.awaiting is None or isinstance(state.awaiting, Route) or _returns(state, route):
+        state = replace(state, awaiting=route, retry_at=None)
+    if state.phase is Phase.CANARY and state.rollout and state.planned:
+        state = replace(state, rollout=suspend_step(state.rollout))
+    rest = tuple(effect for effect in effects if not isinstance(effect, Route | KeepAlive))
+    state = replace(state, effects=route.number, route=route)
+    if state.planned is not None:
+        state = replace(state, note=describe_failover(state))
+    elif before.planned is not None:
+        state = replace(state, note=f"the failover is over: {_carriers(route)} has the traffic")
+    return state, (*rest, route)
+
+
+def _returns(state: State, route: Route) -> bool:
+    """Whether a server that drains after a rollback gets traffic again, so that it must not be retired."""
+    drains = state.awaiting.server.name if isinstance(state.awaiting, Drain) else ""
+    return state.phase is Phase.ROLLING_BACK and bool(route.weights.get(drains))
+
+
+def _carriers(route: Route) -> str:
+    return ", ".join(name for name, weight in route.weights.items() if weight)
+
+
+def describe_failover(state: State) -> str:
+    """Which servers fail, and which ones carry their traffic; empty without a failover."""
+    if state.planned is None or state.route is None:
+        return ""
+    return f"failover: {describe_failures(state)}; {_carriers(state.route)} has the traffic"
+
+
+def suspend_step(rollout: Rollout) -> Rollout:
+    """Begin the step's evidence from zero once its split is in force again: blue's failure says nothing."""
+    return replace(
+        rollout,
+        step_since=None,
+        green=RequestCounts(),
+        blue=RequestCounts(),
+        trial=rollout.trial.next_step(holding=rollout.trial.holding),
+        waits="",
+        bad=rollout.bad + rollout.step_bad,
+        step_bad=0,
+    )

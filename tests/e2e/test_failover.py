@@ -1,0 +1,117 @@
+"""A blue that freezes in a canary is left: green carries its traffic until blue is back."""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.e2e.config_builder import SiteConfig
+from tests.e2e.conftest import Start
+from tests.e2e.rig import Document, Rig, until
+
+LONG = SiteConfig(steps=((50, 100_000, 50.0),), at_most_s=3000.0, lost_after=10)
+HALVES = {"chat-r1": 50, "chat-r2": 50}
+GREEN = {"chat-r1": 0, "chat-r2": 100}
+
+
+async def in_canary(site: Start) -> Rig:
+    rig = await site(LONG)
+    await rig.serving()
+    await rig.change(max_num_seqs=9)
+    await rig.in_phase("canary")
+    await until(rig.weights, HALVES.__eq__, "half of the traffic on each")
+    return rig
+
+
+async def served(rig: Rig, requests: int) -> None:
+    """Send requests one after the other; each is answered."""
+    async with rig.clients() as traffic:
+        await until(lambda: _ok(traffic.tally.outcomes), lambda ok: ok >= requests, "answers")
+    assert set(traffic.tally.outcomes) == {"ok"}, traffic.tally.counts()
+
+
+async def _ok(outcomes: Any) -> int:  # noqa: ANN401 - a counter
+    return int(outcomes["ok"])
+
+
+def names(action: str) -> Callable[[Rig], bool]:
+    return lambda rig: any(entry["action"] == action for entry in rig.audit())
+
+
+@pytest.mark.smoke
+async def test_requests_succeed_while_blue_is_frozen_in_a_canary(site: Start) -> None:
+    rig = await in_canary(site)
+    async with rig.clients(timeout_s=5.0) as traffic:
+        await until(lambda: _ok(traffic.tally.outcomes), lambda ok: ok > 20, "answers")
+        os.kill(rig.pid("chat-r1"), signal.SIGSTOP)
+        await until(rig.weights, GREEN.__eq__, "the failover")
+
+    await served(rig, 50)
+
+    await until(rig.rollout, lambda one: "answers neither" in one.get("failover", ""), "the reason")
+    rollout, target = await rig.rollout(), await rig.target()
+    assert (rollout["outcome"], rollout["phase"]) == ("running", "canary")
+    assert "chat-r1 answers neither its scrapes nor a request; chat-r2 has the traffic" in rollout["failover"]
+    assert target["failover"] == rollout["failover"]
+    assert names("traffic.failed_over")(rig)
+    assert not names("rollout.promoting")(rig)
+
+    os.kill(rig.pid("chat-r1"), signal.SIGCONT)
+    await until(rig.weights, HALVES.__eq__, "the split of the step")
+    await until(rig.rollout, lambda one: one and not one["failover"], "the end of the failover")
+    assert names("traffic.failover_ended")(rig)
+
+
+async def test_a_rollback_does_not_return_the_traffic_to_a_frozen_blue(site: Start) -> None:
+    rig = await in_canary(site)
+    os.kill(rig.pid("chat-r1"), signal.SIGSTOP)
+    await until(rig.weights, GREEN.__eq__, "the failover")
+
+    rollout = await rig.rollout()
+    status, _ = await rig.ask("POST", f"/v1/rollouts/{rollout['id']}/abort", {"reason": "enough"})
+    assert status == 200
+    await rig.in_phase("rolling_back")
+    await served(rig, 50)
+    assert await rig.weights() == GREEN
+
+    os.kill(rig.pid("chat-r1"), signal.SIGCONT)
+    assert await rig.consistent_server() == "chat-r1"
+
+
+async def test_the_failover_outlives_the_daemon(site: Start) -> None:
+    rig = await in_canary(site)
+    os.kill(rig.pid("chat-r1"), signal.SIGSTOP)
+    await until(rig.weights, GREEN.__eq__, "the failover")
+
+    await rig.kill()
+    await served(rig, 100)  # for longer than the lease of 5 s
+    await rig.start()
+    await until(rig.target, lambda found: found.get("failover"), "the restarted daemon")
+    await served(rig, 20)
+
+
+async def test_nothing_moves_if_both_are_frozen(site: Start) -> None:
+    rig = await in_canary(site)
+    for name in HALVES:
+        os.kill(rig.pid(name), signal.SIGSTOP)
+
+    def both_fail(found: Document) -> bool:
+        return bool(found) and all(server["failing"] for server in found["servers"])
+
+    await until(rig.target, both_fail, "both failures")
+    assert await rig.weights() == HALVES
+    assert not (await rig.target())["failover"]
+
+
+async def test_a_lone_frozen_server_is_an_incident(site: Start) -> None:
+    rig = await site(LONG)
+    await rig.serving()
+    os.kill(rig.pid("chat-r1"), signal.SIGSTOP)
+
+    found = await until(rig.target, lambda now: now and now["servers"][0]["failing"], "the incident")
+    assert found["servers"][0]["weight"] == 100
+    assert names("server.failing")(rig)
+    os.kill(rig.pid("chat-r1"), signal.SIGCONT)
+    await until(rig.target, lambda now: now and not now["servers"][0]["failing"], "its end")

@@ -1,0 +1,133 @@
+"""When a server fails, and when it is back."""
+
+from datetime import timedelta
+
+import pytest
+
+from agent.domain.reading import EngineLiveness
+from agent.domain.request_counts import RequestCounts
+from agent.domain.server_health import ServerHealth
+from agent.judge.server_health import (
+    begin_failure,
+    end_failure,
+    find_failure,
+    is_back,
+    is_well,
+    update_health,
+)
+from tests.support.machine_stories import NOON
+
+WELL = EngineLiveness(age_s=0.5, running=6, waiting=0, tokens=40.0)
+STUCK = EngineLiveness(age_s=0.5, running=6, waiting=0, tokens=0.0)
+LOST = EngineLiveness(age_s=5.0, running=6, waiting=0, tokens=40.0, lost=True)
+PAUSED = EngineLiveness(age_s=1.0, running=6, waiting=0, tokens=40.0, paused=True)
+NOTHING = RequestCounts()
+
+
+def after(
+    seconds: int, pulse: EngineLiveness, counts: RequestCounts = NOTHING, health: ServerHealth | None = None
+) -> ServerHealth:
+    found = health or ServerHealth()
+    for _ in range(seconds):
+        found = update_health(found, pulse, counts)
+    return found
+
+
+def kind(health: ServerHealth, *others: ServerHealth) -> str:
+    found = find_failure(health, others)
+    return found[0] if found else ""
+
+
+GOOD = after(30, WELL, RequestCounts(total=5))
+
+
+@pytest.mark.parametrize(("seconds", "found"), [(4, ""), (5, "silent")])
+def test_a_server_that_answers_neither_scrapes_nor_requests_is_silent(seconds: int, found: str) -> None:
+    assert kind(after(seconds, LOST)) == found
+
+
+def test_a_server_that_answers_requests_is_not_silent() -> None:
+    assert kind(after(60, LOST, RequestCounts(total=1))) == ""
+
+
+def test_a_paused_container_is_silent_at_once() -> None:
+    assert kind(after(1, PAUSED)) == "silent"
+
+
+def test_a_server_without_tokens_is_wedged_at_once_only_beside_one_that_computes() -> None:
+    assert kind(after(10, STUCK), GOOD) == "wedged"
+    assert kind(after(10, STUCK)) == ""
+    assert kind(after(10, STUCK), after(10, STUCK)) == ""
+    assert kind(after(60, STUCK)) == "wedged"
+
+
+def test_a_long_prompt_alone_is_no_failure() -> None:
+    prefill = EngineLiveness(age_s=0.5, running=1, waiting=0, tokens=0.0)
+    assert kind(after(59, prefill), GOOD) == ""
+
+
+def test_a_slow_server_does_not_fail() -> None:
+    late = RequestCounts(total=1, late=1, stalled=5, queued=5)
+    assert kind(after(300, WELL, late), GOOD) == ""
+
+
+@pytest.mark.parametrize(("errors", "found"), [(2, ""), (5, "errors"), (10, "errors")])
+def test_half_of_the_requests_fail_while_those_of_another_server_do_not(errors: int, found: str) -> None:
+    assert kind(after(30, WELL, RequestCounts(total=10, errors=errors)), GOOD) == found
+
+
+def test_errors_count_only_beside_a_server_without_them_at_the_same_time() -> None:
+    bad = RequestCounts(total=10, errors=8)
+    failing = after(30, WELL, bad)
+    assert kind(failing, after(30, WELL, bad)) == ""
+    assert kind(failing) == ""
+    assert kind(after(1, WELL, health=failing), GOOD) == ""
+
+
+def test_a_server_that_refuses_connections_fails_after_five_of_them() -> None:
+    refused = RequestCounts(total=1, errors=1, unreached=1)
+    assert kind(after(4, WELL, refused)) == ""
+    assert kind(after(5, WELL, refused)) == "unreached"
+    assert kind(after(5, WELL, refused), after(30, WELL, refused)) == ""
+
+
+def test_a_silent_server_is_back_after_five_answered_scrapes() -> None:
+    silent = after(5, LOST)
+    failure = begin_failure(silent, "silent", "is frozen", NOON)
+    assert not is_back(after(4, WELL, health=silent), failure, NOON)
+    assert is_back(after(5, WELL, health=silent), failure, NOON)
+
+
+def test_a_wedged_server_is_back_when_it_computes_tokens() -> None:
+    failure = begin_failure(ServerHealth(), "wedged", "stands still", NOON)
+    assert not is_back(after(5, STUCK), failure, NOON + timedelta(hours=1))
+    assert is_back(after(1, WELL), failure, NOON)
+
+
+def test_a_server_that_failed_again_soon_waits_twice_as_long() -> None:
+    health, at, waits = ServerHealth(), NOON, list[float]()
+    for _ in range(7):
+        failure = begin_failure(health, "errors", "fails", at)
+        waited = 0
+        while not is_back(after(1, WELL, health=health), failure, at + timedelta(seconds=waited)):
+            waited += 1
+        at += timedelta(seconds=waited)
+        waits.append(waited)
+        health = end_failure(health, failure, at)
+    assert waits == [60, 120, 240, 480, 960, 960, 960]
+    later = begin_failure(health, "errors", "fails", at + timedelta(minutes=11))
+    assert later.times == 1
+
+
+def test_only_a_server_whose_scrapes_are_answered_is_well() -> None:
+    assert is_well(after(1, WELL))
+    assert not is_well(after(1, LOST))
+    assert not is_well(after(1, PAUSED))
+    assert not is_well(None)
+
+
+def test_another_process_begins_with_a_clean_record() -> None:
+    failed = after(30, STUCK, RequestCounts(total=10, errors=8))
+    restarted = EngineLiveness(age_s=0.5, running=0, waiting=0, tokens=None, restarted=True)
+    fresh = update_health(failed, restarted, NOTHING)
+    assert (fresh.of, fresh.bad, fresh.still_s) == (0, 0, 0)
