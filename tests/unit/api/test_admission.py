@@ -60,6 +60,21 @@ async def test_answers_409_to_an_inadmissible_change(
     assert daemon.suggestions() == []
 
 
+async def test_an_answer_says_that_a_value_was_clamped_to_the_bounds(
+    client: Client, daemon: GuardedDesk
+) -> None:
+    state = daemon.states()["chat"]
+    assert state.blue
+    daemon.set(replace(state, blue=replace(state.blue, setting={"max_num_seqs": 50})))
+
+    async with client.post(PATH, json={"to": {"max_num_seqs": 1000}, "reason": "more"}) as response:
+        answer = await response.json()
+
+    assert answer["from"] == {"max_num_seqs": 50}
+    assert answer["to"] == {"max_num_seqs": 64}
+    assert answer["notes"] == ["max_num_seqs=1000 was clamped to 64: the bounds are 1 to 64"]
+
+
 @pytest.mark.parametrize(
     ("phase", "message"),
     [
