@@ -105,7 +105,7 @@ class SuggestionDocument(Document):
     )
     plan: Plan | None = Field(description="plan of the rollout; null before the preflight check has ended")
     forecast: Forecast | None = Field(
-        description="expected time to a verdict with the traffic of the last minutes; null: unknown"
+        description="expected time to a verdict at the rate of the last steady minutes; null: unknown"
     )
     prospect: PreflightDocument | None = Field(
         description="result of the engine's preflight check; null before its end, or if it refused"

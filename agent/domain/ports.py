@@ -92,11 +92,14 @@ class Judge(Protocol):
         *,
         slo: Slo,
         recent: RequestCounts,
-        recent_s: float,
+        rate_rps: float | None,
         calibration: Mapping[str, Calibration],
         gain_needed: GainNeeded = "never",
     ) -> Forecast | None:
-        """How long the plan will take at the traffic of the last `recent_s` seconds; None: unknown."""
+        """How long the plan will take at this request rate; None: unknown.
+
+        `recent`: blue's counts of the last minutes.
+        """
         ...
 
     def gain(

@@ -87,6 +87,15 @@ class Sighting:
     missing_s: int = 0  # seconds without it since then
 
 
+@dataclass(frozen=True, slots=True)
+class SteadyRate:
+    """The fleet's request rate while it did not change."""
+
+    rps: float
+    since: datetime  # the load has not changed, and no rollout was running, since then
+    at: datetime  # the latest second
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
     """One approved suggestion and its execution."""
@@ -171,6 +180,8 @@ class State:
     outcomes: tuple[Outcome, ...] = ()
     recent: tuple[RequestCounts, ...] = ()  # the fleet's counts of this minute and the previous one
     recent_since: datetime | None = None
+    recent_until: datetime | None = None  # the latest second in it
+    steady: SteadyRate | None = None  # None: not measured
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # of the fleet, the latest
     budget: Budget = field(default_factory=Budget)  # of the SLO, over all servers and phases
     note: str = ""  # the reason for the present state, for operators

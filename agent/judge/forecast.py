@@ -1,4 +1,4 @@
-"""How long a verdict will take at the traffic of the last minutes: shown before the approval.
+"""How long a verdict will take at the rate of the last steady minutes: shown before the approval.
 
 Which test will decide depends on blue. Where it misses its SLO, a better green shows that with a few requests
 of each step, so a step takes its settling time and its least requests. Where it meets its SLO, a change that
@@ -67,24 +67,23 @@ def forecast_plan(
     *,
     slo: Slo,
     recent: RequestCounts,
-    recent_s: float,
+    rate_rps: float | None,
     calibration: Mapping[str, Calibration],
     beta: float,
     gain_needed: GainNeeded = "never",
 ) -> Forecast | None:
     """None while there is too little traffic."""
-    if not recent.total or recent_s <= 0:
+    if not recent.total or not rate_rps:
         return None
-    rate = recent.asked / recent_s
     traffic = _Traffic(
-        slo=slo, recent=recent, rate=rate, calibration=calibration, beta=beta, gain_needed=gain_needed
+        slo=slo, recent=recent, rate=rate_rps, calibration=calibration, beta=beta, gain_needed=gain_needed
     )
     *canary, (hold_s, _) = spans = _spans(plan, plan.margin, traffic)
     late = _too_long(plan, spans)
     wider = (margin for margin in MARGINS if late and margin > plan.margin)
     fitting = (margin for margin in wider if not _too_long(plan, _spans(plan, margin, traffic)))
     return Forecast(
-        rate_rps=round(rate, 3),
+        rate_rps=round(rate_rps, 3),
         usual_s=round(sum(usual_s for usual_s, _ in canary)),
         likely_s=round(sum(likely_s for _, likely_s in canary)),
         hold_s=round(hold_s),

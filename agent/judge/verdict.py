@@ -117,7 +117,7 @@ class AnytimeJudge:
         *,
         slo: Slo,
         recent: RequestCounts,
-        recent_s: float,
+        rate_rps: float | None,
         calibration: Mapping[str, Calibration],
         gain_needed: GainNeeded = "never",
     ) -> Forecast | None:
@@ -126,7 +126,7 @@ class AnytimeJudge:
             plan,
             slo=slo,
             recent=recent,
-            recent_s=recent_s,
+            rate_rps=rate_rps,
             calibration=calibration,
             beta=self.beta,
             gain_needed=gain_needed,

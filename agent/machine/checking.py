@@ -16,7 +16,6 @@ from agent.machine.default_plan import plan_for
 from agent.machine.earlier_outcomes import was_aborted
 from agent.machine.evidence import is_seen
 from agent.machine.guard import altering_knobs
-from agent.machine.lease import recent_traffic
 from agent.machine.open_suggestions import (
     MOST,
     bring_forward,
@@ -27,6 +26,7 @@ from agent.machine.open_suggestions import (
     share_a_knob,
 )
 from agent.machine.starting import gain_needed, start_rollout
+from agent.machine.traffic import expected_rate, recent_traffic
 from agent.machine.transitions import (
     Moved,
     Rules,
@@ -64,15 +64,15 @@ def seal_suggestion(
     expires_at: datetime,
 ) -> Suggestion:
     """Open it, or refresh an open one, with the plan and the forecast for the present traffic."""
-    recent, recent_s = recent_traffic(state, at)
-    rate_rps = recent.asked / recent_s if recent_s else None
+    recent, _ = recent_traffic(state, at)
+    rate_rps = expected_rate(state, at)
     failing = fails_badly(recent)
     plan = plan_at(rules, state, suggestion.proposal, prospect, rate_rps=rate_rps, failing=failing)
     forecast = rules.judge.forecast(
         plan,
         slo=rules.slo,
         recent=recent,
-        recent_s=recent_s,
+        rate_rps=rate_rps,
         calibration=state.calibration,
         gain_needed=gain_needed(suggestion.proposal, plan),
     )

@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 
 from agent.domain.effects import Drain, KeepAlive, Retire, Route, Stop
 from agent.domain.events import Drained, EffectFailed, Routed
-from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, State
 from agent.machine.transitions import (
     LONGEST_PAUSE,
@@ -37,17 +36,6 @@ def keep_alive(state: State, at: datetime) -> Moved:
 def is_due(at: datetime, then: datetime, longest: timedelta) -> bool:
     """Whether `then` has passed, or lies further ahead than `longest` because the clock was set back."""
     return at >= then or at < then - longest
-
-
-RECENT = timedelta(seconds=60)
-
-
-def recent_traffic(state: State, at: datetime) -> tuple[RequestCounts, float]:
-    """The fleet's request counts of the last one to two minutes, and the seconds they cover."""
-    if state.recent_since is None:
-        return RequestCounts(), 0.0
-    earlier = RECENT * (len(state.recent) - 1)
-    return sum(state.recent, RequestCounts()), (at - state.recent_since + earlier).total_seconds()
 
 
 def on_routed(_: Rules, state: State, event: Routed) -> Moved:

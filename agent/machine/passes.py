@@ -5,15 +5,13 @@ from datetime import timedelta
 
 from agent.domain.effects import Effect, KeepAlive, Route, Stop
 from agent.domain.events import Event, Observed, Retired, ServerLost
-from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, State
-from agent.machine.lease import RECENT, is_due
+from agent.machine.lease import is_due
 from agent.machine.open_suggestions import end_all, settle
 from agent.machine.routes import route_without
-from agent.machine.transitions import IDLE, Moved, add_retirement
+from agent.machine.transitions import Moved, add_retirement
 
 LATE = timedelta(seconds=30)  # requests of a green that was rolled back still end
-STEADY_TICKS = 240  # one hour of one server: enough to replace any older calibration
 RETIRE_AGAIN = timedelta(seconds=30)
 
 
@@ -44,26 +42,6 @@ def charge_error_budget(state: State, event: Event) -> State:
     if not isinstance(event, Observed):
         return state
     return replace(state, budget=state.budget.add(event.at, event.arms.values()))
-
-
-def remember_traffic(state: State, event: Event) -> State:
-    """Outside rollouts, keep what the judge compares a swap with: the fleet's last minutes and calibration.
-
-    A calibration of few ticks, from the first minutes of a new process, does not replace one of hours.
-    """
-    if not isinstance(event, Observed) or state.phase not in IDLE:
-        return state
-    better = {
-        stream: new
-        for stream, new in event.calibration.items()
-        if (old := state.calibration.get(stream)) is None or new.ticks >= min(old.ticks, STEADY_TICKS)
-    }
-    if better:
-        state = replace(state, calibration={**state.calibration, **better})
-    new = sum((event.arms.get(server.name, RequestCounts()) for server in state.standing), RequestCounts())
-    if state.recent_since is None or event.at - state.recent_since > RECENT:
-        return replace(state, recent=(new, *state.recent[:1]), recent_since=event.at)
-    return replace(state, recent=(state.recent[0] + new, *state.recent[1:])) if new.asked else state
 
 
 def end_retirement(state: State, event: Event) -> State:

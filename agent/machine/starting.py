@@ -9,8 +9,8 @@ from agent.domain.state import Phase, Rollout, State
 from agent.domain.trial import GainNeeded, Trial
 from agent.machine.answer_check import drain_or_examine
 from agent.machine.guard import PERSON, base_digest
-from agent.machine.lease import recent_traffic
 from agent.machine.open_suggestions import end_all, end_suggestion, settle
+from agent.machine.traffic import recent_traffic
 from agent.machine.transitions import (
     Moved,
     enter_phase,

@@ -36,6 +36,7 @@ from agent.machine import (
     restoring,
     rolling_back,
     suggesting,
+    traffic,
 )
 from agent.machine.transitions import IDLE, Moved, Rules
 
@@ -125,7 +126,7 @@ BEFORE: tuple[Callable[[State, e.Event], State], ...] = (
     passes.record_exit,
     passes.count_late_requests,
     passes.charge_error_budget,
-    passes.remember_traffic,
+    traffic.remember_traffic,
     passes.end_retirement,
 )
 """What every event changes before the handler sees the state, in this order."""
@@ -184,9 +185,8 @@ def _all_but(kind: type, *names: str) -> Callable[[Any], tuple[object, ...]]:
     return attrgetter(*(field.name for field in fields(kind) if field.name not in names))
 
 
-_lasting = _all_but(
-    State, "ended", "sightings", "recent", "recent_since", "calibration", "budget", "health", "rollout"
-)
+_counted = ("recent", "recent_since", "recent_until", "steady", "calibration", "budget", "health")
+_lasting = _all_but(State, "ended", "sightings", *_counted, "rollout")
 _lasting_of = _all_but(
     Rollout, "green", "blue", "record", "trial", "exposed", "step_bad", "heard_at", "waits"
 )

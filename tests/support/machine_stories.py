@@ -91,11 +91,11 @@ class CountingJudge:
         *,
         slo: Slo,
         recent: RequestCounts,
-        recent_s: float,
+        rate_rps: float | None,
         calibration: Mapping[str, Calibration],
         gain_needed: GainNeeded = "never",
     ) -> None:
-        del plan, slo, recent, recent_s, calibration, gain_needed
+        del plan, slo, recent, rate_rps, calibration, gain_needed
 
     def gain(
         self,

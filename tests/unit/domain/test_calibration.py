@@ -26,8 +26,8 @@ from agent.domain.events import Observed
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import Request, RequestSample
 from agent.domain.request_counts import EMPTY, RequestCounts
-from agent.machine.passes import STEADY_TICKS
 from agent.machine.step import state_without_counts, state_without_recent
+from agent.machine.traffic import STEADY_TICKS
 from agent.observe.aggregator import Aggregator
 from tests.support.machine_stories import World
 

@@ -23,13 +23,12 @@ PLAN = replace(
 
 
 def forecast_of(rate_rps: float, plan: Plan = PLAN, spread: Calibration = INDEPENDENT) -> Forecast:
-    recent_s = 100.0
-    total = round(rate_rps * recent_s)
+    total = round(rate_rps * 100)
     found = AnytimeJudge().forecast(
         plan,
         slo=SLO,
         recent=served(total, errors=total // 100),
-        recent_s=recent_s,
+        rate_rps=rate_rps,
         calibration=dict.fromkeys(CALM, spread),
     )
     assert found is not None
@@ -65,7 +64,7 @@ def test_a_forecast_that_is_too_long_names_a_margin_that_fits() -> None:
 
 
 def test_without_traffic_there_is_no_forecast() -> None:
-    assert AnytimeJudge().forecast(PLAN, slo=SLO, recent=served(0), recent_s=60, calibration={}) is None
+    assert AnytimeJudge().forecast(PLAN, slo=SLO, recent=served(0), rate_rps=1.0, calibration={}) is None
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,7 @@ def test_the_forecast_has_a_time_at_any_share_of_bad_requests(how: str, bad: int
         replace(PLAN, margin=margin),
         slo=SLO,
         recent=recent,
-        recent_s=100.0,
+        rate_rps=1.0,
         calibration=dict.fromkeys(CALM, INDEPENDENT),
     )
 
@@ -121,7 +120,7 @@ def forecast_for(gain_needed: GainNeeded, late: float, rate_rps: float = 2.0) ->
         PLAN,
         slo=SLO,
         recent=served(total, slow=round(late * total)),
-        recent_s=60.0,
+        rate_rps=rate_rps,
         calibration=dict.fromkeys(CALM, INDEPENDENT),
         gain_needed=gain_needed,
     )

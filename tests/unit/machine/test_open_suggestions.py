@@ -48,11 +48,9 @@ class Forecasting(CountingJudge):
 
     def forecast(self, plan: Plan, **known: object) -> Forecast | None:  # type: ignore[override]
         del plan
-        recent, recent_s = known["recent"], known["recent_s"]
-        asked = getattr(recent, "asked", 0)
-        if not asked or not isinstance(recent_s, float):
+        rate = known["rate_rps"]
+        if not getattr(known["recent"], "asked", 0) or not isinstance(rate, float):
             return None
-        rate = asked / recent_s
         return Forecast(rate_rps=rate, usual_s=1000 / rate, likely_s=2000 / rate, hold_s=60.0)
 
 
@@ -459,7 +457,7 @@ def test_a_state_of_0_1_with_an_open_suggestion_is_read() -> None:
     told = world(queue()).until("proposed")
     kind = TypeAdapter(State)
     now = kind.dump_python(told.state, mode="json")
-    for new in ("also_open", "ended", "sightings"):
+    for new in ("also_open", "ended", "sightings", "recent_until", "steady"):
         del now[new]
     for new in ("rate_rps", "refreshed_at", "changed"):
         del now["suggestion"][new]

@@ -1,0 +1,87 @@
+"""The traffic outside rollouts: the last minutes' counts, and the request rate while it was steady. Pure.
+
+The counts are the judge's baseline. A forecast needs the rate that will come: not that of a ramp, of a window
+over a change of load, or of the minutes after a rollout, in which queues drain.
+"""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from agent.domain.events import Event, Observed
+from agent.domain.request_counts import RequestCounts
+from agent.domain.state import State, SteadyRate
+from agent.machine.evidence import MIN_COVERAGE
+from agent.machine.transitions import IDLE
+
+RECENT = timedelta(seconds=60)
+GAP = timedelta(seconds=5)  # without an observation outside rollouts: a rollout, or a restart of the daemon
+SMOOTH_S = 120.0  # the rate is the mean of the windows that ended in so many seconds
+STEADY_TICKS = 240  # one hour of one server: enough to replace any older calibration
+
+
+def remember_traffic(state: State, event: Event) -> State:
+    """Outside rollouts, keep what the judge compares a swap with: the fleet's last minutes and calibration.
+
+    A calibration of few ticks, from the first minutes of a new process, does not replace one of hours.
+    """
+    if not isinstance(event, Observed) or state.phase not in IDLE:
+        return state
+    better = {
+        stream: new
+        for stream, new in event.calibration.items()
+        if (old := state.calibration.get(stream)) is None or new.ticks >= min(old.ticks, STEADY_TICKS)
+    }
+    if better:
+        state = replace(state, calibration={**state.calibration, **better})
+    return _measure_rate(_add_counts(state, event), event)
+
+
+def _add_counts(state: State, event: Observed) -> State:
+    """Add a second to the present minute. After a gap both minutes begin anew: they must be successive."""
+    new = sum((event.arms.get(server.name, RequestCounts()) for server in state.standing), RequestCounts())
+    since = state.recent_since
+    if since is None or _is_gap(state.recent_until, event.at):
+        return replace(state, recent=(new,), recent_since=event.at, recent_until=event.at)
+    if event.at - since > RECENT:
+        minutes = (new, *state.recent[:1])
+        return replace(state, recent=minutes, recent_since=event.at, recent_until=event.at)
+    minutes = (state.recent[0] + new, *state.recent[1:]) if new.asked else state.recent
+    return replace(state, recent=minutes, recent_until=event.at)
+
+
+def _measure_rate(state: State, event: Observed) -> State:
+    """Follow the arrivals at blue's server, times the servers; the rate stays while the load changes."""
+    reading, old = event.reading, state.steady
+    if reading is None or reading.coverage < MIN_COVERAGE or reading.work.arrivals_per_s is None:
+        return state
+    rate = reading.work.arrivals_per_s * len(state.standing)
+    if old is None:
+        return state if reading.shift else replace(state, steady=SteadyRate(rate, event.at, event.at))
+    if reading.shift or _is_gap(old.at, event.at):
+        return replace(state, steady=SteadyRate(old.rps, event.at, event.at))
+    steady_s = (event.at - old.since).total_seconds() - reading.span_s
+    if steady_s < 0:  # the window began before
+        return replace(state, steady=replace(old, at=event.at))
+    weight = 1 / (1 + min(steady_s, SMOOTH_S))
+    return replace(state, steady=SteadyRate(old.rps + (rate - old.rps) * weight, old.since, event.at))
+
+
+def _is_gap(last: datetime | None, at: datetime) -> bool:
+    """Whether the observations are not successive; also after the clock was set back."""
+    return last is None or not timedelta(0) <= at - last <= GAP
+
+
+def recent_traffic(state: State, at: datetime) -> tuple[RequestCounts, float]:
+    """The fleet's request counts of the last one to two minutes, and the seconds they cover."""
+    if state.recent_since is None:
+        return RequestCounts(), 0.0
+    earlier = RECENT * (len(state.recent) - 1)
+    return sum(state.recent, RequestCounts()), (at - state.recent_since + earlier).total_seconds()
+
+
+def expected_rate(state: State, at: datetime) -> float | None:
+    """Requests per second to expect: of the last steady minutes, else of the last counts; None: unknown."""
+    if state.steady is not None:
+        return state.steady.rps
+    recent, recent_s = recent_traffic(state, at)
+    return recent.asked / recent_s if recent_s else None
