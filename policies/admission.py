@@ -36,6 +36,7 @@ from policies.shared.sequence_cap import (
 )
 from policies.shared.sequence_demand import (
     can_serve_with,
+    find_held_sequences,
     is_severe,
     most_sequences_in_time,
     needed_sequences,
@@ -60,6 +61,7 @@ from vllm_facts.values import Knob, Value
 WATERMARK, GRAPH = "watermark", "max_cudagraph_capture_size"
 GRAPH_MOST = 1024
 WATERMARKS = (0.02, 0.05)
+ROOM = 0.9  # of the sequences that fill the KV cache: their lengths vary
 MORE_KV = "more sequences would make it worse; more KV cache or another replica would help"
 TRIAGE = "production triage guide and vLLM 0.32 config/scheduler.py"
 
@@ -151,9 +153,9 @@ class Admission:
         measured = is_time_measured(reading, slo, least) or is_measured(reading.itl, slo.itl, least)
         if reading.work.arrivals_per_s == 0 or (measured and not has_need(reading, slo, least)):
             return False
-        needed, usage = needed_sequences(reading), reading.kv_usage
-        held = reading.running.mean / usage.mean if usage and usage.mean > 0 else inf
-        return not is_overloaded(reading, context) and (needed is None or needed <= held)
+        needed = needed_sequences(reading)
+        fits = needed is None or needed <= find_held_sequences(reading)
+        return fits and not is_overloaded(reading, context)
 
     def _raise_watermark(self, rule: str, reading: Reading, context: Context) -> Proposal | None:
         """The mildest remedy: keep a small share of the cache free on admission."""
@@ -180,7 +182,7 @@ class Admission:
 
     def _lower_cap(self, rule: str, reading: Reading, context: Context) -> Proposal | None:
         cap = find_cap(reading, context)
-        to = lower_cap(reading, context, cap)
+        to = lower_cap(reading, context, cap, at_most=ROOM * find_held_sequences(reading))
         turned = was_reversed_recently(
             reading, context, (SEQS, ACTIVE), upwards=False, settle_s=self.settle_s
         )

@@ -26,7 +26,7 @@ from policies.shared.signals import (
     is_kv_cache_full,
 )
 from policies.shared.step_grid import step_down, step_up, was_reversed_recently
-from policies.shared.token_budget import gap_between_tokens, least_budget, size_budget, step_in_time
+from policies.shared.token_budget import IN_TIME, gap_between_tokens, least_budget, size_budget, step_in_time
 from vllm_facts.defaults import positive_int
 from vllm_facts.values import ChangeClass, Knob
 
@@ -34,7 +34,6 @@ TAIL_LOW, TAIL_HIGH = 4096, 8192  # S1 issue 3: budgets for a long tail of TTFT 
 TAIL_SHARE = 0.01  # share of requests above a p99
 LONGER = 2  # P2: a full step may take so much longer than the objective allows; not all steps are full
 LEAST_RESERVE = 1.1  # P2: rate of prompts over their arrival that must remain
-IN_TIME = 0.85  # P2: of the objective, for a full step: the cost of a token is an estimate
 LEAST = 256  # prompt tokens: with fewer, a step is hardly slower than without any
 CHUNKED = "; V1 chunks prompts anyway, so this is the chunk's size"
 DECODING = (

@@ -10,12 +10,12 @@ from itertools import pairwise
 
 from agent.domain.model import Objective
 from agent.domain.reading import Buckets, EngineSample, Queue, TimeShares, Workload
+from agent.domain.step_cost import DECODE_COST, RIDGE
 from agent.observe.arrivals import Arrivals
 
 BLOCK = 3  # scrapes: a prompt counts when it ends, and may have begun in the scrape before
 LEAST_FIT = 8  # blocks of a busy engine
 SURE = 3.0  # standard errors of the slope
-RIDGE = 100.0  # tokens that a step computes in the time it takes to read the weights; 20 to 200 by hardware
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,10 @@ def share_e2e(samples: Sequence[EngineSample], late: LateRequests, overdue: floa
 def share_itl(
     samples: Sequence[EngineSample], late: LateRequests, work: Workload, objective: Objective
 ) -> TimeShares | None:
-    """Shares of the gap between tokens that is above the objective."""
+    """Shares of the gap between tokens that is above the objective.
+
+    In bursts the requests meet larger batches than the mean of the window: their plain steps are longer.
+    """
     if not late.count:
         return None
     excess_s = late.mean_s - objective.under_s
@@ -114,8 +117,16 @@ def share_itl(
     plain_s = work.decode_step_s or (engine_s * (1 - busy) if engine_s else None)
     if plain_s is None or excess_s <= 0:
         return None
+    plain_s += DECODE_COST * (work.token_s or 0.0) * _excess_batch(samples)
     decode = min(1.0, max(0.0, plain_s - objective.under_s) / excess_s)
     return TimeShares(decode=decode, prefill=1.0 - decode)
+
+
+def _excess_batch(samples: Sequence[EngineSample]) -> float:
+    """Sequences that run in the batch of a mean request, beyond those that run in the mean of the time."""
+    running = [one.running for one in samples]
+    total = sum(running)
+    return sum(count * count for count in running) / total - total / len(running) if total else 0.0
 
 
 def clumping(late: Sequence[tuple[float, bool]], span_s: float, bins: int = 10) -> float:

@@ -6,14 +6,13 @@ from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from policies.shared.causes import MOST_COST, find_misses
 from policies.shared.sequence_cap import ACTIVE, SEQS, find_cap
-from policies.shared.sequence_demand import most_sequences_in_time
+from policies.shared.sequence_demand import SERVED, most_sequences_in_time
 from policies.shared.signals import build_evidence
-from policies.shared.step_grid import step_down, was_reversed_recently
-from policies.shared.token_budget import step_in_time
+from policies.shared.step_grid import BATCHES, step_down, was_reversed_recently
+from policies.shared.token_budget import IN_TIME, step_in_time
 
 LEAST_BUDGET = 256  # tokens: no smaller budget is worth its loss
-HALF = 0.5  # of the running sequences, at least: the cost of a sequence is an estimate
-FEWER = 0.9  # of the running sequences: a smaller cut is not worth a change
+FEWER = 0.9  # of the peak of running sequences: a smaller cut is not worth a change
 
 
 def lower_for_tokens(
@@ -21,8 +20,8 @@ def lower_for_tokens(
 ) -> Proposal | None:
     """Lower the cap to the batch whose steps are in time.
 
-    Only while nothing waits, and where the time to the first token and the duration are promised, only if the
-    smaller batch still serves all that arrive: N sequences give N / gap tokens a second.
+    Only while nothing waits, and if the smaller batch still serves all that arrive: N sequences give N / gap
+    tokens a second. So it shortens the steps of bursts; a lasting load would only wait.
     """
     itl, objective, shares = reading.itl, context.slo.itl, reading.itl_shares
     work, cap = reading.work, find_cap(reading, context)
@@ -35,15 +34,14 @@ def lower_for_tokens(
         return None
     if find_misses(reading, context.slo, requests):
         return None
-    most = most_sequences_in_time(reading, context)
+    most = most_sequences_in_time(reading, context, safely=IN_TIME)
     tokens = (work.arrivals_per_s or 0.0) * (work.answer_tokens or 0.0)
-    promised = context.slo.ttft is not None or context.slo.e2e is not None
-    if most > FEWER * reading.running.mean or (promised and most / objective.under_s < tokens):
+    if most > FEWER * reading.running.high or most / objective.under_s < SERVED * tokens:
         return None
-    knob, wanted = cap.knob, max(most, HALF * reading.running.mean)
-    value = step_down(context.bounds.get(knob), current=cap.value, at_most=wanted / cap.engines)
+    knob = cap.knob
+    value = step_down(context.bounds.get(knob), current=cap.value, at_most=most / cap.engines, grid=BATCHES)
     turned = was_reversed_recently(reading, context, (SEQS, ACTIVE), upwards=False, settle_s=settle_s)
-    if value is None or turned or value > reading.running.mean:
+    if value is None or turned or value * cap.engines > most:
         return None
     return Proposal(
         rule="Q5",
@@ -51,8 +49,8 @@ def lower_for_tokens(
         assumed={knob: cap.value},
         why=(
             f"{late_share(itl):.0%} of the requests had ITL above {objective.under_s:g} s, "
-            f"{shares.decode:.0%} of the excess in steps without prompts, while {reading.running.mean:.1f} "
-            f"ran ({cap.origin}): lower to {knob} {value}"
+            f"{shares.decode:.0%} of the excess in steps without prompts, while up to "
+            f"{reading.running.high:.0f} ran ({cap.origin}): lower to {knob} {value}"
         ),
         expects="smaller batches have shorter steps: ITL falls; some requests wait for their start",
         risks="a queue: TTFT rises, and throughput falls",

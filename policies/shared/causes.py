@@ -7,6 +7,7 @@ from agent.domain.lateness import is_measured, late_share, misses_objective
 from agent.domain.model import Slo
 from agent.domain.ports import Context
 from agent.domain.reading import Latency, Reading, TimeShares
+from agent.domain.step_cost import DECODE_COST, RIDGE
 from policies.shared.flags_in_force import find_step_budget
 from policies.shared.sequence_cap import find_cap
 from policies.shared.signals import Measured, read_number
@@ -18,8 +19,6 @@ CAP_REACHED = 0.9  # running over the cap while requests waited
 CAP_REACHED_TOO = 0.75  # the same with a filled budget: a step that is full of prompts admits no request
 KV_SHORT = 0.95  # usage, with room for one more prompt, while requests waited
 BUDGET_FILLED = 0.6  # mean tokens of a step over its budget
-RIDGE = 100  # tokens that a step computes in the time of its fixed part; 20 to 200 by hardware
-DECODE_COST = 2.5  # of an answer token over a prompt token: it also reads the cache, and costs host time
 OVERLOAD = 1.1  # share of the GPU's time that the arrivals need; above, no flag helps
 MOST_COST = 0.5  # share of the time that a remedy must address
 

@@ -7,7 +7,7 @@ from agent.domain.model import Bound
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from policies.shared.flags_in_force import find_max_num_seqs, find_token_budget
-from policies.shared.step_grid import is_allowed, step_down, step_up
+from policies.shared.step_grid import BATCHES, is_allowed, step_down, step_up
 from vllm_facts.defaults import positive_int
 from vllm_facts.knobs import KNOBS
 from vllm_facts.values import Knob, Setting
@@ -116,15 +116,18 @@ def _cap_limit(bound: Bound | None, current: int) -> float:
     return current * 2.0 ** (bound.octaves if bound else STEP_OCTAVES)
 
 
-def lower_cap(reading: Reading, context: Context, cap: SequenceCap | None) -> dict[Knob, int]:
-    """Lower the cap to at most three quarters of the peak that ran.
+def lower_cap(
+    reading: Reading, context: Context, cap: SequenceCap | None, *, at_most: float | None = None
+) -> dict[Knob, int]:
+    """Lower the cap to `at_most` sequences of all engines, or to three quarters of the peak that ran.
 
     The cap itself may be far above what the cache holds.
     """
     peak = find_peak_running(reading, context)
     base = min(cap.value, peak) if cap else peak
+    fewer = 0.75 * base if at_most is None else at_most / count_engines(context.setting)
     knob = ACTIVE if has_active_cap(reading, context) else SEQS
-    value = step_down(context.bounds.get(knob), current=base, at_most=0.75 * base)
+    value = step_down(context.bounds.get(knob), current=base, at_most=fewer, grid=BATCHES)
     if value is None or value > find_token_budget(context.setting, reading):
         return {}  # vLLM refuses more sequences than tokens
     return {knob: value}

@@ -4,7 +4,8 @@ from math import ceil, inf, sqrt
 
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
-from policies.shared.causes import DECODE_COST, Miss
+from agent.domain.step_cost import DECODE_COST
+from policies.shared.causes import Miss
 from policies.shared.sequence_cap import STEP_OCTAVES, SequenceCap, find_peak_demand
 
 STABLE = 1.1  # late over early half of a queue that does not grow
@@ -65,6 +66,12 @@ def _wanted_by_arrivals(reading: Reading, cap: SequenceCap) -> int:
     return wanted
 
 
+def find_held_sequences(reading: Reading) -> float:
+    """Sequences that fill the KV cache, at the length of those that ran; unbounded if it was empty."""
+    usage = reading.kv_usage
+    return reading.running.mean / usage.mean if usage and usage.mean > 0 else inf
+
+
 def can_serve_with(reading: Reading, sequences: float) -> bool:
     """True unless `sequences` at once answer fewer tokens than arrive, with a margin.
 
@@ -78,11 +85,14 @@ def can_serve_with(reading: Reading, sequences: float) -> bool:
     return sequences / step_s >= SERVED * work.arrivals_per_s * work.answer_tokens
 
 
-def most_sequences_in_time(reading: Reading, context: Context) -> float:
-    """Sequences with which the tokens still come in time; unbounded where that is not known."""
+def most_sequences_in_time(reading: Reading, context: Context, *, safely: float = 1.0) -> float:
+    """Sequences with which the tokens still come in time; unbounded where that is not known.
+
+    `safely`: the share of the objective that a step may take.
+    """
     objective, work = context.slo.itl, reading.work
     if objective is None or work.decode_step_s is None or not work.token_s:
         return inf
     prompts = (work.arrivals_per_s or 0.0) * (work.prompt_tokens or 0.0) * work.token_s
-    free_s = objective.under_s * max(0.0, 1 - prompts) - work.decode_step_s
+    free_s = safely * objective.under_s * max(0.0, 1 - prompts) - work.decode_step_s
     return max(1.0, reading.running.mean + free_s / (DECODE_COST * work.token_s))

@@ -1,6 +1,6 @@
 """The next value of a knob: on a coarse grid, within bounds, without oscillation."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from math import ceil, floor
 
 from agent.domain.model import Bound
@@ -10,6 +10,8 @@ from vllm_facts.values import Knob, Value
 
 LADDER = tuple(sorted(rung for octave in range(24) for rung in (1 << octave, 3 << octave)))
 """1, 2, 3, 4, 6, 8, 12 …: few values, so that vLLM meets a compiled one again (selftuning grid)."""
+BATCHES = (1, 2, 4, *range(8, 256, 8), *range(256, 1025, 16))
+"""The batch sizes that vLLM 0.32 captures in CUDA graphs by default (config/vllm.py)."""
 
 
 def step_up(bound: Bound | None, *, current: int, wanted: int, limit: float) -> int | None:
@@ -24,9 +26,16 @@ def step_up(bound: Bound | None, *, current: int, wanted: int, limit: float) -> 
     return max(allowed, default=None) if enough is None else enough
 
 
-def step_down(bound: Bound | None, *, current: int, at_most: float, least: int = 1) -> int | None:
-    """The largest value of the ladder up to `at_most`; if the bound forbids it, the nearest allowed one."""
-    rungs = {rung for rung in (*LADDER, *_listed_values(bound)) if least <= rung < current}
+def step_down(
+    bound: Bound | None,
+    *,
+    current: int,
+    at_most: float,
+    least: int = 1,
+    grid: Sequence[int] = LADDER,
+) -> int | None:
+    """The largest value of the grid up to `at_most`; if the bound forbids it, the nearest allowed one."""
+    rungs = {rung for rung in (*grid, *_listed_values(bound)) if least <= rung < current}
     allowed = sorted(rung for rung in rungs if is_allowed(bound, rung))
     if not allowed:
         return None

@@ -5,13 +5,14 @@ from math import inf
 from agent.domain.model import Objective
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
-from policies.shared.causes import RIDGE
+from agent.domain.step_cost import RIDGE
 from policies.shared.flags_in_force import find_step_budget
 from policies.shared.step_grid import LADDER, is_allowed
 
 ENOUGH_BUDGET = 2048  # vLLM's own default on small GPUs; more adds less than a tenth to the rate of prompts
 LEAST_GAIN = 1.25  # of the rate of prompts
 RESERVE = 3.0  # rate of prompts over their arrival: at a third, a prompt hardly waits for another
+IN_TIME = 0.85  # of the objective, for a full step: the costs of a token and of a sequence are estimates
 NEAR_BEST = 0.85  # of the gain of ENOUGH_BUDGET
 
 

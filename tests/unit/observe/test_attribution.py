@@ -1,10 +1,12 @@
 """Where the time of late requests went, and what a request costs, from scrapes of the simulator."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from agent.domain.model import Objective, Slo
-from agent.domain.reading import Reading
-from agent.observe.attribution import clumping
+from agent.domain.reading import EngineSample, Reading, Workload
+from agent.observe.attribution import LateRequests, clumping, share_itl
 from tests.unit.policies.live import Load, Situation, serve
 
 SLO = Slo(
@@ -48,6 +50,22 @@ def test_prompts_in_the_steps_of_answers_delay_the_tokens() -> None:
     assert decoding.itl_shares is not None
     assert mixed.itl_shares.prefill > 0.9
     assert decoding.itl_shares.decode > 0.6
+
+
+def test_the_batches_of_bursts_delay_their_tokens() -> None:
+    work = Workload(decode_step_s=0.04, token_s=2e-4)
+    late = LateRequests(count=50, mean_s=0.08, duration_s=None)
+    steady, bursts = ([sampled(running) for running in counts] for counts in ((40,) * 4, (10, 10, 10, 130)))
+
+    shares = [share_itl(samples, late, work, SLO.itl) for samples in (steady, bursts) if SLO.itl]
+
+    assert [one.decode > 0.5 for one in shares if one] == [False, True]
+
+
+def sampled(running: float) -> EngineSample:
+    return EngineSample(
+        at=datetime(2026, 1, 1, tzinfo=UTC), server="r1", interval_s=1, running=running, waiting=0
+    )
 
 
 def test_the_cost_of_a_request_is_measured() -> None:

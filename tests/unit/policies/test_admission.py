@@ -158,7 +158,7 @@ def test_thrashing_proposes_a_watermark_then_fewer_sequences_and_never_more() ->
 
     assert [(p.rule, dict(p.to), p.klass) for p in proposals] == [
         ("K1", {"watermark": 0.02}, "auto"),
-        ("K1", {"max_num_active_seqs": 48}, "auto"),
+        ("K1", {"max_num_active_seqs": 56}, "auto"),
         ("Q2", {}, "note"),
     ]
     assert [p.mitigation for p in proposals] == [True, True, False]
@@ -168,10 +168,10 @@ def test_thrashing_proposes_a_watermark_then_fewer_sequences_and_never_more() ->
     ("setting", "version", "first"),
     [
         pytest.param({"watermark": 0.02}, "0.32.0", {"watermark": 0.05}, id="the next watermark"),
-        pytest.param({"watermark": 0.05}, "0.32.0", {"max_num_active_seqs": 48}, id="no watermark is left"),
+        pytest.param({"watermark": 0.05}, "0.32.0", {"max_num_active_seqs": 56}, id="no watermark is left"),
         pytest.param({}, "0.28.0", {"watermark": 0.02}, id="a version with watermark"),
-        pytest.param({}, "0.20.0", {"max_num_seqs": 48}, id="a version without watermark"),
-        pytest.param({}, None, {"max_num_seqs": 48}, id="an unknown version"),
+        pytest.param({}, "0.20.0", {"max_num_seqs": 56}, id="a version without watermark"),
+        pytest.param({}, None, {"max_num_seqs": 56}, id="an unknown version"),
         pytest.param({"watermark": 0.0}, None, {"watermark": 0.02}, id="a flag that the server runs with"),
     ],
 )
@@ -186,13 +186,13 @@ def test_k1_proposes_the_mildest_remaining_remedy(
 def test_lowers_the_cap_below_the_running_sequences() -> None:
     reading = a_reading(running=steady(40), kv=steady(0.97), preemptions=steady(1), version="0.20.0")
 
-    assert asked(reading, a_context({"max_num_seqs": 1024}))[0] == ("K1", {"max_num_seqs": 24})
+    assert asked(reading, a_context({"max_num_seqs": 1024}))[0] == ("K1", {"max_num_seqs": 32})
 
 
 def test_lowers_an_unknown_cap_from_the_running_sequences() -> None:
     reading = a_reading(running=rising(10, 40), kv=steady(0.97), preemptions=steady(1), version="0.20.0")
 
-    assert asked(reading, a_context())[0] == ("K1", {"max_num_seqs": 24})
+    assert asked(reading, a_context())[0] == ("K1", {"max_num_seqs": 16})
 
 
 @pytest.mark.parametrize(
@@ -373,8 +373,8 @@ NO_TTFT = replace(PROMISE, ttft=None)
 @pytest.mark.parametrize(
     ("reading", "slo", "to"),
     [
-        pytest.param(CROWDED, NO_TTFT, {"max_num_seqs": 48}, id="half of what ran"),
-        pytest.param(CROWDED, PROMISE, {"max_num_seqs": 48}, id="the smaller batch serves all in time"),
+        pytest.param(CROWDED, NO_TTFT, {"max_num_seqs": 32}, id="the steps of 32 are in time"),
+        pytest.param(CROWDED, PROMISE, {"max_num_seqs": 32}, id="the smaller batch serves all in time"),
         pytest.param(
             replace(CROWDED, work=replace(CROWDED.work, arrivals_per_s=10.0)), PROMISE, {}, id="it does not"
         ),
@@ -383,6 +383,12 @@ NO_TTFT = replace(PROMISE, ttft=None)
             NO_TTFT,
             {},
             id="prompts delay the tokens (P2)",
+        ),
+        pytest.param(
+            replace(CROWDED, work=replace(CROWDED.work, arrivals_per_s=10.0)),
+            NO_TTFT,
+            {},
+            id="it does not, and an endless queue helps none",
         ),
         pytest.param(replace(CROWDED, waiting=steady(3)), NO_TTFT, {}, id="requests wait"),
         pytest.param(replace(CROWDED, itl=late(0.06)), NO_TTFT, {}, id="6 % may be chance"),
@@ -404,7 +410,7 @@ TOKENS_ONLY = Slo(itl=PROMISE.itl)
         pytest.param(late(0.06), 1.0, [], id="6 % may be chance"),
         pytest.param(late(0.3), 0.0, [], id="nothing arrives any more"),
         pytest.param(late(0.3), 1.0, ["max_num_active_seqs", "watermark"], id="the smaller batch serves all"),
-        pytest.param(late(0.3), 6.0, ["watermark"], id="the smaller batch does not"),
+        pytest.param(late(0.3), 7.0, ["watermark"], id="the smaller batch does not"),
     ],
 )
 def test_fewer_sequences_must_serve_the_arrivals(itl: Latency, arrivals: float, to: list[str]) -> None:
