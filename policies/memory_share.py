@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from agent.domain.lateness import has_need
 from agent.domain.model import Evidence, Proposal
@@ -29,7 +30,7 @@ from policies.shared.step_grid import is_allowed, step_down, was_reversed_recent
 from vllm_facts.defaults import positive_int
 from vllm_facts.values import Knob, Value
 
-BYTES, LENGTH = "kv_cache_memory_bytes", "max_model_len"
+BLOCKS, BYTES, LENGTH = "num_gpu_blocks_override", "kv_cache_memory_bytes", "max_model_len"
 _Change = tuple[dict[Knob, Value], dict[Knob, Value]]
 """What to set, and what is set now."""
 
@@ -38,7 +39,7 @@ SOURCE = "vLLM optimization guide (preemption), vLLM 0.32 config/cache.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryShare:
-    """Rules M1, M2 and M3. After a change that ran out of memory, the policy never proposes more memory."""
+    """Rules M1, M2, M3 and M6. After a change that ran out of memory, none proposes more memory."""
 
     step_ratio: float = 0.02  # M1: of the GPU's memory, in one step
     wide_step_ratio: float = 0.2  # M3
@@ -83,15 +84,18 @@ class MemoryShare:
             if recomputed is None
             else recomputed >= self.recomputed_at_least_ratio
         )
-        wanted = costly or self._makes_queue(reading, context)
         share, used = find_memory_share(reading, context), find_used_share(reading)
-        if not wanted or share is None or context.setting.get(BYTES) is not None:
+        fixed = next((knob for knob in (BLOCKS, BYTES) if context.setting.get(knob) is not None), None)
+        if share is None or not (costly or self._makes_queue(reading, context)):
             return None
         if is_time_measured(reading, context.slo, self.requests_at_least):
             needed = has_need(reading, context.slo, self.requests_at_least)
             # A small cache makes the engine compute prompts again, which looks like an overload.
-            if not needed or (share >= self.small_below_ratio and is_overloaded(reading, context)):
+            small = fixed is not None or share < self.small_below_ratio
+            if not needed or (not small and is_overloaded(reading, context)):
                 return None
+        if fixed is not None:
+            return self._free_size(reading, context, fixed)
         if used is None:
             return self._raise_unseen(reading, context, share)
         rule = "M3" if used < self.roomy_below_ratio else "M1"
@@ -122,6 +126,30 @@ class MemoryShare:
         if reading.queue is not None and find_misses(reading, context.slo, self.requests_at_least):
             return find_queue_cause(reading, context) == "kv"
         return is_kv_cache_full(reading, self.kv_full_above_ratio) and reading.waiting.low > 0
+
+    def _free_size(self, reading: Reading, context: Context, knob: Knob) -> Proposal | None:
+        """Where a fixed size of the cache binds: remove a number of blocks, double a number of bytes."""
+        present, bound = context.setting[knob], context.bounds.get(knob)
+        value = None if knob == BLOCKS or not isinstance(present, int) else 2 * present
+        if not is_allowed(bound, inf if value is None else value):
+            return None
+        if was_reversed_recently(reading, context, (knob,), upwards=True, settle_s=self.settle_s):
+            return None
+        return Proposal(
+            rule="M6",
+            to={knob: value},
+            assumed={knob: present},
+            why=(
+                f"{_describe_pressure(reading)} while {knob} fixes its size at {present}: "
+                + (f"raise it to {value}" if value else f"remove it, so that {SHARE} sizes the cache")
+            ),
+            expects="more KV cache: fewer preemptions, more requests at once",
+            risks="a larger cache needs free memory: if other processes hold it, green does not start",
+            source=f"rulebook M5; {SOURCE}",
+            evidence=_evidence(reading, find_used_share(reading)),
+            klass="gated",
+            mitigation=True,
+        )
 
     def _raise_unseen(self, reading: Reading, context: Context, share: float) -> Proposal | None:
         """Where no driver reports the memory in use: raise a small share to the usual one, gated."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from hashlib import sha256
 from itertools import islice, product
+from math import inf
 from pathlib import Path
 
 from bench.loop.clients import Clients
@@ -172,12 +173,14 @@ def moves_right(world: World, before: Setting, after: Setting) -> bool:
     except InvalidFlagError:
         return False
     for knob, direction in (world.right or {}).items():
-        was, now = (float(one.get(knob) or 0) for one in (old, new))
+        unset = inf if knob in SIZES else 0.0  # vLLM sizes the cache then
+        was, now = (float(one.get(knob) or unset) for one in (old, new))
         if now > was if direction == "up" else now < was:
             return True
     return False
 
 
+SIZES = ("num_gpu_blocks_override", "kv_cache_memory_bytes")
 CAPS, BUDGETS = (128, 256, 32, 64, 512, 1024, 16, 8), (2048, 8192, 512, 256)
 OTHERS: Mapping[Knob, Sequence[Value]] = {
     "enforce_eager": (False,),

@@ -61,6 +61,29 @@ def test_small_cache_with_free_memory_raises_the_share_by_a_small_step() -> None
 
 
 @pytest.mark.parametrize(
+    ("fixed", "to"),
+    [
+        pytest.param({"num_gpu_blocks_override": 40}, {"num_gpu_blocks_override": None}, id="blocks"),
+        pytest.param({"kv_cache_memory_bytes": 1 << 30}, {"kv_cache_memory_bytes": 2 << 30}, id="bytes"),
+    ],
+)
+def test_a_fixed_size_of_the_cache_is_freed_with_approval(
+    fixed: dict[str, Value], to: dict[str, Value]
+) -> None:
+    (found,) = proposed(SHORT, a_context({**AT, **fixed}))
+
+    assert (found.rule, found.to, found.assumed, found.klass) == ("M6", to, fixed, "gated")
+
+
+def test_an_operators_bound_keeps_a_fixed_size() -> None:
+    context = a_context(
+        {**AT, "num_gpu_blocks_override": 40}, bounds={"num_gpu_blocks_override": Bound(max=80)}
+    )
+
+    assert not proposed(SHORT, context)
+
+
+@pytest.mark.parametrize(
     ("reading", "context"),
     [
         pytest.param(replace(SHORT, coverage=0.7), a_context(AT), id="scrapes are missing"),
@@ -79,7 +102,6 @@ def test_small_cache_with_free_memory_raises_the_share_by_a_small_step() -> None
         ),
         pytest.param(SHORT, a_context({SHARE: 0.92}), id="at the ceiling"),
         pytest.param(SHORT, a_context({SHARE: 0.88}, bounds={SHARE: Bound(max=0.88)}), id="at the bound"),
-        pytest.param(SHORT, a_context({**AT, "kv_cache_memory_bytes": 1}), id="it would change nothing"),
         pytest.param(
             SHORT, a_context(AT, outcomes=(promoted(SHARE, 0.92, 0.88, ago_s=60),)), id="lowered just now"
         ),

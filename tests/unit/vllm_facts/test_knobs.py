@@ -48,7 +48,7 @@ NOT_TUNABLE = frozenset(
     elastic_ep_max_dp_size enable_cumem_allocator enable_elastic_ep enable_fault_tolerance enable_log_outputs
     enable_log_requests enable_logging_iteration_details enable_lora enable_per_request_metrics
     enable_server_load_tracking enable_sleep_mode jit_monitor_mode kv_offloading_backend language_model_only
-    lora_dtype max_logprobs mm_encoder_only nnodes num_gpu_blocks_override prefix_caching_hash_algo
+    lora_dtype max_logprobs mm_encoder_only nnodes prefix_caching_hash_algo
     safetensors_load_strategy shutdown_timeout trust_remote_code video_pruning_method video_pruning_rate
     """.split()  # noqa: SIM905 - one a line would be a page
 )
