@@ -7,6 +7,7 @@ Other changes are revealed by anchors only (agent.audit.anchors).
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,7 +54,8 @@ def write_mark(journal: Path, head: Head, *, signs: bool) -> None:
         os.fsync(file.fileno())
     draft.replace(path)
     if beside:
-        key.chmod(0o400)
+        with suppress(OSError):  # the key of another account: the mark names it
+            key.chmod(0o400)
 
 
 def key_has_signed(journal: Path) -> bool:

@@ -115,7 +115,7 @@ def status_text(targets: Sequence[Json]) -> str:
 
 def notes_text(targets: Sequence[Json]) -> str:
     """The text below a table of targets: faults of the daemon, notes, open suggestions and lost sources."""
-    warnings = dict.fromkeys(warning for target in targets for warning in target["warnings"])
+    warnings = dict.fromkeys(warning for target in targets for warning in target.get("warnings", ()))
     text = "".join(lines_of(safe(warning), RED) for warning in warnings)
     for target in targets:
         name = safe(target["name"])
@@ -140,7 +140,7 @@ def target_line(target: Json) -> str:
     """The state of a target, without measurements, in one line."""
     phase = target["phase"] + (" (paused)" if target["paused"] else "")
     pending = ", ".join(f"{suggestion} needs approval" for suggestion in target["suggestions"])
-    parts = [phase, *map(_server, target["servers"]), pending, target["note"], *target["warnings"]]
+    parts = [phase, *map(_server, target["servers"]), pending, target["note"], *target.get("warnings", ())]
     return f"{safe(target['name'])}: {safe(', '.join(filter(None, parts)))}"
 
 
