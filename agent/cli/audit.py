@@ -61,8 +61,6 @@ def add_audit(subparsers: Subparsers) -> None:
     )
     check.add_argument(
         "--anchor",
-        type=_parse_anchors,
-        default=frozenset(),
         metavar="FILE",
         help="the daemon's log, or another file with anchors, each a pin; - reads stdin, for example from "
         "`journalctl -u trimtab -o json`",
@@ -199,9 +197,8 @@ def _format_value(given: object) -> str:
 
 def _verify(args: argparse.Namespace) -> int:
     keys = checkpoints.load_public_keys(args.key) if args.key else None
-    found = verify_in_place(
-        args.state_dir / JOURNAL, now=_now(), pins=args.pin, anchors=args.anchor, keys=keys
-    )
+    anchors = _read_anchors(args.anchor) if args.anchor else frozenset()
+    found = verify_in_place(args.state_dir / JOURNAL, now=_now(), pins=args.pin, anchors=anchors, keys=keys)
     if args.json:
         text = json.dumps(asdict(found), indent=2)
     elif found.ok:
@@ -213,6 +210,21 @@ def _verify(args: argparse.Namespace) -> int:
         text = f"{coloured(bad, RED)}\nthe {found.entries} entries before it are intact"
     sys.stdout.write(f"{text}\n")
     return OK if found.ok else TAMPERED
+
+
+def _read_anchors(name: str) -> frozenset[Head]:
+    """Read the anchors of a file, or of stdin. Raises JournalError."""
+    try:
+        if name == "-":
+            found = find_anchors(sys.stdin)
+        else:
+            with Path(name).open(encoding="utf-8", errors="replace") as lines:
+                found = find_anchors(lines)
+    except OSError as error:
+        raise JournalError(f"--anchor {name}: cannot be read: {error.strerror}") from error
+    if not found:
+        raise JournalError(f"--anchor {name}: holds no anchor: give the daemon's log, or lines with SEQ:HASH")
+    return frozenset(found)
 
 
 def _now() -> datetime:
@@ -280,21 +292,6 @@ def _parse_pin(text: str) -> Head:
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not SEQ:HASH as `audit verify` prints it")
     return Head(seq=int(found[1]), hash=found[2])
-
-
-def _parse_anchors(name: str) -> frozenset[Head]:
-    """Read the anchors of a file, or of stdin."""
-    try:
-        if name == "-":
-            found = find_anchors(sys.stdin)
-        else:
-            with Path(name).open(encoding="utf-8", errors="replace") as lines:
-                found = find_anchors(lines)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"{name}: cannot be read: {error.strerror}") from error
-    if not found:
-        raise argparse.ArgumentTypeError(f"{name}: holds no anchor, a line with SEQ:HASH or the daemon's log")
-    return frozenset(found)
 
 
 def _parse_count(text: str) -> int:
