@@ -1,0 +1,1 @@
+"""What a daemon costs: with many targets, and over time."""

@@ -1,0 +1,164 @@
+"""A daemon with any number of targets: real Envoys, simulated servers, and one client for each target."""
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from json import dumps
+from pathlib import Path
+
+from aiohttp import ClientSession
+
+from actuators.envoy.process import EnvoyProcess
+from actuators.host import procfs
+from simulator.traffic import Load, TrafficGenerator
+from tests.e2e.config_builder import SiteConfig
+from tests.e2e.rig import SHAPE, Rig, at_rest, until
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+API, LISTEN, SERVERS = 32_700, 32_000, 30_200  # below the ephemeral range
+PORTS = 10  # of each target's servers
+TICKS = "trimtab_loop_lag_seconds_count{"
+READY_S = 900.0  # fifty servers start at once
+SERVER = (
+    *(sys.executable, "-m", "simulator.server", "--model", "tiny", "--host", "127.0.0.1"),
+    *("--sim-speed", "3", "--max-num-seqs", "64"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapacityConfig(SiteConfig):
+    """Default options for all but the mode (`advise` starts no server), addresses and the time to start."""
+
+    targets: int = 1
+
+    def text(self, *, api: int, listen: int) -> str:
+        head = f"""
+            [agent]
+            state_dir = "s"
+            mode = "approve"
+            [api]
+            listen = "127.0.0.1:{api}"
+            tokens_file = "tokens"
+        """
+        return head + "".join(map(partial(self._target, listen), range(self.targets)))
+
+    def _target(self, listen: int, number: int) -> str:
+        first = SERVERS + PORTS * number
+        return f"""
+            [[targets]]
+            name = "{name_of(number)}"
+            [targets.slo]
+            ttft = {{ under = "2s", share = 0.95 }}
+            [targets.engine]
+            kind = "process"
+            command = {dumps(SERVER)}
+            ports = [{first}, {first + PORTS - 1}]
+            [targets.traffic]
+            listen = "127.0.0.1:{listen + number}"
+            [targets.rollout]
+            start = "{READY_S:g}s"
+        """
+
+
+def name_of(target: int) -> str:
+    return f"t{target}"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """CPU since the start, s, and resident memory, MiB, of some processes together."""
+
+    cpu_s: float
+    rss_mib: float
+
+
+def usage_of(*pids: int) -> Usage:
+    """From proc(5): utime and stime, resident pages."""
+    cpu, pages = 0, 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        cpu += sum(map(int, fields[11:13]))
+        pages += int(fields[21])
+    return Usage(cpu / TICKS_PER_S, pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
+
+
+@dataclass(slots=True, kw_only=True)
+class CapacitySite:
+    rig: Rig
+    clients: list[TrafficGenerator]
+
+    def daemon(self) -> Usage:
+        assert self.rig.daemon is not None
+        return usage_of(self.rig.daemon.pid)
+
+    def envoys(self) -> Usage:
+        found = [EnvoyProcess(home).find() for home in self.rig.state_dir.glob("*/envoy")]
+        return usage_of(*(pid for pid in found if pid is not None))
+
+    def journal_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.rig.state_dir.glob("audit*.jsonl"))
+
+    async def entries(self) -> int:
+        status, document = await self.rig.ask("GET", "/v1/me")
+        assert status == 200, document  # noqa: PLR2004 - HTTP
+        return int(document["head"])
+
+    async def ticks(self) -> int:
+        """Seconds that the loops of all targets have processed: fewer than passed on a busy machine."""
+        headers = {"Authorization": f"Bearer {self.rig.token}"}
+        url = f"http://127.0.0.1:{self.rig.api}/metrics"
+        async with ClientSession(headers=headers) as session, session.get(url) as response:
+            lines = (await response.text()).splitlines()
+        return sum(int(float(line.split()[-1])) for line in lines if line.startswith(TICKS))
+
+    def counts(self) -> dict[str, int]:
+        """Requests of all clients, by outcome."""
+        each = [client.tally.counts() for client in self.clients]
+        return {outcome: sum(counts[outcome] for counts in each) for outcome in each[0]}
+
+
+@asynccontextmanager
+async def running(home: Path, targets: int, rate: float) -> AsyncIterator[CapacitySite]:
+    """Run a site with `rate` requests/s for each target, until the exit; all requests have ended then."""
+    rig = Rig(home=home, site_config=CapacityConfig(targets=targets), api=API, listen=LISTEN)
+    rig.prepare()
+    try:
+        await rig.start()
+        await until(partial(_resting, rig), targets.__eq__, "one server of each target at rest", READY_S)
+        site = CapacitySite(rig=rig, clients=[])
+        async with AsyncExitStack() as stack:
+            for number in range(targets):
+                url = f"http://127.0.0.1:{LISTEN + number}"
+                client = TrafficGenerator(
+                    url, "tiny", Load(rate=rate), shape=SHAPE, seed=number, timeout_s=60.0
+                )
+                await client.start()
+                stack.push_async_callback(client.stop)
+                site.clients.append(client)
+            yield site
+    finally:
+        _tear_down(rig)
+
+
+async def _resting(rig: Rig) -> int:
+    assert rig.daemon is not None
+    assert rig.daemon.returncode is None, rig.log()[-2000:]
+    status, document = await rig.ask("GET", "/v1/targets")
+    return sum(map(at_rest, document["targets"])) if status == 200 else 0  # noqa: PLR2004 - HTTP
+
+
+def _tear_down(rig: Rig) -> None:
+    """Kill the daemon, its servers and its Envoys."""
+    if rig.daemon is not None and rig.daemon.returncode is None:
+        os.killpg(rig.daemon.pid, signal.SIGKILL)
+    states = str(rig.state_dir.resolve())
+    for one in procfs.processes():
+        if procfs.environment(one.pid).get("TRIMTAB_STATE", "").startswith(f"{states}/"):
+            with suppress(ProcessLookupError):
+                os.killpg(os.getpgid(one.pid), signal.SIGKILL)
+    for home in rig.state_dir.glob("*/envoy"):
+        EnvoyProcess(home).end()

@@ -1,0 +1,85 @@
+"""A daemon under constant load: memory over time, CPU, growth of the journal, lost requests.
+
+    python -m bench.capacity.soak [--minutes 10] [--rate 30]
+
+One target with a real Envoy and a simulated server. Prints a line each minute, writes
+bench/results/capacity_soak.json, and exits 1 if a request was lost.
+"""
+
+import argparse
+import asyncio
+import json
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench.capacity.site import CapacitySite, running
+
+RESULTS = Path(__file__).parents[1] / "results"
+EVERY_S = 10.0
+
+
+async def soak(minutes: float, rate: float) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="tt") as folder:
+        async with running(Path(folder), 1, rate) as site:
+            samples = await _sample(site, minutes * 60)
+        counts = site.counts()
+    first, last = samples[0], samples[-1]
+    took_s = last["at_s"] - first["at_s"]
+    settled = samples[len(samples) // 2 :]
+    return {
+        "minutes": round(took_s / 60, 2),
+        "rate": rate,
+        "requests": counts,
+        "lost": counts["sent"] - counts["ok"],
+        "cpu_percent": round(100 * (last["cpu_s"] - first["cpu_s"]) / took_s, 2),
+        "rss_mib": {"start": first["rss_mib"], "half": settled[0]["rss_mib"], "end": last["rss_mib"]},
+        "envoy_rss_mib": {"start": first["envoy_rss_mib"], "end": last["envoy_rss_mib"]},
+        "journal": {
+            "entries": last["entries"] - first["entries"],
+            "bytes": last["journal_bytes"] - first["journal_bytes"],
+        },
+        "python": platform.python_version(),
+        "samples": samples,
+    }
+
+
+async def _sample(site: CapacitySite, seconds: float) -> list[dict[str, float]]:
+    clock = asyncio.get_running_loop().time
+    began_s = clock()
+    samples = []
+    while True:
+        daemon = site.daemon()
+        samples.append(
+            {
+                "at_s": round(clock() - began_s, 1),
+                "cpu_s": daemon.cpu_s,
+                "rss_mib": round(daemon.rss_mib, 1),
+                "envoy_rss_mib": round(site.envoys().rss_mib, 1),
+                "journal_bytes": site.journal_bytes(),
+                "entries": await site.entries(),
+            }
+        )
+        if len(samples) % 6 == 1:
+            print({**samples[-1], **site.counts()}, flush=True)
+        if clock() - began_s >= seconds:
+            return samples
+        await asyncio.sleep(min(EVERY_S, began_s + seconds - clock()))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.capacity.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--rate", type=float, default=30.0, help="requests/s")
+    options = parser.parse_args()
+    found = asyncio.run(soak(options.minutes, options.rate))
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "capacity_soak.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps({key: value for key, value in found.items() if key != "samples"}, indent=2))
+    return int(found["lost"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""CPU and memory of one daemon by its number of targets.
+
+    python -m bench.capacity.targets [--targets 1 10 50] [--seconds 60] [--rate 0.5]
+
+Each target has its own Envoy, a simulated server, `--rate` requests/s and default options. The daemon's CPU
+is that of one tick a second of each target, also where a busy machine delays ticks. Prints a line for each
+number and writes bench/results/capacity_targets.json. Fifty targets take 6 GB of memory, and more inotify
+instances than Linux allows a user by default (docs/performance.md).
+"""
+
+import argparse
+import asyncio
+import json
+import platform
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench.capacity.site import running
+
+RESULTS = Path(__file__).parents[1] / "results"
+SETTLE_S = 30.0  # after the last server has started
+
+
+async def measure(targets: int, seconds: float, rate: float) -> dict[str, Any]:
+    clock = asyncio.get_running_loop().time
+    with tempfile.TemporaryDirectory(prefix="tt") as folder:
+        async with running(Path(folder), targets, rate) as site:
+            await asyncio.sleep(SETTLE_S)
+            since, daemon, envoys, ticks = clock(), site.daemon(), site.envoys(), await site.ticks()
+            await asyncio.sleep(seconds)
+            took_s, daemon_after, envoys_after = clock() - since, site.daemon(), site.envoys()
+            ticks = await site.ticks() - ticks
+        counts = site.counts()
+    return {
+        "targets": targets,
+        "seconds": round(took_s, 1),
+        "requests": counts,
+        "ticks_per_s": round(ticks / took_s, 2),
+        "daemon_cpu_percent": round(100 * targets * (daemon_after.cpu_s - daemon.cpu_s) / ticks, 2),
+        "daemon_rss_mib": round(daemon_after.rss_mib, 1),
+        "envoys_cpu_percent": round(100 * (envoys_after.cpu_s - envoys.cpu_s) / took_s, 2),
+        "envoys_rss_mib": round(envoys_after.rss_mib, 1),
+    }
+
+
+def per_target(runs: list[dict[str, Any]]) -> dict[str, float]:
+    """The cost of one more target, between the smallest and the largest run."""
+    first, last = min(runs, key=lambda run: run["targets"]), max(runs, key=lambda run: run["targets"])
+    more = last["targets"] - first["targets"]
+    return {
+        key: round((last[key] - first[key]) / more, 3)
+        for key in ("daemon_cpu_percent", "daemon_rss_mib", "envoys_cpu_percent", "envoys_rss_mib")
+        if more
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.capacity.targets", description=__doc__)
+    parser.add_argument("--targets", type=int, nargs="+", default=[1, 10, 50])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--rate", type=float, default=0.5, help="requests/s of each target")
+    options = parser.parse_args()
+    print("targets  ticks/s  CPU %    MiB  Envoys CPU %    MiB  lost", flush=True)
+    runs = []
+    for targets in options.targets:
+        run = asyncio.run(measure(targets, options.seconds, options.rate))
+        runs.append(run)
+        lost = run["requests"]["sent"] - run["requests"]["ok"]
+        print(
+            f"{targets:>7} {run['ticks_per_s']:>8} {run['daemon_cpu_percent']:>6} {run['daemon_rss_mib']:>6}"
+            f" {run['envoys_cpu_percent']:>13} {run['envoys_rss_mib']:>6} {lost:>5}",
+            flush=True,
+        )
+    found = {
+        "rate": options.rate,
+        "python": platform.python_version(),
+        "runs": runs,
+        "more": per_target(runs),
+    }
+    print(f"each further target: {found['more']}")
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "capacity_targets.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
