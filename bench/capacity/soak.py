@@ -33,6 +33,7 @@ async def soak(minutes: float, rate: float) -> dict[str, Any]:
         "minutes": round(took_s / 60, 2),
         "rate": rate,
         "requests": counts,
+        "sent_per_s": round(counts["sent"] / took_s, 1),
         "lost": counts["sent"] - counts["ok"],
         "cpu_percent": round(100 * (last["cpu_s"] - first["cpu_s"]) / took_s, 2),
         "rss_mib": {"start": first["rss_mib"], "half": settled[0]["rss_mib"], "end": last["rss_mib"]},
