@@ -20,7 +20,8 @@ class Prometheus:
     """`queries`: name to PromQL; each result must be one number, a scalar or a single series.
 
     The value is None for NaN, for no series, and if a sample that the expression reads is older than
-    `stale_after_s`, which must exceed the scrape interval. The age is that of the selectors in the
+    `stale_after_s`, which must exceed the scrape interval, or is from the future: an answer may be ahead of
+    this host's clock by 5 s. The age is that of the selectors in the
     expression. It is not visible through a recording rule, a federation or a push gateway, whose samples are
     as young as their last copy, nor inside a range.
 
@@ -58,7 +59,7 @@ class Prometheus:
         try:
             while True:
                 due_s = clock() + self.every_s
-                answers = await self._query(connection, reporter)
+                answers = await self._query(connection, reporter, now)
                 values = {name: answers[name].value if name in answers else None for name in self.queries}
                 emit(SeriesSample(at=now(), values=values))
                 await asyncio.sleep(due_s - clock())
@@ -70,9 +71,11 @@ class Prometheus:
 
         return Connection(self.url.rstrip("/"), self.timeout_s)
 
-    async def _query(self, connection: "Connection", reporter: SourceReporter) -> Mapping[str, "QueryResult"]:
+    async def _query(
+        self, connection: "Connection", reporter: SourceReporter, now: Now
+    ) -> Mapping[str, "QueryResult"]:
         """Return results by query; empty if the server is lost. At most one thread runs at a time."""
-        task = asyncio.create_task(asyncio.to_thread(connection.run, self.queries, self.stale_after_s))
+        task = asyncio.create_task(asyncio.to_thread(connection.run, self.queries, self.stale_after_s, now))
         limit_s = self.timeout_s * 4 * len(self.queries)  # two requests each, to connect and to read
         try:
             await asyncio.wait({task}, timeout=limit_s)

@@ -17,6 +17,7 @@ from prometheus_api_client.exceptions import PrometheusApiClientException
 from urllib3.util.retry import Retry
 
 from agent.domain.errors import SensorError
+from agent.domain.ports import Now
 from agent.io.bounded import join_chunks, parse_json
 from sensors.prometheus.selectors import build_age_query
 
@@ -25,6 +26,8 @@ _REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY})
 _SHOWN = 200
 _SERIES_SHOWN = 10
 _AT_ONCE = 2**16
+NEVER_S = 1e12
+CLOCKS_DIFFER_S = 5.0  # between this host and Prometheus, at most
 _BRIEF = Repr()  # limits the depth
 _BRIEF.maxdict = _BRIEF.maxstring = 60
 
@@ -53,13 +56,16 @@ class Connection:
     def close(self) -> None:
         self._connect.close()
 
-    def run(self, queries: Mapping[str, str], stale_after_s: float) -> dict[str, QueryResult]:
+    def run(self, queries: Mapping[str, str], stale_after_s: float, now: Now) -> dict[str, QueryResult]:
         """Run the queries. Raises SensorError if the server does not answer like a Prometheus."""
-        return {name: self._run_query(promql, stale_after_s) for name, promql in queries.items()}
+        return {name: self._run_query(promql, stale_after_s, now) for name, promql in queries.items()}
 
-    def _run_query(self, promql: str, stale_after_s: float) -> QueryResult:
+    def _run_query(self, promql: str, stale_after_s: float, now: Now) -> QueryResult:
         try:
-            value = read_number(self._fetch(promql))
+            result = self._fetch(promql)
+            value = read_number(result)
+            if value is not None:
+                check_time(result, stale_after_s, now_s=now().timestamp())
             ages = build_age_query(promql)
             if value is None or ages is None:
                 return QueryResult(value)
@@ -67,7 +73,7 @@ class Connection:
         except QueryError as error:
             return QueryResult(None, str(error))
         if age_s is not None and age_s > stale_after_s:
-            old = f"{age_s:.1f} s old" if isfinite(age_s) else "of series that have ended"
+            old = f"{age_s:.1f} s old, or from the future" if isfinite(age_s) else "of series that have ended"
             return QueryResult(None, f"reads samples that are {old}; stale_after_s is {stale_after_s:g}")
         return QueryResult(value)
 
@@ -108,6 +114,20 @@ def _parse_refusal(message: str) -> tuple[int | None, str]:
         body = None
     reason = body.get("error") if isinstance(body, dict) else None
     return int(found[1]), (reason if isinstance(reason, str) else found[2])[:_SHOWN]
+
+
+def check_time(result: object, stale_after_s: float, *, now_s: float) -> None:
+    """Raise QueryError unless the result is of now, by this host's clock: of a cache, it is of the past."""
+    match result:
+        case [float() | int() as at_s, str()] | [{"value": [float() | int() as at_s, str()]}]:
+            ahead_s = max(-NEVER_S, min(at_s, NEVER_S)) - now_s  # JSON has larger integers than floats
+        case _:
+            raise QueryError(f"returns no time: {_BRIEF.repr(result)[:_SHOWN]}")
+    if not -(stale_after_s + CLOCKS_DIFFER_S) <= ahead_s <= CLOCKS_DIFFER_S:
+        side = "in the future" if ahead_s > 0 else "ago"
+        raise QueryError(
+            f"is of {abs(ahead_s):.6g} s {side} by this host's clock: a cached answer, or compare the clocks"
+        )
 
 
 def read_number(result: object, *, finite: bool = True) -> float | None:

@@ -66,8 +66,8 @@ def _window(token: tuple[str, str]) -> str | None:
 def build_age_query(promql: str) -> str | None:
     """Build PromQL for the age in seconds of the oldest sample that `promql` reads; None without series.
 
-    +Inf: all series of a range have ended. An instant selector without results has no age, because missing
-    samples are not stale.
+    A sample from the future counts as one that is so old. +Inf: all series of a range have ended. An instant
+    selector without results has no age, because missing samples are not stale.
     """
     ages = [_selector_age(selector) for selector in find_selectors(promql)]
     named = (f'label_replace({age}, "selector", "{place}", "", "")' for place, age in enumerate(ages))
@@ -75,7 +75,7 @@ def build_age_query(promql: str) -> str | None:
 
 
 def _selector_age(selector: Selector) -> str:
-    newest = f"max(time() - timestamp({selector.series}))"
+    newest = f"max(abs(time() - timestamp({selector.series})))"
     if selector.window is None:
         return newest
     return f"({newest} or (0 * count(last_over_time({selector.series}[{selector.window}])) + Inf))"

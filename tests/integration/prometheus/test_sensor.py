@@ -6,9 +6,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 from hypothesis import given
@@ -16,13 +18,23 @@ from hypothesis import strategies as st
 
 from agent.domain.errors import SensorError
 from agent.domain.reading import SeriesSample, SourceState
+from agent.runtime.daemon import utc_now
 from sensors.prometheus.plugin import Prometheus
 from sensors.prometheus.promql import Connection, QueryError, read_number
+from sensors.prometheus.selectors import build_age_query
 from tests.support.prometheus_server import Page, RealPrometheus, real_prometheus
 from tests.unit.sensors.pages import answer, page_server
-from tests.unit.sensors.run_sensor import ReceivedSamples, run_sensor
+from tests.unit.sensors.run_sensor import ReceivedSamples
+from tests.unit.sensors.run_sensor import run_sensor as run_sensor_at
 
 pytestmark = pytest.mark.smoke
+
+
+def present_s() -> float:
+    return time.clock_gettime(time.CLOCK_REALTIME)
+
+
+run_sensor = partial(run_sensor_at, now=utc_now)
 
 
 def packed(body: bytes) -> bytes:
@@ -194,7 +206,45 @@ async def test_reports_a_crashed_prometheus_once_and_ignores_stale_values(
     assert "does not answer" in whole[0].why
     stale = [state for state in received.states() if state.source == "prometheus load"]
     assert [state.available for state in stale] == [False, True]
-    assert "s old; stale_after_s is 2" in stale[0].why
+    assert "s old, or from the future; stale_after_s is 2" in stale[0].why
+
+
+def series(at_s: float, value: float = 1) -> bytes:
+    result = [{"metric": {}, "value": [at_s, str(value)]}]
+    return answer(json.dumps({"data": {"result": result}}).encode())
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "age_s", "why"),
+    [
+        pytest.param(60, 0, "s in the future by this host's clock", id="Prometheus' clock is ahead"),
+        pytest.param(-60, 0, "s ago by this host's clock: a cached answer", id="a cached answer"),
+        pytest.param(0, 60, "reads samples that are 60.0 s old, or from the future", id="its samples"),
+    ],
+)
+async def test_a_value_from_another_time_is_refused_and_reported_once(
+    ahead_s: float, age_s: float, why: str
+) -> None:
+    """`age_s`: of the samples, of which the query takes the absolute value."""
+    ages = quote_plus(build_age_query("load") or "")
+    assert "abs" in ages
+    async with page_server() as pages:
+        base = "/api/v1/query?query="
+        pages.answers = {
+            f"{base}load": series(present_s() + ahead_s),
+            f"{base}{ages}": series(present_s(), age_s),
+        }
+        async with run_sensor(asking(f"http://{pages.address}", {"load": "load"})) as received:
+            await received.until(lambda: len(received.of(SeriesSample)) == 3)
+            assert received.of(SeriesSample)[-1].values == {"load": None}
+            pages.answers = {f"{base}load": series(present_s()), f"{base}{ages}": series(present_s(), 0.5)}
+            await received.until(lambda: seen(received, load=1.0))
+
+    assert [(state.source, state.available) for state in received.states()] == [
+        ("prometheus load", False),
+        ("prometheus load", True),
+    ]
+    assert why in received.states()[0].why
 
 
 @pytest.mark.parametrize(
@@ -229,7 +279,7 @@ async def test_reports_a_failing_server_as_lost_once(said: bytes | None, why: st
         ) as received:
             await received.until(lambda: len(received.of(SeriesSample)) == 3)
             sample = received.of(SeriesSample)[-1]
-            pages.answers = {queried: answer(b'{"data": {"result": [{"metric": {}, "value": [1, "1"]}]}}')}
+            pages.answers = {queried: series(present_s())}
             await received.until(lambda: seen(received, one=1.0))
 
     assert sample.values == {"one": None}
@@ -363,7 +413,7 @@ def test_any_bytes_are_a_result_or_a_source_error(
     answers.append(line + head + b"\r\n" + body if whole else body)
 
     try:
-        found = connection.run({"one": "vector(1)", "two": "steady"}, 5.0)
+        found = connection.run({"one": "vector(1)", "two": "steady"}, 5.0, utc_now)
     except SensorError as error:
         found, why = {}, str(error)
     else:

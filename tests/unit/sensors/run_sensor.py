@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from agent.domain.model import Server, Slo
-from agent.domain.ports import Sensor
+from agent.domain.ports import Now, Sensor
 from agent.domain.reading import Sample, SourceState
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -66,10 +66,12 @@ class ReceivedSamples:
 
 
 @asynccontextmanager
-async def run_sensor(sensor: Sensor, fleet: Fleet | None = None) -> AsyncIterator[ReceivedSamples]:
+async def run_sensor(
+    sensor: Sensor, fleet: Fleet | None = None, now: Now = lambda: NOON
+) -> AsyncIterator[ReceivedSamples]:
     """Run the sensor; an error in it fails the test."""
     received = ReceivedSamples()
-    running = asyncio.create_task(sensor.run(fleet or Fleet(), received, lambda: NOON))
+    running = asyncio.create_task(sensor.run(fleet or Fleet(), received, now))
     running.add_done_callback(lambda _: received.news.set())
     received.running = running
     try:
