@@ -11,9 +11,10 @@ import structlog
 
 from agent.domain.errors import SensorError
 from agent.domain.ports import Now, View
-from agent.domain.reading import Sample, SourceState
+from agent.domain.reading import EngineSample, Sample, SourceState
 from agent.io.bounded import MOST_BYTES, parse_json, read_body
 from agent.observe.engine_sample import sample
+from agent.observe.plausibility import find_nonsense
 from agent.plugins.option_errors import check_periods
 from sensors.vllm_metrics.page_parser import PageParser
 from vllm_facts.errors import MetricsPageError
@@ -110,6 +111,7 @@ class _Source:
             one = sample(
                 before, after, at=at, server=self._server, interval_s=interval_s, version=self._version
             )
+            self._refuse_nonsense(one)
         except TimeoutError:
             self._report_lost(f"no answer from {self._url}/metrics in time")
         except (aiohttp.ClientError, SensorError, MetricsPageError) as error:
@@ -119,6 +121,13 @@ class _Source:
             if self._lost:
                 self._report(available=True)
             self._emit(one)
+
+    def _refuse_nonsense(self, one: EngineSample) -> None:
+        """Raise MetricsPageError: the page is dropped, and is no base for the next one."""
+        servers = self._view.servers()
+        setting = next((server.setting for server in servers if server.name == self._server), {})
+        if why := find_nonsense(one, setting):
+            raise MetricsPageError(f"the metrics are not plausible: {why}")
 
     async def _get(self, path: str, at_most: int) -> bytes:
         """Get the body. Raises SensorError if the status is not 200 or it is larger than `at_most` bytes."""

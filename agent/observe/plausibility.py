@@ -1,0 +1,54 @@
+"""Whether a scrape can be true of an engine: a torn page or a counter that jumped is no measurement.
+
+The limits are far above what any engine reaches: they find nonsense, not surprises.
+"""
+
+from agent.domain.reading import Buckets, EngineSample
+from vllm_facts.defaults import positive_int
+from vllm_facts.values import Setting
+
+MARGIN = 2.0  # times the engine's own cap
+SEQUENCES = 4096  # of an engine whose cap is not set; vLLM's defaults are at most 1024
+WAITING = 1e6
+STEPS_PER_S = 1e4  # of an engine: a step of the smallest model takes longer than 0.1 ms
+GENERATED_PER_S = 1e6  # tokens, of an engine
+PROMPTED_PER_S = 1e8  # tokens, of an engine, with those found in the prefix cache
+REQUESTS_PER_S = 1e5  # of an engine
+
+
+def find_nonsense(sample: EngineSample, setting: Setting) -> str:
+    """What cannot be true of a server with this setting, with the limit; empty: nothing."""
+    engines = positive_int(setting, "data_parallel_size") or 1
+    cap = positive_int(setting, "max_num_seqs")
+    running = engines * (MARGIN * cap if cap else SEQUENCES)
+    for name, value, limit in (
+        ("requests run", sample.running, running),
+        ("requests wait", sample.waiting, WAITING * engines),
+    ):
+        if value > limit:
+            return f"{value:g} {name}, at most {limit:g} can"
+    seconds = max(sample.interval_s, 1.0)
+    generated = min(GENERATED_PER_S * engines, STEPS_PER_S * running)
+    requests = REQUESTS_PER_S * engines
+    for name, increase, per_s in (
+        ("generated tokens", sample.generation_tokens, generated),
+        ("tokens of prompts", sample.prompt_tokens, PROMPTED_PER_S * engines),
+        ("cached tokens", sample.cached_tokens, PROMPTED_PER_S * engines),
+        ("prefix cache queries", sample.prefix_queries, PROMPTED_PER_S * engines),
+        ("prefix cache hits", sample.prefix_hits, PROMPTED_PER_S * engines),
+        ("preemptions", sample.preemptions, STEPS_PER_S * running),
+        ("finished requests", sum(sample.finished.values()), requests),
+        ("first tokens", _count(sample.ttft), requests),
+        ("ended requests", _count(sample.e2e), requests),
+        ("gaps between tokens", _count(sample.itl), generated),
+        ("steps", _count(sample.steps), STEPS_PER_S * engines),
+    ):
+        if increase > per_s * seconds:
+            return (
+                f"{increase:g} {name} in {sample.interval_s:.3g} s, at most {per_s:g} a second are possible"
+            )
+    return ""
+
+
+def _count(histogram: Buckets | None) -> float:
+    return 0.0 if histogram is None else histogram.total
