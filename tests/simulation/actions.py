@@ -17,6 +17,7 @@ LASTING = frozenset({"metrics stale", "metrics NaN", "metrics reset", "metrics m
 TO_SERVERS = frozenset(
     {
         "old server exits",
+        "old server freezes for a while",
         "out of memory",
         "server removed by hand",
         "flags changed by hand",
@@ -26,6 +27,7 @@ TO_SERVERS = frozenset(
 STATUS = {"exits": "exited", "hangs": "hung", "wedges": "wedged"}
 STRAY = "chat-r99"
 LONG_S = 20.0
+ERRS = 0.8  # share of the requests of a server that errs
 HOUR_S = 3600.0
 Action = Callable[["History", Act], bool]
 
@@ -41,17 +43,37 @@ def do(history: "History", act: Act) -> bool:
     if what in TO_SERVERS and not history.observer.writer:
         return False  # no daemon has observed the servers yet
     who, _, how = what.rpartition(" ")
-    if how in STATUS and who in {"old server", "new server"}:
-        return _set_status(history, STATUS[how], new=who == "new server")
+    if how in {*STATUS, "errs"} and who in {"old server", "new server"}:
+        return _break_server(history, how, new=who == "new server") is not None
     return ACTIONS[what](history, act)
 
 
-def _set_status(history: "History", status: str, *, new: bool) -> bool:
+def _break_server(history: "History", how: str, *, new: bool) -> Process | None:
     newcomers = history.observer.newcomers
     found = [one for one in history.world.servers.values() if (one.name in newcomers) is new and one.answers]
-    if found:
-        history.world.set_status(history.random.choice(found).name, status)
-    return bool(found)
+    if not found:
+        return None
+    broken = history.random.choice(found)
+    if how == "errs":
+        broken.errors = ERRS
+        history.world.changed("errs", broken.name, 0)
+    else:
+        history.world.set_status(broken.name, STATUS[how])
+    return broken
+
+
+def _freeze(history: "History", act: Act) -> bool:
+    """An old server hangs, and answers again later."""
+    frozen = _break_server(history, "hangs", new=False)
+    if frozen is None:
+        return False
+
+    def thaw() -> None:
+        if history.world.servers.get(frozen.name) is frozen and frozen.status == "hung":
+            history.world.set_status(frozen.name, "healthy")
+
+    history.loop.outside(act.lasts_s, thaw)
+    return True
 
 
 def _kill(history: "History", act: Act, after_s: float = 2.0) -> bool:
@@ -233,6 +255,7 @@ ACTIONS: dict[str, Action] = {
     "clock forward": _clock(HOUR_S),
     "clock back": _clock(-HOUR_S),
     "proxy restarts": _proxy,
+    "old server freezes for a while": _freeze,
     "out of memory": _out_of_memory,
     "server removed by hand": _removed,
     "flags changed by hand": _other_flags,
@@ -254,6 +277,8 @@ def heal(history: "History") -> None:
     world.proxy_up = True
     for name in [one.name for one in world.servers.values() if one.status in {"hung", "wedged"}]:
         world.set_status(name, "healthy")
+    for process in (*world.servers.values(), *world.stopped.values()):
+        process.errors = 0.0
     for daemon in history.daemons:
         history.loop.thaw(daemon.owner)
     state = history.daemons[-1].state

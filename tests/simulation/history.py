@@ -33,6 +33,7 @@ TARGET = "chat"
 QUIET_S = 50.0  # no fault begins later
 SETTLED_S = 420.0  # deadline of a defined state after the last fault; a running rollout may end first
 CALM_S = 3.0
+BLIND_S = 10.0  # after the end of a fault of the metrics
 SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a disk in memory
 DISK = ("disk full", "fsync fails")
 LATE_S = 2.5  # until backlogged entries are written
@@ -98,6 +99,7 @@ class History:
             lease_s=PLAN.lease_s,
             bounds=(BOUND.min or 0.0, BOUND.max or 0.0),
             acting=self._acting,
+            blind=self._is_blind,
             allowed={frozenset(BLUE.items())},
         )
         self.world.changed, self.world.cut_open = self._changed, self.observer.cut
@@ -195,6 +197,10 @@ class History:
     def _acting(self) -> float | None:
         daemon = self.daemon
         return self.loop.now_s - daemon.began_s if daemon is not None else None
+
+    def _is_blind(self) -> bool:
+        """Whether the daemon cannot see how servers do, or could not a moment ago."""
+        return any(self.troubles.get(what, -1e9) > self.loop.now_s - BLIND_S for what in actions.LASTING)
 
     def start(self, *, beside: bool = False) -> None:
         """Start a new process in place of the last one, or in parallel with a copy of its journal."""

@@ -32,12 +32,18 @@ class Metrics:
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
         world, blind = self.host.world, False
+        silent: set[str] = set()
         self.read = len(world.records)
         while True:
             await wait(self.host, 1.0)
             if not self.host.active("metrics stale") and not self.host.active("metrics missing"):
                 for server in view.servers():
-                    if world.answers(server.name):
+                    answers = world.answers(server.name)
+                    if answers is (server.name in silent):
+                        source = f"vllm_metrics {server.name}"
+                        emit(SourceState(at=now(), source=source, available=answers, why="no answer"))
+                        silent ^= {server.name}
+                    if answers:
                         emit(self._scrape(server.name, now))
             lost = self.host.active("records missing")
             if lost is not blind:

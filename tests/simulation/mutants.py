@@ -13,7 +13,7 @@ from agent.domain import events as e
 from agent.domain.effects import Drain, KeepAlive, Retire, Route
 from agent.domain.events import Drained
 from agent.domain.state import Phase, State
-from agent.machine import promoting, recovering, rolling_back
+from agent.machine import failover, promoting, recovering, rolling_back
 from agent.machine.starting import start_rollout
 from agent.machine.step import HANDLERS
 from agent.machine.transitions import Moved, Rules, enter_phase, request_effect, without_effects
@@ -189,6 +189,10 @@ def retired_before_routed_away(put: Put) -> None:
     put(rolling_back, "roll_back_next", roll_back_next)
 
 
+def no_failover(put: Put) -> None:
+    put(failover, "leave_failing_servers", lambda _, moved: moved)
+
+
 def put_everywhere(put: Put, name: str, old: object, new: object) -> None:
     """Replace `old` in every module of the machine that imports it."""
     for module in [found for place, found in sys.modules.items() if place.startswith("agent.machine")]:
@@ -210,6 +214,7 @@ MUTANTS: dict[str, Callable[[Put], None]] = {
     "recovery forgets green": recovery_forgets_green,
     "drain skipped": drain_skipped,
     "retired before routed away": retired_before_routed_away,
+    "no failover": no_failover,
 }
 
 PLAIN = Scenario(seed=0)
@@ -237,6 +242,19 @@ CAUGHT: dict[str, tuple[Scenario, str]] = {
     ),
     "recovery forgets green": (replace(PLAIN, acts=(Act(what="daemon killed", at_s=14.0),)), "3: "),
     "drain skipped": (Scenario(seed=1, servers=2, strategy="replace"), "2: "),
-    "retired before routed away": (replace(PLAIN, green="failing"), "1: "),
+    "retired before routed away": (
+        replace(PLAIN, acts=(Act(what="operator aborts", on="phase canary"),)),
+        "1: ",
+    ),
+    "no failover": (
+        replace(
+            PLAIN,
+            acts=(
+                Act(what="old server hangs", on="phase canary"),
+                Act(what="operator aborts", at_s=40.0),
+            ),
+        ),
+        "1: traffic moves",
+    ),
 }
 """The smallest history that detects each bug, and the violated invariant."""

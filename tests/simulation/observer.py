@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tests.simulation.world import Process, World
+from tests.simulation.world import BAD, Process, World
 
 UNDECIDED = frozenset({"draining", "launching", "warming", "canary", "replacing"})
 CHANGES = frozenset({"launch", "route", "keep_alive", "stop", "retire"})  # the other calls only read
 KNOWN_S = 12.0  # delay until a daemon has observed it
+FAILS_S = {"hung": 15.0, "wedged": 20.0, "errs": 30.0}  # the same for a server that fails, by how
+OUTDATED_S = 50.0  # a server that erred is tried again later
 SHUT_OUT_S = 0.5  # delay until the proxy has the epoch of an acting daemon
 CALM_S = 60.0  # recovery time after a fault
 ENDS_S = 11.5  # between a drain and the end that follows, where the drain's answer is late (adapters.LATE_S)
@@ -68,6 +70,10 @@ class Observer:
     lost: dict[str, int] = field(default_factory=dict)  # by rollout, as the journal counts them
     excused: int = 0  # requests cut on a recently unresponsive server
     silent_s: dict[str, float] = field(default_factory=dict)  # last time a server was unresponsive
+    blind: Callable[[], bool] = lambda: False  # whether a daemon cannot see how servers do
+    failed_over: bool = False  # in the journal
+    _shares: dict[str, int] = field(default_factory=dict)  # before the last change
+    _fails_s: dict[str, float] = field(default_factory=dict)  # for how long a daemon could see it, by server
     _served: bool = False
     _nobody_since: float | None = None
     _alone_since: float | None = None
@@ -96,6 +102,7 @@ class Observer:
         if state is None:
             return
         self.passed = state.rollout is not None and state.rollout.passed
+        self.failed_over = state.planned is not None
         new = (*state.crew, *((state.green,) if state.green else ()))
         self.newcomers = frozenset(server.name for server in new)
         if self.running and state.rollout is not None and state.rollout.id != self.running:
@@ -177,11 +184,13 @@ class Observer:
             self._nobody_serves(what, name)
         if what == "split" and epoch and world.split is not None:
             self._alone_since = None  # one that did not live for a second has acted, too
+            self._moves_to_worse()
             weights = world.split.weights.values()
             if sum(weights) != (0 if world.split.closed_s else 100) or min(weights, default=0) < 0:
                 self.wrong(f"weights: {world.split.weights}")
         if epoch and what == "launch":
             self.starts(world.servers[name].setting)
+        self._shares = world.in_force()
         ours = [process.name for process in world.servers.values() if process.ours]
         if len(ours) > self.fleet + SPARE:
             self.wrong(f"3: {len(ours)} servers run at once: {', '.join(sorted(ours))}")
@@ -203,8 +212,48 @@ class Observer:
             return
         self.wrong(f"1: {what} {name} leaves no responsive server with a share: {world.in_force()}")
 
+    def _how_it_fails(self, process: Process) -> str:
+        if process.status in FAILS_S:
+            return process.status
+        return "errs" if process.status == "healthy" and self.world.errors_of(process) >= BAD else ""
+
+    def _watch_failures(self, worked_s: float | None) -> None:
+        """Count for how long a daemon could see that a server fails."""
+        world, shares = self.world, self.world.in_force()
+        well = {n for n, p in world.servers.items() if p.status == "healthy" and not self._how_it_fails(p)}
+        for name, process in world.servers.items():
+            how = self._how_it_fails(process)
+            idle_s = world.at_s - world.weightless_s.get(name, world.at_s)
+            seen = how == "hung" or (name in shares and bool(well & shares.keys()))
+            if not how or worked_s is None or self.blind() or (how == "errs" and idle_s > OUTDATED_S):
+                self._fails_s[name] = 0.0
+            elif seen:
+                self._fails_s[name] = self._fails_s.get(name, 0.0) + 1.0
+
+    def _moves_to_worse(self) -> None:
+        """Check that no share moves from a server that is well to one that is known to fail."""
+        world, now = self.world, self.world.in_force()
+        if world.at_s - self.handed_s < HANDS_S or self.blind():
+            return
+        for name, process in world.servers.items():
+            how = self._how_it_fails(process)
+            if not how or self._fails_s.get(name, 0.0) < FAILS_S[how]:
+                continue
+            if now.get(name, 0) <= self._shares.get(name, 0):
+                continue
+            left = [
+                one.name
+                for one in world.servers.values()
+                if one.status == "healthy" and not self._how_it_fails(one)
+                if now.get(one.name, 0) < self._shares.get(one.name, 0)
+            ]
+            if left:
+                self.wrong(f"1: traffic moves from {', '.join(left)} to {name}, which {how}")
+
     def second(self) -> None:
         world, worked_s = self.world, self.acting()
+        self._shares = world.in_force()
+        self._watch_failures(worked_s)
         self._served = bool(world.serving())
         for process in world.servers.values():
             if not process.answers:
@@ -223,7 +272,7 @@ class Observer:
         self._alone_since = (self._alone_since or world.at_s) if worked_s is None else None
         old = [p.name for p in world.servers.values() if p.answers and p.name not in self.newcomers]
         shares = set(world.in_force())
-        canary = self.phase == "canary" and not self.passed and old
+        canary = self.phase == "canary" and not self.passed and old and not self.failed_over
         unwatched_s = world.at_s - self._alone_since if self._alone_since is not None else 0.0
         if canary and shares & self.newcomers and unwatched_s > self.lease_s + 1.5 and not world.loop.skew_s:
             self.wrong(f"4: green has a share {unwatched_s:.0f} s after the last daemon acted")

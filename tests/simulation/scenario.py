@@ -30,7 +30,8 @@ POINTS: dict[str, tuple[str, ...]] = {
 """The faults of each kind of effect. tests/simulation/test_points.py asserts that each kind has some."""
 
 JOURNAL = ("crash before", "crash after", "torn", "disk full", "fsync fails", "bit flipped")
-NEW = ("new server exits", "new server hangs", "new server wedges")
+NEW = ("new server exits", "new server hangs", "new server wedges", "new server errs")
+OLD = ("old server hangs", "old server wedges", "old server errs", "old server freezes for a while")
 ON_FILES = frozenset(JOURNAL[2:])  # faults of a journal on a disk
 PHASES = ("launching", "launching", "warming", "canary", "canary", "promoting", "rolling_back", "draining")
 WORDS = (
@@ -55,9 +56,12 @@ TIMED = (
     "old server exits",
     "old server hangs",
     "old server wedges",
+    "old server errs",
+    "old server freezes for a while",
     "new server exits",
     "new server hangs",
     "new server wedges",
+    "new server errs",
     "out of memory",
     "metrics stale",
     "metrics NaN",
@@ -183,6 +187,8 @@ def _act(random: Random, what: str) -> Act:
     if head in POINTS:
         most = {"keep_alive": 30, "route": 4, "drain": 4, "examine": 2}.get(head, 1)
         return Act(what=how, on=head, nth=random.randint(1, most), start=start, lasts_s=lasts_s)
+    if head in OLD and random.random() < 0.5:
+        return Act(what=head, on=f"phase {random.choice(PHASES)}", lasts_s=3 * lasts_s)
     if head.startswith("new server ") and random.random() < 0.8:
         on = random.choice(("phase warming", "phase canary", "phase canary"))
         return Act(what=head, on=on, nth=random.randint(1, 2), lasts_s=lasts_s)

@@ -29,6 +29,7 @@ class Process:
     like: str = ""
     status: str = "starting"
     since_s: float = 0.0
+    errors: float = 0.0  # share of its requests, by a fault of this process alone
 
     @property
     def answers(self) -> bool:
@@ -135,7 +136,11 @@ class World:
 
     def serving(self) -> list[str]:
         """Servers with a share that answer usefully."""
-        return [n for n in self.in_force() if self.answers(n) and self.boot_of(self.servers[n]).errors < BAD]
+        return [n for n in self.in_force() if self.answers(n) and self.errors_of(self.servers[n]) < BAD]
+
+    def errors_of(self, process: Process) -> float:
+        """The share of its requests that fail."""
+        return max(process.errors, self.boot_of(process).errors)
 
     def answers(self, name: str) -> bool:
         process = self.servers.get(name)
@@ -194,7 +199,7 @@ class World:
         lasts_s = 0.3 + draw if draw < 0.85 else 40.0 * (draw - 0.8)
         if process.status != "healthy":
             client.outcome, client.status, lasts_s = "gave_up", 0, GIVES_UP_S
-        elif self.random.random() < self.boot_of(process).errors:
+        elif self.random.random() < self.errors_of(process):
             client.outcome, client.status, lasts_s = "failed", 500, 0.1
         self.open_of.setdefault(name, {})[client.id] = client
         heappush(self._due, (self.at_s + lasts_s, client.id, client))
