@@ -15,7 +15,7 @@ from agent.audit.chain import verify
 from agent.audit.history import History
 from agent.audit.journal import Journal
 from agent.domain.errors import JournalError
-from agent.runtime.daemon import Daemon
+from agent.runtime.daemon import Daemon, utc_now
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 
 HERE = "from 127.0.0.1"
@@ -84,13 +84,13 @@ async def test_an_unwritable_journal_grants_no_access(daemon: FakeDaemonView, to
 
 
 def test_daemon_journals_failed_authentication(tmp_path: Path) -> None:
-    journal = Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON)
+    journal = Journal.open(tmp_path / "audit.jsonl", now=utc_now)
     live = Daemon(loops={}, journal=journal, history=History())
 
     live.report_failed_auth({f"{HERE}, no token": 2})
     journal.close()
 
-    (record,) = Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON).after(0, 9)
+    (record,) = Journal.open(tmp_path / "audit.jsonl", now=utc_now).after(0, 9)
     assert (record["action"], record["target"], record["state"]) == ("auth.failed", "", None)
     assert record["after"] == {"attempts": {f"{HERE}, no token": 2}}
     assert verify(tmp_path / "audit.jsonl").ok

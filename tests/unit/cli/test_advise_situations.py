@@ -97,7 +97,7 @@ def observed(page: bytes, metric: str, value: float, times: int) -> bytes:
             Seen(running=60, waiting=20, kv=0.99, preemptions=60, grew=SLOW),
             "--max-num-seqs 64 --max-num-batched-tokens 1024 --enforce-eager",
             PROMISED,
-            ("K1", 32),
+            ("K1", 48),
             id="thrash outranks late tokens and missing graphs",
         ),
         pytest.param(

@@ -12,7 +12,7 @@ from agent.machine.transitions import DENIALS
 from agent.runtime.loop import TargetLoop
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
-from tests.support.fast_time import in_no_time, loop_now
+from tests.support.fast_time import NOON, in_no_time, loop_now
 from tests.support.machine_stories import BLUE
 from tests.unit.scenarios.test_loop import reach, running
 
@@ -56,7 +56,7 @@ def test_a_denials_reason_is_in_its_entry(tmp_path: Path) -> None:
 
     in_no_time(scenario())
 
-    records = Journal.open(tmp_path / "audit.jsonl", now=loop_now).after(0, 99)
+    records = Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON).after(0, 99)
     denied = next(record for record in records if record["action"] == "suggestion.denied")
     assert denied["why"].endswith("too risky before the holidays")
     assert denied["state"] is not None

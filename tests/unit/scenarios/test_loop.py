@@ -23,7 +23,7 @@ from agent.runtime.effect_runner import EffectRunner
 from agent.runtime.loop import TargetLoop
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
-from tests.support.fast_time import in_no_time, loop_now
+from tests.support.fast_time import NOON, in_no_time, loop_now
 from tests.support.machine_stories import BLUE, rules
 
 
@@ -123,7 +123,7 @@ def test_a_promotion_records_every_step_in_the_journal(tmp_path: Path) -> None:
     ]
     assert verify(tmp_path / "audit.jsonl").ok
     actions = [
-        record["action"] for record in Journal.open(tmp_path / "audit.jsonl", now=loop_now).after(0, 99)
+        record["action"] for record in Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON).after(0, 99)
     ]
     expected = ["daemon.started", "traffic.routed", "suggestion.made", "suggestion.approved"]
     expected += [
