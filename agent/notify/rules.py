@@ -268,7 +268,7 @@ def _server_notice(state: State, at: datetime) -> Notice:
         kind, title = "rollout.failover", f"green carries the traffic, which is no promotion: {failures}"
     elif exited:
         kind, title = "target.degraded", f"{', '.join(exited)} exited; {len(state.standing)} still run"
-    elif failures:
+    elif any(server.name in state.failing for server in state.standing):  # green's are told by its rollback
         kind, title = "server.failing", failures
     else:
         kind, title = "target.restored", "all servers run again"

@@ -97,7 +97,7 @@ async def test_detects_a_hanging_green_whose_health_check_succeeds(site: Start) 
 
     async with rig.clients() as traffic:
         one = await rig.switch(max_num_seqs=9)
-        await assert_rolled_back(rig, blue, one, said="errors")
+        await assert_rolled_back(rig, blue, one, said="green is worse")
 
     assert {record.outcome for record in lost(traffic)} <= CUT, lost(traffic)
 

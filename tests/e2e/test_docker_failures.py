@@ -82,9 +82,7 @@ FAULTS = {
         inflict=lambda api, it: api.remove_container(it, force=True),
         said="removed by a third party (docker rm)",
     ),
-    "docker pause": Fault(
-        inflict=lambda api, it: api.pause(it), said="is paused (docker unpause)", silent=True
-    ),
+    "docker pause": Fault(inflict=lambda api, it: api.pause(it), said="its container is paused", silent=True),
     "killed from outside": Fault(
         inflict=lambda api, it: os.kill(server_pid(api, it), signal.SIGKILL), said="was killed by SIGKILL"
     ),

@@ -9,8 +9,10 @@ import pytest
 
 from agent.audit.entries import build_entry
 from agent.domain import events as e
+from agent.domain.effects import Route
 from agent.domain.model import Proposal, Server
 from agent.domain.request_counts import RequestCounts
+from agent.domain.server_health import Failure
 from agent.domain.state import Phase, Rollout, State, Suggestion
 from agent.machine.step import Machine
 from agent.notify.rules import KINDS, SEVERITIES, Notice, notices_of_record, notices_of_states, should_send
@@ -85,6 +87,18 @@ def kinds(action: str, state: State) -> list[str]:
 )
 def test_each_record_produces_its_notice(action: str, state: State, kind: str) -> None:
     assert kinds(action, state) == [kind]
+
+
+def test_only_its_rollback_reports_a_failing_green() -> None:
+    """The servers that were there before are an incident of their own."""
+    green = Server(name="chat-r1", setting={})
+    weights = {BLUE.name: 50, green.name: 50}
+    route = Route(number=1, servers=(BLUE, green), weights=weights, fallback=BLUE.name)
+    canary = replace(SERVING, phase=Phase.CANARY, green=green, route=route)
+    frozen = Failure(kind="wedged", why="computes no token", since=NOON, times=1)
+
+    assert kinds("traffic.routed", replace(canary, failing={green.name: frozen})) == []
+    assert kinds("traffic.routed", replace(canary, failing={BLUE.name: frozen})) == ["server.failing"]
 
 
 def test_an_ordinary_record_after_a_finished_rollout_produces_no_notice() -> None:
