@@ -24,10 +24,10 @@ from agent.domain.reading import (
     SourceState,
     Trend,
 )
-from agent.domain.request_counts import RequestCounts, count_requests, meets_slo
+from agent.domain.request_counts import RequestCounts, count_requests
 from agent.observe.arrivals import choose_span, count_arrivals, find_shift
 from agent.observe.attribution import summarize_queue, summarize_work
-from agent.observe.latencies import add_latencies
+from agent.observe.latencies import Record, add_latencies, record_request
 from agent.observe.window import SampleWindow, average_gauge, average_rate, select_window
 
 PENDING = 2_000  # requests of a server kept until `take_request_counts`; more are counted at once
@@ -48,7 +48,7 @@ class _Server:
     first: datetime
     last: datetime
     samples: deque[EngineSample]
-    requests: deque[tuple[datetime, Request]]
+    requests: deque[Record]
     facts: dict[str, str] = field(default_factory=dict)  # latest value by name
     pending: list[Request] = field(default_factory=list)
     counted: RequestCounts = field(default_factory=RequestCounts)
@@ -228,8 +228,7 @@ class Aggregator:
             return None
         since = at - timedelta(seconds=span_s)
         lately = at - timedelta(seconds=self.span_s)
-        records = [record for record in known.requests if since < record[0] <= at]
-        requests = [request for _, request in records]
+        records = [record for record in known.requests if since < record.at <= at]
         queries = sum(sample.prefix_queries for sample in samples)
         usages = [sample.kv_usage for sample in samples]
         kv_known = [usage for usage in usages if usage is not None]
@@ -251,8 +250,8 @@ class Aggregator:
                 window, "generation_tokens", [s.generation_tokens for s in samples]
             ),
             prefix_hit_ratio=sum(sample.prefix_hits for sample in samples) / queries if queries else None,
-            requests=_count_outcomes(requests),
-            goodput_rps=self._goodput(known, requests, at, span_s),
+            requests=_count_outcomes(records),
+            goodput_rps=self._goodput(known, records, at, span_s),
             queue=summarize_queue(samples),
             work=summarize_work(samples, arrivals),
             shift=find_shift(samples, arrivals, span_s=span_s),
@@ -290,22 +289,22 @@ class Aggregator:
             if not isfinite(request.duration_s) or not isfinite(request.ttft_s or 0.0):
                 continue
             known = self._server(request.server, sample.at)
-            known.requests.append((sample.at, request))
+            known.requests.append(record_request(sample.at, request, self.slo))
             known.pending.append(request)
             if len(known.pending) >= PENDING:
                 known.counted = known.take_counts(self.slo, sample.at)
-            while known.requests[0][0] < old:
+            while known.requests[0].at < old:
                 known.requests.popleft()
 
     def _goodput(
-        self, known: _Server, requests: Sequence[Request], at: datetime, span_s: float
+        self, known: _Server, records: Sequence[Record], at: datetime, span_s: float
     ) -> float | None:
         """None without request records: vLLM's histograms do not show which request met all objectives."""
-        if not requests:
+        if not records:
             return None
-        since = known.requests[0][0] if len(known.requests) == self.most else known.first
+        since = known.requests[0].at if len(known.requests) == self.most else known.first
         seconds = max(1.0, min(span_s, (at - since).total_seconds()))
-        return sum(meets_slo(request, self.slo) for request in requests) / seconds
+        return sum(record.met for record in records) / seconds
 
     def _fresh_gpus(self, since: datetime, at: datetime) -> tuple[Gpu, ...]:
         return self._gpus.gpus if self._gpus and since < self._gpus.at <= at else ()
@@ -315,10 +314,10 @@ def _token_rate(window: SampleWindow, metric: str, increases: Sequence[float]) -
     return None if metric in window.samples[-1].missing else average_rate(window, increases)
 
 
-def _count_outcomes(requests: Iterable[Request]) -> dict[RequestOutcome, int]:
+def _count_outcomes(records: Iterable[Record]) -> dict[RequestOutcome, int]:
     counts: dict[RequestOutcome, int] = {}
-    for request in requests:
-        counts[request.outcome] = counts.get(request.outcome, 0) + 1
+    for record in records:
+        counts[record.request.outcome] = counts.get(record.request.outcome, 0) + 1
     return counts
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
+from typing import NamedTuple
 
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import Buckets, EngineSample, Latency, Reading, Request
-from agent.domain.request_counts import token_gap_s
+from agent.domain.request_counts import meets_slo, token_gap_s
 from agent.observe.attribution import (
     LateRequests,
     clumping,
@@ -21,8 +22,23 @@ from agent.observe.attribution import (
 )
 from agent.observe.window import summarize_histograms, summarize_latency
 
-Record = tuple[datetime, Request]
-"""When the request ended, and the request."""
+
+class Record(NamedTuple):
+    """A request in the window; its latencies are derived once, as each second summarizes all of them."""
+
+    at: datetime  # when it ended
+    request: Request
+    first_s: float | None  # its TTFT
+    gap_s: float | None  # mean time between its tokens; both None where they do not count
+    met: bool  # the SLO
+
+
+def record_request(at: datetime, request: Request, slo: Slo) -> Record:
+    """A stalled request counts in the TTFT with its age, once, as in `agent.domain.request_counts`."""
+    first_s = request.duration_s if request.outcome == "stalled" else request.ttft_s
+    counts = request.outcome not in ("gave_up", "refused") and not request.stalled
+    gap_s = token_gap_s(request) if request.outcome == "ok" else None
+    return Record(at, request, first_s if counts else None, gap_s, meets_slo(request, slo))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +80,12 @@ def add_latencies(
     reading: Reading, samples: Sequence[EngineSample], records: Sequence[Record], slo: Slo
 ) -> Reading:
     """The reading with its latencies and the shares of the late requests' time."""
-    seen = [(reading.span_s - (reading.at - when).total_seconds(), one) for when, one in records]
-    ttft = _Measured(_ttfts(seen), _present(one.ttft for one in samples), slo.ttft)
-    itl = _Measured(_gaps(seen), _present(one.itl for one in samples), slo.itl)
-    ends = [(at_s, one.duration_s) for at_s, one in seen if one.outcome == "ok"]
+    seen = [(reading.span_s - (reading.at - one.at).total_seconds(), one) for one in records]
+    firsts = [(at_s, one.first_s) for at_s, one in seen if one.first_s is not None]
+    gaps = [(at_s, one.gap_s) for at_s, one in seen if one.gap_s is not None]
+    ends = [(at_s, one.request.duration_s) for at_s, one in seen if one.request.outcome == "ok"]
+    ttft = _Measured(firsts, _present(one.ttft for one in samples), slo.ttft)
+    itl = _Measured(gaps, _present(one.itl for one in samples), slo.itl)
     e2e = _Measured(ends, _present(one.e2e for one in samples), slo.e2e)
     duration_s = sum(value for _, value in ends) / len(ends) if ends else None
     waiting = {
@@ -95,19 +113,3 @@ def _with_overdue(latency: Latency | None, overdue: float) -> Latency | None:
 
 def _present(histograms: Iterable[Buckets | None]) -> list[Buckets]:
     return [one for one in histograms if one is not None]
-
-
-def _ttfts(requests: Iterable[tuple[float, Request]]) -> list[tuple[float, float]]:
-    """A stalled request counts with its age, once, as in `agent.domain.request_counts`."""
-    return [
-        (at_s, first_s)
-        for at_s, request in requests
-        if request.outcome not in ("gave_up", "refused")
-        and not request.stalled
-        and (first_s := request.duration_s if request.outcome == "stalled" else request.ttft_s) is not None
-    ]
-
-
-def _gaps(requests: Iterable[tuple[float, Request]]) -> list[tuple[float, float]]:
-    gaps = ((at_s, token_gap_s(request)) for at_s, request in requests if request.outcome == "ok")
-    return [(at_s, gap) for at_s, gap in gaps if gap is not None]
