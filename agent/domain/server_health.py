@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-FailureKind = Literal["silent", "wedged", "unreached", "errors"]
+FailureKind = Literal["paused", "silent", "wedged", "unreached", "errors"]
 """`silent`: it answers neither its scrapes nor a request. `wedged`: it answers scrapes and runs requests, but
 computes no token. `unreached`: it refuses connections. `errors`: most of its requests fail."""
 

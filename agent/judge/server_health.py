@@ -59,7 +59,7 @@ def update_health(health: ServerHealth, pulse: EngineLiveness | None, counts: Re
 def find_failure(health: ServerHealth, others: Sequence[ServerHealth]) -> tuple[FailureKind, str] | None:
     """Why the server fails; None if it does not. `others`: the other servers of the target."""
     if health.paused and health.silent_s:
-        return "silent", "is frozen: its container is paused"
+        return "paused", "is frozen: its container is paused"
     if health.silent_s >= SILENT_S:
         return "silent", "answers neither its scrapes nor a request"
     compared = any(other.advances for other in others) and health.open >= UNREACHED
@@ -90,7 +90,7 @@ def is_back(health: ServerHealth, failure: Failure, at: datetime) -> bool:
     pause that doubles it is tried: at most REQUESTS of its requests decide again.
     """
     doubled = 2.0 ** min(failure.times - 1, MOST_DOUBLINGS)
-    if failure.kind == "silent":
+    if failure.kind in ("paused", "silent"):
         return health.fresh_s >= BACK_S * doubled
     if failure.kind == "wedged" and health.open:
         return health.advances

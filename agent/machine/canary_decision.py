@@ -15,7 +15,7 @@ from agent.machine.launching import begin_step, route_step, sum_counts
 from agent.machine.lease import keep_alive
 from agent.machine.promoting import promote
 from agent.machine.replacing import replace_next
-from agent.machine.rolling_back import roll_back
+from agent.machine.rolling_back import leave_failing_green, roll_back
 from agent.machine.transitions import Moved, Rules, without_effects
 
 FRESH_S = 60.0  # a pass needs an answer of green within so many seconds
@@ -33,8 +33,9 @@ def judge(rules: Rules, state: State, event: Observed) -> Moved:
     rollout = replace(rollout, exposed=rollout.exposed + new_green, heard_at=heard_at)
     state = replace(state, rollout=rollout)
     if found := failing_newcomer(state):
-        (why, hung), weight = found, rollout.plan.steps[rollout.step].weight
-        return roll_back(state, event.at, f"at {weight} %: green is worse: {why}", hung=hung)
+        return leave_failing_green(
+            state, event.at, *found, f"at {rollout.plan.steps[rollout.step].weight} %: "
+        )
     if any(carries(state, name) for name in state.failing):  # both sides fail: there is nothing to compare
         return keep_alive(state, event.at)
     if rollout.step_since is None or isinstance(state.awaiting, Route):

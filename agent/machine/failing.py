@@ -11,7 +11,7 @@ from agent.domain.state import State
 from agent.judge.server_health import begin_failure, end_failure, find_failure, is_back, update_health
 
 NEW = ServerHealth()
-HANGING = {"silent", "wedged"}  # open requests there do not end
+HANGING = {"paused", "silent", "wedged"}  # open requests there do not end
 
 
 def assess_servers(state: State, event: Event) -> State:
@@ -65,13 +65,13 @@ def fails(state: State, server: Server) -> bool:
     return server.name in state.failing
 
 
-def failing_newcomer(state: State) -> tuple[str, bool] | None:
-    """Why a new server fails while an old one does not, and whether it hangs; None if there is none."""
+def failing_newcomer(state: State) -> tuple[str, Failure] | None:
+    """The first new server that fails while an old one does not; None if there is none."""
     if all(fails(state, server) for server in state.standing):
         return None
     for server in state.newcomers:
         if (failure := state.failing.get(server.name)) is not None:
-            return f"{server.name} {failure.why}", failure.kind in HANGING
+            return server.name, failure
     return None
 
 

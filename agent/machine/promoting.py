@@ -10,7 +10,7 @@ from agent.domain.state import Phase, State
 from agent.machine.failing import failing_newcomer
 from agent.machine.lease import keep_alive
 from agent.machine.restoring import TRIES, missing_server, restore
-from agent.machine.rolling_back import result_of_loss, roll_back
+from agent.machine.rolling_back import leave_failing_green, result_of_loss, roll_back
 from agent.machine.routes import route_to
 from agent.machine.transitions import (
     Moved,
@@ -42,8 +42,7 @@ def on_observed(_: Rules, state: State, event: Observed) -> Moved:
     """Roll back while that is possible if a new server fails and an old one does not."""
     state = count_exposed(state, event)
     if can_roll_back(state) and (found := failing_newcomer(state)):
-        why, hung = found
-        return roll_back(state, event.at, f"green is worse: {why}", hung=hung)
+        return leave_failing_green(state, event.at, *found)
     return keep_alive(state, event.at)
 
 

@@ -6,7 +6,9 @@ from datetime import datetime, timedelta
 from agent.domain.effects import Drain, Launch, Retire, Route, Stop
 from agent.domain.events import EffectFailed, Launched, Observed, Retired, Routed, ServerLost
 from agent.domain.model import OutcomeResult, Server
+from agent.domain.server_health import Failure
 from agent.domain.state import Phase, State
+from agent.machine.failing import HANGING
 from agent.machine.lease import keep_alive
 from agent.machine.restoring import TRIES, missing_server, put_in_slot, restore
 from agent.machine.routes import route_to
@@ -57,6 +59,15 @@ def roll_back(
         rollout, outcome="rolled_back", why=f"{why}: {reason}" if reason else why, log=log, hung=hung
     )
     return roll_back_next(enter_phase(replace(state, rollout=ended), Phase.ROLLING_BACK, at, why))
+
+
+def leave_failing_green(state: State, at: datetime, name: str, failure: Failure, where: str = "") -> Moved:
+    """Roll back for the failure of a new server. A paused container is no evidence about its setting."""
+    if failure.kind == "paused":
+        why = f"{where}{name} {failure.why}, which is no evidence about its flags"
+        return roll_back(state, at, why, hung=True, result="undecided")
+    why = f"{where}green is worse: {name} {failure.why}"
+    return roll_back(state, at, why, hung=failure.kind in HANGING)
 
 
 def result_of_loss(event: ServerLost | EffectFailed) -> OutcomeResult | None:

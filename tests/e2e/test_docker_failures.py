@@ -73,6 +73,7 @@ class Fault:
     said: str  # the cause in the audit
     blue: dict[str, Any] = field(default_factory=dict)
     silent: bool = False  # without open requests, else the judge sees the errors first
+    logged: str = READY  # of green's own lines, in the rollout
 
 
 FAULTS = {
@@ -82,7 +83,12 @@ FAULTS = {
         inflict=lambda api, it: api.remove_container(it, force=True),
         said="removed by a third party (docker rm)",
     ),
-    "docker pause": Fault(inflict=lambda api, it: api.pause(it), said="its container is paused", silent=True),
+    "docker pause": Fault(
+        inflict=lambda api, it: api.pause(it),
+        said="its container is paused, which is no evidence",
+        silent=True,
+        logged="",
+    ),
     "killed from outside": Fault(
         inflict=lambda api, it: os.kill(server_pid(api, it), signal.SIGKILL), said="was killed by SIGKILL"
     ),
@@ -122,7 +128,7 @@ async def test_rolls_back_a_green_with_a_container_fault(
         one = await rig.ended(change)
 
     assert {record.outcome for record in lost(traffic)} <= CUT, lost(traffic)
-    await assert_rolled_back(rig, blue, one, said=fault.said, logged=READY)
+    await assert_rolled_back(rig, blue, one, said=fault.said, logged=fault.logged)
 
 
 @asynccontextmanager
@@ -142,9 +148,10 @@ async def assert_rolled_back(
     """Assert a rollback with the cause in the audit; the same blue, never restarted, serves alone."""
     assert one["outcome"] == "rolled_back", one
     assert said in one["why"], one["why"]
-    assert any(logged in line for line in one["log"]), one["log"]
     assert rig.named_in_audit(said)
-    assert rig.named_in_audit(logged) or rig.named_in_journal(logged)
+    if logged:
+        assert any(logged in line for line in one["log"]), one["log"]
+        assert rig.named_in_audit(logged) or rig.named_in_journal(logged)
     assert await rig.consistent_servers() == [blue.name]
     left = await rig.container(blue.name)
     assert (left["Id"], left["RestartCount"]) == (blue.id, 0)

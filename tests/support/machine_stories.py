@@ -165,6 +165,7 @@ class World:
     wrong: bool = False  # green answers golden prompts wrongly
     stopped: dict[str, Server] = field(default_factory=dict)
     frozen: set[str] = field(default_factory=set)  # answer nothing
+    paused: set[str] = field(default_factory=set)  # the same, and their engine says that a third party did it
     wedged: set[str] = field(default_factory=set)  # answer scrapes, and compute no token
     erring: set[str] = field(default_factory=set)  # half of their requests fail
 
@@ -225,15 +226,16 @@ class World:
 
     def arm(self, name: str) -> RequestCounts:
         """A second of ten requests; those of a server that hangs end when their clients give up."""
-        if name in self.frozen | self.wedged:
+        if name in self.frozen | self.wedged | self.paused:
             return RequestCounts(gave_up=2)
         if name in self.erring:
             return counts_of(name, ok=5, failed=5)
         return counts_of(name, ok=10, failed=0 if name in self.old else self.green_fails)
 
     def pulse(self, name: str) -> EngineLiveness:
-        if name in self.frozen:
-            return EngineLiveness(age_s=9.0, running=2, waiting=0, tokens=40.0, lost=True)
+        if name in self.frozen | self.paused:
+            known = EngineLiveness(age_s=9.0, running=2, waiting=0, tokens=40.0, lost=True)
+            return replace(known, paused=name in self.paused)
         return EngineLiveness(age_s=0.5, running=6, waiting=0, tokens=0.0 if name in self.wedged else 40.0)
 
     def perform(self, effect: fx.Effect) -> Iterable[e.Event]:  # noqa: C901 - a table of effects

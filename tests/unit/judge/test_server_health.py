@@ -50,8 +50,8 @@ def test_a_server_that_answers_requests_is_not_silent() -> None:
     assert kind(after(60, LOST, RequestCounts(total=1))) == ""
 
 
-def test_a_paused_container_is_silent_at_once() -> None:
-    assert kind(after(1, PAUSED)) == "silent"
+def test_a_paused_container_fails_at_once() -> None:
+    assert kind(after(1, PAUSED)) == "paused"
 
 
 def test_a_server_without_tokens_is_wedged_at_once_only_beside_one_that_computes() -> None:

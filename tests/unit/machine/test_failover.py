@@ -10,7 +10,7 @@ from agent.machine.step import Machine
 from tests.support.machine_stories import BLUE, PLAN, World, rules
 
 GREEN = "chat-r1"
-FAULTS = ("frozen", "wedged", "erring")
+FAULTS = ("frozen", "paused", "wedged", "erring")
 
 
 SLOW = replace(PLAN, steps=tuple(replace(step, at_least_s=40, at_most_s=120) for step in PLAN.steps))
@@ -140,7 +140,7 @@ def test_a_failing_green_is_rolled_back(fault: str, weight: int) -> None:
     break_server(world, fault, GREEN)
     world.until("cooldown", limit_s=60)
     assert world.weights == {BLUE.name: 100}
-    assert world.state.outcomes[-1].result == "rolled_back"
+    assert world.state.outcomes[-1].result == ("undecided" if fault == "paused" else "rolled_back")
 
 
 def test_a_green_that_freezes_while_it_is_promoted_is_rolled_back_if_blue_still_runs() -> None:
