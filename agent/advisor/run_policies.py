@@ -38,8 +38,11 @@ def run_all(reading: Reading, setting: Setting, slo: Slo, case: Deployment) -> P
     policies, broken = _build_all()
     proposals: list[Proposal] = []
     for name, policy in policies.items():
-        answer = policy.propose(reading, context)
-        if why := _find_defect(answer) if isinstance(policy, GuardedPolicy) else "":
+        if not isinstance(policy, GuardedPolicy):
+            proposals += policy.propose(reading, context)
+            continue
+        answer, failure = policy.ask(reading, context)
+        if why := failure or _find_defect(answer):
             broken.append(f"{name}: {why}")
         else:
             proposals += answer

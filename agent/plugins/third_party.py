@@ -80,13 +80,19 @@ class GuardedPolicy:
     name: str
     policy: Any
 
-    def propose(self, reading: object, context: object) -> Sequence[Proposal]:
+    def ask(self, reading: object, context: object) -> tuple[Sequence[Proposal], str]:
+        """Return its proposals, and why it failed; empty if it did not."""
         try:
-            return tuple(map(checked, self.policy.propose(reading, context)))
+            return tuple(map(checked, self.policy.propose(reading, context))), ""
         except MalformedProposalError as error:
-            failure = str(error)
+            return (), str(error)
         except Exception as error:  # noqa: BLE001 - an error in third-party code must not end the daemon
-            failure = failure_location(error)
+            return (), failure_location(error)
+
+    def propose(self, reading: object, context: object) -> Sequence[Proposal]:
+        proposals, failure = self.ask(reading, context)
+        if not failure:
+            return proposals
         why = f"1 policy failed: {self.name}: {failure}"
         return (
             Proposal(

@@ -3,6 +3,7 @@
 import pytest
 
 from bench.kills.story import Plan, play
+from tests.support.sampling import FULL
 
 KILLS: dict[str, int] = {}
 DEATHS = {"proxy": 1, "green": 1, "blue": 1}
@@ -12,7 +13,7 @@ LACKS = {"prometheus": 1, "full": 1, "pause": 1}
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("kills", "others"),
-    [(5, KILLS), (0, DEATHS), (0, LACKS)],
+    [(5 if FULL else 3, KILLS), (0, DEATHS), (0, LACKS)],
     ids=["kills of the daemon", "exits of other processes", "temporary outages"],
 )
 async def test_no_fault_loses_a_request_or_leaves_a_process(kills: int, others: dict[str, int]) -> None:

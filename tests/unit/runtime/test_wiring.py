@@ -32,7 +32,7 @@ def test_mode_and_approvers_reach_the_machine_and_the_engine(tmp_path: Path, mod
 
     (tmp_path / "state").mkdir()
     config = loader.parse(CONFIG, here=tmp_path, build=with_fake)
-    with assemble(config, mode, above=4) as (daemon, epoch):
+    with assemble(config, mode, above=4, accept_new_journal=True) as (daemon, epoch):
         state = daemon.states()["chat"]
 
     assert (state.mode, state.approval, epoch) == (mode, "other", 5)
