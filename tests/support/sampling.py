@@ -20,4 +20,4 @@ def sampled(cases: Iterable[Case], every: int) -> list[Case]:
 
 def examples(full: int) -> int:
     """Return how many examples hypothesis generates where a full run takes `full`."""
-    return full if FULL else max(2, full // 4)
+    return full if FULL else max(2, full // 8)
