@@ -133,7 +133,8 @@ class DockerEngine(VllmEngine):
             timeout_s=self._options.health_timeout_s,
             misses=self._options.lost_after,
             on_silence=lambda found, log: report(found, log, gone=False),
-            may_restart=lambda: not server.ours and not was_ended(),
+            adopted=not server.ours,
+            was_ended=was_ended,
         )
         found, log = await watch.until_gone()
         if not was_ended() and self._site.acts:

@@ -51,7 +51,8 @@ class Watch:
     timeout_s: float
     misses: int
     on_silence: Say  # called once each time that the server stops answering
-    may_restart: Callable[[], bool]  # whether a restart at the same address is no loss
+    adopted: bool  # any restart at the same address is no loss
+    was_ended: Callable[[], bool]  # by trimtab
     _first: ContainerSpec | None = field(default=None, init=False)
     _started: str = field(default="", init=False)  # time of the last start that was reported
     _log: tuple[str, ...] = field(default=(), init=False)  # the log is removed with the container
@@ -145,7 +146,7 @@ class Watch:
         clock = asyncio.get_running_loop().time
         end_s = clock() + _BACK_WITHIN_S
         while now is not None and not _up(now) and not self._was_restarted(now) and clock() < end_s:
-            if not (observed.stopped and self.may_restart()):
+            if not (observed.stopped and self._may_restart(now)):
                 break
             await asyncio.sleep(_POLL_S)
             now = await self.client.inspect(self.container)
@@ -153,12 +154,17 @@ class Watch:
 
     def _recovers(self, now: ContainerSpec, found: Finding) -> bool:
         """Whether it serves again, or will: only its open requests are lost. Reported once it runs."""
-        if not self.may_restart() or now.address not in {"", self.address}:
+        crashed = not self.adopted and not found.external
+        if crashed or not self._may_restart(now) or now.address not in {"", self.address}:
             return False
         if _up(now) and not now.state.restarting:
             self._started = now.state.started_at
             self.on_silence(found, self._log)
         return True
+
+    def _may_restart(self, now: ContainerSpec) -> bool:
+        """A green has no restart policy; with its promotion it gets one, so Docker starts it again."""
+        return not self.was_ended() and (self.adopted or now.restarts)
 
     def _was_restarted(self, now: ContainerSpec) -> bool:
         """Whether Docker has started it again, or is about to."""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,32 @@ async def test_blue_serves_after_the_docker_engine_is_killed_in_a_canary(
     assert {record.outcome for record in lost(traffic)} <= {*CUT, "aborted"}  # the Engine stops blue too
     await rig.bench.healthy(rig.blue[0])  # the Engine has started its container again
     await all_is_well(rig)
+
+
+async def test_a_promoted_container_that_the_next_docker_engine_starts_is_kept(
+    rig: DockerRig, engine: OwnEngine
+) -> None:
+    """A second start would load the model twice."""
+    await rig.serving()
+    async with rig.users(SOME):
+        await rig.switch(max_num_seqs=16)
+    promoted = await rig.container("chat-r1")
+
+    async with rig.users(SOME) as traffic:
+        await engine.kill()
+        await engine.start()
+        before = traffic.tally.outcomes["ok"]
+        await until(lambda: ok(traffic.tally.outcomes["ok"]), lambda count: count > before + 10, "answers")
+        await until(partial(is_in_audit, rig, "restarted by Docker"), bool, "the daemon to see it")
+
+    again = await rig.container("chat-r1")
+    assert (again["Id"], await rig.consistent_servers()) == (promoted["Id"], ["chat-r1"])
+    assert again["State"]["StartedAt"] > promoted["State"]["StartedAt"]
+    await all_is_well(rig)
+
+
+async def is_in_audit(rig: DockerRig, text: str) -> bool:
+    return rig.named_in_audit(text)
 
 
 async def ok(count: int) -> int:
