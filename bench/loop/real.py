@@ -144,6 +144,7 @@ class _Real:
         """Send one request and keep what its client saw."""
         clock = asyncio.get_running_loop().time
         answer = CompletionWriter(at=clock())
+        outcome: RequestOutcome
         body = {
             "model": MODEL,
             "prompt": self._prompt(request),
@@ -155,15 +156,18 @@ class _Real:
             async with session.post(f"{self.rig.url}/v1/completions", json=body) as response:
                 async for line in response.content:
                     answer.take(line, clock())
-                outcome, _ = answer.verdict() if response.status == 200 else answer.cut("")  # noqa: PLR2004
-        except (aiohttp.ClientError, TimeoutError, ConnectionError, ValueError):
-            outcome, _ = answer.cut("")
+                seen, _ = answer.verdict() if response.status == 200 else answer.cut("")  # noqa: PLR2004
+            outcome = OUTCOMES.get(seen, "failed")
+        except TimeoutError:
+            outcome = "gave_up"
+        except (aiohttp.ClientError, ConnectionError, ValueError):
+            outcome = OUTCOMES.get(answer.cut("")[0], "failed")
         self.ended.append(
             Ended(
                 server="",
                 arrived_s=answer.at - self.began_s,
                 ended_s=self.now_s,
-                outcome=OUTCOMES.get(outcome, "failed"),
+                outcome=outcome,
                 ttft_s=answer.ttft_s,
                 gap_s=answer.itl_s,
             )
