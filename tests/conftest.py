@@ -24,6 +24,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return (os.cpu_count() or 1) if any(Path(arg).is_dir() for arg in config.args) else 0
 
 
+@pytest.hookimpl(trylast=True)  # after the shuffle
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that hold the longest tests: at its end, a run would wait for one of them."""
+    longest_s: dict[Path, float] = {}
+    for item in items:
+        mark = item.get_closest_marker("timeout")
+        longest_s[item.path] = max(longest_s.get(item.path, 0.0), mark.args[0] if mark else 0.0)
+    items.sort(key=lambda item: -longest_s[item.path])
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield

@@ -12,6 +12,7 @@ from lint.precedence import ranked
 from lint.rules import all_lints
 from policies.conformance.safety_checks import takes
 from tests.support.readings import PROMISE
+from tests.support.sampling import sampled
 from tests.unit.policies.live import asked, reading_of
 from vllm_facts import flag_table
 from vllm_facts.deployment import Deployment
@@ -23,7 +24,7 @@ from vllm_facts.models.lookup import find_model
 from vllm_facts.sizing.gpus import find_gpu
 
 EACH = 2_500  # four parts keep each test short
-PARTS = range(4)
+PARTS = sampled(range(4), 2)
 PAGE = (Path(__file__).parents[2] / "support" / "scrapes" / "vllm-0.32.txt").read_text()
 MODELS = (
     *("Qwen/Qwen2.5-1.5B-Instruct", "meta-llama/Llama-3.1-70B-Instruct", "deepseek-ai/DeepSeek-R1"),
