@@ -165,11 +165,16 @@ def _valid_layout(case: Deployment) -> Layout:
     pp = now.pp if most is None or now.tp * now.pp <= most else 1
     tp = now.tp
     if why_indivisible(case.model, tp) or (most is not None and tp * pp > most):
-        widest = most // pp if most else tp - 1
+        widest = min(most // pp if most else tp - 1, _most_shares(case.model))
         tp = next((size for size in range(widest, 0, -1) if not why_indivisible(case.model, size)), 1)
     engines = (most or now.gpus) // (tp * pp)
     engines = max(1, min(engines, now.dp) if is_sparse(case) else engines)
     return _merge_pipeline(case, Layout(tp=tp, pp=pp, dp=engines))
+
+
+def _most_shares(model: Model | None) -> int:
+    """The most GPUs that can share the model: each has at least one attention head, or one hidden unit."""
+    return (model and (model.heads or model.hidden_size)) or WIDEST
 
 
 def _merge_pipeline(case: Deployment, now: Layout) -> Layout:

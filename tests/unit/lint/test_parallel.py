@@ -22,6 +22,7 @@ from tests.support.lint_cases import (
     rules,
 )
 from vllm_facts.deployment import GpuModel, Model
+from vllm_facts.sizing import parallel_layouts
 from vllm_facts.sizing.effective_flags import Layout, layout
 from vllm_facts.sizing.parallel_layouts import why_indivisible
 
@@ -102,6 +103,19 @@ def test_indivisible_heads_become_engines_of_the_ladder_size(tp: int, engines: i
     to = {"tensor_parallel_size": 2} | ({"data_parallel_size": engines} if engines > 1 else {})
     assert (found.rule, found.severity, found.to) == ("D3", "error", to)
     assert "32 attention heads" in found.why
+
+
+def test_tries_no_more_widths_than_the_model_has_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def count(model: Model | None, tp: int) -> str:
+        tried.append(tp)
+        return why_indivisible(model, tp)
+
+    monkeypatch.setattr(parallel_layouts, "why_indivisible", count)
+    (found,) = findings(LINTS, case(serve("-tp 3000001"), model=LLAMA_8B))
+    assert found.to["tensor_parallel_size"] == 2
+    assert len(tried) < 1000
 
 
 def test_seven_gpus_divide_28_heads_but_not_their_four_kv_heads() -> None:
