@@ -44,6 +44,11 @@ class Model:
     weight_bytes: float | None = None  # of one parameter as stored: 2 for bf16, about 0.5 for 4 bit
     quantization: str = ""
     architecture: str = ""  # "LlamaForCausalLM"
+    model_type: str = ""  # "llama"
+    vocab: int | None = None
+    intermediate: int | None = None  # width of a dense MLP
+    moe_intermediate: int | None = None  # width of one routed expert
+    weight_block: tuple[int, int] | None = None  # block-quantized FP8: weight_block_size, (128, 128)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

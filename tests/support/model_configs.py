@@ -97,7 +97,7 @@ MINIMAX_M2 = llama(62, 3072, 1536, 48, 8, vocab=200064) | {
     "num_local_experts": 256,
     "num_experts_per_tok": 8,
     "max_position_embeddings": 196608,
-    "quantization_config": {"quant_method": "fp8"},
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
 }
 GLM_4_7 = llama(92, 5120, 12288, 96, 8, vocab=151552) | {
     "model_type": "glm4_moe",

@@ -23,6 +23,7 @@ _KV_HEADS = (
 )
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length")
 _EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
+_EXPERT_WIDTHS = ("moe_intermediate_size", "expert_intermediate_size", "expert_dim")
 _TOP = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_top_k")
 
 _ORIGINAL = "original_max_position_embeddings"
@@ -69,6 +70,11 @@ def read_config(
         weight_bytes=known.size if count is None else stored_size(known, count, unquantized_parameters(text)),
         quantization=known.method,
         architecture=_architecture(config),
+        model_type=_model_type(config),
+        vocab=_int_entry(text, "vocab_size"),
+        intermediate=_int_entry(text, "intermediate_size", "ffn_hidden_size", "n_inner"),
+        moe_intermediate=_expert_width(text) if experts else None,
+        weight_block=_weight_block(_quantization(config, text)),
     )
 
 
@@ -112,6 +118,23 @@ def _head_dim(text: Mapping[str, Any], heads: int | None) -> int | None:
     if known or text.get("head_dim") is not None:
         return known or None
     return hidden // heads if hidden and heads and hidden % heads == 0 else None
+
+
+def _expert_width(text: Mapping[str, Any]) -> int | None:
+    """The width of one routed expert; a config without a key of its own means intermediate_size."""
+    if any(text.get(key) is not None for key in _EXPERT_WIDTHS):
+        return _int_entry(text, *_EXPERT_WIDTHS)
+    return _int_entry(text, "intermediate_size", "ffn_hidden_size")
+
+
+def _weight_block(quantization: Mapping[str, Any]) -> tuple[int, int] | None:
+    """`weight_block_size` of FP8 weights; None for other formats."""
+    size = quantization.get("weight_block_size")
+    if not isinstance(size, (list, tuple)) or len(size) != 2:  # noqa: PLR2004 - rows and columns
+        return None
+    rows, columns = size
+    known = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in size)
+    return (rows, columns) if known else None
 
 
 def _latent_dim(text: Mapping[str, Any], rank: int | None) -> int | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from vllm_facts.deployment import Model
 from vllm_facts.models.config_json import read_config
+from vllm_facts.models.expert_widths import EXPERT_WIDTHS
 from vllm_facts.models.table import LENGTHS, LOADED, ROWS, ModelRow
 from vllm_facts.weight_formats import NONE, WeightFormat, format_from_name, stored_size
 
@@ -123,4 +124,15 @@ def _build_model(row: ModelRow, plain: str, name: str) -> Model:
         weight_bytes=size,
         quantization=known.method,
         architecture=row.architecture,
+        vocab=row.vocab,
+        moe_intermediate=EXPERT_WIDTHS.get(row.key),
+        weight_block=_weight_block(row, known, name),
     )
+
+
+def _weight_block(row: ModelRow, known: WeightFormat, name: str) -> tuple[int, int] | None:
+    """The block of FP8 weights: the makers of these models publish them in 128 x 128."""
+    if known.method != "fp8":
+        return None
+    blocks = row.stored == "fp8" or (row.key.startswith("qwen3") and name.lower().startswith("qwen/"))
+    return (128, 128) if blocks else None

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 from tests.support.model_configs import COUNTED, DEEPSEEK_V3, GPT_OSS, llama
 from vllm_facts.deployment import Model
 from vllm_facts.models.config_json import read_config
+from vllm_facts.models.expert_widths import EXPERT_WIDTHS
 from vllm_facts.models.lookup import canonical_name, find_model, from_config
 from vllm_facts.models.parameters import count_parameters
 from vllm_facts.models.table import LENGTHS, ROWS
+
+FFN = ("moe_intermediate", "weight_block")
 
 
 def known(name: str) -> Model:
@@ -26,8 +29,9 @@ def test_table_agrees_with_the_model_config(name: str) -> None:
     table, config = known(name), from_config(COUNTED[name], name)
     assert config.weight_bytes == pytest.approx(table.weight_bytes, rel=0.003)
     loosely = ("name", "architecture", "weight_bytes", "head_dim" if table.mla else "name")
+    left_out = {"model_type", "vocab", "intermediate"} | {f for f in FFN if getattr(table, f) is None}
     for field in Model.__slots__:
-        if field not in loosely:
+        if field not in loosely and field not in left_out:
             assert getattr(config, field) == getattr(table, field), field
 
 
@@ -295,3 +299,49 @@ def test_handles_any_config(data: st.DataObject) -> None:
 def test_handles_any_model_name(name: str) -> None:
     assert "/" not in canonical_name(name)
     assert find_model(name) is None or name
+
+
+def test_a_config_gives_the_shapes_that_tensor_parallelism_divides() -> None:
+    blocks = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    text = {
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 1536,
+        "num_experts": 128,
+        "vocab_size": 151936,
+    }
+    model = read_config({"model_type": "qwen3_moe", **text, "quantization_config": blocks}, "acme/moe")
+
+    assert (model.model_type, model.vocab) == ("qwen3_moe", 151936)
+    assert (model.intermediate, model.moe_intermediate, model.weight_block) == (6144, 1536, (128, 128))
+
+
+def test_an_expert_without_a_width_of_its_own_is_as_wide_as_the_mlp() -> None:
+    model = read_config({"intermediate_size": 14336, "num_local_experts": 8}, "acme/moe")
+
+    assert model.moe_intermediate == 14336
+    assert read_config({"intermediate_size": 14336}, "acme/dense").moe_intermediate is None
+
+
+@pytest.mark.parametrize("size", [None, [], [128], [0, 128], ["a", "b"], 128, [True, True]])
+def test_an_unreadable_weight_block_is_unknown(size: object) -> None:
+    assert read_config({"quantization_config": {"weight_block_size": size}}, "acme/m").weight_block is None
+
+
+@pytest.mark.parametrize(
+    ("name", "block", "width"),
+    [
+        ("Qwen/Qwen3-235B-A22B-FP8", (128, 128), 1536),
+        ("acme/Qwen3-235B-A22B-FP8-dynamic", None, 1536),
+        ("MiniMaxAI/MiniMax-M2", (128, 128), 1536),
+        ("deepseek-ai/DeepSeek-V3", (128, 128), 2048),
+        ("Qwen/Qwen3-8B", None, None),
+    ],
+)
+def test_the_block_of_fp8_weights_follows_from_the_maker(
+    name: str, block: tuple[int, int] | None, width: int | None
+) -> None:
+    assert (known(name).weight_block, known(name).moe_intermediate) == (block, width)
+
+
+def test_each_expert_width_belongs_to_a_known_mixture_of_experts() -> None:
+    assert {key for key in EXPERT_WIDTHS if key not in ROWS or not ROWS[key].experts} == set()
