@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lint.missing_facts import hold_back
 from lint.precedence import Ordered, Outranked, Precedence
 from vllm_facts.deployment import Deployment, Finding, LintRule
 from vllm_facts.values import Knob, Value
@@ -204,7 +205,7 @@ def build_rows(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value]
 
 
 def _run_lints(case: Deployment, lints: Iterable[LintRule]) -> list[Finding]:
-    found = [finding for lint in lints for finding in lint.check(case)]
+    found = [hold_back(finding, lint, case) for lint in lints for finding in lint.check(case)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 

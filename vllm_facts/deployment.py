@@ -1,6 +1,6 @@
 """A deployment of vLLM (flags, environment, GPU, model), and findings about it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -10,6 +10,9 @@ FindingSeverity = Literal["info", "warning", "error"]
 """`error`: does not start, or answers wrongly. `warning`: costs performance. `info`: a remark."""
 
 GpuLink = Literal["nvlink", "pcie"]
+
+Fact = Literal["gpu", "gpus", "model", "version", "profile", "log", "gpu_memory", "model_size", "step_memory"]
+"""What is known of a deployment besides its flags and variables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,22 @@ class Finding:
     evidence: Mapping[str, Value] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """The facts that a rule needs.
+
+    `facts`: without one of them the rule is not judged. `for_change`: without one of them its change is not
+    proposed. `applies`: False if flags and variables leave nothing to judge, whatever the facts are.
+    """
+
+    facts: tuple[Fact, ...] = ()
+    for_change: tuple[Fact, ...] = ()
+    applies: Callable[[Deployment], bool] = lambda _: True
+
+
+NO_NEEDS = Needs()
+
+
 class LintRule(Protocol):
     """A pure check of a deployment. `LINTS` of each module in lint/rules lists some."""
 
@@ -89,5 +108,8 @@ class LintRule(Protocol):
     def rules(self) -> tuple[str, ...]:
         """The ids of the rules that it may report."""
         ...
+
+    @property
+    def needs(self) -> Needs: ...
 
     def check(self, case: Deployment) -> Iterable[Finding]: ...

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agent.domain.errors import ConfigError
+from lint.missing_facts import FACTS, find_missing
 from vllm_facts.deployment import Deployment, GpuModel, Model
 from vllm_facts.models import lookup
 from vllm_facts.shell_command.serve_command import ServeCommand
@@ -69,17 +70,7 @@ def build_deployment(args: argparse.Namespace, command: ServeCommand, *, version
 
 def missing_facts(case: Deployment) -> list[str]:
     """Facts that would enable more rules, each with its option."""
-    name = str(case.setting.get("model", ""))
-    model = f"the model {name} (--model-config FILE)" if name else "the model: the command names none"
-    facts = (
-        (case.card is None, "the GPU (--gpu NAME)"),
-        (case.gpus is None, "the number of GPUs (--gpus N)"),
-        (case.model is None, model),
-        (not case.version, "the version of vLLM (--vllm-version V)"),
-        (not case.profile, "the kind of traffic (--profile P)"),
-        (not case.log, "its startup log (--log FILE)"),
-    )
-    return [fact for is_missing, fact in facts if is_missing]
+    return [FACTS[fact].describe(case) for fact in find_missing(case, FACTS)]
 
 
 def _card(name: str) -> GpuModel:

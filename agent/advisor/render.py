@@ -8,6 +8,7 @@ from typing import Any
 
 from agent.terminal.tables import safe, value
 from lint.advice import SEVERITIES, Advice, build_rows
+from lint.missing_facts import FACTS, Judged
 from vllm_facts.config_file import UnsupportedEdit
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.flag_table import is_switch
@@ -161,11 +162,25 @@ def _width() -> int:
     return max(NARROW, min(WIDE, shutil.get_terminal_size().columns))
 
 
-def format_no_findings(checked: Sequence[str], unknown: Sequence[str]) -> str:
-    """The checked rules, and the facts that would enable more."""
-    width = _width()
-    text = "no findings\n" + _line("checked", f"rules {', '.join(checked)}", width)
-    return text + format_unknown(unknown)
+def format_no_findings(judged: Judged, case: Deployment, unread: str) -> str:
+    """The checked rules, and those that could not be judged."""
+    head = (
+        "no findings"
+        if judged.is_complete and not unread
+        else "NOT JUDGED: no findings, but some rules lack facts"
+    )
+    checked = _line("checked", f"rules {', '.join(judged.checked) or 'none'}", _width())
+    return f"{head}\n{checked}{format_not_judged(judged, case, unread)}"
+
+
+def format_not_judged(judged: Judged, case: Deployment, unread: str) -> str:
+    """Each missing fact with its option, and the rules that are not judged without it."""
+    texts = [f"all rules: {unread}"] if unread else []
+    texts += [
+        f"{FACTS[fact].describe(case)}, for the rules {', '.join(rules)}"
+        for fact, rules in judged.by_fact().items()
+    ]
+    return "".join(_line("missing", text, _width()) for text in texts)
 
 
 def format_unknown(unknown: Sequence[str]) -> str:

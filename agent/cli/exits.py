@@ -7,6 +7,6 @@ EXITS: dict[int, str] = {
     "failed verification, a message was not delivered, a rollout was rolled back",
     USAGE: "not attempted: invalid arguments, a file or server that cannot be read, or output that cannot "
     "be written",
-    AWAY: "no daemon answers at the address",
+    AWAY: "no answer: no daemon at the address; lint has no findings, but not all facts to judge by",
     STOPPED: "interrupted by Ctrl-C",
 }

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from agent.advisor.case_options import add_options, build_deployment, missing_facts
-from agent.advisor.render import as_json, as_text, format_improved, format_no_findings, format_unknown
+from agent.advisor.render import as_json, as_text, format_improved, format_no_findings, format_not_judged
 from agent.cli.dispatch import Subparsers, add_command
 from agent.domain.errors import ConfigError
 from lint.advice import Advice, advise
+from lint.missing_facts import Judged, judge_coverage
 from lint.precedence import ranked
 from lint.rules import all_lints
 from vllm_facts.deployment import Deployment, LintRule
 from vllm_facts.errors import FlagError
-from vllm_facts.shell_command.serve_command import edit_command, parse_command
+from vllm_facts.shell_command.serve_command import ServeCommand, edit_command, parse_command
 
-NO_FINDINGS, FINDINGS = 0, 1
+NO_FINDINGS, FINDINGS, NOT_JUDGED = 0, 1, 3
 
 
 def add_lint(subparsers: Subparsers) -> None:
@@ -24,7 +25,8 @@ def add_lint(subparsers: Subparsers) -> None:
         subparsers,
         "lint",
         "check a vllm serve command line for problems",
-        "Exit status 0: no findings; 1: findings; 2: the command or an option cannot be parsed.",
+        "Exit status 0: no findings; 1: findings; 2: the command or an option cannot be parsed; 3: no "
+        "findings, but not all rules could be judged, because facts such as the GPU are missing.",
         usage="trimtab lint [options] -- vllm serve MODEL [flags]",
     )
     add_options(parser)
@@ -44,24 +46,39 @@ def _run(args: argparse.Namespace) -> int:
     except FlagError as error:
         raise ConfigError(f"cannot parse the command: {error}") from error
     lints = all_lints()
-    advice = advise(case, lints, ranked)
+    advice, judged = advise(case, lints, ranked), judge_coverage(case, lints)
     command = replace(command, env={} if command.before else case.env)
     better = edit_command(command, advice.to, advice.env)
-    checked = sorted({rule for lint in lints for rule in lint.rules})
     lacking = [*missing_facts(case), *([command.unread] if command.unread else [])]
     still, undone = _remaining_errors(advice, case, lints), command.unsupported_edits(advice.to)
+    status = _find_status(advice, judged, command)
     if args.json:
-        more = {"checked": checked, "still": still, "in_file": [asdict(line) for line in undone]}
+        more = {
+            "verdict": VERDICTS[status],
+            "checked": [] if command.unread else judged.checked,
+            "not_judged": [{"rule": rule, "lacks": facts} for rule, facts in judged.lacking.items()],
+            "still": still,
+            "in_file": [asdict(line) for line in undone],
+        }
         text = as_json(advice, case, better, assumed={}, unknown=lacking, more=more)
     elif not advice.findings:
-        text = format_no_findings(checked, lacking)
+        text = format_no_findings(judged, case, command.unread)
     else:
         text = as_text(advice, case, assumed={})
         if advice.to or advice.env:
             text += "\n" + format_improved(better, still, undone)
-        text += "\n" + format_unknown(lacking)
+        text += "\n" + format_not_judged(judged, case, command.unread)
     sys.stdout.write(text)
-    return FINDINGS if advice.findings else NO_FINDINGS
+    return status
+
+
+VERDICTS = {NO_FINDINGS: "no findings", FINDINGS: "findings", NOT_JUDGED: "not judged"}
+
+
+def _find_status(advice: Advice, judged: Judged, command: ServeCommand) -> int:
+    if advice.findings:
+        return FINDINGS
+    return NO_FINDINGS if judged.is_complete and not command.unread else NOT_JUDGED
 
 
 def _remaining_errors(advice: Advice, case: Deployment, lints: Sequence[LintRule]) -> list[str]:

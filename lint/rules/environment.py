@@ -3,9 +3,10 @@
 import ipaddress
 from collections.abc import Iterable
 
-from vllm_facts.deployment import Deployment, Finding
+from vllm_facts.deployment import Deployment, Finding, Needs
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
+    has_any,
     is_at_least,
     is_sparse,
     layout,
@@ -167,8 +168,12 @@ def _is_public(host: str) -> bool:
 
 
 LINTS = (
-    DeploymentCheck(rules=("U1",), check=_check_deep_gemm),
-    DeploymentCheck(rules=("U2",), check=_check_nccl),
-    DeploymentCheck(rules=("U3",), check=_check_compile_cache),
+    DeploymentCheck(
+        rules=("U1",),
+        check=_check_deep_gemm,
+        needs=Needs(facts=("gpu", "version"), applies=has_any(DEEP_GEMM)),
+    ),
+    DeploymentCheck(rules=("U2",), check=_check_nccl, needs=Needs(facts=("gpu",), applies=has_any(CUMEM))),
+    DeploymentCheck(rules=("U3",), check=_check_compile_cache, needs=Needs(for_change=("version",))),
     DeploymentCheck(rules=("R1",), check=_check_exposure),
 )

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable
 
+from lint.missing_facts import ESTIMATE
 from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment, Finding, Model
+from vllm_facts.deployment import Deployment, Finding, Model, Needs
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     active_share,
     is_expert_parallel,
     is_sparse,
+    is_split,
     is_too_sparse,
     layout,
 )
@@ -136,7 +138,13 @@ def _check_crossover(case: Deployment) -> Iterable[Finding]:
 
 
 LINTS = (
-    DeploymentCheck(rules=("D6",), check=_check_expert_density),
-    DeploymentCheck(rules=("D7",), check=_check_latent_attention),
+    DeploymentCheck(
+        rules=("D6",), check=_check_expert_density, needs=Needs(facts=("model",), applies=is_split)
+    ),
+    DeploymentCheck(
+        rules=("D7",),
+        check=_check_latent_attention,
+        needs=Needs(facts=("model",), for_change=ESTIMATE, applies=is_split),
+    ),
     DeploymentCheck(rules=("D8",), check=_check_crossover),
 )

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 
 from lint.rules.hardware import VARIABLE
 from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment, Finding
+from vllm_facts.deployment import Deployment, Finding, Needs
 from vllm_facts.deprecated_flags import ENVIRONMENT, RENAMED
 from vllm_facts.flag_table import is_switch
 from vllm_facts.json_flags import parse_json_part
@@ -19,6 +19,7 @@ from vllm_facts.models.context_limit import ALLOWED, allows_longer_context, find
 from vllm_facts.releases import FLAGS, RELEASE
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
+    has_any,
     invalid_flags_finding,
     json_entries,
     release_number,
@@ -88,21 +89,36 @@ def _check_too_new(case: Deployment) -> Iterable[Finding]:
         )
 
 
+def _check_misspelled(case: Deployment) -> Iterable[Finding]:
+    """Unknown flags a letter or two away from a known one, which has the same value in every release."""
+    for knob in _unknown_flags(case):
+        if meant := _carry_value(case, knob, knob.partition(".")[0]):
+            yield _unknown_flag_finding(case, knob, {knob: None} | meant)
+
+
 def _check_unknown(case: Deployment) -> Iterable[Finding]:
     """Unknown flags. Other releases than the listed one may know more, so there they are warnings."""
-    for knob in case.setting:
-        name = knob.partition(".")[0]
-        if name in FLAGS or name in KNOBS or name in RENAMED or _is_prefix(name):
-            continue
-        near = get_close_matches(name, FLAGS | KNOBS.keys(), n=1)
-        meant = f"; did you mean {_spell_flag(near[0])}?" if near else ""
-        sure = release_number(case) == RELEASE
-        yield invalid_flags_finding(
-            f"{_spell_flag(name)} is no flag of vLLM {'.'.join(map(str, RELEASE))}{meant}",
-            REFUSED,
-            {knob: None} | _carry_value(case, knob, name),
-            severity="error" if sure else "warning",
-        )
+    for knob in _unknown_flags(case):
+        if not _carry_value(case, knob, knob.partition(".")[0]):
+            yield _unknown_flag_finding(case, knob, {knob: None})
+
+
+def _unknown_flags(case: Deployment) -> list[Knob]:
+    names = {knob: knob.partition(".")[0] for knob in case.setting}
+    known = FLAGS | KNOBS.keys() | RENAMED.keys()
+    return [knob for knob, name in names.items() if name not in known and not _is_prefix(name)]
+
+
+def _unknown_flag_finding(case: Deployment, knob: Knob, to: Mapping[Knob, Value]) -> Finding:
+    name = knob.partition(".")[0]
+    near = get_close_matches(name, FLAGS | KNOBS.keys(), n=1)
+    meant = f"; did you mean {_spell_flag(near[0])}?" if near else ""
+    return invalid_flags_finding(
+        f"{_spell_flag(name)} is no flag of vLLM {'.'.join(map(str, RELEASE))}{meant}",
+        REFUSED,
+        to,
+        severity="error" if release_number(case) == RELEASE else "warning",
+    )
 
 
 def _carry_value(case: Deployment, knob: str, name: str) -> dict[str, Value]:
@@ -214,12 +230,25 @@ def _check_metrics_disabled(case: Deployment) -> Iterable[Finding]:
 
 
 LINTS = (
-    DeploymentCheck(rules=("V1",), check=_check_removed),
-    DeploymentCheck(rules=("V1",), check=_check_too_new),
-    DeploymentCheck(rules=("V1",), check=_check_unknown),
+    DeploymentCheck(
+        rules=("V1",),
+        check=_check_removed,
+        needs=Needs(facts=("version",), for_change=("version",), applies=has_any(*RENAMED)),
+    ),
+    DeploymentCheck(rules=("V1",), check=_check_too_new, needs=Needs(facts=("version",))),
+    DeploymentCheck(rules=("V1",), check=_check_misspelled),
+    DeploymentCheck(rules=("V1",), check=_check_unknown, needs=Needs(for_change=("version",))),
     DeploymentCheck(rules=("V1",), check=_check_values),
-    DeploymentCheck(rules=("V1",), check=_check_combinations),
-    DeploymentCheck(rules=("V1",), check=_check_context_limit),
-    DeploymentCheck(rules=("V1",), check=_check_environment),
+    DeploymentCheck(rules=("V1",), check=_check_combinations, needs=Needs(facts=("model", "version"))),
+    DeploymentCheck(
+        rules=("V1",),
+        check=_check_context_limit,
+        needs=Needs(facts=("model",), applies=has_any("max_model_len")),
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        check=_check_environment,
+        needs=Needs(facts=("version",), applies=has_any(*ENVIRONMENT)),
+    ),
     DeploymentCheck(rules=("V1",), check=_check_metrics_disabled),
 )

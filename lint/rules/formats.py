@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterable
 
-from vllm_facts.deployment import Deployment, Finding
+from vllm_facts.deployment import Deployment, Finding, Needs
 from vllm_facts.releases import RELEASE
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
+    has_any,
     invalid_flags_finding,
     is_at_least,
     release_number,
@@ -135,9 +136,21 @@ def _check_unquantized(case: Deployment) -> Iterable[Finding]:
     )
 
 
+_HAS_METHOD = has_any("quantization")
+
 LINTS = (
-    DeploymentCheck(rules=("V1",), check=_check_plugins),
-    DeploymentCheck(rules=("V1",), check=_check_unknown_format),
-    DeploymentCheck(rules=("V1",), check=_check_checkpoint_format),
-    DeploymentCheck(rules=("V1",), check=_check_unquantized),
+    DeploymentCheck(
+        rules=("V1",),
+        check=_check_plugins,
+        needs=Needs(facts=("version",), applies=lambda case: bool(_find_format(case))),
+    ),
+    DeploymentCheck(
+        rules=("V1",), check=_check_unknown_format, needs=Needs(facts=("version",), applies=_HAS_METHOD)
+    ),
+    DeploymentCheck(
+        rules=("V1",), check=_check_checkpoint_format, needs=Needs(facts=("model",), applies=_HAS_METHOD)
+    ),
+    DeploymentCheck(
+        rules=("V1",), check=_check_unquantized, needs=Needs(facts=("model",), applies=_HAS_METHOD)
+    ),
 )

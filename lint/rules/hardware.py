@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from vllm_facts.deployment import Deployment, Finding
+from vllm_facts.deployment import Deployment, Finding, Needs
 from vllm_facts.deprecated_flags import ENVIRONMENT
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
+    has_any,
     is_at_least,
     is_older_than,
     json_entry,
@@ -260,10 +261,24 @@ def _check_kernel(case: Deployment) -> Iterable[Finding]:
 
 
 LINTS = (
-    DeploymentCheck(rules=("H1", "H3"), check=_check_attention_backend),
-    DeploymentCheck(rules=("H2",), check=_check_dtype),
-    DeploymentCheck(rules=("H2",), check=_check_kv_cache_dtype),
-    DeploymentCheck(rules=("E1",), check=_check_volta),
-    DeploymentCheck(rules=("E1",), check=_check_engine_version),
-    DeploymentCheck(rules=("E2",), check=_check_kernel),
+    DeploymentCheck(
+        rules=("H1", "H3"),
+        check=_check_attention_backend,
+        needs=Needs(
+            facts=("gpu", "version"),
+            for_change=("gpu",),
+            applies=lambda case: _find_forced_backend(case) is not None,
+        ),
+    ),
+    DeploymentCheck(rules=("H2",), check=_check_dtype, needs=Needs(facts=("gpu",), applies=has_any("dtype"))),
+    DeploymentCheck(
+        rules=("H2",),
+        check=_check_kv_cache_dtype,
+        needs=Needs(facts=("gpu", "version"), applies=has_any("kv_cache_dtype")),
+    ),
+    DeploymentCheck(rules=("E1",), check=_check_volta, needs=Needs(facts=("gpu", "version"))),
+    DeploymentCheck(rules=("E1",), check=_check_engine_version, needs=Needs(facts=("version",))),
+    DeploymentCheck(
+        rules=("E2",), check=_check_kernel, needs=Needs(facts=("version",), applies=has_any("quantization"))
+    ),
 )

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from vllm_facts.deployment import Deployment, Finding
+from vllm_facts.deployment import Deployment, Finding, Needs
 from vllm_facts.json_flags import KEYS, RENAMED_KEYS, describe_json_error, repair_json
 from vllm_facts.releases import RELEASE
 from vllm_facts.sizing.effective_flags import (
@@ -48,6 +48,10 @@ def _check_keys(case: Deployment) -> Iterable[Finding]:
             )
 
 
+def _has_json(case: Deployment) -> bool:
+    return any(knob.partition(".")[0] in KEYS for knob in case.setting)
+
+
 def _closest_key(flag: str, key: str, given: Iterable[str]) -> str:
     near = get_close_matches(key, KEYS[flag], n=1, cutoff=0.85)
     meant = RENAMED_KEYS.get(flag, {}).get(key) or (near[0] if near else "")
@@ -67,5 +71,5 @@ def _rename_or_remove_key(case: Deployment, flag: Knob, key: str, meant: str) ->
 
 LINTS = (
     DeploymentCheck(rules=("V1",), check=_check_json),
-    DeploymentCheck(rules=("V1",), check=_check_keys),
+    DeploymentCheck(rules=("V1",), check=_check_keys, needs=Needs(facts=("version",), applies=_has_json)),
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import floor
 
-from vllm_facts.deployment import Deployment, Finding, LintRule
+from vllm_facts.deployment import Deployment, Finding, LintRule, Needs
 from vllm_facts.knobs import release_of
 from vllm_facts.values import Knob, Value
 
@@ -17,6 +17,7 @@ _DENSE, _MOE = 0.92, 0.85  # S3 #2: all-to-all buffers are outside vLLM's accoun
 _LOWER = (0.85, 0.8)  # M2: where to go after an OOM
 _RAISED_DEFAULT_SINCE = (0, 20)
 _LONGEST_LINE = 4000
+LOG = Needs(facts=("log",))
 
 Recognise = Callable[[re.Match[str], Deployment], Finding | None]
 
@@ -32,6 +33,10 @@ class Recogniser:
     @property
     def rules(self) -> tuple[str, ...]:
         return (self.rule,)
+
+    @property
+    def needs(self) -> Needs:
+        return LOG
 
     def check(self, case: Deployment) -> Iterable[Finding]:
         for line in reversed(case.log):

@@ -3,14 +3,16 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from lint.missing_facts import ESTIMATE
 from lint.rules.profile import PROFILES
 from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment, Finding, FindingSeverity
+from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Needs
 from vllm_facts.sizing.capacity import fits_in_memory, kv_tokens_at, seqs_that_fit
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     effective_batched_tokens,
     effective_seqs,
+    has_any,
     is_expert_parallel,
     is_sparse,
     is_too_sparse,
@@ -271,12 +273,26 @@ def _check_offloading(case: Deployment) -> Iterable[Finding]:
 
 
 LINTS = (
-    DeploymentCheck(rules=("M4",), check=_check_moe_share),
-    DeploymentCheck(rules=("M4",), check=_check_share_maximum),
-    DeploymentCheck(rules=("M5",), check=_check_share_minimum),
-    DeploymentCheck(rules=("B1",), check=_check_batch_sizes),
-    DeploymentCheck(rules=("B2",), check=_check_hybrid_state),
-    DeploymentCheck(rules=("B3",), check=_check_step_size),
-    DeploymentCheck(rules=("L1",), check=_check_context_length),
-    DeploymentCheck(rules=("O1",), check=_check_offloading),
+    DeploymentCheck(
+        rules=("M4",), check=_check_moe_share, needs=Needs(facts=("model",), for_change=ESTIMATE)
+    ),
+    DeploymentCheck(
+        rules=("M4",), check=_check_share_maximum, needs=Needs(for_change=ESTIMATE, applies=has_any(SHARE))
+    ),
+    DeploymentCheck(
+        rules=("M5",), check=_check_share_minimum, needs=Needs(for_change=ESTIMATE, applies=has_any(SHARE))
+    ),
+    DeploymentCheck(
+        rules=("B1",), check=_check_batch_sizes, needs=Needs(facts=ESTIMATE, applies=has_any(SEQS))
+    ),
+    DeploymentCheck(rules=("B2",), check=_check_hybrid_state, needs=Needs(facts=("gpu", "model"))),
+    DeploymentCheck(
+        rules=("B3",), check=_check_step_size, needs=Needs(for_change=ESTIMATE, applies=has_any(TOKENS))
+    ),
+    DeploymentCheck(rules=("L1",), check=_check_context_length, needs=Needs(facts=ESTIMATE)),
+    DeploymentCheck(
+        rules=("O1",),
+        check=_check_offloading,
+        needs=Needs(facts=ESTIMATE, applies=has_any("kv_offloading_size")),
+    ),
 )

@@ -6,8 +6,9 @@ vllm_facts.sizing.parallel_layouts. D6 to D8, for mixtures of experts, are in ex
 
 from collections.abc import Iterable, Mapping
 
-from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Model
-from vllm_facts.sizing.effective_flags import DeploymentCheck, Layout, format_billions, layout
+from lint.missing_facts import ESTIMATE
+from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Model, Needs
+from vllm_facts.sizing.effective_flags import DeploymentCheck, Layout, format_billions, is_split, layout
 from vllm_facts.sizing.kv_cache import KvCacheFit, estimate_fit, longest_request
 from vllm_facts.sizing.parallel_layouts import (
     LADDER,
@@ -66,21 +67,30 @@ def _describe_refusal(to: Mapping[Knob, Value]) -> str:
     return "longer requests than max_model_len are refused" if "max_model_len" in to else ""
 
 
-def _check_size(case: Deployment) -> Iterable[Finding]:
-    """D1 and D2: the fewest GPUs that hold weights and KV cache; the remaining GPUs run replicas."""
-    model, now = case.model, layout(case)
+def _check_too_large(case: Deployment) -> Iterable[Finding]:
+    """D2: weights and one request do not fit the GPUs of an engine."""
+    model, now, took = case.model, layout(case), estimate_fit(case)
     if model is None or why_indivisible(model, now.tp) or exceeds_host(case):
         return  # D3 reports it
-    took, plan = estimate_fit(case), plan_layout(case)
-    if took and took.fits is False:
-        if plan is None or plan.layout != now or plan.length is None:  # else L1 reports it
-            yield _too_large_finding(case, model, now, took)
-    elif plan is not None and not plan.experts:
-        wanted = plan.layout
-        if wanted.tp * wanted.pp == 1 < now.tp * now.pp:
-            yield _replicas_finding(case, model, now, wanted)
-        elif wanted.tp * wanted.pp < now.tp * now.pp:
-            yield _narrower_finding(case, model, now, wanted)
+    plan = plan_layout(case)
+    shortens = plan is not None and plan.layout == now and plan.length is not None
+    if took and took.fits is False and not shortens:  # else L1 reports it
+        yield _too_large_finding(case, model, now, took)
+
+
+def _check_smaller_layout(case: Deployment) -> Iterable[Finding]:
+    """D1 and D2: the fewest GPUs that hold weights and KV cache; the remaining GPUs run replicas."""
+    model, now, took = case.model, layout(case), estimate_fit(case)
+    if model is None or why_indivisible(model, now.tp) or exceeds_host(case) or (took and took.fits is False):
+        return  # D3 and D2 report it
+    plan = plan_layout(case)
+    if plan is None or plan.experts:
+        return
+    wanted = plan.layout
+    if wanted.tp * wanted.pp == 1 < now.tp * now.pp:
+        yield _replicas_finding(case, model, now, wanted)
+    elif wanted.tp * wanted.pp < now.tp * now.pp:
+        yield _narrower_finding(case, model, now, wanted)
 
 
 def _too_large_finding(case: Deployment, model: Model, now: Layout, took: KvCacheFit) -> Finding:
@@ -226,8 +236,23 @@ def _fit_evidence(took: KvCacheFit | None) -> dict[str, Value]:
 
 
 LINTS = (
-    DeploymentCheck(rules=("D3",), check=_check_layout),
-    DeploymentCheck(rules=("D1", "D2"), check=_check_size),
-    DeploymentCheck(rules=("D4",), check=_check_pipeline),
-    DeploymentCheck(rules=("D5",), check=_check_links),
+    DeploymentCheck(
+        rules=("D3",),
+        check=_check_layout,
+        needs=Needs(facts=("model", "gpus"), for_change=ESTIMATE, applies=is_split),
+    ),
+    DeploymentCheck(rules=("D2",), check=_check_too_large, needs=Needs(facts=ESTIMATE, for_change=("gpus",))),
+    DeploymentCheck(
+        rules=("D1", "D2"),
+        check=_check_smaller_layout,
+        needs=Needs(facts=ESTIMATE, for_change=ESTIMATE, applies=is_split),
+    ),
+    DeploymentCheck(
+        rules=("D4",),
+        check=_check_pipeline,
+        needs=Needs(facts=("gpu", "model"), for_change=ESTIMATE, applies=is_split),
+    ),
+    DeploymentCheck(
+        rules=("D5",), check=_check_links, needs=Needs(facts=("gpu",), for_change=ESTIMATE, applies=is_split)
+    ),
 )

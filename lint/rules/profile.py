@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from lint.missing_facts import ESTIMATE
 from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment, Finding
+from vllm_facts.deployment import Deployment, Finding, Needs
 from vllm_facts.sizing.capacity import seqs_that_fit
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -149,4 +150,8 @@ def _check_expert_parallel(case: Deployment) -> Iterable[Finding]:
         )
 
 
-LINTS = (DeploymentCheck(rules=("W1",), check=_check_profile),)
+LINTS = (
+    DeploymentCheck(
+        rules=("W1",), check=_check_profile, needs=Needs(facts=("profile",), for_change=ESTIMATE)
+    ),
+)

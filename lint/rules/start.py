@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vllm_facts.deployment import Deployment, Finding, LintRule
+from vllm_facts.deployment import Deployment, Finding, LintRule, Needs
 from vllm_facts.values import Value
 
 _SEQS, _LEN = "max_num_seqs", "max_model_len"
 _LONGEST_LINE = 4000
+LOG = Needs(facts=("log",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class SlowStart:
     """F6: the times of a start are spread over several lines."""
 
     rules: tuple[str, ...] = ("F6",)
+    needs: Needs = LOG
 
     def check(self, case: Deployment) -> Iterable[Finding]:
         times = {name: _find_seconds(pattern, case.log) for name, pattern in _TIMES.items()}
@@ -46,6 +48,7 @@ class LogCapacity:
     """F7: one line of vLLM 0.32, two lines of older ones."""
 
     rules: tuple[str, ...] = ("F7",)
+    needs: Needs = LOG
 
     def check(self, case: Deployment) -> Iterable[Finding]:
         size, most = _last_match(_KV_SIZE, case.log), _last_match(_AT_ONCE, case.log)

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 
 from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment, Finding, FindingSeverity
+from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Needs
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
+    has_any,
     has_kv_transfer,
     is_older_than,
     is_pooling,
@@ -150,7 +151,15 @@ LINTS = (
     DeploymentCheck(rules=("G1",), check=_check_eager),
     DeploymentCheck(rules=("G3",), check=_check_graphs),
     DeploymentCheck(rules=("G2",), check=_check_capture_sizes),
-    DeploymentCheck(rules=("A1",), check=_check_async),
-    DeploymentCheck(rules=("X1",), check=_check_prefix_caching),
+    DeploymentCheck(
+        rules=("A1",),
+        check=_check_async,
+        needs=Needs(facts=("version",), applies=has_any("async_scheduling")),
+    ),
+    DeploymentCheck(
+        rules=("X1",),
+        check=_check_prefix_caching,
+        needs=Needs(facts=("model",), applies=has_any("enable_prefix_caching")),
+    ),
     DeploymentCheck(rules=("P3",), check=_check_chunked_prefill),
 )

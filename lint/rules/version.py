@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from vllm_facts.deployment import Deployment, Finding
+from vllm_facts.deployment import Deployment, Finding, Needs
 from vllm_facts.regressions import REGRESSIONS
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -98,6 +98,10 @@ def _check_regressions(case: Deployment) -> Iterable[Finding]:
 
 
 LINTS = (
-    DeploymentCheck(rules=("V2",), check=_check_offloading),
-    DeploymentCheck(rules=("V3",), check=_check_regressions),
+    DeploymentCheck(
+        rules=("V2",),
+        check=_check_offloading,
+        needs=Needs(facts=("version",), for_change=("model",), applies=_has_offloading),
+    ),
+    DeploymentCheck(rules=("V3",), check=_check_regressions, needs=Needs(facts=("version", "gpu"))),
 )

@@ -13,6 +13,7 @@ from vllm_facts.flag_parser import (
     find_api_key,
     find_program,
     insert_file_flags,
+    is_vllm_server,
     parse_address,
     parse_setting,
 )
@@ -127,7 +128,7 @@ def parse_command(words: Sequence[str]) -> ServeCommand:
     except FlagError as error:
         message = str(error) if serves or "python" in command.argv[0] else f"starts no vLLM server; {HOW}"
         raise FlagError(f"{_shown(given)}: {message}") from error
-    if "model" not in setting and not serves:
+    if "model" not in setting and "config" not in setting and not is_vllm_server(command.argv):
         raise FlagError(f"{_shown(given)}: starts no vLLM server; {HOW}")
     return _with_file(command, setting.get("config"))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from vllm_facts.defaults import BIG_GIB, HUGE_GIB, SIXTEEN_K_SINCE, positive_int
-from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Model
+from vllm_facts.deployment import NO_NEEDS, Deployment, Finding, FindingSeverity, Model, Needs
 from vllm_facts.knobs import release_of
 from vllm_facts.values import Knob, Value
 
@@ -21,6 +21,17 @@ class DeploymentCheck:
 
     rules: tuple[str, ...]
     check: Callable[[Deployment], Iterable[Finding]]
+    needs: Needs = NO_NEEDS
+
+
+def has_any(*names: str) -> Callable[[Deployment], bool]:
+    """Whether one of these flags or variables is given."""
+    return lambda case: any(case.setting.get(name) is not None or name in case.env for name in names)
+
+
+def is_split(case: Deployment) -> bool:
+    """Whether the flags spread the model over several GPUs."""
+    return layout(case).gpus > 1
 
 
 def invalid_flags_finding(

@@ -23,7 +23,7 @@ def found(lint: Lint, *argv: str) -> dict[str, Any]:
     """Return the JSON of a lint run with findings."""
     status, out, err = lint("--json", *argv)
     document: dict[str, Any] = json.loads(out)
-    assert (status, err) == (1 if document["findings"] else 0, "")
+    assert (status, err) == ({"findings": 1, "not judged": 3, "no findings": 0}[document["verdict"]], "")
     return document
 
 
@@ -57,14 +57,49 @@ def test_finding_with_several_knobs_has_several_rows(lint: Lint, tmp_path: Path)
     assert expected == {"max_num_seqs": (None, 64), "gpu_memory_utilization": (0.9, 0.85)}
 
 
-def test_clean_result_shows_checks_and_missing_facts(lint: Lint) -> None:
-    status, out, err = lint("--", *SERVE)
+KNOWN = ("--gpu", "H100", "--vllm-version", "0.32.0", "--", "vllm", "serve", "Qwen/Qwen2.5-7B-Instruct")
+
+
+def test_clean_result_shows_the_checked_rules(lint: Lint) -> None:
+    status, out, err = lint(*KNOWN)
 
     assert (status, err) == (0, "")
-    assert out.startswith("no findings\n")
-    assert "checked" in out
-    assert "--gpu NAME" in out
-    assert "--vllm-version V" in " ".join(out.split())
+    assert out.startswith("no findings\n  checked ")
+
+
+def test_unknown_deployment_is_not_judged_and_names_each_missing_fact(lint: Lint) -> None:
+    status, out, err = lint("--", *SERVE)
+
+    assert (status, err) == (3, "")
+    assert out.startswith("NOT JUDGED")
+    said = " ".join(out.split())
+    for fact in ("the GPU (--gpu NAME)", "the model org/model (--model-config FILE)", "(--vllm-version V)"):
+        assert fact in said
+
+
+def test_checked_rules_exclude_those_without_their_facts(lint: Lint) -> None:
+    unknown, known = found(lint, "--", *SERVE), found(lint, *KNOWN)
+
+    lacking = {row["rule"]: row["lacks"] for row in unknown["not_judged"]}
+    assert lacking["L1"] == ["gpu", "model"]
+    assert not lacking.keys() & set(unknown["checked"])
+    assert "L1" in known["checked"]
+    assert {fact for row in known["not_judged"] for fact in row["lacks"]} == {"profile", "log"}
+
+
+def test_number_of_gpus_is_needed_by_a_layout_of_several(lint: Lint) -> None:
+    lacking = {row["rule"]: row["lacks"] for row in found(lint, *KNOWN, "-tp", "4")["not_judged"]}
+
+    assert lacking["D3"] == ["gpus"]
+
+
+def test_flags_in_a_file_that_is_not_read_are_not_judged(lint: Lint, tmp_path: Path) -> None:
+    file = tmp_path / "vllm.yaml"
+    file.write_text("max-num-seqs: 64\n")
+
+    document = found(lint, *KNOWN, f"--config={file}")
+
+    assert (document["verdict"], document["checked"]) == ("not judged", [])
 
 
 def test_only_the_wanted_flags_change(lint: Lint) -> None:
@@ -334,6 +369,8 @@ def test_reads_the_version_from_the_log(lint: Lint, tmp_path: Path) -> None:
         pytest.param((), "no command is given", id="nothing"),
         pytest.param(("--",), "no command is given", id="only --"),
         pytest.param(("--", "ls", "-l"), "vllm serve MODEL", id="not vLLM"),
+        pytest.param(("vllm.service",), "starts no vLLM server", id="a file's name"),
+        pytest.param(("--", "./start_vllm.sh"), "starts no vLLM server", id="a script's name"),
         pytest.param(("--", "sh", "-c", "exec vllm serve x -q"), "lint -- vllm serve x -q", id="a shell"),
         pytest.param(
             ("--", "docker", "run", "vllm/vllm-openai", "sh", "-c", "vllm serve x"),

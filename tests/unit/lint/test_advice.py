@@ -11,7 +11,7 @@ from lint.advice import advise, build_rows
 from lint.precedence import Ordered, Outranked, S, keep_order, ranked
 from lint.rules import all_lints
 from tests.support.lint_cases import case
-from vllm_facts.deployment import Deployment, Finding, FindingSeverity
+from vllm_facts.deployment import NO_NEEDS, Deployment, Finding, FindingSeverity, Needs
 from vllm_facts.models.lookup import find_model
 from vllm_facts.sizing.gpus import find_gpu
 from vllm_facts.values import Value
@@ -25,6 +25,7 @@ class FixedLint:
 
     finding: Finding
     when: Callable[[Deployment], bool] = lambda _: True
+    needs: Needs = NO_NEEDS
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -164,6 +165,7 @@ def test_never_proposes_more_sequences_than_batched_tokens() -> None:
 def test_applies_a_stepwise_rule_until_it_settles() -> None:
     class Doubles:
         rules = ("D",)
+        needs = NO_NEEDS
 
         def check(self, case: Deployment) -> Iterable[Finding]:
             seqs = case.setting["max_num_seqs"]
@@ -176,6 +178,7 @@ def test_applies_a_stepwise_rule_until_it_settles() -> None:
 def test_applies_only_the_first_change_of_a_cyclic_rule() -> None:
     class Turns:
         rules = ("T",)
+        needs = NO_NEEDS
 
         def check(self, case: Deployment) -> Iterable[Finding]:
             yield finding("T", max_num_seqs=8 if case.setting["max_num_seqs"] == 4 else 4)

@@ -137,8 +137,9 @@ def test_findings_for_the_2b_model_with_a_context_too_long_for_one_gpu() -> None
 
 def test_findings_for_the_2b_model_from_its_log_alone() -> None:
     advice = advised(known(PCIE_2B, gpus=4, version="0.11.0", log=(EAGER, PCIE_ONLY)))
-    assert rules_of(advice)[:3] == ["D1", "D5", "G1"]
-    assert advice.to == {"tensor_parallel_size": 1, "data_parallel_size": 4, "enforce_eager": False}
+    assert rules_of(advice)[:3] == ["G1", "D1", "D5"]
+    assert advice.to == {"enforce_eager": False}  # whether one GPU holds the model is unknown
+    assert "tensor_parallel_size 1" in advice.findings[1].expects
 
 
 def test_final_2b_command_of_the_guide_has_no_findings_above_info() -> None:

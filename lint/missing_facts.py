@@ -1,0 +1,140 @@
+"""What a rule needs to know about a deployment, and what is missing. Pure.
+
+A rule without its facts is not judged: its silence says nothing about the command. A change whose safety
+depends on a missing fact is shown as a note.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from vllm_facts.deployment import Deployment, Fact, Finding, LintRule
+from vllm_facts.sizing.effective_flags import layout, text_of
+from vllm_facts.sizing.kv_cache import kv_bytes_per_token, overhead_gib, weights_gib
+
+EXTRA: frozenset[Fact] = frozenset({"profile", "log"})
+"""Further inputs: without them a command still counts as judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactSource:
+    """A fact in words, the option that gives it, and whether it is known."""
+
+    what: Callable[[Deployment], str]
+    option: str
+    known: Callable[[Deployment], bool]
+
+    def describe(self, case: Deployment) -> str:
+        """`the GPU (--gpu NAME)`"""
+        return f"{self.what(case)} ({self.option})" if self.option else self.what(case)
+
+
+def _name_model(case: Deployment) -> str:
+    name = text_of(case, "model")
+    return f"the model {name}" if name else "the model, which the command does not name"
+
+
+def _has_model_size(case: Deployment) -> bool:
+    shape = layout(case)
+    return weights_gib(case, shape) is not None and kv_bytes_per_token(case, shape) is not None
+
+
+FACTS: Mapping[Fact, FactSource] = {
+    "gpu": FactSource(
+        what=lambda _: "the GPU", option="--gpu NAME", known=lambda case: case.card is not None
+    ),
+    "gpus": FactSource(
+        what=lambda _: "the number of GPUs", option="--gpus N", known=lambda case: case.gpus is not None
+    ),
+    "model": FactSource(
+        what=_name_model, option="--model-config FILE", known=lambda case: case.model is not None
+    ),
+    "version": FactSource(
+        what=lambda _: "the version of vLLM", option="--vllm-version V", known=lambda case: bool(case.version)
+    ),
+    "profile": FactSource(
+        what=lambda _: "the kind of traffic", option="--profile P", known=lambda case: bool(case.profile)
+    ),
+    "log": FactSource(
+        what=lambda _: "its startup log", option="--log FILE", known=lambda case: bool(case.log)
+    ),
+    "gpu_memory": FactSource(
+        what=lambda case: f"the memory of {case.card.name if case.card else 'the GPU'}",
+        option="",
+        known=lambda case: case.card is None or case.card.memory_gib is not None,
+    ),
+    "model_size": FactSource(
+        what=lambda case: f"the size of {text_of(case, 'model') or 'the model'} with these flags",
+        option="",
+        known=lambda case: case.model is None or _has_model_size(case),
+    ),
+    "step_memory": FactSource(
+        what=lambda _: "the memory of the largest step",
+        option="",
+        known=lambda case: (
+            case.model is None or case.card is None or overhead_gib(case, layout(case)) is not None
+        ),
+    ),
+}
+
+ESTIMATE: tuple[Fact, ...] = ("gpu", "model", "gpu_memory", "model_size", "step_memory")
+"""What an estimate of the GPU's memory needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The rules that had their facts, and for each other rule the facts that it lacks."""
+
+    checked: tuple[str, ...]
+    lacking: Mapping[str, tuple[Fact, ...]]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rule about the command itself was judged."""
+        return not any(set(facts) - EXTRA for facts in self.lacking.values())
+
+    def by_fact(self) -> dict[Fact, list[str]]:
+        """The rules that lack a fact, for each missing fact."""
+        return {
+            fact: rules
+            for fact in FACTS
+            if (rules := [rule for rule, facts in self.lacking.items() if fact in facts])
+        }
+
+
+def find_missing(case: Deployment, facts: Iterable[Fact]) -> tuple[Fact, ...]:
+    return tuple(fact for fact in facts if not FACTS[fact].known(case))
+
+
+def judge_coverage(case: Deployment, lints: Sequence[LintRule]) -> Judged:
+    """A rule of several checks counts as checked if all of them had their facts."""
+    lacking: dict[str, dict[Fact, None]] = {}
+    for lint in lints:
+        missing = find_missing(case, lint.needs.facts) if lint.needs.applies(case) else ()
+        for rule in lint.rules:
+            lacking.setdefault(rule, {}).update(dict.fromkeys(missing))
+    rules = sorted(lacking)
+    return Judged(
+        checked=tuple(rule for rule in rules if not lacking[rule]),
+        lacking={rule: tuple(lacking[rule]) for rule in rules if lacking[rule]},
+    )
+
+
+def hold_back(finding: Finding, lint: LintRule, case: Deployment) -> Finding:
+    """`finding` as a note, if the safety of its change depends on a missing fact."""
+    missing = find_missing(case, lint.needs.for_change) if finding.to or finding.env else ()
+    if not missing:
+        return finding
+    lacks = ", ".join(FACTS[fact].describe(case) for fact in missing)
+    return replace(
+        finding,
+        klass="note",
+        to={},
+        env={},
+        expects=f"not proposed ({_describe_change(finding)}): whether it is safe depends on {lacks}",
+    )
+
+
+def _describe_change(finding: Finding) -> str:
+    """`max_num_seqs 64, without swap_space`"""
+    changes = {**finding.to, **finding.env}
+    return ", ".join(f"without {name}" if to is None else f"{name} {to}" for name, to in changes.items())

@@ -1,0 +1,79 @@
+"""Rules without their facts are not judged, and a change that depends on a missing fact is a note."""
+
+import pytest
+
+from lint.advice import advise
+from lint.missing_facts import FACTS, find_missing, judge_coverage
+from lint.precedence import ranked
+from lint.rules import all_lints
+from tests.support.lint_cases import H100, LLAMA_8B, case, dense
+
+
+@pytest.mark.parametrize(
+    ("command", "rule"),
+    [
+        pytest.param("vllm serve m --gpu-memory-utilization 0.98", "M4", id="a smaller share of memory"),
+        pytest.param("vllm serve m --gpu-memory-utilization 0.5", "M5", id="a larger share of memory"),
+        pytest.param("vllm serve m --max-num-batched-tokens 256", "B3", id="larger steps"),
+        pytest.param("vllm serve m --attention-backend FLASHINFER", "H3", id="another attention backend"),
+    ],
+)
+def test_change_that_depends_on_unknown_memory_is_a_note_with_the_option_to_give(
+    command: str, rule: str
+) -> None:
+    advice = advise(case(command), all_lints(), ranked)
+
+    (note,) = [found for found in advice.findings if found.rule == rule]
+    assert (note.klass, dict(note.to), dict(advice.to)) == ("note", {}, {})
+    assert "not proposed" in note.expects
+    assert "--gpu NAME" in note.expects
+
+
+def test_same_change_is_proposed_once_the_facts_are_known() -> None:
+    asked = case("vllm serve m --gpu-memory-utilization 0.98", card=H100, gpus=1, model=LLAMA_8B)
+
+    assert advise(asked, all_lints(), ranked).to == {"gpu_memory_utilization": 0.92}
+
+
+def test_split_of_unknown_heads_is_not_judged() -> None:
+    judged = judge_coverage(case("vllm serve m --tensor-parallel-size 8", card=H100, gpus=8), all_lints())
+
+    assert "model" in judged.lacking["D3"]
+
+
+def test_removed_flag_keeps_its_place_while_the_version_is_unknown() -> None:
+    advice = advise(case("vllm serve m --enable-reasoning", version=""), all_lints(), ranked)
+
+    (note,) = advice.findings
+    assert (note.rule, dict(note.to)) == ("V1", {})
+    assert "--vllm-version V" in note.expects
+
+
+def test_misspelled_flag_is_corrected_for_every_version() -> None:
+    advice = advise(case("vllm serve m --max-num-seq-s 64", version=""), all_lints(), ranked)
+
+    assert advice.to == {"max_num_seq_s": None, "max_num_seqs": 64}
+
+
+def test_model_of_unknown_size_lacks_its_size() -> None:
+    asked = case("vllm serve m", card=H100, gpus=1, model=dense("m", 8, parameters=None))
+
+    judged = judge_coverage(asked, all_lints())
+
+    assert judged.lacking["L1"] == ("model_size",)
+    assert not judged.is_complete
+
+
+def test_fully_described_deployment_lacks_nothing() -> None:
+    asked = case("vllm serve m", card=H100, gpus=1, model=LLAMA_8B, profile="chat", log=("a line",))
+
+    assert find_missing(asked, FACTS) == ()
+    assert judge_coverage(asked, all_lints()).lacking == {}
+
+
+def test_each_rule_is_either_checked_or_lacking() -> None:
+    judged = judge_coverage(case("vllm serve m", version=""), all_lints())
+
+    rules = {rule for lint in all_lints() for rule in lint.rules}
+    assert set(judged.checked) | judged.lacking.keys() == rules
+    assert not set(judged.checked) & judged.lacking.keys()
