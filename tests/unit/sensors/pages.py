@@ -19,7 +19,7 @@ OLD_NAMES = {  # 0.10 and the hidden names of 0.11
     b"vllm:prefix_cache_": b"vllm:gpu_prefix_cache_",
     b"vllm:inter_token_latency_seconds": b"vllm:time_per_output_token_seconds",
 }
-NOT_THERE = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+NOT_THERE = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 DISABLED_LOG_STATS = b"".join(line for line in PAGE.splitlines(keepends=True) if b"vllm:" not in line)
 
 
@@ -68,8 +68,8 @@ def _families(page: bytes) -> list[bytes]:
 
 
 def answer(body: bytes) -> bytes:
-    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+    return head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 @dataclass
