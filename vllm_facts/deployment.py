@@ -47,11 +47,13 @@ class Model:
     weight_bytes: float | None = None  # of one parameter as stored: 2 for bf16, about 0.5 for 4 bit
     quantization: str = ""
     architecture: str = ""  # "LlamaForCausalLM"
-    model_type: str = ""  # "llama"
+    model_type: str = ""  # "llama"; of a multimodal model the outer one, as vLLM checks it: "gemma3"
     vocab: int | None = None
     intermediate: int | None = None  # width of a dense MLP
     moe_intermediate: int | None = None  # width of one routed expert
     weight_block: tuple[int, int] | None = None  # block-quantized FP8: weight_block_size, (128, 128)
+    dtype: str = ""  # of the checkpoint: "bfloat16"
+    source: str = ""  # of the numbers, if they are not from a config.json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

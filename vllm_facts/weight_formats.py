@@ -20,6 +20,7 @@ class WeightFormat:
 
 NONE = WeightFormat(method="", size=SIXTEEN_BIT)
 FP8 = WeightFormat(method="fp8", size=1.0)
+MXFP4 = WeightFormat(method="mxfp4", size=0.53125)  # a scale of 8 bit for each 32
 
 # 4 bits; scales of 16 bit and zeros of 4 bit for each group of 128: 4.16 bits
 _INT4, _INT8 = 0.52, 1.01
@@ -40,7 +41,7 @@ _WORDS = {
     "fp8": FP8,
     "nvfp4": WeightFormat(method="modelopt_fp4", size=0.5625),  # a scale of 8 bit for each 16
     "fp4": WeightFormat(method="modelopt_fp4", size=0.5625),
-    "mxfp4": WeightFormat(method="mxfp4", size=0.53125),  # a scale of 8 bit for each 32
+    "mxfp4": MXFP4,
     "gguf": WeightFormat(method="gguf", size=None),  # of many widths
     "exl2": WeightFormat(method="exl2", size=None),
     "bf16": NONE,
@@ -74,7 +75,7 @@ def format_from_config(config: Mapping[str, Any], dtype: object) -> WeightFormat
     if method in ("fp8", "fbgemm-fp8"):
         return WeightFormat(method=method, size=1.0)
     if method == "mxfp4":
-        return _WORDS["mxfp4"]
+        return MXFP4
     if method == "modelopt_fp4":
         return _WORDS["nvfp4"]
     if method == "bitsandbytes":

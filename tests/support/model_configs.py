@@ -116,13 +116,21 @@ COUNTED: dict[str, Config] = {
     "meta-llama/Llama-3.1-8B-Instruct": llama(32, 4096, 14336, 32, 8),
     "meta-llama/Llama-3.3-70B-Instruct": llama(80, 8192, 28672, 64, 8),
     "meta-llama/Llama-3.1-405B-Instruct": llama(126, 16384, 53248, 128, 8),
-    "meta-llama/Llama-2-7b-chat-hf": llama(32, 4096, 11008, 32, 32, 32000, max_position_embeddings=4096),
-    "meta-llama/Llama-2-13b-hf": llama(40, 5120, 13824, 40, 40, 32000, max_position_embeddings=4096),
-    "meta-llama/Llama-2-70b-hf": llama(80, 8192, 28672, 64, 8, 32000, max_position_embeddings=4096),
+    "meta-llama/Llama-2-7b-chat-hf": llama(
+        32, 4096, 11008, 32, 32, 32000, torch_dtype="float16", max_position_embeddings=4096
+    ),
+    "meta-llama/Llama-2-13b-hf": llama(
+        40, 5120, 13824, 40, 40, 32000, torch_dtype="float16", max_position_embeddings=4096
+    ),
+    "meta-llama/Llama-2-70b-hf": llama(
+        80, 8192, 28672, 64, 8, 32000, torch_dtype="float16", max_position_embeddings=4096
+    ),
     "TinyLlama/TinyLlama-1.1B-Chat-v1.0": llama(22, 2048, 5632, 32, 4, 32000, max_position_embeddings=2048),
-    "mistralai/Mistral-7B-Instruct-v0.3": llama(32, 4096, 14336, 32, 8, 32768, max_position_embeddings=32768),
+    "mistralai/Mistral-7B-Instruct-v0.3": llama(
+        32, 4096, 14336, 32, 8, 32768, model_type="mistral", max_position_embeddings=32768
+    ),
     "mistralai/Mistral-Small-24B-Instruct-2501": llama(
-        40, 5120, 32768, 32, 8, 131072, head_dim=128, max_position_embeddings=32768
+        40, 5120, 32768, 32, 8, 131072, model_type="mistral", head_dim=128, max_position_embeddings=32768
     ),
     "Qwen/Qwen2.5-0.5B-Instruct": qwen(
         "qwen2", 24, 896, 4864, 14, 2, tie_word_embeddings=True, max_position_embeddings=32768
@@ -133,11 +141,21 @@ COUNTED: dict[str, Config] = {
     "Qwen/Qwen2.5-3B-Instruct": qwen(
         "qwen2", 36, 2048, 11008, 16, 2, tie_word_embeddings=True, max_position_embeddings=32768
     ),
-    "Qwen/Qwen2.5-7B-Instruct": qwen("qwen2", 28, 3584, 18944, 28, 4, max_position_embeddings=32768),
-    "Qwen/Qwen2.5-7B": qwen("qwen2", 28, 3584, 18944, 28, 4, max_position_embeddings=131072),
-    "Qwen/Qwen2.5-14B-Instruct": qwen("qwen2", 48, 5120, 13824, 40, 8, max_position_embeddings=32768),
-    "Qwen/Qwen2.5-32B-Instruct": qwen("qwen2", 64, 5120, 27648, 40, 8, max_position_embeddings=32768),
-    "Qwen/Qwen2.5-72B-Instruct": qwen("qwen2", 80, 8192, 29568, 64, 8, max_position_embeddings=32768),
+    "Qwen/Qwen2.5-7B-Instruct": qwen(
+        "qwen2", 28, 3584, 18944, 28, 4, vocab_size=152064, max_position_embeddings=32768
+    ),
+    "Qwen/Qwen2.5-7B": qwen(
+        "qwen2", 28, 3584, 18944, 28, 4, vocab_size=152064, max_position_embeddings=131072
+    ),
+    "Qwen/Qwen2.5-14B-Instruct": qwen(
+        "qwen2", 48, 5120, 13824, 40, 8, vocab_size=152064, max_position_embeddings=32768
+    ),
+    "Qwen/Qwen2.5-32B-Instruct": qwen(
+        "qwen2", 64, 5120, 27648, 40, 8, vocab_size=152064, max_position_embeddings=32768
+    ),
+    "Qwen/Qwen2.5-72B-Instruct": qwen(
+        "qwen2", 80, 8192, 29568, 64, 8, vocab_size=152064, max_position_embeddings=32768
+    ),
     "Qwen/Qwen3-0.6B": qwen("qwen3", 28, 1024, 3072, 16, 8, head_dim=128, tie_word_embeddings=True),
     "Qwen/Qwen3-1.7B": qwen("qwen3", 28, 2048, 6144, 16, 8, head_dim=128, tie_word_embeddings=True),
     "Qwen/Qwen3-4B": qwen("qwen3", 36, 2560, 9728, 32, 8, head_dim=128, tie_word_embeddings=True),

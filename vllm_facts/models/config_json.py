@@ -5,11 +5,12 @@ and unreadable entries are None.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from vllm_facts.deployment import Model
 from vllm_facts.models.parameters import count_active_parameters, count_parameters, unquantized_parameters
-from vllm_facts.weight_formats import format_from_config, stored_size
+from vllm_facts.weight_formats import MXFP4, format_from_config, stored_size
 
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -23,6 +24,7 @@ _KV_HEADS = (
 )
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length")
 _EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
+_WIDTHS = ("intermediate_size_mlp", "intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim")
 _EXPERT_WIDTHS = ("moe_intermediate_size", "expert_intermediate_size", "expert_dim")
 _TOP = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_top_k")
 
@@ -32,7 +34,10 @@ _FACTOR_APART = frozenset(
 )  # vLLM multiplies by the factor; for other types the length is scaled already
 
 _NO_MLA = frozenset({"minicpm3"})  # has a latent in its weights, but caches heads
-_ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid"})
+_ATTENTION = frozenset(
+    {"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid"}
+    | {"deepseek_sparse_attention"}
+)
 
 
 def read_config(
@@ -46,23 +51,24 @@ def read_config(
     latent = None if _model_type(text) in _NO_MLA else _int_entry(text, "kv_lora_rank")
     hybrid, attention = _attention_layers(text)
     experts = _int_entry(text, *_EXPERTS) or None
-    known = format_from_config(
-        _quantization(config, text), _first_entry(text, config, "torch_dtype", "dtype")
-    )
+    quantization, dtype = _quantization(config, text), _first_entry(text, config, "torch_dtype", "dtype")
+    known = format_from_config(quantization, dtype)
+    if config.get("expert_dtype") == "fp4":  # DeepSeek V4: all but a few percent are experts
+        known = replace(known, size=MXFP4.size)
     count = count or count_parameters(text)
     heads = _int_entry(text, *_HEADS)
     return Model(
         name=name,
         parameters=count,
         active_parameters=active or count_active_parameters(text, count),
-        layers=_int_entry(text, *_LAYERS),
+        layers=_layers(text),
         hidden_size=_int_entry(text, "hidden_size", "n_embd", "d_model"),
         heads=heads,
         kv_heads=_kv_heads(text, heads),
         head_dim=_head_dim(text, heads),
         experts=experts,
         active_experts=_int_entry(text, *_TOP) if experts else None,
-        mla=latent is not None,
+        mla=latent is not None or _has_compressed_cache(text),
         latent_dim=_latent_dim(text, latent),
         hybrid=hybrid,
         attention_layers=attention,
@@ -71,10 +77,11 @@ def read_config(
         quantization=known.method,
         architecture=_architecture(config),
         model_type=_model_type(config),
-        vocab=_int_entry(text, "vocab_size"),
-        intermediate=_int_entry(text, "intermediate_size", "ffn_hidden_size", "n_inner"),
+        vocab=_int_entry(text, "vocab_size", "padded_vocab_size"),
+        intermediate=_int_entry(text, *_WIDTHS),
         moe_intermediate=_expert_width(text) if experts else None,
-        weight_block=_weight_block(_quantization(config, text)),
+        weight_block=_weight_block(quantization),
+        dtype=str(dtype or "").removeprefix("torch."),
     )
 
 
@@ -102,6 +109,17 @@ def _model_type(text: Mapping[str, Any]) -> str:
 
 def _first_entry(text: Mapping[str, Any], config: Mapping[str, Any], *keys: str) -> object:
     return next((part[key] for part in (text, config) for key in keys if part.get(key)), None)
+
+
+def _layers(text: Mapping[str, Any]) -> int | None:
+    kinds = text.get("layers_block_type")
+    known = _int_entry(text, *_LAYERS)
+    return len(kinds) if known is None and isinstance(kinds, (list, tuple)) else known
+
+
+def _has_compressed_cache(text: Mapping[str, Any]) -> bool:
+    """DeepSeek V4: one latent for all heads, compressed over tokens too."""
+    return "compress_ratios" in text
 
 
 def _kv_heads(text: Mapping[str, Any], heads: int | None) -> int | None:
@@ -139,7 +157,7 @@ def _weight_block(quantization: Mapping[str, Any]) -> tuple[int, int] | None:
 
 def _latent_dim(text: Mapping[str, Any], rank: int | None) -> int | None:
     rope = _int_entry(text, "qk_rope_head_dim")
-    if rank is None or rope is None or "compress_ratios" in text:  # compressed over tokens too
+    if rank is None or rope is None or _has_compressed_cache(text):
         return None
     return rank + rope
 

@@ -7,21 +7,26 @@ from typing import Any
 
 from vllm_facts.deployment import Model
 from vllm_facts.models.config_json import read_config
-from vllm_facts.models.expert_widths import EXPERT_WIDTHS
-from vllm_facts.models.table import LENGTHS, LOADED, ROWS, ModelRow
-from vllm_facts.weight_formats import NONE, WeightFormat, format_from_name, stored_size
+from vllm_facts.models.table import LOADED, ModelRow, find_row
+from vllm_facts.weight_formats import FP8, NONE, WeightFormat, format_from_name, stored_size
 
 _HOUSES = frozenset({"meta", "nvidia", "ibm", "microsoft", "google", "openai", "unsloth", "neuralmagic"})
 """Makers' names that precede a model's name without being part of it: "Meta-Llama-3-8B"."""
 
 _OTHER = re.compile(
-    r"eagle\d?|draft(er)?|speculators?|medusa|mtp|lora|adapter|pruned|distill(ed)?|embed(ding)?|reranker|reward"
-    r"|vision|vl|multimodal|omni|audio|tiny|mini|small|lite|nano|flash|air|random|dummy|debug|\d*layers?"
-    r"|\d+(\.\d+)?b|\d{2,}m|a\d+(\.\d+)?b|\d+x\d+b|\d+e"
+    r"eagle\d?|draft(er)?|speculators?|medusa|mtp|dflash|lora|adapter|pruned|reap\d*|distill(ed)?|moe"
+    r"|embed(ding)?|reranker|reward|prm|classifier|llava|ultravox|vision|vl|v|v\d*vl|multimodal|omni|audio|asr|tts"
+    r"|tiny|mini|small|lite|nano|flash|air|random|dummy|debug|\d*layers?"
+    r"|\d+(\.\d+)?[bt]|\d{2,}m|[ae]\d+(\.\d+)?b|\d+x\d+b|\d+e"
 )
-"""Words after a known name that make it another model: a drafter, another size."""
+"""Words beside a known name that make it another model: a drafter, another size, another modality."""
 
+_SIZE = re.compile(r"(\d+x)?\d+(\.\d+)?b")
 _CONTEXT = re.compile(r"\d+[km]")  # "128k", "1m": another max_len
+
+_BLOCKS = (128, 128)
+_BLOCK_FP8 = re.compile(r"qwen/qwen3|zai-org/glm-5|deepseek-ai/")
+"""Makers whose "-FP8" checkpoints have one scale for each block of weights."""
 
 
 def find_model(name: str) -> Model | None:
@@ -31,7 +36,7 @@ def find_model(name: str) -> Model | None:
     among the suffixes gives quantization and weight_bytes. A drafter or another size is another model.
     """
     found = _find_row(name)
-    return None if found is None else _build_model(*found, name)
+    return _build_model(*found, name) if found and found[0].layers else None
 
 
 def from_config(config: Mapping[str, Any], name: str) -> Model:
@@ -44,7 +49,7 @@ def from_config(config: Mapping[str, Any], name: str) -> Model:
     if found is None or (found[0].layers, found[0].hidden) != (read.layers, read.hidden_size):
         return read
     row = found[0]
-    read = read_config(config, name, count=row.parameters, active=row.active or row.parameters)
+    read = read_config(config, name, count=row.parameters, active=_active(row))
     if row.key in LOADED and read.quantization == _published_format(row).method:
         read = replace(read, weight_bytes=LOADED[row.key])
     return read
@@ -63,76 +68,98 @@ def canonical_name(name: str) -> str:
     return re.sub(r"-{2,}", "-", last.split(":")[0])
 
 
+def name_words(plain: str) -> frozenset[str]:
+    """The words of a name or of a part of it, of which one may state a format."""
+    return frozenset(re.split(r"[^a-z0-9]+", plain))
+
+
 def _find_row(name: str) -> tuple[ModelRow, str] | None:
     """The row, and the part of the name that begins with its key."""
     plain = canonical_name(name)
     house, _, rest = plain.partition("-")
-    row = _match_row(plain.split("-"))
-    if row is None and house in _HOUSES:
-        plain = rest
-        row = _match_row(rest.split("-"))
-    return (row, plain) if row else None
+    for tried in (plain, rest) if house in _HOUSES else (plain,):
+        row, is_other = _match_row(tried.split("-"))
+        if row is not None or is_other:
+            return (row, tried) if row and not is_other else None
+    return _base_row(plain.split("-"))
 
 
-def _match_row(words: list[str]) -> ModelRow | None:
-    """The row with the longest key that the words begin with; None if the rest names another model."""
+def _match_row(words: list[str]) -> tuple[ModelRow | None, bool]:
+    """The row with the longest key that the words begin with, and whether the rest names another model."""
     for length in range(len(words), 0, -1):
-        row = ROWS.get("-".join(words[:length]))
+        row = find_row("-".join(words[:length]))
         if row is not None:
-            behind = [part for word in words[length:] for part in (word, *word.split("."))]
-            return None if any(map(_OTHER.fullmatch, behind)) else row
+            return row, _is_other(words[length:])
+    return None, False
+
+
+def _base_row(words: list[str]) -> tuple[ModelRow, str] | None:
+    """The base model with its size that a fine-tune's name has behind its own: "dolphin-2.9-llama-3-8b"."""
+    for start in range(1, len(words)):
+        row, is_other = _match_row(words[start:])
+        if row is not None and _SIZE.search(row.key):
+            return None if is_other or _is_other(words[:start]) else (row, "-".join(words[start:]))
     return None
 
 
-def _max_len(row: ModelRow, plain: str) -> int | None:
-    if plain in LENGTHS:
-        return LENGTHS[plain]
-    for key, length in LENGTHS.items():
-        if key not in ROWS and plain.startswith(f"{key}-"):
-            return length
-    if any(_CONTEXT.fullmatch(word) for word in plain.removeprefix(row.key).split("-")):
+def _is_other(words: list[str]) -> bool:
+    return any(_OTHER.fullmatch(part) for word in words for part in (word, *word.split(".")))
+
+
+def _max_len(row: ModelRow, plain: str, whole: str) -> int | None:
+    if plain == row.key:
+        return row.base_len or row.max_len
+    if any(_CONTEXT.fullmatch(word) for word in whole.removeprefix(row.key).split("-")):
         return None
     return row.max_len
 
 
+def _active(row: ModelRow) -> float:
+    return row.parameters if row.active is None else round(row.active * 1e4) * 1e5
+
+
 def _published_format(row: ModelRow) -> WeightFormat:
-    return format_from_name(frozenset({row.stored})) or NONE
+    return format_from_name(frozenset({row.stored.partition(":")[0]})) or NONE
+
+
+def _weight_block(row: ModelRow, known: WeightFormat, name: str) -> tuple[int, int] | None:
+    rows, _, columns = row.stored.partition(":")[2].partition("x")
+    if columns and known == _published_format(row):
+        return int(rows), int(columns)
+    words = name_words(name.lower())
+    return _BLOCKS if known == FP8 and _BLOCK_FP8.match(name.lower()) and "static" not in words else None
 
 
 def _build_model(row: ModelRow, plain: str, name: str) -> Model:
     published = _published_format(row)
-    known = format_from_name(frozenset(re.split(r"[^a-z0-9]+", plain.removeprefix(row.key)))) or published
+    known = format_from_name(name_words(plain.removeprefix(row.key))) or published
     size = stored_size(known, row.parameters, row.apart)
     if known == published and row.key in LOADED:
         size = LOADED[row.key]
     return Model(
         name=name,
         parameters=row.parameters,
-        active_parameters=row.active or row.parameters,
+        active_parameters=_active(row),
         layers=row.layers,
         hidden_size=row.hidden,
         heads=row.heads,
-        kv_heads=row.kv,
-        head_dim=row.dim,
+        kv_heads=row.kv_heads,
+        head_dim=row.head_dim,
         experts=row.experts,
         active_experts=row.top,
-        mla=row.latent is not None,
+        mla=row.mla,
         latent_dim=row.latent,
-        hybrid=row.attention is not None,
-        attention_layers=row.attention,
-        max_len=_max_len(row, plain),
+        hybrid=row.hybrid,
+        attention_layers=row.kv_layers,
+        max_len=_max_len(row, plain, canonical_name(name)),
         weight_bytes=size,
         quantization=known.method,
         architecture=row.architecture,
+        model_type=row.model_type,
+        intermediate=row.intermediate,
+        moe_intermediate=row.moe_intermediate,
         vocab=row.vocab,
-        moe_intermediate=EXPERT_WIDTHS.get(row.key),
+        dtype=row.dtype,
         weight_block=_weight_block(row, known, name),
+        source=row.source,
     )
-
-
-def _weight_block(row: ModelRow, known: WeightFormat, name: str) -> tuple[int, int] | None:
-    """The block of FP8 weights: the makers of these models publish them in 128 x 128."""
-    if known.method != "fp8":
-        return None
-    blocks = row.stored == "fp8" or (row.key.startswith("qwen3") and name.lower().startswith("qwen/"))
-    return (128, 128) if blocks else None

@@ -8,7 +8,7 @@ from tests.support.model_configs import llama
 from tests.support.sampling import examples
 from vllm_facts.deployment import Deployment, GpuModel, Model
 from vllm_facts.models.lookup import find_model, from_config
-from vllm_facts.models.table import ROWS
+from vllm_facts.models.table import known_keys
 from vllm_facts.sizing.effective_flags import Layout, layout
 from vllm_facts.sizing.gpus import find_gpu
 from vllm_facts.sizing.kv_cache import (
@@ -356,7 +356,7 @@ SIZES = st.none() | st.integers(-2, 10**6) | st.floats(allow_nan=False) | st.sam
 
 @settings(max_examples=examples(150), deadline=None)
 @given(
-    st.sampled_from(sorted(ROWS)),
+    st.sampled_from(sorted(key for key in known_keys() if find_model(key))),
     st.floats(0.5, 300),
     st.dictionaries(
         st.sampled_from(
