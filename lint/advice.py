@@ -5,16 +5,21 @@ error takes along the change that prevents it, or is shown as a note.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lint.missing_facts import hold_back
 from lint.precedence import Ordered, Outranked, Precedence
 from vllm_facts.deployment import Deployment, Finding, LintRule
+from vllm_facts.validity.engine import find_problems
 from vllm_facts.values import Knob, Value
 
 SEVERITIES = ("error", "warning", "info")
 STEPS = 6  # of one rule that corrects itself
+
+_Error = tuple[str, str]
+"""A reason not to start: the rule and its source, which stay the same while numbers change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +85,8 @@ class _Attempt:
         self._to: dict[Knob, Value] = {}
         self._env: dict[str, str | None] = {}
         self._later: list[str] = []
-        self._ended: dict[str, str] = {}  # errors of the case, and the rule whose change ends each
-        self._errors = _find_errors(case, lints)
+        self._ended: dict[_Error, str] = {}  # errors of the case, and the rule whose change ends each
+        self._errors = find_errors(case, lints)
 
     def follow(self, ordered: Ordered[Finding]) -> _Replaced | Outranked[Finding] | None:
         kept, self._outranked = _restore_errors(ordered)
@@ -95,8 +100,8 @@ class _Attempt:
                     f"{_describe(finding)}: one change at a time; first measure {_describe(followed)}"
                 )
             elif finding.to or finding.env:
-                if finding.severity == "error" and finding.rule in self._ended:
-                    return Outranked(finding, self._ended[finding.rule], "an earlier change fixes it, too")
+                if finding.severity == "error" and _error(finding) in self._ended:
+                    return Outranked(finding, self._ended[_error(finding)], "an earlier change fixes it, too")
                 if event := self._change(finding):
                     return event
                 followed = finding if measured else followed
@@ -106,30 +111,31 @@ class _Attempt:
     def _change(self, finding: Finding) -> _Replaced | None:
         """Take over the change of a finding, unless it brings an error."""
         after = self._with(finding)
-        errors = _find_errors(after, self._lints)
-        if brings := errors - self._errors:
-            return _Replaced(
-                finding, self._remedied(finding, after, brings), _build_note(finding, min(brings))
-            )
-        self._ended |= dict.fromkeys(self._errors - errors, finding.rule)
+        errors = find_errors(after, self._lints)
+        if brings := errors.keys() - self._errors.keys():
+            first = min(brings)
+            note = _build_note(finding, f"{first[0]}: {errors[first]}")
+            return _Replaced(finding, self._remedied(finding, after, brings), note)
+        self._ended |= dict.fromkeys(self._errors.keys() - errors.keys(), finding.rule)
         self._errors = errors
         self._to |= finding.to
         self._env |= finding.env
         return None
 
-    def _remedied(self, finding: Finding, after: Deployment, brings: set[str]) -> Finding | None:
+    def _remedied(self, finding: Finding, after: Deployment, brings: AbstractSet[_Error]) -> Finding | None:
         """The finding together with the changes that prevent the errors it would bring."""
         after = replace(after, log=())
-        remedied, solved = finding, set[str]()
+        remedied, solved = finding, set[_Error]()
         brought = (found for found in _run_lints(after, self._lints) if found.severity == "error")
-        for remedy in [_settle(found, after, self._lints) for found in brought if found.rule in brings]:
+        for remedy in [_settle(found, after, self._lints) for found in brought if _error(found) in brings]:
             if _conflicts(remedy.to, {**self._to, **remedied.to}) or _conflicts(
                 remedy.env, {**self._env, **remedied.env}
             ):
                 return None
-            solved.add(remedy.rule)
+            solved.add(_error(remedy))
             remedied = _combine(remedied, remedy)
-        fine = solved == brings and _find_errors(self._with(remedied), self._lints) <= self._errors
+        left = find_errors(self._with(remedied), self._lints)
+        fine = solved == brings and left.keys() <= self._errors.keys()
         return remedied if fine else None
 
     def _with(self, finding: Finding) -> Deployment:
@@ -282,12 +288,15 @@ def _apply(case: Deployment, to: Mapping[Knob, Value], env: Mapping[str, str | N
     return replace(case, setting=setting, env=environment)
 
 
-def _find_errors(case: Deployment, lints: Sequence[LintRule]) -> set[str]:
-    """Rules that report an error. The log is left out, because it describes another start."""
-    found = {
-        finding.rule for finding in _run_lints(replace(case, log=()), lints) if finding.severity == "error"
-    }
-    seqs, tokens = case.setting.get("max_num_seqs"), case.setting.get("max_num_batched_tokens")
-    if isinstance(seqs, int) and isinstance(tokens, int) and tokens < seqs:
-        found.add("max_num_batched_tokens < max_num_seqs")  # vLLM refuses that
-    return found
+def find_errors(case: Deployment, lints: Sequence[LintRule]) -> dict[_Error, str]:
+    """Why a deployment does not start, by the lints and by vLLM's own checks.
+
+    The log is left out, because it describes another start.
+    """
+    case = replace(case, log=())
+    found = {_error(one): one.why for one in _run_lints(case, lints) if one.severity == "error"}
+    return {(one.rule, one.source): one.why for one in find_problems(case)} | found
+
+
+def _error(finding: Finding) -> _Error:
+    return finding.rule, finding.source.removeprefix(f"rulebook {finding.rule}; ")

@@ -27,7 +27,7 @@ NARROW, WIDE = 60, 110
 def as_json(
     advice: Advice,
     case: Deployment,
-    command: ServeCommand,
+    command: ServeCommand | None,
     *,
     assumed: Mapping[Knob, Value],
     unknown: Iterable[str],
@@ -40,8 +40,8 @@ def as_json(
     ]
     document = {
         "findings": found,
-        "command": command.words,
-        "env": dict(command.env),
+        "command": command.words if command else None,
+        "env": dict(command.env) if command else {},
         "outranked": outranked,
         "later": list(advice.later),
         "unknown": list(unknown),
@@ -86,6 +86,11 @@ def format_improved(command: ServeCommand, still: Sequence[str], undone: Sequenc
             "note", "flags on the command line take precedence over the --config file", width
         )
     return text
+
+
+def format_no_command(still: Sequence[str]) -> str:
+    """The reason why no command is printed."""
+    return f"NO COMMAND: IT WOULD STILL NOT START: SEE {', '.join(still)}\n"
 
 
 def format_command(command: ServeCommand, width: int | None = None) -> str:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from agent.advisor.case_options import add_options, build_deployment, missing_facts, read_log
 from agent.advisor.flag_consistency import FlagMismatches, find_mismatches
-from agent.advisor.render import as_json, as_text, format_command, format_unknown
+from agent.advisor.render import as_json, as_text, format_command, format_no_command, format_unknown
 from agent.cli.dispatch import Subparsers, add_command
 from agent.domain.errors import ConfigError
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import Gpu, Latency, Reading
 from agent.terminal.tables import safe
-from lint.advice import Advice, advise
+from lint.advice import Advice, advise, find_errors
 from lint.precedence import ranked
 from lint.rules import all_lints
 from vllm_facts.deployment import Deployment
@@ -109,16 +109,24 @@ def _run(args: argparse.Namespace) -> int:
     advice = advise(case, lints, ranked, policies.findings if policies else ())
     better = edit_command(replace(known, env={} if known.before else case.env), advice.to, advice.env)
     window = {**_summarise(reading), "idle": seen.idle, "stands_still": still, "requests": seen.requests}
+    refused = sorted({rule for rule, _ in find_errors(advice.after(case), lints)})
     current = {**reported, **(policies.assumed if policies else {})}
     broken = policies.broken if policies else ()
     if args.json:
         more = {"window": window, "doubts": mismatches.messages, "broken": broken}
+        offered = None if refused else better
         text = as_json(
-            advice, case, better, assumed=current, unknown=_missing_facts(case, command), more=more
+            advice, case, offered, assumed=current, unknown=_missing_facts(case, command), more=more
         )
     else:
         text = _format_window(window) + _format_mismatches(mismatches)
-        text += _format_advice(advice, case, current, better, window, given=command is not None)
+        text += _format_advice(advice, case, current, window)
+        if refused and advice.findings:
+            text += f"\n{format_no_command(refused)}"
+        elif advice.to or advice.env:
+            head = "THE COMMAND WITH THESE CHANGES" if command else "ADD THESE FLAGS TO THE SERVER'S COMMAND"
+            text += f"\n{head}\n{format_command(better)}"
+        text += "\n"
         text += "".join(f"skipped: {safe(why)}\n" for why in broken) + format_unknown(
             _missing_facts(case, command)
         )
@@ -235,10 +243,7 @@ def _format_advice(
     advice: Advice,
     case: Deployment,
     current: Mapping[Knob, Value],
-    better: ServeCommand,
     window: Mapping[str, Any],
-    *,
-    given: bool,
 ) -> str:
     text = ""
     if window["idle"]:
@@ -253,10 +258,7 @@ def _format_advice(
         )
     if advice.findings:
         text += f"\n{as_text(advice, case, assumed=current)}"
-    if advice.to or advice.env:
-        head = "THE COMMAND WITH THESE CHANGES" if given else "ADD THESE FLAGS TO THE SERVER'S COMMAND"
-        text += f"\n{head}\n{format_command(better)}"
-    return text + "\n"
+    return text
 
 
 def _format_window(window: Mapping[str, Any]) -> str:

@@ -2,18 +2,23 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from agent.advisor.case_options import add_options, build_deployment, missing_facts
-from agent.advisor.render import as_json, as_text, format_improved, format_no_findings, format_not_judged
+from agent.advisor.render import (
+    as_json,
+    as_text,
+    format_improved,
+    format_no_command,
+    format_no_findings,
+    format_not_judged,
+)
 from agent.cli.dispatch import Subparsers, add_command
 from agent.domain.errors import ConfigError
-from lint.advice import Advice, advise
+from lint.advice import Advice, advise, find_errors
 from lint.missing_facts import Judged, judge_coverage
 from lint.precedence import ranked
 from lint.rules import all_lints
-from vllm_facts.deployment import Deployment, LintRule
 from vllm_facts.errors import FlagError
 from vllm_facts.shell_command.serve_command import ServeCommand, edit_command, parse_command
 
@@ -50,7 +55,9 @@ def _run(args: argparse.Namespace) -> int:
     command = replace(command, env={} if command.before else case.env)
     better = edit_command(command, advice.to, advice.env)
     lacking = [*missing_facts(case), *([command.unread] if command.unread else [])]
-    still, undone = _remaining_errors(advice, case, lints), command.unsupported_edits(advice.to)
+    errors = find_errors(advice.after(case), lints)
+    still = sorted({rule for rule, _ in errors} | _logged_errors(advice))
+    undone = command.unsupported_edits(advice.to)
     status = _find_status(advice, judged, command)
     if args.json:
         more = {
@@ -60,12 +67,14 @@ def _run(args: argparse.Namespace) -> int:
             "still": still,
             "in_file": [asdict(line) for line in undone],
         }
-        text = as_json(advice, case, better, assumed={}, unknown=lacking, more=more)
+        text = as_json(advice, case, None if errors else better, assumed={}, unknown=lacking, more=more)
     elif not advice.findings:
         text = format_no_findings(judged, case, command.unread)
     else:
         text = as_text(advice, case, assumed={})
-        if advice.to or advice.env:
+        if errors:
+            text += "\n" + format_no_command(still)
+        elif advice.to or advice.env:
             text += "\n" + format_improved(better, still, undone)
         text += "\n" + format_not_judged(judged, case, command.unread)
     sys.stdout.write(text)
@@ -81,11 +90,10 @@ def _find_status(advice: Advice, judged: Judged, command: ServeCommand) -> int:
     return NO_FINDINGS if judged.is_complete and not command.unread else NOT_JUDGED
 
 
-def _remaining_errors(advice: Advice, case: Deployment, lints: Sequence[LintRule]) -> list[str]:
-    """The rules that still report an error after all changes."""
-    after = replace(advice.after(case), log=())
-    left = [found for lint in lints for found in lint.check(after) if found.severity == "error"]
-    logged = [
-        found for found in advice.findings if found.severity == "error" and not found.to and not found.env
-    ]
-    return sorted({found.rule for found in (*left, *logged)})
+def _logged_errors(advice: Advice) -> set[str]:
+    """The rules that report an error in the log, which no change corrects."""
+    return {
+        found.rule
+        for found in advice.findings
+        if found.severity == "error" and not found.to and not found.env
+    }

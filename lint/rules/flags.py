@@ -6,6 +6,7 @@ Flags that are removed, not yet available or unknown; values out of their domain
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 
 from lint.rules.hardware import VARIABLE
@@ -25,7 +26,7 @@ from vllm_facts.sizing.effective_flags import (
     release_number,
     text_of,
 )
-from vllm_facts.validity import find_problems
+from vllm_facts.validity.engine import find_problems
 from vllm_facts.values import Knob, Value
 
 DRAFT, DRAFT_TOKENS = "speculative_model", "num_speculative_tokens"
@@ -143,7 +144,9 @@ def _check_values(case: Deployment) -> Iterable[Finding]:
                 f"{_spell_flag(knob)} is not followed by a value", "vLLM 0.32's parser", {knob: None}
             )
             continue
-        if facts is None or facts.klass == "note" or not (misfit := facts.misfit(value)):
+        if facts is None or facts.klass == "note" or knob == "max_lora_rank":  # adapters.py knows the next
+            continue
+        if not (misfit := facts.misfit(value)):
             continue
         if isinstance(value, str) and "$" in value:
             yield _placeholder_finding(knob, value)
@@ -194,8 +197,13 @@ def _check_context_limit(case: Deployment) -> Iterable[Finding]:
 
 def _check_combinations(case: Deployment) -> Iterable[Finding]:
     for problem in find_problems(case):
-        by_hand = "" if problem.to else "vLLM accepts the command line once that is given"
-        yield invalid_flags_finding(problem.why, problem.source, problem.to, expects=by_hand)
+        if problem.rule != "V1":
+            continue
+        by_hand = "" if problem.to or problem.env else "vLLM accepts the command line once that is given"
+        found = invalid_flags_finding(
+            problem.why, problem.source, problem.to, expects=problem.expects or by_hand
+        )
+        yield replace(found, env=problem.env, risks=problem.risks or found.risks)
 
 
 def _check_environment(case: Deployment) -> Iterable[Finding]:

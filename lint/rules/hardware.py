@@ -5,11 +5,12 @@ flashinfer.py), bfloat16 too (platforms/cuda.py: check_if_supports_dtype).
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from vllm_facts.deployment import Deployment, Finding, Needs
 from vllm_facts.deprecated_flags import ENVIRONMENT
+from vllm_facts.sizing.dtypes import AMPERE, dtype_in_force, type_without_float16
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
@@ -20,9 +21,10 @@ from vllm_facts.sizing.effective_flags import (
     remove_json_entry,
     text_of,
 )
+from vllm_facts.validity import precision, quantization
+from vllm_facts.validity.refusal import InvalidSetting, capability_text
 from vllm_facts.values import Knob, Value
 
-AMPERE, ADA = (8, 0), (8, 9)
 VARIABLE = "VLLM_ATTENTION_BACKEND"
 GONE = frozenset({"XFORMERS", "TORCH_SDPA"})  # as backends of a decoder: out of vLLM's registry
 SINCE_AMPERE = frozenset({"FLASH_ATTN", "FLASHINFER", *GONE})
@@ -122,25 +124,70 @@ def _turing_finding(case: Deployment, forced: _ForcedBackend, card: str) -> Find
     )
 
 
-def _check_dtype(case: Deployment) -> Iterable[Finding]:
-    capability = case.card.capability if case.card else None
-    if case.card is None or capability is None or capability >= AMPERE:
+def _check_number_formats(case: Deployment) -> Iterable[Finding]:
+    """Dtypes and quantizations that vLLM refuses on this GPU or for this model."""
+    for check in (*quantization.CHECKS, precision.check_bfloat16, precision.check_float16):
+        yield from map(_build_refusal(case), check(case))
+
+
+def _check_cache_formats(case: Deployment) -> Iterable[Finding]:
+    yield from map(_build_refusal(case), precision.check_kv_cache(case))
+
+
+def _check_cache_before_ada(case: Deployment) -> Iterable[Finding]:
+    """Before the release that was read, the backend for fp8 on Ampere depends on what is installed."""
+    card, kind = case.card, text_of(case, "kv_cache_dtype")
+    if card is None or card.capability is None or not AMPERE <= card.capability < precision.ADA:
         return
-    if text_of(case, "dtype") != "bfloat16":
+    if kind not in {"fp8", "fp8_e4m3"} or is_at_least(case, precision.READ):
+        return
+    if (forced := _find_forced_backend(case)) and forced.name == "FLASHINFER":
         return
     yield Finding(
         rule="H2",
+        klass="note",
+        severity="warning",
+        why=(
+            f"--kv-cache-dtype {kind} on {card.name} (compute capability {capability_text(card.capability)}) "
+            "needs FLASHINFER: where it is missing, TRITON_ATTN ends the start with "
+            "'type fp8e4nv not supported in this architecture'"
+        ),
+        expects="it starts with --attention-backend FLASHINFER, or without --kv-cache-dtype",
+        risks="none",
+        source="rulebook H2; vllm-project/vllm#26431, vllm-project/vllm#45829",
+    )
+
+
+def _build_refusal(case: Deployment) -> Callable[[InvalidSetting], Finding]:
+    capability = case.card.capability if case.card else None
+    return lambda problem: Finding(
+        rule="H2",
         klass="gated",
         severity="error",
+        why=problem.why,
+        to=problem.to,
+        expects=problem.expects,
+        risks=problem.risks,
+        source=f"rulebook H2; {problem.source}",
+        evidence={"capability": capability and capability_text(capability)},
+    )
+
+
+def _check_upcast(case: Deployment) -> Iterable[Finding]:
+    kind = type_without_float16(case.model)
+    if not kind or case.card is None or "dtype" in case.setting or dtype_in_force(case) != "float32":
+        return
+    yield Finding(
+        rule="H2",
+        klass="note",
+        severity="warning",
         why=(
-            f"--dtype bfloat16 on {case.card.name} (compute capability {capability[0]}.{capability[1]}): "
-            "bfloat16 needs 8.0, the server does not start"
+            f"{case.card.name} has no bfloat16 and vLLM refuses {kind} in float16, so it runs in float32: "
+            "twice the memory and a fraction of the speed"
         ),
-        to={"dtype": "half"},
-        expects="it starts, in float16",
-        risks="float16 has a smaller range: a model trained in bfloat16 may overflow, so check its answers",
-        source=f"rulebook H2; {S0} §6; vLLM 0.32 platforms/cuda.py: check_if_supports_dtype",
-        evidence={"capability": f"{capability[0]}.{capability[1]}"},
+        expects="a GPU with compute capability 8.0 or later runs it in bfloat16",
+        risks="none",
+        source="rulebook H2; vLLM 0.32 config/model.py: _resolve_auto_dtype, _FLOAT16_NOT_SUPPORTED_MODELS",
     )
 
 
@@ -165,33 +212,6 @@ def _check_volta(case: Deployment) -> Iterable[Finding]:
         risks="flags were renamed and removed since: lint the command line again for that version",
         source="rulebook E1; vllm-project/vllm#39878 (CUDA 13), #42381 (what 0.20.1 is built for)",
         evidence={"version": case.version},
-    )
-
-
-def _check_kv_cache_dtype(case: Deployment) -> Iterable[Finding]:
-    """In that release Turing has TRITON_ATTN only, which reads fp8 from 8.9 on and bfloat16 from 8.0."""
-    capability, kind = case.card.capability if case.card else None, text_of(case, "kv_cache_dtype")
-    if case.card is None or capability is None or not is_at_least(case, READ):
-        return
-    forced = _find_forced_backend(case)
-    by_triton = capability < AMPERE or (forced is not None and forced.name == "TRITON_ATTN")
-    needs = ADA if kind.startswith("fp8") else AMPERE if kind == "bfloat16" else None
-    if needs is None or not by_triton or capability >= needs:
-        return
-    yield Finding(
-        rule="H2",
-        klass="gated",
-        severity="error",
-        why=(
-            f"--kv-cache-dtype {kind} on {case.card.name} (compute capability "
-            f"{capability[0]}.{capability[1]}): TRITON_ATTN wants {needs[0]}.{needs[1]} for it, "
-            "the server does not start"
-        ),
-        to={"kv_cache_dtype": None},
-        expects="it starts, with a KV cache in the model's dtype",
-        risks="the KV cache holds half as many tokens" if needs == ADA else "none known",
-        source="rulebook H2; vLLM 0.32 v1/attention/backends/triton_attn.py",
-        evidence={"capability": f"{capability[0]}.{capability[1]}"},
     )
 
 
@@ -270,12 +290,18 @@ LINTS = (
             applies=lambda case: _find_forced_backend(case) is not None,
         ),
     ),
-    DeploymentCheck(rules=("H2",), check=_check_dtype, needs=Needs(facts=("gpu",), applies=has_any("dtype"))),
     DeploymentCheck(
         rules=("H2",),
-        check=_check_kv_cache_dtype,
+        check=_check_number_formats,
+        needs=Needs(facts=("gpu",), applies=has_any("dtype", "quantization")),
+    ),
+    DeploymentCheck(
+        rules=("H2",),
+        check=_check_cache_formats,
         needs=Needs(facts=("gpu", "version"), applies=has_any("kv_cache_dtype")),
     ),
+    DeploymentCheck(rules=("H2",), check=_check_cache_before_ada),
+    DeploymentCheck(rules=("H2",), check=_check_upcast),
     DeploymentCheck(rules=("E1",), check=_check_volta, needs=Needs(facts=("gpu", "version"))),
     DeploymentCheck(rules=("E1",), check=_check_engine_version, needs=Needs(facts=("version",))),
     DeploymentCheck(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from lint.missing_facts import ESTIMATE
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Model, Needs
+from vllm_facts.sizing.divisibility import why_indivisible
 from vllm_facts.sizing.effective_flags import DeploymentCheck, Layout, format_billions, is_split, layout
 from vllm_facts.sizing.kv_cache import KvCacheFit, estimate_fit, longest_request
 from vllm_facts.sizing.parallel_layouts import (
@@ -22,8 +23,8 @@ from vllm_facts.sizing.parallel_layouts import (
     is_small,
     plan_changes,
     plan_layout,
-    why_indivisible,
 )
+from vllm_facts.validity.split import check_heads
 from vllm_facts.values import Knob, Value
 
 GUIDE = "parallelism guide"
@@ -33,12 +34,8 @@ MANY = 512  # requests at once: data parallel wins (S3)
 
 def _check_layout(case: Deployment) -> Iterable[Finding]:
     now, model = layout(case), case.model
-    reason = why_indivisible(model, now.tp)
-    if reason:
-        why = f"--tensor-parallel-size {now.tp}: {reason} ({model.name if model else ''})"
-    elif exceeds_host(case):
-        why = f"tensor {now.tp} x pipeline {now.pp} x data {now.dp} takes {now.gpus} GPUs of {case.gpus}"
-    else:
+    refused = next(check_heads(case), None)
+    if refused is None:
         return
     to, plan = plan_changes(case), plan_layout(case)
     expects = "it starts with more GPUs, or with a smaller model"
@@ -48,11 +45,11 @@ def _check_layout(case: Deployment) -> Iterable[Finding]:
         rule="D3",
         klass="gated",
         severity="error",
-        why=f"{why}: the server does not start",
+        why=f"{refused.why}: the server does not start",
         to=to,
         expects=expects,
         risks=_describe_refusal(to) or ("fewer GPUs hold less KV cache" if to else "none"),
-        source="rulebook D3; vLLM 0.32 config/model.py: verify_with_parallel_config",
+        source=f"rulebook D3; {refused.source}",
         evidence={"tensor_parallel_size": now.tp, "heads": model.heads if model else None},
     )
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Model
+from vllm_facts.sizing.dtypes import dtype_in_force
 from vllm_facts.sizing.effective_flags import (
     Layout,
     effective_batched_tokens,
@@ -210,12 +211,12 @@ def _weight_bytes(case: Deployment) -> float | None:
     wanted = case.setting.get("quantization")
     if wanted:
         return _ONLINE.get(str(wanted))
-    return 4.0 if case.setting.get("dtype") in ("float32", "float") else stored
+    return 4.0 if dtype_in_force(case) == "float32" else stored
 
 
 def _kv_element_bytes(case: Deployment) -> float | None:
     kind = str(case.setting.get("kv_cache_dtype") or "auto")
-    if kind == "auto" and case.setting.get("dtype") in ("float32", "float"):
+    if kind == "auto" and dtype_in_force(case) == "float32":
         return 4.0
     return _WIDTHS.get(kind)
 

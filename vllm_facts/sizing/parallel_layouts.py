@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Model
+from vllm_facts.sizing.divisibility import why_indivisible
 from vllm_facts.sizing.effective_flags import (
     Layout,
     is_expert_parallel,
@@ -107,19 +108,6 @@ def describe_idle_gpus(case: Deployment, wanted: Layout) -> str:
     if is_sparse(case):
         return f"{free}, for {engines} more server{'s' if engines > 1 else ''}"
     return f"{free}: --data-parallel-size {wanted.dp + engines} would use {engines * wanted.tp * wanted.pp}"
-
-
-def why_indivisible(model: Model | None, tp: int) -> str:
-    """Why the model cannot be split over `tp` GPUs; "" if it can, or if that is unknown."""
-    if model is None:
-        return ""
-    for size, what in ((model.heads, "attention heads"), (model.hidden_size, "hidden units")):
-        if size and size % tp:
-            return f"{size} {what} cannot be shared out to {tp} GPUs"
-    kv = model.kv_heads
-    if kv and not model.mla and kv % tp and tp % kv:
-        return f"{kv} KV heads can neither be shared out nor copied to {tp} GPUs"
-    return ""
 
 
 def exceeds_host(case: Deployment) -> bool:

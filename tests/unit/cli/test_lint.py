@@ -345,8 +345,9 @@ def test_does_not_offer_a_command_that_still_fails_to_start(lint: Lint) -> None:
 
     document, (_, out, _) = found(lint, *asked), lint(*asked)
 
-    assert document["still"] == ["V1"]
-    assert "THE COMMAND WITH THESE CHANGES STILL HAS ERRORS: SEE V1\n" in out
+    assert (document["still"], document["command"]) == (["V1"], None)
+    assert "NO COMMAND: IT WOULD STILL NOT START: SEE V1\n" in out
+    assert "THE COMMAND WITH THESE CHANGES" not in out
     assert found(lint, "--", *EAGER)["still"] == []
 
 

@@ -82,7 +82,7 @@ def test_change_that_would_bring_an_error_is_shown_as_a_note() -> None:
 
     (note,) = advice.findings
     assert (note.rule, note.klass, dict(note.to), advice.to) == ("A", "note", {}, {})
-    assert note.expects == "A (max_num_seqs 8) would help, but the server would not start with it: E"
+    assert note.expects == "A (max_num_seqs 8) would help, but the server would not start with it: E: because"
     assert advice.outranked == ()
 
 

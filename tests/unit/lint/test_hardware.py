@@ -5,7 +5,9 @@ import pytest
 from lint.rules.hardware import LINTS
 from tests.support.lint_cases import A10, A100, H100, L40S, LLAMA_8B_AWQ, T4, case, findings, rules
 from vllm_facts.deployment import GpuModel
+from vllm_facts.models.lookup import find_model
 
+GEMMA_1B = find_model("google/gemma-3-1b-it")
 SERVE = "vllm serve casperhansen/llama-3-8b-instruct-awq"
 
 
@@ -63,7 +65,7 @@ def test_reports_nothing_if_vllm_selects_the_backend() -> None:
 
 
 def test_bfloat16_on_turing_becomes_half() -> None:
-    (found,) = findings(LINTS, case(f"{SERVE} --dtype bfloat16", card=T4))
+    (found,) = findings(LINTS, case(f"{SERVE} --dtype bfloat16", card=T4, model=LLAMA_8B_AWQ))
     assert (found.rule, found.severity, found.to) == ("H2", "error", {"dtype": "half"})
 
 
@@ -114,6 +116,25 @@ def test_a_forced_triton_has_no_fp8_kv_cache_before_ada() -> None:
     command = f"{SERVE} --kv-cache-dtype fp8 --attention-backend TRITON_ATTN"
     assert "H2" in rules(findings(LINTS, case(command, card=A100)))
     assert "H2" not in rules(findings(LINTS, case(command, card=L40S)))
+
+
+def test_an_fp8_kv_cache_on_ampere_needs_flashinfer_in_older_releases() -> None:
+    command = f"{SERVE} --kv-cache-dtype fp8"
+    (found,) = findings(LINTS, case(command, card=A10, version="0.19.0"))
+
+    assert (found.rule, found.klass) == ("H2", "note")
+    assert not findings(LINTS, case(command, card=L40S, version="0.19.0"))
+    assert rules(
+        findings(LINTS, case(f"{command} --attention-backend FLASHINFER", card=A10, version=""))
+    ) == ["H3"]
+
+
+def test_a_model_that_vllm_upcasts_on_turing_is_noted() -> None:
+    (found,) = findings(LINTS, case("vllm serve google/gemma-3-1b-it", card=T4, model=GEMMA_1B))
+
+    assert (found.rule, found.klass) == ("H2", "note")
+    assert "float32" in found.why
+    assert not findings(LINTS, case("vllm serve google/gemma-3-1b-it", card=A10, model=GEMMA_1B))
 
 
 def test_current_builds_do_not_support_volta() -> None:

@@ -23,8 +23,8 @@ from tests.support.lint_cases import (
 )
 from vllm_facts.deployment import GpuModel, Model
 from vllm_facts.sizing import parallel_layouts
+from vllm_facts.sizing.divisibility import why_indivisible
 from vllm_facts.sizing.effective_flags import Layout, layout
-from vllm_facts.sizing.parallel_layouts import why_indivisible
 
 L4 = GpuModel(name="L4", capability=(8, 9), memory_gib=22.49, link="pcie")
 A100_PCIE = GpuModel(name="A100 80GB", capability=(8, 0), memory_gib=80.0, link="pcie")

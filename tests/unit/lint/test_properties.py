@@ -11,8 +11,9 @@ from tests.support.sampling import examples
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.knobs import KNOBS
 from vllm_facts.releases import FLAGS
+from vllm_facts.sizing.divisibility import why_indivisible
 from vllm_facts.sizing.kv_cache import estimate_fit
-from vllm_facts.sizing.parallel_layouts import apply_plan, why_indivisible
+from vllm_facts.sizing.parallel_layouts import apply_plan
 from vllm_facts.values import Value
 
 LINTS = tuple(

@@ -5,7 +5,7 @@ import pytest
 from tests.support.lint_cases import DEEPSEEK_R1, H100, LLAMA_8B, MIXTRAL, case
 from vllm_facts.deployment import Deployment
 from vllm_facts.knobs import KNOBS
-from vllm_facts.validity import NOT_ABOVE, WITHOUT, find_problems
+from vllm_facts.validity.engine import NOT_ABOVE, WITHOUT, find_problems
 from vllm_facts.values import Value
 
 
@@ -29,7 +29,7 @@ from vllm_facts.values import Value
             {"enable_chunked_prefill": None},
         ),
         ("--max-loras 8 --max-cpu-loras 4", "8 is above max_cpu_loras 4", {"max_cpu_loras": 8}),
-        ("--enable-eplb", "needs enable_expert_parallel", {"enable_expert_parallel": True}),
+        ("-tp 2 --enable-eplb", "needs enable_expert_parallel", {"enable_expert_parallel": True}),
         ("--lora-modules a=/a", "needs enable_lora", {"enable_lora": True}),
         ("--enable-log-outputs", "needs enable_log_requests", {"enable_log_requests": True}),
         (
@@ -75,7 +75,7 @@ def test_an_invalid_combination_is_reported_with_its_fix(flags: str, why: str, t
         "--max-num-batched-tokens 128 --max-num-seqs 128",
         "--max-num-seqs 4096",
         "--no-enable-chunked-prefill",
-        "--enable-eplb --enable-expert-parallel",
+        "-tp 2 --enable-eplb --enable-expert-parallel",
         "--enable-dbo --all2all-backend nixl_ep",
         "--async-scheduling --spec-method eagle3",
         "-tp 4 -dcp 2",

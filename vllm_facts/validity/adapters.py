@@ -1,0 +1,94 @@
+"""LoRA adapters, offloading to the host's memory, and sleep mode."""
+
+from collections.abc import Iterator
+
+from vllm_facts.defaults import positive_int
+from vllm_facts.deployment import Deployment
+from vllm_facts.sizing.effective_flags import json_entry, number_of
+from vllm_facts.validity.refusal import LORA, VLLM, InvalidSetting, NotAbove
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""MaxLoRARanks; no other value of max_lora_rank is accepted."""
+
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+_OFFLOAD = "vLLM 0.32 config/offload.py: validate_offload_config"
+
+NOT_ABOVE = (
+    NotAbove(
+        "max_loras",
+        "max_cpu_loras",
+        f"{LORA}: _validate_lora_config: 'max_cpu_loras must be >= max_loras'",
+    ),
+    NotAbove(
+        "offload_num_in_group",
+        "offload_group_size",
+        f"{_OFFLOAD}: 'offload_num_in_group must be <= offload_group_size'",
+        lower=True,
+    ),
+)
+
+
+def check_rank(case: Deployment) -> Iterator[InvalidSetting]:
+    """The rank of adapters is one of a few sizes; the next larger one holds every smaller adapter."""
+    rank = positive_int(case.setting, "max_lora_rank")
+    if rank is None or rank in RANKS:
+        return
+    larger = next((size for size in RANKS if size >= rank), None)
+    yield InvalidSetting(
+        knobs=("max_lora_rank",),
+        why=f"max_lora_rank {rank} is none of {', '.join(map(str, RANKS))}",
+        source=f"{LORA}: MaxLoRARanks; the parser says 'invalid choice: {rank}'",
+        to={"max_lora_rank": larger} if larger else {},
+        expects="" if larger else f"adapters of at most rank {RANKS[-1]} are served",
+    )
+
+
+def check_adapters(case: Deployment) -> Iterator[InvalidSetting]:
+    if case.setting.get("lora_modules") and case.setting.get("enable_lora") is not True:
+        yield InvalidSetting(
+            knobs=("lora_modules",),
+            why="lora_modules needs enable_lora",
+            source="vLLM 0.32 v1/engine/input_processor.py: 'LoRA is not enabled'",
+            to={"enable_lora": True},
+        )
+
+
+def check_prefetch(case: Deployment) -> Iterator[InvalidSetting]:
+    """Weights offloaded by prefetching are fetched at least one layer ahead, from groups of layers."""
+    group, step = number_of(case, "offload_group_size"), number_of(case, "offload_prefetch_step")
+    if case.setting.get("offload_backend") == "prefetch" and not group:
+        yield InvalidSetting(
+            knobs=("offload_backend", "offload_group_size"),
+            why="offload_backend prefetch needs offload_group_size, which is 0",
+            source=f"{_OFFLOAD}: 'offload_num_in_group must be <= offload_group_size'",
+            to={"offload_backend": None},
+        )
+    elif group and step == 0:
+        yield InvalidSetting(
+            knobs=("offload_prefetch_step",),
+            why="offload_prefetch_step 0 is refused with offload_group_size",
+            source=f"{_OFFLOAD}: 'offload_prefetch_step must be >= 1 when prefetch offloading is enabled'",
+            to={"offload_prefetch_step": None},
+        )
+
+
+def check_allocator(case: Deployment) -> Iterator[InvalidSetting]:
+    """A KV connector registers memory that expandable segments would remap."""
+    if "expandable_segments:True" not in case.env.get(ALLOCATOR, "") or not json_entry(
+        case, "kv_transfer_config", "kv_connector"
+    ):
+        return
+    if case.setting.get("enable_sleep_mode") is True or case.setting.get("enable_cumem_allocator") is True:
+        return
+    yield InvalidSetting(
+        knobs=("kv_transfer_config",),
+        why=f"a KV connector is refused with {ALLOCATOR}=expandable_segments:True",
+        source=(
+            f"{VLLM}: _verify_kv_transfer_compat: 'is incompatible with "
+            f"{ALLOCATOR}=expandable_segments:True unless enable_cumem_allocator is also enabled'"
+        ),
+        env={ALLOCATOR: None},
+    )
+
+
+CHECKS = (check_rank, check_adapters, check_prefetch, check_allocator)

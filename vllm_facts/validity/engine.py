@@ -1,0 +1,28 @@
+"""All checks of vLLM at start: combinations of flags, and of flags, model and GPU, that it refuses."""
+
+from collections.abc import Iterator
+
+from vllm_facts.deployment import Deployment
+from vllm_facts.validity import adapters, length, parallel, precision, quantization, scheduler, serving, split
+from vllm_facts.validity.refusal import InvalidSetting
+
+NOT_ABOVE = (*scheduler.NOT_ABOVE, *adapters.NOT_ABOVE, *parallel.NOT_ABOVE)
+WITHOUT = (*parallel.WITHOUT, *serving.WITHOUT)
+CHECKS = (
+    *scheduler.CHECKS,
+    *length.CHECKS,
+    *parallel.CHECKS,
+    *split.CHECKS,
+    *quantization.CHECKS,
+    *precision.CHECKS,
+    *serving.CHECKS,
+    *adapters.CHECKS,
+)
+
+
+def find_problems(case: Deployment) -> Iterator[InvalidSetting]:
+    """Everything in the deployment that vLLM would refuse; unknown facts pass."""
+    for row in (*NOT_ABOVE, *WITHOUT):
+        yield from row.problems(case)
+    for check in CHECKS:
+        yield from check(case)

@@ -1,0 +1,178 @@
+"""Parallelism: data, experts, context, hosts. The division of the weights is in split.py."""
+
+from collections.abc import Iterator
+
+from vllm_facts.defaults import positive_int
+from vllm_facts.deployment import Deployment
+from vllm_facts.sizing.effective_flags import is_expert_parallel, layout
+from vllm_facts.validity.refusal import (
+    ENGINE,
+    MODEL,
+    PARALLEL,
+    VLLM,
+    InvalidSetting,
+    NotAbove,
+    Without,
+    is_off,
+)
+
+_LAUNCH = f"{ENGINE}: 'Invalid data-parallel launch options'"
+_ELASTIC = "vLLM 0.32 config/parallel.py: __post_init__"
+_VERIFY = f"{MODEL}: verify_with_parallel_config"
+
+MICROBATCHING = frozenset({"deepep_low_latency", "deepep_high_throughput", "nixl_ep"})
+
+NOT_ABOVE = (
+    NotAbove(
+        "data_parallel_size_local",
+        "data_parallel_size",
+        f"{PARALLEL}: 'data_parallel_size_local must be <= data_parallel_size'",
+        lower=True,
+    ),
+    NotAbove(
+        "data_parallel_size",
+        "elastic_ep_max_dp_size",
+        f"{_ELASTIC}: '--elastic-ep-max-dp-size must be greater than or equal to the initial "
+        "data_parallel_size'",
+    ),
+)
+
+WITHOUT = (
+    Without(
+        "enable_eplb",
+        is_off("enable_expert_parallel"),
+        "needs enable_expert_parallel",
+        f"{PARALLEL}: 'enable_expert_parallel must be True to use EPLB'",
+        to=(("enable_expert_parallel", True),),
+    ),
+    Without(
+        "enable_eplb",
+        lambda case: is_expert_parallel(case) and layout(case).tp * layout(case).dp * _prefill(case) == 1,
+        "needs tensor, data or prefill context parallelism",
+        f"{PARALLEL}: 'EPLB requires tensor, prefill-context, or data parallelism'",
+    ),
+    Without(
+        "enable_elastic_ep",
+        is_off("enable_eplb"),
+        "needs enable_eplb",
+        f"{_ELASTIC}: 'Elastic EP is only supported with enable_eplb=True'",
+    ),
+    Without(
+        "enable_elastic_ep",
+        lambda case: layout(case).pp > 1,
+        "works without pipeline parallelism only",
+        f"{_ELASTIC}: 'Elastic EP is not supported with pipeline parallelism'",
+    ),
+    Without(
+        "data_parallel_external_lb",
+        lambda case: positive_int(case.setting, "data_parallel_size") == 1,
+        "needs data_parallel_size above 1",
+        f"{PARALLEL}: 'data_parallel_external_lb can only be set when data_parallel_size > 1'",
+    ),
+    Without(
+        "data_parallel_hybrid_lb",
+        lambda case: case.setting.get("data_parallel_external_lb") is True,
+        "and data_parallel_external_lb exclude each other",
+        f"{_LAUNCH}: 'cannot be enabled together'",
+    ),
+    Without(
+        "data_parallel_external_lb",
+        lambda case: layout(case).dp > 1 and _is_dense(case),
+        "is refused: the model has no experts; start independent servers",
+        f"{ENGINE}: 'Non-MoE models do not support external data parallel mode'",
+    ),
+    Without(
+        "numa_bind_nodes",
+        is_off("numa_bind"),
+        "needs numa_bind",
+        f"{PARALLEL}: 'numa_bind_nodes and numa_bind_cpus require numa_bind=True'",
+        to=(("numa_bind", True),),
+    ),
+    Without(
+        "numa_bind_cpus",
+        is_off("numa_bind"),
+        "needs numa_bind",
+        f"{PARALLEL}: 'numa_bind_nodes and numa_bind_cpus require numa_bind=True'",
+        to=(("numa_bind", True),),
+    ),
+    Without(
+        "enable_dbo",
+        lambda case: case.setting.get("all2all_backend") not in MICROBATCHING,
+        f"needs all2all_backend {', '.join(sorted(MICROBATCHING))}",
+        f"{VLLM}: 'Microbatching currently only supports the deepep_low_latency, …'",
+    ),
+    Without(
+        "mamba_block_size",
+        lambda case: case.setting.get("enable_prefix_caching") is False,
+        "needs prefix caching",
+        f"{VLLM}: '--mamba-block-size can only be set with --enable-prefix-caching'",
+    ),
+    Without(
+        "enable_fault_tolerance",
+        lambda case: (positive_int(case.setting, "api_server_count") or 1) > 1,
+        "needs one API server",
+        f"{PARALLEL}: 'Fault tolerance requires a single API server process'",
+        to=(("api_server_count", 1),),
+    ),
+    Without(
+        "enable_batch_sharded_sampling",
+        lambda case: layout(case).tp == 1,
+        "needs tensor_parallel_size above 1",
+        f"{VLLM}: _validate_batch_sharded_sampling: 'is not supported in this configuration'",
+    ),
+)
+
+
+def check_context_parallel(case: Deployment) -> Iterator[InvalidSetting]:
+    """Decode context parallelism divides tensor parallelism, and at most the copies of each KV head."""
+    knob, tp, model = "decode_context_parallel_size", layout(case).tp, case.model
+    dcp = positive_int(case.setting, knob) or 1
+    heads = model.kv_heads if model and not model.mla else None
+    if dcp == 1:
+        return
+    if _prefill(case) == 1 and tp % dcp:
+        why = f"{knob} {dcp} does not divide tensor_parallel_size {tp}"
+        source = f"{PARALLEL}: 'tp_size must be divisible by dcp_size'"
+    elif heads and dcp > tp // heads:
+        why = f"{knob} {dcp} is above tensor_parallel_size {tp} divided by the model's {heads} KV heads"
+        source = f"{_VERIFY}: 'exceeds the maximum supported value'"
+    elif model and heads and model.heads and model.heads // heads % dcp:
+        why = f"{knob} {dcp} does not divide the model's {model.heads // heads} query heads for each KV head"
+        source = f"{_VERIFY}: 'number of query heads per KV head must be divisible'"
+    else:
+        return
+    yield InvalidSetting(knobs=(knob, "tensor_parallel_size"), why=why, source=source, to={knob: None})
+
+
+def check_experts(case: Deployment) -> Iterator[InvalidSetting]:
+    if case.setting.get("enable_expert_parallel") is True and case.model and _is_dense(case):
+        yield InvalidSetting(
+            knobs=("enable_expert_parallel",),
+            why=f"enable_expert_parallel is refused: {case.model.name} has no experts",
+            source=f"{MODEL}: _verify_with_expert_parallelism: 'Number of experts must be greater than 0'",
+            to={"enable_expert_parallel": None},
+        )
+
+
+def check_hosts(case: Deployment) -> Iterator[InvalidSetting]:
+    """The hosts share the GPUs evenly."""
+    nodes = positive_int(case.setting, "nnodes") or 1
+    gpus = layout(case).gpus * _prefill(case)
+    if nodes > 1 and gpus % nodes:
+        yield InvalidSetting(
+            knobs=("nnodes",),
+            why=f"nnodes {nodes} does not divide the {gpus} GPUs of all parallel sizes",
+            source=f"{_LAUNCH}: '--nnodes must evenly divide the total world size'",
+        )
+
+
+def _is_dense(case: Deployment) -> bool:
+    """Whether the model is known to have no experts."""
+    return bool(case.model and case.model.layers and not case.model.experts)
+
+
+def _prefill(case: Deployment) -> int:
+    return positive_int(case.setting, "prefill_context_parallel_size") or 1
+
+
+CHECKS = (check_context_parallel, check_experts, check_hosts)

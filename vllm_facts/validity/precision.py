@@ -1,0 +1,210 @@
+"""Number formats against the model and the GPU: the dtype, the KV cache, the attention backend."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from vllm_facts.deployment import Deployment
+from vllm_facts.sizing.capacity import fits_in_memory
+from vllm_facts.sizing.dtypes import AMPERE, dtype_in_force, type_without_float16
+from vllm_facts.sizing.effective_flags import is_at_least, json_entry, text_of
+from vllm_facts.sizing.kv_cache import estimate_fit
+from vllm_facts.validity.quantization import refuses_dtype
+from vllm_facts.validity.refusal import MODEL, VLLM, FlagMapping, InvalidSetting, capability_text
+
+ADA, HOPPER = (8, 9), (9, 0)
+READ = (0, 32)  # the version whose attention backends were read
+FLASHINFER_HEADS = frozenset({64, 128, 256, 512})
+
+_BFLOAT16 = "vLLM 0.32 platforms/cuda.py: check_if_supports_dtype: 'Bfloat16 is only supported on GPUs …'"
+_BACKENDS = "vLLM 0.32 v1/attention/backends"
+_TRITON = f"{_BACKENDS}/triton_attn.py"
+_NONE_VALID = "vLLM 0.32 platforms/cuda.py: 'No valid attention backend found'"
+_OVERFLOWS = "float16 has a smaller range: a model trained in bfloat16 may overflow, so check its answers"
+_TEXT_ONLY = ("limit_mm_per_prompt", "language_model_only")
+
+
+def check_bfloat16(case: Deployment) -> Iterator[InvalidSetting]:
+    card = case.card
+    if card is None or card.capability is None or card.capability >= AMPERE:
+        return
+    if dtype_in_force(case) != "bfloat16":
+        return
+    why = (
+        f"--dtype bfloat16 on {card.name} (compute capability {capability_text(card.capability)}): "
+        "bfloat16 needs 8.0, the server does not start"
+    )
+    if type_without_float16(case.model):
+        yield _only_float32(case, why, _BFLOAT16)
+        return
+    if case.model is None:
+        yield InvalidSetting(
+            rule="H2",
+            knobs=("dtype",),
+            why=why,
+            source=_BFLOAT16,
+            to={"dtype": None},
+            expects="it starts, in float16, or in float32 if vLLM refuses the model in float16",
+            risks=_OVERFLOWS,
+        )
+        return
+    half = not refuses_dtype(case, "float16")
+    yield InvalidSetting(
+        rule="H2",
+        knobs=("dtype",),
+        why=why,
+        source=_BFLOAT16,
+        to={"dtype": "half"} if half else {},
+        expects="it starts, in float16" if half else "another quantization of the model, or a GPU from 8.0",
+        risks=_OVERFLOWS if half else "none",
+    )
+
+
+def check_float16(case: Deployment) -> Iterator[InvalidSetting]:
+    """Models that are unstable in float16, which vLLM refuses."""
+    kind = type_without_float16(case.model)
+    if not kind or case.model is None or dtype_in_force(case) != "float16":
+        return
+    why = f"--dtype {text_of(case, 'dtype')}: vLLM refuses {case.model.name} ({kind}) in float16"
+    source = (
+        f"{MODEL}: _check_valid_dtype: 'The model type {kind!r} does not support float16. Reason: "
+        "Numerical instability. Please use bfloat16 or float32 instead.'"
+    )
+    capability = case.card.capability if case.card else None
+    if capability is not None and capability < AMPERE:
+        yield _only_float32(case, why, source)
+        return
+    yield InvalidSetting(
+        rule="H2",
+        knobs=("dtype",),
+        why=why,
+        source=source,
+        to={"dtype": "bfloat16" if capability else None},
+        expects="it starts, in bfloat16",
+        risks="none known",
+    )
+
+
+def _only_float32(case: Deployment, why: str, source: str) -> InvalidSetting:
+    """A model without float16 on a GPU without bfloat16."""
+    to: FlagMapping = {"dtype": "float32"}
+    after = replace(case, setting={**case.setting, **to})
+    if refuses_dtype(case, "float32"):
+        lacks, to = "float32, which its quantization refuses", {}
+    elif fits_in_memory(after) is False:
+        took = estimate_fit(after)
+        lacks, to = f"float32, which does not fit: {took.why if took else ''}", {}
+    else:
+        lacks = "float32 only"
+    kind, card = type_without_float16(case.model), case.card.name if case.card else "this GPU"
+    neither = "it has no bfloat16" if dtype_in_force(case) == "float16" else f"vLLM refuses {kind} in float16"
+    return InvalidSetting(
+        rule="H2",
+        knobs=("dtype",),
+        why=(f"{why}; {card} cannot run this model in 16 bit, because {neither}: that leaves {lacks}"),
+        source=f"{source}; {MODEL}: _FLOAT16_NOT_SUPPORTED_MODELS",
+        to=to,
+        expects=(
+            "it starts, in float32: twice the memory and a fraction of the speed; a GPU with compute "
+            "capability 8.0 or another model is better"
+            if to
+            else "a GPU with compute capability 8.0 or later (A10, L4, A100), or another model"
+        ),
+        risks="the memory is estimated" if to else "none",
+    )
+
+
+def forced_backend(case: Deployment) -> str:
+    """The attention backend in the flags, in capitals; "" if vLLM chooses it."""
+    given = text_of(case, "attention_backend") or str(json_entry(case, "attention_config", "backend") or "")
+    return "" if given.lower() == "auto" else given.upper()
+
+
+def check_kv_cache(case: Deployment) -> Iterator[InvalidSetting]:
+    """The dtype of the KV cache that no attention backend of this GPU reads.
+
+    FLASH_ATTN reads fp8 on Hopper and later, TRITON_ATTN from 8.9 on; FLASHINFER from 8.0 on.
+    """
+    capability, kind = case.card.capability if case.card else None, text_of(case, "kv_cache_dtype")
+    if case.card is None or capability is None or not is_at_least(case, READ):
+        return
+    forced, reason, source = forced_backend(case), "", ""
+    fp8 = kind.startswith("fp8")
+    mla = case.model is not None and case.model.mla
+    needs = ADA if fp8 else AMPERE if kind == "bfloat16" else None
+    if needs is not None and capability < needs and not mla and (why := _why_triton(case, forced)):
+        reason = f"{why}, and TRITON_ATTN wants {capability_text(needs)} for it"
+        says = "FP8 KV cache is not supported by the Triton attention backend" if fp8 else "requires SM80+"
+        source = f"{_TRITON}: '{says}'"
+    elif fp8 and forced == "FLASH_ATTN" and capability < HOPPER:
+        reason = "FLASH_ATTN reads it from 9.0 on"
+        source = (
+            f"{_BACKENDS}/fa_utils.py: flash_attn_supports_kv_cache_dtype; 'kv_cache_dtype not supported'"
+        )
+    elif kind.startswith("nvfp4") and not mla and capability < AMPERE:
+        reason, source = "only FLASHINFER reads it, which wants 8.0", _NONE_VALID
+    if reason:
+        yield InvalidSetting(
+            rule="H2",
+            knobs=("kv_cache_dtype",),
+            why=(
+                f"--kv-cache-dtype {kind} on {case.card.name} (compute capability "
+                f"{capability_text(capability)}): {reason}: the server does not start"
+            ),
+            source=source,
+            to={"kv_cache_dtype": None},
+            expects="it starts, with a KV cache in the model's dtype",
+            risks="the KV cache holds fewer tokens" if needs != AMPERE else "none known",
+        )
+
+
+def _why_triton(case: Deployment, forced: str) -> str:
+    """Why TRITON_ATTN is the only backend below compute capability 8.9; "" if FLASHINFER may run."""
+    card, model = case.card, case.model
+    if forced == "TRITON_ATTN":
+        return "TRITON_ATTN is forced"
+    if card is None or card.capability is None or forced:
+        return ""
+    if card.capability < AMPERE:
+        return "no other backend runs on this GPU"
+    if text_of(case, "kv_cache_dtype") == "fp8_per_token_head":
+        return "no other backend reads it"
+    if dtype_in_force(case) == "float32":
+        return "no other backend computes in float32"
+    if model is None:
+        return ""
+    if model.architecture.startswith("GptOss"):
+        return "no other backend has attention sinks there"
+    if model.architecture == "Gemma3ForConditionalGeneration" and not any(
+        knob in case.setting for knob in _TEXT_ONLY
+    ):
+        return "no other backend attends to whole images there"
+    if model.head_dim and model.head_dim not in FLASHINFER_HEADS:
+        return f"FLASHINFER has no heads of {model.head_dim}"
+    return ""
+
+
+def check_kv_checkpoint(case: Deployment) -> Iterator[InvalidSetting]:
+    """Formats of the KV cache that the checkpoint or the attention of the model excludes."""
+    kind, model = text_of(case, "kv_cache_dtype"), case.model
+    if model is None:
+        return
+    if kind == "fp8_e5m2" and model.quantization == "fp8":
+        yield InvalidSetting(
+            knobs=("kv_cache_dtype",),
+            why=f"--kv-cache-dtype fp8_e5m2 is refused: {model.name} is an FP8 checkpoint",
+            source=(
+                "vLLM 0.32 model_executor/layers/attention/attention.py: "
+                "'fp8_e5m2 kv-cache is not supported with fp8 checkpoints.'"
+            ),
+            to={"kv_cache_dtype": "fp8"},
+        )
+    if kind in {"nvfp4", "nvfp4_4over6"} and model.mla:
+        yield InvalidSetting(
+            knobs=("kv_cache_dtype",),
+            why=f"--kv-cache-dtype {kind} is refused: {model.name} has latent attention",
+            source=f"{VLLM}: 'nvfp4 KV cache is not supported with MLA backends'",
+            to={"kv_cache_dtype": None},
+        )
+
+
+CHECKS = (check_bfloat16, check_float16, check_kv_cache, check_kv_checkpoint)

@@ -1,0 +1,86 @@
+"""One refusal of vLLM, and the rows of the tables that state the simple ones.
+
+Unknown values pass every check. The source of a refusal is vLLM's file, function and message.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from vllm_facts.defaults import positive_int
+from vllm_facts.deployment import Deployment
+from vllm_facts.values import Knob, Value
+
+SCHEDULER = "vLLM 0.32 config/scheduler.py: verify_max_model_len"
+PARALLEL = "vLLM 0.32 config/parallel.py: _validate_parallel_config"
+MODEL = "vLLM 0.32 config/model.py"
+VLLM = "vLLM 0.32 config/vllm.py"
+ENGINE = "vLLM 0.32 engine/arg_utils.py: create_engine_config"
+SERVE = "vLLM 0.32 entrypoints/launchers/cli_args.py: validate_parsed_serve_args"
+LORA = "vLLM 0.32 config/lora.py"
+
+FlagMapping = Mapping[Knob, Value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidSetting:
+    """Flags that vLLM refuses in combination, with this model or on this GPU."""
+
+    knobs: tuple[Knob, ...]
+    why: str
+    source: str
+    to: FlagMapping = field(default_factory=dict)  # the smallest fix; empty without one
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    rule: str = "V1"  # that reports it
+    expects: str = ""
+    risks: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotAbove:
+    """One integer must not exceed another if both are given."""
+
+    low: Knob
+    high: Knob
+    source: str
+    lower: bool = False  # the fix lowers `low` instead of raising `high`
+
+    def problems(self, case: Deployment) -> Iterator[InvalidSetting]:
+        low, high = positive_int(case.setting, self.low), positive_int(case.setting, self.high)
+        if low is None or high is None or low <= high:
+            return
+        yield InvalidSetting(
+            knobs=(self.low, self.high),
+            why=f"{self.low} {low} is above {self.high} {high}",
+            source=self.source,
+            to={self.low: high} if self.lower else {self.high: low},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """A flag that vLLM refuses without another."""
+
+    knob: Knob
+    lacks: Callable[[Deployment], bool]
+    why: str
+    source: str
+    to: tuple[tuple[Knob, Value], ...] = ()
+
+    def problems(self, case: Deployment) -> Iterator[InvalidSetting]:
+        if not case.setting.get(self.knob) or not self.lacks(case):
+            return
+        yield InvalidSetting(
+            knobs=(self.knob,),
+            why=f"{self.knob} {self.why}",
+            source=self.source,
+            to=dict(self.to) or {self.knob: None},
+        )
+
+
+def is_off(knob: Knob) -> Callable[[Deployment], bool]:
+    """A check that the switch or number is missing or 0."""
+    return lambda case: not case.setting.get(knob)
+
+
+def capability_text(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"

@@ -1,0 +1,106 @@
+"""Token budget, sequences, CUDA graph sizes and asynchronous scheduling."""
+
+from collections.abc import Iterator
+
+from vllm_facts.defaults import positive_int
+from vllm_facts.deployment import Deployment
+from vllm_facts.sizing.effective_flags import effective_batched_tokens, json_entry, speculation_method
+from vllm_facts.validity.refusal import ENGINE, SCHEDULER, VLLM, InvalidSetting, NotAbove
+
+NOT_ABOVE = (
+    NotAbove(
+        "max_num_active_seqs",
+        "max_num_seqs",
+        f"{SCHEDULER}: 'max_num_active_seqs cannot be greater than max_num_seqs'",
+        lower=True,
+    ),
+    NotAbove(
+        "long_prefill_token_threshold",
+        "max_model_len",
+        f"{SCHEDULER}: 'long_prefill_token_threshold cannot be greater than the max_model_len'",
+        lower=True,
+    ),
+)
+
+NOT_ASYNC = frozenset({"ngram", "suffix", "medusa", "mlp_speculator"})
+
+
+def check_sequences(case: Deployment) -> Iterator[InvalidSetting]:
+    """The token budget holds one token for each sequence."""
+    tokens, seqs = effective_batched_tokens(case), positive_int(case.setting, "max_num_seqs")
+    if tokens is not None and seqs is not None and tokens < seqs:
+        yield InvalidSetting(
+            knobs=("max_num_batched_tokens", "max_num_seqs"),
+            why=f"max_num_batched_tokens {tokens} is below max_num_seqs {seqs}",
+            source=f"{SCHEDULER}: 'max_num_batched_tokens must be greater than or equal to max_num_seqs'",
+            to={"max_num_batched_tokens": seqs},
+        )
+
+
+def check_whole_prompts(case: Deployment) -> Iterator[InvalidSetting]:
+    """Without chunked prefill the given token budget holds a prompt of full length."""
+    given = positive_int(case.setting, "max_num_batched_tokens")
+    length = positive_int(case.setting, "max_model_len")
+    if "max_model_len" not in case.setting and case.model:
+        length = case.model.max_len
+    if case.setting.get("enable_chunked_prefill") is not False or given is None or length is None:
+        return
+    if given < length:
+        yield InvalidSetting(
+            knobs=("enable_chunked_prefill", "max_num_batched_tokens", "max_model_len"),
+            why=f"without chunked prefill max_num_batched_tokens {given} is below max_model_len {length}",
+            source=f"{SCHEDULER}: 'max_num_batched_tokens is smaller than max_model_len'",
+            to={"enable_chunked_prefill": None},
+        )
+
+
+def check_adapter_drafts(case: Deployment) -> Iterator[InvalidSetting]:
+    """With LoRA and speculation the token budget holds the drafts of each sequence."""
+    tokens, seqs = effective_batched_tokens(case), positive_int(case.setting, "max_num_seqs")
+    drafts = case.setting.get("spec_tokens") or json_entry(
+        case, "speculative_config", "num_speculative_tokens"
+    )
+    if case.setting.get("enable_lora") is not True or tokens is None or seqs is None:
+        return
+    if isinstance(drafts, int) and not isinstance(drafts, bool) and tokens < seqs * (drafts + 1):
+        yield InvalidSetting(
+            knobs=("max_num_batched_tokens", "max_num_seqs"),
+            why=(
+                f"with LoRA and {drafts} speculative tokens max_num_batched_tokens {tokens} is below "
+                f"{seqs} sequences of {drafts + 1} tokens"
+            ),
+            source=f"{ENGINE}: 'Consider increasing max_num_batched_tokens or decreasing num_spec…'",
+            to={"max_num_batched_tokens": seqs * (drafts + 1)},
+        )
+
+
+def check_graph_sizes(case: Deployment) -> Iterator[InvalidSetting]:
+    largest = positive_int(case.setting, "max_cudagraph_capture_size")
+    sizes = str(case.setting.get("cudagraph_capture_sizes") or "").split()
+    if largest is None or not sizes or not all(map(str.isdecimal, sizes)):
+        return
+    if max(map(int, sizes)) != largest:
+        yield InvalidSetting(
+            knobs=("max_cudagraph_capture_size", "cudagraph_capture_sizes"),
+            why=f"max_cudagraph_capture_size {largest} is not the largest of cudagraph_capture_sizes",
+            source=(
+                f"{VLLM}: 'customized max_cudagraph_capture_size should be consistent with the max value of "
+                "cudagraph_capture_sizes'"
+            ),
+            to={"max_cudagraph_capture_size": None},
+        )
+
+
+def check_async(case: Deployment) -> Iterator[InvalidSetting]:
+    """Explicit async_scheduling is refused with these methods; by default vLLM disables it."""
+    method = speculation_method(case)
+    if case.setting.get("async_scheduling") is True and method in NOT_ASYNC:
+        yield InvalidSetting(
+            knobs=("async_scheduling",),
+            why=f"async_scheduling is refused together with speculation by {method}",
+            source=f"{VLLM}: 'async scheduling is only supported with EAGLE/MTP/Draft Model/…'",
+            to={"async_scheduling": None},
+        )
+
+
+CHECKS = (check_sequences, check_whole_prompts, check_adapter_drafts, check_graph_sizes, check_async)

@@ -1,0 +1,101 @@
+"""The division of the weights over the GPUs of tensor parallelism, by the model's sizes."""
+
+from collections.abc import Iterator
+from math import gcd
+
+from vllm_facts.deployment import Deployment
+from vllm_facts.sizing.divisibility import why_indivisible
+from vllm_facts.sizing.effective_flags import is_at_least, is_expert_parallel, is_too_sparse, layout, text_of
+from vllm_facts.sizing.parallel_layouts import exceeds_host
+from vllm_facts.validity.refusal import MODEL, InvalidSetting
+
+HEADS = (
+    f"{MODEL}: verify_with_parallel_config: 'Total number of attention heads must be divisible by tensor "
+    "parallel size'; distributed/utils.py: divide"
+)
+GPUS = "vLLM 0.32 config/parallel.py: 'World size is larger than the number of available GPUs in this node'"
+REFINED_SINCE = (0, 32)  # the version that was read; 0.25 still refused
+FINEST = 32  # sides of the block that it can divide the checkpoint's into
+
+_BLOCKS = (
+    "vLLM 0.32 model_executor/layers/quantization/utils/fp8_utils.py: validate_fp8_block_shape_moe: "
+    "'The output_size of gate's and up's weight is not divisible by weight quantization block_n'; "
+    "fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape; vllm-project/vllm#17569"
+)
+
+
+def check_heads(case: Deployment) -> Iterator[InvalidSetting]:
+    shape, model = layout(case), case.model
+    if model and (reason := why_indivisible(model, shape.tp)):
+        yield InvalidSetting(
+            rule="D3",
+            knobs=("tensor_parallel_size",),
+            why=f"--tensor-parallel-size {shape.tp}: {reason} ({model.name})",
+            source=HEADS,
+        )
+    elif exceeds_host(case):
+        yield InvalidSetting(
+            rule="D3",
+            knobs=("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
+            why=(
+                f"tensor {shape.tp} x pipeline {shape.pp} x data {shape.dp} takes {shape.gpus} GPUs of "
+                f"{case.gpus}"
+            ),
+            source=GPUS,
+        )
+
+
+def check_expert_width(case: Deployment) -> Iterator[InvalidSetting]:
+    """Without expert parallelism each expert is divided over tensor and data parallelism."""
+    model, shape = case.model, layout(case)
+    shares = shape.tp * shape.dp
+    if model is None or not model.experts or not model.moe_intermediate or is_expert_parallel(case):
+        return
+    share, rest = divmod(model.moe_intermediate, shares)
+    name, width = model.name, f"moe_intermediate_size {model.moe_intermediate}"
+    if rest:
+        yield _indivisible(
+            case,
+            f"{name}: {width} cannot be shared out to {shares} GPUs",
+            "vLLM 0.32 model_executor/layers/fused_moe/config.py: 'assert intermediate_size % tp_size == 0'",
+        )
+        return
+    block = model.weight_block
+    if block is None or shares == 1 or (share % block[0] == 0 and share % block[1] == 0):
+        return
+    finest = gcd(*block, share, model.hidden_size or share)
+    if is_at_least(case, REFINED_SINCE) and finest >= FINEST and not _is_backend_forced(case):
+        return
+    side = block[0] if share % block[0] else block[1]
+    newer = finest >= FINEST and not is_at_least(case, REFINED_SINCE)
+    yield _indivisible(
+        case,
+        f"{name}: {width} over {shares} GPUs leaves {share} for each, no multiple of the FP8 block, {side}"
+        + (" (vLLM 0.32 divides the blocks, for slower kernels)" if newer else ""),
+        _BLOCKS,
+    )
+
+
+def _indivisible(case: Deployment, why: str, source: str) -> InvalidSetting:
+    lifts = "--enable-expert-parallel keeps each expert whole on one GPU"
+    return InvalidSetting(
+        knobs=("tensor_parallel_size", "enable_expert_parallel"),
+        why=why,
+        source=source,
+        to={"enable_expert_parallel": True},
+        expects=f"it starts: {lifts}",
+        risks=(
+            "so few experts are active for a token that the exchange may cost more than it saves: "
+            "compare with fewer GPUs"
+            if is_too_sparse(case)
+            else "the exchange between GPUs differs: compare with a smaller tensor_parallel_size"
+        ),
+    )
+
+
+def _is_backend_forced(case: Deployment) -> bool:
+    """Whether a MoE backend is named, which may lack kernels for the divided blocks."""
+    return text_of(case, "moe_backend") not in ("", "auto", "triton")
+
+
+CHECKS = (check_heads, check_expert_width)
