@@ -22,6 +22,7 @@ from vllm_facts.values import Value
 pytestmark = pytest.mark.timeout(180)
 
 LONG = ((50, 1000, 50.0),)  # a canary that does not end by itself
+SEVERAL = 30  # requests that green answers
 READY = "Application startup complete."
 
 Inflict = Callable[[docker.APIClient, str], object]
@@ -227,6 +228,29 @@ async def test_green_serves_alone_when_blue_is_removed_in_the_canary(
     policy = (await rig.container("chat-r1"))["HostConfig"]["RestartPolicy"]
     assert policy["Name"] == "always"
     await all_is_well(rig)
+
+
+async def test_green_serves_while_blue_is_paused_in_the_canary(
+    bench: Bench, docker_site: StartDocker
+) -> None:
+    """Docker reports the pause at once: requests already sent to blue wait, no later ones do."""
+    blue = await bench.serving(*FLAGS)
+    rig = await docker_site(DockerSiteConfig(steps=LONG), blue)
+
+    async with in_canary(rig) as (_, change):
+        split = await rig.weights()
+        await bench.engine(lambda api: api.pause(blue.id))
+        await until(rig.weights, {blue.name: 0, "chat-r1": 100}.__eq__, "the failover")
+        async with rig.users(SOME) as later:
+            await until(lambda: rig.answered("chat-r1"), lambda count: count > SEVERAL, "answers by green")
+        target = await rig.target()
+        await bench.engine(lambda api: api.unpause(blue.id))
+        await until(rig.weights, split.__eq__, "the split of the step")
+        one = await rig.rollout()
+
+    assert blue.name in target["failover"]
+    assert lost(later) == []
+    assert (one["suggestion"], one["outcome"], one["phase"]) == (change, "running", "canary")
 
 
 async def test_recognises_a_renamed_container(bench: Bench, docker_site: StartDocker) -> None:
