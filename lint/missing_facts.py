@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vllm_facts.deployment import Deployment, Fact, Finding, LintRule
+from vllm_facts.models.estimate import describe_estimate
 from vllm_facts.sizing.effective_flags import layout, text_of
 from vllm_facts.sizing.kv_cache import kv_bytes_per_token, overhead_gib, weights_gib
 
@@ -30,6 +31,8 @@ class FactSource:
 
 def _name_model(case: Deployment) -> str:
     name = text_of(case, "model")
+    if case.estimate is not None:
+        return f"the model {name}, by its name {describe_estimate(case.estimate)}, an estimate"
     return f"the model {name}" if name else "the model, which the command does not name"
 
 

@@ -65,6 +65,7 @@ class Deployment:
     card: GpuModel | None = None
     gpus: int | None = None  # on the host
     model: Model | None = None
+    estimate: Model | None = None  # size and format by the name of an unknown model: for remarks, no changes
     version: str = ""  # "0.32.0"; empty: not known
     profile: str = ""  # "chat", "api", "batch", "rag", "wide-ep"
     log: tuple[str, ...] = ()  # of its start

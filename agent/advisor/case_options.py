@@ -2,20 +2,26 @@
 
 import argparse
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from agent.advisor.model_cache import find_cached_config
 from agent.domain.errors import ConfigError
 from lint.missing_facts import FACTS, find_missing
 from vllm_facts.deployment import Deployment, GpuModel, Model
 from vllm_facts.models import lookup
+from vllm_facts.models.estimate import estimate_model
 from vllm_facts.shell_command.serve_command import ServeCommand
 from vllm_facts.sizing.gpus import find_gpu
+from vllm_facts.values import Setting
 
 PROFILES = ("api", "batch", "chat", "rag", "wide-ep")
 _MAX_LOG = 64 * 2**20
 _MAX_CONFIG = 4 * 2**20
+_MAX_INDEX = 64 * 2**20
 _VERSION = r"v?\d{1,4}\.\d{1,4}([.\w+-]*)"
 _LOGGED_VERSION = r"LLM engine \(v(\d+\.\d+[\w.+]*)\)|vLLM (?:API server )?version:? v?(\d+\.\d+[\w.+]*)"
 
@@ -54,12 +60,15 @@ def build_deployment(args: argparse.Namespace, command: ServeCommand, *, version
         from agent.plugins.option_errors import suggest_name  # noqa: PLC0415 - its patterns cost more than all of this file
 
         raise ConfigError(f"--profile {args.profile}: unknown{suggest_name(args.profile, PROFILES)}")
+    env = {**command.server_env, **_environment(args.env)}
+    model = _model(args.model_config, setting, {**os.environ, **env}) if name or args.model_config else None
     return Deployment(
         setting={**setting, **command.exposure},
-        env={**command.server_env, **_environment(args.env)},
+        env=env,
         card=_card(args.gpu) if args.gpu else None,
         gpus=gpus,
-        model=_model(args.model_config, name),
+        model=model,
+        estimate=None if model else estimate_model(name),
         version=_version(args.vllm_version)
         if args.vllm_version
         else version or command.version or _find_version(log),
@@ -83,14 +92,24 @@ def _card(name: str) -> GpuModel:
     return card
 
 
-def _model(path: Path | None, name: str) -> Model | None:
-    """From --model-config, from the model's own folder, or from the table of well-known models."""
-    own = Path(name) / "config.json" if name.startswith(("/", ".")) else None
-    if path is None and own is not None and own.is_file():
-        path = own
-    if path is None:
-        return lookup.find_model(name) if name else None
-    path = path / "config.json" if path.is_dir() else path
+def _model(path: Path | None, setting: Setting, env: Mapping[str, str]) -> Model | None:
+    """From --model-config, the model's own folder, the cache of Hugging Face, or the known models."""
+    name = str(setting.get("model", ""))
+    if path is not None:
+        return _read_config(path / "config.json" if path.is_dir() else path, name)
+    own = Path(name) / "config.json"
+    if name.startswith(("/", ".")) and own.is_file():
+        return _read_config(own, name)
+    cached = find_cached_config(
+        name, env, revision=str(setting.get("revision") or ""), folder=str(setting.get("download_dir") or "")
+    )
+    try:
+        return _read_config(cached, name) if cached else lookup.find_model(name)
+    except ConfigError:  # a download that was cut off
+        return lookup.find_model(name)
+
+
+def _read_config(path: Path, name: str) -> Model:
     text = _read(path, "--model-config", "give the config.json of the model", _MAX_CONFIG)
     try:
         config = json.loads(text)
@@ -98,7 +117,19 @@ def _model(path: Path | None, name: str) -> Model | None:
         raise ConfigError(f"--model-config {path}: not JSON: {error}") from error
     if not isinstance(config, dict):
         raise ConfigError(f"--model-config {path}: not a JSON object; give a config.json")
-    return lookup.from_config(config, name)
+    return _with_size(replace(lookup.from_config(config, name), source=str(path)), path.parent)
+
+
+def _with_size(model: Model, folder: Path) -> Model:
+    """The model of an unknown family, with the size that the index of its weights states."""
+    index = folder / "model.safetensors.index.json"
+    if model.parameters is not None or not model.weight_bytes or not index.is_file():
+        return model
+    try:
+        stored = json.loads(_read(index, "--model-config", "", _MAX_INDEX))["metadata"]["total_size"]
+        return replace(model, parameters=float(stored) / model.weight_bytes)
+    except (ConfigError, ValueError, TypeError, KeyError, RecursionError):
+        return model
 
 
 def _version(text: str) -> str:

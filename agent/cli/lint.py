@@ -19,6 +19,7 @@ from lint.advice import Advice, advise, find_errors
 from lint.missing_facts import Judged, judge_coverage
 from lint.precedence import ranked
 from lint.rules import all_lints
+from vllm_facts.deployment import Model
 from vllm_facts.errors import FlagError
 from vllm_facts.shell_command.serve_command import ServeCommand, edit_command, parse_command
 
@@ -65,6 +66,7 @@ def _run(args: argparse.Namespace) -> int:
             "checked": [] if command.unread else judged.checked,
             "not_judged": [{"rule": rule, "lacks": facts} for rule, facts in judged.lacking.items()],
             "still": still,
+            "model": _describe_model(case.model or case.estimate, is_known=case.model is not None),
             "in_file": [asdict(line) for line in undone],
         }
         text = as_json(advice, case, None if errors else better, assumed={}, unknown=lacking, more=more)
@@ -96,4 +98,17 @@ def _logged_errors(advice: Advice) -> set[str]:
         found.rule
         for found in advice.findings
         if found.severity == "error" and not found.to and not found.env
+    }
+
+
+def _describe_model(model: Model | None, *, is_known: bool) -> dict[str, object] | None:
+    """The model's size and where its numbers come from; None without any."""
+    if model is None:
+        return None
+    return {
+        "name": model.name,
+        "parameters": model.parameters,
+        "quantization": model.quantization,
+        "source": model.source,
+        "estimate": not is_known,
     }

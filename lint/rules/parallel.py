@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 
 from lint.missing_facts import ESTIMATE
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Model, Needs
+from vllm_facts.models.estimate import describe_estimate
 from vllm_facts.sizing.divisibility import why_indivisible
 from vllm_facts.sizing.effective_flags import DeploymentCheck, Layout, format_billions, is_split, layout
-from vllm_facts.sizing.kv_cache import KvCacheFit, estimate_fit, longest_request
+from vllm_facts.sizing.kv_cache import GIB, KvCacheFit, estimate_fit, longest_request
 from vllm_facts.sizing.parallel_layouts import (
     LADDER,
     NVLINK_LOST,
@@ -29,6 +30,7 @@ from vllm_facts.values import Knob, Value
 
 GUIDE = "parallelism guide"
 DOCS = "vLLM docs serving/parallelism_scaling.md"
+BEYOND_DOUBT = 1.1  # weights to memory: also without the parts that an estimate misses
 MANY = 512  # requests at once: data parallel wins (S3)
 
 
@@ -232,6 +234,30 @@ def _fit_evidence(took: KvCacheFit | None) -> dict[str, Value]:
     return {"weights_gib": round(took.weights_gib, 1), "kv_tokens": round(took.kv_tokens)} if took else {}
 
 
+def _check_estimated_size(case: Deployment) -> Iterable[Finding]:
+    """D2 of an unknown model whose name states its size: a remark without a change."""
+    model, card, now = case.estimate, case.card, layout(case)
+    if model is None or not model.parameters or not model.weight_bytes or not card or not card.memory_gib:
+        return
+    if now.dp > 1 or case.setting.get("quantization") or case.setting.get("cpu_offload_gb"):
+        return
+    gib = model.parameters * model.weight_bytes / GIB / (now.tp * now.pp)
+    if gib < card.memory_gib * BEYOND_DOUBT:
+        return
+    yield Finding(
+        rule="D2",
+        klass="note",
+        severity="warning",
+        why=(
+            f"{model.name} has {describe_estimate(model)} by its name, an estimate: {gib:.0f} GiB of weights "
+            f"for each of {_describe_gpus(case, now)} with {card.memory_gib:g} GiB"
+        ),
+        expects="it starts with more or larger GPUs, or quantised; --model-config gives the exact numbers",
+        source=f"rulebook D2; {GUIDE} (size ladder)",
+        evidence={"weights_gib": round(gib, 1)},
+    )
+
+
 LINTS = (
     DeploymentCheck(
         rules=("D3",),
@@ -239,6 +265,11 @@ LINTS = (
         needs=Needs(facts=("model", "gpus"), for_change=ESTIMATE, applies=is_split),
     ),
     DeploymentCheck(rules=("D2",), check=_check_too_large, needs=Needs(facts=ESTIMATE, for_change=("gpus",))),
+    DeploymentCheck(
+        rules=("D2",),
+        check=_check_estimated_size,
+        needs=Needs(facts=("gpu", "gpu_memory"), applies=lambda case: case.estimate is not None),
+    ),
     DeploymentCheck(
         rules=("D1", "D2"),
         check=_check_smaller_layout,

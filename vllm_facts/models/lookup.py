@@ -63,8 +63,9 @@ def canonical_name(name: str) -> str:
     parts = [part for part in name.strip().lower().replace("\\", "/").split("/") if part]
     cached = [part for part in parts if part.startswith("models--")]
     last = cached[-1].split("--")[-1] if cached else parts[-1] if parts else ""
-    last = re.sub(r"(?<=\d)_(?=\d)", ".", last).replace("_", "-").replace(" ", "-")
+    last = re.sub(r"(?<=\d)_(?=\d(?!\d+b))", ".", last).replace("_", "-").replace(" ", "-")
     last = re.sub(r"\bllama(?=\d)", "llama-", last)
+    last = re.sub(r"\b(gptq|awq)-([348])b\b", r"\1-int\2", last)  # bits, not billions
     return re.sub(r"-{2,}", "-", last.split(":")[0])
 
 

@@ -119,6 +119,7 @@ def test_recognises_a_name_in_any_spelling(name: str, same_as: str) -> None:
         ("unsloth/DeepSeek-V3-BF16", "", 1249.9),
         ("openai/gpt-oss-120b", "mxfp4", 64.4),
         ("moonshotai/Kimi-K2-Thinking", "compressed-tensors", 554.5),
+        ("ISTA-DASLab/gemma-3-27b-it-GPTQ-4b-128g", "gptq", 15.2),
         ("Qwen/Qwen3-8B", "", 15.3),
     ],
 )
