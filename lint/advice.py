@@ -90,7 +90,7 @@ class _Attempt:
 
     def follow(self, ordered: Ordered[Finding]) -> _Replaced | Outranked[Finding] | None:
         kept, self._outranked = _restore_errors(ordered)
-        if contradiction := _find_contradiction(kept):
+        if contradiction := _find_contradiction(kept) or self._find_wider_fix(kept):
             return contradiction
         followed: Finding | None = None
         for finding in sorted(kept, key=lambda finding: SEVERITIES.index(finding.severity)):
@@ -106,6 +106,17 @@ class _Attempt:
                     return event
                 followed = finding if measured else followed
             self._found.append(finding)
+        return None
+
+    def _find_wider_fix(self, kept: Sequence[Finding]) -> Outranked[Finding] | None:
+        """The kept error that a contradicting error's change fixes, too, unlike the other way round."""
+        for lost in (one.what for one in self._outranked if one.what.severity == "error" and one.what.to):
+            for finding in kept:
+                if finding.severity != "error" or not _conflicts(lost.to, finding.to):
+                    continue
+                both = {_error(lost), _error(finding)}
+                if not both & find_errors(self._with(lost), self._lints).keys():
+                    return Outranked(finding, lost.rule, "that change fixes it, too")
         return None
 
     def _change(self, finding: Finding) -> _Replaced | None:

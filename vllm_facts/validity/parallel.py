@@ -40,7 +40,13 @@ NOT_ABOVE = (
 WITHOUT = (
     Without(
         "enable_eplb",
-        is_off("enable_expert_parallel"),
+        lambda case: not case.setting.get("enable_expert_parallel") and _is_dense(case),
+        "needs enable_expert_parallel, and the model has no experts",
+        f"{PARALLEL}: 'enable_expert_parallel must be True to use EPLB'",
+    ),
+    Without(
+        "enable_eplb",
+        lambda case: not case.setting.get("enable_expert_parallel") and not _is_dense(case),
         "needs enable_expert_parallel",
         f"{PARALLEL}: 'enable_expert_parallel must be True to use EPLB'",
         to=(("enable_expert_parallel", True),),

@@ -7,10 +7,10 @@ import pytest
 
 from agent.advisor.run_policies import finding_of
 from agent.domain.model import Evidence, Proposal
-from lint.advice import advise, build_rows
+from lint.advice import advise, build_rows, find_errors
 from lint.precedence import Ordered, Outranked, S, keep_order, ranked
 from lint.rules import all_lints
-from tests.support.lint_cases import case
+from tests.support.lint_cases import L40S, LLAMA_70B, case
 from vllm_facts.deployment import NO_NEEDS, Deployment, Finding, FindingSeverity, Needs
 from vllm_facts.models.lookup import find_model
 from vllm_facts.sizing.gpus import find_gpu
@@ -252,3 +252,14 @@ def test_a_row_for_each_knob_and_variable_or_one_without() -> None:
 
     assert shown == [("max_num_seqs", 4, 8), ("block_size", 32, 16), ("env:A", "1", None)]
     assert [(row["rule"], row["knob"]) for row in nothing] == [("N", None)]
+
+
+def test_an_error_yields_to_the_change_that_fixes_another_error_as_well() -> None:
+    """D2 needs more GPUs and a shorter context than the one that V1 asks for."""
+    model = replace(LLAMA_70B, max_len=32768)
+    asked = case("vllm serve m --max-model-len 262144", card=L40S, gpus=4, model=model)
+
+    advice = advise(asked, all_lints(), ranked)
+
+    assert advice.to["pipeline_parallel_size"] == 4
+    assert not find_errors(advice.after(asked), all_lints())
