@@ -52,14 +52,18 @@ def _missing_moe_config(match: re.Match[str], case: Deployment) -> Finding:
     return Finding(
         rule="F1",
         klass="note",
-        severity="warning",
+        severity="info",
         why=f"according to the log the MoE kernels run on their default configuration{there}",
         expects=(
-            "run benchmarks/kernels/benchmark_moe.py --tune on this GPU and point VLLM_TUNED_CONFIG_FOLDER "
-            "at its output: a gain of 20 to 40 % is reported"
+            "benchmarks/kernels/benchmark_moe.py --tune on this GPU, with VLLM_TUNED_CONFIG_FOLDER at its "
+            "output, may help: reported are gains of 20 to 40 %, no difference (vllm#44688) and a loss "
+            "(vllm#17619)"
         ),
-        risks="the tuning needs exclusive use of the GPU for hours",
-        source="rulebook F1; vLLM 0.32 fused_moe.py, production triage guide #1",
+        risks="the tuning needs exclusive use of the GPU for hours: measure before and after",
+        source=(
+            "rulebook F1; vLLM 0.32 model_executor/layers/fused_moe/fused_moe.py; against it: "
+            "vllm-project/vllm#44688 (parity), vllm-project/vllm#17619 (a loss)"
+        ),
         evidence={"line": match[0]},
     )
 

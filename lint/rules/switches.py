@@ -19,6 +19,7 @@ from vllm_facts.values import Knob, Value
 
 ASYNC_SINCE = (0, 14)
 TUNING = "vLLM performance-tuning reference"
+SHARED_PREFIXES = frozenset({"chat", "rag", "api"})  # profiles whose prompts begin alike
 ASYNC_METHODS = ("eagle", "mtp", "draft_model", "ngram_gpu", "dspark", "dflash")
 
 
@@ -53,7 +54,9 @@ def _check_graphs(case: Deployment) -> Iterable[Finding]:
     if mode in {"NONE", "PIECEWISE"} and not has_kv_transfer(case):
         to = remove_json_entry(case, "compilation_config", "cudagraph_mode")
         yield _slower_switch_finding(
-            f"cudagraph_mode is {mode}; the default is FULL_AND_PIECEWISE", to, "warning"
+            f"cudagraph_mode is {mode}; the default is FULL_AND_PIECEWISE",
+            to,
+            "warning" if mode == "NONE" else "info",
         )
     elif mode in {"FULL", "FULL_DECODE_ONLY"} and not has_kv_transfer(case):
         to = remove_json_entry(case, "compilation_config", "cudagraph_mode")
@@ -123,27 +126,34 @@ def _check_prefix_caching(case: Deployment) -> Iterable[Finding]:
     yield Finding(
         rule="X1",
         klass="auto",
-        severity="warning",
+        severity="warning" if case.profile in SHARED_PREFIXES else "info",
         why="--no-enable-prefix-caching is set: a prefix that many prompts share is computed each time",
         to={"enable_prefix_caching": None},
         expects="lower TTFT where prompts share a prefix (system prompt, documents, earlier turns)",
         risks="benchmarks with repeated prompts look better than they are; hashing costs little",
-        source="rulebook X1; T4 benchmark report, serving guide §6; vLLM 0.32: on by default",
+        source=(
+            "rulebook X1; vLLM docs features/automatic_prefix_caching.md; on by default in 0.32; against it: "
+            "vllm-project/recipes turn it off for OCR (no common prefix) and on some AMD GPUs"
+        ),
     )
 
 
 def _check_chunked_prefill(case: Deployment) -> Iterable[Finding]:
     if case.setting.get("enable_chunked_prefill") is not False or is_pooling(case):
         return
+    hybrid = case.model is not None and case.model.hybrid
     yield Finding(
         rule="P3",
         klass="gated",
-        severity="warning",
+        severity="info" if hybrid else "warning",
         why="--no-enable-chunked-prefill is set: one long prompt delays every running answer",
         to={"enable_chunked_prefill": None},
         expects="prompts are split over several steps: a shorter tail of ITL",
         risks="none known: vLLM itself warns of crashes and wrong answers with it off",
-        source="rulebook P3; serving guide, issue 3; vLLM 0.32 config/scheduler.py, engine/arg_utils.py",
+        source=(
+            "rulebook P3; vLLM 0.32 config/scheduler.py, engine/arg_utils.py; against it: "
+            "vllm-project/recipes turn it off for Qwen3-Next (a hybrid) with MTP"
+        ),
     )
 
 

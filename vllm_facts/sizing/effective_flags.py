@@ -12,7 +12,9 @@ from vllm_facts.values import Knob, Value
 
 SHARE, SHARE_BEFORE = 0.92, 0.90
 SHARE_SINCE = (0, 20)
-SPARSE_ENOUGH = 0.02  # S3 #5: above this share of active experts expert parallelism pays
+SPARSE_ENOUGH = 0.01
+"""Share of active experts up to which expert parallelism costs more than it saves: it lost at 0.78 %
+(Llama-4-Maverick), and vLLM's recipes use it at 1.95 % (Qwen3.5-397B-A17B)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,10 +141,15 @@ def memory_share(case: Deployment) -> float:
     return given if given is not None else SHARE_BEFORE if is_older_than(case, SHARE_SINCE) else SHARE
 
 
+_POOLING_NAME = re.compile(r"embed|rerank|\breward\b|/(bge|gte|e5|jina-cl)-")
+
+
 def is_pooling(case: Deployment) -> bool:
     """Whether the server embeds, scores or classifies rather than generates."""
     runner = text_of(case, "runner") or text_of(case, "task")
-    return runner in {"pooling", "embed", "embedding", "classify", "score", "reward"}
+    if runner not in {"", "auto"}:
+        return runner in {"pooling", "embed", "embedding", "classify", "score", "reward"}
+    return _POOLING_NAME.search(text_of(case, "model").lower()) is not None
 
 
 def has_kv_transfer(case: Deployment) -> bool:

@@ -65,8 +65,22 @@ _WIDTHS = {
 }
 """Bytes of one number in the KV cache, by `--kv-cache-dtype`."""
 
-_SLIDING = ("Gemma2", "Gemma3", "GptOss", "Llama4", "Cohere2", "Ministral")
-"""Architectures with layers that keep only a window: they hold more tokens than is counted here."""
+_SLIDING = (
+    *(
+        "Afmoe",
+        "Cohere2",
+        "Cohere3",
+        "DeepseekV4",
+        "Exaone4",
+        "Gemma2",
+        "Gemma3",
+        "Gemma4",
+        "GptOss",
+        "Llama4",
+    ),
+    *("MiMoV2", "MiniMaxM3", "Ministral", "Olmo3", "Step3p5", "Step3p7"),
+)
+"""Architectures with layers that keep only a window or a part: they hold more tokens than is counted here."""
 
 _ONLINE = {"fp8": 1.03, "experts_int8": 1.03, "bitsandbytes": 0.6}
 """Bytes of a parameter of a 16-bit model that `--quantization` makes smaller while it loads."""

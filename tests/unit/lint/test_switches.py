@@ -15,16 +15,15 @@ SERVE = "vllm serve Qwen/Qwen3-8B"
         ("-O0", "G3", {"optimization_level": None}),
         ("-O1", "G3", {"optimization_level": None}),
         ("-cc.cudagraph_mode=NONE", "G3", {"compilation_config.cudagraph_mode": None}),
-        ("""-cc '{"cudagraph_mode":"PIECEWISE"}'""", "G3", {"compilation_config": None}),
+        ("""-cc '{"cudagraph_mode":"NONE"}'""", "G3", {"compilation_config": None}),
         (
-            """-cc '{"cudagraph_mode":"PIECEWISE","mode":3}'""",
+            """-cc '{"cudagraph_mode":"NONE","mode":3}'""",
             "G3",
             {"compilation_config": '{"mode":3}'},
         ),
         ("--max-num-seqs 512 --max-cudagraph-capture-size 64", "G2", {"max_cudagraph_capture_size": None}),
         ("--max-num-seqs 128 --cudagraph-capture-sizes 1 2 4 8", "G2", {"cudagraph_capture_sizes": None}),
         ("--no-async-scheduling", "A1", {"async_scheduling": None}),
-        ("--no-enable-prefix-caching", "X1", {"enable_prefix_caching": None}),
         ("--no-enable-chunked-prefill", "P3", {"enable_chunked_prefill": None}),
     ],
 )
@@ -53,6 +52,22 @@ def test_restores_a_flag_set_to_its_slow_value(flags: str, rule: str, to: dict[s
 )
 def test_reports_nothing_for_defaults_and_automatic_values(flags: str) -> None:
     assert not findings(LINTS, case(f"{SERVE} {flags}"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "rule"),
+    [("--no-enable-prefix-caching", "X1"), ("-cc.cudagraph_mode=PIECEWISE", "G3")],
+)
+def test_what_recipes_turn_off_on_purpose_is_a_remark(flags: str, rule: str) -> None:
+    (found,) = findings(LINTS, case(f"{SERVE} {flags}"))
+    assert (found.rule, found.severity) == (rule, "info")
+    assert "vllm-project/recipes" in found.source or rule == "G3"
+
+
+@pytest.mark.parametrize("profile", ["chat", "rag", "api"])
+def test_prompts_that_begin_alike_want_prefix_caching(profile: str) -> None:
+    (found,) = findings(LINTS, case(f"{SERVE} --no-enable-prefix-caching", profile=profile))
+    assert (found.rule, found.severity, found.to) == ("X1", "warning", {"enable_prefix_caching": None})
 
 
 def test_eager_mode_is_one_finding() -> None:
