@@ -51,6 +51,8 @@ def check_expert_width(case: Deployment) -> Iterator[InvalidSetting]:
     shares = shape.tp * shape.dp
     if model is None or not model.experts or not model.moe_intermediate or is_expert_parallel(case):
         return
+    if why_indivisible(model, shape.tp):
+        return  # vLLM checks the heads first, and another size may divide the experts, too
     share, rest = divmod(model.moe_intermediate, shares)
     name, width = model.name, f"moe_intermediate_size {model.moe_intermediate}"
     if rest:

@@ -228,6 +228,10 @@ def test_the_current_release_divides_the_blocks_down_to_32() -> None:
     assert "leaves 176" in refusal("-tp 8", model=replace(BLOCKS, moe_intermediate=1408)).why
 
 
+def test_a_layout_that_does_not_divide_the_heads_is_not_refused_for_its_experts_as_well() -> None:
+    assert refusal("-tp 3", model=BLOCKS).rule == "D3"
+
+
 def test_an_expert_that_no_number_of_gpus_divides_is_kept_whole() -> None:
     model = replace(BLOCKS, weight_block=None, moe_intermediate=1500)
 
