@@ -27,7 +27,7 @@ from bench.loop.engine import VirtualEngine
 from bench.loop.run import Rolled, Run, Said
 from bench.loop.site import VirtualSite
 from bench.loop.static import LATE_S
-from bench.loop.world import World
+from bench.loop.world import World, WorldError
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import in_no_time, loop_now
 from vllm_facts.values import Setting
@@ -114,7 +114,7 @@ async def _play(world: World, seed: int, home: Path) -> Run:
         asyncio.create_task(_watch_shares(traffic, books)),
     ]
     try:
-        await _until(lambda: loop.state.phase is Phase.OBSERVING and bool(loop.state.up), tasks)
+        await _until(lambda: _is_ready(loop.state), tasks)
         await asyncio.sleep(SETTLED_S)
         began_s = clock()
         virtual.clients = Clients(world, seed, since_s=began_s)
@@ -129,6 +129,13 @@ async def _play(world: World, seed: int, home: Path) -> Run:
         await asyncio.gather(*tasks, return_exceptions=True)
         journal.close()
     return _told(world, seed, books, virtual, began_s, process_time() - began_cpu_s)
+
+
+def _is_ready(state: State) -> bool:
+    """Whether the server answers. Raises WorldError if vLLM refuses the flags of the world."""
+    if state.phase is Phase.HALTED:
+        raise WorldError(f"the server of the world does not start: {state.note}")
+    return state.phase is Phase.OBSERVING and bool(state.up)
 
 
 async def _until(holds: Callable[[], bool], tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -11,7 +11,7 @@ from bench.loop.run import Ended, Run
 from bench.loop.score import Score, score, symptom
 from bench.loop.static import best, configured, flaw, goodput, moves_right, of_start
 from bench.loop.story import play
-from bench.loop.world import World, parse_world
+from bench.loop.world import World, WorldError, parse_world
 from simulator.scheduler import Scheduler
 
 CAPPED = parse_world(
@@ -65,6 +65,13 @@ def test_a_run_whose_operator_fails_is_no_result(monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(AttributeError, match="no such field"):
         play(CAPPED, 1)
+
+
+def test_a_world_whose_server_does_not_start_is_no_result() -> None:
+    world = replace(CAPPED, flags=("--num-gpu-blocks-override", "1"))
+
+    with pytest.raises(WorldError, match=r"does not start.*max seq len"):
+        play(world, 1)
 
 
 def test_a_client_that_gives_up_is_no_lost_request() -> None:
