@@ -63,6 +63,7 @@ def canonical_name(name: str) -> str:
     parts = [part for part in name.strip().lower().replace("\\", "/").split("/") if part]
     cached = [part for part in parts if part.startswith("models--")]
     last = cached[-1].split("--")[-1] if cached else parts[-1] if parts else ""
+    last = re.sub(r"(llama-?[23])_(?=\d+b)", r"\1-", last)
     last = re.sub(r"(?<=\d)_(?=\d(?!\d+b))", ".", last).replace("_", "-").replace(" ", "-")
     last = re.sub(r"\bllama(?=\d)", "llama-", last)
     last = re.sub(r"\b(gptq|awq)-([348])b\b", r"\1-int\2", last)  # bits, not billions
@@ -103,6 +104,12 @@ def _base_row(words: list[str]) -> tuple[ModelRow, str] | None:
     return None
 
 
+def _begins_with_key(row: ModelRow, name: str) -> bool:
+    plain = canonical_name(name)
+    house, _, rest = plain.partition("-")
+    return plain.startswith(row.key) or (house in _HOUSES and rest.startswith(row.key))
+
+
 def _is_other(words: list[str]) -> bool:
     return any(_OTHER.fullmatch(part) for word in words for part in (word, *word.split(".")))
 
@@ -133,8 +140,10 @@ def _weight_block(row: ModelRow, known: WeightFormat, name: str) -> tuple[int, i
 
 def _build_model(row: ModelRow, plain: str, name: str) -> Model:
     published = _published_format(row)
-    known = format_from_name(name_words(plain.removeprefix(row.key))) or published
-    size = stored_size(known, row.parameters, row.apart)
+    words = name_words(plain.removeprefix(row.key))
+    known = format_from_name(words) or published
+    mixed = any(word.endswith("mix") for word in words)  # "Int4-Int8Mix"
+    size = None if mixed else stored_size(known, row.parameters, row.apart)
     if known == published and row.key in LOADED:
         size = LOADED[row.key]
     return Model(
@@ -159,7 +168,7 @@ def _build_model(row: ModelRow, plain: str, name: str) -> Model:
         model_type=row.model_type,
         intermediate=row.intermediate,
         moe_intermediate=row.moe_intermediate,
-        vocab=row.vocab,
+        vocab=row.vocab if _begins_with_key(row, name) else None,  # a fine-tune may add tokens
         dtype=row.dtype,
         weight_block=_weight_block(row, known, name),
         source=row.source,

@@ -16,7 +16,7 @@ from vllm_facts.models.estimate import describe_estimate, estimate_model
         ("acme/novel-1T-Int4-AutoRound", "about 1,000 billion parameters in auto-round"),
         ("acme/novel-13B-GPTQ-4b-128g", "about 13 billion parameters in gptq"),
         ("/models/novel-3b-gguf", "about 3 billion parameters in gguf"),
-        ("tencent/Hy3", "about 295 billion parameters in 16 bit"),
+        ("poolside/Laguna-M.1", "about 225 billion parameters in 16 bit"),
     ],
 )
 def test_size_and_format_are_read_from_the_name(name: str, said: str) -> None:

@@ -18,17 +18,20 @@ MLA = {  # q_lora_rank, qk_nope_head_dim, v_head_dim; qk_rope_head_dim is 64
     "kimi_k2": (1536, 128, 128),
     "kimi_k25": (1536, 128, 128),
     "kimi_vl": (0, 128, 128),
+    "mistral3": (1024, 64, 128),
 }
 SMALL_MLA = 4096  # a narrower model has no q_lora_rank
 OF_ANOTHER_FORM = frozenset(
     {"arctic", "aria", "deepseek_v4", "deepseek_vl_v2", "ernie4_5_moe_vl", "fuyu", "gemma3n", "gemma4"}
+    | {"gemma4_unified", "glm_ocr", "paddleocr_vl"}
     | {"longcat_flash", "mimo_v2_flash", "minicpm3", "minicpmo", "minicpmv", "mllama", "modernbert", "molmo"}
     | {"nemotron-nas", "new", "nomic_bert", "persimmon", "phi4mm", "qwen2_5_omni", "qwen3_omni_moe"}
     | {"step3p5", "step3p7", "ultravox", "voxtral", "whisper"}
 )
 """model_types with layers that differ, with encoders of unknown size, or with an encoder and a decoder."""
 WITHOUT_OUTPUT = frozenset({"e5-mistral-7b-instruct", "sfr-embedding-mistral"})  # embedding models
-OF_ANOTHER_SIZE = frozenset({"opt-350m", "jina-embeddings-v3"})  # projected embedding; adapters
+OF_ANOTHER_SIZE = frozenset({"glm-4v-9b", "jina-embeddings-v3", "opt-350m"})
+"""An encoder of unknown size; adapters; an embedding that is narrower than the layers."""
 
 
 def parameters_of_shapes(row: ModelRow) -> float | None:
@@ -63,7 +66,7 @@ def _mla(row: ModelRow) -> int:
 
 
 def _embeds_only(row: ModelRow) -> bool:
-    return "embed" in row.key or row.key in WITHOUT_OUTPUT
+    return "embed" in row.key or "reward" in row.key or row.key in WITHOUT_OUTPUT
 
 
 def test_the_shapes_of_each_known_model_give_its_published_size() -> None:

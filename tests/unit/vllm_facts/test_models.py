@@ -95,12 +95,29 @@ def test_the_share_of_active_experts_is_as_reported(name: str, percent: float) -
         ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama-4-scout"),
         ("ibm-granite/granite-4.0-h-small", "granite-4.0-h-small"),
         ("Qwen/Qwen3-VL-2B-Instruct", "qwen3-vl-2b"),
-        ("acme/legal-llama-3.1-8b-sft", "llama-3.1-8b"),
-        ("cognitivecomputations/dolphin-9.9-llama3-8b", "llama-3-8b"),
     ],
 )
 def test_recognises_a_name_in_any_spelling(name: str, same_as: str) -> None:
     assert known(name) == replace(known(same_as), name=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("acme/legal-llama-3.1-8b-sft", "llama-3.1-8b"),
+        ("acme/dolphin-9.9-llama3-8b", "llama-3-8b"),
+        ("IlyaGusev/saiga_llama3_8b", "llama-3-8b"),
+        ("acme/German_Mixtral_8x7b", "mixtral-8x7b"),
+    ],
+)
+def test_a_fine_tune_with_its_base_in_the_name_has_its_shapes(name: str, base: str) -> None:
+    model = known(name)
+    assert model == replace(known(base), name=name, vocab=None, weight_bytes=model.weight_bytes)
+
+
+def test_the_size_of_a_mixed_format_is_unknown() -> None:
+    model = known("QuantTrio/GLM-4.6-GPTQ-Int4-Int8Mix")
+    assert (model.quantization, model.weight_bytes) == ("gptq", None)
 
 
 @pytest.mark.parametrize(
