@@ -5,7 +5,7 @@ from vllm_facts.sizing.effective_flags import text_of
 
 AMPERE = (8, 0)  # bfloat16 since this compute capability
 
-_WITHOUT_FLOAT16 = {
+WITHOUT_FLOAT16 = {
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3_text",
     "Gemma3ForConditionalGeneration": "gemma3",
@@ -21,8 +21,8 @@ def type_without_float16(model: Model | None) -> str:
     if model is None:
         return ""
     if model.model_type:
-        return model.model_type if model.model_type in _WITHOUT_FLOAT16.values() else ""
-    return _WITHOUT_FLOAT16.get(model.architecture, "")
+        return model.model_type if model.model_type in WITHOUT_FLOAT16.values() else ""
+    return WITHOUT_FLOAT16.get(model.architecture, "")
 
 
 def dtype_in_force(case: Deployment) -> str:

@@ -155,7 +155,10 @@ def check_experts(case: Deployment) -> Iterator[InvalidSetting]:
         yield InvalidSetting(
             knobs=("enable_expert_parallel",),
             why=f"enable_expert_parallel is refused: {case.model.name} has no experts",
-            source=f"{MODEL}: _verify_with_expert_parallelism: 'Number of experts must be greater than 0'",
+            source=(
+                f"{MODEL}: _verify_with_expert_parallelism: 'Number of experts in the model must be "
+                "greater than 0'"
+            ),
             to={"enable_expert_parallel": None},
         )
 
@@ -168,7 +171,7 @@ def check_hosts(case: Deployment) -> Iterator[InvalidSetting]:
         yield InvalidSetting(
             knobs=("nnodes",),
             why=f"nnodes {nodes} does not divide the {gpus} GPUs of all parallel sizes",
-            source=f"{_LAUNCH}: '--nnodes must evenly divide the total world size'",
+            source=f"{_LAUNCH}: 'must evenly divide the total world size'",
         )
 
 

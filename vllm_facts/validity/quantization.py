@@ -20,6 +20,7 @@ METHODS: Mapping[str, tuple[tuple[int, int], frozenset[str]]] = MappingProxyType
         "awq": ((7, 5), _EITHER),
         "awq_marlin": ((7, 5), _EITHER),
         "compressed-tensors": ((7, 0), _ANY),
+        "deepseek_v4_fp8": ((7, 5), _EITHER),
         "experts_int8": ((8, 0), _EITHER),
         "fbgemm_fp8": ((8, 0), _EITHER),
         "fp8": ((7, 5), _EITHER),

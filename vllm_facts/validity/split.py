@@ -65,17 +65,22 @@ def check_expert_width(case: Deployment) -> Iterator[InvalidSetting]:
     block = model.weight_block
     if block is None or shares == 1 or (share % block[0] == 0 and share % block[1] == 0):
         return
-    finest = gcd(*block, share, model.hidden_size or share)
-    if is_at_least(case, REFINED_SINCE) and finest >= FINEST and not _is_backend_forced(case):
+    finer = can_refine(block, share, model.hidden_size or share)
+    if finer and is_at_least(case, REFINED_SINCE) and not _is_backend_forced(case):
         return
     side = block[0] if share % block[0] else block[1]
-    newer = finest >= FINEST and not is_at_least(case, REFINED_SINCE)
+    newer = finer and not is_at_least(case, REFINED_SINCE)
     yield _indivisible(
         case,
         f"{name}: {width} over {shares} GPUs leaves {share} for each, no multiple of the FP8 block, {side}"
         + (" (vLLM 0.32 divides the blocks, for slower kernels)" if newer else ""),
         _BLOCKS,
     )
+
+
+def can_refine(block: tuple[int, int], share: int, hidden: int) -> bool:
+    """Whether vLLM 0.32 divides the blocks of an expert's share evenly (refine_fp8_moe_block_shape)."""
+    return gcd(*block, share, hidden) >= FINEST
 
 
 def _indivisible(case: Deployment, why: str, source: str) -> InvalidSetting:

@@ -1,14 +1,9 @@
 """The tables of flags agree with the parser and the configuration classes of the installed vLLM."""
 
-import json
-import subprocess
-from collections.abc import Iterator
-from typing import Any, Protocol
-
 import pytest
 
 from lint.rules.formats import METHODS
-from tests.support.real_vllm import real_vllm
+from tests.support.vllm_interpreter import Ask
 from tests.unit.vllm_facts.test_config_file import FILE, read
 from tests.unit.vllm_facts.test_knobs import example
 from vllm_facts import flag_table
@@ -19,42 +14,6 @@ from vllm_facts.knobs import KNOBS
 from vllm_facts.releases import FLAGS
 
 pytestmark = pytest.mark.timeout(900)
-
-ANSWER_SCRIPTS = """
-import contextlib, dataclasses, io, json, sys
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-parser = make_arg_parser(FlexibleArgumentParser())
-for line in sys.stdin:
-    script, question = json.loads(line)
-    exec(script)
-    sys.stdout.flush()
-"""
-
-
-class Ask(Protocol):
-    def __call__(self, script: str, question: object, /) -> Any: ...  # noqa: ANN401 - any JSON
-
-
-@pytest.fixture(scope="module")
-def ask() -> Iterator[Ask]:
-    """Run scripts in one interpreter of vLLM, whose import takes most of the time.
-
-    A script finds `parser` and `question` and prints one line of JSON.
-    """
-    command = [str(real_vllm().python), "-c", ANSWER_SCRIPTS]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as vllm:
-        assert vllm.stdin is not None
-        assert vllm.stdout is not None
-        lines, answers = vllm.stdin, vllm.stdout
-
-        def ask(script: str, question: object) -> Any:  # noqa: ANN401 - any JSON
-            lines.write(json.dumps([script, question]) + "\n")
-            lines.flush()
-            return json.loads(next(line for line in answers if line.startswith("[")))
-
-        yield ask
-
 
 DUMP_ACTIONS = """
 parts = parser.parse_args(question).compilation_config
