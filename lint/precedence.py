@@ -78,8 +78,8 @@ ORDER = (
     Band("queue", ("Q1", "K3"), "a cap that is too low is cheap to raise, and hides every other limit"),
     Band(
         "latency",
-        ("P1", "P2", "Q5", "P4", "P3"),
-        "an SLO is missed now; for a long tail, a warm knob comes before a cold one",
+        ("P4", "P1", "P2", "Q5", "P3"),
+        "an SLO is missed now; where prompts of mixed lengths are late, a warm knob comes before a cold one",
     ),
     Band(
         "hardware",

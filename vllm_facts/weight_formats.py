@@ -38,10 +38,10 @@ _WORDS = {
     "int4": WeightFormat(method="compressed-tensors", size=_INT4),
     "4bit": WeightFormat(method="compressed-tensors", size=_INT4),
     "8bit": WeightFormat(method="compressed-tensors", size=_INT8),
+    "mxfp4": MXFP4,  # before fp8, which names the activations in "w-mxfp4-a-fp8"
     "fp8": FP8,
     "nvfp4": WeightFormat(method="modelopt_fp4", size=0.5625),  # a scale of 8 bit for each 16
     "fp4": WeightFormat(method="modelopt_fp4", size=0.5625),
-    "mxfp4": MXFP4,
     "gguf": WeightFormat(method="gguf", size=None),  # of many widths
     "exl2": WeightFormat(method="exl2", size=None),
     "bf16": NONE,

@@ -22,6 +22,7 @@ from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
     invalid_flags_finding,
+    is_omni,
     json_entries,
     release_number,
     text_of,
@@ -32,6 +33,8 @@ from vllm_facts.values import Knob, Value
 DRAFT, DRAFT_TOKENS = "speculative_model", "num_speculative_tokens"
 _FACTORS = {"k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
 _SHORT_NUMBER = re.compile(r"([0-9]{1,9})([kmKM])")
+_PLACEHOLDER = re.compile(r"\$|^<.*>$|^\{\{.*\}\}$")
+"""A shell variable, a word in angle brackets in a documentation, a value of a template."""
 REFUSED = "a flag that it does not know ends the start (exit code 2)"
 
 
@@ -104,7 +107,23 @@ def _check_unknown(case: Deployment) -> Iterable[Finding]:
             yield _unknown_flag_finding(case, knob, {knob: None})
 
 
+def _check_omni(case: Deployment) -> Iterable[Finding]:
+    if not is_omni(case):
+        return
+    yield Finding(
+        rule="V1",
+        klass="note",
+        severity="info",
+        why="--omni starts vLLM-Omni: its own flags are not checked here",
+        expects="vllm serve --omni --help lists them",
+        risks="none",
+        source="rulebook V1; vllm-project/vllm-omni",
+    )
+
+
 def _unknown_flags(case: Deployment) -> list[Knob]:
+    if is_omni(case):
+        return []
     names = {knob: knob.partition(".")[0] for knob in case.setting}
     known = FLAGS | KNOBS.keys() | RENAMED.keys()
     return [knob for knob, name in names.items() if name not in known and not _is_prefix(name)]
@@ -148,7 +167,7 @@ def _check_values(case: Deployment) -> Iterable[Finding]:
             continue
         if not (misfit := facts.misfit(value)):
             continue
-        if isinstance(value, str) and "$" in value:
+        if isinstance(value, str) and _PLACEHOLDER.search(value):
             yield _placeholder_finding(knob, value)
         elif (
             facts.type != "choice" or release_number(case) == RELEASE
@@ -170,8 +189,8 @@ def _placeholder_finding(knob: Knob, value: str) -> Finding:
         rule="V1",
         klass="note",
         severity="info",
-        why=f"{_spell_flag(knob)} {value}: the value of the shell variable is not known here",
-        expects="give the number, so that the rules can check it",
+        why=f"{_spell_flag(knob)} {value}: the value of this placeholder is not known here",
+        expects="give the value, so that the rules can check it",
         risks="none",
         source="rulebook V1",
     )
@@ -214,7 +233,7 @@ def _check_environment(case: Deployment) -> Iterable[Finding]:
         yield Finding(
             rule="V1",
             klass="gated",
-            severity="warning",
+            severity="info",
             why=f"vLLM {replaced.since} and later ignore {name}. {replaced.how}",
             source="rulebook V1; vLLM envs.py",
             env={name: None},
@@ -246,6 +265,7 @@ LINTS = (
     DeploymentCheck(rules=("V1",), check=_check_too_new, needs=Needs(facts=("version",))),
     DeploymentCheck(rules=("V1",), check=_check_misspelled),
     DeploymentCheck(rules=("V1",), check=_check_unknown, needs=Needs(for_change=("version",))),
+    DeploymentCheck(rules=("V1",), check=_check_omni),
     DeploymentCheck(rules=("V1",), check=_check_values),
     DeploymentCheck(rules=("V1",), check=_check_combinations, needs=Needs(facts=("model", "version"))),
     DeploymentCheck(

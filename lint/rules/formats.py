@@ -50,6 +50,9 @@ METHODS = frozenset(
 )
 """Of `--quantization`, from vLLM 0.32 model_executor/layers/quantization; plugins may add more."""
 
+OTHER_HARDWARE = frozenset({"ascend"})
+"""Methods of vLLM's plugins for other accelerators (vllm-ascend)."""
+
 PLUGINS = {
     "gguf": ((0, 24), "vllm-gguf-plugin", "vllm-project/vllm#39612"),
     "bitsandbytes": ((0, 28), "vllm-bnb-plugin", "vllm-project/vllm#43529"),
@@ -91,6 +94,7 @@ def _check_unknown_format(case: Deployment) -> Iterable[Finding]:
         not given
         or given in METHODS
         or given.lower() in PLUGINS
+        or given in OTHER_HARDWARE
         or release_number(case) != RELEASE
         or "$" in given
     ):

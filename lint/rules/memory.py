@@ -13,6 +13,7 @@ from vllm_facts.sizing.effective_flags import (
     effective_batched_tokens,
     effective_seqs,
     has_any,
+    has_kv_transfer,
     is_expert_parallel,
     is_sparse,
     is_transformer,
@@ -49,7 +50,7 @@ def _check_moe_share(case: Deployment) -> Iterable[Finding]:
     if not _has_exchange(case) or fits_in_memory(case, share=MOE_SHARE) is False:
         return
     given = number_of(case, SHARE) is not None
-    above = present >= MOST_SHARE
+    above = present > MOST_SHARE
     yield Finding(
         rule="M4",
         klass="auto" if above else "note",
@@ -63,7 +64,7 @@ def _check_moe_share(case: Deployment) -> Iterable[Finding]:
             "no OOM at high concurrency"
             if above
             else f"if memory runs out under load, lower it to {MOE_SHARE}; most recipes of vLLM keep the "
-            "default or 0.9 with expert parallelism"
+            "default or 0.9 to 0.95 with expert parallelism"
         ),
         risks="a smaller KV cache" + _describe_kv_change(case, MOE_SHARE),
         source=(
@@ -119,7 +120,7 @@ def _check_share_minimum(case: Deployment) -> Iterable[Finding]:
     yield Finding(
         rule="M5",
         klass="auto",
-        severity="warning",
+        severity="warning" if estimate_fit(case) is not None else "info",
         why=f"{SHARE} {given:g} leaves {1 - given:.0%} of the GPU unused, which could hold KV cache",
         to={SHARE: to},
         expects="more sequences at once before requests wait or are preempted"
@@ -145,7 +146,7 @@ def _check_batch_sizes(case: Deployment) -> Iterable[Finding]:
     )
     if seqs is None or seqs > FEW_SEQS or not is_transformer(case) or took is None or most is None:
         return
-    if case.concurrency is not None and case.concurrency <= seqs:
+    if (case.concurrency is not None and case.concurrency <= seqs) or _is_at_the_edge(case, took.fits):
         return
     room, least = seqs_that_fit(case) or 0, _minimum_batch_sizes(case)[1]
     to = next((value for value in (least, least // 2, 64, 32) if seqs * 2 <= value <= room), None)
@@ -169,6 +170,12 @@ def _check_batch_sizes(case: Deployment) -> Iterable[Finding]:
         source=f"rulebook B1; {T4_REPORT} (16 is too low for a transformer, 128 for 8B on 16 GB)",
         evidence={SEQS: seqs, "kv_tokens": round(took.kv_tokens)},
     )
+
+
+def _is_at_the_edge(case: Deployment, fits: bool | None) -> bool:
+    """Whether memory is nearly full by the estimate, or by what the flags already do about it."""
+    offloads = bool(number_of(case, "cpu_offload_gb"))
+    return fits is not True or offloads or memory_share(case) >= MOST_SHARE
 
 
 def _minimum_batch_sizes(case: Deployment) -> tuple[int, int]:
@@ -229,7 +236,7 @@ def _check_step_size(case: Deployment) -> Iterable[Finding]:
     seqs = positive_int(case.setting, SEQS)
     if tokens is None or tokens > FEW_TOKENS or hybrid or (seqs is not None and tokens < seqs):
         return  # the last is an error of its own
-    severity: FindingSeverity = "warning" if is_transformer(case) else "info"
+    severity: FindingSeverity = "warning" if is_transformer(case) and not has_kv_transfer(case) else "info"
     yield Finding(
         rule="B3",
         klass="auto",

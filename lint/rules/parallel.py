@@ -10,7 +10,14 @@ from lint.missing_facts import ESTIMATE
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Model, Needs
 from vllm_facts.models.estimate import describe_estimate
 from vllm_facts.sizing.divisibility import why_indivisible
-from vllm_facts.sizing.effective_flags import DeploymentCheck, Layout, format_billions, is_split, layout
+from vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    Layout,
+    format_billions,
+    is_sparse,
+    is_split,
+    layout,
+)
 from vllm_facts.sizing.kv_cache import GIB, KvCacheFit, estimate_fit, longest_request
 from vllm_facts.sizing.parallel_layouts import (
     LADDER,
@@ -31,6 +38,7 @@ from vllm_facts.values import Knob, Value
 GUIDE = "parallelism guide"
 DOCS = "vLLM docs serving/parallelism_scaling.md"
 BEYOND_DOUBT = 1.1  # weights to memory: also without the parts that an estimate misses
+EIGHT_BIT = 1.0  # bytes of a parameter; many large checkpoints are published in FP8 under a plain name
 MANY = 512  # requests at once: data parallel wins (S3)
 
 
@@ -143,7 +151,8 @@ def _is_slow_link(case: Deployment, now: Layout) -> bool:
 def _replicas_finding(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Finding:
     to, alone = plan_changes(case), estimate_fit(case, shape=wanted)
     many = (case.concurrency or 0) >= MANY
-    severity: FindingSeverity = "warning" if is_small(model) or is_pcie_only(case) or many else "info"
+    sure = is_small(model) or is_pcie_only(case) or many
+    severity: FindingSeverity = "warning" if sure and is_single_host(case) else "info"
     size = format_billions(model.parameters) if model.parameters else "its weights"
     room = f": {_describe_need(alone)}, {alone.kv_tokens:,.0f} tokens of KV cache left" if alone else ""
     over = " over PCIe" if is_pcie_only(case) else ""
@@ -208,7 +217,7 @@ def _check_links(case: Deployment) -> Iterable[Finding]:
     yield Finding(
         rule="D5",
         klass="gated",
-        severity="warning" if fewer else "info",
+        severity="warning" if fewer and not is_sparse(case) else "info",
         why=(
             f"tensor parallelism over {now.tp} GPUs on PCIe{' (seen in the log)' if by_log else ''}: "
             "vLLM turns its custom all-reduce off above two, and every layer waits for the bus twice"
@@ -247,7 +256,7 @@ def _check_estimated_size(case: Deployment) -> Iterable[Finding]:
     yield Finding(
         rule="D2",
         klass="note",
-        severity="warning",
+        severity="info" if gib * EIGHT_BIT / model.weight_bytes < card.memory_gib else "warning",
         why=(
             f"{model.name} has {describe_estimate(model)} by its name, an estimate: {gib:.0f} GiB of weights "
             f"for each of {_describe_gpus(case, now)} with {card.memory_gib:g} GiB"

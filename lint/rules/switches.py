@@ -9,30 +9,36 @@ from vllm_facts.sizing.effective_flags import (
     has_any,
     has_kv_transfer,
     is_older_than,
+    is_omni,
     is_pooling,
     json_entry,
     layout,
     remove_json_entry,
     speculation_method,
 )
+from vllm_facts.sizing.kv_cache import estimate_fit
 from vllm_facts.values import Knob, Value
 
 ASYNC_SINCE = (0, 14)
 TUNING = "vLLM performance-tuning reference"
 SHARED_PREFIXES = frozenset({"chat", "rag", "api"})  # profiles whose prompts begin alike
+ROOM_GIB = 1.5  # for KV cache; CUDA graphs take 0.4 to 0.6 of it
 ASYNC_METHODS = ("eagle", "mtp", "draft_model", "ngram_gpu", "dspark", "dflash")
 
 
 def _check_eager(case: Deployment) -> Iterable[Finding]:
-    if case.setting.get("enforce_eager") is not True or is_pooling(case):
+    if case.setting.get("enforce_eager") is not True or is_pooling(case) or is_omni(case):
         return
+    took = estimate_fit(case)
+    tight = took is not None and took.kv_gib < ROOM_GIB
     yield Finding(
         rule="G1",
-        klass="auto",
-        severity="warning",
+        klass="note" if tight else "auto",
+        severity="info" if tight else "warning",
         why="--enforce-eager is set: no CUDA graphs and no compilation, so each decode step waits for Python",
-        to={"enforce_eager": False},
-        expects=(
+        to={} if tight else {"enforce_eager": False},
+        expects=("the GPU's memory is nearly full, so graphs may not fit; else " if tight else "")
+        + (
             "faster decoding, most with few requests at once (reported: +30 to 50 %; "
             "the reported 'TTFT -71 %' compares different prompts and is not promised)"
         ),

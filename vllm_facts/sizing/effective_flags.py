@@ -141,6 +141,11 @@ def memory_share(case: Deployment) -> float:
     return given if given is not None else SHARE_BEFORE if is_older_than(case, SHARE_SINCE) else SHARE
 
 
+def is_omni(case: Deployment) -> bool:
+    """Whether vLLM-Omni serves: another program behind `vllm serve`, with flags and stages of its own."""
+    return case.setting.get("omni") is not None
+
+
 _POOLING_NAME = re.compile(r"embed|rerank|\breward\b|/(bge|gte|e5|jina-cl)-")
 
 

@@ -99,6 +99,7 @@ _KINDS = (
     _Kind("mi250x?", "MI250X", None, {"": 63.98}),
     _Kind("mi300x", "MI300X", None, {"": 191.98}),
     _Kind("mi325x", "MI325X", None, {"": 255.98}),
+    _Kind("mi350x", "MI350X", None, {"": 287.98}),
     _Kind("mi355x", "MI355X", None, {"": 287.98}),
 )
 

@@ -163,9 +163,9 @@ def test_findings_for_the_rtx_5070_and_its_log() -> None:
 def test_findings_for_the_working_rtx_5070_command_then_and_now() -> None:
     env = "VLLM_USE_V1=1 VLLM_ATTENTION_BACKEND=FLASHINFER"
     advice = advised(known(WORKING, card="RTX 5070", version="0.14.0", env=env))
-    assert sorted(set(rules_of(advice))) == ["E2", "V1"]
+    assert rules_of(advice) == ["E2"]
     today = advised(known(WORKING, card="RTX 5070", env=env))
-    assert set(rules_of(today)) == {"V1"}
+    assert "V1" in rules_of(today, above_info=False)
     assert today.env == {"VLLM_USE_V1": None, "VLLM_ATTENTION_BACKEND": None}
     assert today.to == {"disable_hybrid_kv_cache_manager": None}
 
@@ -178,7 +178,7 @@ MAVERICK = "vllm serve meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8 -tp 8"
     ("asked", "rules"),
     [
         (
-            known(f"{DEEPSEEK} -dp 8 -ep --gpu-memory-utilization 0.95", card="H200", gpus=8),
+            known(f"{DEEPSEEK} -dp 8 -ep --gpu-memory-utilization 0.97", card="H200", gpus=8),
             ["M4"],
         ),
         (known("vllm serve meta-llama/Llama-3.1-8B-Instruct -tp 7", card="H100", gpus=8), ["D3"]),
@@ -366,7 +366,7 @@ LLAMA_70 = "vllm serve meta-llama/Llama-3.3-70B-Instruct"
         ("D7", known(f"{DEEPSEEK} -tp 8", card="H200", gpus=8)),
         ("D7", known("vllm serve moonshotai/Kimi-K2-Instruct -tp 8", card="H200", gpus=8)),
         ("D8", known(f"{DEEPSEEK} -tp 8", card="H200", gpus=8, concurrency=64)),
-        ("M4", known(f"{DEEPSEEK} -dp 8 -ep --gpu-memory-utilization 0.95", card="H200", gpus=8)),
+        ("M4", known(f"{DEEPSEEK} -dp 8 -ep --gpu-memory-utilization 0.97", card="H200", gpus=8)),
         ("M5", known(f"{LLAMA_3} --gpu-memory-utilization 0.6", card="A100 80GB")),
         ("B1", known(f"{LLAMA_3} --max-num-seqs 16", card="H100")),
         ("B2", known(T4_MAMBA, card="T4")),

@@ -1,0 +1,82 @@
+"""The commands of vllm-project/recipes (commit 8959cf6, of 2026-08-21), as facts: model, GPU, GPUs, flags.
+
+Their authors run them, so a finding above `info` is a false alarm unless RIGHT gives the reason.
+"""
+
+import shlex
+from pathlib import Path
+
+from lint.advice import advise
+from lint.precedence import ranked
+from lint.rules import all_lints
+from vllm_facts.deployment import Deployment, Finding
+from vllm_facts.models.estimate import estimate_model
+from vllm_facts.models.lookup import find_model
+from vllm_facts.shell_command.serve_command import parse_command
+from vllm_facts.sizing.gpus import find_gpu
+
+RECIPES = Path(__file__).with_name("recipes.tsv")
+LINTS = all_lints()
+
+RIGHT = {
+    ("V1", "--disable-log-requests"): "removed in 0.17",
+    ("V1", "--swap-space"): "removed in 0.18",
+    ("V1", "--guided-decoding-backend"): "removed in 0.12",
+    ("V1", "--tool-call-parser-plugin"): "misspelled: --tool-parser-plugin",
+    ("V1", "--attention-config has no key use_fp4_indexer_cache"): "not in 0.32",
+    ("V1", "--compilation-config has no key use_inductor"): "not in 0.32",
+    ("V1", "--speculative-config is not JSON"): "quoted twice, or with a placeholder",
+    ("G1", "--enforce-eager"): "it starts faster and answers slower",
+    ("B1", "max_num_seqs 1 "): "one request at a time, as an example",
+    ("V1", "--generation-config is not followed by a value"): "its value is missing",
+    ("L1", "the model's own length"): "the full context does not fit; the recipe gives no length",
+    ("D2", "1 x B200 with one request"): "the full context does not fit; the recipe gives no length",
+    ("D2", "ERNIE-4.5-VL-424B-A47B-PT does not fit 8 x H100"): "847 GB in 16 bit",
+    ("D2", "Kimi-K2-Instruct does not fit 1 x H800"): "16 GPUs hold it at more than 0.85",
+    ("D3", "tensor 2 x pipeline 1 x data 8"): "16 GPUs on a host of 8",
+    ("B3", "max_num_batched_tokens 256"): "an early port of the model to this GPU",
+}
+"""Findings that are right, by rule and the beginning of a part of the sentence."""
+
+
+def read_recipes() -> list[tuple[str, Deployment]]:
+    """The source of each recipe and its deployment, with vLLM 0.32."""
+    rows = [line.split("\t") for line in RECIPES.read_text().splitlines()[1:]]
+    return [(source, build(gpu, gpus, command)) for source, gpu, gpus, command in rows]
+
+
+def build(gpu: str, gpus: str, command: str) -> Deployment:
+    parsed = parse_command(shlex.split(command))
+    name = str(parsed.setting.get("model", ""))
+    model = find_model(name)
+    return Deployment(
+        setting=parsed.setting,
+        env=parsed.server_env,
+        card=find_gpu(gpu) if gpu else None,
+        gpus=int(gpus) if gpus else None,
+        model=model,
+        estimate=None if model else estimate_model(name),
+        version="0.32.0",
+    )
+
+
+def is_right(finding: Finding) -> bool:
+    return any(finding.rule == rule and part in finding.why for rule, part in RIGHT)
+
+
+def test_no_recipe_gets_a_false_alarm() -> None:
+    alarms = [
+        f"{source}: {finding.rule} {finding.why} | {dict(deployment.setting)}"
+        for source, deployment in read_recipes()
+        for finding in advise(deployment, LINTS, ranked).findings
+        if finding.severity != "info" and not is_right(finding)
+    ]
+
+    assert not alarms, "\n".join(alarms)
+
+
+def test_recipes_are_facts_with_known_gpus() -> None:
+    rows = [line.split("\t") for line in RECIPES.read_text().splitlines()[1:]]
+
+    assert len(rows) > 500
+    assert all(find_gpu(gpu) for _, gpu, _, _ in rows if gpu)
