@@ -45,15 +45,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="environment variables of the server",
     )
     parser.add_argument("--log", type=Path, metavar="FILE", help="the server's log from its start")
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def build_deployment(args: argparse.Namespace, command: ServeCommand, *, version: str = "") -> Deployment:
-    """`version`: reported by the server. Raises ConfigError with the option, its value and a correct one."""
+def build_deployment(
+    args: argparse.Namespace, command: ServeCommand, *, version: str = "", gpus: int | None = None
+) -> Deployment:
+    """`version` and `gpus`: found elsewhere, where no option gives them.
+
+    Raises ConfigError with the option, its value and a correct one.
+    """
     log = read_log(args.log) if args.log else ()
     setting = command.setting
     name = str(setting.get("model", ""))
-    gpus = args.gpus if args.gpus is not None else _count_visible(command.server_env)
+    gpus = args.gpus if args.gpus is not None else _count_visible(command.server_env) or gpus
     if gpus is not None and gpus < 1:
         raise ConfigError(f"--gpus {gpus}: must be at least 1")
     if args.profile and args.profile not in PROFILES:

@@ -1,6 +1,5 @@
 """Findings as text and as JSON, with the improved command line ready to paste."""
 
-import json
 import shutil
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +23,7 @@ HEADS = {
 NARROW, WIDE = 60, 110
 
 
-def as_json(
+def as_row(
     advice: Advice,
     case: Deployment,
     command: ServeCommand | None,
@@ -32,13 +31,14 @@ def as_json(
     assumed: Mapping[Knob, Value],
     unknown: Iterable[str],
     more: Mapping[str, Any],
-) -> str:
+) -> dict[str, Any]:
+    """The advice as a JSON object; `more` is added."""
     found = [row for finding in advice.findings for row in build_rows(finding, case, assumed)]
     outranked = [
         {"rule": lost.what.rule, "by": lost.by, "why": lost.why, "said": lost.what.why}
         for lost in advice.outranked
     ]
-    document = {
+    return {
         "findings": found,
         "command": command.words if command else None,
         "env": dict(command.env) if command else {},
@@ -47,7 +47,6 @@ def as_json(
         "unknown": list(unknown),
         **more,
     }
-    return json.dumps(document, indent=2) + "\n"
 
 
 def as_text(
@@ -167,7 +166,7 @@ def _width() -> int:
     return max(NARROW, min(WIDE, shutil.get_terminal_size().columns))
 
 
-def format_no_findings(judged: Judged, case: Deployment, unread: str) -> str:
+def format_no_findings(judged: Judged, case: Deployment, unread: Sequence[str]) -> str:
     """The checked rules, and those that could not be judged."""
     head = (
         "no findings"
@@ -178,9 +177,9 @@ def format_no_findings(judged: Judged, case: Deployment, unread: str) -> str:
     return f"{head}\n{checked}{format_not_judged(judged, case, unread)}"
 
 
-def format_not_judged(judged: Judged, case: Deployment, unread: str) -> str:
+def format_not_judged(judged: Judged, case: Deployment, unread: Sequence[str]) -> str:
     """Each missing fact with its option, and the rules that are not judged without it."""
-    texts = [f"all rules: {unread}"] if unread else []
+    texts = [f"for all rules: {place}" for place in unread]
     texts += [
         f"{FACTS[fact].describe(case)}, for the rules {', '.join(rules)}"
         for fact, rules in judged.by_fact().items()

@@ -1,6 +1,7 @@
 """`trimtab advise`: check a running vLLM server for problems, from its metrics or its log."""
 
 import argparse
+import json
 import math
 import re
 import shlex
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.advisor.case_options import add_options, build_deployment, missing_facts, read_log
 from agent.advisor.flag_consistency import FlagMismatches, find_mismatches
-from agent.advisor.render import as_json, as_text, format_command, format_no_command, format_unknown
+from agent.advisor.render import as_row, as_text, format_command, format_no_command, format_unknown
 from agent.cli.dispatch import Subparsers, add_command
 from agent.domain.errors import ConfigError
 from agent.domain.model import Objective, Slo
@@ -80,6 +81,7 @@ def add_advise(subparsers: Subparsers) -> None:
         help="objective for the time between tokens of 95 %% of the requests, such as 50ms",
     )
     add_options(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 
 
@@ -114,10 +116,9 @@ def _run(args: argparse.Namespace) -> int:
     broken = policies.broken if policies else ()
     if args.json:
         more = {"window": window, "doubts": mismatches.messages, "broken": broken}
-        offered = None if refused else better
-        text = as_json(
-            advice, case, offered, assumed=current, unknown=_missing_facts(case, command), more=more
-        )
+        offered, unknown = None if refused else better, _missing_facts(case, command)
+        row = as_row(advice, case, offered, assumed=current, unknown=unknown, more=more)
+        text = json.dumps(row, indent=2) + "\n"
     else:
         text = _format_window(window) + _format_mismatches(mismatches)
         text += _format_advice(advice, case, current, window)

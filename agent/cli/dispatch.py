@@ -68,7 +68,7 @@ class _Version(argparse.Action):
     """Look the version up only when it is requested."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:  # noqa: ANN401
-        parser.exit(message=f"trimtab {_find_version()}\n")
+        parser.exit(message=f"trimtab {find_version()}\n")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -172,7 +172,7 @@ def find_user_error(error: Exception) -> TrimtabError | VllmFactsError | None:
     return next((known for known in map(find_user_error, inner) if known is not None), None)
 
 
-def _find_version() -> str:
+def find_version() -> str:
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - half of all imports here
 
     try:

@@ -1,29 +1,19 @@
-"""`trimtab lint`: check a `vllm serve` command line for problems; no server is needed."""
+"""`trimtab lint`: check a `vllm serve` command line, or files that hold one; no server is needed."""
 
 import argparse
+import json
 import sys
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from pathlib import Path
 
-from agent.advisor.case_options import add_options, build_deployment, missing_facts
-from agent.advisor.render import (
-    as_json,
-    as_text,
-    format_improved,
-    format_no_command,
-    format_no_findings,
-    format_not_judged,
-)
-from agent.cli.dispatch import Subparsers, add_command
+from agent.advisor.case_options import add_options
+from agent.advisor.lint_report import LintReport, lint_command
+from agent.cli.dispatch import Subparsers, add_command, find_version
 from agent.domain.errors import ConfigError
-from lint.advice import Advice, advise, find_errors
-from lint.missing_facts import Judged, judge_coverage
-from lint.precedence import ranked
-from lint.rules import all_lints
-from vllm_facts.deployment import Model
-from vllm_facts.errors import FlagError
-from vllm_facts.shell_command.serve_command import ServeCommand, edit_command, parse_command
+from vllm_facts.shell_command.serve_command import parse_command
 
-NO_FINDINGS, FINDINGS, NOT_JUDGED = 0, 1, 3
+FORMATS = ("text", "json", "sarif", "github")
+_FILE_SUFFIXES = (".yaml", ".yml", ".service", ".sh", ".json", ".txt")
 
 
 def add_lint(subparsers: Subparsers) -> None:
@@ -31,84 +21,85 @@ def add_lint(subparsers: Subparsers) -> None:
         subparsers,
         "lint",
         "check a vllm serve command line for problems",
-        "Exit status 0: no findings; 1: findings; 2: the command or an option cannot be parsed; 3: no "
+        "Exit status 0: no findings; 1: findings; 2: the command, a file or an option cannot be read; 3: no "
         "findings, but not all rules could be judged, because facts such as the GPU are missing.",
-        usage="trimtab lint [options] -- vllm serve MODEL [flags]",
+        usage="trimtab lint [options] -- vllm serve MODEL [flags]\n       trimtab lint [options] -f FILE ...",
     )
     add_options(parser)
+    parser.add_argument("--format", choices=FORMATS, default="text", help="how to print the findings")
+    parser.add_argument(
+        "--json", action="store_const", dest="format", const="json", default="text", help="as --format json"
+    )
+    parser.add_argument(
+        "-f",
+        "--file",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="compose file, Kubernetes manifest, Helm values, systemd unit, shell script or list of flags; "
+        "- reads standard input",
+    )
+    parser.add_argument(
+        "--fix", action="store_true", help="write the changes into the files, then check again"
+    )
+    parser.add_argument(
+        "--diff", action="store_true", help="print the changes as a patch instead of findings"
+    )
+    parser.add_argument(
+        "--skip-unrelated", action="store_true", help="pass over files that do not start vLLM"
+    )
     parser.add_argument(
         "command",
         nargs=argparse.REMAINDER,
         metavar="-- vllm serve MODEL …",
-        help="the command, or `docker run … IMAGE …`; environment variables may precede it",
+        help="the command, only its flags, or `docker run … IMAGE …`; environment variables may precede it",
     )
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
-    command = parse_command(args.command)
-    try:
-        case = build_deployment(args, command)
-    except FlagError as error:
-        raise ConfigError(f"cannot parse the command: {error}") from error
-    lints = all_lints()
-    advice, judged = advise(case, lints, ranked), judge_coverage(case, lints)
-    command = replace(command, env={} if command.before else case.env)
-    better = edit_command(command, advice.to, advice.env)
-    lacking = [*missing_facts(case), *([command.unread] if command.unread else [])]
-    errors = find_errors(advice.after(case), lints)
-    still = sorted({rule for rule, _ in errors} | _logged_errors(advice))
-    undone = command.unsupported_edits(advice.to)
-    status = _find_status(advice, judged, command)
-    if args.json:
-        more = {
-            "verdict": VERDICTS[status],
-            "checked": [] if command.unread else judged.checked,
-            "not_judged": [{"rule": rule, "lacks": facts} for rule, facts in judged.lacking.items()],
-            "still": still,
-            "model": _describe_model(case.model or case.estimate, is_known=case.model is not None),
-            "in_file": [asdict(line) for line in undone],
-        }
-        text = as_json(advice, case, None if errors else better, assumed={}, unknown=lacking, more=more)
-    elif not advice.findings:
-        text = format_no_findings(judged, case, command.unread)
-    else:
-        text = as_text(advice, case, assumed={})
-        if errors:
-            text += "\n" + format_no_command(still)
-        elif advice.to or advice.env:
-            text += "\n" + format_improved(better, still, undone)
-        text += "\n" + format_not_judged(judged, case, command.unread)
-    sys.stdout.write(text)
-    return status
+    words = args.command[1:] if args.command[:1] == ["--"] else args.command
+    files = args.file
+    if files and words:
+        raise ConfigError(f"-f {files[0]}: give files or a command, not both ({' '.join(words[:3])})")
+    if not files and words and all(Path(word).is_file() for word in words):
+        files = words
+    if files:
+        from agent.cli.lint_files import lint_files  # noqa: PLC0415 - a command needs no readers of files
+
+        return lint_files(files, args)
+    if args.fix or args.diff:
+        raise ConfigError(f"{'--fix' if args.fix else '--diff'}: needs a file, as in `trimtab lint -f FILE`")
+    _refuse_file_names(words)
+    if words and words[0].startswith("-"):
+        words = ["vllm", "serve", *words] if len(words) > 1 else [f"vllm serve {words[0]}"]
+    report = lint_command(parse_command(words), args)
+    sys.stdout.write(_format(report, args.format))
+    return report.status
 
 
-VERDICTS = {NO_FINDINGS: "no findings", FINDINGS: "findings", NOT_JUDGED: "not judged"}
+def _refuse_file_names(words: Sequence[str]) -> None:
+    """Raises ConfigError if a file's name stands where a command belongs."""
+    first = words[0] if words else ""
+    if not first.endswith(_FILE_SUFFIXES) or any(char.isspace() for char in first):
+        return
+    if Path(first).is_file():
+        raise ConfigError(f"{first}: options come before the file, as in `trimtab lint --gpu T4 -f {first}`")
+    raise ConfigError(f"{first}: no such file; give one that exists, or a command after --")
 
 
-def _find_status(advice: Advice, judged: Judged, command: ServeCommand) -> int:
-    if advice.findings:
-        return FINDINGS
-    return NO_FINDINGS if judged.is_complete and not command.unread else NOT_JUDGED
+def _format(report: LintReport, form: str) -> str:
+    if form == "json":
+        return json.dumps(report.as_row(), indent=2) + "\n"
+    if form == "text":
+        return report.as_text()
+    from agent.advisor.ci_formats import Located, Remark, as_github, as_sarif  # noqa: PLC0415
+    from agent.advisor.launch_edits import describe_changes  # noqa: PLC0415
 
-
-def _logged_errors(advice: Advice) -> set[str]:
-    """The rules that report an error in the log, which no change corrects."""
-    return {
-        found.rule
-        for found in advice.findings
-        if found.severity == "error" and not found.to and not found.env
-    }
-
-
-def _describe_model(model: Model | None, *, is_known: bool) -> dict[str, object] | None:
-    """The model's size and where its numbers come from; None without any."""
-    if model is None:
-        return None
-    return {
-        "name": model.name,
-        "parameters": model.parameters,
-        "quantization": model.quantization,
-        "source": model.source,
-        "estimate": not is_known,
-    }
+    found = [
+        Located(finding=finding, change=describe_changes({**finding.to, **finding.env}))
+        for finding in report.advice.findings
+    ]
+    remarks = [Remark(text=text) for text in report.describe_missing()]
+    return as_github(found, remarks) if form == "github" else as_sarif(found, remarks, find_version())

@@ -96,6 +96,17 @@ def _server(image: str, entry: str, own: list[str]) -> tuple[tuple[str, ...], in
     return (tuple(own), 0) if starts else ((*_SERVE, *own), len(_SERVE))
 
 
+def is_vllm_image(image: str) -> bool:
+    """Whether the image starts `vllm serve` by itself."""
+    return _OWN_IMAGE.fullmatch(image) is not None
+
+
+def image_version(image: str) -> str:
+    """The vLLM version in the image's tag; "" without one."""
+    tag = re.search(r":v?(\d+\.\d+\.\d+)[^/]*$", image)
+    return tag[1] if tag else ""
+
+
 def explain_shell(words: Sequence[str]) -> str:
     """The error text for `sh -c "…"`, with the command to check instead."""
     script = next((word for word in words if "vllm serve" in word), "")

@@ -20,7 +20,14 @@ from vllm_facts.flag_parser import (
 from vllm_facts.flag_table import SHORT
 from vllm_facts.masking import MASK
 from vllm_facts.shell_command import shell
-from vllm_facts.shell_command.docker_run import CONTAINERS, HOW, explain_shell, parse_docker_run, replace_env
+from vllm_facts.shell_command.docker_run import (
+    CONTAINERS,
+    HOW,
+    explain_shell,
+    image_version,
+    parse_docker_run,
+    replace_env,
+)
 from vllm_facts.shell_command.shell import ASSIGNMENT, quote_word
 from vllm_facts.values import Value
 
@@ -71,8 +78,7 @@ class ServeCommand:
     @property
     def version(self) -> str:
         """The vLLM version in the image's tag; "" without one."""
-        tag = re.search(r":v?(\d+\.\d+\.\d+)[^/]*$", self.before[-1]) if self.before else None
-        return tag[1] if tag else ""
+        return image_version(self.before[-1]) if self.before else ""
 
     @property
     def assignments(self) -> list[str]:
@@ -101,8 +107,8 @@ def _one_dash(argv: Sequence[str]) -> str:
     return ""
 
 
-def parse_command(words: Sequence[str]) -> ServeCommand:
-    """Parse the words of a command. Raises FlagError."""
+def parse_command(words: Sequence[str], *, elsewhere: bool = False) -> ServeCommand:
+    """Parse the words of a command. `elsewhere`: its --config file is not on this host. Raises FlagError."""
     given, aside = list(words), list[str]()
     if given[:1] == ["--"]:
         del given[0]
@@ -130,7 +136,7 @@ def parse_command(words: Sequence[str]) -> ServeCommand:
         raise FlagError(f"{_shown(given)}: {message}") from error
     if "model" not in setting and "config" not in setting and not is_vllm_server(command.argv):
         raise FlagError(f"{_shown(given)}: starts no vLLM server; {HOW}")
-    return _with_file(command, setting.get("config"))
+    return _with_file(command, setting.get("config"), elsewhere=elsewhere)
 
 
 def _started(given: list[str], env: dict[str, str]) -> ServeCommand:
@@ -174,12 +180,14 @@ def _assigned(words: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in given}
 
 
-def _with_file(command: ServeCommand, path: Value) -> ServeCommand:
+def _with_file(command: ServeCommand, path: Value, *, elsewhere: bool) -> ServeCommand:
     """The command with the flags of its --config file, if that is readable. Raises FlagError."""
     if not isinstance(path, str):
         return command
     if command.before:
         return replace(command, unread=f"{path}: the file is in the container (lint it outside)")
+    if elsewhere:
+        return replace(command, unread=f"{path}: the file is not read (lint `vllm serve --config` beside it)")
     if "--config" not in command.argv:  # vLLM 0.32 utils/argparse_utils.py
         return replace(
             command, unread=f"--config={path}: vLLM reads the file only as two words, --config {path}"

@@ -370,8 +370,8 @@ def test_reads_the_version_from_the_log(lint: Lint, tmp_path: Path) -> None:
         pytest.param((), "no command is given", id="nothing"),
         pytest.param(("--",), "no command is given", id="only --"),
         pytest.param(("--", "ls", "-l"), "vllm serve MODEL", id="not vLLM"),
-        pytest.param(("vllm.service",), "starts no vLLM server", id="a file's name"),
-        pytest.param(("--", "./start_vllm.sh"), "starts no vLLM server", id="a script's name"),
+        pytest.param(("vllm.service",), "vllm.service: no such file", id="a file's name"),
+        pytest.param(("--", "./start_vllm"), "starts no vLLM server", id="a script's name"),
         pytest.param(("--", "sh", "-c", "exec vllm serve x -q"), "lint -- vllm serve x -q", id="a shell"),
         pytest.param(
             ("--", "docker", "run", "vllm/vllm-openai", "sh", "-c", "vllm serve x"),

@@ -1,0 +1,119 @@
+"""Findings for continuous integration: SARIF 2.1.0, and annotations of GitHub Actions."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from vllm_facts.deployment import Finding
+
+SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+_COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """A finding and its place; `file` is "" for a command line. `name`: of the server in the file."""
+
+    finding: Finding
+    change: str
+    file: str = ""
+    line: int = 1
+    name: str = ""
+
+    @property
+    def message(self) -> str:
+        advice = f"Change: {self.change}" if self.change else self.finding.expects
+        text = ". ".join(
+            part[0].upper() + part[1:].rstrip(".") for part in (self.finding.why, advice) if part
+        )
+        return f"{self.name}: {text}." if self.name else f"{text}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """Something that could not be judged or read."""
+
+    text: str
+    file: str = ""
+    line: int = 1
+    is_error: bool = False
+
+
+def as_sarif(found: Sequence[Located], remarks: Sequence[Remark], version: str) -> str:
+    rules = sorted({one.finding.rule for one in found})
+    run: dict[str, Any] = {
+        "tool": {
+            "driver": {
+                "name": "trimtab",
+                "version": version,
+                "rules": [{"id": rule, "shortDescription": {"text": f"Rule {rule}"}} for rule in rules],
+            }
+        },
+        "invocations": [
+            {
+                "executionSuccessful": not any(remark.is_error for remark in remarks),
+                "toolExecutionNotifications": [_notification(remark) for remark in remarks],
+            }
+        ],
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(one, rules.index(one.finding.rule)) for one in found],
+    }
+    return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+
+
+def _notification(remark: Remark) -> dict[str, Any]:
+    return {
+        "level": "error" if remark.is_error else "note",
+        "message": {"text": remark.text},
+        **_places(remark.file, remark.line),
+    }
+
+
+def _result(one: Located, index: int) -> dict[str, Any]:
+    return {
+        "ruleId": one.finding.rule,
+        "ruleIndex": index,
+        "level": _LEVELS[one.finding.severity],
+        "message": {"text": one.message},
+        **_places(one.file, one.line),
+        "properties": {"class": one.finding.klass, "source": one.finding.source},
+    }
+
+
+def _places(file: str, line: int) -> dict[str, Any]:
+    if not file:
+        return {}
+    uri = Path(file).as_uri() if Path(file).is_absolute() else quote(file)
+    place = {"artifactLocation": {"uri": uri}, "region": {"startLine": line}}
+    return {"locations": [{"physicalLocation": place}]}
+
+
+def as_github(found: Sequence[Located], remarks: Sequence[Remark]) -> str:
+    """Workflow commands: https://docs.github.com/actions/reference/workflow-commands-for-github-actions"""
+    lines = [
+        _command(
+            _COMMANDS[one.finding.severity], one.file, one.line, f"trimtab {one.finding.rule}", one.message
+        )
+        for one in found
+    ]
+    lines += [
+        _command("error" if remark.is_error else "notice", remark.file, remark.line, "trimtab", remark.text)
+        for remark in remarks
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _command(level: str, file: str, line: int, title: str, message: str) -> str:
+    place = {"file": file, "line": str(line)} if file else {}
+    properties = ",".join(f"{name}={_escape(text, ':,')}" for name, text in {**place, "title": title}.items())
+    return f"::{level} {properties}::{_escape(message)}"
+
+
+def _escape(text: str, more: str = "") -> str:
+    for char in "%\r\n" + more:
+        text = text.replace(char, f"%{ord(char):02X}")
+    return text

@@ -1,0 +1,239 @@
+"""`trimtab lint -f`: findings of files with their lines, and the changes written back."""
+
+import io
+import json
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.launch_files.files import COMPOSE, DEPLOYMENT, FILES, SCRIPT, UNIT
+
+Lint = Callable[..., tuple[int, str, str]]
+VERSION = ("--vllm-version", "0.32.0")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files of each kind, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def servers(lint: Lint, *argv: str) -> list[dict[str, Any]]:
+    _, out, _ = lint("--json", *argv)
+    found: list[dict[str, Any]] = json.loads(out)["servers"]
+    return found
+
+
+@pytest.mark.usefixtures("folder")
+def test_each_service_has_its_own_findings(lint: Lint) -> None:
+    chat, embed = servers(lint, "--gpu", "H100", "-f", "compose.yaml")
+
+    assert (chat["name"], chat["line"], embed["name"], embed["line"]) == ("chat", 13, "embed", 26)
+    assert {row["knob"] for row in chat["findings"]} == {"swap_space", "env:VLLM_USE_V1"}
+    assert chat["verdict"] == "findings"
+    assert {fact for row in embed["not_judged"] for fact in row["lacks"]} >= {"version"}
+
+
+@pytest.mark.usefixtures("folder")
+def test_files_give_version_gpus_and_variables(lint: Lint) -> None:
+    (found,) = servers(lint, "--gpu", "H100", "-f", "deployment.yaml")
+
+    lacking = {fact for row in found["not_judged"] for fact in row["lacks"]}
+    assert lacking == {"profile", "log"}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("name", FILES)
+def test_fix_writes_the_changes_and_a_second_run_changes_nothing(lint: Lint, folder: Path, name: str) -> None:
+    lint(*VERSION, "--fix", "-f", name)
+    once = (folder / name).read_text()
+
+    lint(*VERSION, "--fix", "-f", name)
+
+    assert once != FILES[name]
+    assert "--swap-space" not in once
+    assert (folder / name).read_text() == once
+
+
+def test_fix_keeps_comments_and_all_other_lines(lint: Lint, folder: Path) -> None:
+    lint(*VERSION, "--fix", "-f", "compose.yaml")
+
+    before = [line for line in COMPOSE.splitlines() if "swap-space" not in line and '"4"' not in line]
+    kept = [line for line in before if "VLLM_USE_V1" not in line]
+    assert (folder / "compose.yaml").read_text().splitlines() == kept
+
+
+def test_fix_reports_what_remains_and_names_what_it_changed(lint: Lint, folder: Path) -> None:
+    (folder / "vllm.service").chmod(0o640)
+
+    status, out, err = lint(*VERSION, "--fix", "-f", "vllm.service")
+
+    assert (status, "swap" in out) == (3, False)
+    assert err == "fixed vllm.service:7: ExecStart: without swap_space, without VLLM_USE_V1\n"
+    assert stat.S_IMODE((folder / "vllm.service").stat().st_mode) == 0o640
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+
+
+def test_diff_prints_a_patch_that_gives_what_fix_writes(lint: Lint, folder: Path) -> None:
+    _, patch, _ = lint(*VERSION, "--diff", "-f", "deployment.yaml", "run.sh")
+    assert (folder / "run.sh").read_text() == SCRIPT
+
+    subprocess.run(["git", "apply", "-"], input=patch, text=True, check=True, cwd=folder)
+    patched = {name: (folder / name).read_text() for name in ("deployment.yaml", "run.sh")}
+
+    (folder / "deployment.yaml").write_text(DEPLOYMENT)
+    (folder / "run.sh").write_text(SCRIPT)
+    lint(*VERSION, "--fix", "-f", "deployment.yaml", "run.sh")
+    assert patched == {name: (folder / name).read_text() for name in patched}
+    assert patched["run.sh"] != SCRIPT
+
+
+def test_change_that_the_file_cannot_hold_is_named(lint: Lint, folder: Path) -> None:
+    (folder / "values.yaml").write_text(FILES["values.yaml"].replace("Caching: true", "Caching: false"))
+
+    _, _, err = lint("--diff", "-f", "values.yaml")
+
+    said = " ".join(err.split())
+    assert "values.yaml:3: llama3: not written" in said
+    assert "make the change by hand" in said
+
+
+@pytest.mark.usefixtures("folder")
+def test_github_annotations_have_the_line_of_the_flag(lint: Lint) -> None:
+    status, out, _ = lint(*VERSION, "--format", "github", "-f", "compose.yaml", "run.sh")
+
+    lines = [line.split("::", 2)[1] for line in out.splitlines() if "swap-space" in line]
+    assert status == 1
+    assert lines == [
+        f"error file=compose.yaml,line={_line(COMPOSE, '- --swap-space')},title=trimtab V1",
+        f"error file=compose.yaml,line={_line(COMPOSE, '--swap-space 4')},title=trimtab V1",
+        f"error file=run.sh,line={_line(SCRIPT, '--swap-space')},title=trimtab V1",
+    ]
+
+
+def _line(text: str, part: str) -> int:
+    return next(at for at, line in enumerate(text.splitlines(), start=1) if part in line)
+
+
+def test_annotation_escapes_what_ends_a_workflow_command(lint: Lint, folder: Path) -> None:
+    (folder / "a,b.sh").write_text("vllm serve org/model --enforce-eager\n")
+
+    _, out, _ = lint("--format", "github", "-f", "a,b.sh")
+
+    assert out.startswith("::warning file=a%2Cb.sh,line=1,title=trimtab G1::")
+    assert all(line.startswith("::") for line in out.splitlines())
+
+
+@pytest.mark.usefixtures("folder")
+def test_sarif_has_rules_levels_and_lines(lint: Lint) -> None:
+    _, out, _ = lint(*VERSION, "--format", "sarif", "-f", "vllm.service")
+
+    document = json.loads(out)
+    (run,) = document["runs"]
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    first = run["results"][0]
+    place = first["locations"][0]["physicalLocation"]
+    assert document["version"] == "2.1.0"
+    assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in run["results"])
+    assert (first["ruleId"], first["level"]) == ("V1", "error")
+    assert place["artifactLocation"]["uri"] == "vllm.service"
+    assert place["region"]["startLine"] == _line(UNIT, "--swap-space")
+    notes = [note["message"]["text"] for note in run["invocations"][0]["toolExecutionNotifications"]]
+    assert any("/etc/vllm.env are not read" in note for note in notes)
+    assert any("--gpu NAME" in note for note in notes)
+
+
+def test_flags_that_cannot_be_read_are_not_judged(lint: Lint, folder: Path) -> None:
+    (folder / "clean.sh").write_text('vllm serve Qwen/Qwen2.5-7B-Instruct $EXTRA "$@"\n')
+
+    status, out, _ = lint("--gpu", "H100", *VERSION, "-f", "clean.sh")
+
+    assert status == 3
+    assert "the flags in $EXTRA are unknown" in " ".join(out.split())
+
+
+def test_server_that_cannot_be_read_does_not_hide_the_others(lint: Lint, folder: Path) -> None:
+    (folder / "compose.yaml").write_text(COMPOSE.replace("--model=Qwen/Qwen3-8B", "--enforce-eager=False"))
+
+    status, out, _ = lint(*VERSION, "-f", "compose.yaml")
+
+    assert status == 2
+    assert "== compose.yaml:13: chat\nCANNOT BE READ: " in out
+    assert "== compose.yaml:26: embed\nERRORS" in out
+
+
+def test_secrets_of_a_file_are_not_printed(lint: Lint, folder: Path) -> None:
+    (folder / "run.sh").write_text(
+        "export HF_TOKEN=hf_secret1\nvllm serve m --api-key s3cret --enforce-eager\n"
+    )
+
+    for form in ("text", "json", "sarif", "github"):
+        _, out, err = lint("--format", form, "-f", "run.sh")
+        assert "s3cret" not in out + err
+        assert "hf_secret1" not in out + err
+
+
+def test_standard_input_is_read_by_its_content(lint: Lint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(COMPOSE.encode())))
+
+    _, out, _ = lint(*VERSION, "-f", "-")
+
+    assert "== <stdin>:13: chat\n" in out
+
+
+@pytest.mark.usefixtures("folder")
+def test_file_in_the_place_of_a_command_is_read_as_a_file(lint: Lint) -> None:
+    assert lint(*VERSION, "vllm.service") == lint(*VERSION, "-f", "vllm.service")
+
+
+def test_flags_alone_are_those_of_vllm_serve(lint: Lint) -> None:
+    alone = lint("--json", "--", "--model", "org/model", "--enforce-eager")
+
+    assert alone == lint("--json", "--", "vllm", "serve", "--model", "org/model", "--enforce-eager")
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        pytest.param(("absent.service",), "absent.service: no such file", id="no file"),
+        pytest.param(("vllm.service", "--gpu", "T4"), "options come before the file", id="options behind"),
+        pytest.param(("-f", "absent.yaml"), "absent.yaml: cannot be read", id="no file of -f"),
+        pytest.param(("-f", "web.yaml"), "web.yaml: starts no vLLM server", id="no server"),
+        pytest.param(("-f", "run.sh", "--", "vllm", "serve", "m"), "not both", id="file and command"),
+        pytest.param(("-f", "-", "--fix"), "standard input cannot be written", id="--fix of standard input"),
+        pytest.param(("--fix", "--", "vllm", "serve", "m"), "needs a file", id="--fix of a command"),
+        pytest.param(("--gpu", "Voodoo 2", "-f", "run.sh"), "--gpu Voodoo 2", id="an option"),
+    ],
+)
+def test_usage_error_names_what_to_do(lint: Lint, folder: Path, argv: tuple[str, ...], expected: str) -> None:
+    (folder / "web.yaml").write_text("services: {web: {image: nginx}}\n")
+
+    status, out, err = lint(*argv)
+
+    assert (status, out) == (2, "")
+    assert expected in " ".join(err.split())
+
+
+def test_unrelated_files_are_passed_over_on_demand(lint: Lint, folder: Path) -> None:
+    (folder / "web.yaml").write_text("{{ a template }}\n")
+
+    assert lint("--skip-unrelated", "web.yaml") == (0, "", "")
+
+
+def test_files_are_imported_only_where_they_are_given() -> None:
+    script = (
+        "import sys; from agent.cli.dispatch import main; main(['lint', '--', 'vllm', 'serve', 'm']);"
+        "print([name for name in sys.modules if name == 'yaml' or 'launch_files' in name])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "[]"

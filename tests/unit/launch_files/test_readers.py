@@ -1,0 +1,171 @@
+"""Each kind of file gives the servers that it starts, and says what cannot be read."""
+
+import pytest
+
+from tests.unit.launch_files.files import (
+    COMPOSE,
+    DEPLOYMENT,
+    FILES,
+    FLAGS,
+    LEADER_WORKER_SET,
+    SCRIPT,
+    UNIT,
+    VALUES,
+)
+from vllm_facts.errors import FlagError
+from vllm_facts.launch_files.launch import Launch
+from vllm_facts.launch_files.recognise import read_launches
+
+
+def words(launch: Launch) -> str:
+    return " ".join(word.text for word in launch.words)
+
+
+def env(launch: Launch) -> dict[str, str]:
+    return {name: variable.value for name, variable in launch.env.items()}
+
+
+def test_compose_gives_each_service_that_starts_vllm() -> None:
+    chat, embed = read_launches("compose.yaml", COMPOSE)
+
+    assert words(chat) == "vllm serve --model=Qwen/Qwen3-8B --swap-space 4 --max-num-seqs 64"
+    assert (chat.name, chat.version, chat.gpus) == ("chat", "0.32.0", 2)
+    assert env(chat)["VLLM_USE_V1"] == "1"
+    assert words(embed) == "vllm serve --model BAAI/bge-m3 --swap-space 4 --max-num-seqs 64"
+    assert (embed.name, embed.version, env(embed)) == ("embed", "", {"CUDA_VISIBLE_DEVICES": "1"})
+    assert embed.remarks == ("line 28: the variables of `env_file` are not read",)
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        pytest.param("{image: a, command: vllm serve m --x 1}", id="a string"),
+        pytest.param('{image: a, command: ["vllm", "serve", "m", "--x", "1"]}', id="a list"),
+        pytest.param("{image: a, entrypoint: vllm serve, command: m --x 1}", id="an entrypoint"),
+        pytest.param("{image: vllm/vllm-openai, command: m --x 1}", id="vLLM's image"),
+        pytest.param('{image: a, entrypoint: [sh, -c], command: ["vllm serve m --x 1"]}', id="a shell"),
+        pytest.param("{image: a, command: bash -c 'cd /x && exec vllm serve m --x 1'}", id="a quoted script"),
+    ],
+)
+def test_compose_service_starts_vllm_in_several_ways(service: str) -> None:
+    (found,) = read_launches("compose.yaml", f"services:\n  a: {service}\n")
+
+    assert words(found).removeprefix("exec ") == "vllm serve m --x 1"
+
+
+def test_deployment_gives_the_container_with_its_gpus() -> None:
+    (found,) = read_launches("deployment.yaml", DEPLOYMENT)
+
+    expected = "vllm serve mistralai/Mistral-7B-Instruct-v0.3 --swap-space 4 --enable-prefix-caching"
+    assert words(found) == expected
+    assert (found.name, found.version, found.gpus) == ("Deployment/mistral: server", "0.32.0", 1)
+    assert env(found) == {"MODE": "fast"}
+
+
+def test_leader_worker_set_gives_the_command_of_its_script_with_the_variables_of_the_pod() -> None:
+    (found,) = read_launches("lws.yaml", LEADER_WORKER_SET)
+
+    assert "--model org/model --swap-space 4 --tensor-parallel-size 8" in words(found)
+    assert found.gpus == 8
+
+
+def test_flags_of_a_runtime_that_adds_its_own_are_a_problem() -> None:
+    text = """\
+kind: InferenceService
+metadata: {name: llama}
+spec: {predictor: {model: {modelFormat: {name: huggingface}, args: ["--model_name=llama"]}}}
+"""
+
+    (found,) = read_launches("isvc.yaml", text)
+
+    assert "KServe's runtime for huggingface" in found.problem
+
+
+def test_values_of_the_production_stack_become_the_command_of_its_chart() -> None:
+    (found,) = read_launches("values.yaml", VALUES)
+
+    assert words(found) == (
+        "vllm serve meta-llama/Llama-3.1-8B-Instruct --enable-prefix-caching --max-model-len 4096 "
+        "--dtype bfloat16 --enforce-eager --max-num-seqs 64"
+    )
+    assert (found.name, found.version, found.gpus) == ("llama3", "0.32.0", 1)
+
+
+def test_unit_gives_its_command_over_continued_lines() -> None:
+    (found,) = read_launches("vllm.service", UNIT)
+
+    assert words(found) == "/opt/venv/bin/vllm serve org/model --swap-space 4 --max-num-seqs 64"
+    assert env(found) == {"MODEL": "org/model", "VLLM_USE_V1": "1"}
+    assert found.remarks == ("line 6: the variables in /etc/vllm.env are not read",)
+
+
+def test_script_gives_the_command_with_its_literal_variables_and_arrays() -> None:
+    (found,) = read_launches("run.sh", SCRIPT)
+
+    assert words(found) == (
+        "CUDA_VISIBLE_DEVICES=0,1 vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2 "
+        "--max-num-seqs $SEQS --swap-space 4 --port $PORT"
+    )
+    assert env(found) == {"HF_HOME": "/srv/hf", "VLLM_USE_V1": "1"}
+
+
+def test_flags_that_depend_on_a_condition_are_unread() -> None:
+    (found,) = read_launches("run.sh", SCRIPT)
+
+    assert found.unread == ("line 17: the flags in $EXTRA are unknown",)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("M=a\nM=b\nvllm serve $M --x 1", id="set twice"),
+        pytest.param("if x; then M=a; fi\nvllm serve $M --x 1", id="set under a condition"),
+        pytest.param("M=$(cat model)\nvllm serve $M --x 1", id="computed"),
+        pytest.param("for M in a b; do vllm serve $M --x 1; done", id="a loop"),
+    ],
+)
+def test_variable_with_more_than_one_value_stays_a_variable(script: str) -> None:
+    (found,) = read_launches("run.sh", script)
+
+    assert words(found) == "vllm serve $M --x 1"
+
+
+def test_list_of_flags_is_read_for_vllm_serve() -> None:
+    (found,) = read_launches("flags.txt", FLAGS)
+
+    assert words(found) == "vllm serve --model org/model --swap-space 4 --max-num-seqs 64"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_kind_is_recognised_without_the_name(name: str) -> None:
+    assert read_launches("<stdin>", FILES[name]) == read_launches(name, FILES[name])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_place_of_each_word_holds_the_word(name: str) -> None:
+    text = FILES[name]
+    for launch in read_launches(name, text):
+        for word in launch.words:
+            written = text[word.start : word.end]
+            assert word.form == "none" or word.text in written or "$" in written
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        pytest.param("a.yaml", "a: [", "line", id="YAML"),
+        pytest.param("a.yaml", "{{- if .Values.x }}\na: {{ b }}\n", "Helm template", id="a Helm template"),
+        pytest.param("a.sh", "vllm serve 'm\n", "' is not closed", id="a quote"),
+        pytest.param("a.sh", "x=$(vllm serve m\n", "is not closed", id="a substitution"),
+    ],
+)
+def test_file_that_cannot_be_read_is_an_error_with_its_reason(name: str, text: str, expected: str) -> None:
+    with pytest.raises(FlagError, match=expected):
+        read_launches(name, text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "services: {web: {image: nginx}}", "#!/bin/sh\nls\n", "- a\n", "a: &a [*a]"]
+)
+def test_file_without_vllm_has_no_servers(text: str) -> None:
+    assert read_launches("a.yaml" if ":" in text or text.startswith("- ") else "a.sh", text) == []

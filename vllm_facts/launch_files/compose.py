@@ -1,0 +1,75 @@
+"""Docker Compose files: each service that starts vLLM."""
+
+from dataclasses import replace
+
+from vllm_facts.launch_files.containers import command_words, read_container
+from vllm_facts.launch_files.launch import Launch, Variable, line_of
+from vllm_facts.launch_files.yaml_nodes import SCALAR, Node, entries, get, items, text_at
+
+
+def read_compose(text: str, document: Node) -> list[Launch]:
+    """The servers of the services. Raises FlagError."""
+    return [
+        replace(launch, name=name)
+        for name, key, service in entries(get(document, "services"))
+        for launch in _read_service(text, service, key.start_mark.index)
+    ]
+
+
+def _read_service(text: str, service: Node, start: int) -> list[Launch]:
+    image = text_at(service, "image")
+    entry = command_words(text, get(service, "entrypoint"), splits=True)
+    own = command_words(text, get(service, "command"), splits=True)
+    remarks = []
+    for name, what in (("env_file", "variables"), ("extends", "settings")):
+        if (hidden := get(service, name)) is not None:
+            line = line_of(text, hidden.start_mark.index)
+            remarks.append(f"line {line}: the {what} of `{name}` are not read")
+    return [
+        replace(
+            launch,
+            env={**_read_environment(text, get(service, "environment")), **launch.env},
+            gpus=_count_gpus(service),
+            remarks=tuple(remarks),
+        )
+        for launch in read_container(text, image, entry, own, start)
+    ]
+
+
+def _read_environment(text: str, node: Node | None) -> dict[str, Variable]:
+    given: dict[str, Variable] = {}
+    for name, key, value in entries(node):
+        if value.id == SCALAR:
+            whole = _whole_lines(text, key.start_mark.index, value.end_mark.index)
+            given[name] = Variable(value=str(value.value), start=key.start_mark.index, whole=whole)
+    for item in items(node):
+        name, equals, text_value = str(item.value).partition("=")
+        if item.id == SCALAR and equals:
+            whole = _whole_lines(text, item.start_mark.index, item.end_mark.index)
+            given[name] = Variable(value=text_value, start=item.start_mark.index, whole=whole)
+    return given
+
+
+def _whole_lines(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """The lines of an entry, if they hold nothing else."""
+    begin = text.rfind("\n", 0, start) + 1
+    stop = text.find("\n", end)
+    stop = len(text) if stop < 0 else stop
+    rest = text[end:stop].strip()
+    alone = not text[begin:start].strip(" -") and (not rest or rest.startswith("#"))
+    return (begin, min(stop + 1, len(text))) if alone else None
+
+
+def _count_gpus(service: Node) -> int | None:
+    """By `deploy.resources.reservations.devices`, or by `gpus`; None if all or unknown."""
+    reserved = items(get(service, "deploy", "resources", "reservations", "devices"))
+    for device in [*reserved, *items(get(service, "gpus"))]:
+        kinds = {str(kind.value) for kind in items(get(device, "capabilities"))}
+        if kinds and "gpu" not in kinds:
+            continue
+        ids = items(get(device, "device_ids"))
+        count = text_at(device, "count")
+        if ids or count.isdecimal():
+            return len(ids) or int(count) or None
+    plain = text_at(service, "gpus")
+    return int(plain) or None if plain.isdecimal() else None

@@ -1,0 +1,92 @@
+"""The server that a container starts, from its image, entrypoint and arguments."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vllm_facts.errors import FlagError
+from vllm_facts.flag_parser import SHELLS, is_vllm_server
+from vllm_facts.launch_files.launch import Launch, Word
+from vllm_facts.launch_files.shell_script import read_script, without_places
+from vllm_facts.launch_files.shell_words import split_commands
+from vllm_facts.launch_files.yaml_nodes import SCALAR, Node, inner_place, list_words, word_of
+from vllm_facts.shell_command.docker_run import image_version, is_vllm_image
+
+_SERVE = (Word(text="vllm"), Word(text="serve"))
+
+
+def read_container(
+    text: str, image: str, entry: Sequence[Word], own: Sequence[Word], start: int
+) -> list[Launch]:
+    """The servers of a container; none for one that does not start vLLM. Raises FlagError."""
+    words = (*entry, *own)
+    program = words[0].text.rpartition("/")[2] if words else ""
+    if program in SHELLS:
+        found = _read_shell(text, words)
+        if not found and any("vllm" in word.text for word in words[1:]):
+            problem = f"{program} starts the server: its flags cannot be told from the script's"
+            found = [Launch(name="", start=start, problem=problem)]
+    elif not entry and is_vllm_image(image):
+        found = [Launch(name="", start=start, words=(*_SERVE, *own))]
+    elif is_vllm_server([word.text for word in words]):
+        found = [Launch(name="", start=words[0].start or start, words=words)]
+    elif own and own[0].text == "serve" and "vllm" in image.rpartition("/")[2]:
+        found = [Launch(name="", start=start, words=(Word(text="vllm"), *own))]
+    elif is_vllm_image(image):
+        problem = f"{program} starts the server, and its flags are unknown"
+        found = [Launch(name="", start=start, problem=problem)]
+    else:
+        found = []
+    return [replace(launch, version=image_version(image)) for launch in found]
+
+
+def _read_shell(text: str, words: Sequence[Word]) -> list[Launch]:
+    """`sh -c SCRIPT`, or a shell as the entrypoint of a script."""
+    script = next(
+        (word for at, word in enumerate(words[1:]) if words[at].text.endswith("c") and at), None
+    ) or (words[-1] if len(words) > 1 else None)
+    if script is None or "vllm" not in script.text:
+        return []
+    inner = text[script.start : script.end]
+    for offset in (0, 1):
+        if inner[offset : len(inner) - offset] == script.text and script.form != "none":
+            return read_script(text, start=script.start + offset, end=script.end - offset)
+    found = _read_folded(text, script)
+    return found or [
+        replace(launch, start=script.start, words=without_places(launch.words))
+        for launch in read_script(script.text)
+    ]
+
+
+def _read_folded(text: str, script: Word) -> list[Launch]:
+    """A script in a block scalar or over several lines, if it holds the same words in the text."""
+    start, end, lines = inner_place(text, script.start, script.end)
+    try:
+        placed = read_script(text, start=start, end=end, lines=lines)
+    except FlagError:
+        return []
+    plain = read_script(script.text)
+    same = [[word.text for word in launch.words] for launch in placed] == [
+        [word.text for word in launch.words] for launch in plain
+    ]
+    return placed if same else []
+
+
+def command_words(text: str, node: Node | None, *, splits: bool) -> list[Word]:
+    """The words of `command`, `args` or `entrypoint`: a list, or a string that is split as a shell does.
+
+    `splits`: whether a string is split; Kubernetes takes lists only. Raises FlagError.
+    """
+    if node is None or node.id != SCALAR:
+        return list_words(node)
+    if not splits:
+        return [word_of(node, "flow")]
+    start, end, _ = inner_place(text, node.start_mark.index, node.end_mark.index)
+    commands = split_commands(str(node.value), lines=False)
+    plain = [word for command in commands for word in command]
+    try:
+        placed = [word for command in split_commands(text, start, end, lines=False) for word in command]
+    except FlagError:
+        placed = []
+    if [word.text for word in placed] == [word.text for word in plain]:
+        return placed
+    return list(without_places(plain))

@@ -1,0 +1,155 @@
+"""Edits of the words of a launch in the text of its file."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import pairwise
+
+from vllm_facts.errors import FlagError
+from vllm_facts.launch_files.launch import Word
+from vllm_facts.shell_command.shell import quote_word
+
+_PLAIN = re.compile(r"--?[A-Za-z][\w./=-]*|[A-Za-z_][\w./-]*")
+_SPECIAL = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Edit:
+    """Replaces text[start:end]."""
+
+    start: int
+    end: int
+    text: str
+
+
+def edit_words(text: str, words: Sequence[Word], wanted: Sequence[str]) -> list[Edit]:
+    """The edits that turn `words` into `wanted`. Raises FlagError if the file's form does not allow them."""
+    edits: list[Edit] = []
+    same = SequenceMatcher(a=[word.text for word in words], b=wanted, autojunk=False)
+    for kind, low, high, first, last in same.get_opcodes():
+        if kind == "equal":
+            continue
+        old, new = words[low:high], wanted[first:last]
+        both = min(len(old), len(new))
+        edits += [_replace(word, new[at], text) for at, word in enumerate(old[:both])]
+        if old[both:]:
+            edits += _remove(text, words, low + both, high)
+        if new[both:]:
+            edits.append(_insert(text, words, low + both, new[both:]))
+    return edits
+
+
+def apply_edits(text: str, edits: Iterable[Edit]) -> str:
+    """Raises FlagError if two edits overlap."""
+    at, parts = 0, []
+    for edit in sorted(set(edits)):
+        if edit.start < at:
+            raise FlagError("two servers share these words and need different ones")
+        parts += [text[at : edit.start], edit.text]
+        at = edit.end
+    return "".join([*parts, text[at:]])
+
+
+def _replace(word: Word, new: str, text: str) -> Edit:
+    if word.form == "none":
+        raise FlagError(f"{word.text} is not written in the file")
+    return Edit(word.start, word.end, _quote(new, word, text))
+
+
+def _quote(new: str, like: Word, text: str) -> str:
+    """`new` with the quotes of `like`, where it needs any."""
+    if like.form == "shell":
+        return quote_word(new, live=like.live and "$" in new)
+    mark = text[like.start : like.start + 1]
+    if mark == '"':
+        return json.dumps(new, ensure_ascii=False)
+    if mark == "'":
+        return "'" + new.replace("'", "''") + "'"
+    number = re.fullmatch(r"-?[0-9.]+", new) and re.fullmatch(r"-?[0-9.]+", like.text)
+    if number or like.form == "value" or (_PLAIN.fullmatch(new) and new.lower() not in _SPECIAL):
+        return new
+    return json.dumps(new, ensure_ascii=False) if '"' not in new else "'" + new.replace("'", "''") + "'"
+
+
+def _remove(text: str, words: Sequence[Word], low: int, high: int) -> list[Edit]:
+    gone = words[low:high]
+    forms = {word.form for word in gone}
+    if forms <= {"shell"}:
+        return [_remove_shell(text, words, low, high)]
+    if forms <= {"block"}:
+        return [_remove_line(text, word) for word in gone]
+    if forms <= {"flow"}:
+        return [_remove_item(text, word) for word in gone]
+    raise FlagError(f"{gone[0].text} cannot be removed from this file")
+
+
+def _remove_shell(text: str, words: Sequence[Word], low: int, high: int) -> Edit:
+    """With the blanks before, so that a line of its own disappears."""
+    start, end = words[low].start, words[high - 1].end
+    before = words[low - 1] if low else None
+    if before is not None and before.form == "shell" and _is_blank(text[before.end : start]):
+        return Edit(before.end, end, "")
+    after = words[high] if high < len(words) else None
+    if after is not None and after.form == "shell" and _is_blank(text[end : after.start]):
+        return Edit(start, after.start, "")
+    return Edit(start, end, "")
+
+
+def _is_blank(text: str) -> bool:
+    return not text.replace("\\\n", "").replace("\\\r\n", "").strip() and bool(text)
+
+
+def _remove_line(text: str, word: Word) -> Edit:
+    begin = text.rfind("\n", 0, word.start) + 1
+    stop = text.find("\n", word.end)
+    stop = len(text) if stop < 0 else stop
+    rest = text[word.end : stop].strip()
+    if text[begin : word.start].strip() != "-" or (rest and not rest.startswith("#")):
+        raise FlagError(f"{word.text} shares its line with something else")
+    return Edit(begin, min(stop + 1, len(text)), "")
+
+
+def _remove_item(text: str, word: Word) -> Edit:
+    after = re.compile(r"\s*,[ \t]*").match(text, word.end)
+    if after:
+        return Edit(word.start, after.end(), "")
+    before = text[: word.start].rstrip()
+    return Edit(len(before) - before.endswith(","), word.end, "")
+
+
+def _insert(text: str, words: Sequence[Word], at: int, new: Sequence[str]) -> Edit:
+    placed = [word for word in words[:at] if word.form != "none"]
+    if not placed or placed[-1].form == "value" or words[at - 1].form == "none":
+        raise FlagError(f"the file has no list to which {' '.join(new)} could be added")
+    last = placed[-1]
+    if last.form == "shell":
+        return Edit(last.end, last.end, _shell_lines(text, placed, new))
+    siblings = [word for word in placed if word.form == last.form]
+    quoted = [_quote(word, _quoting_sibling(text, siblings), text) for word in new]
+    if last.form == "flow":
+        return Edit(last.end, last.end, "".join(f", {word}" for word in quoted))
+    begin = text.rfind("\n", 0, last.start) + 1
+    stop = text.find("\n", last.end)
+    stop = len(text) if stop < 0 else stop
+    indent = text[begin : text.index("-", begin)]
+    return Edit(stop, stop, "".join(f"\n{indent}- {word}" for word in quoted))
+
+
+def _quoting_sibling(text: str, siblings: Sequence[Word]) -> Word:
+    return next((word for word in siblings if text[word.start] in "\"'"), siblings[-1])
+
+
+def _shell_lines(text: str, placed: Sequence[Word], new: Sequence[str]) -> str:
+    """The new words, each flag on a line of its own where the words before are so."""
+    between = " "
+    for one, two in reversed(list(pairwise(placed))):
+        gap = text[one.end : two.start]
+        if not _is_blank(gap):
+            break
+        if "\n" in gap:
+            between = gap
+            break
+    return "".join((between if word.startswith("-") else " ") + shlex.quote(word) for word in new)

@@ -1,0 +1,71 @@
+"""The values of vLLM's production-stack chart: `servingEngineSpec.modelSpec`.
+
+As its template helm/templates/deployment-vllm-multi.yaml writes the command.
+"""
+
+from dataclasses import replace
+
+from vllm_facts.launch_files.kubernetes import read_env
+from vllm_facts.launch_files.launch import Launch, Word, line_of
+from vllm_facts.launch_files.yaml_nodes import Node, get, items, list_words, text_at, word_of
+from vllm_facts.shell_command.docker_run import image_version
+
+_VALUES = {
+    "maxModelLen": "--max-model-len",
+    "dtype": "--dtype",
+    "tensorParallelSize": "--tensor-parallel-size",
+    "maxNumSeqs": "--max-num-seqs",
+    "gpuMemoryUtilization": "--gpu-memory-utilization",
+    "maxLoras": "--max-loras",
+}
+_MODEL_VALUES = {"toolCallParser": "--tool-call-parser", "chatTemplate": "--chat-template"}
+_MODEL_SWITCHES = {"enableLoRA": "--enable-lora", "enableTool": "--enable-auto-tool-choice"}
+
+
+def read_values(text: str, document: Node) -> list[Launch]:
+    """One server for each model."""
+    return [_read_model(text, spec) for spec in items(get(document, "servingEngineSpec", "modelSpec"))]
+
+
+def _read_model(text: str, spec: Node) -> Launch:
+    config = get(spec, "vllmConfig")
+    model = get(spec, "modelURL")
+    words = [Word(text="vllm"), Word(text="serve"), *([word_of(model, "value")] if model else [])]
+    words += [
+        Word(text=flag) for name, flag in _MODEL_SWITCHES.items() if text_at(spec, name).lower() == "true"
+    ]
+    words += _flags(spec, _MODEL_VALUES)
+    if config is not None:
+        chunked = text_at(config, "enableChunkedPrefill").lower()
+        words += (
+            [Word(text=f"--{'' if chunked == 'true' else 'no-'}enable-chunked-prefill")] if chunked else []
+        )
+        cached = text_at(config, "enablePrefixCaching").lower() == "true"
+        words.append(Word(text=f"--{'' if cached else 'no-'}enable-prefix-caching"))
+        words += _flags(config, _VALUES)
+        words += list_words(get(config, "extraArgs"))
+    env, remarks = read_env(text, spec)
+    unread: tuple[str, ...] = ()
+    if text_at(spec, "lmcacheConfig", "enabled").lower() == "true":
+        unread = (f"line {line_of(text, spec.start_mark.index)}: the flags that lmcacheConfig adds",)
+    gpus = text_at(spec, "requestGPU")
+    return Launch(
+        name=text_at(spec, "name"),
+        start=spec.start_mark.index,
+        words=tuple(words),
+        env=env,
+        version=image_version(f"{text_at(spec, 'repository')}:{text_at(spec, 'tag')}"),
+        gpus=int(gpus) or None if gpus.isdecimal() else None,
+        unread=unread,
+        remarks=tuple(remarks),
+    )
+
+
+def _flags(node: Node, names: dict[str, str]) -> list[Word]:
+    found = [(flag, get(node, name)) for name, flag in names.items()]
+    return [
+        word
+        for flag, value in found
+        if value is not None
+        for word in (replace(word_of(value, "value"), text=flag, form="none"), word_of(value, "value"))
+    ]

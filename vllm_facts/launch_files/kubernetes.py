@@ -1,0 +1,107 @@
+"""Kubernetes manifests: each container that starts vLLM, in whatever kind of resource it stands.
+
+Deployments, StatefulSets, Jobs, LeaderWorkerSets and KServe's InferenceServices all hold containers with
+`image`, `command`, `args`, `env` and `resources`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from vllm_facts.launch_files.containers import command_words, read_container
+from vllm_facts.launch_files.launch import Launch, Variable, Word, line_of
+from vllm_facts.launch_files.yaml_nodes import Node, entries, get, items, text_at
+
+_DEVICES = ("nvidia.com/gpu", "amd.com/gpu")
+
+
+def read_manifest(text: str, document: Node) -> list[Launch]:
+    """The servers of one resource, or of a Helm chart's values. Raises FlagError."""
+    resource = f"{text_at(document, 'kind') or 'values'}/{text_at(document, 'metadata', 'name')}".rstrip("/")
+    found = []
+    for container in _containers(document):
+        name = text_at(container, "name")
+        label = f"{resource}: {name}" if name else resource
+        found += [replace(launch, name=label) for launch in _read_container(text, container)]
+    return found
+
+
+def _containers(node: Node, seen: set[int] | None = None) -> Iterator[Node]:
+    """Every mapping that names an image or a command, in the order of the text, each once."""
+    seen = set() if seen is None else seen
+    if id(node) in seen:  # aliases may repeat a node, or contain themselves
+        return
+    seen.add(id(node))
+    pairs = list(entries(node))
+    found = {name for name, _, _ in pairs}
+    if found & {"command", "args"} or text_at(node, "image"):
+        yield node
+    for child in [value for _, _, value in pairs] or items(node):
+        yield from _containers(child, seen)
+
+
+def _read_container(text: str, container: Node) -> list[Launch]:
+    image = text_at(container, "image")
+    entry = command_words(text, get(container, "command"), splits=False)
+    own = command_words(text, get(container, "args"), splits=False)
+    if not image and text_at(container, "tag"):  # a chart's values
+        image = f"{text_at(container, 'repository')}:{text_at(container, 'tag')}"
+    start = container.start_mark.index
+    env, remarks = read_env(text, container)
+    known = {name: variable.value for name, variable in env.items()}
+    if not entry and not image and _is_runtime(container):
+        return [_kserve_launch(container, start)]
+    return [
+        replace(
+            launch,
+            words=tuple(_expand(word, known) for word in launch.words),
+            env={**env, **launch.env},
+            gpus=_count_gpus(container),
+            remarks=tuple(remarks),
+        )
+        for launch in read_container(text, image, entry, own, start)
+    ]
+
+
+def _is_runtime(container: Node) -> bool:
+    """Whether KServe chooses the command, by the model's format."""
+    named = f"{text_at(container, 'modelFormat', 'name')} {text_at(container, 'runtime')}".lower()
+    return "vllm" in named or "huggingface" in named
+
+
+def _kserve_launch(container: Node, start: int) -> Launch:
+    name = text_at(container, "modelFormat", "name")
+    return Launch(
+        name="",
+        start=start,
+        problem=f"KServe's runtime for {name} adds flags of its own: lint the pod that it creates",
+    )
+
+
+def _expand(word: Word, known: dict[str, str]) -> Word:
+    """`$(NAME)` of a variable that the container sets."""
+    text = word.text
+    for name, value in known.items():
+        text = text.replace(f"$({name})", value)
+    return word if text == word.text else replace(word, text=text)
+
+
+def read_env(text: str, container: Node) -> tuple[dict[str, Variable], list[str]]:
+    env: dict[str, Variable] = {}
+    remarks = []
+    for entry in items(get(container, "env")):
+        value = get(entry, "value")
+        if value is not None:
+            env[text_at(entry, "name")] = Variable(value=str(value.value), start=entry.start_mark.index)
+    if (hidden := get(container, "envFrom")) is not None:
+        line = line_of(text, hidden.start_mark.index)
+        remarks.append(f"line {line}: the variables of `envFrom` are not read")
+    return env, remarks
+
+
+def _count_gpus(container: Node) -> int | None:
+    for kind in ("limits", "requests"):
+        for device in _DEVICES:
+            count = text_at(container, "resources", kind, device)
+            if count.isdecimal() and int(count):
+                return int(count)
+    return None

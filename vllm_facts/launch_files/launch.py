@@ -1,0 +1,50 @@
+"""One server that a file starts, with the place of each of its words in the text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Form = Literal["shell", "block", "flow", "value", "none"]
+"""How a word is written: in a shell command, as an item of a YAML list (in lines or in brackets), as the
+value of a YAML key, or not at all (an image or a chart adds it)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """A word as the program gets it, and its place in the text, quotes included."""
+
+    text: str
+    start: int = 0
+    end: int = 0
+    form: Form = "none"
+    live: bool = False  # contains a variable or a command that the shell expands
+    items: "tuple[Word, ...]" = ()  # of an array: `ARGS=(--a --b)`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """An environment variable of the server. `whole`: the place of its entry, to remove it."""
+
+    value: str
+    start: int = 0
+    whole: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One server. `unread`: what hides flags; `remarks`: what hides other facts; `problem`: no command."""
+
+    name: str
+    start: int  # of the command in the text
+    words: tuple[Word, ...] = ()
+    env: Mapping[str, Variable] = field(default_factory=dict)
+    version: str = ""
+    gpus: int | None = None
+    unread: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def line_of(text: str, at: int) -> int:
+    """The number of the line, from 1."""
+    return text.count("\n", 0, at) + 1

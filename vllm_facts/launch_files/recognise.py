@@ -1,0 +1,55 @@
+"""The kind of a file, by its name and content, and the servers that it starts."""
+
+import re
+
+from vllm_facts.errors import FlagError
+from vllm_facts.launch_files.compose import read_compose
+from vllm_facts.launch_files.helm_values import read_values
+from vllm_facts.launch_files.kubernetes import read_manifest
+from vllm_facts.launch_files.launch import Launch, Word
+from vllm_facts.launch_files.shell_script import read_script
+from vllm_facts.launch_files.shell_words import split_commands
+from vllm_facts.launch_files.systemd_unit import read_unit
+from vllm_facts.launch_files.yaml_nodes import MAPPING, Node, get, items, parse_documents
+
+KINDS = "a compose file, Kubernetes manifest, chart's values, systemd unit, shell script or list of flags"
+_YAML_NAME, _SCRIPT_NAME = re.compile(r"\.(ya?ml|json)$"), re.compile(r"\.(ba|z|k)?sh$")
+_UNIT = re.compile(r"^\[Service\][ \t]*$", re.MULTILINE)
+_KEY = re.compile(r"^(---|[\w.-]+:(\s|$)|\{)", re.MULTILINE)
+_FLAG_LIST = re.compile(r"(\s*(#.*)?\n)*\s*--?[A-Za-z]")
+
+
+def read_launches(name: str, text: str) -> list[Launch]:
+    """The servers that a file starts, in its order. Raises FlagError."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    first = next((line for line in lines if not line.lstrip().startswith("#")), "")
+    if name.endswith(".service") or _UNIT.search(text):
+        return read_unit(text)
+    if _SCRIPT_NAME.search(name) or text.lstrip().startswith("#!"):
+        return read_script(text)
+    if _FLAG_LIST.match(text) and not first.startswith("---"):
+        return [_read_flags(text)]
+    if _YAML_NAME.search(name) or (_KEY.match(first) and "vllm serve" not in first):
+        try:
+            return [launch for node in parse_documents(text) for launch in _read_document(text, node)]
+        except RecursionError as error:
+            raise FlagError("the YAML refers to itself") from error
+    return read_script(text)
+
+
+def _read_document(text: str, document: Node) -> list[Launch]:
+    if document.id != MAPPING:
+        return []
+    if get(document, "services") is not None and get(document, "kind") is None:
+        return read_compose(text, document)
+    if get(document, "servingEngineSpec", "modelSpec") is not None:
+        return read_values(text, document)
+    if get(document, "kind") is not None and (parts := items(get(document, "items"))):
+        return [launch for part in parts for launch in read_manifest(text, part)]
+    return read_manifest(text, document)
+
+
+def _read_flags(text: str) -> Launch:
+    """Flags alone, for `vllm serve`."""
+    words = [word for command in split_commands(text, lines=False) for word in command]
+    return Launch(name="", start=words[0].start, words=(Word(text="vllm"), Word(text="serve"), *words))

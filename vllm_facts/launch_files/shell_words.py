@@ -1,0 +1,186 @@
+"""The simple commands of a shell text, with the place of each word.
+
+`a && b; c` are three commands. Redirections, comments and here-documents are skipped. Expansions stay as
+they are written, and mark their word as live.
+"""
+
+import re
+from collections.abc import Sequence
+
+from vllm_facts.errors import FlagError
+from vllm_facts.launch_files.launch import Word, line_of
+
+_BLANK = " \t\r"
+_ENDS = ";|&()"
+_HERE = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1")
+_REDIRECTION = re.compile(r"(\d*|&)(>>|>\||>&|<&|<>|<<<|>|<)[ \t]*")
+_ARRAY = re.compile(r"[A-Za-z_]\w*\+?=\(")
+
+
+def entry_place(text: str, words: Sequence[Word], at: int, line: int) -> tuple[int, int]:
+    """What to remove for the word at `at`: its line, which begins at `line`, if it is the only one there."""
+    if len(words) == 1:
+        stop = text.find("\n", words[0].end)
+        return line, len(text) if stop < 0 else stop + 1
+    if at:
+        return words[at - 1].end, words[at].end
+    return words[0].start, words[1].start
+
+
+def split_commands(
+    text: str, start: int = 0, end: int | None = None, *, lines: bool = True
+) -> list[tuple[Word, ...]]:
+    """The commands between `start` and `end`. `lines`: a line's end is a command's end. Raises FlagError."""
+    return _Lexer(text, start, len(text) if end is None else end, lines=lines).commands()
+
+
+class _Lexer:
+    def __init__(self, text: str, start: int, end: int, *, lines: bool) -> None:
+        self._text, self._at, self._end, self._lines = text, start, end, lines
+        self._here: list[str] = []
+
+    def commands(self) -> list[tuple[Word, ...]]:
+        found: list[tuple[Word, ...]] = []
+        words: list[Word] = []
+        while self._at < self._end:
+            self._skip_blanks()
+            if self._at >= self._end:
+                break
+            char = self._text[self._at]
+            if here := _HERE.match(self._text, self._at, self._end):
+                self._here.append(here[2])
+                self._at = here.end()
+            elif redirection := _REDIRECTION.match(self._text, self._at, self._end):
+                self._at = redirection.end()
+                if self._at < self._end and self._text[self._at] not in "\n;|":
+                    self._word()
+            elif char == "#":
+                self._at = self._line_end()
+            elif char == "\n" or char in _ENDS:
+                self._at += 1
+                if char == "\n":
+                    self._skip_here_documents()
+                if char != "\n" or self._lines:
+                    found, words = [*found, tuple(words)], []
+            else:
+                words.append(self._word())
+        return [command for command in [*found, tuple(words)] if command]
+
+    def _skip_blanks(self) -> None:
+        while self._at < self._end:
+            if self._text[self._at] in _BLANK:
+                self._at += 1
+            elif continued := re.compile(r"\\[ \t]*\r?\n").match(self._text, self._at, self._end):
+                self._at = continued.end()
+            else:
+                return
+
+    def _line_end(self) -> int:
+        found = self._text.find("\n", self._at, self._end)
+        return self._end if found < 0 else found
+
+    def _skip_here_documents(self) -> None:
+        for mark in self._here:
+            closing = re.compile(rf"^[ \t]*{mark}[ \t]*$", re.MULTILINE).search(
+                self._text, self._at, self._end
+            )
+            self._at = closing.end() if closing else self._end
+        self._here = []
+
+    def _word(self) -> Word:
+        start = self._at
+        if array := _ARRAY.match(self._text, self._at, self._end):
+            self._at = array.end()
+            return self._array(start, array[0][:-1])
+        parts: list[str] = []
+        live = False
+        while self._at < self._end:
+            char = self._text[self._at]
+            if char in _BLANK or char == "\n" or char in _ENDS or (char in "<>" and parts):
+                break
+            part, expands = self._part(char)
+            parts.append(part)
+            live = live or expands
+        return Word(text="".join(parts), start=start, end=self._at, form="shell", live=live)
+
+    def _part(self, char: str) -> tuple[str, bool]:
+        """One character, or what stands between quotes; and whether the shell expands it."""
+        if char == "'":
+            closing = self._find_closing("'")
+            inner, self._at = self._text[self._at + 1 : closing], closing + 1
+            return inner, False
+        if char == '"':
+            return self._double_quoted()
+        if char == "\\":
+            self._at += 2
+            escaped = self._text[self._at - 1 : self._at]
+            return ("" if escaped == "\n" else escaped), False
+        if char == "`" or self._text.startswith("$(", self._at):
+            return self._substitution(char), True
+        if self._text.startswith("${", self._at):
+            closing = self._find_closing("}")
+            inner, self._at = self._text[self._at : closing + 1], closing + 1
+            return inner, True
+        self._at += 1
+        return char, char == "$"
+
+    def _double_quoted(self) -> tuple[str, bool]:
+        self._at += 1
+        parts: list[str] = []
+        live = False
+        while self._at < self._end and (char := self._text[self._at]) != '"':
+            if char == "\\" and self._text[self._at + 1 : self._at + 2] in ('"', "\\", "$", "`", "\n"):
+                following = self._text[self._at + 1]
+                parts.append("" if following == "\n" else following)
+                self._at += 2
+            elif char == "`" or self._text.startswith("$(", self._at):
+                parts.append(self._substitution(char))
+                live = True
+            else:
+                parts.append(char)
+                live = live or char == "$"
+                self._at += 1
+        if self._at >= self._end:
+            raise self._unclosed('"')
+        self._at += 1
+        return "".join(parts), live
+
+    def _substitution(self, char: str) -> str:
+        start, depth = self._at, 0
+        if char == "`":
+            self._at = self._find_closing("`") + 1
+            return self._text[start : self._at]
+        while self._at < self._end:
+            depth += {"(": 1, ")": -1}.get(self._text[self._at], 0)
+            self._at += 1
+            if not depth and self._text[self._at - 1] == ")":
+                return self._text[start : self._at]
+        raise self._unclosed("$(")
+
+    def _array(self, start: int, name: str) -> Word:
+        items: list[Word] = []
+        while self._at < self._end:
+            self._skip_blanks()
+            char = self._text[self._at : self._at + 1]
+            if char == ")":
+                self._at += 1
+                return Word(text=name, start=start, end=self._at, form="shell", items=tuple(items), live=True)
+            if char == "\n":
+                self._at += 1
+            elif char == "#":
+                self._at = self._line_end()
+            elif char:
+                before = self._at
+                items.append(self._word())
+                if self._at == before:
+                    break
+        raise self._unclosed(f"{name}(")
+
+    def _find_closing(self, mark: str) -> int:
+        found = self._text.find(mark, self._at + 1, self._end)
+        if found < 0:
+            raise self._unclosed(mark)
+        return found
+
+    def _unclosed(self, mark: str) -> FlagError:
+        return FlagError(f"line {line_of(self._text, self._at)}: {mark} is not closed")

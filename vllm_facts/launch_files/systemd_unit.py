@@ -1,0 +1,92 @@
+"""systemd units: the commands of `ExecStart=`, and the variables of `Environment=`."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from vllm_facts.errors import FlagError
+from vllm_facts.launch_files.launch import Launch, Variable, line_of
+from vllm_facts.launch_files.shell_script import read_script
+from vllm_facts.launch_files.shell_words import entry_place, split_commands
+
+_CONTINUES = re.compile(r"\\[ \t]*$")
+_PREFIXES = "-@:+!|"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """`key=value`, where the value is text[start:end], continued lines included."""
+
+    key: str
+    begin: int  # of its line
+    start: int
+    end: int
+
+
+def read_unit(text: str) -> list[Launch]:
+    """The servers of a unit. Raises FlagError."""
+    entries = list(_entries(text))
+    env: dict[str, Variable] = {}
+    remarks: list[str] = []
+    for entry in entries:
+        if entry.key == "Environment":
+            env |= _read_environment(text, entry)
+        elif entry.key == "EnvironmentFile":
+            path = text[entry.start : entry.end].strip()
+            remarks.append(
+                f"line {line_of(text, entry.start)}: the variables in {path.lstrip('-')} are not read"
+            )
+    found: list[Launch] = []
+    for entry in entries:
+        if entry.key == "ExecStart" and text[entry.start : entry.end].strip():
+            start = (
+                entry.start
+                + len(text[entry.start : entry.end])
+                - len(text[entry.start : entry.end].lstrip(_PREFIXES))
+            )
+            values = {name: variable.value for name, variable in env.items()}
+            found += read_script(text, start=start, end=entry.end, lines=False, env=values)
+    return [
+        replace(launch, name="ExecStart", env={**env, **launch.env}, remarks=tuple(remarks))
+        for launch in found
+    ]
+
+
+def _entries(text: str) -> Iterator[_Entry]:
+    at, section = 0, ""
+    while at < len(text):
+        end = _line_end(text, at)
+        line = text[at:end]
+        if line.strip().startswith("["):
+            section = line.strip()
+        elif section == "[Service]" and "=" in line and not line.lstrip().startswith(("#", ";")):
+            key, _, value = line.partition("=")
+            begin, start = at, at + len(key) + 1
+            start += len(value) - len(value.lstrip())
+            while end < len(text) and (_CONTINUES.search(line) or line.lstrip().startswith(("#", ";"))):
+                at = end + 1  # a comment between continued lines is skipped
+                end = _line_end(text, at)
+                line = text[at:end]
+            yield _Entry(key=key.strip(), begin=begin, start=start, end=end)
+        at = end + 1
+
+
+def _line_end(text: str, at: int) -> int:
+    found = text.find("\n", at)
+    return len(text) if found < 0 else found
+
+
+def _read_environment(text: str, entry: _Entry) -> dict[str, Variable]:
+    try:
+        words = [
+            word for command in split_commands(text, entry.start, entry.end, lines=False) for word in command
+        ]
+    except FlagError as error:
+        raise FlagError(f"Environment= cannot be read: {error}") from error
+    given = {}
+    for at, word in enumerate(words):
+        name, equals, value = word.text.partition("=")
+        if equals:
+            whole = entry_place(text, words, at, entry.begin)
+            given[name] = Variable(value=value, start=word.start, whole=whole)
+    return given
