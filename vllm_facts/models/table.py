@@ -16,6 +16,8 @@ LOADED = {
     "gpt-oss-120b": 0.592,  # "Model loading took 64.38 GiB": vllm-project/vllm issue 33155 (0.14.1, H100)
     "kimi-k2-thinking": 0.58,  # 594 GB of files: the experts in 4 bit, the rest in 16
     "kimi-k2.5": 0.58,
+    "kimi-k2.6": 0.58,
+    "kimi-k2.7-code": 0.58,
 }
 """Bytes of one parameter in GPU memory, if a start-up log shows more than the files' size (padding)."""
 

@@ -6,13 +6,14 @@ from vllm_facts.models.table import ModelRow, find_row, known_keys
 TOLERANCE = 0.03
 TWO_MATRICES = frozenset(  # an MLP without a gate
     {"apertus", "arcee", "bert", "bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "mpnet", "mpt"}
-    | {"nemotron", "opt", "phi", "starcoder2", "xlm-roberta"}
+    | {"nemotron", "opt", "phi", "roberta", "starcoder2", "xlm-roberta"}
 )
-LEARNED_POSITIONS = frozenset({"bert", "gpt2", "mpnet", "opt", "xlm-roberta"})
+LEARNED_POSITIONS = frozenset({"bert", "gpt2", "mpnet", "opt", "roberta", "xlm-roberta"})
 MLA = {  # q_lora_rank, qk_nope_head_dim, v_head_dim; qk_rope_head_dim is 64
     "deepseek_v2": (1536, 128, 128),
     "deepseek_v3": (1536, 128, 128),
     "deepseek_v32": (1536, 128, 128),
+    "deepseek_vl_v2": (0, 128, 128),
     "glm4_moe_lite": (768, 192, 256),
     "glm_moe_dsa": (2048, 192, 256),
     "kimi_k2": (1536, 128, 128),
@@ -22,15 +23,17 @@ MLA = {  # q_lora_rank, qk_nope_head_dim, v_head_dim; qk_rope_head_dim is 64
 }
 SMALL_MLA = 4096  # a narrower model has no q_lora_rank
 OF_ANOTHER_FORM = frozenset(
-    {"arctic", "aria", "deepseek_v4", "deepseek_vl_v2", "ernie4_5_moe_vl", "fuyu", "gemma3n", "gemma4"}
-    | {"gemma4_unified", "glm_ocr", "paddleocr_vl"}
+    {"arctic", "aria", "deepseek_v4", "ernie4_5_moe_vl", "fuyu", "gemma3n", "gemma4"}
+    | {"gemma4_unified", "glm_ocr", "granite_speech", "paddleocr_vl"}
     | {"longcat_flash", "mimo_v2_flash", "minicpm3", "minicpmo", "minicpmv", "mllama", "modernbert", "molmo"}
     | {"nemotron-nas", "new", "nomic_bert", "persimmon", "phi4mm", "qwen2_5_omni", "qwen3_omni_moe"}
     | {"step3p5", "step3p7", "ultravox", "voxtral", "whisper"}
 )
 """model_types with layers that differ, with encoders of unknown size, or with an encoder and a decoder."""
-WITHOUT_OUTPUT = frozenset({"e5-mistral-7b-instruct", "sfr-embedding-mistral"})  # embedding models
-OF_ANOTHER_SIZE = frozenset({"glm-4v-9b", "jina-embeddings-v3", "opt-350m"})
+WITHOUT_OUTPUT = frozenset({"bge-en-icl", "e5-mistral-7b-instruct"})  # embedding models
+OF_ANOTHER_SIZE = frozenset(
+    {"deepseek-ocr", "deepseek-vl2-tiny", "glm-4v-9b", "jina-embeddings-v3", "opt-350m"}
+)
 """An encoder of unknown size; adapters; an embedding that is narrower than the layers."""
 
 
