@@ -83,7 +83,7 @@ RENAMED: dict[Knob, DeprecatedFlag] = {
         how="Graphs are captured by batch size, not by length: leave it out.",
     ),
     "enable_reasoning": DeprecatedFlag(
-        by="reasoning_parser", since="0.12", how="Naming --reasoning-parser is enough: leave it out."
+        by="reasoning_parser", since="0.10", how="Naming --reasoning-parser is enough: leave it out."
     ),
     "rope_theta": DeprecatedFlag(by="hf_overrides.rope_theta", since="0.12", how=_ROPE, carries=True),
     "rope_scaling": DeprecatedFlag(by="hf_overrides.rope_scaling", since="0.12", how=_ROPE, carries=True),
