@@ -21,7 +21,7 @@ from vllm_facts.sizing.effective_flags import (
     remove_json_entry,
     text_of,
 )
-from vllm_facts.validity import precision, quantization
+from vllm_facts.validity import attention, precision, quantization
 from vllm_facts.validity.refusal import InvalidSetting, capability_text
 from vllm_facts.values import Knob, Value
 
@@ -139,7 +139,7 @@ def _check_cache_before_ada(case: Deployment) -> Iterable[Finding]:
     card, kind = case.card, text_of(case, "kv_cache_dtype")
     if card is None or card.capability is None or not AMPERE <= card.capability < precision.ADA:
         return
-    if kind not in {"fp8", "fp8_e4m3"} or is_at_least(case, precision.READ):
+    if kind not in {"fp8", "fp8_e4m3"} or is_at_least(case, attention.READ):
         return
     if (forced := _find_forced_backend(case)) and forced.name == "FLASHINFER":
         return

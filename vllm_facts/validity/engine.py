@@ -3,7 +3,17 @@
 from collections.abc import Iterator
 
 from vllm_facts.deployment import Deployment
-from vllm_facts.validity import adapters, length, parallel, precision, quantization, scheduler, serving, split
+from vllm_facts.validity import (
+    adapters,
+    attention,
+    length,
+    parallel,
+    precision,
+    quantization,
+    scheduler,
+    serving,
+    split,
+)
 from vllm_facts.validity.refusal import InvalidSetting
 
 NOT_ABOVE = (*scheduler.NOT_ABOVE, *adapters.NOT_ABOVE, *parallel.NOT_ABOVE)
@@ -15,6 +25,7 @@ CHECKS = (
     *split.CHECKS,
     *quantization.CHECKS,
     *precision.CHECKS,
+    *attention.CHECKS,
     *serving.CHECKS,
     *adapters.CHECKS,
 )

@@ -6,14 +6,13 @@ from dataclasses import replace
 from vllm_facts.deployment import Deployment
 from vllm_facts.sizing.capacity import fits_in_memory
 from vllm_facts.sizing.dtypes import AMPERE, dtype_in_force, type_without_float16
-from vllm_facts.sizing.effective_flags import is_at_least, json_entry, text_of
+from vllm_facts.sizing.effective_flags import is_at_least, text_of
 from vllm_facts.sizing.kv_cache import estimate_fit
+from vllm_facts.validity.attention import FLASHINFER_HEADS, READ, forced_backend
 from vllm_facts.validity.quantization import refuses_dtype
 from vllm_facts.validity.refusal import MODEL, VLLM, FlagMapping, InvalidSetting, capability_text
 
 ADA, HOPPER = (8, 9), (9, 0)
-READ = (0, 32)  # the version whose attention backends were read
-FLASHINFER_HEADS = frozenset({64, 128, 256, 512})
 
 _BFLOAT16 = "vLLM 0.32 platforms/cuda.py: check_if_supports_dtype: 'Bfloat16 is only supported on GPUs …'"
 _BACKENDS = "vLLM 0.32 v1/attention/backends"
@@ -111,12 +110,6 @@ def _only_float32(case: Deployment, why: str, source: str) -> InvalidSetting:
         ),
         risks="the memory is estimated" if to else "none",
     )
-
-
-def forced_backend(case: Deployment) -> str:
-    """The attention backend in the flags, in capitals; "" if vLLM chooses it."""
-    given = text_of(case, "attention_backend") or str(json_entry(case, "attention_config", "backend") or "")
-    return "" if given.lower() == "auto" else given.upper()
 
 
 def check_kv_cache(case: Deployment) -> Iterator[InvalidSetting]:

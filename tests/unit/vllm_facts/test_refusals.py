@@ -149,7 +149,7 @@ def test_quantized_weights_run_in_the_dtypes_of_their_kernels() -> None:
         ("--kv-cache-dtype fp8", dense("phi", 4, head_dim=96), A10, True),
         ("--kv-cache-dtype fp8 --dtype float32", LLAMA_8B, A10, True),
         ("--kv-cache-dtype fp8_per_token_head", LLAMA_8B, A10, True),
-        ("--kv-cache-dtype fp8 --attention-backend FLASHINFER", GPT_OSS, A10, False),
+        ("--kv-cache-dtype fp8 --attention-backend FLASHINFER", LLAMA_8B, A10, False),
         ("--kv-cache-dtype fp8 --attention-backend TRITON_ATTN", LLAMA_8B, A10, True),
         ("--kv-cache-dtype fp8 --attention-backend FLASH_ATTN", LLAMA_8B, L40S, True),
         ("--kv-cache-dtype fp8 --attention-backend FLASH_ATTN", LLAMA_8B, H100, False),
@@ -165,6 +165,36 @@ def test_a_kv_cache_needs_a_backend_that_reads_it(
 
     assert [(one.rule, one.to) for one in found] == [("H2", {"kv_cache_dtype": None})] * refused
     assert not refusals(flags.split(maxsplit=1)[0] + " auto", model=model, card=card)
+
+
+@pytest.mark.parametrize(
+    ("backend", "model", "card", "message"),
+    [
+        ("FLASH_ATTN", DEEPSEEK_R1, H100, "'MLA not supported'"),
+        ("FLASHMLA", LLAMA_8B, H100, "'non-MLA not supported'"),
+        ("FLASHINFER", dense("phi", 4, head_dim=96), H100, "head_size not supported"),
+        ("FLASH_ATTN", GPT_OSS, A100, "sinks not supported"),
+        ("FLASHINFER", GPT_OSS, H100, ""),
+        ("FLASHMLA", DEEPSEEK_R1, H100, ""),
+        ("TRITON_ATTN", GPT_OSS, A100, ""),
+        ("auto", DEEPSEEK_R1, H100, ""),
+    ],
+)
+def test_a_forced_attention_backend_supports_the_attention_of_the_model(
+    backend: str, model: Model, card: GpuModel, message: str
+) -> None:
+    found = refusals(f"--attention-backend {backend}", model=model, card=card)
+
+    assert [one.to for one in found] == [{"attention_backend": None}] * bool(message)
+    assert all(message in one.source for one in found)
+    assert not refusals(f"--attention-backend {backend}", model=model, card=card, version="0.19.0")
+
+
+def test_a_backend_inside_the_json_is_removed_there() -> None:
+    flags = """--attention-config '{"backend":"FLASH_ATTN","flash_attn_version":3}'"""
+
+    assert refusal(flags, model=DEEPSEEK_R1).to == {"attention_config": '{"flash_attn_version":3}'}
+    assert "runs in float32" in refusal("--attention-backend FLASH_ATTN --dtype float32", model=LLAMA_8B).why
 
 
 def test_a_kv_cache_agrees_with_the_checkpoint() -> None:

@@ -1,0 +1,60 @@
+"""A forced attention backend against the model. Rule H1 checks it against the GPU alone."""
+
+from collections.abc import Iterator
+
+from vllm_facts.deployment import Deployment, Model
+from vllm_facts.sizing.dtypes import dtype_in_force
+from vllm_facts.sizing.effective_flags import is_at_least, json_entry, remove_json_entry, text_of
+from vllm_facts.validity.refusal import InvalidSetting
+
+READ = (0, 32)  # the version whose attention backends were read
+HOPPER = (9, 0)
+FLASHINFER_HEADS = frozenset({64, 128, 256, 512})
+HEADS_ONLY = frozenset({"FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION"})
+"""Backends of heads; latent attention has its own, whose names contain MLA."""
+
+
+def forced_backend(case: Deployment) -> str:
+    """The attention backend in the flags, in capitals; "" if vLLM chooses it."""
+    given = text_of(case, "attention_backend") or str(json_entry(case, "attention_config", "backend") or "")
+    return "" if given.lower() == "auto" else given.upper()
+
+
+def check_backend(case: Deployment) -> Iterator[InvalidSetting]:
+    forced, model = forced_backend(case), case.model
+    if not forced or model is None or not is_at_least(case, READ):
+        return
+    if not (reason := _why_invalid(case, model, forced)):
+        return
+    by_flag = bool(text_of(case, "attention_backend"))
+    yield InvalidSetting(
+        knobs=("attention_backend",),
+        why=f"attention backend {forced} is forced, yet {model.name} {reason[0]}",
+        source=(
+            "vLLM 0.32 v1/attention/backend.py: validate_configuration: 'is not valid for this "
+            f"configuration', '{reason[1]}'"
+        ),
+        to={"attention_backend": None} if by_flag else remove_json_entry(case, "attention_config", "backend"),
+        expects="vLLM chooses a backend for this model",
+    )
+
+
+def _why_invalid(case: Deployment, model: Model, forced: str) -> tuple[str, str] | None:
+    """What the model has that the backend lacks, and the message of vLLM."""
+    wide, capability = model.head_dim, case.card.capability if case.card else None
+    if model.mla and forced in HEADS_ONLY:
+        return "has latent attention", "MLA not supported"
+    if model.heads and not model.mla and "MLA" in forced:
+        return "has no latent attention", "non-MLA not supported"
+    if model.mla or forced not in ("FLASH_ATTN", "FLASHINFER"):
+        return None
+    if dtype_in_force(case) == "float32":
+        return "runs in float32", "dtype not supported"
+    if wide and (wide not in FLASHINFER_HEADS if forced == "FLASHINFER" else wide % 8):
+        return f"has heads of {wide}", "head_size not supported"
+    if capability and capability < HOPPER and model.architecture.startswith("GptOss"):
+        return "has attention sinks, which it supports from compute capability 9.0 on", "sinks not supported"
+    return None
+
+
+CHECKS = (check_backend,)
