@@ -26,11 +26,9 @@ class Located:
 
     @property
     def message(self) -> str:
-        advice = f"Change: {self.change}" if self.change else self.finding.expects
-        text = ". ".join(
-            part[0].upper() + part[1:].rstrip(".") for part in (self.finding.why, advice) if part
-        )
-        return f"{self.name}: {text}." if self.name else f"{text}."
+        advice = f"change: {self.change}" if self.change else self.finding.expects
+        text = "; ".join(part.rstrip(".") for part in (self.finding.why, advice) if part)
+        return f"{self.name}: {text}" if self.name else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

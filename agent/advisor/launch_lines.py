@@ -34,6 +34,8 @@ def _find_line(finding: Finding, one: LaunchReport) -> int:
         for word in one.launch.words:
             flag = word.text.partition("=")[0].partition(".")[0].replace("_", "-")
             flag = flag.replace("--no-", "--", 1)
+            if word.start and word.text.startswith(f"{name}="):
+                return line_of(one.text, word.start)
             if word.start and flag == spelled.replace("--no-", "--", 1):
                 return line_of(one.text, word.start)
     return one.line

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from vllm_facts.launch_files.containers import command_words, read_container
 from vllm_facts.launch_files.launch import Launch, Variable, line_of
-from vllm_facts.launch_files.yaml_nodes import SCALAR, Node, entries, get, items, text_at
+from vllm_facts.launch_files.shell_variables import explain_defaults, replace_defaults
+from vllm_facts.launch_files.yaml_nodes import SCALAR, Node, entries, get, items, text_at, word_of
 
 
 def read_compose(text: str, document: Node) -> list[Launch]:
@@ -17,7 +18,8 @@ def read_compose(text: str, document: Node) -> list[Launch]:
 
 
 def _read_service(text: str, service: Node, start: int) -> list[Launch]:
-    image = text_at(service, "image")
+    named = get(service, "image")
+    image = replace_defaults(text_at(service, "image"))
     entry = command_words(text, get(service, "entrypoint"), splits=True)
     own = command_words(text, get(service, "command"), splits=True)
     remarks = []
@@ -25,12 +27,14 @@ def _read_service(text: str, service: Node, start: int) -> list[Launch]:
         if (hidden := get(service, name)) is not None:
             line = line_of(text, hidden.start_mark.index)
             remarks.append(f"line {line}: the {what} of `{name}` are not read")
+    remarks += explain_defaults(text, [word_of(named, "value")] if named is not None else [])
     return [
         replace(
             launch,
             env={**_read_environment(text, get(service, "environment")), **launch.env},
             gpus=_count_gpus(service),
-            remarks=tuple(remarks),
+            words=tuple(replace(word, text=replace_defaults(word.text)) for word in launch.words),
+            remarks=(*remarks, *launch.remarks, *explain_defaults(text, launch.words)),
         )
         for launch in read_container(text, image, entry, own, start)
     ]

@@ -7,6 +7,7 @@ from vllm_facts.errors import FlagError
 from vllm_facts.flag_parser import SHELLS, is_vllm_server
 from vllm_facts.launch_files.launch import Launch, Word
 from vllm_facts.launch_files.shell_script import read_script, without_places
+from vllm_facts.launch_files.shell_variables import drop_unknown_flags
 from vllm_facts.launch_files.shell_words import split_commands
 from vllm_facts.launch_files.yaml_nodes import SCALAR, Node, inner_place, list_words, word_of
 from vllm_facts.shell_command.docker_run import image_version, is_vllm_image
@@ -36,7 +37,13 @@ def read_container(
         found = [Launch(name="", start=start, problem=problem)]
     else:
         found = []
-    return [replace(launch, version=image_version(image)) for launch in found]
+    return [_complete(text, launch, image) for launch in found]
+
+
+def _complete(text: str, launch: Launch, image: str) -> Launch:
+    kept, unread = drop_unknown_flags(text, launch.words)
+    unread = [*launch.unread, *unread]
+    return replace(launch, words=tuple(kept), unread=tuple(unread), version=image_version(image))
 
 
 def _read_shell(text: str, words: Sequence[Word]) -> list[Launch]:

@@ -56,6 +56,8 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
 def _replace(word: Word, new: str, text: str) -> Edit:
     if word.form == "none":
         raise FlagError(f"{word.text} is not written in the file")
+    if "$" in text[word.start : word.end]:
+        raise FlagError(f"{text[word.start : word.end]} comes from a variable")
     return Edit(word.start, word.end, _quote(new, word, text))
 
 

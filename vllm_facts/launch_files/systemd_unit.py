@@ -47,7 +47,7 @@ def read_unit(text: str) -> list[Launch]:
             values = {name: variable.value for name, variable in env.items()}
             found += read_script(text, start=start, end=entry.end, lines=False, env=values)
     return [
-        replace(launch, name="ExecStart", env={**env, **launch.env}, remarks=tuple(remarks))
+        replace(launch, name="ExecStart", env={**env, **launch.env}, remarks=(*remarks, *launch.remarks))
         for launch in found
     ]
 

@@ -143,7 +143,7 @@ def _started(given: list[str], env: dict[str, str]) -> ServeCommand:
     """Parse the words after the variables: wrappers, then a container or the server. Raises FlagError."""
     at = _start(given)
     front, own = given[:at], given[at:]
-    if own[0] not in CONTAINERS:
+    if own[0].rpartition("/")[2] not in CONTAINERS:
         return ServeCommand(argv=tuple(own), front=tuple(front), env=env)
     inside = parse_docker_run(own, {**env, **_assigned(front)})
     leading = [f"{name}={value}" for name, value in env.items()]
@@ -162,7 +162,7 @@ def _shown(given: Sequence[str]) -> str:
 def _start(given: list[str]) -> int:
     if given[0].rpartition("/")[2] in WRAPPERS:
         for at, word in enumerate(given):
-            if word in CONTAINERS and given[at + 1 : at + 2] == ["run"]:
+            if word.rpartition("/")[2] in CONTAINERS and given[at + 1 : at + 2] == ["run"]:
                 return at
     try:
         at = find_program(given)

@@ -130,6 +130,72 @@ def test_variable_with_more_than_one_value_stays_a_variable(script: str) -> None
     assert words(found) == "vllm serve $M --x 1"
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param('CMD="vllm serve m --x 1"\n$CMD', id="a text"),
+        pytest.param('CMD="vllm serve m --x 1"\neval "$CMD"', id="eval"),
+        pytest.param('CMD=(vllm serve m --x 1)\nexec "${CMD[@]}"', id="an array"),
+    ],
+)
+def test_command_in_a_variable_is_read(script: str) -> None:
+    (found,) = read_launches("run.sh", script)
+
+    assert words(found).removeprefix("exec ") == "vllm serve m --x 1"
+
+
+def test_command_that_is_put_together_in_steps_is_a_problem() -> None:
+    (found,) = read_launches("run.sh", 'CMD="vllm serve m"\nCMD="$CMD --x 1"\nexec $CMD\n')
+
+    assert "$CMD is put together" in found.problem
+
+
+def test_default_of_a_variable_is_read_and_remarked() -> None:
+    script = "M=${1:-org/model}\nvllm serve $M --port ${PORT:-8000}\n"
+    compose = (
+        "services: {a: {image: 'vllm/vllm-openai:${TAG:-v0.32.0}', command: ['${M:-m}', '--x', '${X}']}}"
+    )
+
+    (in_script,), (in_compose,) = read_launches("run.sh", script), read_launches("compose.yaml", compose)
+
+    assert words(in_script) == "vllm serve org/model --port 8000"
+    assert in_script.remarks == (
+        "line 2: ${PORT:-8000} is read as its default",
+        "line 1: ${1:-org/model} is read as its default",
+    )
+    assert (words(in_compose), in_compose.version) == ("vllm serve m --x ${X}", "0.32.0")
+    assert len(in_compose.remarks) == 2
+
+
+def test_variable_in_the_place_of_flags_is_unread_in_a_container() -> None:
+    (found,) = read_launches(
+        "compose.yaml", "services: {a: {image: b, command: 'vllm serve m --x 1 $EXTRA'}}"
+    )
+
+    assert (words(found), found.unread) == (
+        "vllm serve m --x 1",
+        ("line 1: the flags in $EXTRA are unknown",),
+    )
+
+
+def test_flag_after_a_comment_is_not_one_of_the_command() -> None:
+    (found,) = read_launches("run.sh", "vllm serve m \\\n  # --x 1 \\\n  --y 2\n")
+
+    assert words(found) == "vllm serve m"
+    assert "line 3: --y is not a flag of the server" in found.remarks[0]
+
+
+def test_docker_run_is_read_in_scripts_and_units() -> None:
+    command = "/usr/bin/docker run --gpus all vllm/vllm-openai:v0.32.0 --model m"
+
+    (in_script,), (in_unit,) = (
+        read_launches("run.sh", f"docker pull vllm/vllm-openai\n{command}\n"),
+        read_launches("a.service", f"[Service]\nExecStart={command}\n"),
+    )
+
+    assert words(in_script) == words(in_unit) == command
+
+
 def test_list_of_flags_is_read_for_vllm_serve() -> None:
     (found,) = read_launches("flags.txt", FLAGS)
 

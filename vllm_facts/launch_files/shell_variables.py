@@ -1,0 +1,154 @@
+"""The variables that a shell script sets, and the words of a command with their values.
+
+A variable is used if it is set once, outside of any condition, to a literal value or to a literal default.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from vllm_facts.flag_table import is_switch
+from vllm_facts.launch_files.launch import Variable, Word, line_of
+from vllm_facts.launch_files.shell_words import entry_place
+from vllm_facts.shell_command.shell import ASSIGNMENT
+
+_SETS = frozenset({"export", "readonly", "declare", "typeset", "local"})
+_DEFAULT = re.compile(r"\$\{\w+:?-([^{}$]*)\}")
+_REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_PLACEHOLDER = re.compile(r"\$(\w+|\{\w+\}|\(\w+\))")
+_WHOLE = re.compile(r"\$(?:\{(\w+)(\[[@*]\])?\}|(\w+)|[@*])")
+
+
+@dataclass(slots=True)
+class Variables:
+    """The literal values that a script sets, the arrays, and the names whose value is unknown."""
+
+    values: dict[str, Word] = field(default_factory=dict)
+    arrays: dict[str, tuple[Word, ...]] = field(default_factory=dict)
+    exported: dict[str, Variable] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
+    commands: set[str] = field(default_factory=set)  # names of values that start vLLM
+
+    @property
+    def known(self) -> Mapping[str, str]:
+        return {name: word.text for name, word in self.values.items() if name not in self.unknown}
+
+    def assign_all(self, words: Sequence[Word], *, sure: bool, text: str) -> bool:
+        """Take over the variables of a command that only sets some; False for any other command."""
+        if not words:
+            return True
+        sets = words[0].text in _SETS
+        given = [word for word in words[1:] if not word.text.startswith("-")] if sets else list(words)
+        if not sets and not all(map(_is_assignment, given)):
+            return False
+        exports, line = words[0].text == "export", text.rfind("\n", 0, words[0].start) + 1
+        for at, word in enumerate(given):
+            if _is_assignment(word):
+                name = self._assign(word, sure=sure)
+                place = entry_place(text, given, at, line)
+            else:
+                name, place = word.text, None
+            if exports and (value := self.known.get(name)) is not None:
+                self.exported[name] = Variable(value=value, start=word.start, whole=place)
+        return True
+
+    def _assign(self, word: Word, *, sure: bool) -> str:
+        name, _, value = word.text.partition("=")
+        appends, name, value = name.endswith("+"), name.rstrip("+"), replace_defaults(value)
+        is_array = word.text.endswith("=") and word.live
+        if appends or name in self.values or name in self.arrays or not sure:
+            self.unknown.add(name)
+        if word.live and "$" in value + "`" * ("`" in value) and not is_array:
+            self.unknown.add(name)
+        if "vllm" in " ".join([value, *(item.text for item in word.items)]):
+            self.commands.add(name)
+        if is_array:
+            self.arrays[name] = word.items
+        else:
+            self.values[name] = replace(word, text=value)
+        return name
+
+
+def _is_assignment(word: Word) -> bool:
+    return ASSIGNMENT.match(word.text.replace("+=", "=", 1)) is not None
+
+
+def name_of_variable(word: Word) -> str:
+    """The variable that the whole word is; "" for any other word."""
+    found = _WHOLE.fullmatch(word.text) if word.live else None
+    return (found[1] or found[3] or "") if found else ""
+
+
+@dataclass(slots=True)
+class Expansion:
+    """The words of a command with the values of known variables, and what could not be read."""
+
+    variables: Variables
+    text: str
+    words: list[Word] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    used: list[Word] = field(default_factory=list)  # assignments
+
+    def add(self, word: Word) -> None:
+        name, known = name_of_variable(word), self.variables.known
+        if name in self.variables.arrays and name not in self.variables.unknown:
+            for item in self.variables.arrays[name]:
+                self.add(item)
+        elif name in known:
+            self._add_value(word, known[name], self.variables.values[name])
+        elif _hides_flags(word) and _is_place_of_flag(self.words):
+            line = line_of(self.text, word.start)
+            self.unread.append(f"line {line}: the flags in {word.text} are unknown")
+        elif word.live:
+            self.words.append(replace(word, text=replace_defaults(self._replace_known(word.text))))
+        else:
+            self.words.append(word)
+
+    def _add_value(self, word: Word, value: str, assigned: Word) -> None:
+        self.used.append(assigned)
+        quoted = self.text[word.start : word.end].startswith('"') and "vllm serve" not in value
+        parts = [value] if quoted else value.split()
+        self.words += [replace(word, text=value)] if len(parts) == 1 else [Word(text=part) for part in parts]
+
+    def _replace_known(self, text: str) -> str:
+        known = self.variables.known
+        return _REFERENCE.sub(lambda found: known.get(found[1] or found[2], found[0]), text)
+
+
+def _hides_flags(word: Word) -> bool:
+    return word.live and (_WHOLE.fullmatch(word.text) or word.text.startswith(("$(", "`"))) is not None
+
+
+def _is_place_of_flag(before: Sequence[Word]) -> bool:
+    """Whether the next word is a flag, rather than a flag's value, the model or the program."""
+    last = before[-1].text if before else "serve"
+    if last.startswith("-"):
+        return "=" in last or last.startswith("--no-") or is_switch(last.lstrip("-").replace("-", "_"))
+    serves = any(word.text == "serve" or word.text.startswith("vllm.entrypoints") for word in before)
+    return serves and last != "serve"
+
+
+def drop_unknown_flags(text: str, words: Sequence[Word]) -> tuple[list[Word], list[str]]:
+    """The words without variables in the place of a flag, and what is unread for that reason."""
+    kept: list[Word] = []
+    unread: list[str] = []
+    for word in words:
+        if _PLACEHOLDER.fullmatch(word.text) and _is_place_of_flag(kept):
+            unread.append(f"line {line_of(text, word.start)}: the flags in {word.text} are unknown")
+        else:
+            kept.append(word)
+    return kept, unread
+
+
+def replace_defaults(text: str) -> str:
+    """The text with each `${NAME:-value}` read as its default."""
+    return _DEFAULT.sub(lambda found: found[1], text)
+
+
+def explain_defaults(text: str, words: Iterable[Word]) -> list[str]:
+    """A remark for each word of the text that is read with a default."""
+    return [
+        f"line {line_of(text, word.start)}: {found[0]} is read as its default"
+        for word in words
+        if word.form != "none" and (found := _DEFAULT.search(text, word.start, word.end))
+    ]
