@@ -109,12 +109,17 @@ def find_missing(case: Deployment, facts: Iterable[Fact]) -> tuple[Fact, ...]:
 
 
 def judge_coverage(case: Deployment, lints: Sequence[LintRule]) -> Judged:
-    """A rule of several checks counts as checked if all of them had their facts."""
+    """A rule of several checks counts as checked if all of them had their facts.
+
+    The checks of further inputs, such as the log, count only for a rule that has no others.
+    """
     lacking: dict[str, dict[Fact, None]] = {}
+    own = {rule for lint in lints if not EXTRA & set(lint.needs.facts) for rule in lint.rules}
     for lint in lints:
         missing = find_missing(case, lint.needs.facts) if lint.needs.applies(case) else ()
         for rule in lint.rules:
-            lacking.setdefault(rule, {}).update(dict.fromkeys(missing))
+            counted = [fact for fact in missing if fact not in EXTRA or rule not in own]
+            lacking.setdefault(rule, {}).update(dict.fromkeys(counted))
     rules = sorted(lacking)
     return Judged(
         checked=tuple(rule for rule in rules if not lacking[rule]),

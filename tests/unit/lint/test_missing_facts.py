@@ -71,6 +71,13 @@ def test_fully_described_deployment_lacks_nothing() -> None:
     assert judge_coverage(asked, all_lints()).lacking == {}
 
 
+def test_rule_that_reads_the_log_besides_the_command_is_checked_without_a_log() -> None:
+    judged = judge_coverage(case("vllm serve m", card=H100, gpus=1, model=LLAMA_8B), all_lints())
+
+    assert {"V1", "H2"} <= set(judged.checked)
+    assert judged.lacking["F6"] == ("log",)
+
+
 def test_each_rule_is_either_checked_or_lacking() -> None:
     judged = judge_coverage(case("vllm serve m", version=""), all_lints())
 
