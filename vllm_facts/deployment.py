@@ -70,6 +70,7 @@ class Deployment:
     profile: str = ""  # "chat", "api", "batch", "rag", "wide-ep"
     log: tuple[str, ...] = ()  # of its start
     concurrency: float | None = None  # concurrent requests, measured or given
+    little_shared_memory: bool = False  # in a container with Docker's 64 MB of /dev/shm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

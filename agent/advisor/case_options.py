@@ -78,6 +78,7 @@ def build_deployment(
         else version or command.version or _find_version(log),
         profile=args.profile or "",
         log=log,
+        little_shared_memory=command.little_shared_memory,
     )
 
 

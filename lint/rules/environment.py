@@ -103,6 +103,23 @@ def _check_nccl(case: Deployment) -> Iterable[Finding]:
     )
 
 
+def _check_shared_memory(case: Deployment) -> Iterable[Finding]:
+    if not case.little_shared_memory or layout(case).gpus == 1:
+        return
+    yield Finding(
+        rule="U2",
+        klass="note",
+        severity="warning",
+        why=(
+            f"docker run has neither --ipc=host nor --shm-size for {layout(case).gpus} GPUs: with Docker's "
+            "64 MB of shared memory NCCL fails or vLLM hangs"
+        ),
+        expects="add --ipc=host, or --shm-size=16g, to docker run",
+        risks="none known",
+        source="rulebook U2; vLLM docs deployment/docker.md; vllm-project/vllm#1125, vllm-project/vllm#1710",
+    )
+
+
 def _check_compile_cache(case: Deployment) -> Iterable[Finding]:
     model = case.model
     named = f"{model.architecture} {model.name}" if model else text_of(case, "model")
@@ -174,6 +191,7 @@ LINTS = (
         needs=Needs(facts=("gpu", "version"), applies=has_any(DEEP_GEMM)),
     ),
     DeploymentCheck(rules=("U2",), check=_check_nccl, needs=Needs(facts=("gpu",), applies=has_any(CUMEM))),
+    DeploymentCheck(rules=("U2",), check=_check_shared_memory),
     DeploymentCheck(rules=("U3",), check=_check_compile_cache, needs=Needs(for_change=("version",))),
     DeploymentCheck(rules=("R1",), check=_check_exposure),
 )

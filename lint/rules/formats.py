@@ -88,6 +88,21 @@ def _check_plugins(case: Deployment) -> Iterable[Finding]:
     )
 
 
+def _check_slow_format(case: Deployment) -> Iterable[Finding]:
+    found = _find_format(case)
+    if not found or is_at_least(case, PLUGINS[found][0]):
+        return
+    yield Finding(
+        rule="E2",
+        klass="note",
+        severity="info",
+        why=f"{found} weights: vLLM calls this format under-optimised, and later reads it by a plugin only",
+        expects="AWQ, GPTQ (Marlin kernels) or FP8 checkpoints of the same model are faster",
+        risks="another quantisation answers differently: check the answers",
+        source=f"rulebook E2; vLLM docs features/quantization; {PLUGINS[found][2]}",
+    )
+
+
 def _check_unknown_format(case: Deployment) -> Iterable[Finding]:
     given = text_of(case, "quantization")
     if (
@@ -148,6 +163,7 @@ LINTS = (
         check=_check_plugins,
         needs=Needs(facts=("version",), applies=lambda case: bool(_find_format(case))),
     ),
+    DeploymentCheck(rules=("E2",), check=_check_slow_format),
     DeploymentCheck(
         rules=("V1",), check=_check_unknown_format, needs=Needs(facts=("version",), applies=_HAS_METHOD)
     ),

@@ -17,6 +17,10 @@ _DENSE, _MOE = 0.92, 0.85  # S3 #2: all-to-all buffers are outside vLLM's accoun
 _LOWER = (0.85, 0.8)  # M2: where to go after an OOM
 _RAISED_DEFAULT_SINCE = (0, 20)
 _LONGEST_LINE = 4000
+IMAGES = (
+    "; the start profiles the largest images and videos: --limit-mm-per-prompt "
+    """'{"image":1,"video":0}' and --mm-processor-kwargs '{"max_pixels":…}' make that smaller"""
+)
 LOG = Needs(facts=("log",))
 
 Recognise = Callable[[re.Match[str], Deployment], Finding | None]
@@ -216,11 +220,16 @@ def _out_of_memory(match: re.Match[str], case: Deployment) -> Finding | None:
         severity="error",
         why="the log shows a CUDA out of memory: allocations outside vLLM's accounting need more memory",
         to=to,
-        expects="no further OOM; if there is one: fewer max_num_seqs, then a shorter max_model_len",
+        expects="no further OOM; if there is one: fewer max_num_seqs, then a shorter max_model_len"
+        + (IMAGES if _reads_images(case) else ""),
         risks="less KV cache",
         source="rulebook M2; vLLM conserving-memory guide",
         evidence={"line": match[0][:160]},
     )
+
+
+def _reads_images(case: Deployment) -> bool:
+    return case.model is not None and case.model.architecture.endswith("ForConditionalGeneration")
 
 
 def _periodic_stats(match: re.Match[str], case: Deployment) -> Finding | None:

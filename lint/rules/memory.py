@@ -1,6 +1,6 @@
-"""GPU memory and batch sizes: rules M4, M5, B1, B2, B3, L1 and O1."""
+"""GPU memory and batch sizes: rules M4, M5, B1, B2, B3 and L1."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from lint.missing_facts import ESTIMATE
@@ -273,33 +273,6 @@ def _check_context_length(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _check_offloading(case: Deployment) -> Iterable[Finding]:
-    size = number_of(case, "kv_offloading_size")
-    if not size:
-        return
-    room, seqs = seqs_that_fit(case, tokens=longest_request(case)), effective_seqs(case)
-    wanted = min(float(seqs), case.concurrency or float(seqs)) if seqs else case.concurrency
-    enough = room is not None and wanted is not None and room >= wanted
-    to: Mapping[Knob, Value] = (
-        {"kv_offloading_size": None} if enough else {}
-    )  # the backend alone does nothing
-    held = f"; the GPU alone holds {room} requests of full length" if room is not None else ""
-    yield Finding(
-        rule="O1",
-        klass="auto",
-        severity="warning" if enough else "info",
-        why=f"{size:g} GiB of KV cache are offloaded to the host{held}",
-        to=to,
-        expects=(
-            "with short contexts try without: reported 84 tokens/s without and 43 with it (10 at once, "
-            "RTX 5070), not promised"
-        ),
-        risks="where contexts or users do not fit the GPU, or prefixes repeat, offloading is worth its cost",
-        source="rulebook O1; RTX 5070 testing log; vLLM 0.32 config/cache.py",
-        evidence={"kv_offloading_size": size},
-    )
-
-
 LINTS = (
     DeploymentCheck(
         rules=("M4",), check=_check_moe_share, needs=Needs(facts=("model",), for_change=ESTIMATE)
@@ -318,9 +291,4 @@ LINTS = (
         rules=("B3",), check=_check_step_size, needs=Needs(for_change=ESTIMATE, applies=has_any(TOKENS))
     ),
     DeploymentCheck(rules=("L1",), check=_check_context_length, needs=Needs(facts=ESTIMATE)),
-    DeploymentCheck(
-        rules=("O1",),
-        check=_check_offloading,
-        needs=Needs(facts=ESTIMATE, applies=has_any("kv_offloading_size")),
-    ),
 )

@@ -81,6 +81,13 @@ class ServeCommand:
         return image_version(self.before[-1]) if self.before else ""
 
     @property
+    def little_shared_memory(self) -> bool:
+        """Whether `docker run` leaves the container with 64 MB of /dev/shm."""
+        words = self.before
+        larger = any(word.startswith(("--ipc", "--shm-size")) or "shm" in word for word in words)
+        return bool(words) and "run" in words and not larger
+
+    @property
     def assignments(self) -> list[str]:
         """The variable assignments before the words, for a shell."""
         if self.before:

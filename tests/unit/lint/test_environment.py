@@ -1,9 +1,12 @@
 """U1, U2, U3 and R1: environment variables and exposed interfaces."""
 
+from dataclasses import replace
+
 import pytest
 
 from lint.rules.environment import LINTS
 from tests.support.lint_cases import DEEPSEEK_R1, GB200, H100, H200, LLAMA_8B, MAVERICK, case, findings, rules
+from vllm_facts.shell_command.serve_command import parse_command
 
 R1 = "vllm serve deepseek-ai/DeepSeek-R1 -tp 8 --enable-expert-parallel"
 DEEP_GEMM = "VLLM_MOE_USE_DEEP_GEMM=1"
@@ -77,3 +80,26 @@ def test_notes_insecure_options(flags: str, reported: list[str]) -> None:
 def test_api_key_in_the_environment_counts() -> None:
     asked = case("vllm serve Qwen/Qwen3-8B --host 0.0.0.0", env="VLLM_API_KEY=x")
     assert not findings(LINTS, asked)
+
+
+def test_gpus_of_a_container_need_more_shared_memory_than_docker_gives() -> None:
+    asked = replace(case("vllm serve x -tp 2"), little_shared_memory=True)
+    (found,) = findings(LINTS, asked)
+    assert (found.rule, found.severity) == ("U2", "warning")
+    assert not findings(LINTS, replace(case("vllm serve x"), little_shared_memory=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "little"),
+    [
+        ("--gpus all", True),
+        ("--gpus all --ipc=host", False),
+        ("--gpus all --ipc host", False),
+        ("--shm-size 16g", False),
+        ("-v /dev/shm:/dev/shm", False),
+    ],
+)
+def test_docker_gives_64_mb_of_shared_memory_by_default(options: str, little: bool) -> None:
+    words = f"docker run {options} vllm/vllm-openai:v0.20.0 --model org/model -tp 2".split()
+    assert parse_command(words).little_shared_memory is little
+    assert not parse_command(["vllm", "serve", "org/model"]).little_shared_memory

@@ -315,6 +315,50 @@ ISSUES = (
         first="M2",
         never=("max_num_seqs",),
     ),
+    # weights in the host's memory
+    Issue(
+        url=f"{VLLM}22692",
+        command="vllm serve /GLM-4.5-FP8 -tp 8 --tool-call-parser glm45 --reasoning-parser glm45 "
+        "--enable-auto-tool-choice --cpu-offload-gb 16",
+        version="0.10.0",
+        first="O1",
+        never=("cpu_offload_gb",),
+    ),
+    Issue(
+        url=f"{VLLM}6496",
+        command="vllm serve meta-llama/Meta-Llama-3-70B-Instruct --cpu-offload-gb 70 "
+        "--gpu-memory-utilization 0.95",
+        gpu="GH200",
+        gpus=1,
+        first="O1",
+        never=("cpu_offload_gb",),
+    ),
+    # slow by its flags
+    Issue(
+        url=f"{VLLM}13412",
+        command="vllm serve meta-llama/Llama-3.3-70B-Instruct --tensor-parallel-size 8 --max-num-seqs 256 "
+        "--num-scheduler-steps 10 --max-seq-len-to-capture 8192 --no-enable-chunked-prefill",
+        gpu="H200",
+        gpus=8,
+        version="0.13.0",
+        first="V1",
+        to={"num_scheduler_steps": None, "max_seq_len_to_capture": None},
+    ),
+    Issue(
+        url=f"{VLLM}4252",
+        command="vllm serve meta-llama/Meta-Llama-3-8B-Instruct --max-num-seqs 1",
+        gpu="A100-80GB",
+        gpus=1,
+        first="B1",
+    ),
+    Issue(
+        url=f"{VLLM}1873",
+        command="vllm serve codellama/CodeLlama-13b-hf --dtype bfloat16 --max-model-len 7000 "
+        "--max-num-batched-tokens 30000 --block-size 16 -tp 4 --max-num-seqs 1024",
+        gpu="A100-80GB",
+        gpus=4,
+        first="D1",
+    ),
     # tuned expert kernels
     Issue(
         url=f"{VLLM}44688",

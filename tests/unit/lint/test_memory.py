@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from lint.precedence import ranked
+from lint.rules import memory, offloading
 from lint.rules import profile as lint_profile
-from lint.rules.memory import LINTS
 from tests.support.lint_cases import (
     A10,
     DEEPSEEK_R1,
@@ -24,6 +24,8 @@ from tests.support.lint_cases import (
     rules,
 )
 from vllm_facts.deployment import GpuModel, Model
+
+LINTS = (*memory.LINTS, *offloading.LINTS)
 
 
 def test_moe_model_reserves_memory_for_its_expert_exchange() -> None:

@@ -1,0 +1,88 @@
+"""KV cache and weights in the host's memory: rule O1."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from lint.missing_facts import ESTIMATE
+from vllm_facts.deployment import Deployment, Finding, Needs
+from vllm_facts.sizing.capacity import seqs_that_fit
+from vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    effective_seqs,
+    has_any,
+    number_of,
+)
+from vllm_facts.sizing.kv_cache import estimate_fit, longest_request
+from vllm_facts.values import Knob, Value
+
+WEIGHTS = "cpu_offload_gb"
+PCIE_GIB_PER_S = 24.0  # PCIe 4 with 16 lanes, in practice
+
+
+def _check_cache(case: Deployment) -> Iterable[Finding]:
+    size = number_of(case, "kv_offloading_size")
+    if not size:
+        return
+    room, seqs = seqs_that_fit(case, tokens=longest_request(case)), effective_seqs(case)
+    wanted = min(float(seqs), case.concurrency or float(seqs)) if seqs else case.concurrency
+    enough = room is not None and wanted is not None and room >= wanted
+    to: Mapping[Knob, Value] = (
+        {"kv_offloading_size": None} if enough else {}
+    )  # the backend alone does nothing
+    held = f"; the GPU alone holds {room} requests of full length" if room is not None else ""
+    yield Finding(
+        rule="O1",
+        klass="auto",
+        severity="warning" if enough else "info",
+        why=f"{size:g} GiB of KV cache are offloaded to the host{held}",
+        to=to,
+        expects=(
+            "with short contexts try without: reported 84 tokens/s without and 43 with it (10 at once, "
+            "RTX 5070), not promised"
+        ),
+        risks="where contexts or users do not fit the GPU, or prefixes repeat, offloading is worth its cost",
+        source="rulebook O1; RTX 5070 testing log; vLLM 0.32 config/cache.py",
+        evidence={"kv_offloading_size": size},
+    )
+
+
+def _check_weights(case: Deployment) -> Iterable[Finding]:
+    size = number_of(case, WEIGHTS)
+    if not size:
+        return
+    setting = {knob: value for knob, value in case.setting.items() if knob != WEIGHTS}
+    took = estimate_fit(replace(case, setting=setting))
+    shrinks = bool(case.setting.get("quantization"))  # while it loads, it needs the room of 16 bits
+    spare = took is not None and took.fits is True and not shrinks
+    to: Mapping[Knob, Value] = {WEIGHTS: None} if spare else {}
+    yield Finding(
+        rule="O1",
+        klass="gated",
+        severity="info" if shrinks else "warning",
+        why=(
+            f"{WEIGHTS} {size:g}: each step reads {size:g} GiB of weights of each GPU from the host, some "
+            f"{size / PCIE_GIB_PER_S * 1000:.0f} ms over PCIe 4" + ("; they fit the GPU" if spare else "")
+        ),
+        to=to,
+        expects=(
+            "tokens as fast as the GPU reads its own memory"
+            if spare
+            else "a quantised checkpoint, more GPUs or a shorter max_model_len keep the weights on the GPU; "
+            "reported: 4 to 6 tokens/s with 16 and 70 GiB on the host"
+        ),
+        risks="less KV cache" if spare else "none",
+        source="rulebook O1; vLLM 0.32 config/offload.py; vllm-project/vllm#22692, vllm-project/vllm#6496",
+        evidence={WEIGHTS: size},
+    )
+
+
+LINTS = (
+    DeploymentCheck(
+        rules=("O1",),
+        check=_check_cache,
+        needs=Needs(facts=ESTIMATE, applies=has_any("kv_offloading_size")),
+    ),
+    DeploymentCheck(
+        rules=("O1",), check=_check_weights, needs=Needs(for_change=ESTIMATE, applies=has_any(WEIGHTS))
+    ),
+)
