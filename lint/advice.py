@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lint.missing_facts import hold_back
-from lint.precedence import Ordered, Outranked, Precedence
+from lint.precedence import HEALTH, Ordered, Outranked, Precedence
 from vllm_facts.deployment import Deployment, Finding, LintRule
 from vllm_facts.validity.engine import find_problems
 from vllm_facts.values import Knob, Value
@@ -190,8 +190,8 @@ def _build_note(finding: Finding, error: str) -> Finding:
 
 
 def _restore_errors(ordered: Ordered[Finding]) -> tuple[list[Finding], list[Outranked[Finding]]]:
-    """Restore errors that only a non-error outranks."""
-    grave = {finding.rule for finding in ordered.kept if finding.severity == "error"}
+    """Restore errors that only a non-error outranks, or the health that they may explain."""
+    grave = {one.rule for one in ordered.kept if one.severity == "error" and one.rule not in HEALTH}
     back = [lost for lost in ordered.outranked if lost.what.severity == "error" and lost.by not in grave]
     return (
         [*(lost.what for lost in back), *ordered.kept],

@@ -62,7 +62,11 @@ class Band:
     why: str
 
 
+HEALTH = ("HC1", "HC2", "HC3", "HC4", "HC5", "HC6", "HC7")
+"""Rules about a running server that is not fit to be tuned."""
+
 ORDER = (
+    Band("health", HEALTH, "what fails or hangs is repaired first, and its measurements are no evidence"),
     Band("hold", ("T1",), "measurements on a throttling GPU are no evidence"),
     Band(
         "does not start",
@@ -114,6 +118,9 @@ class Yield:
 
 
 YIELDS = (
+    Yield((ANY,), HEALTH, "every change waits until the server is healthy"),
+    Yield(("Q4",), ("HC1", "HC7"), "the health rule names what the requests wait for"),
+    Yield(("N1",), HEALTH, "the load of a server that is not healthy sizes nothing"),
     Yield((ANY,), ("T1",), "every change waits while a GPU throttles"),
     Yield(_MEMORY_TAKERS, ("M2", "F5"), "memory ran out: nothing may take more of it"),
     Yield(("M1", "M3", "M5"), ("M4",), "a MoE model needs memory outside vLLM's accounting"),

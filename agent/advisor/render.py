@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agent.terminal.tables import safe, value
-from lint.advice import SEVERITIES, Advice, build_rows
+from lint.advice import Advice, build_rows
 from lint.missing_facts import FACTS, Judged
+from lint.precedence import HEALTH
 from vllm_facts.config_file import UnsupportedEdit
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.flag_table import is_switch
@@ -16,6 +17,7 @@ from vllm_facts.shell_command.shell import join_redirections, quote_word
 from vllm_facts.values import Knob, Value
 
 HEADS = {
+    "health": "HEALTH: every change of a flag waits until this is repaired",
     "error": "ERRORS: the server does not start, or gives wrong answers",
     "warning": "WARNINGS: cost in speed, memory or safety",
     "info": "NOTES",
@@ -52,13 +54,13 @@ def as_row(
 def as_text(
     advice: Advice, case: Deployment, *, assumed: Mapping[Knob, Value], width: int | None = None
 ) -> str:
-    """The findings by severity, each with change, reason and source; empty if there are none."""
+    """The findings by heading, each with change, reason and source; empty if there are none."""
     width = width or _width()
     parts = []
-    for severity in SEVERITIES:
-        found = [finding for finding in advice.findings if finding.severity == severity]
+    for heading, head in HEADS.items():
+        found = [finding for finding in advice.findings if _heading(finding) == heading]
         if found:
-            parts.append(HEADS[severity] + "\n")
+            parts.append(head + "\n")
             parts += [_finding(finding, case, assumed, width) for finding in found]
     parts += [
         _line("outranked", f"{lost.what.rule} by {lost.by}: {lost.why}", width) for lost in advice.outranked
@@ -117,6 +119,10 @@ def _chunks(command: ServeCommand) -> list[str]:
         else:
             chunks.append(quote_word(word, live=command.live))
     return chunks
+
+
+def _heading(finding: Finding) -> str:
+    return "health" if finding.rule in HEALTH else finding.severity
 
 
 def _finding(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value], width: int) -> str:

@@ -13,7 +13,7 @@ from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from agent.plugins import loader
 from agent.plugins.third_party import GuardedPolicy, failure_location
-from lint.precedence import ranked
+from lint.precedence import HEALTH, ranked
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.flag_parser import edit_flags
 from vllm_facts.values import Knob, Setting, Value
@@ -93,7 +93,7 @@ def finding_of(proposal: Proposal) -> Finding:
     return Finding(
         rule=proposal.rule,
         klass=proposal.klass,
-        severity="warning" if proposal.to else "info",
+        severity="error" if proposal.rule in HEALTH else "warning" if proposal.to else "info",
         why=proposal.why,
         source=proposal.source,
         to={} if proposal.klass == "note" else proposal.to,

@@ -42,7 +42,8 @@ class Window:
     def idle(self) -> bool:
         reading = self.reading
         tokens = (reading.prompt_tokens_per_s, reading.generation_tokens_per_s)
-        moved = self.requests > 0 or any(rate is not None and rate.mean > 0 for rate in tokens)
+        refused = reading.health.answered.get("5xx", 0.0) + sum(reading.health.rejected.values())
+        moved = self.requests + refused > 0 or any(rate is not None and rate.mean > 0 for rate in tokens)
         return reading.running.high <= 0 and reading.waiting.high <= 0 and not moved
 
 
@@ -88,7 +89,10 @@ def observe(url: str, seconds: float, slo: Slo) -> Window:
 
 
 def compare_pages(first: Path, second: Path, seconds: float, slo: Slo) -> Window:
-    """Two pages of one process, `seconds` apart. The gauges of each page count for half of the window."""
+    """Two pages, `seconds` apart. The gauges of each page count for half of the window.
+
+    Of a server that restarted between them only that is known.
+    """
     bodies = [_read(path) for path in (first, second)]
     totals = []
     for path, body in zip((first, second), bodies, strict=True):
@@ -98,10 +102,10 @@ def compare_pages(first: Path, second: Path, seconds: float, slo: Slo) -> Window
             raise ConfigError(
                 f"--scrape {path}: {error}; save it with `curl URL/metrics > {path}`"
             ) from error
-    if pages.has_restarted(*totals):
+    if pages.has_restarted(*totals) and not pages.began_later(*totals):
         raise ConfigError(
-            f"--scrape {first} --scrape {second}: the counters decrease between the pages: give the "
-            "older page first, and both of one run of the server"
+            f"--scrape {first} --scrape {second}: the counters decrease between the pages, and the second is "
+            "not of a later start of the server: give the older page first"
         )
     end = BEGIN + timedelta(seconds=seconds)
     common: dict[str, Any] = {"server": SERVER, "version": None}
@@ -110,7 +114,7 @@ def compare_pages(first: Path, second: Path, seconds: float, slo: Slo) -> Window
         full: EngineSample = engine_sample.sample(*totals, at=end, interval_s=seconds, **common)
     except MetricsPageError as error:
         raise ConfigError(f"--scrape {second}: {error}; save the whole page") from error
-    halves = _split(start, full, seconds)
+    halves = (full,) if full.restarted else _split(start, full, seconds)
     aggregator = Aggregator(slo=slo, span_s=seconds, fresh_s=seconds)
     for half in halves:
         aggregator.add(half)
@@ -153,6 +157,10 @@ def _split(start: EngineSample, full: EngineSample, seconds: float) -> tuple[Eng
         kv_usage=start.kv_usage,
         **nothing,
         finished={},
+        answered={},
+        rejected={},
+        deferred=start.deferred,
+        engines=start.engines,
     )
     return early, late
 

@@ -20,7 +20,7 @@ from agent.domain.model import Objective, Slo
 from agent.domain.reading import Gpu, Latency, Reading
 from agent.terminal.tables import safe
 from lint.advice import Advice, advise, find_errors
-from lint.precedence import ranked
+from lint.precedence import HEALTH, ranked
 from lint.rules import all_lints
 from vllm_facts.deployment import Deployment
 from vllm_facts.errors import FlagError
@@ -45,8 +45,8 @@ def add_advise(subparsers: Subparsers) -> None:
         subparsers,
         "advise",
         "check a running vLLM server for problems and improvements",
-        "Reads its metrics, two saved scrapes of them, or its log. Exit status 0: no findings; 1: findings; "
-        "2: the server or an option cannot be read.",
+        "Reads its metrics, two saved scrapes of them, or its log. Exit status 0: no findings; 1: findings, "
+        "or the server is not healthy; 2: the server or an option cannot be read.",
     )
     parser.add_argument(
         "url", nargs="?", metavar="URL", help="address of the server, such as http://127.0.0.1:8000"
@@ -106,14 +106,16 @@ def _run(args: argparse.Namespace) -> int:
     still = reading.stands_still
     mismatches = find_mismatches(case.setting, reported, reading, seen.model)
     assumed = reported if mismatches or command is None else {**reported, **case.setting}
-    policies = None if seen.idle or still else _run_policies(reading, case, slo, assumed, mismatches)
+    policies = _run_policies(reading, case, slo, assumed, mismatches)
+    if seen.idle or still:
+        policies = replace(policies, findings=tuple(one for one in policies.findings if one.rule in HEALTH))
     lints = all_lints() if command or case.log else ()
-    advice = advise(case, lints, ranked, policies.findings if policies else ())
+    advice = advise(case, lints, ranked, policies.findings)
     better = edit_command(replace(known, env={} if known.before else case.env), advice.to, advice.env)
     window = {**_summarise(reading), "idle": seen.idle, "stands_still": still, "requests": seen.requests}
     refused = sorted({rule for rule, _ in find_errors(advice.after(case), lints)})
-    current = {**reported, **(policies.assumed if policies else {})}
-    broken = policies.broken if policies else ()
+    current = {**reported, **policies.assumed}
+    broken = policies.broken
     if args.json:
         more = {"window": window, "doubts": mismatches.messages, "broken": broken}
         offered, unknown = None if refused else better, _missing_facts(case, command)
@@ -247,13 +249,14 @@ def _format_advice(
     window: Mapping[str, Any],
 ) -> str:
     text = ""
-    if window["idle"]:
+    unhealthy = any(finding.rule in HEALTH for finding in advice.findings)
+    if window["idle"] and not unhealthy:
         text += "idle: a server without traffic gives no evidence\n"
     elif window["stands_still"]:
         text += "stalled: requests run, but no token was generated; check its log before its flags\n"
     elif not advice.findings:
         text += "no findings\n"
-    if window["coverage"] < _MIN_COVERAGE and not window["idle"]:
+    if window["coverage"] < _MIN_COVERAGE and not window["idle"] and not unhealthy:
         text += (
             f"the server answered only {window['coverage']:.0%} of the time: not enough data for the rules\n"
         )

@@ -8,6 +8,7 @@ from agent.domain.errors import ConfigError
 
 SENSORS = ("vllm_metrics", "proxy_requests")
 POLICIES = (
+    "health",
     "thermal",
     "memory_share",
     "admission",

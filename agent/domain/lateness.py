@@ -32,19 +32,26 @@ def misses_objective(
 ) -> bool:
     """True if, of at least `requests` requests, more are late than chance explains if it holds.
 
-    A one-sided binomial test by Chernoff's bound, P <= exp(-n KL(late share, allowed share)). Requests that
-    are late together count as fewer: n is divided by the design effect.
+    Requests that are late together count as fewer: their number is divided by the design effect.
     """
     if latency is None or objective is None or not is_measured(latency, objective, requests):
         return False
-    late, allowed = late_share(latency), 1 - objective.share
-    if late <= allowed:
+    of = (latency.count + latency.overdue) / latency.clumping
+    return exceeds_share(late_share(latency), 1 - objective.share, of)
+
+
+def exceeds_share(share: float, allowed: float, of: float) -> bool:
+    """True if chance does not explain so large a share of `of` requests where `allowed` holds.
+
+    A one-sided binomial test by Chernoff's bound, P <= exp(-n KL(share, allowed)).
+    """
+    if share <= allowed:
         return False
     if allowed <= 0:
         return True
-    distance = late * log(late / allowed)
-    distance += (1 - late) * log((1 - late) / (1 - allowed)) if late < 1 else 0.0
-    return (latency.count + latency.overdue) / latency.clumping * distance > -log(UNLIKELY)
+    distance = share * log(share / allowed)
+    distance += (1 - share) * log((1 - share) / (1 - allowed)) if share < 1 else 0.0
+    return of * distance > -log(UNLIKELY)
 
 
 def has_need(reading: Reading, slo: Slo, requests: float = LEAST_REQUESTS) -> bool:

@@ -28,6 +28,16 @@ class Buckets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineShare:
+    """One data-parallel engine in one scrape. Counters are increases."""
+
+    running: float
+    waiting: float
+    tokens: float  # of prompts and answers
+    ended: float  # requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSample:
     """One scrape of one server. Counters are increases since the previous scrape of the same process."""
 
@@ -44,6 +54,11 @@ class EngineSample:
     prefix_queries: float = 0.0
     prefix_hits: float = 0.0
     finished: Mapping[str, float] = field(default_factory=dict)  # by finished_reason
+    answered: Mapping[str, float] = field(default_factory=dict)  # POST requests by class of status: "5xx"
+    rejected: Mapping[str, float] = field(default_factory=dict)  # by admission limit
+    deferred: float | None = None  # of those that wait, for something other than capacity
+    engines: Mapping[str, EngineShare] = field(default_factory=dict)  # by label; empty with one engine
+    restarted: bool = False  # another process than at the previous scrape
     ttft: Buckets | None = None
     itl: Buckets | None = None
     e2e: Buckets | None = None
@@ -215,6 +230,28 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineWindow:
+    """One data-parallel engine over the window."""
+
+    running: Trend
+    waiting: Trend
+    tokens: float  # of prompts and answers
+    ended: float  # requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What the server counts over the window besides load and latency. Empty: not exported."""
+
+    ended: Mapping[str, float] = field(default_factory=dict)  # requests by vLLM's finished_reason
+    answered: Mapping[str, float] = field(default_factory=dict)  # POST requests by class of status: "5xx"
+    rejected: Mapping[str, float] = field(default_factory=dict)  # requests by admission limit
+    deferred: Trend | None = None  # of those that wait, for something other than capacity
+    engines: Mapping[str, EngineWindow] = field(default_factory=dict)  # by label; empty with one engine
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """One server over the last `span_s` seconds."""
 
@@ -239,6 +276,7 @@ class Reading:
     e2e_shares: TimeShares | None = None
     queue: Queue | None = None  # None: nothing waited
     work: Workload = field(default_factory=Workload)
+    health: Health = field(default_factory=Health)
     shift: str = ""  # why the window is no evidence: the load changed inside it; "": it is stationary
     gpus: tuple[Gpu, ...] = ()
     series: Mapping[str, float | None] = field(default_factory=dict)

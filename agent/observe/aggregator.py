@@ -27,6 +27,7 @@ from agent.domain.reading import (
 from agent.domain.request_counts import RequestCounts, count_requests
 from agent.observe.arrivals import choose_span, count_arrivals, find_shift
 from agent.observe.attribution import summarize_queue, summarize_work
+from agent.observe.health import summarize_health
 from agent.observe.latencies import Record, add_latencies, record_request
 from agent.observe.window import SampleWindow, average_gauge, average_rate, select_window
 
@@ -254,6 +255,7 @@ class Aggregator:
             goodput_rps=self._goodput(known, records, at, span_s),
             queue=summarize_queue(samples),
             work=summarize_work(samples, arrivals),
+            health=summarize_health(window),
             shift=find_shift(samples, arrivals, span_s=span_s),
             gpus=self._fresh_gpus(lately, at),
             series=dict(self._series.values) if self._series and lately < self._series.at <= at else {},

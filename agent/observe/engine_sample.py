@@ -1,10 +1,11 @@
 """The increase between two /metrics pages of one vLLM server, as a sample."""
 
+from collections.abc import Mapping
 from datetime import datetime
 
-from agent.domain.reading import Buckets, EngineSample
+from agent.domain.reading import Buckets, EngineSample, EngineShare
 from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.totals import HistogramTotals, PageTotals, has_restarted
+from vllm_facts.metrics.totals import EngineTotals, HistogramTotals, PageTotals, has_restarted
 
 
 def sample(
@@ -20,10 +21,12 @@ def sample(
 
     Raises MetricsPageError when series are gone although the process is the same: the page is a piece of one.
     """
-    if before is not None and has_restarted(before, after):
+    restarted = before is not None and has_restarted(before, after)
+    if restarted:
         before = None
-    if before is not None and after.series < before.series:
-        raise MetricsPageError(f"{before.series - after.series} series are gone: the metrics page is cut")
+    gone = 0 if before is None else max(before.series - after.series, before.statuses - after.statuses)
+    if gone > 0:
+        raise MetricsPageError(f"{gone} series are gone: the metrics page is cut")
     if before is None or after.series > before.series:  # what new series had before is not known
         before, interval_s = after, 0.0
     new = {field: count - before.counters.get(field, count) for field, count in after.counters.items()}
@@ -42,6 +45,13 @@ def sample(
         prefix_queries=new.get("prefix_queries", 0.0),
         prefix_hits=new.get("prefix_hits", 0.0),
         finished={why: count - before.finished.get(why, 0.0) for why, count in after.finished.items()},
+        answered=_grown(before.answered, after.answered) if before.statuses else {},
+        rejected=_grown(before.rejected, after.rejected),
+        deferred=after.deferred,
+        engines={name: _share(before.engines[name], now) for name, now in after.engines.items()}
+        if before.engines.keys() == after.engines.keys()
+        else {},
+        restarted=restarted,
         ttft=grown.get("ttft"),
         itl=grown.get("itl"),
         e2e=grown.get("e2e"),
@@ -54,6 +64,22 @@ def sample(
         steps=grown.get("steps"),
         facts=after.facts if version is None else {**after.facts, "version": version},
         missing=after.missing,
+    )
+
+
+def _grown(before: Mapping[str, float], after: Mapping[str, float]) -> Mapping[str, float]:
+    """Increases by label; a label that is new was 0, and a count that fell is left out."""
+    return {
+        name: count - before.get(name, 0.0) for name, count in after.items() if count >= before.get(name, 0.0)
+    }
+
+
+def _share(before: EngineTotals, after: EngineTotals) -> EngineShare:
+    return EngineShare(
+        running=after.running,
+        waiting=after.waiting,
+        tokens=after.tokens - before.tokens,
+        ended=after.ended - before.ended,
     )
 
 

@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 
 from agent.domain.model import Bound, Objective, Outcome, Slo
 from agent.domain.ports import Context
-from agent.domain.reading import Gpu, Incident, Latency, Queue, Reading, TimeShares, Trend, Workload
+from agent.domain.reading import (
+    EngineWindow,
+    Gpu,
+    Health,
+    Incident,
+    Latency,
+    Queue,
+    Reading,
+    TimeShares,
+    Trend,
+    Workload,
+)
 from vllm_facts.knobs import KNOBS as FACTS
 from vllm_facts.values import Value
 
@@ -159,6 +170,24 @@ INCIDENTS = st.builds(
     why=st.just("exit code 137"),
 )
 
+COUNTS = st.floats(0, 10_000)
+ENGINES = st.builds(
+    EngineWindow,
+    running=st.floats(0, 600).map(steady),
+    waiting=st.floats(0, 600).map(steady),
+    tokens=COUNTS,
+    ended=COUNTS,
+)
+HEALTH = st.builds(
+    Health,
+    ended=st.dictionaries(st.sampled_from(["stop", "length", "abort", "error"]), COUNTS),
+    answered=st.dictionaries(st.sampled_from(["2xx", "4xx", "5xx"]), COUNTS),
+    rejected=st.dictionaries(st.sampled_from(["max_num_queued_reqs", "max_num_queued_tokens"]), COUNTS),
+    deferred=st.none() | st.floats(0, 600).map(steady),
+    engines=st.just({}) | st.fixed_dictionaries({"0": ENGINES, "1": ENGINES}),
+    restarts=st.integers(0, 2),
+)
+
 READINGS = st.builds(
     Reading,
     at=st.just(NOON),
@@ -180,6 +209,7 @@ READINGS = st.builds(
     e2e_shares=st.none() | time_shares(),
     queue=st.none() | queues(),
     work=WORKLOADS | st.just(Workload()),
+    health=st.just(Health()) | HEALTH,
     gpus=st.lists(GPUS, max_size=2).map(tuple),
     facts=st.sampled_from([{}, {"version": "0.17.1"}, {"version": "0.28.0"}, {"version": "0.32.0"}]),
     incidents=st.lists(INCIDENTS, max_size=1).map(tuple),

@@ -4,7 +4,7 @@ Metric names cover versions 0.11 to 0.33, newest first: a server with an old and
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, isinf
 
 from vllm_facts.errors import MetricsPageError
@@ -37,6 +37,9 @@ HISTOGRAMS: dict[str, tuple[str, ...]] = {
     "steps": ("vllm:iteration_tokens_total",),  # a histogram in spite of the name
 }
 CONFIG = "vllm:cache_config_info"
+ANSWERED = "http_requests_total"  # a series for each status is added with its first request
+REJECTED = "vllm:admission_rejections_total"  # since 0.32
+WAITING_BY_REASON = "vllm:num_requests_waiting_by_reason"  # since 0.20
 BORN = ("process_start_time_seconds", "vllm:prompt_tokens_created")
 """Both are absent with several API server processes; an elastic scale-up changes only the second."""
 
@@ -46,7 +49,7 @@ TOO_MANY = 1e18
 _WANTED = frozenset(
     [name for names in (*GAUGES.values(), *COUNTERS.values()) for name in names]
     + [name + part for names in HISTOGRAMS.values() for name in names for part in ("_bucket", "_sum")]
-    + [CONFIG, *BORN]
+    + [CONFIG, *BORN, ANSWERED, REJECTED, WAITING_BY_REASON]
 )
 _PLAIN = {
     field: names[0].removeprefix("vllm:").removesuffix("_total")
@@ -66,6 +69,16 @@ class HistogramTotals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTotals:
+    """One data-parallel engine."""
+
+    running: float
+    waiting: float
+    tokens: float  # of prompts and answers
+    ended: float  # requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PageTotals:
     """One page, all engines (data-parallel ranks) and model names of the server together."""
 
@@ -76,7 +89,12 @@ class PageTotals:
     histograms: Mapping[str, HistogramTotals]
     facts: Mapping[str, str]
     missing: frozenset[str]  # newest names, plain: "num_preemptions"
-    series: int  # how many the totals are made of
+    series: int  # how many the totals are made of, without those of ANSWERED
+    answered: Mapping[str, float] = field(default_factory=dict)  # POST requests by class of status: "5xx"
+    statuses: int = 0  # how many series ANSWERED has; they only become more
+    rejected: Mapping[str, float] = field(default_factory=dict)  # by admission limit
+    deferred: float | None = None  # of those that wait, for something other than capacity
+    engines: Mapping[str, EngineTotals] = field(default_factory=dict)  # empty with one engine
 
 
 def totals(body: bytes) -> PageTotals:
@@ -97,10 +115,10 @@ def totals(body: bytes) -> PageTotals:
     gauges = _numbers(GAUGES, rows, lambda field: max if field == "kv_usage" else sum)
     if gauges.get("kv_usage", 0.0) > 1.0:
         del gauges["kv_usage"]
-    for field in ("running", "waiting"):
-        if field not in gauges:
+    for load in ("running", "waiting"):
+        if load not in gauges:
             raise MetricsPageError(
-                f"{GAUGES[field][0]} is missing or not a number: the server's load is not known"
+                f"{GAUGES[load][0]} is missing or not a number: the server's load is not known"
             )
     counters = _numbers(COUNTERS, rows, lambda _: sum)
     histograms = {field: read for field, names in HISTOGRAMS.items() if (read := _histogram(names, rows))}
@@ -109,7 +127,9 @@ def totals(body: bytes) -> PageTotals:
         born={name: tuple(value for _, value in rows[name] if value < inf) for name in BORN if name in rows},
         gauges=gauges,
         counters={field: value for field, value in counters.items() if field != "finished"},
-        finished=_by_reason(rows[COUNTERS["finished"][0]]) if "finished" in counters else {},
+        finished=_by_label("finished_reason", rows[COUNTERS["finished"][0]])
+        if "finished" in counters
+        else {},
         histograms=histograms,
         facts=_facts(config[0][0]) if config else {},
         missing=frozenset(
@@ -118,7 +138,13 @@ def totals(body: bytes) -> PageTotals:
         series=sum(
             len(found) if not name.endswith("_bucket") else sum('le="+Inf"' in inside for inside, _ in found)
             for name, found in rows.items()
+            if name != ANSWERED
         ),
+        answered=_by_status(rows.get(ANSWERED, [])),
+        statuses=len(rows.get(ANSWERED, [])),
+        rejected=_by_label("reason", rows.get(REJECTED, [])),
+        deferred=_by_label("reason", rows.get(WAITING_BY_REASON, [])).get("deferred"),
+        engines=_engines(rows),
     )
 
 
@@ -144,6 +170,16 @@ def has_restarted(before: PageTotals, after: PageTotals) -> bool:
     )
 
 
+def began_later(before: PageTotals, after: PageTotals) -> bool:
+    """Whether the second page says that its process started after that of the first one."""
+    births = [
+        (then, now)
+        for name in before.born.keys() & after.born.keys()
+        for then, now in zip(before.born[name], after.born[name], strict=False)
+    ]
+    return any(then < now for then, now in births) and all(then <= now for then, now in births)
+
+
 def _fell(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
     return any(after[name] < value for name, value in before.items() if name in after)
 
@@ -154,10 +190,10 @@ def _numbers(
     joined: Callable[[str], Callable[[Iterable[float]], float]],
 ) -> dict[str, float]:
     read = {}
-    for field, names in fields.items():
+    for gauge, names in fields.items():
         found = next((rows[name] for name in names if name in rows), None)
         if found and _countable(value for _, value in found):
-            read[field] = float(joined(field)(value for _, value in found))
+            read[gauge] = float(joined(gauge)(value for _, value in found))
     return read
 
 
@@ -170,12 +206,46 @@ def _facts(inside: str) -> Mapping[str, str]:
     return {name: value for name, value in parse_labels(inside).items() if name != "engine"}
 
 
-def _by_reason(found: list[SampleRow]) -> Mapping[str, float]:
-    finished: dict[str, float] = {}
-    for inside, value in found:
-        reason = parse_labels(inside).get("finished_reason", "")
-        finished[reason] = finished.get(reason, 0.0) + value
-    return finished
+def _by_label(label: str, found: list[SampleRow]) -> Mapping[str, float]:
+    """Sums by the value of a label; empty if a value is not a number."""
+    sums: dict[str, float] = {}
+    for inside, value in found if _countable(value for _, value in found) else ():
+        key = parse_labels(inside).get(label, "")
+        sums[key] = sums.get(key, 0.0) + value
+    return sums
+
+
+def _by_status(found: list[SampleRow]) -> Mapping[str, float]:
+    """POST requests by class of status; health checks and lists of models are GET requests."""
+    posts = [row for row in found if parse_labels(row[0]).get("method") == "POST"]
+    sums: dict[str, float] = {}
+    for status, value in _by_label("status", posts).items():
+        key = f"{status[:1]}xx"
+        sums[key] = sums.get(key, 0.0) + value
+    return sums
+
+
+def _engines(rows: Mapping[str, list[SampleRow]]) -> Mapping[str, EngineTotals]:
+    """Each engine of several, by its label."""
+    if len(rows[GAUGES["running"][0]]) == 1:
+        return {}
+    by_engine = {
+        field: _by_label("engine", rows.get(name, []))
+        for field, (name, *_) in (GAUGES | COUNTERS).items()
+        if field in {"running", "waiting", "prompt_tokens", "generation_tokens", "finished"}
+    }
+    names = list(by_engine["running"])
+    if len(names) == 1 or any(engines.keys() != set(names) for engines in by_engine.values()):
+        return {}
+    return {
+        name: EngineTotals(
+            running=by_engine["running"][name],
+            waiting=by_engine["waiting"][name],
+            tokens=by_engine["prompt_tokens"][name] + by_engine["generation_tokens"][name],
+            ended=by_engine["finished"][name],
+        )
+        for name in names
+    }
 
 
 def _histogram(names: tuple[str, ...], rows: Mapping[str, list[SampleRow]]) -> HistogramTotals | None:

@@ -72,7 +72,7 @@ def test_does_not_raise_the_cap_of_a_stalled_server(advise: Advise, scrapes: Scr
 
     status, out, _ = advise(*scrapes(page, page))
 
-    assert status == 0
+    assert status == 1
     assert "stalled: requests run" in out
     assert "Q1" not in out
 
