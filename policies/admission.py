@@ -138,14 +138,14 @@ class Admission:
         """True if much of the engine's time goes into computing preempted requests again.
 
         Or if tokens come late where many requests are preempted: they wait in the middle of their answer.
+        Where that time is unknown, as before a request has ended, the preemptions for each request count.
         """
         share, each = recomputed_share(reading), preemptions_per_request(reading)
+        if share is None and each is None:
+            return has_preemptions(reading, self.preemptions_at_least_per_s)
         late = misses_objective(reading.itl, context.slo.itl, self.requests_at_least)
-        if late and each is not None and each >= self.recomputed_at_least_ratio:
-            return True
-        if share is not None:
-            return share >= self.recomputed_at_least_ratio
-        return has_preemptions(reading, self.preemptions_at_least_per_s)
+        many = each is not None and each >= self.recomputed_at_least_ratio
+        return (share or 0.0) >= self.recomputed_at_least_ratio or (many and (late or share is None))
 
     def _can_fit(self, reading: Reading, context: Context) -> bool:
         """True if requests are late, and fewer at once could serve those that arrive."""

@@ -183,6 +183,14 @@ def test_k1_proposes_the_mildest_remaining_remedy(
     assert asked(reading, a_context({"max_num_seqs": 64} | setting))[0] == ("K1", first)
 
 
+def test_a_few_preemptions_before_a_request_has_ended_are_no_evidence() -> None:
+    filling = replace(THRASH, work=Workload(arrivals_per_s=8.9, prompt_tokens=242.0))
+
+    few = proposed(replace(filling, preemptions_per_s=rising(0.0, 0.28)), a_context())
+    assert not [one for one in few if one.to]
+    assert asked(replace(filling, preemptions_per_s=steady(1.0)), a_context({"max_num_seqs": 64}))
+
+
 def test_lowers_the_cap_below_the_running_sequences() -> None:
     reading = a_reading(running=steady(40), kv=steady(0.97), preemptions=steady(1), version="0.20.0")
 
