@@ -20,8 +20,9 @@ from vllm_facts.sizing.parallel_layouts import (
     LATENT,
     exceeds_host,
     has_padded_heads,
+    is_busy,
     plan_changes,
-    plan_layout,
+    suggest_latent,
 )
 
 TUNING = "vLLM performance-tuning reference"
@@ -57,10 +58,10 @@ def _check_expert_density(case: Deployment) -> Iterable[Finding]:
 
 
 def _check_latent_attention(case: Deployment) -> Iterable[Finding]:
-    model, now, plan = case.model, layout(case), plan_layout(case)
-    if model is None or plan is None or now.tp == 1 or exceeds_host(case) or not model.mla:
+    model, now, plan = case.model, layout(case), suggest_latent(case)
+    if model is None or now.tp == 1 or exceeds_host(case) or not model.mla:
         return
-    if not plan.experts:
+    if plan is None:
         yield from _context_parallel_findings(case, model)
         return
     copied = ""
@@ -68,17 +69,19 @@ def _check_latent_attention(case: Deployment) -> Iterable[Finding]:
         per_token_kib = model.latent_dim * model.layers * 2 / 1024
         copied = f" ({per_token_kib:.0f} KiB a token in 16 bit, {now.tp} times)"
     why = f"{model.name} has latent attention: with TP {now.tp} every GPU holds the full KV cache"
-    to = plan_changes(case)
+    to = plan_changes(case) if is_busy(case) else {}
+    by_hand = f" (--data-parallel-size {plan.layout.dp} --enable-expert-parallel instead of TP)"
     kept = "; gpu_memory_utilization changes too, because vLLM does not account for the exchange's buffers"
     yield Finding(
         rule="D7",
-        klass="gated",
-        severity="warning" if _is_busy(case) else "info",
+        klass="gated" if to else "note",
+        severity="warning" if is_busy(case) else "info",
         why=why
         + copied
         + ("; FlashMLA-Sparse also pads 16 heads of a GPU to 64" if has_padded_heads(case) else ""),
         to=to,
         expects=f"the KV cache is partitioned: about {now.tp} times the tokens, more throughput under load"
+        + ("" if to else by_hand)
         + (kept if "gpu_memory_utilization" in to else ""),
         risks="each GPU holds all attention weights; at low concurrency TP is faster",
         source=(
@@ -87,12 +90,6 @@ def _check_latent_attention(case: Deployment) -> Iterable[Finding]:
         ),
         evidence={"tensor_parallel_size": now.tp, "latent_dim": model.latent_dim},
     )
-
-
-def _is_busy(case: Deployment) -> bool:
-    """Whether the traffic is known to be so much that the copies of the KV cache limit it."""
-    many = case.concurrency is not None and case.concurrency > FEW
-    return many or case.profile in {"batch", "wide-ep"}
 
 
 def _context_parallel_findings(case: Deployment, model: Model) -> Iterable[Finding]:

@@ -219,6 +219,7 @@ def _check_engine_version(case: Deployment) -> Iterable[Finding]:
     vendor = next((name for name in sorted(case.env) if name.startswith("NIM_")), "")
     nim = vendor or any("nvcr.io/nim" in line or "nvcr.io/nvidia/nim" in line for line in case.log)
     known = release_number(case)
+    before_ampere = bool(case.card and case.card.capability and case.card.capability < AMPERE)
     if nim and (known is None or known < OLD):
         mark = f"{vendor} is set" if vendor else "its log names an image of nvcr.io"
         why = f"this is NVIDIA's NIM build of vLLM {case.version or 'of unknown version'} ({mark})"
@@ -233,7 +234,7 @@ def _check_engine_version(case: Deployment) -> Iterable[Finding]:
     yield Finding(
         rule="E1",
         klass="note",
-        severity="warning",
+        severity="warning" if nim or before_ampere else "info",
         why=f"{why}: it lacks the Marlin kernels for older GPUs and async scheduling by default (since 0.14)",
         expects=f"a current community release is faster; {reported}, not promised here",
         risks="flags were renamed and removed since: lint the command line again for the new version",

@@ -80,6 +80,20 @@ def _spell(knob: Knob) -> str:
     return "--" + knob.replace("_", "-")
 
 
+def _fp8_cache(match: re.Match[str], case: Deployment) -> Finding:
+    to: dict[Knob, Value] = {}
+    if text_of(case, "kv_cache_dtype").startswith("fp8"):
+        to = {"kv_cache_dtype": None}
+    return _start_error(
+        "H2",
+        f"it did not start: the GPU does not know {match['kind']}, FP8 of compute capability 8.9 and later",
+        to,
+        "it starts, with a KV cache in the model's dtype; before Ada only FLASHINFER reads FP8 caches",
+        "vllm-project/vllm#26431, vllm-project/vllm#45829",
+        risks="the KV cache holds half as many tokens",
+    )
+
+
 def _unknown_flags(match: re.Match[str], case: Deployment) -> Finding | None:
     named = [word.lstrip("-").replace("-", "_") for word in re.findall(r"--[\w-]+", match["words"])]
     given = [knob for knob in named if knob in case.setting]
@@ -232,6 +246,7 @@ LINTS: tuple[LintRule, ...] = (
         r"Your (?P<card>.+?) GPU",
         _bfloat16,
     ),
+    Recogniser("H2", r"type (?P<kind>fp8e4\w+) not supported in this architecture", _fp8_cache),
     Recogniser("V1", r"error: unrecognized arguments: (?P<words>.*)", _unknown_flags),
     Recogniser("K1", r"is preempted by PreemptionMode\.\w+ mode", _preempted),
     Recogniser(

@@ -59,10 +59,25 @@ def plan_layout(case: Deployment) -> ParallelPlan | None:
     if took is None or took.fits is not False:
         # context parallelism is chosen for its KV cache
         shared = (positive_int(case.setting, "decode_context_parallel_size") or 1) > 1
-        plan = None if shared else _plan_latent(case, start) or _narrow_layout(case, start)
+        latent = _plan_latent(case, start) if is_busy(case) else None
+        plan = None if shared else latent or _narrow_layout(case, start)
         return plan or ParallelPlan(layout=start)
     plan = _plan_single_gpu(case, start) or _grow_layout(case, start, took)
-    return plan if plan is None or plan.length else _plan_latent(case, plan.layout) or plan
+    if plan is None or plan.length or not is_busy(case):
+        return plan
+    return _plan_latent(case, plan.layout) or plan
+
+
+def suggest_latent(case: Deployment) -> ParallelPlan | None:
+    """D7: data parallel attention for the layout as given, whatever the traffic is."""
+    shared = (positive_int(case.setting, "decode_context_parallel_size") or 1) > 1
+    return None if shared else _plan_latent(case, _valid_layout(case))
+
+
+def is_busy(case: Deployment) -> bool:
+    """Whether the traffic is known to be so much that copies of the KV cache limit it."""
+    many = case.concurrency is not None and case.concurrency > FEW
+    return many or case.profile in {"batch", "wide-ep"}
 
 
 def plan_changes(case: Deployment) -> Mapping[Knob, Value]:

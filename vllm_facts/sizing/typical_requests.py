@@ -25,7 +25,10 @@ def typical_tokens(case: Deployment, *, part: int = PART) -> int | None:
 def recommend_share(case: Deployment) -> float | None:
     """M5: the value for a given gpu_memory_utilization below 0.8; None if it is high enough."""
     given = number_of(case, SHARE)
-    if given is None or given >= LOW_SHARE or case.setting.get("kv_cache_memory_bytes") or is_pooling(case):
+    if given is None or given >= LOW_SHARE or case.setting.get("kv_cache_memory_bytes"):
+        return None
+    took = estimate_fit(case) if is_pooling(case) else None
+    if is_pooling(case) and (took is None or took.fits is not False):
         return None
     hybrid = case.model is not None and case.model.hybrid
     return MOE_SHARE if is_sparse(case) or hybrid else DENSE_SHARE

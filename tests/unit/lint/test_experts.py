@@ -55,10 +55,11 @@ def test_mla_on_eight_gpus_becomes_data_parallel_with_expert_parallel(
     model: object,
 ) -> None:
     (found,) = findings(LINTS, case("vllm serve x -tp 8", model=model, card=H200))
-    assert (found.rule, found.severity) == ("D7", "info")
+    assert (found.rule, found.severity, found.to) == ("D7", "info", {})
+    assert "--data-parallel-size 8 --enable-expert-parallel" in found.expects
     (busy,) = findings(LINTS, case("vllm serve x -tp 8", model=model, card=H200, profile="batch"))
-    assert (busy.severity, busy.to) == ("warning", found.to)
-    assert found.to == {
+    assert busy.severity == "warning"
+    assert busy.to == {
         "tensor_parallel_size": 1,
         "data_parallel_size": 8,
         "enable_expert_parallel": True,
@@ -72,11 +73,13 @@ def test_keeps_a_kv_cache_split_by_context_parallel() -> None:
 
 
 def test_expert_exchange_also_sets_the_memory_share() -> None:
-    reported = findings((*LINTS, *memory.LINTS), case("vllm serve x -tp 8", model=DEEPSEEK_R1, card=H200))
+    reported = findings(
+        (*LINTS, *memory.LINTS), case("vllm serve x -tp 8", model=DEEPSEEK_R1, card=H200, profile="batch")
+    )
     assert rules(reported) == ["D7"]
     assert reported[0].to["gpu_memory_utilization"] == 0.85
     low = "vllm serve x -tp 8 -ep --gpu-memory-utilization 0.85"
-    (found,) = findings(LINTS, case(low, model=DEEPSEEK_R1, card=H200))
+    (found,) = findings(LINTS, case(low, model=DEEPSEEK_R1, card=H200, profile="batch"))
     assert found.to == {"tensor_parallel_size": 1, "data_parallel_size": 8}
 
 

@@ -315,6 +315,68 @@ ISSUES = (
         first="M2",
         never=("max_num_seqs",),
     ),
+    # a KV cache in FP8 on Ampere
+    Issue(
+        url=f"{VLLM}26431",
+        command="vllm serve org/model -tp 2 --kv-cache-dtype fp8",
+        log=("ValueError: type fp8e4nv not supported in this architecture.",),
+        first="H2",
+        to={"kv_cache_dtype": None},
+    ),
+    # a longer context than the model's
+    Issue(
+        url=f"{VLLM}8793",
+        command="vllm serve Qwen/Qwen2.5-72B-Instruct -tp 4 --max-model-len 131072 "
+        "--max-num-batched-tokens 131072",
+        gpu="H100",
+        gpus=4,
+        version="0.20.0",
+        first="V1",
+        to={"max_model_len": 32768},
+    ),
+    Issue(
+        url=f"{VLLM}2565",
+        command="vllm serve org/yi-chat -tp 4 --max-model-len 204800",
+        log=(
+            (
+                "ValueError: User-specified max_model_len (204800) is greater than the derived max_model_len "
+                "(max_position_embeddings=4096 or model_max_length=None in model's config.json)."
+            ),
+        ),
+        first="V1",
+        to={"max_model_len": 4096},
+    ),
+    Issue(
+        url="vllm-project/vllm-ascend#760",
+        command="vllm serve Qwen/Qwen3-14B --max-model-len 131072 --rope-scaling "
+        """'{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768}'""",
+        gpu="A100-80GB",
+        gpus=1,
+        version="0.13.0",
+        first="V1",
+        to={"rope_scaling": None},
+    ),
+    # the layout is left alone where the load is unknown
+    Issue(
+        url=f"{VLLM}13074",
+        command="vllm serve deepseek-ai/DeepSeek-R1-0528 -tp 8 --max-model-len 16384 "
+        "--max-num-batched-tokens 2048 --gpu-memory-utilization 0.95 --dtype bfloat16",
+        gpu="H20 141GB",
+        gpus=8,
+        version="0.9.2",
+        log=(OOM.format("1.00"),),
+        first="M2",
+        never=("tensor_parallel_size", "data_parallel_size"),
+    ),
+    Issue(
+        url=f"{VLLM}732",
+        command="vllm serve Qwen/Qwen2.5-7B-Instruct -tp 2",
+        gpu="RTX 4090",
+        gpus=2,
+        version="0.20.0",
+        first="D1",
+        to={"tensor_parallel_size": 1, "data_parallel_size": 2},
+    ),
     # weights in the host's memory
     Issue(
         url=f"{VLLM}22692",

@@ -46,6 +46,14 @@ def test_moe_without_an_exchange_between_gpus_keeps_its_memory_share() -> None:
     assert not findings(LINTS, asked)
 
 
+def test_embedding_model_whose_weights_exceed_the_share_gets_a_larger_one() -> None:
+    flags = "vllm serve x --gpu-memory-utilization 0.3 --runner pooling --max-model-len 8192"
+    asked = case(flags, model=LLAMA_8B, card=H100)
+    assert not findings(LINTS, asked)
+    (found,) = findings(LINTS, replace(asked, card=A10))
+    assert (found.rule, found.to) == ("M5", {"gpu_memory_utilization": 0.9})
+
+
 def test_two_percent_of_a_large_gpu_suffice_outside_the_accounting() -> None:
     asked = case("vllm serve x --gpu-memory-utilization 0.98", model=LLAMA_8B, card=H200)
     (found,) = findings(LINTS, asked)
