@@ -30,7 +30,7 @@ def _check_eager(case: Deployment) -> Iterable[Finding]:
     if case.setting.get("enforce_eager") is not True or is_pooling(case) or is_omni(case):
         return
     took = estimate_fit(case)
-    tight = took is not None and took.kv_gib < ROOM_GIB
+    tight = took is not None and took.fits is not False and took.kv_gib < ROOM_GIB  # else D2 makes room
     yield Finding(
         rule="G1",
         klass="note" if tight else "auto",
