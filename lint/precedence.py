@@ -97,6 +97,7 @@ ORDER = (
     ),
     Band("operator's decision", ("L1", "SD1"), "they change which requests are accepted, or the answers"),
     Band("first pass", ("W1",), "a workload template yields to every observation"),
+    Band("flags", ("CL1",), "what lint finds in a running server's flags comes after all that was measured"),
     Band(
         "notes",
         ("Q3", "Q4", "N1", "X2", "C2", "E1", "V3", "R1", "F3", "F6", "F7", "F8"),
@@ -141,6 +142,7 @@ YIELDS = (
     Yield(("P3",), ("P2", "P4"), "another rule already addresses the tail"),
     Yield(("Q4", "C1"), ("Q1", "K3"), "the sequence cap explains the queue"),
     Yield(("C2",), ("K3", "Q1", "C1"), "the other rule has more evidence"),
+    Yield(("CL1",), (ANY,), "a measured cause comes before a rule about flags"),
     Yield(("N1",), (ANY,), "a knob may still help: replicas are the last resort"),
     Yield(("G2", "G3"), ("G1", "F2"), "without graphs their sizes and modes do not matter"),
     Yield(("F2",), ("G1",), "the same finding, from the log"),

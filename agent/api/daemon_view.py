@@ -12,6 +12,7 @@ from agent.domain.state import Rollout, State, Suggestion
 from agent.notify.delivery import DeliveryCounts
 from agent.observe.timeseries import MinuteRow
 from agent.telemetry.self_metrics import SelfMetrics
+from vllm_facts.deployment import Finding
 
 
 class DaemonView(Protocol):
@@ -23,6 +24,10 @@ class DaemonView(Protocol):
 
     def readings(self) -> Mapping[str, Reading | None]:
         """Blue's latest reading by target; None or absent if there is none yet."""
+        ...
+
+    def findings(self) -> Mapping[str, Sequence[Finding]]:
+        """What lint finds in the flags in force, by target."""
         ...
 
     def sources(self) -> Mapping[str, Mapping[str, SourceState]]:

@@ -1,13 +1,15 @@
 """The JSON documents of the API: the part of the domain values that operators need."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from agent.api.daemon_view import DaemonView, find_warnings
+from agent.api.document_types import Document, DocumentText, Values
+from agent.api.finding_document import FindingDocument, finding_of
 from agent.audit.history import Point
 from agent.domain.answers import AnswerComparison
 from agent.domain.error_budget import Burn
@@ -20,15 +22,9 @@ from agent.judge.report import EvidenceReport, report_evidence
 from agent.machine.failover import describe_failover
 from agent.machine.open_suggestions import barred_approver
 from vllm_facts.masking import mask, masked
-from vllm_facts.values import ChangeClass, Value
+from vllm_facts.values import ChangeClass
 
 P95 = 0.95
-DocumentText = Annotated[str, AfterValidator(mask)]  # may quote a server's log or a command line with secrets
-Values = Annotated[Mapping[str, Value], AfterValidator(masked)]
-
-
-class Document(BaseModel):
-    model_config = ConfigDict(frozen=True)
 
 
 class ServerDocument(Document):
@@ -71,6 +67,9 @@ class TargetDocument(Document):
     failover: DocumentText = Field(description="which servers fail, and which carry their traffic; or empty")
     waits: DocumentText = Field(description="what the step of a running rollout still lacks; empty: nothing")
     outcomes: list[Outcome] = Field(description="outcomes of earlier changes, oldest first")
+    findings: list[FindingDocument] = Field(
+        description="what `trimtab lint` finds in the flags in force, the most severe first"
+    )
     warnings: list[str] = Field(description="faults of the daemon itself that concern every target")
 
 
@@ -214,6 +213,7 @@ def target_of(daemon: DaemonView, state: State) -> TargetDocument:
         failover=describe_failover(state),
         waits=state.rollout.waits if state.rollout and state.phase is Phase.CANARY else "",
         outcomes=[_shown(outcome) for outcome in state.outcomes],
+        findings=[finding_of(one) for one in daemon.findings().get(state.target, ())],
         warnings=list(find_warnings(daemon.counters())),
     )
 

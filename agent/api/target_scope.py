@@ -15,6 +15,7 @@ from agent.domain.state import Rollout, State, Suggestion
 from agent.notify.delivery import DeliveryCounts
 from agent.observe.timeseries import MinuteRow
 from agent.telemetry.self_metrics import SelfMetrics
+from vllm_facts.deployment import Finding
 
 T = TypeVar("T")
 ScopedRecord = Mapping[str, object]
@@ -32,6 +33,9 @@ class ScopedView:
 
     def readings(self) -> Mapping[str, Reading | None]:
         return self._mine(self.whole.readings())
+
+    def findings(self) -> Mapping[str, Sequence[Finding]]:
+        return self._mine(self.whole.findings())
 
     def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
         return self._mine(self.whole.sources())

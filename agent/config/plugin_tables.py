@@ -21,6 +21,7 @@ POLICIES = (
     "context_length",
     "speculation",
     "queue_notes",
+    "static_findings",
 )
 """Enabled unless the file has `NAME = false`."""
 

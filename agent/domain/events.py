@@ -9,6 +9,7 @@ from agent.domain.calibration import Calibration
 from agent.domain.model import Approvers, Mode, PreflightResult, Server
 from agent.domain.reading import EngineLiveness, Reading
 from agent.domain.request_counts import RequestCounts
+from vllm_facts.deployment import Finding
 from vllm_facts.values import Knob, Value
 
 
@@ -34,6 +35,7 @@ class Observed:
     pulses: Mapping[str, EngineLiveness] = field(default_factory=dict)  # by server, of scraped servers
     blind: str = ""  # why requests cannot be counted now; empty if they can
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # by stream, each once a minute
+    findings: tuple[Finding, ...] = ()  # of lint, on the setting in force
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

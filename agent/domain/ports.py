@@ -29,7 +29,7 @@ from agent.domain.model import (
 from agent.domain.reading import Reading, Sample
 from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import GainNeeded, Observation, Trial
-from vllm_facts.deployment import Deployment
+from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.values import Setting
 
 Now = Callable[[], datetime]
@@ -44,6 +44,7 @@ class Context:
     bounds: Mapping[str, Bound] = field(default_factory=dict)
     outcomes: Sequence[Outcome] = ()  # oldest first
     case: Deployment | None = None  # card, model and environment, if known
+    findings: Sequence[Finding] = ()  # of lint, on the setting in force
 
 
 class Policy(Protocol):

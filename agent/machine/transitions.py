@@ -14,7 +14,7 @@ from agent.domain.state import Awaited, Phase, State, Suggestion
 from agent.machine.earlier_outcomes import DENIED_FOR
 from agent.machine.guard import Guard
 from agent.quality.golden_prompts import GoldenPromptOptions
-from vllm_facts.deployment import Deployment
+from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.models.lookup import find_model
 
 IDLE = (Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN)
@@ -38,7 +38,7 @@ class Rules:
     restart_after_s: float | None = None  # a server of ours that hangs is started again; None: never
     exam: GoldenPromptOptions = field(default_factory=GoldenPromptOptions)
 
-    def context(self, state: State) -> Context | None:
+    def context(self, state: State, findings: Sequence[Finding] = ()) -> Context | None:
         """The policies' input besides the reading; None while no server is known."""
         if state.blue is None:
             return None
@@ -50,6 +50,7 @@ class Rules:
             bounds=self.guard.bounds,
             outcomes=state.outcomes,
             case=Deployment(setting=setting, model=model) if model else None,
+            findings=findings,
         )
 
 

@@ -25,6 +25,7 @@ from agent.runtime.loop import TargetLoop
 from agent.runtime.server_logs import ServerLogs
 from agent.telemetry.sdnotify import SystemdNotifier, find_notifier, read_watchdog_s
 from agent.telemetry.self_metrics import SelfMetrics
+from vllm_facts.deployment import Finding
 
 STUCK_S = 10.0  # without a step, at one tick a second, after which a loop counts as stuck
 log = structlog.get_logger()
@@ -95,6 +96,9 @@ class Daemon:
 
     def readings(self) -> Mapping[str, Reading | None]:
         return {name: loop.reading for name, loop in self.loops.items()}
+
+    def findings(self) -> Mapping[str, Sequence[Finding]]:
+        return {name: loop.findings for name, loop in self.loops.items()}
 
     def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
         return {name: loop.aggregator.sources() for name, loop in self.loops.items()}

@@ -22,8 +22,10 @@ from agent.domain.reading import EngineSample, Reading, Sample, SourceState
 from agent.domain.state import State
 from agent.machine.step import Machine, numbered_effects, state_without_counts, state_without_recent
 from agent.observe.aggregator import Aggregator
+from agent.runtime.command_check import CommandCheck
 from agent.runtime.effect_runner import EffectRunner
 from agent.telemetry.self_metrics import SelfMetrics
+from vllm_facts.deployment import Finding
 
 RETRY_S = 1.0  # between attempts to write the journal at the start
 OBSERVE_EVERY_S = 5.0  # for an adopted server that exited and may return, possibly with other flags
@@ -48,6 +50,7 @@ class TargetLoop:
     on_state: Callable[[State], None] = lambda _: None  # every recorded state
     on_second: Callable[[Observed], None] = lambda _: None
     aggregator: Aggregator = field(default_factory=Aggregator)
+    check: CommandCheck | None = None  # None: the flags in force are not linted
     reading: Reading | None = None
     meters: SelfMetrics = field(default_factory=SelfMetrics)
     events: int = 0
@@ -104,6 +107,8 @@ class TargetLoop:
             for sensor in self.sensors:
                 tasks.create_task(sensor.run(self, self.ingest, self.now), name=f"{self.target} {sensor}")
             tasks.create_task(self._tick(), name=f"{self.target} tick")
+            if self.check is not None:
+                tasks.create_task(self._lint_flags(self.check), name=f"{self.target} lint")
             renewing: asyncio.Task[None] | None = None
             while True:
                 for effect in effects:
@@ -184,10 +189,21 @@ class TargetLoop:
                 pulses=self.aggregator.take_liveness(at),
                 blind=self.aggregator.blind,
                 calibration=self.aggregator.calibrate(at, equal),
+                findings=self.findings,
             )
             self.on_second(observed)
             self.emit(observed)
             self.meters.tick.observe(asyncio.get_running_loop().time() - began)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What lint finds in the flags in force."""
+        return self.check.findings if self.check is not None else ()
+
+    async def _lint_flags(self, check: CommandCheck) -> None:
+        while True:
+            await check.update(self.state.blue, self.reading)
+            await asyncio.sleep(OBSERVE_EVERY_S)
 
     def _main_server(self) -> Server | None:
         """Return the server with the most traffic: blue, or green in the hold step."""

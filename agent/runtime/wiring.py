@@ -30,6 +30,7 @@ from agent.notify.delivery import NoticeDelivery
 from agent.observe.aggregator import Aggregator
 from agent.observe.timeseries import TimeSeries
 from agent.runtime.anchor_schedule import AnchorSchedule
+from agent.runtime.command_check import CommandCheck
 from agent.runtime.daemon import Daemon, utc_now
 from agent.runtime.lock import hold_lock
 from agent.runtime.loop import TargetLoop
@@ -107,6 +108,7 @@ def assemble(
                 on_state=history.add_state,
                 on_second=series[target.name].add,
                 aggregator=Aggregator(slo=target.slo),
+                check=CommandCheck(),
             )
         anchors = AnchorSchedule(head=lambda: journal.head, options=config.anchor)
         daemon = Daemon(

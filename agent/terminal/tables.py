@@ -130,10 +130,18 @@ def notes_text(targets: Sequence[Json]) -> str:
             text += lines_of(f"{name}: waits for {safe(target['waits'])}")
         for suggestion in map(safe, target["suggestions"]):
             text += lines_of(f"{name}: {suggestion} needs approval: `trimtab approve {suggestion}`")
+        text += _findings_text(target)
         for source in target["sources"]:
             if not source["available"]:
                 text += lines_of(f"{name}: {safe(source['source'])} is lost: {safe(source['why'])}", RED)
     return f"\n{text}" if text else ""
+
+
+def _findings_text(target: Json) -> str:
+    """What lint finds in the flags in force, without remarks."""
+    found = (one for one in target.get("findings", ()) if one["severity"] != "info")
+    lines = (f"{target['name']}: flags, rule {one['rule']}: {one['why']}" for one in found)
+    return "".join(lines_of(safe(line)) for line in lines)
 
 
 def target_line(target: Json) -> str:

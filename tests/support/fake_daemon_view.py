@@ -19,6 +19,7 @@ from agent.machine.open_suggestions import end_suggestion, find_pending, settle
 from agent.notify.delivery import DeliveryCounts
 from agent.observe.timeseries import MinuteRow
 from agent.telemetry.self_metrics import SelfMetrics
+from vllm_facts.deployment import Finding
 from vllm_facts.values import Value
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -51,6 +52,7 @@ class FakeDaemonView:
     full: bool = False  # the journal
     at: datetime = NOON
     counted: SelfMetrics = field(default_factory=lambda: SelfMetrics(stepped_at=99.5))
+    found: tuple[Finding, ...] = ()  # by lint, in the flags
     hours: dict[str, Sequence[MinuteRow]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -85,6 +87,9 @@ class FakeDaemonView:
 
     def readings(self) -> Mapping[str, Reading | None]:
         return self._readings
+
+    def findings(self) -> Mapping[str, Sequence[Finding]]:
+        return {self.target: self.found}
 
     def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
         up = SourceState(at=self.at, source="vllm_metrics chat-r0", available=True)

@@ -19,6 +19,7 @@ from agent.domain.trial import GainNeeded, Observation, Trial
 from agent.machine.guard import Guard
 from agent.machine.step import Machine
 from agent.machine.transitions import Rules
+from vllm_facts.deployment import Finding
 from vllm_facts.values import Setting
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -167,6 +168,7 @@ class World:
     frozen: set[str] = field(default_factory=set)  # answer nothing
     paused: set[str] = field(default_factory=set)  # the same, and their engine says that a third party did it
     wedged: set[str] = field(default_factory=set)  # answer scrapes, and compute no token
+    findings: tuple[Finding, ...] = ()  # of lint, on the flags
     erring: set[str] = field(default_factory=set)  # half of their requests fail
 
     @classmethod
@@ -221,7 +223,16 @@ class World:
             }
             now = reading(self.at, waiting=self.waiting)
             pulses = {name: self.pulse(name) for name in self.running}
-            self.feed(e.Observed(at=self.at, reading=now, arms=arms, pulses=pulses, blind=self.blind))
+            self.feed(
+                e.Observed(
+                    at=self.at,
+                    reading=now,
+                    arms=arms,
+                    pulses=pulses,
+                    blind=self.blind,
+                    findings=self.findings,
+                )
+            )
         return self
 
     def arm(self, name: str) -> RequestCounts:

@@ -7,7 +7,7 @@ from itertools import accumulate, takewhile
 from pydantic import Field
 
 from agent.api.daemon_view import DaemonView
-from agent.api.documents import Document, DocumentText
+from agent.api.document_types import Document, DocumentText
 from agent.api.operations import Call, Operation
 from agent.api.routes.rollouts import UNKNOWN, asked_for
 from agent.domain.errors import ActError

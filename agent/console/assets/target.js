@@ -77,7 +77,7 @@ export function targetPage(context, root, name) {
       ? action("resume", "Resume", () => turn("resume"), { reason: bar })
       : action("pause", "Pause", () => turn("pause"), { reason: bar }));
     fill(figures, numbers());
-    fill(more, servers(), budget(), sources(), outcomes());
+    fill(more, servers(), findings(), budget(), sources(), outcomes());
     plot();
   }
 
@@ -121,6 +121,11 @@ export function targetPage(context, root, name) {
         el("pre", { tabindex: "0", "aria-label": `Flags of ${server.name}` }, Object.entries(server.setting).map(([knob, value]) => flag(knob, value)).filter(Boolean).join("\n") || "none")),
     ]);
     return section("Servers", table("Servers", ["Server", "Traffic", "Address", "Started by", "Setting"], rows, { hidden: true, keys: target.servers.map((one) => one.name) }));
+  }
+
+  function findings() {
+    const rows = target.findings.map((one) => [one.rule, pill(one.severity), Object.keys(one.to).length ? Object.entries(one.to).map(([knob, value]) => `${knob} ${valueOf(value)}`).join(", ") : "–", one.why]);
+    return rows.length ? section("Flags", table("What lint finds in the flags", ["Rule", "Severity", "Would set", "Why"], rows, { hidden: true })) : null;
   }
 
   function budget() {

@@ -8,11 +8,13 @@ import pytest
 
 from agent.domain.events import ChangeAsked
 from agent.domain.model import Mode, Proposal
-from agent.domain.ports import Context
+from agent.domain.ports import Context, Policy
 from agent.domain.reading import Reading
 from agent.domain.state import Phase
 from agent.machine.step import Machine
+from policies.static_findings import StaticFindings
 from tests.support.machine_stories import BLUE, World, rules
+from vllm_facts.deployment import Finding
 from vllm_facts.values import Value
 
 
@@ -53,6 +55,21 @@ def test_the_most_urgent_proposal_is_suggested_in_any_policy_order() -> None:
 
         assert suggestion is not None
         assert (suggestion.proposal.rule, suggestion.policy) == ("Q1", "q1")
+
+
+def test_a_finding_on_the_flags_is_suggested_after_what_was_measured() -> None:
+    found = Finding(
+        rule="A1", klass="auto", severity="warning", why="1", source="test", to={"async_scheduling": True}
+    )
+    blue = replace(BLUE, setting={**BLUE.setting, "async_scheduling": False})
+
+    def asked(*policies: tuple[str, Policy]) -> list[str]:
+        machine = Machine(rules(policies=(("static_findings", StaticFindings()), *policies)))
+        site = World(machine=machine, running={blue.name: blue}, findings=(found,))
+        return [one.proposal.rule for one in site.start().until("proposed").state.open_suggestions]
+
+    assert asked() == ["CL1"]
+    assert asked(("q1", QUEUE)) == ["Q1"]
 
 
 def test_the_next_proposal_is_suggested_if_the_guard_refuses_the_first() -> None:

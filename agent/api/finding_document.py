@@ -1,0 +1,29 @@
+"""The JSON document of one finding of lint on the flags in force."""
+
+from pydantic import Field
+
+from agent.api.document_types import Document, DocumentText, Values
+from vllm_facts.deployment import Finding, FindingSeverity
+from vllm_facts.values import ChangeClass
+
+
+class FindingDocument(Document):
+    rule: str
+    severity: FindingSeverity
+    klass: ChangeClass = Field(serialization_alias="class")
+    to: Values = Field(description="the values that the rule would set; empty: none")
+    why: DocumentText
+    expects: DocumentText
+    source: str
+
+
+def finding_of(finding: Finding) -> FindingDocument:
+    return FindingDocument(
+        rule=finding.rule,
+        severity=finding.severity,
+        klass=finding.klass,
+        to=finding.to,
+        why=finding.why,
+        expects=finding.expects,
+        source=finding.source,
+    )

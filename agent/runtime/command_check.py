@@ -1,0 +1,63 @@
+"""Lints the flags that a target's server runs with, in a thread: it takes longer than a tick may."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from agent.domain.model import Server
+from agent.domain.reading import Reading
+from vllm_facts.deployment import Deployment, Finding
+from vllm_facts.models.lookup import find_model
+from vllm_facts.sizing.gpus import find_gpu
+
+log = structlog.get_logger(__name__)
+
+CommandLint = Callable[[Deployment], tuple[Finding, ...]]
+
+
+def lint_command(case: Deployment) -> tuple[Finding, ...]:
+    """What `trimtab lint` finds. The server's environment is not known, so no variable is judged.
+
+    A server that runs refutes errors, which say that it does not start.
+    """
+    from lint.advice import advise  # noqa: PLC0415 - the rules cost the start of the daemon a quarter second
+    from lint.precedence import ranked  # noqa: PLC0415
+    from lint.rules import all_lints  # noqa: PLC0415
+
+    found = advise(case, all_lints(), ranked).findings
+    return tuple(one for one in found if not one.env and one.severity != "error")
+
+
+def describe(server: Server, reading: Reading | None) -> Deployment:
+    """What is known of the deployment: its flags, and the version and GPUs that were measured."""
+    names = {gpu.name for gpu in reading.gpus} if reading else set()
+    return Deployment(
+        setting=server.setting,
+        card=find_gpu(names.pop()) if len(names) == 1 else None,
+        model=find_model(str(server.setting.get("model", ""))),
+        version=reading.facts.get("version", "") if reading else "",
+    )
+
+
+class CommandCheck:
+    """The findings on the flags in force. They are computed again when the deployment changes."""
+
+    def __init__(self, lint: CommandLint = lint_command) -> None:
+        self.findings: tuple[Finding, ...] = ()
+        self._lint = lint
+        self._checked: Deployment | None = None
+
+    async def update(self, server: Server | None, reading: Reading | None) -> None:
+        if server is None:
+            self.findings, self._checked = (), None
+            return
+        case = describe(server, reading)
+        if case == self._checked:
+            return
+        self._checked = case
+        try:
+            self.findings = await asyncio.to_thread(self._lint, case)
+        except Exception:
+            self.findings = ()  # a defect of advice must not end the daemon
+            log.exception("lint.failed", server=server.name)

@@ -1,0 +1,42 @@
+"""What lint finds in the flags in force, in the API and in `trimtab status`."""
+
+import pytest
+
+from agent.terminal.tables import status_text
+from tests.support.fake_daemon_view import FakeDaemonView
+from tests.unit.api.conftest import Client
+from vllm_facts.deployment import Finding
+
+SLOW = Finding(
+    rule="A1",
+    klass="auto",
+    severity="warning",
+    why="async_scheduling is off",
+    source="vLLM docs",
+    to={"async_scheduling": None},
+)
+REMARK = Finding(rule="X1", klass="note", severity="info", why="a remark", source="vLLM docs")
+
+
+@pytest.fixture
+def daemon() -> FakeDaemonView:
+    return FakeDaemonView(found=(SLOW, REMARK))
+
+
+async def test_a_target_lists_what_is_found_and_status_shows_the_warnings(client: Client) -> None:
+    async with client.get("/v1/targets/chat") as response:
+        target = await response.json()
+
+    assert target["findings"][0] == {
+        "rule": "A1",
+        "severity": "warning",
+        "class": "auto",
+        "to": {"async_scheduling": None},
+        "why": "async_scheduling is off",
+        "expects": "",
+        "source": "vLLM docs",
+    }
+    assert [one["rule"] for one in target["findings"]] == ["A1", "X1"]
+    text = status_text([target])
+    assert "chat: flags, rule A1: async_scheduling is off" in text
+    assert "a remark" not in text

@@ -1,0 +1,79 @@
+"""Rule CL1: which findings on the flags are tried, and that every measured cause comes first."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.domain.model import Bound
+from agent.domain.ports import Context
+from lint.precedence import ranked
+from policies.admission import Admission
+from policies.conformance.safety_checks import harms
+from policies.static_findings import StaticFindings
+from tests.support.readings import a_context, a_reading, steady
+from vllm_facts.deployment import Finding
+from vllm_facts.values import ChangeClass, Knob, Value
+
+BUSY = a_reading(running=steady(16), waiting=steady(4))
+SETTING: dict[Knob, Value] = {"max_num_seqs": 16, "async_scheduling": False}
+
+
+def finding(to: dict[Knob, Value], *, klass: ChangeClass = "auto") -> Finding:
+    return Finding(rule="A1", klass=klass, severity="warning", why="it is off", source="vLLM docs", to=to)
+
+
+ON = finding({"async_scheduling": True})
+
+
+def given(*findings: Finding, bounds: dict[Knob, Bound] | None = None) -> Context:
+    return replace(a_context(SETTING, bounds=bounds or {}), findings=findings)
+
+
+def test_a_value_of_a_tunable_knob_is_tried() -> None:
+    (made,) = StaticFindings().propose(BUSY, given(ON))
+
+    assert (made.rule, dict(made.to), made.klass, made.mitigation) == (
+        "CL1", {"async_scheduling": True}, "auto", False,
+    )  # fmt: skip
+    assert made.why == "lint rule A1, from the flags alone: it is off"
+    assert harms(BUSY, given(ON), (made,)) == ()
+
+
+@pytest.mark.parametrize(
+    ("context", "why"),
+    [
+        (given(finding({"quantization": "fp8"})), "it is another model"),
+        (given(finding({"max_num_seqs": 64})), "the load decides it"),
+        (given(finding({})), "it changes nothing"),
+        (given(replace(ON, env={"VLLM_X": "1"})), "the environment is not trimtab's"),
+        (given(replace(ON, klass="note")), "it is a remark"),
+        (given(replace(ON, severity="error")), "a server that runs has started"),
+        (given(finding({"async_scheduling": False})), "it is so already"),
+        (given(ON, bounds={"async_scheduling": Bound(allowed=(False,))}), "the operator does not allow it"),
+        (given(), "nothing was found"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_finding_is_only_shown(context: Context, why: str) -> None:
+    assert list(StaticFindings().propose(BUSY, context)) == [], why
+
+
+def test_an_idle_server_shows_no_gain() -> None:
+    idle = a_reading(running=steady(0), waiting=steady(0))
+
+    assert list(StaticFindings().propose(idle, given(ON))) == []
+
+
+def test_a_gated_knob_stays_gated() -> None:
+    (made,) = StaticFindings().propose(BUSY, given(replace(ON, klass="gated")))
+
+    assert made.klass == "gated"
+
+
+def test_every_measured_cause_comes_first() -> None:
+    context = given(ON)
+
+    ordered = ranked([*StaticFindings().propose(BUSY, context), *Admission().propose(BUSY, context)])
+
+    assert [one.rule for one in ordered.kept] == ["Q1"]
+    assert [(lost.what.rule, lost.by) for lost in ordered.outranked] == [("CL1", "Q1")]

@@ -1,0 +1,71 @@
+"""What the daemon finds in the flags of a running server."""
+
+from dataclasses import replace
+
+from agent.domain.model import Server
+from agent.domain.reading import Gpu
+from agent.runtime.command_check import CommandCheck, describe, lint_command
+from tests.e2e.config_builder import QUICK, SERVER
+from tests.support.readings import a_reading
+from vllm_facts.deployment import Deployment, Finding
+from vllm_facts.flag_parser import parse_setting
+from vllm_facts.values import Setting
+
+T4 = replace(a_reading(), gpus=(Gpu(index=0, uuid="GPU-1", name="Tesla T4"),))
+SLOW: Setting = {"model": "Qwen/Qwen2.5-1.5B-Instruct", "async_scheduling": False}
+
+
+def server(setting: Setting) -> Server:
+    return Server(name="chat-r0", address="127.0.0.1:8101", setting=setting)
+
+
+def rules(setting: Setting) -> list[str]:
+    return [one.rule for one in lint_command(describe(server(setting), T4))]
+
+
+def test_a_server_without_faults_has_no_findings() -> None:
+    assert rules(parse_setting([*SERVER, *QUICK])) == []
+    assert rules({"model": "tiny", "max_num_seqs": 4}) == []
+
+
+def test_a_flag_that_costs_speed_is_found() -> None:
+    assert "A1" in rules(SLOW)
+
+
+def test_a_server_that_runs_refutes_an_error_of_its_start() -> None:
+    """google/gemma-2 does not start in float16, by vLLM's own check."""
+    assert rules({"model": "google/gemma-2-2b-it", "dtype": "half"}) == []
+
+
+def test_the_deployment_has_the_version_and_the_gpu_that_were_measured() -> None:
+    case = describe(server(SLOW), T4)
+
+    assert (case.version, case.card.name if case.card else "", case.gpus) == ("0.32.0", "T4", None)
+    assert case.model is not None
+
+
+async def test_flags_are_linted_again_only_when_the_deployment_changes() -> None:
+    linted: list[Deployment] = []
+
+    def lint(case: Deployment) -> tuple[Finding, ...]:
+        linted.append(case)
+        return (Finding(rule="A1", klass="auto", severity="warning", why="1", source="test"),)
+
+    check = CommandCheck(lint)
+    for reading in (None, T4, T4):
+        await check.update(server(SLOW), reading)
+    assert [bool(case.version) for case in linted] == [False, True]
+    assert [one.rule for one in check.findings] == ["A1"]
+
+    await check.update(None, None)
+    assert check.findings == ()
+
+
+async def test_a_defect_of_lint_leaves_no_findings() -> None:
+    def broken(_: Deployment) -> tuple[Finding, ...]:
+        raise KeyError("max_num_seqs")
+
+    check = CommandCheck(broken)
+    await check.update(server(SLOW), T4)
+
+    assert check.findings == ()
