@@ -76,8 +76,7 @@ def suggest_latent(case: Deployment) -> ParallelPlan | None:
 
 def is_busy(case: Deployment) -> bool:
     """Whether the traffic is known to be so much that copies of the KV cache limit it."""
-    many = case.concurrency is not None and case.concurrency > FEW
-    return many or case.profile in {"batch", "wide-ep"}
+    return case.profile in {"batch", "wide-ep"} or (case.concurrency or 0) > FEW
 
 
 def plan_changes(case: Deployment) -> Mapping[Knob, Value]:
