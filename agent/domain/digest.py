@@ -5,6 +5,8 @@ from typing import Any
 
 import rfc8785
 
+"".encode("utf-16be")  # loads the codec that rfc8785 sorts keys by: the machine must import nothing
+
 
 def digest(value: Any) -> str:  # noqa: ANN401
     """`sha256:<hex>` of a JSON value. Raises rfc8785.CanonicalizationError for NaN and ints above 2**53."""

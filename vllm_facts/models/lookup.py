@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from vllm_facts.deployment import Model
@@ -24,11 +25,20 @@ _OTHER = re.compile(
 _SIZE = re.compile(r"(\d+x)?\d+(\.\d+)?b")
 _CONTEXT = re.compile(r"\d+[km]")  # "128k", "1m": another max_len
 
+# Compiled here: the machine asks for a model, and must import nothing when it decides.
+_LLAMA_SIZE = re.compile(r"(?:(?<=llama[23])|(?<=llama-[23]))_(?=\d+b)")  # "llama3_8b"
+_DECIMAL = re.compile(r"(?<=\d)_(?=\d(?!\d+b))")
+_LLAMA_VERSION = re.compile(r"\bllama(?=\d)")
+_BITS = re.compile(r"\b(gptq|awq)-([348])b\b")  # bits, not billions
+_DASHES = re.compile(r"-{2,}")
+_BETWEEN_WORDS = re.compile(r"[^a-z0-9]+")
+
 _BLOCKS = (128, 128)
 _BLOCK_FP8 = re.compile(r"qwen/qwen3|zai-org/glm-5|deepseek-ai/")
 """Makers whose "-FP8" checkpoints have one scale for each block of weights."""
 
 
+@lru_cache(maxsize=256)
 def find_model(name: str) -> Model | None:
     """The well-known model of this name; None for any other.
 
@@ -63,16 +73,16 @@ def canonical_name(name: str) -> str:
     parts = [part for part in name.strip().lower().replace("\\", "/").split("/") if part]
     cached = [part for part in parts if part.startswith("models--")]
     last = cached[-1].split("--")[-1] if cached else parts[-1] if parts else ""
-    last = re.sub(r"(llama-?[23])_(?=\d+b)", r"\1-", last)
-    last = re.sub(r"(?<=\d)_(?=\d(?!\d+b))", ".", last).replace("_", "-").replace(" ", "-")
-    last = re.sub(r"\bllama(?=\d)", "llama-", last)
-    last = re.sub(r"\b(gptq|awq)-([348])b\b", r"\1-int\2", last)  # bits, not billions
-    return re.sub(r"-{2,}", "-", last.split(":")[0])
+    last = _LLAMA_SIZE.sub("-", last)
+    last = _DECIMAL.sub(".", last).replace("_", "-").replace(" ", "-")
+    last = _LLAMA_VERSION.sub("llama-", last)
+    last = _BITS.sub(lambda found: f"{found[1]}-int{found[2]}", last)
+    return _DASHES.sub("-", last.split(":")[0])
 
 
 def name_words(plain: str) -> frozenset[str]:
     """The words of a name or of a part of it, of which one may state a format."""
-    return frozenset(re.split(r"[^a-z0-9]+", plain))
+    return frozenset(_BETWEEN_WORDS.split(plain))
 
 
 def _find_row(name: str) -> tuple[ModelRow, str] | None:

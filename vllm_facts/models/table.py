@@ -6,7 +6,6 @@ The columns are the fields of ModelRow. Uncertain numbers are left out. `scripts
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from functools import cache
 from pathlib import Path
 
 TABLE = Path(__file__).with_name("known_models.csv")
@@ -70,12 +69,12 @@ _KINDS = {field.name: field.type for field in fields(ModelRow)}
 
 
 def find_row(key: str) -> ModelRow | None:
-    line = _lines().get(key)
+    line = _LINES.get(key)
     return None if line is None else _row(key, line.split(","))
 
 
 def known_keys() -> Iterable[str]:
-    return _lines().keys()
+    return _LINES.keys()
 
 
 def lines_of(rows: Iterable[tuple[tuple[str, ...], ModelRow]]) -> list[str]:
@@ -84,13 +83,12 @@ def lines_of(rows: Iterable[tuple[tuple[str, ...], ModelRow]]) -> list[str]:
     return [",".join(COLUMNS), *sorted(written, key=lambda line: (line.split(",")[1:3], line))]
 
 
-@cache
-def _lines() -> dict[str, str]:
-    found = {}
-    for line in TABLE.read_text().splitlines()[1:]:
-        for key in line[: line.index(",")].split():
-            found[key] = line
-    return found
+def _read_lines() -> dict[str, str]:
+    lines = TABLE.read_text(encoding="utf-8").splitlines()[1:]
+    return {key: line for line in lines for key in line[: line.index(",")].split()}
+
+
+_LINES = _read_lines()  # when imported: the machine asks for a model, and must read no file
 
 
 def _row(key: str, cells: list[str]) -> ModelRow:

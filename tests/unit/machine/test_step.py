@@ -39,16 +39,16 @@ def test_step_imports_nothing_at_run_time(monkeypatch: pytest.MonkeyPatch) -> No
 
         def only_others(*given: object, **named: object) -> object:
             if threading.get_ident() == deciding:
-                raise AssertionError("an import while the machine decides")
+                raise AssertionError(f"an import while the machine decides: {given[0]}")
             return load(*given, **named)
 
         return only_others
 
     world = World().start()
-    monkeypatch.setattr(importlib, "import_module", refuse(importlib.import_module))
-    monkeypatch.setattr(builtins, "__import__", refuse(builtins.__import__))
-    world.until("proposed").approve().until("observing")
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:  # ends before the test runner reports a failure, which imports
+        patch.setattr(importlib, "import_module", refuse(importlib.import_module))
+        patch.setattr(builtins, "__import__", refuse(builtins.__import__))
+        world.until("proposed").approve().until("observing")
 
     assert world.weights == {"chat-r1": 100}
 
