@@ -12,9 +12,9 @@ from vllm_facts.deprecated_flags import RENAMED
 from vllm_facts.sizing.divisibility import why_indivisible
 from vllm_facts.sizing.dtypes import type_without_float16
 from vllm_facts.sizing.effective_flags import layout, text_of
+from vllm_facts.validity.adapters import RANKS
 from vllm_facts.values import Knob, Value
 
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of --max-lora-rank, vLLM 0.32 config/lora.py
 SHARE, SAFE_SHARE = "gpu_memory_utilization", 0.9
 
 
