@@ -70,7 +70,7 @@ ORDER = (
     Band("hold", ("T1",), "measurements on a throttling GPU are no evidence"),
     Band(
         "does not start",
-        ("V1", "D3", "H2", "H1", "F5", "F4", "F9", "V2", "U3"),
+        ("V1", "D3", "H2", "H1", "F5", "F4", "V2", "U3"),
         "a server that does not start, or gives wrong answers, comes before all tuning",
     ),
     Band("memory ran out", ("M2", "M4"), "failures come before slowness"),

@@ -13,6 +13,7 @@ from vllm_facts.sizing.divisibility import why_indivisible
 from vllm_facts.sizing.dtypes import type_without_float16
 from vllm_facts.sizing.effective_flags import layout, text_of
 from vllm_facts.validity.adapters import RANKS
+from vllm_facts.validity.quantization import check_capability
 from vllm_facts.values import Knob, Value
 
 SHARE, SAFE_SHARE = "gpu_memory_utilization", 0.9
@@ -22,7 +23,7 @@ def _lora_rank(match: re.Match[str], case: Deployment) -> Finding | None:
     rank = int(match["rank"])
     present = case.setting.get("max_lora_rank")
     if isinstance(present, int) and present >= rank:
-        return None
+        return None  # raised since: the log is of another start
     to: dict[Knob, Value] = {"max_lora_rank": next((size for size in RANKS if size >= rank), None)}
     return _start_error(
         "V1",
@@ -73,6 +74,20 @@ def _bfloat16(match: re.Match[str], case: Deployment) -> Finding | None:
         "it starts" + (", with twice the memory for weights" if needs_float32 else ", in float16"),
         "vLLM 0.32 platforms/cuda.py: check_if_supports_dtype",
         risks="float16 has a smaller range: check the answers of a model trained in bfloat16",
+    )
+
+
+def _capability(match: re.Match[str], case: Deployment) -> Finding | None:
+    if any(check_capability(case)):
+        return None  # the flag rule reports it
+    least, present = (_dotted(match[name]) for name in ("least", "present"))
+    return _start_error(
+        "H2",
+        f"it did not start: {match['method']} weights need compute capability {least}, the GPU has {present}",
+        {},
+        "a checkpoint in another format (AWQ and GPTQ run from 7.5 on), or a newer GPU",
+        "vLLM 0.32 config/vllm.py: _get_quantization_config; vLLM docs features/quantization (supported "
+        "hardware)",
     )
 
 
@@ -181,22 +196,11 @@ class _NoFlag:
     source: str
 
     def recognise(self, match: re.Match[str], _: Deployment) -> Finding:
-        groups = {
-            name: _dotted(text) if text.isdecimal() else text for name, text in match.groupdict().items()
-        }
-        return _start_error(self.rule, self.why.format(**groups), {}, self.expects, self.source)
+        return _start_error(self.rule, self.why.format(**match.groupdict()), {}, self.expects, self.source)
 
 
 _SHM = r"ncclShmOpen|(?:creating|open|extend) shared memory segment|insufficient shared memory"
 _NO_FLAG = (
-    _NoFlag(
-        rule="H2",
-        pattern=r"quantization method (?P<method>\S+) is not supported for the current GPU\. "
-        r"Minimum capability: (?P<least>\d+)\. Current capability: (?P<present>\d+)",
-        why="it did not start: {method} needs compute capability {least}, the GPU has {present}",
-        expects="a checkpoint in another format (AWQ and GPTQ run from 7.5 on), or a newer GPU",
-        source="vLLM 0.32 config/vllm.py; vLLM docs features/quantization (supported hardware)",
-    ),
     _NoFlag(
         rule="U2",
         pattern=_SHM,
@@ -236,9 +240,15 @@ LINTS: tuple[LintRule, ...] = (
     ),
     Recogniser(
         "V1",
-        r"gate's and up's weight = (?P<size>\d+) is not divisible by weight quantization "
-        r"block_n = (?P<block>\d+)",
+        r"(?:gate's and up's|down's) weight = (?P<size>\d+) is not divisible by weight quantization "
+        r"block_[nk] = (?P<block>\d+)",
         _expert_blocks,
+    ),
+    Recogniser(
+        "H2",
+        r"quantization method (?P<method>\S+) is not supported for the current GPU\. "
+        r"Minimum capability: (?P<least>\d+)\. Current capability: (?P<present>\d+)",
+        _capability,
     ),
     Recogniser(
         "H2",
