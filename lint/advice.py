@@ -13,7 +13,7 @@ from lint.missing_facts import hold_back
 from lint.precedence import HEALTH, Ordered, Outranked, Precedence
 from vllm_facts.deployment import Deployment, Finding, LintRule
 from vllm_facts.validity.engine import find_problems
-from vllm_facts.values import Knob, Value
+from vllm_facts.values import Knob, Value, describe_changes
 
 SEVERITIES = ("error", "warning", "info")
 STEPS = 6  # of one rule that corrects itself
@@ -269,8 +269,7 @@ def _merge_duplicates(
 
 def _describe(finding: Finding) -> str:
     """`K1 (watermark 0.02)`"""
-    values = (f"{knob} {'as vLLM chooses' if to is None else to}" for knob, to in finding.to.items())
-    return f"{finding.rule} ({', '.join(values)})"
+    return f"{finding.rule} ({describe_changes(finding.to)})"
 
 
 def _key(finding: Finding) -> tuple[object, ...]:

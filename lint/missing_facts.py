@@ -11,6 +11,7 @@ from vllm_facts.deployment import Deployment, Fact, Finding, LintRule
 from vllm_facts.models.estimate import describe_estimate
 from vllm_facts.sizing.effective_flags import layout, text_of
 from vllm_facts.sizing.kv_cache import kv_bytes_per_token, overhead_gib, weights_gib
+from vllm_facts.values import describe_changes
 
 EXTRA: frozenset[Fact] = frozenset({"profile", "log"})
 """Further inputs: without them a command still counts as judged."""
@@ -132,17 +133,12 @@ def hold_back(finding: Finding, lint: LintRule, case: Deployment) -> Finding:
     missing = find_missing(case, lint.needs.for_change) if finding.to or finding.env else ()
     if not missing:
         return finding
+    change = describe_changes({**finding.to, **finding.env})
     lacks = ", ".join(FACTS[fact].describe(case) for fact in missing)
     return replace(
         finding,
         klass="note",
         to={},
         env={},
-        expects=f"not proposed ({_describe_change(finding)}): whether it is safe depends on {lacks}",
+        expects=f"not proposed ({change}): whether it is safe depends on {lacks}",
     )
-
-
-def _describe_change(finding: Finding) -> str:
-    """`max_num_seqs 64, without swap_space`"""
-    changes = {**finding.to, **finding.env}
-    return ", ".join(f"without {name}" if to is None else f"{name} {to}" for name, to in changes.items())

@@ -12,3 +12,11 @@ Value = bool | int | float | str | None
 Setting = Mapping[Knob, Value]
 
 ChangeClass = Literal["auto", "gated", "note"]
+
+
+def describe_changes(changes: Mapping[str, Value]) -> str:
+    """`max_num_seqs 64, without swap_space`"""
+    return ", ".join(
+        f"without {name}" if new is None else f"{name} {str(new).lower() if isinstance(new, bool) else new}"
+        for name, new in changes.items()
+    )

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.advisor.launch_reports import LaunchReport
-from agent.terminal.tables import value
+from agent.terminal.tables import safe
 from vllm_facts.errors import FlagError
 from vllm_facts.launch_files.edits import Edit, apply_edits, edit_words
 from vllm_facts.launch_files.launch import Word
 from vllm_facts.launch_files.recognise import read_launches
 from vllm_facts.shell_command.serve_command import edit_command
-from vllm_facts.values import Value
+from vllm_facts.values import Value, describe_changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,23 +32,17 @@ def write_changes(reports: Sequence[LaunchReport]) -> WrittenFile:
             refused[one.title] = f"it would still not start: see {', '.join(one.report.still)}"
             continue
         for changes in _split_changes(one):
+            change = safe(describe_changes(changes))
             try:
                 own = _edit_launch(one, changes)
                 apply_edits(text, [*edits, *own])
             except FlagError as error:
-                refused[one.title] = f"{describe_changes(changes)}: {error}; make the change by hand"
+                refused[one.title] = f"{change}: {error}; make the change by hand"
                 continue
             edits += own
             before = f"{changed[one.title]}, " if one.title in changed else ""
-            changed[one.title] = before + describe_changes(changes)
+            changed[one.title] = before + change
     return WrittenFile(text=apply_edits(text, edits), changed=changed, refused=refused)
-
-
-def describe_changes(changes: Mapping[str, Value]) -> str:
-    """`max_num_seqs 64, without swap_space`"""
-    return ", ".join(
-        f"without {name}" if new is None else f"{name} {value(new)}" for name, new in changes.items()
-    )
 
 
 def _split_changes(one: LaunchReport) -> list[dict[str, Value]]:

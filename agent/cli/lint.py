@@ -10,7 +10,9 @@ from agent.advisor.case_options import add_options
 from agent.advisor.lint_report import LintReport, lint_command
 from agent.cli.dispatch import Subparsers, add_command, find_version
 from agent.domain.errors import ConfigError
+from agent.terminal.tables import safe
 from vllm_facts.shell_command.serve_command import parse_command
+from vllm_facts.values import describe_changes
 
 FORMATS = ("text", "json", "sarif", "github")
 _FILE_SUFFIXES = (".yaml", ".yml", ".service", ".sh", ".json", ".txt")
@@ -95,10 +97,9 @@ def _format(report: LintReport, form: str) -> str:
     if form == "text":
         return report.as_text()
     from agent.advisor.ci_formats import Located, Remark, as_github, as_sarif  # noqa: PLC0415
-    from agent.advisor.launch_edits import describe_changes  # noqa: PLC0415
 
     found = [
-        Located(finding=finding, change=describe_changes({**finding.to, **finding.env}))
+        Located(finding=finding, change=safe(describe_changes({**finding.to, **finding.env})))
         for finding in report.advice.findings
     ]
     remarks = [Remark(text=text) for text in report.describe_missing()]
