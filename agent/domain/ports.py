@@ -43,7 +43,7 @@ class Context:
     slo: Slo
     bounds: Mapping[str, Bound] = field(default_factory=dict)
     outcomes: Sequence[Outcome] = ()  # oldest first
-    case: Deployment | None = None  # card, model and environment, if known
+    case: Deployment | None = None  # card, model, version and environment, as far as known
     findings: Sequence[Finding] = ()  # of lint, on the setting in force
 
 

@@ -79,7 +79,7 @@ def observe(rules: Rules, state: State, event: Observed) -> Moved:
     settled = _end_outdated(state, event.at)
     if settled is not state:
         return without_effects(settled)
-    context, reading = rules.context(state, event.findings), event.reading
+    context, reading = rules.context(state, event), event.reading
     if state.paused or reading is None or context is None:
         return keep_alive(state, event.at)
     found = _ask(rules, state, reading, context, event.at)

@@ -9,13 +9,16 @@ from agent.domain.effects import Effect, Retire, Route
 from agent.domain.events import Observed, ServerLost
 from agent.domain.model import Outcome, OutcomeResult, Plan, Server, Slo, Strategy
 from agent.domain.ports import Context, Judge, Policy
+from agent.domain.reading import Reading
 from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Awaited, Phase, State, Suggestion
 from agent.machine.earlier_outcomes import DENIED_FOR
 from agent.machine.guard import Guard
 from agent.quality.golden_prompts import GoldenPromptOptions
-from vllm_facts.deployment import Deployment, Finding
+from vllm_facts.deployment import Deployment
 from vllm_facts.models.lookup import find_model
+from vllm_facts.sizing.gpus import find_gpu
+from vllm_facts.values import Setting
 
 IDLE = (Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN)
 Moved = tuple[State, tuple[Effect, ...]]
@@ -38,20 +41,29 @@ class Rules:
     restart_after_s: float | None = None  # a server of ours that hangs is started again; None: never
     exam: GoldenPromptOptions = field(default_factory=GoldenPromptOptions)
 
-    def context(self, state: State, findings: Sequence[Finding] = ()) -> Context | None:
+    def context(self, state: State, event: Observed) -> Context | None:
         """The policies' input besides the reading; None while no server is known."""
         if state.blue is None:
             return None
-        setting = state.blue.setting
-        model = find_model(str(setting.get("model", "")))
         return Context(
-            setting=setting,
+            setting=state.blue.setting,
             slo=self.slo,
             bounds=self.guard.bounds,
             outcomes=state.outcomes,
-            case=Deployment(setting=setting, model=model) if model else None,
-            findings=findings,
+            case=describe_deployment(state.blue.setting, event.reading),
+            findings=event.findings,
         )
+
+
+def describe_deployment(setting: Setting, reading: Reading | None) -> Deployment:
+    """What is known of a running server: its flags, and the version and GPUs that were measured."""
+    names = {gpu.name for gpu in reading.gpus} if reading else set()
+    return Deployment(
+        setting=setting,
+        card=find_gpu(names.pop()) if len(names) == 1 else None,
+        model=find_model(str(setting.get("model", ""))),
+        version=reading.facts.get("version", "") if reading else "",
+    )
 
 
 def without_effects(state: State) -> Moved:

@@ -7,9 +7,8 @@ import structlog
 
 from agent.domain.model import Server
 from agent.domain.reading import Reading
+from agent.machine.transitions import describe_deployment
 from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.models.lookup import find_model
-from vllm_facts.sizing.gpus import find_gpu
 
 log = structlog.get_logger(__name__)
 
@@ -29,17 +28,6 @@ def lint_command(case: Deployment) -> tuple[Finding, ...]:
     return tuple(one for one in found if not one.env and one.severity != "error")
 
 
-def describe(server: Server, reading: Reading | None) -> Deployment:
-    """What is known of the deployment: its flags, and the version and GPUs that were measured."""
-    names = {gpu.name for gpu in reading.gpus} if reading else set()
-    return Deployment(
-        setting=server.setting,
-        card=find_gpu(names.pop()) if len(names) == 1 else None,
-        model=find_model(str(server.setting.get("model", ""))),
-        version=reading.facts.get("version", "") if reading else "",
-    )
-
-
 class CommandCheck:
     """The findings on the flags in force. They are computed again when the deployment changes."""
 
@@ -52,7 +40,7 @@ class CommandCheck:
         if server is None:
             self.findings, self._checked = (), None
             return
-        case = describe(server, reading)
+        case = describe_deployment(server.setting, reading)
         if case == self._checked:
             return
         self._checked = case

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from agent.domain.model import Server
 from agent.domain.reading import Gpu
-from agent.runtime.command_check import CommandCheck, describe, lint_command
+from agent.machine.transitions import describe_deployment
+from agent.runtime.command_check import CommandCheck, lint_command
 from tests.e2e.config_builder import QUICK, SERVER
 from tests.support.readings import a_reading
 from vllm_facts.deployment import Deployment, Finding
@@ -20,7 +21,7 @@ def server(setting: Setting) -> Server:
 
 
 def rules(setting: Setting) -> list[str]:
-    return [one.rule for one in lint_command(describe(server(setting), T4))]
+    return [one.rule for one in lint_command(describe_deployment(setting, T4))]
 
 
 def test_a_server_without_faults_has_no_findings() -> None:
@@ -38,7 +39,7 @@ def test_a_server_that_runs_refutes_an_error_of_its_start() -> None:
 
 
 def test_the_deployment_has_the_version_and_the_gpu_that_were_measured() -> None:
-    case = describe(server(SLOW), T4)
+    case = describe_deployment(SLOW, T4)
 
     assert (case.version, case.card.name if case.card else "", case.gpus) == ("0.32.0", "T4", None)
     assert case.model is not None
