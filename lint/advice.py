@@ -93,12 +93,15 @@ class _Attempt:
         if contradiction := _find_contradiction(kept) or self._find_wider_fix(kept):
             return contradiction
         followed: Finding | None = None
+        unsolved = self._find_unsolved(kept)
         for finding in sorted(kept, key=lambda finding: SEVERITIES.index(finding.severity)):
             measured = id(finding) in self._live
             if measured and followed is not None and finding.to:
                 self._later.append(
                     f"{_describe(finding)}: one change at a time; first measure {_describe(followed)}"
                 )
+            elif (finding.to or finding.env) and unsolved and finding.severity != "error":
+                self._later.append(f"{_describe(finding)}: first end the error in the log ({unsolved.rule})")
             elif finding.to or finding.env:
                 if finding.severity == "error" and _error(finding) in self._ended:
                     return Outranked(finding, self._ended[_error(finding)], "an earlier change fixes it, too")
@@ -107,6 +110,12 @@ class _Attempt:
                 followed = finding if measured else followed
             self._found.append(finding)
         return None
+
+    def _find_unsolved(self, kept: Sequence[Finding]) -> Finding | None:
+        """An error that only the log shows and no change ends: other flags may be part of the search."""
+        notes = (one for one in kept if one.severity == "error" and not (one.to or one.env))
+        notes = (one for one in notes if one.rule not in HEALTH)
+        return next((one for one in notes if _error(one) not in self._errors), None)
 
     def _find_wider_fix(self, kept: Sequence[Finding]) -> Outranked[Finding] | None:
         """The kept error that a contradicting error's change fixes, too, unlike the other way round."""

@@ -70,7 +70,7 @@ ORDER = (
     Band("hold", ("T1",), "measurements on a throttling GPU are no evidence"),
     Band(
         "does not start",
-        ("V1", "D3", "H2", "H1", "F5", "F4", "V2", "U3"),
+        ("V1", "D3", "H2", "H1", "F5", "F4", "F9", "V2", "U3", "F10"),
         "a server that does not start, or gives wrong answers, comes before all tuning",
     ),
     Band("memory ran out", ("M2", "M4"), "failures come before slowness"),
@@ -111,18 +111,15 @@ _SHORT_OF_KV = "the KV cache is the bottleneck"
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """If one of `to` is kept, all of `rules` are dropped, without those of `but`."""
+    """If one of `to` is kept, all of `rules` are dropped."""
 
     rules: tuple[str, ...]
     to: tuple[str, ...]
     why: str
-    but: tuple[str, ...] = ()
 
 
 YIELDS = (
-    Yield((ANY,), ("HC1", "HC2", "HC3", "HC6", "HC7"), "every change waits until the server is healthy"),
-    # A queue behind a low cap is what makes a server reject requests and clients give up.
-    Yield((ANY,), ("HC4", "HC5"), "every change waits until the server is healthy", but=("Q1",)),
+    Yield((ANY,), HEALTH, "every change waits until the server is healthy"),
     Yield(("Q4",), ("HC1", "HC7"), "the health rule names what the requests wait for"),
     Yield(("N1",), HEALTH, "the load of a server that is not healthy sizes nothing"),
     Yield((ANY,), ("T1",), "every change waits while a GPU throttles"),
@@ -149,6 +146,11 @@ YIELDS = (
     Yield(("N1",), (ANY,), "a knob may still help: replicas are the last resort"),
     Yield(("G2", "G3"), ("G1", "F2"), "without graphs their sizes and modes do not matter"),
     Yield(("F2",), ("G1",), "the same finding, from the log"),
+    Yield(
+        ("F10",),
+        ("V1", "D3", "H1", "H2", "F4", "F5", "F9", "M2", "U2", "E1"),
+        "the other rule explains why the server does not start",
+    ),
     Yield(("H3",), ("H1",), "the same flag, and here it does not work at all"),
     Yield(("D2", "D8"), ("D1", "D3", "D5", "D7"), "a specific finding outranks the rule of thumb"),
     Yield(("B1", "B3", "W1"), ("B2",), "a hybrid model on a small card needs the small values"),
@@ -193,8 +195,7 @@ def _may_lose(one: S, other: S, *, later: bool) -> bool:
 def _yields(one: S, kept: Sequence[S]) -> tuple[str, str] | None:
     """The rule that `one` yields to by `YIELDS`, and why."""
     for row in YIELDS:
-        every = ANY in row.rules and _changes(one) and one.rule not in (*row.to, *row.but)
-        if one.rule not in row.rules and not every:
+        if one.rule not in row.rules and not (ANY in row.rules and _changes(one) and one.rule not in row.to):
             continue
         for other in kept:
             changes = ANY in row.to and _changes(other) and other.rule != one.rule

@@ -19,6 +19,7 @@ TUNING = "vLLM performance-tuning reference"
 DEEP_GEMM = "VLLM_MOE_USE_DEEP_GEMM"
 DEEP_GEMM_FIXED = (0, 19, 1)
 FEW = 16  # requests at once; reported at 8 and fewer
+AITER = "VLLM_ROCM_USE_AITER"
 CUMEM = "NCCL_CUMEM_ENABLE"
 COMPILE_CACHE = "VLLM_DISABLE_COMPILE_CACHE"
 KEYED_SINCE = (0, 32)  # the newest that was read; earlier ones may hold it too
@@ -86,6 +87,8 @@ def _check_nccl(case: Deployment) -> Iterable[Finding]:
             source=f"rulebook U2; {TUNING}, mistake 10; vllm-project/vllm#16992",
         )
         tuned.pop(CUMEM)
+    if case.card and case.card.link == "pcie":
+        tuned.pop("NCCL_P2P_DISABLE", None)  # many such hosts hang without it: vllm-project/vllm#14449
     if not tuned or layout(case).gpus == 1:
         return
     slow = [name for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE") if name in tuned]
@@ -117,6 +120,21 @@ def _check_shared_memory(case: Deployment) -> Iterable[Finding]:
         expects="add --ipc=host, or --shm-size=16g, to docker run",
         risks="none known",
         source="rulebook U2; vLLM docs deployment/docker.md; vllm-project/vllm#1125, vllm-project/vllm#1710",
+    )
+
+
+def _check_aiter(case: Deployment) -> Iterable[Finding]:
+    """AMD's own kernels are off by default: `VLLM_ROCM_USE_AITER` is false in 0.32."""
+    if not (case.card and case.card.name.startswith("MI3")) or AITER in case.env:
+        return
+    yield Finding(
+        rule="U1",
+        klass="note",
+        severity="info",
+        why=f"{AITER} is not set: on {case.card.name} vLLM runs without AMD's own kernels (AITER)",
+        expects=f"measure with {AITER}=1: reported are 1.7 to 3.7 times the speed (Qwen3.5-122B-FP8, MI300X)",
+        risks="some models and formats fail with it: vllm-project/vllm#34641, vllm-project/vllm#43605",
+        source="rulebook U1; vLLM 0.32 envs.py; vllm-project/vllm#56945",
     )
 
 
@@ -190,6 +208,7 @@ LINTS = (
         check=_check_deep_gemm,
         needs=Needs(facts=("gpu", "version"), applies=has_any(DEEP_GEMM)),
     ),
+    DeploymentCheck(rules=("U1",), check=_check_aiter, needs=Needs(facts=("gpu",))),
     DeploymentCheck(rules=("U2",), check=_check_nccl, needs=Needs(facts=("gpu",), applies=has_any(CUMEM))),
     DeploymentCheck(rules=("U2",), check=_check_shared_memory),
     DeploymentCheck(rules=("U3",), check=_check_compile_cache, needs=Needs(for_change=("version",))),

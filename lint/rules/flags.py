@@ -14,6 +14,7 @@ from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Finding, Needs
 from vllm_facts.deprecated_flags import ENVIRONMENT, RENAMED
 from vllm_facts.flag_table import is_switch
+from vllm_facts.foreign_flags import COUNTERPARTS
 from vllm_facts.json_flags import parse_json_part
 from vllm_facts.knobs import KNOBS, KnobFacts
 from vllm_facts.models.context_limit import ALLOWED, allows_longer_context, find_exceeded_context
@@ -131,7 +132,9 @@ def _unknown_flags(case: Deployment) -> list[Knob]:
 
 def _unknown_flag_finding(case: Deployment, knob: Knob, to: Mapping[Knob, Value]) -> Finding:
     name = knob.partition(".")[0]
-    near = get_close_matches(name, FLAGS | KNOBS.keys(), n=1)
+    near = (
+        [COUNTERPARTS[name]] if name in COUNTERPARTS else get_close_matches(name, FLAGS | KNOBS.keys(), n=1)
+    )
     meant = f"; did you mean {_spell_flag(near[0])}?" if near else ""
     return invalid_flags_finding(
         f"{_spell_flag(name)} is no flag of vLLM {'.'.join(map(str, RELEASE))}{meant}",
@@ -142,8 +145,9 @@ def _unknown_flag_finding(case: Deployment, knob: Knob, to: Mapping[Knob, Value]
 
 
 def _carry_value(case: Deployment, knob: str, name: str) -> dict[str, Value]:
-    """The value under the corrected name, if only a letter or two is mistyped and the flag accepts it."""
+    """The value under the name that is meant, if only a letter or two differ or another server has it."""
     typo = get_close_matches(name, FLAGS | KNOBS.keys(), n=1, cutoff=0.8)
+    typo = [COUNTERPARTS[name]] if name in COUNTERPARTS else typo
     if not typo or typo[0] in case.setting or typo[0] not in KNOBS:
         return {}
     value = case.setting[knob]

@@ -10,15 +10,21 @@ from vllm_facts.releases import RELEASE
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     invalid_flags_finding,
+    is_older_than,
     json_entries,
     release_number,
 )
 from vllm_facts.values import Knob, Value
 
+_JSON_LIMITS = (0, 10)
+"""Since then --limit-mm-per-prompt takes no `image=2` (vllm-project/vllm#21615)."""
+
 
 def _check_json(case: Deployment) -> Iterable[Finding]:
     for knob, value in case.setting.items():
         if not (why := describe_json_error(knob, value)):
+            continue
+        if knob == "limit_mm_per_prompt" and "=" in str(value) and is_older_than(case, _JSON_LIMITS):
             continue
         meant = repair_json(knob, value)
         yield invalid_flags_finding(

@@ -17,10 +17,12 @@ _DENSE, _MOE = 0.92, 0.85  # S3 #2: all-to-all buffers are outside vLLM's accoun
 _LOWER = (0.85, 0.8)  # M2: where to go after an OOM
 _RAISED_DEFAULT_SINCE = (0, 20)
 _LONGEST_LINE = 4000
+_TRACEBACK = 60  # lines: that of a worker has about 30
 IMAGES = (
     "; the start profiles the largest images and videos: --limit-mm-per-prompt "
     """'{"image":1,"video":0}' and --mm-processor-kwargs '{"max_pixels":…}' make that smaller"""
 )
+HYBRID_OFF = "Turning off hybrid kv cache manager because `--kv-transfer-config`"
 LOG = Needs(facts=("log",))
 
 Recognise = Callable[[re.Match[str], Deployment], Finding | None]
@@ -129,6 +131,8 @@ def _no_kv_blocks(match: re.Match[str], case: Deployment) -> Finding:
 def _context_too_long(match: re.Match[str], case: Deployment) -> Finding | None:
     wanted, fits = int(match["wanted"].replace(",", "")), int(match["fits"].replace(",", ""))
     present = case.setting.get(_LEN)
+    if any(HYBRID_OFF in line for line in case.log):
+        return None  # F9 knows more: the cache of a hybrid model took the place of full attention
     if fits < 1 or (isinstance(present, int) and present <= fits):
         return None
     return Finding(
@@ -207,6 +211,8 @@ def _mamba_blocks(match: re.Match[str], case: Deployment) -> Finding | None:
 def _out_of_memory(match: re.Match[str], case: Deployment) -> Finding | None:
     if any("dummy requests" in line for line in case.log):
         return None  # F5 knows more
+    if _is_loading(case):
+        return _weights_too_large(match)
     lower = next((step for step in _LOWER if step < _memory_utilization(case)), None)
     seqs = case.setting.get(_SEQS)
     to: dict[Knob, Value] = {}
@@ -226,6 +232,30 @@ def _out_of_memory(match: re.Match[str], case: Deployment) -> Finding | None:
         source="rulebook M2; vLLM conserving-memory guide",
         evidence={"line": match[0][:160]},
     )
+
+
+def _weights_too_large(match: re.Match[str]) -> Finding:
+    return Finding(
+        rule="M2",
+        klass="note",
+        severity="error",
+        why="the log shows a CUDA out of memory while the weights were loaded: they do not fit the "
+        "GPU as read",
+        expects=(
+            f"a quantised checkpoint, or more GPUs for an engine; a lower {_UTILIZATION} "
+            "does not help. If the checkpoint is quantised, check that its own config is read "
+            "(--hf-config-path, --quantization)"
+        ),
+        source="vLLM conserving-memory guide; vllm-project/vllm#16128",
+        evidence={"line": match[0][:160]},
+    )
+
+
+def _is_loading(case: Deployment) -> bool:
+    """Whether the traceback of the last out-of-memory error passes the loading of the weights."""
+    last = max(place for place, line in enumerate(case.log) if re.search(_OOM, line[:_LONGEST_LINE]))
+    trace = case.log[max(0, last - _TRACEBACK) : last]
+    return any(_LOADS.search(line[:_LONGEST_LINE]) for line in trace)
 
 
 def _reads_images(case: Deployment) -> bool:
@@ -285,7 +315,8 @@ _NOT_FREE = (
     r"Free memory on device\D*\d* ?\((?P<free>\d+\.?\d*)/(?P<total>\d+\.?\d*) GiB\) on startup is less"
 )
 _EAGER = r"Cudagraph is disabled under eager mode|Enforce eager set, disabling torch\.compile"
-_OOM = r"(?:torch\.|CUDA)\w*\.?OutOfMemoryError.*|CUDA out of memory\. Tried to allocate.*"
+_LOADS = re.compile(r"\bin (?:load_model|load_weights|initialize_model|create_weights)\b")
+_OOM = r"(?:torch\.|CUDA)\w*\.?OutOfMemoryError.*|CUDA (?:out of memory\. Tried|error: out of memory).*"
 _ROWS: tuple[tuple[str, str, Recognise], ...] = (
     ("F1", r"Using default MoE config\. Performance might be sub-optimal!", _missing_moe_config),
     ("F2", _EAGER, _eager_mode),

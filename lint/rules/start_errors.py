@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from lint.rules.log import Recogniser
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity, LintRule
 from vllm_facts.deprecated_flags import RENAMED
+from vllm_facts.foreign_flags import COUNTERPARTS
 from vllm_facts.sizing.divisibility import why_indivisible
 from vllm_facts.sizing.dtypes import type_without_float16
 from vllm_facts.sizing.effective_flags import layout, text_of
@@ -120,11 +121,16 @@ def _unknown_flags(match: re.Match[str], case: Deployment) -> Finding | None:
     for knob in known:
         to |= RENAMED[knob].changes(knob, case.setting[knob])
     how = " ".join(RENAMED[knob].how for knob in known)
+    meant = ", ".join(_spell(COUNTERPARTS[knob]) for knob in given if knob in COUNTERPARTS)
     return _start_error(
         "V1",
         f"it did not start: this vLLM does not know {', '.join(map(_spell, given))}",
         to,
-        f"it starts. {how}".strip() if known else "it starts without the flag, or with a release that has it",
+        f"it starts. {how}".strip()
+        if known
+        else f"vLLM has {meant} instead"
+        if meant
+        else "it starts without the flag, or with a release that has it",
         "vLLM entrypoints/cli: its parser ends with exit code 2",
     )
 

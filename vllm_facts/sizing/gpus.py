@@ -38,6 +38,9 @@ _KINDS = (
     _Kind("v100s?", "V100", (7, 0), {"16": 16.0, "32": 32.0}),
     _Kind("titan v", "TITAN V", (7, 0), {"": 12.0}, "pcie"),
     _Kind("t4g?", "T4", (7, 5), {"": 15.0}, "pcie"),
+    _Kind("titan rtx", "TITAN RTX", (7, 5), {"": 24.0}, "pcie"),
+    _Kind("quadro rtx 5000", "Quadro RTX 5000", (7, 5), {"": 16.0}, "pcie"),
+    _Kind("quadro rtx 6000", "Quadro RTX 6000", (7, 5), {"": 24.0}, "pcie"),
     _Kind("(quadro )?rtx 8000", "Quadro RTX 8000", (7, 5), {"": 48.0}, "pcie"),
     _Kind("(rtx )?2080 ti", "RTX 2080 Ti", (7, 5), {"": 11.0}, "pcie"),
     # Ampere

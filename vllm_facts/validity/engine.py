@@ -12,6 +12,7 @@ from vllm_facts.validity import (
     quantization,
     scheduler,
     serving,
+    speculation,
     split,
 )
 from vllm_facts.validity.refusal import InvalidSetting
@@ -27,6 +28,7 @@ CHECKS = (
     *precision.CHECKS,
     *attention.CHECKS,
     *serving.CHECKS,
+    *speculation.CHECKS,
     *adapters.CHECKS,
 )
 

@@ -39,7 +39,7 @@ def check_heads(case: Deployment) -> Iterator[InvalidSetting]:
             knobs=("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
             why=(
                 f"tensor {shape.tp} x pipeline {shape.pp} x data {shape.dp} takes {shape.gpus} GPUs of "
-                f"{case.gpus}"
+                f"{case.gpus} (GPUs of several hosts need --distributed-executor-backend ray, or --nnodes)"
             ),
             source=GPUS,
         )

@@ -7,6 +7,7 @@ import pytest
 from lint.rules.environment import LINTS
 from tests.support.lint_cases import DEEPSEEK_R1, GB200, H100, H200, LLAMA_8B, MAVERICK, case, findings, rules
 from vllm_facts.shell_command.serve_command import parse_command
+from vllm_facts.sizing.gpus import find_gpu
 
 R1 = "vllm serve deepseek-ai/DeepSeek-R1 -tp 8 --enable-expert-parallel"
 DEEP_GEMM = "VLLM_MOE_USE_DEEP_GEMM=1"
@@ -103,3 +104,17 @@ def test_docker_gives_64_mb_of_shared_memory_by_default(options: str, little: bo
     words = f"docker run {options} vllm/vllm-openai:v0.20.0 --model org/model -tp 2".split()
     assert parse_command(words).little_shared_memory is little
     assert not parse_command(["vllm", "serve", "org/model"]).little_shared_memory
+
+
+def test_aiter_is_named_on_amd_gpus_without_it() -> None:
+    mi300x = find_gpu("MI300X")
+    (found,) = findings(LINTS, case("vllm serve m", card=mi300x))
+    assert (found.rule, found.klass) == ("U1", "note")
+    assert not findings(LINTS, case("vllm serve m", env="VLLM_ROCM_USE_AITER=0", card=mi300x))
+    assert not findings(LINTS, case("vllm serve m", card=H100))
+
+
+def test_peer_access_may_be_off_between_pcie_gpus() -> None:
+    asked = "vllm serve m -tp 2"
+    assert not findings(LINTS, case(asked, env="NCCL_P2P_DISABLE=1", card=find_gpu("RTX 4090")))
+    assert findings(LINTS, case(asked, env="NCCL_SHM_DISABLE=1", card=find_gpu("RTX 4090")))

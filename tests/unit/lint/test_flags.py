@@ -24,6 +24,8 @@ from tests.support.lint_cases import LLAMA_8B, case, dense, findings, improved
         ),
         ("--watchdog-config {}", "does not know --watchdog-config yet: it came with 0.33", ""),
         ("--max-num-sequences 8", "did you mean --max-num-seqs?", "--max-num-seqs 8"),
+        ("--context-length 8192", "did you mean --max-model-len?", "--max-model-len 8192"),
+        ("--lora-path a/b", "did you mean --lora-modules?", ""),
         ("--gpu-memory-utilization 1.5", "is at most 1, not 1.5", ""),
         ("--max-num-seqs 8k", "is a whole number, not 8k", "--max-num-seqs 8000"),
         ("--scheduling-policy lifo", "is one of fcfs, priority, not lifo", ""),

@@ -33,6 +33,13 @@ def test_reports_invalid_json_with_its_position(flags: str, why: str, to: dict[s
     assert why in found.why
 
 
+def test_pairs_were_the_form_of_limits_before_json() -> None:
+    asked = "vllm serve m --limit-mm-per-prompt image=2"
+
+    assert not findings(LINTS, case(asked, version="0.9.2"))
+    assert findings(LINTS, case(asked, version="0.10.0"))
+
+
 @pytest.mark.parametrize(
     "flags",
     [

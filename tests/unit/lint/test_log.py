@@ -106,6 +106,7 @@ def recognised(case: Deployment) -> list[Finding]:
             {"max_num_seqs": 32},
             id="OOM at 0.8",
         ),
+        pytest.param(("  File x, in load_model", OOM), {}, "M2", {}, id="OOM of the weights"),
         pytest.param(TIMES, {}, "F6", {}, id="times of a start"),
         pytest.param((CAPACITY,), {"max_num_seqs": 64}, "F7", {}, id="capacity"),
         pytest.param(TWO_LINES, {"max_num_seqs": 64}, "F7", {}, id="capacity, wording of vLLM 0.11"),

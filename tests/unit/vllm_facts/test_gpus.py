@@ -14,6 +14,8 @@ from vllm_facts.sizing.gpus import find_gpu
         ("NVIDIA T4", (7, 5), 15.0, "pcie"),
         ("Tesla V100-SXM2-32GB", (7, 0), 32.0, "nvlink"),
         ("Tesla V100-PCIE-16GB", (7, 0), 16.0, "pcie"),
+        ("Quadro RTX 6000", (7, 5), 24.0, "pcie"),
+        ("NVIDIA RTX 6000 Ada Generation", (8, 9), 47.99, "pcie"),
         ("NVIDIA A10", (8, 6), 22.49, "pcie"),
         ("NVIDIA A10G", (8, 6), 22.49, "pcie"),
         ("NVIDIA A100-SXM4-40GB", (8, 0), 40.0, "nvlink"),

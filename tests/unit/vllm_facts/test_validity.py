@@ -45,7 +45,7 @@ from vllm_facts.values import Value
             {"max_cudagraph_capture_size": None},
         ),
         (
-            '--async-scheduling --speculative-config {"method":"ngram"}',
+            '--async-scheduling --speculative-config {"method":"ngram","num_speculative_tokens":3}',
             "speculation by ngram",
             {"async_scheduling": None},
         ),

@@ -1,0 +1,57 @@
+"""One error message of vLLM's log, what it means, and the change that ends it: rule F9."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from vllm_facts.deployment import Deployment, Finding, FindingSeverity
+from vllm_facts.values import Knob, Value
+
+Changes = Callable[[re.Match[str], Deployment], Mapping[Knob, Value]]
+
+
+def _no_changes(_: re.Match[str], __: Deployment) -> Mapping[Knob, Value]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownError:
+    """One row. `why` and `expects` may name groups of `pattern`.
+
+    `to`, `env`: the change, None removes. `changes`: one that depends on the line. What the deployment has
+    already is left out; if all of it is, the line is of another start. `applies`: False if the flags show the
+    same, or that the line is of another start.
+    """
+
+    pattern: str
+    why: str
+    expects: str
+    source: str
+    to: Mapping[Knob, Value] = field(default_factory=dict)
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    changes: Changes = _no_changes
+    applies: Callable[[Deployment], bool] = lambda _: True
+    severity: FindingSeverity = "error"
+    risks: str = "none known"
+
+    def recognise(self, match: re.Match[str], case: Deployment) -> Finding | None:
+        if not self.applies(case):
+            return None
+        wanted = {**self.to, **self.changes(match, case)}
+        to = {knob: value for knob, value in wanted.items() if case.setting.get(knob) != value}
+        env = {name: value for name, value in self.env.items() if case.env.get(name) != value}
+        if (wanted or self.env) and not (to or env):
+            return None
+        groups = {name: text or "" for name, text in match.groupdict().items()}
+        return Finding(
+            rule="F9",
+            klass="gated" if to or env else "note",
+            severity=self.severity,
+            why=self.why.format(**groups),
+            to=to,
+            env=env,
+            expects=self.expects.format(**groups),
+            risks=self.risks,
+            source=self.source,
+            evidence={"line": match[0].strip()[:200]},
+        )

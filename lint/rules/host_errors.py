@@ -1,0 +1,67 @@
+"""Errors in the log about the host: driver, links between GPUs, memory, toolchain. Rule F9."""
+
+from lint.known_error import KnownError
+from lint.rules.log import Recogniser
+from vllm_facts.deployment import LintRule
+
+_INSTALL = "vLLM docs getting_started/installation/gpu.md"
+_TROUBLE = "vLLM docs usage/troubleshooting.md"
+
+_ROWS = (
+    KnownError(
+        pattern=r"NCCL error:? ?(?P<what>unhandled \w+ error|internal error|remote process exited)?",
+        why="NCCL, which links the GPUs, failed ({what}): the host's shared memory, driver, network or "
+        "GPU-to-GPU access, not a flag of the engine",
+        expects="NCCL_DEBUG=INFO names the step that failed; in a container --ipc=host or a larger "
+        "--shm-size; between GPUs without peer access NCCL_P2P_DISABLE=1",
+        source=f"{_TROUBLE}; vllm-project/vllm#39774",
+        applies=lambda case: not any("ShmOpen" in line or "shared memory" in line for line in case.log),  # U2
+    ),
+    KnownError(
+        pattern=r"Failed to infer device type",
+        why="it did not start: vLLM sees no GPU",
+        expects="it starts once nvidia-smi works there: the driver, `docker run --gpus all`, or "
+        "the image for the hardware at hand (CUDA, ROCm, CPU)",
+        source=f"vLLM 0.32 config/device.py; {_INSTALL}",
+    ),
+    KnownError(
+        pattern=r"CUDA driver version is insufficient|NVIDIA driver on your system is too old"
+        r"|PTX was compiled with an unsupported toolchain",
+        why="it did not start: the NVIDIA driver is older than the CUDA of this build",
+        expects="a newer driver, or a build of vLLM for an older CUDA",
+        source=_INSTALL,
+    ),
+    KnownError(
+        pattern=r"(?:_C\w*(?:\.abi3)?\.so|libc10\w*\.so|flash_attn\S*\.so): undefined symbol",
+        why="it did not start: vLLM's kernels were built for another PyTorch than the installed one",
+        expects="a fresh environment with the PyTorch that this vLLM pins, or its container image",
+        source=_INSTALL,
+    ),
+    KnownError(
+        pattern=r"Could not find nvcc|Ninja is required|CUDA_HOME environment variable is not set"
+        r"|Python\.h: No such file",
+        why="a kernel is compiled at start, and the compiler or its headers are missing",
+        expects="the CUDA toolkit (nvcc), ninja and python3-dev, or vLLM's container image, which has them",
+        source=f"{_INSTALL}; {_TROUBLE}",
+    ),
+    KnownError(
+        pattern=r"(?:worker|process|proc|died)\b.*\b(?:SIGKILL|exit ?code:? -9|signal 9)\b",
+        why="the kernel of the host killed a process of vLLM (SIGKILL): most often the host's memory ran out",
+        expects="more host memory for the container; less of it is used with smaller cpu_offload_gb and "
+        "kv_offloading_size, and with checkpoints in safetensors",
+        source=_TROUBLE,
+    ),
+    KnownError(
+        pattern=r"\[Errno 98\]",
+        why="it did not start: another process listens on its port",
+        expects="it starts on another --port, or once that process has ended",
+        source="vLLM 0.32 entrypoints: the socket is bound before the engine starts",
+    ),
+    KnownError(
+        pattern=r"No space left on device",
+        why="a disk or /dev/shm is full",
+        expects="space for the weights and caches (HF_HOME, VLLM_CACHE_ROOT), or a larger --shm-size",
+        source=_TROUBLE,
+    ),
+)
+LINTS: tuple[LintRule, ...] = tuple(Recogniser("F9", row.pattern, row.recognise) for row in _ROWS)

@@ -1,0 +1,78 @@
+"""Flags with which the server starts, and serves something else than they say: rule V1."""
+
+import json
+import re
+from collections.abc import Iterable
+
+from vllm_facts.deployment import Deployment, Finding
+from vllm_facts.models.lookup import canonical_name
+from vllm_facts.sizing.effective_flags import DeploymentCheck, invalid_flags_finding, text_of
+from vllm_facts.values import Knob, Value
+from vllm_facts.weight_formats import format_from_name
+
+_RERANKER = re.compile(r"qwen3-(?P<vision>vl-)?reranker-\d")
+"""Qwen's own files, which say that they generate text; conversions have "seq-cls" in their names."""
+
+
+def _check_unused_parser(case: Deployment) -> Iterable[Finding]:
+    """gpt-oss has its own parser, which reads tool calls in any case."""
+    parser = text_of(case, "tool_call_parser")
+    if not parser or case.setting.get("enable_auto_tool_choice") is not None or parser == "openai":
+        return
+    yield invalid_flags_finding(
+        f"--tool-call-parser {parser} has no effect without --enable-auto-tool-choice: requests with "
+        "tools are refused",
+        "vLLM 0.32 parser/parser_manager.py: get_tool_parser; vllm-project/vllm#55754",
+        {"enable_auto_tool_choice": True},
+        severity="info",  # recipes leave it out, too
+        expects="the model's tool calls are read",
+    )
+
+
+def _check_reranker(case: Deployment) -> Iterable[Finding]:
+    name = canonical_name(text_of(case, "model"))
+    if not (found := _RERANKER.match(name)) or "seq-cls" in name or case.setting.get("hf_overrides"):
+        return
+    kind = "Qwen3VLForSequenceClassification" if found["vision"] else "Qwen3ForSequenceClassification"
+    meant = {
+        "architectures": [kind],
+        "classifier_from_token": ["no", "yes"],
+        "is_original_qwen3_reranker": True,
+    }
+    to: dict[Knob, Value] = {"hf_overrides": json.dumps(meant)}
+    yield invalid_flags_finding(
+        "this reranker's own files describe a model that generates text, so /rerank and /score are missing",
+        "vLLM 0.32 model_executor/models/config.py: is_original_qwen3_reranker; vLLM docs "
+        "models/pooling_models/scoring.md",
+        to,
+        severity="warning",
+        expects="it is served as a classifier, with /rerank and /score; its prompts need the "
+        "model's template",
+    )
+
+
+def _check_other_config(case: Deployment) -> Iterable[Finding]:
+    """`hf_config_path` replaces the checkpoint's config.json, with its quantization_config."""
+    model, config = text_of(case, "model"), text_of(case, "hf_config_path")
+    if not config or config == model or not _is_quantised(model) or _is_quantised(config):
+        return
+    yield invalid_flags_finding(
+        f"--hf-config-path {config} replaces the config of a quantised checkpoint: without its "
+        "quantization_config the weights are read at full size",
+        "vLLM 0.32 config/model.py: hf_config_path; vllm-project/vllm#16128",
+        {},
+        severity="warning",
+        expects="leave it out, or give a folder whose config.json has the checkpoint's quantization_config",
+    )
+
+
+def _is_quantised(name: str) -> bool:
+    stored = format_from_name(frozenset(canonical_name(name).split("-")))
+    return bool(stored and stored.method)
+
+
+LINTS = (
+    DeploymentCheck(rules=("V1",), check=_check_unused_parser),
+    DeploymentCheck(rules=("V1",), check=_check_reranker),
+    DeploymentCheck(rules=("V1",), check=_check_other_config),
+)

@@ -1,0 +1,63 @@
+"""The last error in the log, where no rule explains it: rule F10."""
+
+import re
+from collections.abc import Iterable
+
+from lint.rules import api_errors, engine_errors, host_errors, log, start_errors
+from lint.rules.log import Recogniser
+from vllm_facts.deployment import Deployment, Finding, LintRule, Needs
+from vllm_facts.sizing.effective_flags import DeploymentCheck
+
+_LONGEST_LINE = 4000
+_ERROR = re.compile(
+    r"(?<![\w.])(?P<kind>(?:[A-Za-z_][\w.]*)?(?:Error|Exception))\b(?::| -) ?(?P<text>\S.*)"
+    r"|(?P<value>Value error, \S.*)"
+    r"|(?P<parser>\berror: (?:argument|the following|unrecognized) .*)"
+    r"|(?P<fault>Memory access fault by GPU.*|Segmentation fault.*)"
+)
+_WRAPPER = re.compile(
+    r"Engine core (?:proc|initialization)|EngineDeadError|EngineCore encountered|WorkerProc initialization"
+    r"|Worker failed with error|see (?:the )?(?:stack trace|root cause)|\d+ validation errors? for"
+    r"|CancelledError|KeyboardInterrupt|SystemExit|ConnectionResetError|BrokenPipeError",
+    re.IGNORECASE,
+)
+"""Errors that only report another one, or that a client or a stop causes."""
+
+_KNOWN = tuple(
+    check.pattern
+    for module in (log, start_errors, api_errors, engine_errors, host_errors)
+    for check in module.LINTS
+    if isinstance(check, Recogniser)
+)
+_SERVES = re.compile(r"Application startup complete|Avg generation throughput|HTTP/1\.1\" 200")
+
+
+def _check_last_error(case: Deployment) -> Iterable[Finding]:
+    lines = [line[:_LONGEST_LINE] for line in case.log]
+    for place in range(len(lines) - 1, -1, -1):
+        if _SERVES.search(lines[place]):
+            return  # it serves: errors of single requests are no reason to change it
+        match = _ERROR.search(lines[place])
+        if match and not _WRAPPER.search(match[0]):
+            if any(re.search(pattern, lines[place]) for pattern in _KNOWN):
+                return
+            yield _build(match[0].strip(), started=any(map(_SERVES.search, lines[:place])))
+            return
+
+
+def _build(error: str, *, started: bool) -> Finding:
+    return Finding(
+        rule="F10",
+        klass="note",
+        severity="warning" if started else "error",
+        why=f"the log's last error, which no rule explains: {error[:240]}",
+        expects="find its cause before other changes: vLLM's issues and release notes for this "
+        "text; no flag here is known to cause it",
+        source="vLLM docs usage/troubleshooting.md",
+        evidence={"line": error[:240]},
+    )
+
+
+LINTS: tuple[LintRule, ...] = (
+    DeploymentCheck(rules=("F10",), check=_check_last_error, needs=Needs(facts=("log",))),
+)

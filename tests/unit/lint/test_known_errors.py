@@ -1,0 +1,142 @@
+"""F9 and F10: errors in a log whose cause is known, and the last one where it is not."""
+
+import pytest
+
+from lint.advice import advise
+from lint.precedence import ranked
+from lint.rules import all_lints, api_errors, engine_errors, host_errors, unknown_error
+from tests.support.lint_cases import case
+from vllm_facts.deployment import Finding
+from vllm_facts.values import Value
+
+LINTS = (*api_errors.LINTS, *engine_errors.LINTS, *host_errors.LINTS)
+BATCH = "max_tokens_per_mm_item (2496) is larger than max_num_batched_tokens (512)."
+BACKEND = (
+    "Selected backend AttentionBackendEnum.FLASHINFER is not valid for this configuration. Reason: ['no']"
+)
+RUNNER = "Value error, Model Runner V2 does not yet support: ngram speculative decoding [type=value_error]"
+LOAD_FORMAT = (
+    "BitsAndBytes quantization and QLoRA adapter only support 'bitsandbytes' load format, but got auto"
+)
+MISMATCH = "not match the quantization method specified in the `quantization` argument (gptq)"
+TOOLS = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+ODD = "ValueError: some text that no row of this tool has"
+
+
+def found(flags: str, *log: str, env: str = "") -> list[Finding]:
+    asked = case(f"vllm serve m {flags}", log=log, env=env)
+    return [finding for lint in LINTS for finding in lint.check(asked)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "line", "to"),
+    [
+        ("--max-num-batched-tokens 512", BATCH, {"max_num_batched_tokens": 4096}),
+        ("", BATCH.replace("2496", "4096"), {"max_num_batched_tokens": 4096}),
+        ("--attention-backend FLASHINFER", BACKEND, {"attention_backend": None}),
+        ("--quantization bitsandbytes", LOAD_FORMAT, {"load_format": "bitsandbytes"}),
+        ("--quantization gptq", MISMATCH, {"quantization": None}),
+        ("--quantization awq", "ValueError: Cannot find the config file for awq", {"quantization": None}),
+        ("--tool-call-parser hermes", TOOLS, {"enable_auto_tool_choice": True}),
+        ("", TOOLS, {}),
+        ("", "please set the option `trust_remote_code=True`", {"trust_remote_code": True}),
+        ("-tp 4", "AssertionError: 25 is not divisible by 4", {}),
+        ("", "RuntimeError: Failed to infer device type, please set the environment variable", {}),
+        ("", "OSError: [Errno 98] Address already in use", {}),
+        ("", "ImportError: vllm/_C.abi3.so: undefined symbol: _ZN3c10", {}),
+    ],
+)
+def test_error_is_reported_with_the_change_that_ends_it(flags: str, line: str, to: dict[str, Value]) -> None:
+    (one,) = found(flags, "INFO x", line)
+
+    assert (one.rule, one.severity, one.to) == ("F9", "error", to)
+    assert one.klass == ("gated" if to else "note")
+
+
+@pytest.mark.parametrize(
+    ("env", "line", "name"),
+    [
+        ("VLLM_ATTENTION_BACKEND=XFORMERS", BACKEND, "VLLM_ATTENTION_BACKEND"),
+        ("VLLM_USE_V2_MODEL_RUNNER=1", RUNNER, "VLLM_USE_V2_MODEL_RUNNER"),
+        (
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            "AssertionError: Expandable segments are not compatible with memory pool.",
+            "PYTORCH_CUDA_ALLOC_CONF",
+        ),
+    ],
+)
+def test_variable_that_causes_an_error_is_unset(env: str, line: str, name: str) -> None:
+    (one,) = found("", line, env=env)
+
+    assert dict(one.env) == {name: None}
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ("--max-num-batched-tokens 4096", BATCH),
+        ("", BACKEND),
+        ("", RUNNER),
+        ("--quantization bitsandbytes --load-format bitsandbytes", LOAD_FORMAT),
+        ("--enable-auto-tool-choice --tool-call-parser hermes", TOOLS),
+        ("", "AssertionError: 25 is not divisible by 4"),
+        ("--chat-template t.jinja", "default chat template is no longer allowed"),
+        ("", "X does not support LoRA yet."),
+    ],
+)
+def test_line_of_another_start_is_ignored(flags: str, line: str) -> None:
+    assert not found(flags, line)
+
+
+def test_shared_memory_is_named_before_nccl() -> None:
+    assert not found("-tp 2", "RuntimeError: NCCL error: ncclShmOpen failed")
+    assert "unhandled system error" in found("-tp 2", "NCCL error: unhandled system error")[0].why
+
+
+def unknown(*log: str) -> list[Finding]:
+    return [one for lint in unknown_error.LINTS for one in lint.check(case("vllm serve m", log=log))]
+
+
+def test_an_error_without_a_rule_is_quoted() -> None:
+    wrapped = (ODD, "RuntimeError: Engine core initialization failed. See root cause above.")
+    (one,) = unknown("INFO x", *wrapped)
+
+    assert (one.rule, one.severity) == ("F10", "error")
+    assert ODD in one.why
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        ("INFO no error here",),
+        (BATCH.join(("ValueError: ", "")),),
+        (ODD, "INFO: Application startup complete."),
+        (ODD, "Engine 000: Avg prompt throughput: 9.0 tokens/s, Avg generation throughput: 9.0 tokens/s"),
+        ("asyncio.exceptions.CancelledError: stop",),
+        ("RuntimeError: Worker failed with error 'x', please check the stack trace above",),
+    ],
+)
+def test_known_past_and_secondary_errors_are_not_quoted(log: tuple[str, ...]) -> None:
+    assert not unknown(*log)
+
+
+def test_an_error_of_a_running_server_is_a_warning() -> None:
+    (one,) = unknown("INFO: Application startup complete.", ODD)
+
+    assert one.severity == "warning"
+
+
+def test_other_changes_wait_for_an_error_that_no_change_ends() -> None:
+    asked = case("vllm serve m --enforce-eager", log=(ODD,))
+    advice = advise(asked, all_lints(), ranked)
+
+    assert advice.findings[0].rule == "F10"
+    assert "enforce_eager" not in advice.to
+    assert any("first end the error in the log (F10)" in text for text in advice.later)
+
+
+def test_flags_that_do_not_start_are_corrected_beside_an_error_in_the_log() -> None:
+    asked = case("vllm serve m --swap-space 4", log=("NCCL error: unhandled system error",))
+    advice = advise(asked, all_lints(), ranked)
+
+    assert advice.to["swap_space"] is None
