@@ -111,15 +111,18 @@ _SHORT_OF_KV = "the KV cache is the bottleneck"
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """If one of `to` is kept, all of `rules` are dropped."""
+    """If one of `to` is kept, all of `rules` are dropped, without those of `but`."""
 
     rules: tuple[str, ...]
     to: tuple[str, ...]
     why: str
+    but: tuple[str, ...] = ()
 
 
 YIELDS = (
-    Yield((ANY,), HEALTH, "every change waits until the server is healthy"),
+    Yield((ANY,), ("HC1", "HC2", "HC3", "HC6", "HC7"), "every change waits until the server is healthy"),
+    # A queue behind a low cap is what makes a server reject requests and clients give up.
+    Yield((ANY,), ("HC4", "HC5"), "every change waits until the server is healthy", but=("Q1",)),
     Yield(("Q4",), ("HC1", "HC7"), "the health rule names what the requests wait for"),
     Yield(("N1",), HEALTH, "the load of a server that is not healthy sizes nothing"),
     Yield((ANY,), ("T1",), "every change waits while a GPU throttles"),
@@ -195,7 +198,8 @@ def _may_lose(one: S, other: S, *, later: bool) -> bool:
 def _yields(one: S, kept: Sequence[S]) -> tuple[str, str] | None:
     """The rule that `one` yields to by `YIELDS`, and why."""
     for row in YIELDS:
-        if one.rule not in row.rules and not (ANY in row.rules and _changes(one) and one.rule not in row.to):
+        every = ANY in row.rules and _changes(one) and one.rule not in (*row.to, *row.but)
+        if one.rule not in row.rules and not every:
             continue
         for other in kept:
             changes = ANY in row.to and _changes(other) and other.rule != one.rule

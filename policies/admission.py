@@ -38,6 +38,7 @@ from policies.shared.sequence_demand import (
     can_serve_with,
     find_held_sequences,
     is_severe,
+    is_thrashing,
     most_sequences_in_time,
     needed_sequences,
     wanted_sequences,
@@ -128,7 +129,7 @@ class Admission:
         if preemptions is not None and preemptions.mean > 0 and enough and (rises or full):
             rule = "K1" if rises else "K2"
             answers = [self._raise_watermark(rule, reading, context), self._lower_cap(rule, reading, context)]
-            if needed_sequences(reading) is not None:  # fewer are known to be enough
+            if is_thrashing(reading) or needed_sequences(reading) is not None:  # fewer are known to be enough
                 answers.reverse()
         if full or (any(answers) and self._has_queue(reading)):
             answers.append(self._note_missing_cache(reading))

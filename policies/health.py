@@ -12,6 +12,7 @@ from policies.shared.signals import Measured, build_note, check_options
 HUNG_S = 10.0  # the shortest window that shows it: agent.judge.server_health waits as long
 MOST_ALLOWED = 0.5  # a server that fails half of its requests fails, whatever the SLO allows
 WAIT = "every change waits"
+WAIT_BUT_CAP = f"{WAIT}, except a higher cap (Q1) where the queue is behind a low one"
 _LOGGERS = "vLLM 0.32 v1/metrics/loggers.py"
 SOURCES = {
     "HC1": f"{_LOGGERS}: num_requests_running, prompt_tokens, generation_tokens",
@@ -57,6 +58,10 @@ class Health:
         usage = reading.kv_usage
         if reading.span_s < HUNG_S:
             return None
+        sleeps = reading.facts.get("sleep_state", "awake")
+        if reading.stands_still and sleeps != "awake":
+            why = f"the server sleeps ({sleeps}) while {reading.waiting.mean:.0f} requests wait"
+            return _build("HC1", reading, why, "wake it with POST /wake_up")
         if reading.stands_still and (usage is None or usage.high <= usage.low):
             load = f"{reading.running.mean:.0f} requests ran and {reading.waiting.mean:.0f} waited"
             why = f"the server hangs: for {reading.span_s:.0f} s {load}, and no token was computed"
@@ -186,7 +191,8 @@ class Health:
 
 
 def _build(rule: str, reading: Reading, why: str, advice: str, *numbers: Measured) -> Proposal:
-    note = build_note(rule, reading, why, f"{WAIT}; {advice}", "", *numbers)
+    wait = WAIT_BUT_CAP if rule in {"HC4", "HC5"} else WAIT
+    note = build_note(rule, reading, why, f"{wait}; {advice}", "", *numbers)
     return replace(note, source=SOURCES[rule])
 
 

@@ -26,7 +26,14 @@ from policies.shared.signals import (
     is_kv_cache_full,
 )
 from policies.shared.step_grid import step_down, step_up, was_reversed_recently
-from policies.shared.token_budget import IN_TIME, gap_between_tokens, least_budget, size_budget, step_in_time
+from policies.shared.token_budget import (
+    IN_TIME,
+    approach_default,
+    gap_between_tokens,
+    least_budget,
+    size_budget,
+    step_in_time,
+)
 from vllm_facts.defaults import positive_int
 from vllm_facts.values import ChangeClass, Knob
 
@@ -105,7 +112,8 @@ class PrefillBudget:
 
     def _serve_prompts(self, reading: Reading, context: Context, misses: tuple[Miss, ...]) -> Proposal | None:
         """P1, if prompts in small pieces make requests late: while they are read, or those behind them."""
-        to = size_budget(reading, context)
+        filled = is_budget_filled(reading, context)
+        to = size_budget(reading, context) or (approach_default(reading, context) if filled else None)
         miss = max(misses, key=_by_prompts)
         shares = miss.shares
         if to is None or shares is None:
@@ -113,7 +121,7 @@ class PrefillBudget:
         queued = find_queue_cause(reading, context) == "budget"
         if shares.prefill + (shares.queue if queued else 0.0) < MOST_COST:
             return None
-        if not is_budget_filled(reading, context) and not self._is_cut(reading, context):
+        if not filled and not self._is_cut(reading, context):
             return None
         why = (
             f"{miss.late:.0%} of the requests were late, {shares.prefill:.0%} of {miss.name} is prefill and "

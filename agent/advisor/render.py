@@ -17,7 +17,7 @@ from vllm_facts.shell_command.shell import join_redirections, quote_word
 from vllm_facts.values import Knob, Value
 
 HEADS = {
-    "health": "HEALTH: every change of a flag waits until this is repaired",
+    "health": "HEALTH: to be repaired before anything is tuned",
     "error": "ERRORS: the server does not start, or gives wrong answers",
     "warning": "WARNINGS: cost in speed, memory or safety",
     "info": "NOTES",

@@ -102,7 +102,7 @@ def compare_pages(first: Path, second: Path, seconds: float, slo: Slo) -> Window
             raise ConfigError(
                 f"--scrape {path}: {error}; save it with `curl URL/metrics > {path}`"
             ) from error
-    if pages.has_restarted(*totals) and not pages.began_later(*totals):
+    if pages.has_restarted(*totals) and not pages.may_be_later(*totals):
         raise ConfigError(
             f"--scrape {first} --scrape {second}: the counters decrease between the pages, and the second is "
             "not of a later start of the server: give the older page first"
@@ -114,6 +114,11 @@ def compare_pages(first: Path, second: Path, seconds: float, slo: Slo) -> Window
         full: EngineSample = engine_sample.sample(*totals, at=end, interval_s=seconds, **common)
     except MetricsPageError as error:
         raise ConfigError(f"--scrape {second}: {error}; save the whole page") from error
+    if not full.restarted and not full.interval_s:
+        raise ConfigError(
+            f"--scrape {second}: has metrics or engines that {first} lacks, so nothing can be compared; save "
+            "both pages while the same engines run"
+        )
     halves = (full,) if full.restarted else _split(start, full, seconds)
     aggregator = Aggregator(slo=slo, span_s=seconds, fresh_s=seconds)
     for half in halves:

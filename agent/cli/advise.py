@@ -16,6 +16,7 @@ from agent.advisor.flag_consistency import FlagMismatches, find_mismatches
 from agent.advisor.render import as_row, as_text, format_command, format_no_command, format_unknown
 from agent.cli.dispatch import Subparsers, add_command
 from agent.domain.errors import ConfigError
+from agent.domain.lateness import misses_objective
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import Gpu, Latency, Reading
 from agent.terminal.tables import safe
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 NO_FINDINGS, FINDINGS = 0, 1
 ENGINES = "data_parallel_size"
+BY_LOAD = frozenset({"B1", "B3"})  # rules on limits of the batch that look low by the flags alone
 LIVE_S, SAVED_S = 30.0, 30.0
 ALARM_TTFT = Objective(under_s=1.0, share=0.99)  # rulebook Z7: TTFT p99 above 1 s is a warning
 _MIB_PER_GIB = 1024
@@ -103,6 +105,8 @@ def _run(args: argparse.Namespace) -> int:
     except FlagError as error:
         raise ConfigError(f"--flags: {error}") from error
     reading = _with_facts(seen.reading, case)
+    if args.ttft is None and reading.waiting.high <= 0 and misses_objective(reading.itl, slo.itl):
+        slo = replace(slo, ttft=None)  # the promise for tokens comes before an alarm that no queue causes
     still = reading.stands_still
     mismatches = find_mismatches(case.setting, reported, reading, seen.model)
     assumed = reported if mismatches or command is None else {**reported, **case.setting}
@@ -110,6 +114,8 @@ def _run(args: argparse.Namespace) -> int:
     if seen.idle or still:
         policies = replace(policies, findings=tuple(one for one in policies.findings if one.rule in HEALTH))
     lints = all_lints() if command or case.log else ()
+    if not seen.idle and not _has_load_problem(reading, slo):
+        lints = tuple(lint for lint in lints if not set(lint.rules) <= BY_LOAD)
     advice = advise(case, lints, ranked, policies.findings)
     better = edit_command(replace(known, env={} if known.before else case.env), advice.to, advice.env)
     window = {**_summarise(reading), "idle": seen.idle, "stands_still": still, "requests": seen.requests}
@@ -135,6 +141,12 @@ def _run(args: argparse.Namespace) -> int:
         )
     sys.stdout.write(text)
     return FINDINGS if advice.findings else NO_FINDINGS
+
+
+def _has_load_problem(reading: Reading, slo: Slo) -> bool:
+    """Whether requests wait or are late: only then a limit on the batch can be too low."""
+    late = ((reading.ttft, slo.ttft), (reading.itl, slo.itl), (reading.e2e, slo.e2e))
+    return reading.waiting.high > 0 or any(misses_objective(latency, promise) for latency, promise in late)
 
 
 def _observe(args: argparse.Namespace, slo: Slo) -> "Window":

@@ -7,6 +7,7 @@ the number of waiting requests over time (Little's law) counts beside them.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 
 from agent.domain.model import Objective
 from agent.domain.reading import Buckets, EngineSample, Queue, TimeShares, Workload
@@ -170,7 +171,7 @@ def _cost_steps(
     points = [(prompts / seconds, steps / seconds) for seconds, prompts, steps in sums]
     shared_s = prefill_s / (prompt + RIDGE) if prompt and prefill_s else None
     if not points:
-        return shared_s, None
+        return None if shared_s is None else min(shared_s, _most_per_token(samples)), None
     mean_x, mean_y = (sum(column) / len(points) for column in zip(*points, strict=True))
     token_s = _fit(points, mean_x, mean_y) or shared_s
     if token_s is None or mean_y <= 0:
@@ -182,6 +183,19 @@ def _cost_steps(
     if mean_x > 0:
         token_s = min(max(token_s, (1 - slowest) / mean_x), (1 - slowest / 2) / mean_x)
     return token_s, (1 - token_s * mean_x) / mean_y
+
+
+def _most_per_token(samples: Sequence[EngineSample]) -> float:
+    """Seconds per token if the tokens of the samples took all of their time, as `find_load` weighs them.
+
+    The prefill time of a request also contains other requests' tokens of the same steps. A preempted request
+    is computed again, on average in the middle of its answer.
+    """
+    seconds, starts = sum(one.interval_s for one in samples), _total(one.ttft for one in samples)
+    prompts, answers = sum(map(_computed, samples)), sum(one.generation_tokens for one in samples)
+    again = sum(one.preemptions for one in samples) * (prompts + answers / 2) / max(1.0, starts)
+    tokens = prompts + DECODE_COST * answers + again
+    return seconds / tokens if tokens > 0 else inf
 
 
 def _fit(points: Sequence[tuple[float, float]], mean_x: float, mean_y: float) -> float | None:

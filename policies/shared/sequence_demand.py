@@ -5,7 +5,7 @@ from math import ceil, inf, sqrt
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from agent.domain.step_cost import DECODE_COST
-from policies.shared.causes import Miss
+from policies.shared.causes import Miss, preemptions_per_request
 from policies.shared.sequence_cap import STEP_OCTAVES, SequenceCap, find_peak_demand
 
 STABLE = 1.1  # late over early half of a queue that does not grow
@@ -27,10 +27,16 @@ def needed_sequences(reading: Reading) -> float | None:
         work.token_s,
     )
     if not rate or not answers or not step_s or not token_s:
-        return rate * work.service_s if rate and work.service_s else None
+        return None if is_thrashing(reading) or not rate or not work.service_s else rate * work.service_s
     free = 1 - rate * (work.prompt_tokens or 0.0) * token_s - DECODE_COST * token_s * rate * answers
     fixed_s = max(step_s / 2, step_s - DECODE_COST * token_s * running)
     return rate * answers * fixed_s / free if free > 0 else None
+
+
+def is_thrashing(reading: Reading) -> bool:
+    """True if the mean request is preempted: its time in the engine says nothing about fewer at once."""
+    each = preemptions_per_request(reading)
+    return each is not None and each >= 1
 
 
 def is_severe(misses: tuple[Miss, ...]) -> bool:

@@ -6,10 +6,11 @@ from agent.domain.model import Objective
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from agent.domain.step_cost import RIDGE
-from policies.shared.flags_in_force import find_step_budget
+from policies.shared.flags_in_force import find_step_budget, find_token_budget
 from policies.shared.step_grid import LADDER, is_allowed
 
 ENOUGH_BUDGET = 2048  # vLLM's own default on small GPUs; more adds less than a tenth to the rate of prompts
+STEP = 4  # at most so many times the present budget, towards vLLM's own default
 LEAST_GAIN = 1.25  # of the rate of prompts
 RESERVE = 3.0  # rate of prompts over their arrival: at a third, a prompt hardly waits for another
 IN_TIME = 0.85  # of the objective, for a full step: the costs of a token and of a sequence are estimates
@@ -50,6 +51,18 @@ def size_budget(reading: Reading, context: Context, running: float | None = None
         if gain >= LEAST_GAIN and (fast_enough or gain >= NEAR_BEST * best):
             return value
     return allowed[-1]
+
+
+def approach_default(reading: Reading, context: Context) -> int | None:
+    """A step towards vLLM's own budget on this GPU; None if the present one is not below it.
+
+    The gain may be small. It costs nothing while answers come in time, and queued prompts need all of it.
+    """
+    knob, now, ceiling = find_step_budget(context.setting, reading)
+    limit = min(STEP * now, find_token_budget({}, reading), ceiling)
+    bound = context.bounds.get(knob)
+    doublings = [now << octave for octave in range(1, STEP.bit_length())]
+    return max((value for value in doublings if value <= limit and is_allowed(bound, value)), default=None)
 
 
 def is_budget_enough(reading: Reading, context: Context, running: float) -> bool:

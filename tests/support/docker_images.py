@@ -21,7 +21,7 @@ from tests.support.real_vllm import ENVIRONMENT, REPOSITORY, real_vllm
 MODEL = "/models/tiny"  # of the real vLLM's image
 
 _PATH = "/opt/vllm/bin:/usr/bin:/bin"
-_SIMULATOR = """#!/bin/sh
+SIMULATOR = """#!/bin/sh
 shift # "serve"
 exec {python} -m simulator.server "$@"
 """
@@ -73,7 +73,7 @@ class Image:
 def simulator_image(api: docker.APIClient) -> Image:
     """Serves within a second, without a model."""
     python = Path(sys.executable)
-    tag = _made(api, "simulator", python, _SIMULATOR, {"PYTHONPATH": str(REPOSITORY)})
+    tag = _made(api, "simulator", python, SIMULATOR, {"PYTHONPATH": str(REPOSITORY)})
     flags = ("tiny", "--sim-start-s", "0.2")
     return Image(tag=tag, binds=_binds(python, REPOSITORY), flags=flags)
 

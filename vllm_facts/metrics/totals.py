@@ -40,8 +40,12 @@ CONFIG = "vllm:cache_config_info"
 ANSWERED = "http_requests_total"  # a series for each status is added with its first request
 REJECTED = "vllm:admission_rejections_total"  # since 0.32
 WAITING_BY_REASON = "vllm:num_requests_waiting_by_reason"  # since 0.20
+SLEEP, AWAKE = "vllm:engine_sleep_state", "awake"
 BORN = ("process_start_time_seconds", "vllm:prompt_tokens_created")
 """Both are absent with several API server processes; an elastic scale-up changes only the second."""
+
+_BY_LABEL = frozenset({ANSWERED, REJECTED, WAITING_BY_REASON, COUNTERS["finished"][0]})
+"""A label that is new on the later page was 0 before, so such series may be added."""
 
 TOO_MANY = 1e18
 """No counter reaches this; two near the largest float would add up to infinity."""
@@ -49,7 +53,7 @@ TOO_MANY = 1e18
 _WANTED = frozenset(
     [name for names in (*GAUGES.values(), *COUNTERS.values()) for name in names]
     + [name + part for names in HISTOGRAMS.values() for name in names for part in ("_bucket", "_sum")]
-    + [CONFIG, *BORN, ANSWERED, REJECTED, WAITING_BY_REASON]
+    + [CONFIG, *BORN, ANSWERED, REJECTED, WAITING_BY_REASON, SLEEP]
 )
 _PLAIN = {
     field: names[0].removeprefix("vllm:").removesuffix("_total")
@@ -89,7 +93,7 @@ class PageTotals:
     histograms: Mapping[str, HistogramTotals]
     facts: Mapping[str, str]
     missing: frozenset[str]  # newest names, plain: "num_preemptions"
-    series: int  # how many the totals are made of, without those of ANSWERED
+    series: int  # how many the totals are made of, without those of _BY_LABEL
     answered: Mapping[str, float] = field(default_factory=dict)  # POST requests by class of status: "5xx"
     statuses: int = 0  # how many series ANSWERED has; they only become more
     rejected: Mapping[str, float] = field(default_factory=dict)  # by admission limit
@@ -131,14 +135,14 @@ def totals(body: bytes) -> PageTotals:
         if "finished" in counters
         else {},
         histograms=histograms,
-        facts=_facts(config[0][0]) if config else {},
+        facts={**(_facts(config[0][0]) if config else {}), **_sleep_state(rows.get(SLEEP, []))},
         missing=frozenset(
             name for field, name in _PLAIN.items() if field not in gauges | counters | histograms
         ),
         series=sum(
             len(found) if not name.endswith("_bucket") else sum('le="+Inf"' in inside for inside, _ in found)
             for name, found in rows.items()
-            if name != ANSWERED
+            if name not in _BY_LABEL
         ),
         answered=_by_status(rows.get(ANSWERED, [])),
         statuses=len(rows.get(ANSWERED, [])),
@@ -170,13 +174,15 @@ def has_restarted(before: PageTotals, after: PageTotals) -> bool:
     )
 
 
-def began_later(before: PageTotals, after: PageTotals) -> bool:
-    """Whether the second page says that its process started after that of the first one."""
+def may_be_later(before: PageTotals, after: PageTotals) -> bool:
+    """Whether the second page can be of a later process than the first one: their births do not deny it."""
     births = [
         (then, now)
         for name in before.born.keys() & after.born.keys()
         for then, now in zip(before.born[name], after.born[name], strict=False)
     ]
+    if not births:
+        return True
     return any(then < now for then, now in births) and all(then <= now for then, now in births)
 
 
@@ -204,6 +210,12 @@ def _countable(values: Iterable[float]) -> bool:
 def _facts(inside: str) -> Mapping[str, str]:
     """The configuration of the KV cache and its size; of several engines, the first."""
     return {name: value for name, value in parse_labels(inside).items() if name != "engine"}
+
+
+def _sleep_state(found: list[SampleRow]) -> dict[str, str]:
+    """`sleep_state`: "awake" only if every engine is."""
+    states = sorted(parse_labels(inside).get("sleep_state", "") for inside, value in found if value)
+    return {"sleep_state": next((state for state in states if state != AWAKE), AWAKE)} if states else {}
 
 
 def _by_label(label: str, found: list[SampleRow]) -> Mapping[str, float]:

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.unit.cli.advising import FLAGS, QUEUE, Advise, Scrapes
-from tests.unit.sensors.pages import LATER, PAGE, two_engines, with_values
+from tests.unit.sensors.pages import LATER, PAGE, two_engines, with_values, without
 
 OK = '{handler="/v1/completions",method="POST",status="2xx"}'
 BORN = 1795248910.69  # process_start_time_seconds of the pages
@@ -37,13 +37,6 @@ FIRST, LAST = (ended(with_values(page, **QUEUE), length=0) for page in (PAGE, LA
     [
         pytest.param(FIRST, ended(LAST, length=40, error=40), "HC3", id="half of the requests fail"),
         pytest.param(FIRST, answered_5xx(ended(LAST, length=40), 40), "HC3", id="half are answered 5xx"),
-        pytest.param(FIRST, ended(LAST, length=40, abort=40), "HC5", id="half are aborted"),
-        pytest.param(
-            with_values(FIRST, admission_rejections_total=0),
-            with_values(ended(LAST, length=40), admission_rejections_total=20),
-            "HC4",
-            id="a third is rejected",
-        ),
         pytest.param(
             FIRST, with_values(LAST, process_start_time_seconds=BORN + 9e6), "HC2", id="it restarted"
         ),
@@ -74,10 +67,70 @@ def test_health_comes_before_every_flag(
     assert document["command"] == FLAGS.split()
 
 
+@pytest.mark.parametrize(
+    ("last", "rule"),
+    [
+        pytest.param(ended(LAST, length=40, abort=40), "HC5", id="half are aborted"),
+        pytest.param(
+            with_values(ended(LAST, length=40), admission_rejections_total=20),
+            "HC4",
+            id="a third is rejected",
+        ),
+    ],
+)
+@pytest.mark.parametrize(("cap", "changes"), [(2, ["Q1"]), (64, [])])
+def test_a_low_cap_that_makes_requests_fail_is_raised(
+    advise: Advise, scrapes: Scrapes, last: bytes, rule: str, cap: int, changes: list[str]
+) -> None:
+    first = with_values(FIRST, admission_rejections_total=0)
+    flags = ("--flags", f"vllm serve tiny --max-num-seqs {cap} --enforce-eager")
+
+    _, out, _ = advise(*scrapes(first, last), *flags, "--json")
+
+    rows = json.loads(out)["findings"]
+    assert rows[0]["rule"] == rule
+    assert [row["rule"] for row in rows if row["knob"]] == changes
+
+
+def test_a_page_with_a_new_label_still_counts(advise: Advise, scrapes: Scrapes) -> None:
+    first = re.sub(rb'(?m)^vllm:request_success_total\{.*"abort".*\n', b"", FIRST)
+
+    _, out, _ = advise(*scrapes(first, ended(LAST, length=40)), "--flags", FLAGS, "--json")
+
+    assert json.loads(out)["findings"][0]["rule"] == "Q1"
+
+
+def test_pages_with_different_metrics_are_refused(advise: Advise, scrapes: Scrapes) -> None:
+    status, _, err = advise(*scrapes(without(FIRST, "time_to_first_token_seconds"), LAST))
+
+    assert status == 2
+    assert "has metrics or engines that" in err
+
+
+def test_falling_counts_without_a_start_time_are_a_restart(advise: Advise, scrapes: Scrapes) -> None:
+    pages = [re.sub(rb"(?m)^(process_start_time_seconds|vllm:prompt_tokens_created).*\n", b"", one)
+             for one in (LAST, FIRST)]  # fmt: skip
+
+    status, out, _ = advise(*scrapes(*pages), "--json")
+
+    assert (status, json.loads(out)["findings"][0]["rule"]) == (1, "HC2")
+
+
+def test_a_sleeping_server_is_to_be_woken_not_restarted(advise: Advise, scrapes: Scrapes) -> None:
+    asleep = re.sub(rb'(?m)^(vllm:engine_sleep_state.*"(?:awake|discard_all)"\}) .*$', rb"\1 0", FIRST)
+    asleep = re.sub(rb'(?m)^(vllm:engine_sleep_state.*"weights_offloaded"\}) .*$', rb"\1 1", asleep)
+    asleep = with_values(asleep, num_requests_running=0)
+
+    _, out, _ = advise(*scrapes(asleep, asleep), "--json")
+
+    finding = json.loads(out)["findings"][0]
+    assert (finding["rule"], "wake_up" in finding["expects"]) == ("HC1", True)
+
+
 def test_the_text_begins_with_the_health(advise: Advise, scrapes: Scrapes) -> None:
     _, out, _ = advise(*scrapes(FIRST, ended(LAST, length=40, error=40)), "--flags", FLAGS)
 
-    assert "HEALTH: every change of a flag waits until this is repaired\n\n  HC3 no flag to change" in out
+    assert "HEALTH: to be repaired before anything is tuned\n\n  HC3 no flag to change" in out
     assert "Q1 by HC3" in out
 
 

@@ -132,6 +132,13 @@ def observed(page: bytes, metric: str, value: float, times: int) -> bytes:
             id="answers late by the prompts in between",
         ),
         pytest.param(
+            Seen(running=40, prompts=600_000, grew=((TTFT, 1.6, 200), *MIXED)),
+            "--max-num-batched-tokens 8192",
+            ("--itl", "50ms"),
+            ("P2", 4096),
+            id="only the gap is promised, and the alarm on the first token holds nothing",
+        ),
+        pytest.param(
             Seen(running=40, prompts=600_000, grew=(*SLOW, *MIXED, (TTFT, 0.01, 400), *DOCUMENTS)),
             "--max-num-batched-tokens 8192",
             PROMISED,
@@ -177,6 +184,8 @@ def test_expected_rule_ranks_first(
     ("seen", "flags"),
     [
         pytest.param(Seen(running=120, kv=0.5), "--max-num-seqs 256", id="all promises kept"),
+        pytest.param(Seen(running=1, kv=0.01), "--max-num-seqs 1", id="one client, and a cap for one"),
+        pytest.param(Seen(running=4), "--max-num-batched-tokens 512", id="a small budget that is enough"),
         pytest.param(Seen(running=1, kv=0.005), "--max-num-seqs 256", id="over-provisioned"),
         pytest.param(Seen(running=60, kv=0.8, preemptions=1), "--max-num-seqs 64", id="one preemption"),
         pytest.param(Seen(running=8, waiting=40, kv=0.7), "--max-num-seqs 8", id="a cache near its target"),

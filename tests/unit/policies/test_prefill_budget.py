@@ -87,6 +87,26 @@ def test_a_queue_is_the_budgets_if_nothing_else_is_reached(
     assert asked(reading, setting) == ([("P1", {"max_num_batched_tokens": to})] if to else [])
 
 
+@pytest.mark.parametrize(
+    ("gib", "name", "budget", "tokens", "to"),
+    [
+        pytest.param(80, "NVIDIA H100", 2048, 1900, 8192, id="full, and a quarter of the GPU's default"),
+        pytest.param(80, "NVIDIA H100", 2048, 900, None, id="half empty"),
+        pytest.param(80, "NVIDIA H100", 8192, 8000, None, id="the GPU's default"),
+        pytest.param(24, "NVIDIA L4", 2048, 1900, None, id="the default of a small GPU"),
+        pytest.param(24, "NVIDIA L4", 1024, 1000, 2048, id="half of it"),
+    ],
+)
+def test_a_full_budget_rises_to_the_default_of_the_gpu(
+    gib: int, name: str, budget: int, tokens: float, to: int | None
+) -> None:
+    gpus = (Gpu(index=0, uuid="GPU-1", name=name, memory_total_mib=gib * 1024.0),)
+    full = replace(QUEUED, gpus=gpus, work=replace(QUEUED.work, step_tokens=tokens))
+
+    expected = [("P1", {"max_num_batched_tokens": to})] if to else []
+    assert asked(full, {"max_num_batched_tokens": budget, "max_num_seqs": 64}) == expected
+
+
 @pytest.mark.parametrize("budget", [2048, 8192])
 def test_a_large_budget_is_not_the_cause(budget: int) -> None:
     assert not proposed(SLOW_START, a_context({"max_num_batched_tokens": budget}))

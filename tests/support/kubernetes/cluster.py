@@ -1,0 +1,191 @@
+"""etcd, kube-apiserver and kube-controller-manager of one test session."""
+
+import contextlib
+import json
+import secrets
+import shutil
+import ssl
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.kubernetes import certificates
+from tests.support.kubernetes.api import Api, Json
+from tests.support.kubernetes.network import Network
+from tests.support.kubernetes.programs import programs
+
+# Without heartbeats of nodes: a node is lost when its Ready condition says so (see `Node.lose`).
+CONTROLLERS = (
+    "deployment,replicaset,statefulset,endpoint,endpointslice,garbagecollector,namespace,disruption,"
+    "nodelifecycle,podgc,serviceaccount,csrcleaner"
+)
+EVICTION_S = 2  # from a node's loss to the deletion of its pods; 300 in a cluster with default settings
+
+_READY_WITHIN_S = 60.0
+_STOP_S = 10.0
+
+
+class Cluster:
+    """`with Cluster() as cluster`: ready. `kubeconfig`: of an administrator."""
+
+    def __init__(self) -> None:
+        found = programs()
+        assert found is not None, "run scripts/kubernetes build"
+        self._programs = found
+        self.folder = Path(tempfile.mkdtemp(prefix="tt-kubernetes-"))
+        self._token = secrets.token_hex(16)
+        self._running: list[subprocess.Popen[bytes]] = []
+        self.network: Network
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, self.folder)
+            self.network = Network()
+            undo.callback(self.network.close)
+            undo.callback(self._stop)
+            self._start()
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    @property
+    def url(self) -> str:
+        return f"https://{self.network.address}:6443"
+
+    @property
+    def ca(self) -> Path:
+        return self.folder / "apiserver.crt"
+
+    def api(self) -> Api:
+        """All rights."""
+        return Api(self.url, self._token, self.ca)
+
+    def kubeconfig(self, name: str = "admin", token: str = "", namespace: str = "default") -> Path:
+        """Write the file, in JSON, which is YAML; it can be read from every pod, too."""
+        cluster: Json = {"server": self.url, "certificate-authority": str(self.ca)}
+        content: Json = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": name, "user": {"token": token or self._token}}],
+            "contexts": [
+                {"name": "test", "context": {"cluster": "test", "user": name, "namespace": namespace}}
+            ],
+            "current-context": "test",
+        }
+        path = self.folder / f"{namespace}-{name}.kubeconfig"
+        path.write_text(json.dumps(content))
+        return path
+
+    def stop_api(self) -> None:
+        """The API server goes away; pods and what etcd holds stay."""
+        self._end(self._running[1])
+
+    def start_api(self) -> None:
+        self._running[1] = self._run("kube-apiserver", *self._api_flags())
+        self._wait("/readyz")
+
+    def _start(self) -> None:
+        address = self.network.address
+        certificates.serving(self.folder, "apiserver", address)
+        certificates.signing(self.folder, "accounts")
+        (self.folder / "tokens.csv").write_text(f'{self._token},admin,admin,"system:masters"\n')
+        self._running.append(
+            self._run(
+                "etcd",
+                "--data-dir",
+                str(self.folder / "etcd"),
+                f"--listen-client-urls=http://{address}:2379",
+                f"--advertise-client-urls=http://{address}:2379",
+                f"--listen-peer-urls=http://{address}:2380",
+                f"--initial-advertise-peer-urls=http://{address}:2380",
+                f"--initial-cluster=default=http://{address}:2380",
+            )
+        )
+        self._running.append(self._run("kube-apiserver", *self._api_flags()))
+        self._wait("/readyz")
+        self._running.append(self._run("kube-controller-manager", *self._controller_flags()))
+
+    def _api_flags(self) -> tuple[str, ...]:
+        address, folder = self.network.address, self.folder
+        return (
+            f"--etcd-servers=http://{address}:2379",
+            f"--bind-address={address}",
+            "--secure-port=6443",
+            f"--tls-cert-file={folder}/apiserver.crt",
+            f"--tls-private-key-file={folder}/apiserver.key",
+            f"--token-auth-file={folder}/tokens.csv",
+            "--authorization-mode=RBAC",
+            f"--service-account-key-file={folder}/accounts.pub",
+            f"--service-account-signing-key-file={folder}/accounts.key",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-cluster-ip-range=10.99.0.0/16",
+            "--allow-privileged=true",
+            "--disable-admission-plugins=ServiceAccount",  # pods here hold no token
+            f"--default-not-ready-toleration-seconds={EVICTION_S}",
+            f"--default-unreachable-toleration-seconds={EVICTION_S}",
+        )
+
+    def _controller_flags(self) -> tuple[str, ...]:
+        return (
+            f"--kubeconfig={self.kubeconfig()}",
+            f"--controllers={CONTROLLERS}",
+            "--leader-elect=false",
+            "--port=0",
+            "--secure-port=0",
+            "--node-monitor-grace-period=24h",
+            "--node-monitor-period=1s",
+            "--kube-api-qps=200",
+            "--kube-api-burst=400",
+        )
+
+    def _run(self, program: str, *flags: str) -> subprocess.Popen[bytes]:
+        """With a log in the folder; killed by the kernel if this process dies."""
+        with (self.folder / f"{program}.log").open("ab") as log:
+            return subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", self._programs / program, *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self.folder,
+            )
+
+    def _wait(self, path: str) -> None:
+        trust = ssl.create_default_context(cafile=str(self.ca))
+        asked = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {self._token}"})  # noqa: S310 - https
+        end_s = time.monotonic() + _READY_WITHIN_S
+        while True:
+            with contextlib.suppress(OSError), urllib.request.urlopen(asked, timeout=5, context=trust) as got:  # noqa: S310
+                if got.status == 200:
+                    return
+            ended = [one for one in self._running if one.poll() is not None]
+            assert not ended, f"{ended[0].args!r} ended: {self.logs()}"
+            assert time.monotonic() < end_s, f"no {path} after {_READY_WITHIN_S:g} s: {self.logs()}"
+            time.sleep(0.1)
+
+    def logs(self) -> str:
+        """The last lines of each program."""
+        files = sorted(self.folder.glob("*.log"))
+        return "".join(f"\n{file.name}: {file.read_text(errors='replace')[-2000:]}" for file in files)
+
+    def _stop(self) -> None:
+        for process in reversed(self._running):
+            self._end(process)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        process.terminate()
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

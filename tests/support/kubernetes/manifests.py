@@ -1,0 +1,72 @@
+"""Documents of the objects that tests create."""
+
+from collections.abc import Sequence
+
+from tests.support.kubernetes.api import Json
+
+IMAGE = "vllm/vllm-openai:v0.11.0"
+FLAGS = ("tiny", "--sim-start-s", "0.2")
+PORT = 8000
+
+
+def container(*args: str, image: str = IMAGE, gpus: int = 0, **more: object) -> Json:
+    """A vLLM server with probes every second; `more` goes over all else."""
+    health = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 1, "timeoutSeconds": 5}
+    found: Json = {
+        "name": "vllm",
+        "image": image,
+        "args": list(args or FLAGS),
+        "ports": [{"name": "http", "containerPort": PORT}],
+        "readinessProbe": health,
+    }
+    if gpus:
+        found["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
+    return found | more
+
+
+def deployment(
+    name: str,
+    *containers: Json,
+    replicas: int = 1,
+    grace_s: int = 5,
+    labels: Json | None = None,
+    **pod: object,
+) -> Json:
+    """`pod`: of the pod's spec. Its pods have the label `app`, which its selector asks for."""
+    selected = {"app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "labels": selected},
+        "spec": {
+            "replicas": replicas,
+            "progressDeadlineSeconds": 60,
+            "selector": {"matchLabels": selected},
+            "template": {
+                "metadata": {"labels": selected | (labels or {})},
+                "spec": {
+                    "containers": list(containers or (container(),)),
+                    "terminationGracePeriodSeconds": grace_s,
+                    **pod,
+                },
+            },
+        },
+    }
+
+
+def headless_service(name: str, selector: Json, port: int = PORT) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {
+            "clusterIP": "None",
+            "selector": selector,
+            "ports": [{"name": "http", "port": port, "targetPort": PORT}],
+        },
+    }
+
+
+def rule(groups: Sequence[str], resources: Sequence[str], verbs: Sequence[str]) -> Json:
+    """Of a Role; the group "" holds pods, Services and ConfigMaps."""
+    return {"apiGroups": list(groups), "resources": list(resources), "verbs": list(verbs)}
