@@ -11,6 +11,8 @@ FindingSeverity = Literal["info", "warning", "error"]
 
 GpuLink = Literal["nvlink", "pcie"]
 
+Launcher = Literal["docker run", "compose", "Kubernetes"]
+
 Fact = Literal["gpu", "gpus", "model", "version", "profile", "log", "gpu_memory", "model_size", "step_memory"]
 """What is known of a deployment besides its flags and variables."""
 
@@ -70,7 +72,7 @@ class Deployment:
     profile: str = ""  # "chat", "api", "batch", "rag", "wide-ep"
     log: tuple[str, ...] = ()  # of its start
     concurrency: float | None = None  # concurrent requests, measured or given
-    little_shared_memory: bool = False  # in a container with Docker's 64 MB of /dev/shm
+    little_shared_memory: Launcher | None = None  # that leaves the container with 64 MB of /dev/shm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

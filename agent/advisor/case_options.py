@@ -11,7 +11,7 @@ from pathlib import Path
 from agent.advisor.model_cache import find_cached_config
 from agent.domain.errors import ConfigError
 from lint.missing_facts import FACTS, find_missing
-from vllm_facts.deployment import Deployment, GpuModel, Model
+from vllm_facts.deployment import Deployment, GpuModel, Launcher, Model
 from vllm_facts.models import lookup
 from vllm_facts.models.estimate import estimate_model
 from vllm_facts.shell_command.serve_command import ServeCommand
@@ -48,9 +48,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def build_deployment(
-    args: argparse.Namespace, command: ServeCommand, *, version: str = "", gpus: int | None = None
+    args: argparse.Namespace,
+    command: ServeCommand,
+    *,
+    version: str = "",
+    gpus: int | None = None,
+    little_shared_memory: Launcher | None = None,
 ) -> Deployment:
-    """`version` and `gpus`: found elsewhere, where no option gives them.
+    """`version`, `gpus` and `little_shared_memory`: found elsewhere, where no option gives them.
 
     Raises ConfigError with the option, its value and a correct one.
     """
@@ -78,7 +83,7 @@ def build_deployment(
         else version or command.version or _find_version(log),
         profile=args.profile or "",
         log=log,
-        little_shared_memory=command.little_shared_memory,
+        little_shared_memory=command.little_shared_memory or little_shared_memory,
     )
 
 

@@ -49,7 +49,14 @@ def _lint_launch(file: str, text: str, launch: Launch, args: argparse.Namespace)
         return replace(base, problem=launch.problem)
     try:
         command = _parse_launch(launch)
-        report = lint_command(command, args, version=launch.version, gpus=launch.gpus, unread=launch.unread)
+        report = lint_command(
+            command,
+            args,
+            version=launch.version,
+            gpus=launch.gpus,
+            little_shared_memory=launch.little_shared_memory,
+            unread=launch.unread,
+        )
     except (FlagError, ConfigError) as error:
         if isinstance(error, ConfigError) and str(error).startswith("--"):
             raise

@@ -20,7 +20,7 @@ from lint.missing_facts import EXTRA, FACTS, Judged, judge_coverage
 from lint.precedence import ranked
 from lint.rules import all_lints
 from vllm_facts.config_file import UnsupportedEdit
-from vllm_facts.deployment import Deployment
+from vllm_facts.deployment import Deployment, Launcher
 from vllm_facts.errors import FlagError
 from vllm_facts.shell_command.serve_command import ServeCommand, edit_command
 
@@ -83,11 +83,14 @@ def lint_command(
     *,
     version: str = "",
     gpus: int | None = None,
+    little_shared_memory: Launcher | None = None,
     unread: Sequence[str] = (),
 ) -> LintReport:
     """Lint a command with the options of the command line. Raises ConfigError."""
     try:
-        case = build_deployment(args, command, version=version, gpus=gpus)
+        case = build_deployment(
+            args, command, version=version, gpus=gpus, little_shared_memory=little_shared_memory
+        )
     except FlagError as error:
         raise ConfigError(f"cannot parse the command: {error}") from error
     lints = all_lints()

@@ -1,9 +1,9 @@
 """Environment variables and network exposure: rules U1, U2, U3 and R1."""
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from vllm_facts.deployment import Deployment, Finding, Needs
+from vllm_facts.deployment import Deployment, Finding, Launcher, Needs
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
@@ -43,6 +43,22 @@ HAND_TUNED = frozenset(
 """Variables that control NCCL's transport. Those that name interfaces (NCCL_IB_HCA …) depend on the site."""
 HARMLESS = {"NCCL_P2P_DISABLE": "0", "NCCL_SHM_DISABLE": "0", CUMEM: "1"}
 """Values that equal the default."""
+
+SHARED_MEMORY: Mapping[Launcher, tuple[str, str]] = {
+    "docker run": (
+        "docker run has neither --ipc=host nor --shm-size",
+        "add --ipc=host, or --shm-size=16g, to docker run",
+    ),
+    "compose": (
+        "the service has neither `ipc: host` nor `shm_size`",
+        "add `ipc: host`, or `shm_size: 16gb`, to the service",
+    ),
+    "Kubernetes": (
+        "the container has no volume at /dev/shm",
+        "mount an emptyDir with `medium: Memory` at /dev/shm",
+    ),
+}
+"""What a launcher lacks that gives a container more shared memory, and the remedy."""
 
 
 def _check_deep_gemm(case: Deployment) -> Iterable[Finding]:
@@ -107,17 +123,18 @@ def _check_nccl(case: Deployment) -> Iterable[Finding]:
 
 
 def _check_shared_memory(case: Deployment) -> Iterable[Finding]:
-    if not case.little_shared_memory or layout(case).gpus == 1:
+    if case.little_shared_memory is None or layout(case).gpus == 1:
         return
+    lacks, remedy = SHARED_MEMORY[case.little_shared_memory]
     yield Finding(
         rule="U2",
         klass="note",
         severity="warning",
         why=(
-            f"docker run has neither --ipc=host nor --shm-size for {layout(case).gpus} GPUs: with Docker's "
-            "64 MB of shared memory NCCL fails or vLLM hangs"
+            f"{lacks} for {layout(case).gpus} GPUs: with a container's 64 MB of shared memory NCCL fails or "
+            "vLLM hangs"
         ),
-        expects="add --ipc=host, or --shm-size=16g, to docker run",
+        expects=remedy,
         risks="none known",
         source="rulebook U2; vLLM docs deployment/docker.md; vllm-project/vllm#1125, vllm-project/vllm#1710",
     )

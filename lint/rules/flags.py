@@ -29,6 +29,7 @@ from vllm_facts.sizing.effective_flags import (
     text_of,
 )
 from vllm_facts.validity.engine import find_problems
+from vllm_facts.validity.split import BLOCKS, divides_blocks
 from vllm_facts.values import Knob, Value
 
 DRAFT, DRAFT_TOKENS = "speculative_model", "num_speculative_tokens"
@@ -229,6 +230,20 @@ def _check_combinations(case: Deployment) -> Iterable[Finding]:
         yield replace(found, env=problem.env, risks=problem.risks or found.risks)
 
 
+def _check_blocks(case: Deployment) -> Iterable[Finding]:
+    if not divides_blocks(case):
+        return
+    yield Finding(
+        rule="V1",
+        klass="note",
+        severity="info",
+        why="the FP8 blocks of the experts do not divide over these GPUs: vLLM before 0.32 does not start",
+        expects="give --vllm-version; before 0.32 add --enable-expert-parallel, or use fewer GPUs",
+        risks="none",
+        source=BLOCKS,
+    )
+
+
 def _check_environment(case: Deployment) -> Iterable[Finding]:
     for name in sorted(ENVIRONMENT.keys() & case.env.keys()):
         replaced = ENVIRONMENT[name]
@@ -272,6 +287,7 @@ LINTS = (
     DeploymentCheck(rules=("V1",), check=_check_omni),
     DeploymentCheck(rules=("V1",), check=_check_values),
     DeploymentCheck(rules=("V1",), check=_check_combinations, needs=Needs(facts=("model", "version"))),
+    DeploymentCheck(rules=("V1",), check=_check_blocks, needs=Needs(facts=("model",))),
     DeploymentCheck(
         rules=("V1",),
         check=_check_context_limit,

@@ -27,17 +27,26 @@ def _read_service(text: str, service: Node, start: int) -> list[Launch]:
         if (hidden := get(service, name)) is not None:
             line = line_of(text, hidden.start_mark.index)
             remarks.append(f"line {line}: the {what} of `{name}` are not read")
+    little = not any(get(service, name) is not None for name in ("shm_size", "ipc", "extends"))
     remarks += explain_defaults(text, [word_of(named, "value")] if named is not None else [])
     return [
         replace(
             launch,
             env={**_read_environment(text, get(service, "environment")), **launch.env},
             gpus=_count_gpus(service),
+            little_shared_memory="compose" if little and not _mounts_shared_memory(service) else None,
             words=tuple(replace(word, text=replace_defaults(word.text)) for word in launch.words),
             remarks=(*remarks, *launch.remarks, *explain_defaults(text, launch.words)),
         )
         for launch in read_container(text, image, entry, own, start)
     ]
+
+
+def _mounts_shared_memory(service: Node) -> bool:
+    volumes, mounted = items(get(service, "volumes")), [text_at(service, "tmpfs")]
+    for place in (*volumes, *items(get(service, "tmpfs"))):
+        mounted += str(place.value).split(":") if place.id == SCALAR else [text_at(place, "target")]
+    return "/dev/shm" in mounted  # noqa: S108 - a path inside the container
 
 
 def _read_environment(text: str, node: Node | None) -> dict[str, Variable]:

@@ -11,6 +11,8 @@ from vllm_facts.launch_files.containers import command_words, read_container
 from vllm_facts.launch_files.launch import Launch, Variable, Word, line_of
 from vllm_facts.launch_files.yaml_nodes import Node, entries, get, items, text_at
 
+_WORKLOADS = frozenset({"Pod", "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job"})
+"""Resources whose controllers add no volume of their own; those of others, such as KServe's, do."""
 _DEVICES = ("nvidia.com/gpu", "amd.com/gpu")
 
 
@@ -18,11 +20,31 @@ def read_manifest(text: str, document: Node) -> list[Launch]:
     """The servers of one resource, or of a Helm chart's values. Raises FlagError."""
     resource = f"{text_at(document, 'kind') or 'values'}/{text_at(document, 'metadata', 'name')}".rstrip("/")
     found = []
+    plain = text_at(document, "kind") in _WORKLOADS and not _shares_memory(document)
     for container in _containers(document):
         name = text_at(container, "name")
         label = f"{resource}: {name}" if name else resource
-        found += [replace(launch, name=label) for launch in _read_container(text, container)]
+        little = plain and not _mounts_shared_memory(container)
+        found += [
+            replace(launch, name=label, little_shared_memory="Kubernetes" if little else None)
+            for launch in _read_container(text, container)
+        ]
     return found
+
+
+def _shares_memory(node: Node) -> bool:
+    """Whether the pods use the memory of their host."""
+    pairs = list(entries(node))
+    if any(name == "hostIPC" and str(value.value).lower() == "true" for name, _, value in pairs):
+        return True
+    return any(_shares_memory(value) for name, _, value in pairs if name in {"spec", "template"})
+
+
+def _mounts_shared_memory(container: Node) -> bool:
+    return any(
+        text_at(mount, "mountPath").rstrip("/") == "/dev/shm"  # noqa: S108 - a path inside the container
+        for mount in items(get(container, "volumeMounts"))
+    )
 
 
 def _containers(node: Node, seen: set[int] | None = None) -> Iterator[Node]:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from vllm_facts.deployment import Launcher
+
 Form = Literal["shell", "block", "flow", "value", "none"]
 """How a word is written: in a shell command, as an item of a YAML list (in lines or in brackets), as the
 value of a YAML key, or not at all (an image or a chart adds it)."""
@@ -40,6 +42,7 @@ class Launch:
     env: Mapping[str, Variable] = field(default_factory=dict)
     version: str = ""
     gpus: int | None = None
+    little_shared_memory: Launcher | None = None  # that leaves the container with 64 MB of /dev/shm
     unread: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     problem: str = ""

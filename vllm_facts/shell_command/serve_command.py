@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from vllm_facts.config_file import UnsupportedEdit, merge_json_parts, read_config, unsupported_edits
+from vllm_facts.deployment import Launcher
 from vllm_facts.errors import FlagError
 from vllm_facts.flag_parser import (
     WRAPPERS,
@@ -81,11 +82,11 @@ class ServeCommand:
         return image_version(self.before[-1]) if self.before else ""
 
     @property
-    def little_shared_memory(self) -> bool:
-        """Whether `docker run` leaves the container with 64 MB of /dev/shm."""
+    def little_shared_memory(self) -> Launcher | None:
+        """`docker run`, if it leaves the container with 64 MB of /dev/shm."""
         words = self.before
         larger = any(word.startswith(("--ipc", "--shm-size")) or "shm" in word for word in words)
-        return bool(words) and "run" in words and not larger
+        return "docker run" if "run" in words and not larger else None
 
     @property
     def assignments(self) -> list[str]:

@@ -46,10 +46,20 @@ WITHOUT = (
     ),
     Without(
         "enable_eplb",
-        lambda case: not case.setting.get("enable_expert_parallel") and not _is_dense(case),
+        lambda case: (
+            not case.setting.get("enable_expert_parallel") and bool(case.model) and not _is_dense(case)
+        ),
         "needs enable_expert_parallel",
         f"{PARALLEL}: 'enable_expert_parallel must be True to use EPLB'",
         to=(("enable_expert_parallel", True),),
+    ),
+    Without(
+        "enable_eplb",
+        lambda case: not case.setting.get("enable_expert_parallel") and case.model is None,
+        "needs enable_expert_parallel, which vLLM takes for a model with experts only",
+        f"{PARALLEL}: 'enable_expert_parallel must be True to use EPLB'; {MODEL}: "
+        "_verify_with_expert_parallelism",
+        by_hand="add --enable-expert-parallel if the model has experts (--model-config), else remove it",
     ),
     Without(
         "enable_eplb",

@@ -65,6 +65,7 @@ class Without:
     why: str
     source: str
     to: tuple[tuple[Knob, Value], ...] = ()
+    by_hand: str = ""  # instead of a fix, where it depends on an unknown fact
 
     def problems(self, case: Deployment) -> Iterator[InvalidSetting]:
         if not case.setting.get(self.knob) or not self.lacks(case):
@@ -73,7 +74,8 @@ class Without:
             knobs=(self.knob,),
             why=f"{self.knob} {self.why}",
             source=self.source,
-            to=dict(self.to) or {self.knob: None},
+            to={} if self.by_hand else dict(self.to) or {self.knob: None},
+            expects=self.by_hand,
         )
 
 

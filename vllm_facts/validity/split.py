@@ -1,6 +1,7 @@
 """The division of the weights over the GPUs of tensor parallelism, by the model's sizes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import gcd
 
 from vllm_facts.deployment import Deployment
@@ -14,10 +15,10 @@ HEADS = (
     "parallel size'; distributed/utils.py: divide"
 )
 GPUS = "vLLM 0.32 config/parallel.py: 'World size is larger than the number of available GPUs in this node'"
-REFINED_SINCE = (0, 32)  # the version that was read; 0.25 still refused
+REFINED_SINCE, BEFORE_REFINED = (0, 32), "0.25.0"  # the versions that were read
 FINEST = 32  # sides of the block that it can divide the checkpoint's into
 
-_BLOCKS = (
+BLOCKS = (
     "vLLM 0.32 model_executor/layers/quantization/utils/fp8_utils.py: validate_fp8_block_shape_moe: "
     "'The output_size of gate's and up's weight is not divisible by weight quantization block_n'; "
     "fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape; vllm-project/vllm#17569"
@@ -65,16 +66,24 @@ def check_expert_width(case: Deployment) -> Iterator[InvalidSetting]:
     block = model.weight_block
     if block is None or shares == 1 or (share % block[0] == 0 and share % block[1] == 0):
         return
-    finer = can_refine(block, share, model.hidden_size or share)
-    if finer and is_at_least(case, REFINED_SINCE) and not _is_backend_forced(case):
+    finer = can_refine(block, share, model.hidden_size or share) and not _is_backend_forced(case)
+    if finer and (is_at_least(case, REFINED_SINCE) or not case.version):
         return
     side = block[0] if share % block[0] else block[1]
-    newer = finer and not is_at_least(case, REFINED_SINCE)
     yield _indivisible(
         case,
         f"{name}: {width} over {shares} GPUs leaves {share} for each, no multiple of the FP8 block, {side}"
-        + (" (vLLM 0.32 divides the blocks, for slower kernels)" if newer else ""),
-        _BLOCKS,
+        + (" (vLLM 0.32 divides the blocks, for slower kernels)" if finer else ""),
+        BLOCKS,
+    )
+
+
+def divides_blocks(case: Deployment) -> bool:
+    """Whether the experts start only on a release that divides the blocks, and the release is not known."""
+    if case.version:
+        return False
+    return any(True for _ in check_expert_width(replace(case, version=BEFORE_REFINED))) and not any(
+        True for _ in check_expert_width(case)
     )
 
 

@@ -235,3 +235,45 @@ def test_file_that_cannot_be_read_is_an_error_with_its_reason(name: str, text: s
 )
 def test_file_without_vllm_has_no_servers(text: str) -> None:
     assert read_launches("a.yaml" if ":" in text or text.startswith("- ") else "a.sh", text) == []
+
+
+SERVICE = """\
+services:
+  chat:
+    image: vllm/vllm-openai:v0.20.0
+    command: --model org/model -tp 2
+"""
+POD = """\
+kind: Deployment
+spec:
+  template:
+    spec:
+      containers:
+      - image: vllm/vllm-openai:v0.20.0
+        args: [--model, org/model, -tp, "2"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "little"),
+    [
+        pytest.param("compose.yaml", SERVICE, "compose", id="Docker's own"),
+        pytest.param("compose.yaml", f"{SERVICE}    ipc: host\n", None, id="that of the host"),
+        pytest.param("compose.yaml", f"{SERVICE}    shm_size: 16gb\n", None, id="a larger one"),
+        pytest.param("compose.yaml", f"{SERVICE}    volumes: ['/dev/shm:/dev/shm']\n", None, id="mounted"),
+        pytest.param("compose.yaml", f"{SERVICE}    tmpfs: /dev/shm\n", None, id="tmpfs"),
+        pytest.param("pod.yaml", POD, "Kubernetes", id="of a pod"),
+        pytest.param("pod.yaml", f"{POD}      hostIPC: true\n", None, id="of the pod's host"),
+        pytest.param(
+            "pod.yaml",
+            f"{POD}        volumeMounts: [{{mountPath: /dev/shm}}]\n",
+            None,
+            id="a volume of the pod",
+        ),
+        pytest.param("pod.yaml", POD.replace("Deployment", "LLMInferenceService"), None, id="a controller's"),
+    ],
+)
+def test_shared_memory_of_a_container_is_read(name: str, text: str, little: str | None) -> None:
+    (launch,) = read_launches(name, text)
+
+    assert launch.little_shared_memory == little

@@ -84,10 +84,10 @@ def test_api_key_in_the_environment_counts() -> None:
 
 
 def test_gpus_of_a_container_need_more_shared_memory_than_docker_gives() -> None:
-    asked = replace(case("vllm serve x -tp 2"), little_shared_memory=True)
+    asked = replace(case("vllm serve x -tp 2"), little_shared_memory="compose")
     (found,) = findings(LINTS, asked)
-    assert (found.rule, found.severity) == ("U2", "warning")
-    assert not findings(LINTS, replace(case("vllm serve x"), little_shared_memory=True))
+    assert (found.rule, found.severity, "shm_size" in found.expects) == ("U2", "warning", True)
+    assert not findings(LINTS, replace(case("vllm serve x"), little_shared_memory="compose"))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_gpus_of_a_container_need_more_shared_memory_than_docker_gives() -> None
 )
 def test_docker_gives_64_mb_of_shared_memory_by_default(options: str, little: bool) -> None:
     words = f"docker run {options} vllm/vllm-openai:v0.20.0 --model org/model -tp 2".split()
-    assert parse_command(words).little_shared_memory is little
+    assert parse_command(words).little_shared_memory == ("docker run" if little else None)
     assert not parse_command(["vllm", "serve", "org/model"]).little_shared_memory
 
 

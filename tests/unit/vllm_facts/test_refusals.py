@@ -245,7 +245,15 @@ def test_an_fp8_expert_is_divided_at_its_blocks_or_kept_whole() -> None:
     assert "is not divisible by weight quantization block_n" in found.source
     assert not refusals("-tp 8 --enable-expert-parallel", model=BLOCKS, version="0.10.0")
     assert not refusals("-tp 4", model=BLOCKS, version="0.10.0")
-    assert refusals("-tp 8", model=BLOCKS, version="")
+    assert not refusals("-tp 8", model=BLOCKS, version="")
+
+
+def test_balancing_of_experts_is_mended_where_the_model_is_known() -> None:
+    assert refusal("-tp 8 --enable-eplb", model=QWEN_235B).to == {"enable_expert_parallel": True}
+    assert refusal("-tp 2 --enable-eplb", model=LLAMA_8B).to == {"enable_eplb": None}
+
+    unknown = refusal("-tp 2 --enable-eplb")
+    assert (unknown.to, "if the model has experts" in unknown.expects) == ({}, True)
 
 
 def test_the_ranks_of_data_parallelism_divide_an_expert_too() -> None:

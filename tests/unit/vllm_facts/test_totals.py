@@ -140,7 +140,7 @@ def test_metrics_that_a_server_does_not_have_are_named() -> None:
     one = between(without(PAGE, *names), without(LATER, *names))
 
     assert one.missing == {"num_preemptions", "kv_cache_usage_perc", "e2e_request_latency_seconds"}
-    assert (one.kv_usage, one.e2e, one.facts) == (None, None, {"version": "0.32.0"})
+    assert (one.kv_usage, one.e2e, one.facts) == (None, None, {"version": "0.32.0", "sleep_state": "awake"})
     assert one.prompt_tokens == 9.0
 
 

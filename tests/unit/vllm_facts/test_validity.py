@@ -29,7 +29,6 @@ from vllm_facts.values import Value
             {"enable_chunked_prefill": None},
         ),
         ("--max-loras 8 --max-cpu-loras 4", "8 is above max_cpu_loras 4", {"max_cpu_loras": 8}),
-        ("-tp 2 --enable-eplb", "needs enable_expert_parallel", {"enable_expert_parallel": True}),
         ("--lora-modules a=/a", "needs enable_lora", {"enable_lora": True}),
         ("--enable-log-outputs", "needs enable_log_requests", {"enable_log_requests": True}),
         (
