@@ -1,4 +1,4 @@
-"""Flags of other servers that end up in vLLM's command lines, and vLLM's flags of the same meaning.
+"""Flags of other servers and of requests in vLLM's command lines, and vLLM's flags of the same meaning.
 
 Sources: the documentation of SGLang (server arguments), TGI (launcher) and llama.cpp (llama-server).
 """
@@ -22,6 +22,9 @@ COUNTERPARTS: dict[Knob, Knob] = {
     "num_shard": "tensor_parallel_size",
     "pp_size": "pipeline_parallel_size",
     "quantize": "quantization",
+    **dict.fromkeys(
+        ("min_p", "repetition_penalty", "temperature", "top_k", "top_p"), "override_generation_config"
+    ),
     "tp": "tensor_parallel_size",
     "tp_size": "tensor_parallel_size",
 }

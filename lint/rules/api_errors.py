@@ -114,6 +114,21 @@ _CHATS = (
 )
 _INPUTS = (
     KnownError(
+        pattern=r"exceeds the pre-allocated encoder cache size (?P<size>\d+)",
+        why="an image, video or audio is larger than the encoder cache of {size} tokens",
+        expects="smaller inputs (--mm-processor-kwargs), or a --max-num-batched-tokens above the "
+        "tokens of one",
+        source="vLLM 0.32 v1/engine/input_processor.py",
+        severity="warning",
+    ),
+    KnownError(
+        pattern=r"multimodal tokens to \d+ placeholders|key and positions must have the same number",
+        why="the images of one request take more tokens than a step of this release holds",
+        expects="a --max-num-batched-tokens above the tokens of all images of a request, or a "
+        "release from 0.9 on",
+        source="vllm-project/vllm#7996, vllm-project/vllm#18266",
+    ),
+    KnownError(
         pattern=r"At most (?P<most>\d+) (?P<kind>\w+)\(s\) may be provided in one (?:prompt|request)",
         why="requests with more than {most} {kind} inputs are refused: --limit-mm-per-prompt allows no more",
         expects="""they are accepted with --limit-mm-per-prompt '{{"{kind}": N}}'; the start profiles N of """
@@ -138,6 +153,25 @@ _INPUTS = (
     ),
 )
 _MODELS = (
+    KnownError(
+        pattern=r"(?P<name>\S+) is not a local folder and is not a valid model identifier"
+        r"|Invalid repository ID or local directory specified: (?P<path>\S+)",
+        why="it did not start: {name}{path} is neither a folder that the server sees nor a repository",
+        expects="the name as on the hub, or the path inside the container (docker run -v HOST:PATH)",
+        source="vLLM 0.32 transformers_utils/config.py",
+    ),
+    KnownError(
+        pattern=r"We couldn't connect to 'https://huggingface\.co'|Max retries exceeded with url",
+        why="it did not start: the model's files are not in the cache, and huggingface.co cannot be reached",
+        expects="a local path or a filled HF_HOME, HF_ENDPOINT of a mirror, or access to the network",
+        source="huggingface_hub: LocalEntryNotFoundError",
+    ),
+    KnownError(
+        pattern=r"all_special_tokens_extended|cannot import name '\w+' from 'transformers",
+        why="it did not start: the installed transformers does not fit this vLLM",
+        expects="the transformers that this vLLM pins (4.x for vLLM before 0.19), or its container image",
+        source="QwenLM/Qwen3-VL#2058",
+    ),
     KnownError(
         pattern=r"(?P<name>\w+) does not support LoRA(?: yet|,)",
         why="it did not start: vLLM has no LoRA support for {name}",

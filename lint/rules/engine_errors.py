@@ -1,4 +1,4 @@
-"""Errors in the log about weights, kernels, parallel layouts and KV caches: rule F9."""
+"""Errors in the log about formats of weights, parallel layouts and KV caches: rule F9."""
 
 import json
 import re
@@ -14,9 +14,6 @@ _HYBRID_CONNECTORS = frozenset(
     {"MooncakeConnector", "MooncakeStoreConnector", "OffloadingConnector", "SimpleCPUOffloadConnector"}
 )
 """Connectors that are SupportsHMA in 0.32."""
-
-_FORCED: Mapping[Knob, Value] = {"attention_backend": None, "attention_config.backend": None}
-_FORCED_ENV: Mapping[str, str | None] = {"VLLM_ATTENTION_BACKEND": None}
 
 
 def _raise_batch(match: re.Match[str], case: Deployment) -> Mapping[Knob, Value]:
@@ -230,48 +227,6 @@ _CACHES = (
         env={"PYTORCH_CUDA_ALLOC_CONF": None, "PYTORCH_ALLOC_CONF": None},
     ),
 )
-_KERNELS = (
-    KnownError(
-        pattern=r"out of resource: shared memory, Required: (?P<need>\d+), Hardware limit: (?P<has>\d+)",
-        why="a Triton kernel needs {need} bytes of a GPU core's shared memory, and this GPU has "
-        "{has}: a limit of the kernel, no flag sets its tile size",
-        expects="another release, another --attention-backend (if it is an attention kernel), or "
-        "another GPU; Turing has 64 KiB, too little for heads of 256 and more",
-        source="vllm-project/vllm#36802, vllm-project/vllm#57712",
-    ),
-    KnownError(
-        pattern=r"Sinks are only supported in FlashAttention 3",
-        why="it did not start: this release reads attention sinks (gpt-oss) by FlashAttention 3 "
-        "only, on Hopper",
-        expects="vLLM 0.10.2 and later have a Triton back end with sinks for Ampere, Ada and newer GPUs",
-        source="vllm-project/vllm#22331; vLLM 0.32 v1/attention/backends/flash_attn.py",
-    ),
-    KnownError(
-        pattern=r"Selected backend (?:\w+\.)*(?P<name>\w+) is not valid for this configuration\.? "
-        r"Reason:? ?(?P<reason>\[[^\]]*\])?",
-        why="it did not start: the attention back end {name} does not fit this model, GPU or KV "
-        "cache {reason}",
-        expects="it starts: vLLM chooses a back end that fits",
-        source="vLLM 0.32 platforms/cuda.py; vllm-project/vllm#40153",
-        to=_FORCED,
-        env=_FORCED_ENV,
-    ),
-    KnownError(
-        pattern=r"FlashAttention only supports Ampere GPUs or newer",
-        why="the attention back end needs compute capability 8.0, this GPU is older",
-        expects="vLLM chooses a back end for the GPU",
-        source="vllm-project/vllm#8189",
-        to=_FORCED,
-        env=_FORCED_ENV,
-    ),
-    KnownError(
-        pattern=r"Model Runner V2 does not yet support: (?P<what>[^\[]+)",
-        why="it did not start: VLLM_USE_V2_MODEL_RUNNER forces a model runner that lacks {what}",
-        expects="it starts: vLLM chooses the model runner",
-        source="vLLM 0.32 config/vllm.py: 'Model Runner V2 does not yet support'",
-        env={"VLLM_USE_V2_MODEL_RUNNER": None},
-    ),
-)
 LINTS: tuple[LintRule, ...] = tuple(
-    Recogniser("F9", row.pattern, row.recognise) for row in (*_WEIGHTS, *_LAYOUTS, *_CACHES, *_KERNELS)
+    Recogniser("F9", row.pattern, row.recognise) for row in (*_WEIGHTS, *_LAYOUTS, *_CACHES)
 )

@@ -30,6 +30,8 @@ GONE = frozenset({"XFORMERS", "TORCH_SDPA"})  # as backends of a decoder: out of
 SINCE_AMPERE = frozenset({"FLASH_ATTN", "FLASHINFER", *GONE})
 READ = (0, 32)  # the version whose backends were read; a T4 ran FLASHINFER with 0.14.1
 OLD = (0, 14)
+TURING = (7, 5)  # the oldest GPUs of FLASHINFER
+ONE_ENGINE = (0, 11)  # the V0 engine, whose XFORMERS read FP8 caches, is gone
 CUDA_13_SINCE, OLDEST_BUILT = (0, 20), (7, 5)
 AWQ_FORCED_UP_TO = (0, 20)  # by 0.32 awq, awq_marlin and auto_awq are one; 0.11 to 0.19 obey the name
 S0 = "T4 benchmark report"
@@ -137,9 +139,13 @@ def _check_cache_formats(case: Deployment) -> Iterable[Finding]:
 def _check_cache_before_ada(case: Deployment) -> Iterable[Finding]:
     """Before the release that was read, the backend for fp8 on Ampere depends on what is installed."""
     card, kind = case.card, text_of(case, "kv_cache_dtype")
-    if card is None or card.capability is None or not AMPERE <= card.capability < precision.ADA:
+    if card is None or card.capability is None or card.capability >= precision.ADA:
         return
     if kind not in {"fp8", "fp8_e4m3"} or is_at_least(case, attention.READ):
+        return
+    if card.capability < AMPERE:
+        if card.capability < TURING and is_at_least(case, ONE_ENGINE):
+            yield _no_cache_before_turing(card.name, kind)
         return
     if (forced := _find_forced_backend(case)) and forced.name == "FLASHINFER":
         return
@@ -155,6 +161,20 @@ def _check_cache_before_ada(case: Deployment) -> Iterable[Finding]:
         expects="it starts with --attention-backend FLASHINFER, or without --kv-cache-dtype",
         risks="none",
         source="rulebook H2; vllm-project/vllm#26431, vllm-project/vllm#45829",
+    )
+
+
+def _no_cache_before_turing(card: str, kind: str) -> Finding:
+    return Finding(
+        rule="H2",
+        klass="gated",
+        severity="error",
+        why=f"--kv-cache-dtype {kind} on {card}: no attention backend reads it before Turing, so it "
+        "ends with an error",
+        to={"kv_cache_dtype": None},
+        expects="it runs, with a KV cache in the model's dtype",
+        risks="the KV cache holds half as many tokens",
+        source="rulebook H2; vllm-project/vllm#35720",
     )
 
 

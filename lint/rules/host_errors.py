@@ -18,6 +18,39 @@ _ROWS = (
         applies=lambda case: not any("ShmOpen" in line or "shared memory" in line for line in case.log),  # U2
     ),
     KnownError(
+        pattern=r"No module named '(?P<name>[\w.]+)'|Please install (?P<extra>vllm\[\w+\])",
+        why="a Python package is missing: {name}{extra}",
+        expects="install it beside vLLM (audio and video: pip install 'vllm[audio]'), or leave the "
+        "flag that needs it out",
+        source="vLLM 0.32 utils/import_utils.py",
+    ),
+    KnownError(
+        pattern=r"Cannot provide a placement group|No available node types can fulfill resource request",
+        why="it did not start: the Ray cluster has fewer GPUs than the parallel sizes take",
+        expects="it starts once `ray status` shows the GPUs of all hosts, or with smaller parallel sizes",
+        source="vLLM 0.32 v1/executor/ray_utils.py",
+    ),
+    KnownError(
+        pattern=r"No CUDA GPUs are available|invalid device ordinal",
+        why="it did not start: a worker sees no GPU of its number",
+        expects="CUDA_VISIBLE_DEVICES and the container show as many GPUs as tensor x pipeline x data take",
+        source=_TROUBLE,
+    ),
+    KnownError(
+        pattern=r"Cannot re-initialize CUDA in forked subprocess",
+        why="it did not start: CUDA was in use before the workers were forked",
+        expects="it starts with the workers spawned",
+        source=_TROUBLE,
+        env={"VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
+    ),
+    KnownError(
+        pattern=r"DistStoreError|TCPStore\b.*(?:timed out|timeout|failed)",
+        why="it did not start: the hosts or workers did not find each other in time",
+        expects="the address and port of the first host are open to all; with several networks "
+        "VLLM_HOST_IP, GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the one to use",
+        source=_TROUBLE,
+    ),
+    KnownError(
         pattern=r"Failed to infer device type",
         why="it did not start: vLLM sees no GPU",
         expects="it starts once nvidia-smi works there: the driver, `docker run --gpus all`, or "
@@ -32,7 +65,8 @@ _ROWS = (
         source=_INSTALL,
     ),
     KnownError(
-        pattern=r"(?:_C\w*(?:\.abi3)?\.so|libc10\w*\.so|flash_attn\S*\.so): undefined symbol",
+        pattern=r"(?:_C\w*(?:\.abi3)?\.so|libc10\w*\.so|flash_attn\S*\.so): undefined symbol"
+        r"|operator torchvision::nms does not exist",
         why="it did not start: vLLM's kernels were built for another PyTorch than the installed one",
         expects="a fresh environment with the PyTorch that this vLLM pins, or its container image",
         source=_INSTALL,

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from lint.rules import api_errors, engine_errors, host_errors, log, start_errors
+from lint.rules import api_errors, engine_errors, host_errors, kernel_errors, log, start_errors
 from lint.rules.log import Recogniser
 from vllm_facts.deployment import Deployment, Finding, LintRule, Needs
 from vllm_facts.sizing.effective_flags import DeploymentCheck
@@ -13,7 +13,7 @@ _ERROR = re.compile(
     r"(?<![\w.])(?P<kind>(?:[A-Za-z_][\w.]*)?(?:Error|Exception))\b(?::| -) ?(?P<text>\S.*)"
     r"|(?P<value>Value error, \S.*)"
     r"|(?P<parser>\berror: (?:argument|the following|unrecognized) .*)"
-    r"|(?P<fault>Memory access fault by GPU.*|Segmentation fault.*)"
+    r"|(?P<fault>\bfatal *: \S.*|Memory access fault by GPU.*|Segmentation fault.*)"
 )
 _WRAPPER = re.compile(
     r"Engine core (?:proc|initialization)|EngineDeadError|EngineCore encountered|WorkerProc initialization"
@@ -25,7 +25,7 @@ _WRAPPER = re.compile(
 
 _KNOWN = tuple(
     check.pattern
-    for module in (log, start_errors, api_errors, engine_errors, host_errors)
+    for module in (log, start_errors, api_errors, engine_errors, kernel_errors, host_errors)
     for check in module.LINTS
     if isinstance(check, Recogniser)
 )

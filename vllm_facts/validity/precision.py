@@ -191,6 +191,14 @@ def check_kv_checkpoint(case: Deployment) -> Iterator[InvalidSetting]:
             ),
             to={"kv_cache_dtype": "fp8"},
         )
+    if kind.endswith("_ds_mla") and model.heads and not model.mla:
+        yield InvalidSetting(
+            knobs=("kv_cache_dtype",),
+            why=f"--kv-cache-dtype {kind} is refused: it is a layout of latent attention, "
+            f"{model.name} has none",
+            source=f"{_NONE_VALID}; vllm-project/vllm#42587",
+            to={"kv_cache_dtype": None},
+        )
     if kind in {"nvfp4", "nvfp4_4over6"} and model.mla:
         yield InvalidSetting(
             knobs=("kv_cache_dtype",),

@@ -4,12 +4,12 @@ import pytest
 
 from lint.advice import advise
 from lint.precedence import ranked
-from lint.rules import all_lints, api_errors, engine_errors, host_errors, unknown_error
+from lint.rules import all_lints, api_errors, engine_errors, host_errors, kernel_errors, unknown_error
 from tests.support.lint_cases import case
 from vllm_facts.deployment import Finding
 from vllm_facts.values import Value
 
-LINTS = (*api_errors.LINTS, *engine_errors.LINTS, *host_errors.LINTS)
+LINTS = (*api_errors.LINTS, *engine_errors.LINTS, *kernel_errors.LINTS, *host_errors.LINTS)
 BATCH = "max_tokens_per_mm_item (2496) is larger than max_num_batched_tokens (512)."
 BACKEND = (
     "Selected backend AttentionBackendEnum.FLASHINFER is not valid for this configuration. Reason: ['no']"
@@ -43,6 +43,10 @@ def found(flags: str, *log: str, env: str = "") -> list[Finding]:
         ("-tp 4", "AssertionError: 25 is not divisible by 4", {}),
         ("", "RuntimeError: Failed to infer device type, please set the environment variable", {}),
         ("", "OSError: [Errno 98] Address already in use", {}),
+        ("", "ModuleNotFoundError: No module named 'librosa'", {}),
+        ("", "RuntimeError: CUDA error: an illegal memory access was encountered", {}),
+        ("--moe-backend marlin", "moe_backend='marlin' is not supported for fp8 MoE.", {"moe_backend": None}),
+        ("", "OSError: org/typo is not a local folder and is not a valid model identifier listed", {}),
         ("", "ImportError: vllm/_C.abi3.so: undefined symbol: _ZN3c10", {}),
     ],
 )
