@@ -27,7 +27,6 @@ CONTROLLERS = (
 EVICTION_S = 2  # from a node's loss to the deletion of its pods; 300 in a cluster with default settings
 
 _READY_WITHIN_S = 60.0
-_STOP_S = 10.0
 
 
 class Cluster:
@@ -88,11 +87,12 @@ class Cluster:
 
     def stop_api(self) -> None:
         """The API server goes away; pods and what etcd holds stay."""
-        self._end(self._running[1])
+        self._running[1].kill()
+        self._running[1].wait()
 
     def start_api(self) -> None:
+        """Only from the main thread: the kernel kills the program when the thread ends that started it."""
         self._running[1] = self._run("kube-apiserver", *self._api_flags())
-        self._wait("/readyz")
 
     def _start(self) -> None:
         address = self.network.address
@@ -112,7 +112,7 @@ class Cluster:
             )
         )
         self._running.append(self._run("kube-apiserver", *self._api_flags()))
-        self._wait("/readyz")
+        self.wait()
         self._running.append(self._run("kube-controller-manager", *self._controller_flags()))
 
     def _api_flags(self) -> tuple[str, ...]:
@@ -160,9 +160,12 @@ class Cluster:
                 cwd=self.folder,
             )
 
-    def _wait(self, path: str) -> None:
+    def wait(self) -> None:
+        """Until the API server is ready."""
         trust = ssl.create_default_context(cafile=str(self.ca))
-        asked = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {self._token}"})  # noqa: S310 - https
+        asked = urllib.request.Request(  # noqa: S310 - https
+            f"{self.url}/readyz", headers={"Authorization": f"Bearer {self._token}"}
+        )
         end_s = time.monotonic() + _READY_WITHIN_S
         while True:
             with contextlib.suppress(OSError), urllib.request.urlopen(asked, timeout=5, context=trust) as got:  # noqa: S310
@@ -170,7 +173,9 @@ class Cluster:
                     return
             ended = [one for one in self._running if one.poll() is not None]
             assert not ended, f"{ended[0].args!r} ended: {self.logs()}"
-            assert time.monotonic() < end_s, f"no {path} after {_READY_WITHIN_S:g} s: {self.logs()}"
+            assert time.monotonic() < end_s, (
+                f"the API server is not ready after {_READY_WITHIN_S:g} s: {self.logs()}"
+            )
             time.sleep(0.1)
 
     def logs(self) -> str:
@@ -180,12 +185,5 @@ class Cluster:
 
     def _stop(self) -> None:
         for process in reversed(self._running):
-            self._end(process)
-
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        process.terminate()
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

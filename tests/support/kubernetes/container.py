@@ -44,6 +44,7 @@ class Container:
         self.started = self.ready = self.has_run = False
         self.kill_reason = ""
         self.process: asyncio.subprocess.Process | None = None
+        self._ended = asyncio.Event()  # `state` tells the exit of `process`
         self.log: Path | None = None  # of the running or last process
         self.last_log: Path | None = None  # of the process that `last` is about
 
@@ -84,6 +85,7 @@ class Container:
     async def _run_once(self) -> int:
         """Start, probe and wait for the exit; the exit code as a shell gives it."""
         process = self.process = await self._start()
+        self._ended.clear()
         begun = now()
         self.state, self.has_run = {"running": {"startedAt": begun}}, True
         self.started = "startupProbe" not in self.spec
@@ -96,6 +98,7 @@ class Container:
         finally:
             probes.cancel()
             await asyncio.wait({probes})
+            self._ended.set()
         code = 128 - code if code < 0 else code
         reason = self.kill_reason or ("Completed" if code == 0 else "Error")
         self.state = {
@@ -142,6 +145,7 @@ class Container:
                 if good:
                     break
                 await self._restart("startup", why)
+                return
             self.started = True
             self.ready = "readinessProbe" not in self.spec
             self.pod.changed()
@@ -163,6 +167,7 @@ class Container:
             async for good, why in probe.results():
                 if not good:
                     await self._restart("liveness", why)
+                    return
 
     async def _restart(self, kind: str, why: str) -> None:
         self.pod.event("Unhealthy", f"{kind.capitalize()} probe failed: {why}")
@@ -173,15 +178,17 @@ class Container:
     async def stop(self, grace_s: float) -> None:
         """SIGTERM, and SIGKILL for all its processes after `grace_s`."""
         process = self.process
-        if process is None or process.returncode is not None:
+        if process is None or self._ended.is_set():
             return
         if grace_s > 0:
             self.signal(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), grace_s)
+                async with asyncio.timeout(grace_s):
+                    await process.wait()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
+        await self._ended.wait()
 
     def signal(self, number: signal.Signals) -> None:
         if self.process is not None and self.process.returncode is None:

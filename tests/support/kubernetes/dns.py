@@ -28,7 +28,11 @@ class Dns(asyncio.DatagramProtocol):
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=(self._address, 53))
+        self._transport, _ = await loop.create_datagram_endpoint(
+            lambda: self,
+            local_addr=(self._address, 53),
+            reuse_port=True,  # one for each namespace; all know all names
+        )
 
     async def stop(self) -> None:
         if self._transport is not None:

@@ -123,6 +123,36 @@ class Namespace:
         except TimeoutError as error:
             raise AssertionError(await self._situation()) from error
 
+    async def pod(self, app: str, holds: Callable[[Json], object]) -> Json:
+        """Wait until a pod with the label `app` is as wanted."""
+
+        async def look() -> Json:
+            found = (await self.api.get(self.path("pods"), labelSelector=f"app={app}"))["items"]
+            return next((one for one in found if holds(one)), {})
+
+        return await self.eventually(look)
+
+    async def event(self, reason: str) -> Json:
+        """Wait for an event with this reason."""
+
+        async def look() -> Json:
+            return next((one for one in await self.list("events") if one["reason"] == reason), {})
+
+        return await self.eventually(look)
+
+    async def gone(self, kind: str, name: str) -> None:
+        """Wait until there is no such object."""
+
+        async def look() -> Json:
+            names = {one["metadata"]["name"] for one in await self.list(kind)}
+            return {} if name in names else {"gone": name}
+
+        await self.eventually(look)
+
+    async def log(self, pod: str, **query: str) -> str:
+        """`query`: of the API, such as `tailLines` or `previous`."""
+        return str(await self.api.call("GET", self.path("pods", f"{pod}/log"), query=query))
+
     async def available(self, deployment: str) -> Json:
         """Wait until all replicas of a Deployment's newest template are available, and no other is left."""
         return await self.until("deployments", deployment, _complete)

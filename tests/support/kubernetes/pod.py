@@ -1,7 +1,7 @@
 """A pod on the stand-in node: its network namespace, its containers and its status in the API."""
 
 import asyncio
-from collections.abc import Sequence
+from asyncio import create_task
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,11 +37,10 @@ class Pod:
         self._began = now()
         self._since: dict[str, tuple[str, str]] = {}  # of a condition: its status and from when on
         self._change = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
         self._events: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._report())]
+        self._run_task, self._report_task = create_task(self._run()), create_task(self._report())
         self.changed()
 
     def container(self, name: str = "") -> Container:
@@ -52,7 +51,7 @@ class Pod:
         self._change.set()
 
     def event(self, reason: str, message: str, *, warns: bool = True) -> None:
-        task = asyncio.create_task(self._record(reason, message, warns=warns))
+        task = create_task(self._record(reason, message, warns=warns))
         self._events.add(task)
         task.add_done_callback(self._events.discard)
 
@@ -75,7 +74,7 @@ class Pod:
 
     async def vanish(self) -> None:
         """Its processes are gone and nobody says so."""
-        self._cancel(self._tasks)
+        self._report_task.cancel()
         await self._end(0)
 
     async def _run(self) -> None:
@@ -89,14 +88,11 @@ class Pod:
 
     async def _end(self, grace_s: float) -> None:
         await self._stop_containers(grace_s)
-        self._cancel([*self._tasks, *self._events])
-        if waiting := [*self._tasks, *self._events]:
-            await asyncio.wait(waiting)
-        self._network.leave(self.netns)
-
-    def _cancel(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        tasks = {self._run_task, self._report_task, *self._events}
         for task in tasks:
             task.cancel()
+        await asyncio.wait(tasks)
+        self._network.leave(self.netns)
 
     async def _report(self) -> None:
         """Write each change of the status, until the API takes it."""

@@ -52,6 +52,8 @@ class Probe:
                 return f"HTTP probe failed with statuscode: {answer.status}"
         except TimeoutError:
             return "context deadline exceeded"
+        except ConnectionRefusedError:
+            return f"dial tcp {self.address}:{self.port}: connect: connection refused"
         except (OSError, aiohttp.ClientError) as error:
             return str(error)
 
