@@ -318,4 +318,4 @@ def find_errors(case: Deployment, lints: Sequence[LintRule]) -> dict[_Error, str
 
 
 def _error(finding: Finding) -> _Error:
-    return finding.rule, finding.source.removeprefix(f"rulebook {finding.rule}; ")
+    return finding.rule, finding.source

@@ -1,9 +1,10 @@
 """One error message of vLLM's log, what it means, and the change that ends it: rule F9."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from lint.recogniser import Recogniser, recogniser
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity
 from vllm_facts.values import Knob, Value
 
@@ -52,6 +53,19 @@ class KnownError:
             env=env,
             expects=self.expects.format(**groups),
             risks=self.risks,
-            source=self.source,
             evidence={"line": match[0].strip()[:200]},
         )
+
+
+def recognisers(rows: Iterable[KnownError]) -> tuple[Recogniser, ...]:
+    """The checks of the rows. A row reports what its finding says, without the words of the line."""
+    return tuple(
+        recogniser(
+            "F9",
+            row.pattern,
+            row.recognise,
+            reports=re.sub(r"\{\w+\}", "…", row.why),
+            source=row.source,
+        )
+        for row in rows
+    )

@@ -26,7 +26,6 @@ from policies.shared.flags_in_force import find_step_budget
 from policies.shared.sequence_cap import (
     ACTIVE,
     SEQS,
-    STEP_OCTAVES,
     SequenceCap,
     count_engines,
     find_cap,
@@ -57,6 +56,7 @@ from policies.shared.step_grid import is_allowed, was_reversed_recently
 from policies.shared.token_budget import is_budget_enough, size_budget
 from vllm_facts.defaults import positive_int
 from vllm_facts.knobs import KNOBS
+from vllm_facts.references import METRICS, OPTIMIZATION
 from vllm_facts.values import Knob, Value
 
 WATERMARK, GRAPH = "watermark", "max_cudagraph_capture_size"
@@ -64,7 +64,7 @@ GRAPH_MOST = 1024
 WATERMARKS = (0.02, 0.05)
 ROOM = 0.9  # of the sequences that fill the KV cache: their lengths vary
 MORE_KV = "more sequences would make it worse; more KV cache or another replica would help"
-TRIAGE = "production triage guide and vLLM 0.32 config/scheduler.py"
+SOURCE = f"{OPTIMIZATION} (preemption)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Admission:
     queue_at_least: float = 1.0  # requests that wait, in both halves of the window
     cap_reached_ratio: float = 0.9  # running over the cap, in both halves
     kv_free_below_ratio: float = 0.6  # Q1: highest KV usage of the window
-    kv_target_ratio: float = 0.8  # highest KV usage after a step, in proportion (S4 P3: peaks at 50-80 %)
+    kv_target_ratio: float = 0.8  # highest KV usage after a step, in proportion
     kv_idle_below_ratio: float = 0.3  # K3's note: highest KV usage of the window
     kv_full_above_ratio: float = 0.95  # K2: in both halves of the window
     preemptions_at_least_per_s: float = 0.1  # K1: mean of the window
@@ -176,7 +176,7 @@ class Admission:
             why=f"{_thrashing(reading)}: keep {higher:.0%} of it free on admission instead of {current:.0%}",
             expects="fewer preemptions, so fewer prompts computed twice",
             risks="requests start slightly later; the cap may have to fall as well",
-            source=f"rulebook {rule}; {TRIAGE} (watermark)",
+            source=f"vLLM 0.32 vllm/config/scheduler.py: watermark; {SOURCE}",
             evidence=build_evidence(reading, *_cache(reading)),
             mitigation=True,
         )
@@ -201,7 +201,7 @@ class Admission:
             ),
             expects="the running sequences fit the KV cache; preemptions stop",
             risks="a longer queue: TTFT rises unless preemptions made requests late",
-            source=f"rulebook {rule}; {TRIAGE}",
+            source=SOURCE,
             evidence=build_evidence(reading, *_cache(reading)),
             mitigation=True,
         )
@@ -209,7 +209,7 @@ class Admission:
     def _note_missing_cache(self, reading: Reading) -> Proposal:
         rule = "Q2" if self._has_queue(reading) else "K2"
         why = f"{_thrashing(reading)}, and {reading.waiting.mean:.1f} requests waited"
-        return build_note(rule, reading, why, MORE_KV, TRIAGE, *_cache(reading))
+        return build_note(rule, reading, why, MORE_KV, SOURCE, *_cache(reading))
 
     def _raise_cap(self, reading: Reading, context: Context) -> Proposal | None:
         usage, cap = reading.kv_usage, find_cap(reading, context)
@@ -238,7 +238,7 @@ class Admission:
             ),
             expects=f"{queue}: TTFT falls, throughput rises until the KV cache is the limit",
             risks="ITL rises with the batch; preemptions if requests are longer than those seen",
-            source=f"rulebook Q1; {TRIAGE}; a step of at most {STEP_OCTAVES} octaves: decisions/0003",
+            source=f"vLLM 0.32 vllm/config/scheduler.py: max_num_seqs; {METRICS}",
             evidence=build_evidence(
                 reading, *describe_shares(misses), *measure_load(reading), *_cache(reading)
             ),
@@ -305,7 +305,7 @@ class Admission:
         )
         advice = "no change: fewer replicas or a smaller GPU would be enough"
         numbers = (*_cache(reading), ("gpu_utilization", busy, "ratio"))
-        return build_note("K3", reading, why, advice, "parallelism guide, KV usage", *numbers)
+        return build_note("K3", reading, why, advice, METRICS, *numbers)
 
 
 def _present(knob: Knob, reading: Reading, context: Context, cap: SequenceCap) -> Value:

@@ -15,6 +15,7 @@ from policies.shared.signals import (
 )
 from policies.shared.step_grid import step_down
 from vllm_facts.defaults import positive_int
+from vllm_facts.references import CONSERVING_MEMORY
 
 LENGTH = "max_model_len"
 
@@ -61,7 +62,7 @@ class ContextLength:
             ("request_tokens_max", longest, "tokens"),
             expects="a bound on the KV cache that one request may take; pages are shared as before",
             risks=f"requests of more than {value} tokens are refused, which were accepted before",
-            source="memory tuning guide; vLLM 0.32 config/model.py",
+            source=f"{CONSERVING_MEMORY}; vLLM 0.32 vllm/config/model.py: max_model_len",
             klass="gated",
             assumed={LENGTH: length},
         )

@@ -22,6 +22,7 @@ from policies.shared.signals import (
 from policies.shared.step_grid import is_allowed, step_up
 from vllm_facts.defaults import positive_int
 from vllm_facts.knobs import release_of
+from vllm_facts.references import FASTER_GRAPHS
 from vllm_facts.values import Knob, Setting, Value
 
 EAGER, LEVEL, CONFIG = "enforce_eager", "optimization_level", "compilation_config"
@@ -72,9 +73,9 @@ class Graphs:
             f"{EAGER} is set: {reading.running.mean:.1f} requests ran{rate} over {reading.span_s:.0f} s "
             "without compilation and CUDA graphs",
             ("generation_tokens", tokens, "tokens/s"),
-            expects="faster decoding: 30-50 % are reported for small models, not promised",
+            expects=f"faster decoding ({FASTER_GRAPHS})",
             risks="graphs take GPU memory; the start takes minutes longer, once for each new setting",
-            source="vLLM optimization guide; S0 and S4 report it (S0's TTFT figures are of other prompts)",
+            source="vLLM 0.32 vllm/config/vllm.py: 'Enforce eager set'; vllm-project/vllm-omni#7960",
         )
         late = (
             misses_objective(reading.itl, context.slo.itl, self.requests_at_least),
@@ -106,7 +107,7 @@ class Graphs:
             ("captured", float(largest), "requests"),
             expects="no batch runs without a graph: the spikes of ITL disappear",
             risks="graphs take GPU memory, and capturing them makes the start longer",
-            source="vLLM 0.32 config/compilation.py: a batch above the largest graph runs without one",
+            source="vLLM 0.32 vllm/config/compilation.py: cudagraph_capture_sizes",
             assumed=assumed,
         )
         return replace(found, mitigation=late)
@@ -147,7 +148,7 @@ def _default_level(reading: Reading, context: Context) -> Proposal | None:
         f"{reading.running.mean:.1f} requests run",
         expects="more of each step runs from graphs: ITL falls",
         risks="a longer start; if a model or connector needs the lower mode, vLLM falls back on its own",
-        source="vLLM 0.32 config/vllm.py: optimisation levels",
+        source="vLLM 0.32 vllm/config/vllm.py: OptimizationLevel",
         klass="auto" if set(to) == {LEVEL} else "note",  # the compilation config is the operator's choice
     )
 

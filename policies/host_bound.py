@@ -20,6 +20,7 @@ from policies.shared.signals import (
 from policies.shared.step_grid import step_up
 from vllm_facts.defaults import positive_int
 from vllm_facts.knobs import release_of
+from vllm_facts.references import METRICS, OPTIMIZATION
 from vllm_facts.values import Setting
 
 SERVERS, TOKENIZER, ASYNC = "api_server_count", "tokenizer_mode", "async_scheduling"
@@ -65,7 +66,7 @@ class HostBound:
             f"busy and the CPU {cpu:.0%}: the host is the bottleneck"
         )
         numbers = (("gpu_utilization", busy, "ratio"), ("cpu_utilization", cpu, "ratio"))
-        source = "troubleshooting guide, issue 2; vLLM 0.32 entrypoints (api_server_count)"
+        source = f"{OPTIMIZATION} (parallel processing)"
         fast = first_allowed(context.bounds.get(TOKENIZER), None, "auto")
         if setting.get(TOKENIZER) == "slow" and fast:
             return build_optimisation(
@@ -106,7 +107,7 @@ class HostBound:
         )
         advice = "no change: the server has capacity for more load"
         numbers = ("gpu_utilization", busy, "ratio")
-        return build_note("C2", reading, why, advice, "production alerts: GPU utilisation < 60 %", numbers)
+        return build_note("C2", reading, why, advice, METRICS, numbers)
 
     def _enable_async(self, reading: Reading, context: Context) -> Proposal | None:
         setting, release = context.setting, release_of(reading.facts.get("version"))
@@ -123,7 +124,7 @@ class HostBound:
             f"while {reading.running.mean:.1f} requests run",
             expects="the next step is scheduled while the GPU works on this one: ITL falls",
             risks="close to none: vLLM leaves it off if the executor or the model does not support it",
-            source="vLLM 0.32 config/scheduler.py; on by default since 0.14",
+            source="vllm-project/vllm#27614 (the default since 0.14)",
         )
 
 

@@ -77,7 +77,7 @@ class LongPrompts:
             ("prompt_tokens_p99", p99, "tokens"),
             expects="short prompts and answers overtake long prompts: the tails of TTFT and ITL fall",
             risks="long prompts get their first token later",
-            source="vLLM 0.32 config/scheduler.py (long_prefill_token_threshold)",
+            source="vLLM 0.32 vllm/config/scheduler.py: long_prefill_token_threshold",
             assumed={THRESHOLD: 0},
         )
         return (replace(found, mitigation=late),)

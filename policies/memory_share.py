@@ -28,13 +28,14 @@ from policies.shared.signals import (
 )
 from policies.shared.step_grid import is_allowed, step_down, was_reversed_recently
 from vllm_facts.defaults import positive_int
+from vllm_facts.references import OPTIMIZATION
 from vllm_facts.values import Knob, Value
 
 BLOCKS, BYTES, LENGTH = "num_gpu_blocks_override", "kv_cache_memory_bytes", "max_model_len"
 _Change = tuple[dict[Knob, Value], dict[Knob, Value]]
 """What to set, and what is set now."""
 
-SOURCE = "vLLM optimization guide (preemption), vLLM 0.32 config/cache.py"
+SOURCE = f"{OPTIMIZATION} (preemption); vLLM 0.32 vllm/config/cache.py: gpu_memory_utilization"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +117,7 @@ class MemoryShare:
             ),
             expects="more KV cache: fewer preemptions, more requests at once",
             risks="less memory for activations, graphs and other processes; an OOM blocks further increases",
-            source=f"rulebook {rule}; {SOURCE}",
+            source=SOURCE,
             evidence=_evidence(reading, used),
             mitigation=True,
         )
@@ -145,7 +146,7 @@ class MemoryShare:
             ),
             expects="more KV cache: fewer preemptions, more requests at once",
             risks="a larger cache needs free memory: if other processes hold it, green does not start",
-            source=f"rulebook M5; {SOURCE}",
+            source=SOURCE,
             evidence=_evidence(reading, find_used_share(reading)),
             klass="gated",
             mitigation=True,
@@ -169,7 +170,7 @@ class MemoryShare:
             ),
             expects="more KV cache: fewer preemptions, more requests at once",
             risks="the memory in use is not reported: if other processes hold it, green does not start",
-            source=f"rulebook M1; {SOURCE}",
+            source=SOURCE,
             evidence=build_evidence(reading, *_cache(reading)),
             klass="gated",
             mitigation=True,
@@ -196,7 +197,7 @@ class MemoryShare:
                     "less KV cache or fewer requests at once; if the kernel killed it for lack of host "
                     "memory, raise the container's memory limit instead"
                 ),
-                source=f"rulebook M2; {SOURCE}",
+                source=SOURCE,
                 evidence=_evidence(reading, find_used_share(reading)),
                 mitigation=True,
             )

@@ -35,9 +35,13 @@ from policies.shared.token_budget import (
     step_in_time,
 )
 from vllm_facts.defaults import positive_int
+from vllm_facts.references import OPTIMIZATION
 from vllm_facts.values import ChangeClass, Knob
 
-TAIL_LOW, TAIL_HIGH = 4096, 8192  # S1 issue 3: budgets for a long tail of TTFT or ITL
+TAIL_LOW, TAIL_HIGH = (
+    4096,
+    8192,
+)  # budgets for a long tail of TTFT or ITL: between the default and 8192 of OPTIMIZATION
 TAIL_SHARE = 0.01  # share of requests above a p99
 LONGER = 2  # P2: a full step may take so much longer than the objective allows; not all steps are full
 LEAST_RESERVE = 1.1  # P2: rate of prompts over their arrival that must remain
@@ -47,7 +51,8 @@ DECODING = (
     "the token budget is not the cause: check enforce_eager, a forced attention backend, "
     "async_scheduling and untuned MoE kernels; else fewer sequences at once, or replicas"
 )
-SOURCE = "vLLM optimization guide (chunked prefill): small budgets favour ITL, large ones TTFT"
+
+SOURCE = f"{OPTIMIZATION} (chunked prefill: small budgets favour ITL, large ones TTFT)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +223,7 @@ class PrefillBudget:
             why=f"{why} and {queue:.1f} waited: raise {knob} from {current} to {value}{guessed}",
             expects=f"prompts take fewer steps: TTFT falls{CHUNKED if rule == 'P3' else ''}",
             risks="ITL rises where prompts and answers share steps; activations take KV cache",
-            source=f"rulebook {rule}; {SOURCE}",
+            source=SOURCE,
             evidence=build_evidence(reading, *numbers, *_latencies(reading, "ttft")),
             mitigation=rule == "P1",
             klass=klass,
@@ -242,7 +247,7 @@ class PrefillBudget:
             why=f"{why} while prompts are mixed in: lower {knob} from {current} to {value}{guessed}",
             expects=f"prompts take less of each step: ITL falls{CHUNKED if rule == 'P3' else ''}",
             risks="long prompts take more steps: TTFT rises",
-            source=f"rulebook {rule}; {SOURCE}",
+            source=SOURCE,
             evidence=build_evidence(reading, *_latencies(reading, "itl")),
             mitigation=rule == "P2",
             klass=klass,
@@ -286,9 +291,7 @@ def _note_slow_decoding(reading: Reading, late: str) -> Proposal:
         f"decode-bound: {late}, while {reading.running.mean:.1f} requests ran and only {prompts:.0f} prompt "
         f"tokens/s were computed with {answers:.0f} tokens/s of answers"
     )
-    return build_note(
-        "P2", reading, why, DECODING, "triage tree: TPOT high, TTFT fine", *_latencies(reading, "itl")
-    )
+    return build_note("P2", reading, why, DECODING, SOURCE, *_latencies(reading, "itl"))
 
 
 def _exceeds_ratio(latency: Latency | None, ratio: float) -> bool:

@@ -16,7 +16,7 @@ from policies.shared.signals import (
 )
 
 CACHING = "enable_prefix_caching"
-SOURCE = "vLLM 0.32 config/cache.py: on for all generative models"
+SOURCE = "vLLM 0.32 vllm/config/cache.py: enable_prefix_caching"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,10 +23,11 @@ from policies.shared.signals import (
     read_number,
 )
 from policies.shared.step_grid import is_allowed, step_up, was_reversed_recently
+from vllm_facts.references import METRICS, OPTIMIZATION
 from vllm_facts.values import Setting
 
 BUDGET, SCHEDULED = "max_num_batched_tokens", "max_num_scheduled_tokens"
-TRIAGE = "production triage guide"
+SOURCE = f"{METRICS}; {OPTIMIZATION}"
 PREFILL_RATIO = 10  # prompt tokens over answer tokens: most of the work is prefill
 FEW_TOKENS = 1024  # of a step: they admit few prompts
 BLOCKERS = {
@@ -76,9 +77,7 @@ class QueueNotes:
             f"(more than {self.backlog_above:g}), at most {waiting.high:.0f}"
         )
         advice = "shed or spread load until the backlog is gone; Q1, Q2 or Q4 name its cause"
-        return build_note(
-            "Q3", reading, why, advice, "production alerts: waiting > 100 is critical", _kv(reading)
-        )
+        return build_note("Q3", reading, why, advice, SOURCE, _kv(reading))
 
     def _note_stall(self, reading: Reading, context: Context) -> Proposal | None:
         if not has_queue(reading, self.queue_at_least):
@@ -95,7 +94,7 @@ class QueueNotes:
         found = [*_describe_prefill(reading), *_list_blockers(context.setting)]
         blockers = "; ".join(found) or "structured output, multimodal inputs, adapters"
         advice = f"neither the cap nor the KV cache is the limit; check: {blockers}"
-        return build_note("Q4", reading, why, advice, TRIAGE, _kv(reading))
+        return build_note("Q4", reading, why, advice, SOURCE, _kv(reading))
 
     def _note_capacity(self, reading: Reading, context: Context) -> Proposal | None:
         slo, least = context.slo, self.requests_at_least
@@ -121,7 +120,7 @@ class QueueNotes:
             f"{waiting:.1f} waiting / {running:.1f} running on one server make {more} more"
         )
         advice = f"capacity: {more} more replica(s) like this one"
-        return build_note("N1", reading, why, advice, TRIAGE, _kv(reading), ("late", late, "ratio"))
+        return build_note("N1", reading, why, advice, SOURCE, _kv(reading), ("late", late, "ratio"))
 
     def _is_exhausted(self, reading: Reading, context: Context) -> bool:
         """True if no knob that admits more can move.

@@ -9,6 +9,7 @@ from agent.domain.reading import Reading
 from policies.shared.signals import build_optimisation, check_options, first_allowed, has_insufficient_data
 from policies.shared.step_grid import is_allowed
 from vllm_facts.defaults import positive_int
+from vllm_facts.references import DOCS
 from vllm_facts.values import Knob, Value
 
 TOKENS = "spec_tokens"
@@ -56,7 +57,7 @@ class Speculation:
             ("spec_acceptance", accepted, "ratio"),
             expects="fewer rejected draft tokens to compute: throughput rises",
             risks="at small batches ITL rises; answers may differ in the last digits of a logit",
-            source="throughput guide; vLLM documentation, speculative decoding",
+            source=f"{DOCS}/features/spec_decode/",
             klass="gated" if set(to) == {TOKENS} else "note",  # method and model are the operator's choice
         )
         return (found,)

@@ -34,7 +34,7 @@ class Thermal:
         )
         why = "thermal throttling: " + "; ".join(throttled)
         advice = "every change waits: measurements on a throttling GPU prove nothing; cool the GPU first"
-        source = "production checklist: GPU temperature, NVML clocks_event_reasons"
+        source = "https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html"
         count = ("throttled_gpus", float(len(throttled)), "GPUs")
         return (build_note("T1", reading, why, advice, source, count, ("temperature", hottest, "°C")),)
 

@@ -79,11 +79,11 @@ class Deployment:
 class Finding:
     """One problem or opportunity. `to` is empty if no flag helps."""
 
-    rule: str  # id in the rulebook
+    rule: str  # "D6", a rule of docs/reference/rules.md
     klass: ChangeClass
     severity: FindingSeverity
     why: str  # one sentence with the numbers in it
-    source: str
+    source: str = ""  # what shows it; see vllm_facts/references.py
     to: Mapping[Knob, Value] = field(default_factory=dict)  # None: remove the flag
     env: Mapping[str, str | None] = field(default_factory=dict)  # environment variables; None: unset
     expects: str = ""

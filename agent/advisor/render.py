@@ -165,7 +165,14 @@ def _format_number(number: Value) -> str:
 def _line(label: str, text: str, width: int, *, indent: int = 2) -> str:
     start = f"{' ' * indent}{label:10}"
     rest = " " * len(start)
-    return textwrap.fill(safe(text), width, initial_indent=start, subsequent_indent=rest) + "\n"
+    wrapped = textwrap.TextWrapper(
+        width,
+        initial_indent=start,
+        subsequent_indent=rest,
+        break_long_words=False,  # an address stays whole
+        break_on_hyphens=False,
+    )
+    return wrapped.fill(safe(text)) + "\n"
 
 
 def _width() -> int:

@@ -36,7 +36,7 @@ NO_FINDINGS, FINDINGS = 0, 1
 ENGINES = "data_parallel_size"
 BY_LOAD = frozenset({"B1", "B3"})  # rules on limits of the batch that look low by the flags alone
 LIVE_S, SAVED_S = 30.0, 30.0
-ALARM_TTFT = Objective(under_s=1.0, share=0.99)  # rulebook Z7: TTFT p99 above 1 s is a warning
+ALARM_TTFT = Objective(under_s=1.0, share=0.99)  # without an SLO, 1 % above 1 s is a warning
 _MIB_PER_GIB = 1024
 _MIN_COVERAGE = 0.8  # of the window; below it the policies propose nothing
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s)?")

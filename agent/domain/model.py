@@ -66,12 +66,12 @@ class Evidence:
 class Proposal:
     """A change that a policy proposes: one concern, mostly one knob."""
 
-    rule: str  # id in the rulebook: "Q1"
+    rule: str  # "Q1", a rule of docs/reference/rules.md
     to: Mapping[Knob, Value]  # only the knobs that change
     why: str  # one sentence with the numbers in it
     expects: str
     risks: str
-    source: str  # rulebook row or vLLM documentation
+    source: str  # what shows it; see vllm_facts/references.py
     evidence: tuple[Evidence, ...] = ()
     assumed: Mapping[Knob, Value] = field(default_factory=dict)  # present values of knobs that no flag sets
     klass: ChangeClass = "auto"

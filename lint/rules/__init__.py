@@ -3,10 +3,10 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from vllm_facts.deployment import LintRule
+from vllm_facts.sizing.effective_flags import DeploymentCheck
 
 
-def all_lints() -> tuple[LintRule, ...]:
+def all_lints() -> tuple[DeploymentCheck, ...]:
     """`LINTS` of every module of this package, in the order of the modules' names."""
     names = sorted(module.name for module in iter_modules(__path__))
     modules = [import_module(f"{__name__}.{name}") for name in names]

@@ -3,14 +3,13 @@
 import re
 from collections.abc import Mapping
 
-from lint.known_error import KnownError
-from lint.rules.log import Recogniser
-from vllm_facts.deployment import Deployment, LintRule
+from lint.known_error import KnownError, recognisers
+from vllm_facts.deployment import Deployment
 from vllm_facts.sizing.effective_flags import text_of
 from vllm_facts.values import Knob, Value
 
-_TOOLS = "vLLM docs features/tool_calling.md"
-_LORA = "vLLM docs features/lora.md"
+_TOOLS = "https://docs.vllm.ai/en/latest/features/tool_calling/"
+_LORA = "https://docs.vllm.ai/en/latest/features/lora/"
 _PARSERS = (
     ("llama-4", "llama4_pythonic"),
     ("llama-3", "llama3_json"),
@@ -44,7 +43,10 @@ _CHATS = (
         "template with --chat-template FILE, or send /v1/completions; models with their own "
         "encoding need a tokenizer mode: --tokenizer-mode deepseek_v32 for DeepSeek-V3.2 (0.13 "
         "and later), mistral for Mistral's format",
-        source="vLLM docs serving/openai_compatible_server.md (chat template); vllm-project/vllm#29849",
+        source=(
+            "https://docs.vllm.ai/en/latest/serving/openai_compatible_server/ (chat template); "
+            "vllm-project/vllm#29849"
+        ),
         applies=_has_no_template,
     ),
     KnownError(
@@ -53,7 +55,7 @@ _CHATS = (
         "--tool-call-parser of the model's family",
         expects="tools are called; the parsers by model: hermes (Qwen2.5, Hermes), llama3_json, mistral, "
         "openai (gpt-oss) and others",
-        source=f"{_TOOLS}; vLLM 0.32 renderers/online_renderer.py",
+        source=f"{_TOOLS}; vLLM 0.32 vllm/renderers/online_renderer.py",
         changes=_enable_tools,
         applies=lambda case: (
             not (case.setting.get("enable_auto_tool_choice") and case.setting.get("tool_call_parser"))
@@ -76,40 +78,47 @@ _CHATS = (
         pattern=r"tool_parser:'(?P<name>[\w.-]+)' which has not been registered",
         why="it did not start: this release has no --tool-call-parser {name}",
         expects="a release that lists it, --tool-parser-plugin, or another parser of the model's family",
-        source="vLLM 0.32 parser/parser_manager.py: get_tool_parser",
+        source="vLLM 0.32 vllm/parser/parser_manager.py: get_tool_parser",
     ),
     KnownError(
         pattern=r"reasoning_parser_name='(?P<name>[\w.-]+)' has not been registered"
         r"|invalid reasoning parser: (?P<old>[\w.-]+)",
         why="it did not start: this release has no --reasoning-parser {name}{old}",
         expects="a release that lists it, or another parser of the model's family",
-        source="vLLM 0.32 parser/parser_manager.py: get_reasoning_parser",
+        source="vLLM 0.32 vllm/parser/parser_manager.py: get_reasoning_parser",
     ),
     KnownError(
         pattern=r"[Rr]eason\w* (?:parser|extractor) could not locate think",
         why="the --reasoning-parser is of another model: this model's tokenizer lacks its think tokens",
         expects="the parser of the model's own family, or none if the model does not reason; check "
         "--model, too",
-        source="vLLM 0.32 reasoning/basic_parsers.py; vllm-project/recipes#515",
+        source="vLLM 0.32 vllm/reasoning/basic_parsers.py; vllm-project/recipes#515",
     ),
     KnownError(
         pattern=r"KeyError: '<tool_call>'|[Tt]ool (?:\w+ )?parser could not locate",
         why="the --tool-call-parser is of another model: this model's tokenizer lacks its tool-call tokens",
         expects="tools are called; each family of models has its own parser",
-        source=f"{_TOOLS}; vLLM 0.32 tool_parsers; vllm-project/vllm#8912",
+        source=(
+            f"{_TOOLS}; "
+            f"vLLM 0.32 vllm/tool_parsers/llama_tool_parser.py: 'could not locate'; "
+            f"vllm-project/vllm#8912"
+        ),
         changes=_matching_parser,
     ),
     KnownError(
         pattern=r"cannot be used with the tokenizer of (?P<model>'[^']+')",
         why="it did not start: a parser is of another model than {model}",
         expects="the --tool-call-parser and --reasoning-parser of the model's own family",
-        source="vLLM 0.32 parser/parser_manager.py: validate_parser_tokenizer",
+        source="vLLM 0.32 vllm/parser/parser_manager.py: validate_parser_tokenizer",
     ),
     KnownError(
         pattern=r"error: argument (?P<flag>--[\w-]+)(?:/-\w+)*: invalid choice: (?P<value>'?[\w.-]+'?)",
         why="it did not start: this release does not know the value {value} of {flag}",
         expects="one of the values that the error lists, or a release that has this one",
-        source="vLLM's parser: it ends with exit code 2; vllm-project/vllm#9312",
+        source=(
+            "vLLM 0.32 vllm/utils/argparse_utils.py: FlexibleArgumentParser (exit code 2); "
+            "vllm-project/vllm#9312"
+        ),
     ),
 )
 _INPUTS = (
@@ -118,7 +127,7 @@ _INPUTS = (
         why="an image, video or audio is larger than the encoder cache of {size} tokens",
         expects="smaller inputs (--mm-processor-kwargs), or a --max-num-batched-tokens above the "
         "tokens of one",
-        source="vLLM 0.32 v1/engine/input_processor.py",
+        source="vLLM 0.32 vllm/v1/engine/input_processor.py",
         severity="warning",
     ),
     KnownError(
@@ -126,14 +135,14 @@ _INPUTS = (
         why="the images of one request take more tokens than a step of this release holds",
         expects="a --max-num-batched-tokens above the tokens of all images of a request, or a "
         "release from 0.9 on",
-        source="vllm-project/vllm#7996, vllm-project/vllm#18266",
+        source="vllm-project/vllm#7996; vllm-project/vllm#18266",
     ),
     KnownError(
         pattern=r"At most (?P<most>\d+) (?P<kind>\w+)\(s\) may be provided in one (?:prompt|request)",
         why="requests with more than {most} {kind} inputs are refused: --limit-mm-per-prompt allows no more",
         expects="""they are accepted with --limit-mm-per-prompt '{{"{kind}": N}}'; the start profiles N of """
         "the largest size, so a large N costs KV cache",
-        source="vLLM 0.32 multimodal/processing/context.py; vllm-project/vllm#13513",
+        source="vLLM 0.32 vllm/multimodal/processing/context.py; vllm-project/vllm#13513",
         severity="warning",
     ),
     KnownError(
@@ -141,14 +150,14 @@ _INPUTS = (
         why="it did not start: this vLLM, with its transformers, does not know the model as multimodal",
         expects="if the model reads images, a newer vLLM and transformers; else leave "
         "--limit-mm-per-prompt out",
-        source="zai-org/GLM-V#15; vLLM docs models/supported_models.md",
+        source="zai-org/GLM-V#15; https://docs.vllm.ai/en/latest/models/supported_models/",
     ),
     KnownError(
         pattern=r"maximum context length is (?P<most>\d+) tokens.*requested (?P<asked>\d+)",
         why="requests of {asked} tokens are refused: max_model_len is {most}",
         expects="shorter prompts or a smaller max_tokens; or a higher --max-model-len, if the KV "
         "cache holds it",
-        source="vLLM 0.32 renderers/params.py",
+        source="vLLM 0.32 vllm/renderers/params.py",
         severity="warning",
     ),
 )
@@ -158,13 +167,13 @@ _MODELS = (
         r"|Invalid repository ID or local directory specified: (?P<path>\S+)",
         why="it did not start: {name}{path} is neither a folder that the server sees nor a repository",
         expects="the name as on the hub, or the path inside the container (docker run -v HOST:PATH)",
-        source="vLLM 0.32 transformers_utils/config.py",
+        source="vLLM 0.32 vllm/transformers_utils/config.py",
     ),
     KnownError(
         pattern=r"We couldn't connect to 'https://huggingface\.co'|Max retries exceeded with url",
         why="it did not start: the model's files are not in the cache, and huggingface.co cannot be reached",
         expects="a local path or a filled HF_HOME, HF_ENDPOINT of a mirror, or access to the network",
-        source="huggingface_hub: LocalEntryNotFoundError",
+        source="https://huggingface.co/docs/huggingface_hub/package_reference/utilities",
     ),
     KnownError(
         pattern=r"all_special_tokens_extended|cannot import name '\w+' from 'transformers",
@@ -177,7 +186,7 @@ _MODELS = (
         why="it did not start: vLLM has no LoRA support for {name}",
         expects="merge the adapter into the weights and serve those without --enable-lora; a newer "
         "release may support the model",
-        source=f"vLLM 0.32 v1/worker/lora_model_runner_mixin.py; {_LORA}; vllm-project/vllm#46459",
+        source=f"vLLM 0.32 vllm/v1/worker/lora_model_runner_mixin.py; {_LORA}; vllm-project/vllm#46459",
         applies=lambda case: case.setting.get("enable_lora") is True,
     ),
     KnownError(
@@ -185,20 +194,20 @@ _MODELS = (
         why="the adapter was refused: it holds {name}, a weight that vLLM does not load as LoRA",
         expects="an adapter trained without that module (modules_to_save, embeddings), or merged "
         "into the weights",
-        source=f"vLLM 0.32 lora/utils.py; {_LORA}; vllm-project/vllm#32599",
+        source=f"vLLM 0.32 vllm/lora/utils.py; {_LORA}; vllm-project/vllm#32599",
     ),
     KnownError(
         pattern=r"Failed to load mistral '[\w.]+' config",
         why="it did not start: config_format mistral reads Mistral's own files, and this checkpoint has none",
         expects="it starts, with the checkpoint's Hugging Face files",
-        source="vLLM 0.32 transformers_utils/config.py; vllm-project/vllm#17132",
+        source="vLLM 0.32 vllm/transformers_utils/config.py; vllm-project/vllm#17132",
         to={"config_format": None, "load_format": None, "tokenizer_mode": None},
     ),
     KnownError(
         pattern=r"trust_remote_code=True",
         why="it did not start: the model's repository brings Python code that transformers needs",
         expects="it starts; a vLLM that has the model built in needs no such code",
-        source="vLLM 0.32 transformers_utils/config.py; transformers dynamic_module_utils",
+        source="vLLM 0.32 vllm/transformers_utils/config.py",
         to={"trust_remote_code": True},
         risks="Python files of the model's repository run with the server's rights: pin --revision",
     ),
@@ -206,15 +215,16 @@ _MODELS = (
         pattern=r"Transformers does not recognize this architecture",
         why="it did not start: the installed transformers does not know the model",
         expects="a newer vLLM, which brings its transformers, or a newer transformers if vLLM allows it",
-        source="transformers models/auto/configuration_auto.py; vLLM docs models/supported_models.md",
+        source=(
+            "https://huggingface.co/docs/transformers/model_doc/auto; "
+            "https://docs.vllm.ai/en/latest/models/supported_models/"
+        ),
     ),
     KnownError(
         pattern=r"Cannot access gated repo|Access to model \S+ is restricted|trying to access a gated repo",
         why="it did not start: the model's repository is gated, and no token with access is set",
         expects="it loads with HF_TOKEN of an account that accepted the model's terms",
-        source="huggingface_hub errors: GatedRepoError",
+        source="https://huggingface.co/docs/hub/models-gated",
     ),
 )
-LINTS: tuple[LintRule, ...] = tuple(
-    Recogniser("F9", row.pattern, row.recognise) for row in (*_CHATS, *_INPUTS, *_MODELS)
-)
+LINTS = recognisers((*_CHATS, *_INPUTS, *_MODELS))

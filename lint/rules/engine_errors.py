@@ -4,9 +4,9 @@ import json
 import re
 from collections.abc import Mapping
 
-from lint.known_error import KnownError
-from lint.rules.log import HYBRID_OFF, Recogniser
-from vllm_facts.deployment import Deployment, LintRule
+from lint.known_error import KnownError, recognisers
+from lint.rules.log import HYBRID_OFF
+from vllm_facts.deployment import Deployment
 from vllm_facts.sizing.effective_flags import json_entries, layout
 from vllm_facts.values import Knob, Value
 
@@ -55,14 +55,18 @@ _WEIGHTS = (
         why="it did not start: the checkpoint's quantization scheme needs compute capability "
         "{least}, the GPU has {has} (75 is 7.5)",
         expects="a checkpoint in a format for this GPU (AWQ and GPTQ run from 7.5 on), or a newer GPU",
-        source="vLLM 0.32 compressed_tensors.py: _check_scheme_supported; vllm-project/llm-compressor#1258",
+        source=(
+            "vLLM 0.32 vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors.py: "
+            "_check_scheme_supported; "
+            "vllm-project/llm-compressor#1258"
+        ),
     ),
     KnownError(
         pattern=r"Prequant BitsAndBytes models with tensor parallelism is not supported",
         why="it did not start: this release cannot split prequantised bitsandbytes weights by "
         "tensor parallelism",
         expects="it starts as a pipeline, which splits by layers; AWQ or GPTQ checkpoints split either way",
-        source="vllm-project/vllm#13297, vllm-project/vllm#14449",
+        source="vllm-project/vllm#13297; vllm-project/vllm#14449",
         changes=_pipeline_for_tensor,
         applies=_is_tensor_parallel,
     ),
@@ -70,28 +74,28 @@ _WEIGHTS = (
         pattern=r"BitsAndBytes load format and QLoRA adapter only support 'bitsandbytes' quantization",
         why="it did not start: --load-format bitsandbytes needs --quantization bitsandbytes",
         expects="it starts; newer releases read the format from the checkpoint and need neither flag",
-        source="vLLM docs features/quantization/bnb.md; runpod-workers/worker-vllm#99",
+        source="https://docs.vllm.ai/en/latest/features/quantization/bnb/; runpod-workers/worker-vllm#99",
         to={"quantization": "bitsandbytes"},
     ),
     KnownError(
         pattern=r"BitsAndBytes quantization and QLoRA adapter only support 'bitsandbytes' load format",
         why="it did not start: --quantization bitsandbytes needs --load-format bitsandbytes in this release",
         expects="it starts; newer releases read the format from the checkpoint and need neither flag",
-        source="vLLM docs features/quantization/bnb.md",
+        source="https://docs.vllm.ai/en/latest/features/quantization/bnb/",
         to={"load_format": "bitsandbytes"},
     ),
     KnownError(
         pattern=r"method specified in the `quantization` argument \((?P<given>[\w-]+)\)",
         why="it did not start: the checkpoint is in another format than --quantization {given}",
         expects="it starts: vLLM reads the format from the checkpoint",
-        source="vLLM 0.32 config/model.py: _verify_quantization",
+        source="vLLM 0.32 vllm/config/model.py: _verify_quantization",
         to={"quantization": None},
     ),
     KnownError(
         pattern=r"Cannot find the config file for (?P<given>[\w-]+)",
         why="it did not start: --quantization {given} names a format, and the checkpoint has none",
         expects="it starts with the weights as they are; a checkpoint in that format is another repository",
-        source="vLLM 0.32 model_executor/model_loader/weight_utils.py: get_quant_config",
+        source="vLLM 0.32 vllm/model_executor/model_loader/weight_utils.py: get_quant_config",
         to={"quantization": None},
     ),
     KnownError(
@@ -100,7 +104,8 @@ _WEIGHTS = (
         "or rows, no multiple of the kernel's {block}",
         expects="a smaller tensor_parallel_size, with a pipeline or data parallel replicas for the "
         "other GPUs, or a checkpoint in another format",
-        source="vLLM 0.32 quantization/utils/marlin_utils.py: verify_marlin_supports_shape; "
+        source="vLLM 0.32 vllm/model_executor/layers/quantization/utils/marlin_utils.py: "
+        "verify_marlin_supports_shape; "
         "vllm-project/vllm#13640",
         applies=_is_tensor_parallel,
     ),
@@ -109,7 +114,10 @@ _WEIGHTS = (
         why="it did not start: tensor_parallel_size cuts through the groups of the quantised weights",
         expects="a smaller tensor_parallel_size, with a pipeline or data parallel replicas for the "
         "other GPUs",
-        source="vLLM 0.32 quantization/auto_awq.py: create_weights; vllm-project/vllm#2699",
+        source=(
+            "vLLM 0.32 vllm/model_executor/layers/quantization/auto_awq.py: create_weights; "
+            "vllm-project/vllm#2699"
+        ),
         applies=_is_tensor_parallel,
     ),
     KnownError(
@@ -126,7 +134,9 @@ _WEIGHTS = (
         why="it did not start: tensor_parallel_size leaves each GPU {size} of a weight, no multiple of the "
         "{block} of a block of FP8 weights",
         expects="a smaller tensor_parallel_size, with a pipeline over the other GPUs or hosts",
-        source="vLLM 0.32 quantization/utils/fp8_utils.py; vllm-project/vllm#12256",
+        source=(
+            "vLLM 0.32 vllm/model_executor/layers/quantization/utils/fp8_utils.py; vllm-project/vllm#12256"
+        ),
         applies=_is_tensor_parallel,
     ),
 )
@@ -136,15 +146,18 @@ _LAYOUTS = (
         why="it did not start: the draft model of speculative decoding does not support pipeline parallelism",
         expects="tensor parallelism instead of the pipeline, or no --speculative-config; MTP heads "
         "of DeepSeek and Qwen3.5 support it in 0.32",
-        source="vLLM 0.32 config/speculative.py: _verify_args; vllm-project/vllm#52069, "
-        "vllm-project/vllm#46994",
+        source=(
+            "vLLM 0.32 vllm/config/speculative.py: _verify_args; "
+            "vllm-project/vllm#52069; "
+            "vllm-project/vllm#46994"
+        ),
         applies=lambda case: bool(case.setting.get("speculative_config") or case.setting.get("spec_method")),
     ),
     KnownError(
         pattern=r"Pipeline parallelism is not supported for this model",
         why="it did not start: vLLM cannot run this model as a pipeline",
         expects="tensor parallelism, or data parallel replicas, instead of --pipeline-parallel-size",
-        source="vLLM 0.32 config/model.py: verify_with_parallel_config",
+        source="vLLM 0.32 vllm/config/model.py: verify_with_parallel_config",
         applies=lambda case: not (case.setting.get("speculative_config") or case.setting.get("spec_method")),
     ),
     KnownError(
@@ -162,7 +175,7 @@ _LAYOUTS = (
         expects="over several hosts: --distributed-executor-backend ray, or --nnodes with "
         "--master-addr; on one host: smaller parallel sizes, or more GPUs visible "
         "(CUDA_VISIBLE_DEVICES)",
-        source="vLLM 0.32 config/parallel.py: 'World size is larger than the number of available GPUs'; "
+        source="vLLM 0.32 vllm/config/parallel.py: 'World size is larger than the number of available GPUs'; "
         "vllm-project/vllm#15217",
     ),
     KnownError(
@@ -171,7 +184,7 @@ _LAYOUTS = (
         "to {tp} GPUs",
         expects="a tensor_parallel_size that divides {size}; for the vision part of newer releases "
         "--mm-encoder-tp-mode data",
-        source="vLLM 0.32 distributed/utils.py: divide; vllm-project/vllm#8097",
+        source="vLLM 0.32 vllm/distributed/utils.py: divide; vllm-project/vllm#8097",
         applies=_is_tensor_parallel,
     ),
     KnownError(
@@ -179,7 +192,7 @@ _LAYOUTS = (
         why="it did not start: one image, video or audio takes {need} tokens, more than "
         "max_num_batched_tokens, and this model reads an item in one piece",
         expects="it starts",
-        source="vLLM 0.32 v1/core/encoder_cache_manager.py; decoderesearch/interp-engine#2",
+        source="vLLM 0.32 vllm/v1/core/encoder_cache_manager.py; decoderesearch/interp-engine#2",
         changes=_raise_batch,
         risks="more memory for activations",
     ),
@@ -200,7 +213,9 @@ _CACHES = (
         "sliding-window and state-space layers take as much KV cache as full attention, more than there is",
         expects="the context fits as without the connector; releases since vllm-project/vllm#41847 keep the "
         "manager for connectors that support it",
-        source="vLLM 0.32 config/vllm.py: 'Turning off hybrid kv cache manager'; vllm-project/vllm#41830",
+        source=(
+            "vLLM 0.32 vllm/config/vllm.py: 'Turning off hybrid kv cache manager'; vllm-project/vllm#41830"
+        ),
         changes=_keep_hybrid,
         applies=_is_short_of_cache,
     ),
@@ -210,23 +225,24 @@ _CACHES = (
         "model needs",
         expects="a connector that supports hybrid models (OffloadingConnector, SimpleCPUOffloadConnector, "
         "MooncakeStoreConnector in 0.32), a newer release, or no connector",
-        source="vLLM 0.32 v1/core/kv_cache_utils.py, kv_connector (SupportsHMA); vllm-project/vllm#42911",
+        source=(
+            "vLLM 0.32 vllm/v1/core/kv_cache_utils.py: 'Failed to promote local KV cache specs'; "
+            "vllm-project/vllm#42911"
+        ),
     ),
     KnownError(
         pattern=r"Unsupported connector type: (?P<name>\w+)",
         why="it did not start: this release has no KV connector {name}",
         expects="a connector of this release; LMCache's is LMCacheConnectorV1",
-        source="vLLM 0.32 kv_connector/factory.py; vllm-project/vllm#15960",
+        source="vLLM 0.32 vllm/distributed/kv_transfer/kv_connector/factory.py; vllm-project/vllm#15960",
         changes=_current_connector,
     ),
     KnownError(
         pattern=r"Expandable segments are not compatible with memory pool",
         why="it did not start: sleep mode's memory pool excludes expandable segments of PyTorch's allocator",
         expects="it starts",
-        source="vllm-project/vllm#14189, pytorch/pytorch#147851",
+        source="vllm-project/vllm#14189; pytorch/pytorch#147851",
         env={"PYTORCH_CUDA_ALLOC_CONF": None, "PYTORCH_ALLOC_CONF": None},
     ),
 )
-LINTS: tuple[LintRule, ...] = tuple(
-    Recogniser("F9", row.pattern, row.recognise) for row in (*_WEIGHTS, *_LAYOUTS, *_CACHES)
-)
+LINTS = recognisers((*_WEIGHTS, *_LAYOUTS, *_CACHES))

@@ -4,21 +4,21 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 
 from vllm_facts.deployment import Deployment, Finding, Launcher, Needs
+from vllm_facts.references import DOCKER, DOCS, LLAMA_4, NCCL
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
     is_at_least,
+    is_older_than,
     is_sparse,
     layout,
-    patch_number,
     text_of,
 )
 from vllm_facts.values import ChangeClass
 
-TUNING = "vLLM performance-tuning reference"
 DEEP_GEMM = "VLLM_MOE_USE_DEEP_GEMM"
-DEEP_GEMM_FIXED = (0, 19, 1)
-FEW = 16  # requests at once; reported at 8 and fewer
+TRITON_SINCE = (0, 32)  # the release that was read: a batch below 128 tokens runs on Triton
+FEW = 16  # requests at once; vllm-project/vllm#28882 has it at 8 and fewer
 AITER = "VLLM_ROCM_USE_AITER"
 CUMEM = "NCCL_CUMEM_ENABLE"
 COMPILE_CACHE = "VLLM_DISABLE_COMPILE_CACHE"
@@ -62,27 +62,24 @@ SHARED_MEMORY: Mapping[Launcher, tuple[str, str]] = {
 
 
 def _check_deep_gemm(case: Deployment) -> Iterable[Finding]:
-    on = case.env.get(DEEP_GEMM) == "1"
-    known, card = patch_number(case), case.card
+    on, card = case.env.get(DEEP_GEMM) == "1", case.card
     few = case.concurrency is None or case.concurrency <= FEW
     dense = case.model is not None and not is_sparse(case)
-    if not on or known is None or card is None or dense or not few:
+    if not on or card is None or dense or not few or not is_older_than(case, TRITON_SINCE):
         return
-    if known >= DEEP_GEMM_FIXED or "h200" not in card.name.lower():
+    if "h200" not in card.name.lower():
         return
     at_once = f"{case.concurrency:.0f} requests at once" if case.concurrency is not None else "few requests"
     yield Finding(
         rule="U1",
-        klass="gated",
-        severity="warning",
+        klass="note",
+        severity="info",
         why=(
-            f"{DEEP_GEMM}=1 on {card.name} with vLLM {case.version} (before 0.19.1) and {at_once}: "
-            "reported 1.5 times the TTFT of DeepSeek-R1 with expert parallelism at 8 and fewer"
+            f"{DEEP_GEMM}=1 on {card.name} with vLLM {case.version} and {at_once}: DeepGEMM's MoE kernels "
+            "are reported as slow for so few tokens"
         ),
-        env={DEEP_GEMM: "0"},
-        expects="lower TTFT with few requests at once; or upgrade to 0.19.1 and leave the variable out",
-        risks="with many requests at once DeepGEMM may be the faster one: measure both",
-        source=f"rulebook U1; {TUNING}, mistake 8; vllm-project/vllm#28882",
+        expects=f"measure {DEEP_GEMM}=0: steps of decoding may be faster, prompts slower",
+        risks="reported without it: 1.5 times the TTFT of DeepSeek-R1 with expert parallelism",
         evidence={"concurrency": case.concurrency},
     )
 
@@ -98,9 +95,8 @@ def _check_nccl(case: Deployment) -> Iterable[Finding]:
             severity="warning",
             why=f"{CUMEM}=0 on {card}: NVLink between the nodes is off, so they use TCP or InfiniBand",
             env={CUMEM: None},
-            expects="multi-node NVLink is used; NVIDIA names NCCL_NET_GDR_C2C=1 for GB200",
-            risks="none known",
-            source=f"rulebook U2; {TUNING}, mistake 10; vllm-project/vllm#16992",
+            expects="multi-node NVLink is used",
+            risks="NCCL takes 1 to 2 GiB more memory with CUDA graphs",
         )
         tuned.pop(CUMEM)
     if case.card and case.card.link == "pcie":
@@ -117,7 +113,7 @@ def _check_nccl(case: Deployment) -> Iterable[Finding]:
         env=dict.fromkeys(tuned),
         expects="NCCL chooses by the links that it detects" + (", peer to peer among them" if slow else ""),
         risks="if it prevents a hang on this machine, keep it",
-        source=f"rulebook U2; {TUNING}, mistake 10: 'users should not need to tune NCCL' on such hosts",
+        source=f"{NCCL} (some variables are for debugging only)",
         evidence=dict(tuned),
     )
 
@@ -136,7 +132,6 @@ def _check_shared_memory(case: Deployment) -> Iterable[Finding]:
         ),
         expects=remedy,
         risks="none known",
-        source="rulebook U2; vLLM docs deployment/docker.md; vllm-project/vllm#1125, vllm-project/vllm#1710",
     )
 
 
@@ -151,7 +146,6 @@ def _check_aiter(case: Deployment) -> Iterable[Finding]:
         why=f"{AITER} is not set: on {case.card.name} vLLM runs without AMD's own kernels (AITER)",
         expects=f"measure with {AITER}=1: reported are 1.7 to 3.7 times the speed (Qwen3.5-122B-FP8, MI300X)",
         risks="some models and formats fail with it: vllm-project/vllm#34641, vllm-project/vllm#43605",
-        source="rulebook U1; vLLM 0.32 envs.py; vllm-project/vllm#56945",
     )
 
 
@@ -162,7 +156,7 @@ def _check_compile_cache(case: Deployment) -> Iterable[Finding]:
     if not llama4 or case.env.get(COMPILE_CACHE) == "1":
         return
     keyed = is_at_least(case, KEYED_SINCE)
-    why = f"{named.strip()} with vLLM's compile cache: a stale cache was reported for Llama 4"
+    why = f"{named.strip()} with vLLM's compile cache: vLLM's post on Llama 4 turns it off in all commands"
     if keyed:
         why += f"; the cache key of vLLM {case.version} holds the model's config, so this no longer applies"
     yield Finding(
@@ -173,10 +167,9 @@ def _check_compile_cache(case: Deployment) -> Iterable[Finding]:
         env={} if keyed else {COMPILE_CACHE: "1"},
         expects="no start with code compiled for other settings (such as attn_temperature_tuning)",
         risks=(
-            "every start compiles again (5 to 15 minutes on large models); emptying "
+            "every start compiles again, which takes minutes on large models; emptying "
             "$VLLM_CACHE_ROOT/torch_compile_cache once after such a change does the same"
         ),
-        source=f"rulebook U3; {TUNING}, mistake 9; vLLM's Llama 4 post of 2025-04-05, config/model.py",
     )
 
 
@@ -192,8 +185,8 @@ def _check_exposure(case: Deployment) -> Iterable[Finding]:
     if _is_public(host) and not guarded:
         why = f"the server listens on {host} without --api-key: every client that reaches it may use it"
         expects = (
-            "bind to 127.0.0.1 behind a proxy, or set --api-key; that guards /v1 only: "
-            "/metrics, /health and developer endpoints stay open"
+            "bind to 127.0.0.1 behind a proxy, or set --api-key; that guards /v1, /v2, /inference and "
+            "/cohere only: /metrics, /health and developer endpoints stay open"
         )
         yield _security_finding(why, expects)
 
@@ -207,7 +200,6 @@ def _security_finding(why: str, expects: str) -> Finding:
         why=why,
         expects=expects,
         risks="none",
-        source="rulebook R1; serving guide, template 5; vLLM 0.32 entrypoints (what --api-key guards)",
     )
 
 
@@ -222,12 +214,59 @@ def _is_public(host: str) -> bool:
 LINTS = (
     DeploymentCheck(
         rules=("U1",),
-        check=_check_deep_gemm,
+        find=_check_deep_gemm,
+        reports=f"{DEEP_GEMM}=1 on an H200 with few requests at once, before 0.32",
+        source=(
+            "vllm-project/vllm#28882; vllm-project/vllm#29346; "
+            "vLLM 0.32 vllm/model_executor/layers/fused_moe/experts/deep_gemm_moe.py: _valid_deep_gemm_shape"
+        ),
+        evidence_for=(
+            "DeepSeek-V3 with TP 8 is best without it on Hopper and Blackwell, and 0.12 turns it off there "
+            "(vllm-project/vllm#29346); it wastes up to 94 % of a decoding step (vllm-project/vllm#39331)"
+        ),
+        evidence_against="without it DeepSeek-R1 took 1.5 times the TTFT on 8 H200 (vllm-project/vllm#28882)",
         needs=Needs(facts=("gpu", "version"), applies=has_any(DEEP_GEMM)),
     ),
-    DeploymentCheck(rules=("U1",), check=_check_aiter, needs=Needs(facts=("gpu",))),
-    DeploymentCheck(rules=("U2",), check=_check_nccl, needs=Needs(facts=("gpu",), applies=has_any(CUMEM))),
-    DeploymentCheck(rules=("U2",), check=_check_shared_memory),
-    DeploymentCheck(rules=("U3",), check=_check_compile_cache, needs=Needs(for_change=("version",))),
-    DeploymentCheck(rules=("R1",), check=_check_exposure),
+    DeploymentCheck(
+        rules=("U1",),
+        find=_check_aiter,
+        reports=f"an AMD GPU without {AITER}",
+        source="vLLM 0.32 vllm/envs.py: VLLM_ROCM_USE_AITER; vllm-project/vllm#56945",
+        evidence_for="1.7 to 3.7 times the speed (Qwen3.5-122B-FP8, MI300X, vllm-project/vllm#56945)",
+        evidence_against=(
+            "some models and formats fail with it (vllm-project/vllm#34641, vllm-project/vllm#43605)"
+        ),
+        needs=Needs(facts=("gpu",)),
+    ),
+    DeploymentCheck(
+        rules=("U2",),
+        find=_check_nccl,
+        reports=f"NCCL variables that were set by hand, and {CUMEM}=0 on a GB200",
+        source="vllm-project/vllm#16992",
+        evidence_for="on a GB200 the all-reduce between nodes is very slow with it (vllm-project/vllm#16992)",
+        evidence_against="vLLM sets it to 0 on other hosts to save 1 to 2 GiB (vllm-project/vllm#19105)",
+        needs=Needs(facts=("gpu",), applies=has_any(CUMEM)),
+    ),
+    DeploymentCheck(
+        rules=("U2",),
+        find=_check_shared_memory,
+        reports="`docker run` of several GPUs with Docker's 64 MB of shared memory",
+        source=f"{DOCKER}; vllm-project/vllm#1125; vllm-project/vllm#1710",
+    ),
+    DeploymentCheck(
+        rules=("U3",),
+        find=_check_compile_cache,
+        reports="Llama 4 with a compile cache whose key may lack the model's config",
+        source=f"{LLAMA_4}; vLLM 0.32 vllm/config/model.py: compute_hash",
+        needs=Needs(for_change=("version",)),
+    ),
+    DeploymentCheck(
+        rules=("R1",),
+        find=_check_exposure,
+        reports="code of the model's repository that runs, or a public address without a key",
+        source=(
+            f"{DOCS}/usage/security/; vLLM 0.32 vllm/entrypoints/serve/middleware/authenticate.py: "
+            "GUARDED_PREFIX"
+        ),
+    ),
 )

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from lint.missing_facts import ESTIMATE
 from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Finding, Model, Needs
+from vllm_facts.references import AMD_MOE, DATA_PARALLEL, DOCS, RECIPES
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     active_share,
@@ -25,9 +26,8 @@ from vllm_facts.sizing.parallel_layouts import (
     suggest_latent,
 )
 
-TUNING = "vLLM performance-tuning reference"
 WIDE = 8
-MANY = 512  # S3: requests at once
+MANY = 512  # requests at once; AMD_MOE: the crossover is between 256 and 512
 
 
 def _check_expert_density(case: Deployment) -> Iterable[Finding]:
@@ -44,15 +44,11 @@ def _check_expert_density(case: Deployment) -> Iterable[Finding]:
         severity="warning" if given else "info",
         why=(
             f"{asks} with {model.name}: {model.active_experts} of {model.experts} experts "
-            f"are active for a token ({density:.2%}), so the exchange may cost more than it saves"
+            f"are active for a token ({density:.2%}): whole experts on each GPU may cost more than they save"
         ),
         to={"enable_expert_parallel": None} if given else {},
-        expects="reported: 7 to 12 % more throughput without it on Llama-4-Maverick, not promised",
+        expects="reported: 7 to 12 % more throughput without it on Llama-4-Maverick (0.78 %), not promised",
         risks="each expert is split over the GPUs: measure where the batches are very large",
-        source=(
-            f"rulebook D6; {TUNING}, mistake 5 (8 x MI300X: a loss at 0.78 %); against it: "
-            "vllm-project/recipes use expert parallelism at 1.95 % (Qwen3.5-397B-A17B)"
-        ),
         evidence={"density": density},
     )
 
@@ -84,10 +80,6 @@ def _check_latent_attention(case: Deployment) -> Iterable[Finding]:
         + ("" if to else by_hand)
         + (kept if "gpu_memory_utilization" in to else ""),
         risks="each GPU holds all attention weights; at low concurrency TP is faster",
-        source=(
-            f"rulebook D7; {TUNING}, mistakes 4 and 6; vLLM docs serving/data_parallel_deployment.md; "
-            "against it: vllm-project/recipes begin with TP 8 for DeepSeek-V3 and R1, Kimi-K2 and GLM-5"
-        ),
         evidence={"tensor_parallel_size": now.tp, "latent_dim": model.latent_dim},
     )
 
@@ -110,10 +102,12 @@ def _context_parallel_findings(case: Deployment, model: Model) -> Iterable[Findi
         ),
         expects=(
             f"--decode-context-parallel-size {now.tp} partitions it within TP where the attention backend "
-            "supports it (Kimi-K2-Thinking over 8: 8 times the tokens, 43 % more tokens/s, not promised)"
+            "supports it (reported: 43 % more tokens/s with Kimi-K2-Thinking over 8, not promised)"
         ),
         risks="one more exchange in each step",
-        source=f"rulebook D7; {TUNING}, mistake 6; vLLM recipes (Kimi-K2-Thinking)",
+        source=(
+            f"{DOCS}/serving/context_parallel_deployment/; {RECIPES} models/moonshotai/Kimi-K2-Thinking.yaml"
+        ),
         evidence={"tensor_parallel_size": now.tp, "kv_tokens": took.kv_tokens},
     )
 
@@ -139,21 +133,53 @@ def _check_crossover(case: Deployment) -> Iterable[Finding]:
         klass="gated",
         severity="info",
         why=why,
-        expects="measure both layouts at this load; between 128 and 512 either can be faster",
+        expects="measure both layouts at this load; the crossover was between 256 and 512 requests",
         risks="the crossover was measured on 8 x MI300X and differs on other GPUs",
-        source=f"rulebook D8; {TUNING} (AMD's MoE playbook)",
         evidence={"concurrency": at_once, "tensor_parallel_size": now.tp, "data_parallel_size": now.dp},
     )
 
 
 LINTS = (
     DeploymentCheck(
-        rules=("D6",), check=_check_expert_density, needs=Needs(facts=("model",), applies=is_split)
+        rules=("D6",),
+        find=_check_expert_density,
+        reports="expert parallelism where at most 1 % of the experts are active for a token",
+        source=AMD_MOE,
+        evidence_for=(
+            f"7 to 12 % less throughput with it on Llama-4-Maverick (0.78 % active, 8 MI300X, {AMD_MOE}); a "
+            "longer TTFT even at 3.1 % (DeepSeek-R1, 8 H200, vllm-project/vllm#28887)"
+        ),
+        evidence_against=(
+            f"recommended above 3 % ({AMD_MOE}); "
+            f"{RECIPES} models/Qwen/Qwen3.5-397B-A17B.yaml uses it at 1.95 %; "
+            "22 % more tokens with DeepSeek-V4-Flash on 2 H100 (kaito-project/kaito#2305)"
+        ),
+        needs=Needs(facts=("model",), applies=is_split),
     ),
     DeploymentCheck(
         rules=("D7",),
-        check=_check_latent_attention,
+        find=_check_latent_attention,
+        reports="latent attention (MLA) with tensor parallelism, which copies the KV cache to every GPU",
+        source=f"{AMD_MOE}; {DATA_PARALLEL}; {RECIPES} DeepSeek/DeepSeek-V3_2.md (the padded heads)",
+        evidence_for=(
+            "47 % more throughput of DeepSeek-R1 with data and expert parallelism at 1,024 requests at once "
+            f"(8 MI300X, {AMD_MOE})"
+        ),
+        evidence_against=(
+            f"at 64 requests tensor parallelism has 52 % more ({AMD_MOE}); {RECIPES} begin with TP 8 for "
+            "DeepSeek-V3 and R1, Kimi-K2 and GLM-5"
+        ),
         needs=Needs(facts=("model",), for_change=ESTIMATE, applies=is_split),
     ),
-    DeploymentCheck(rules=("D8",), check=_check_crossover),
+    DeploymentCheck(
+        rules=("D8",),
+        find=_check_crossover,
+        reports="tensor parallelism for many requests at once, data parallelism for few",
+        source=AMD_MOE,
+        evidence_for=(
+            "of DeepSeek-R1, Qwen3-235B and Llama-4-Maverick on 8 MI300X: up to 128 requests at once tensor "
+            f"parallelism has 40 to 86 % more throughput, from 512 on data parallelism 16 to 47 % ({AMD_MOE})"
+        ),
+        evidence_against="no public measurement of the crossover on other GPUs",
+    ),
 )

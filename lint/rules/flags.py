@@ -37,7 +37,7 @@ _FACTORS = {"k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
 _SHORT_NUMBER = re.compile(r"([0-9]{1,9})([kmKM])")
 _PLACEHOLDER = re.compile(r"\$|^<.*>$|^\{\{.*\}\}$")
 """A shell variable, a word in angle brackets in a documentation, a value of a template."""
-REFUSED = "a flag that it does not know ends the start (exit code 2)"
+PARSER = "vLLM 0.32 vllm/utils/argparse_utils.py: FlexibleArgumentParser (exit code 2)"
 
 
 def _spell_flag(knob: Knob) -> str:
@@ -55,7 +55,6 @@ def _check_removed(case: Deployment) -> Iterable[Finding]:
         start = f"{case.version} does not start with it. " if known else ""
         yield invalid_flags_finding(
             f"vLLM {replaced.since} and later do not know {_spell_flag(knob)}: {start}{replaced.how}",
-            REFUSED,
             _merge_into_json(case, drafts if drafts and knob == DRAFT else replaced.changes(knob, value)),
             severity="error" if known else "warning",
             expects=f"vLLM {replaced.since} and later accept the command line",
@@ -89,7 +88,6 @@ def _check_too_new(case: Deployment) -> Iterable[Finding]:
             continue
         yield invalid_flags_finding(
             f"vLLM {case.version} does not know {_spell_flag(knob)} yet: it came with {facts.since}",
-            REFUSED,
             {knob: None},
             expects=f"it starts; or upgrade to {facts.since} and keep the flag",
         )
@@ -119,7 +117,6 @@ def _check_omni(case: Deployment) -> Iterable[Finding]:
         why="--omni starts vLLM-Omni: its own flags are not checked here",
         expects="vllm serve --omni --help lists them",
         risks="none",
-        source="rulebook V1; vllm-project/vllm-omni",
     )
 
 
@@ -139,7 +136,6 @@ def _unknown_flag_finding(case: Deployment, knob: Knob, to: Mapping[Knob, Value]
     meant = f"; did you mean {_spell_flag(near[0])}?" if near else ""
     return invalid_flags_finding(
         f"{_spell_flag(name)} is no flag of vLLM {'.'.join(map(str, RELEASE))}{meant}",
-        REFUSED,
         to,
         severity="error" if release_number(case) == RELEASE else "warning",
     )
@@ -164,9 +160,7 @@ def _check_values(case: Deployment) -> Iterable[Finding]:
     for knob, value in case.setting.items():
         facts = KNOBS.get(knob)
         if value is True and knob in FLAGS and not is_switch(knob):
-            yield invalid_flags_finding(
-                f"{_spell_flag(knob)} is not followed by a value", "vLLM 0.32's parser", {knob: None}
-            )
+            yield invalid_flags_finding(f"{_spell_flag(knob)} is not followed by a value", {knob: None})
             continue
         if facts is None or facts.klass == "note" or knob == "max_lora_rank":  # adapters.py knows the next
             continue
@@ -178,7 +172,9 @@ def _check_values(case: Deployment) -> Iterable[Finding]:
             facts.type != "choice" or release_number(case) == RELEASE
         ):  # the choices are those of one release
             yield invalid_flags_finding(
-                f"{_spell_flag(knob)} {misfit}, not {value}", facts.source, {knob: _parse_count(facts, value)}
+                f"{_spell_flag(knob)} {misfit}, not {value}",
+                {knob: _parse_count(facts, value)},
+                source=facts.source,
             )
 
 
@@ -197,7 +193,6 @@ def _placeholder_finding(knob: Knob, value: str) -> Finding:
         why=f"{_spell_flag(knob)} {value}: the value of this placeholder is not known here",
         expects="give the value, so that the rules can check it",
         risks="none",
-        source="rulebook V1",
     )
 
 
@@ -215,7 +210,6 @@ def _check_context_limit(case: Deployment) -> Iterable[Finding]:
         ),
         expects=f"answers to prompts of more than {found.own} tokens may be useless: test such prompts",
         risks="vLLM: 'positions exceeding derived_max_model_len lead to nan' with RoPE, else to a CUDA error",
-        source="rulebook V1; vLLM 0.32 config/model.py: _get_and_verify_max_len",
     )
 
 
@@ -225,7 +219,7 @@ def _check_combinations(case: Deployment) -> Iterable[Finding]:
             continue
         by_hand = "" if problem.to or problem.env else "vLLM accepts the command line once that is given"
         found = invalid_flags_finding(
-            problem.why, problem.source, problem.to, expects=problem.expects or by_hand
+            problem.why, problem.to, source=problem.source, expects=problem.expects or by_hand
         )
         yield replace(found, env=problem.env, risks=problem.risks or found.risks)
 
@@ -240,7 +234,6 @@ def _check_blocks(case: Deployment) -> Iterable[Finding]:
         why="the FP8 blocks of the experts do not divide over these GPUs: vLLM before 0.32 does not start",
         expects="give --vllm-version; before 0.32 add --enable-expert-parallel, or use fewer GPUs",
         risks="none",
-        source=BLOCKS,
     )
 
 
@@ -254,7 +247,6 @@ def _check_environment(case: Deployment) -> Iterable[Finding]:
             klass="gated",
             severity="info",
             why=f"vLLM {replaced.since} and later ignore {name}. {replaced.how}",
-            source="rulebook V1; vLLM envs.py",
             env={name: None},
             expects="no change in behaviour; the command line shows what is in effect",
             risks="its intended effect is missing, before and after",
@@ -271,32 +263,84 @@ def _check_metrics_disabled(case: Deployment) -> Iterable[Finding]:
         why="--disable-log-stats removes all vllm metrics from /metrics, not only the log lines",
         expects="remove it if any tool watches or tunes this server",
         risks="none",
-        source="rulebook V1; vLLM 0.32 v1/engine/async_llm.py",
     )
 
 
 LINTS = (
     DeploymentCheck(
         rules=("V1",),
-        check=_check_removed,
+        find=_check_removed,
+        reports="flags that this release no longer has, with what replaced them",
+        source=PARSER,
         needs=Needs(facts=("version",), for_change=("version",), applies=has_any(*RENAMED)),
     ),
-    DeploymentCheck(rules=("V1",), check=_check_too_new, needs=Needs(facts=("version",))),
-    DeploymentCheck(rules=("V1",), check=_check_misspelled),
-    DeploymentCheck(rules=("V1",), check=_check_unknown, needs=Needs(for_change=("version",))),
-    DeploymentCheck(rules=("V1",), check=_check_omni),
-    DeploymentCheck(rules=("V1",), check=_check_values),
-    DeploymentCheck(rules=("V1",), check=_check_combinations, needs=Needs(facts=("model", "version"))),
-    DeploymentCheck(rules=("V1",), check=_check_blocks, needs=Needs(facts=("model",))),
     DeploymentCheck(
         rules=("V1",),
-        check=_check_context_limit,
+        find=_check_blocks,
+        reports="experts whose FP8 blocks divide over the GPUs in a newer release only",
+        source=BLOCKS,
+        needs=Needs(facts=("model",)),
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_too_new,
+        reports="flags that this release does not have yet",
+        source=PARSER,
+        needs=Needs(facts=("version",)),
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_misspelled,
+        reports="flags a letter or two away from a known one",
+        source=PARSER,
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_unknown,
+        reports="flags that no release has",
+        source=PARSER,
+        needs=Needs(for_change=("version",)),
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_omni,
+        reports="`--omni`, which starts another program with flags of its own",
+        source="https://github.com/vllm-project/vllm-omni",
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_values,
+        reports="values that a flag does not take, placeholders among them",
+        source=PARSER,
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_combinations,
+        reports="flags that vLLM refuses together or with this model; each finding names vLLM's message",
+        source=(
+            "vLLM 0.32 vllm/config/vllm.py; vLLM 0.32 vllm/config/parallel.py; "
+            "vLLM 0.32 vllm/config/scheduler.py; vLLM 0.32 vllm/engine/arg_utils.py: create_engine_config"
+        ),
+        needs=Needs(facts=("model", "version")),
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_context_limit,
+        reports=f"a context longer than the model supports, which {ALLOWED} lets start",
+        source="vLLM 0.32 vllm/config/model.py: _get_and_verify_max_len",
         needs=Needs(facts=("model",), applies=has_any("max_model_len")),
     ),
     DeploymentCheck(
         rules=("V1",),
-        check=_check_environment,
+        find=_check_environment,
+        reports="variables that this release ignores",
+        source="vLLM 0.32 vllm/envs.py",
         needs=Needs(facts=("version",), applies=has_any(*ENVIRONMENT)),
     ),
-    DeploymentCheck(rules=("V1",), check=_check_metrics_disabled),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_metrics_disabled,
+        reports="`--disable-log-stats`, which also empties /metrics",
+        source="vLLM 0.32 vllm/v1/engine/async_llm.py: log_stats",
+    ),
 )

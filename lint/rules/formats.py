@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 
 from vllm_facts.deployment import Deployment, Finding, Needs
+from vllm_facts.references import QUANTIZATION
 from vllm_facts.releases import RELEASE
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -48,7 +49,7 @@ METHODS = frozenset(
         *("quark", "torchao"),
     }
 )
-"""Of `--quantization`, from vLLM 0.32 model_executor/layers/quantization; plugins may add more."""
+"""Of `--quantization`, from vLLM 0.32 vllm/model_executor/layers/quantization; plugins may add more."""
 
 OTHER_HARDWARE = frozenset({"ascend"})
 """Methods of vLLM's plugins for other accelerators (vllm-ascend)."""
@@ -81,8 +82,8 @@ def _check_plugins(case: Deployment) -> Iterable[Finding]:
     yield invalid_flags_finding(
         f"vLLM 0.{minor} and later read {found} with the package {package} only: "
         "without it the server does not start",
-        source,
         {},
+        source=source,
         severity="warning",
         expects=f"it starts where {package} is installed beside vLLM; AWQ, GPTQ and FP8 need nothing besides",
     )
@@ -99,7 +100,7 @@ def _check_slow_format(case: Deployment) -> Iterable[Finding]:
         why=f"{found} weights: vLLM calls this format under-optimised, and later reads it by a plugin only",
         expects="AWQ, GPTQ (Marlin kernels) or FP8 checkpoints of the same model are faster",
         risks="another quantisation answers differently: check the answers",
-        source=f"rulebook E2; vLLM docs features/quantization; {PLUGINS[found][2]}",
+        source=f"{QUANTIZATION}; {PLUGINS[found][2]}",
     )
 
 
@@ -116,7 +117,6 @@ def _check_unknown_format(case: Deployment) -> Iterable[Finding]:
         return
     yield invalid_flags_finding(
         f"--quantization {given} is no method of vLLM {case.version}",
-        "vLLM 0.32 config/model.py: _verify_quantization",
         {"quantization": None},
         expects="vLLM reads the method in the model's own config; fp8 quantizes while it loads",
     )
@@ -132,7 +132,6 @@ def _check_checkpoint_format(case: Deployment) -> Iterable[Finding]:
         return
     yield invalid_flags_finding(
         f"--quantization {given}, yet {model.name} is quantized with {model.quantization}: vLLM refuses that",
-        "vLLM 0.32 config/model.py: _verify_quantization",
         {"quantization": None},
         expects="vLLM reads the method in the model's own config",
     )
@@ -147,7 +146,6 @@ def _check_unquantized(case: Deployment) -> Iterable[Finding]:
         return
     yield invalid_flags_finding(
         f"--quantization {given} reads weights in that format; {model.name} has 16 bits, judging by its name",
-        "vLLM 0.32 model_executor/model_loader/weight_utils.py: get_quant_config",
         {"quantization": None},
         severity="warning",
         expects="it starts in 16 bit; or name a checkpoint in that format, "
@@ -157,20 +155,42 @@ def _check_unquantized(case: Deployment) -> Iterable[Finding]:
 
 _HAS_METHOD = has_any("quantization")
 
+_VERIFIED = "vLLM 0.32 vllm/config/model.py: _verify_quantization"
+
 LINTS = (
     DeploymentCheck(
         rules=("V1",),
-        check=_check_plugins,
+        find=_check_plugins,
+        reports="weight formats that later releases read by a plugin only (GGUF, bitsandbytes)",
+        source="; ".join(source for _, _, source in PLUGINS.values()),
         needs=Needs(facts=("version",), applies=lambda case: bool(_find_format(case))),
     ),
-    DeploymentCheck(rules=("E2",), check=_check_slow_format),
     DeploymentCheck(
-        rules=("V1",), check=_check_unknown_format, needs=Needs(facts=("version",), applies=_HAS_METHOD)
+        rules=("E2",),
+        find=_check_slow_format,
+        reports="GGUF and bitsandbytes weights, which vLLM calls under-optimised",
+        source=QUANTIZATION,
+        evidence_for="no public measurement that compares them in one release",
     ),
     DeploymentCheck(
-        rules=("V1",), check=_check_checkpoint_format, needs=Needs(facts=("model",), applies=_HAS_METHOD)
+        rules=("V1",),
+        find=_check_unknown_format,
+        reports="a `--quantization` that this release does not have",
+        source=_VERIFIED,
+        needs=Needs(facts=("version",), applies=_HAS_METHOD),
     ),
     DeploymentCheck(
-        rules=("V1",), check=_check_unquantized, needs=Needs(facts=("model",), applies=_HAS_METHOD)
+        rules=("V1",),
+        find=_check_checkpoint_format,
+        reports="a `--quantization` other than the checkpoint's",
+        source=_VERIFIED,
+        needs=Needs(facts=("model",), applies=_HAS_METHOD),
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_unquantized,
+        reports="a `--quantization` that a checkpoint of 16 bits does not have",
+        source="vLLM 0.32 vllm/model_executor/model_loader/weight_utils.py: get_quant_config",
+        needs=Needs(facts=("model",), applies=_HAS_METHOD),
     ),
 )

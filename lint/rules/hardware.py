@@ -1,10 +1,9 @@
-"""Operations that the GPU lacks or runs slowly with these flags: rules H1, H2, H3, E1 and E2.
+"""Operations that the GPU lacks or runs slowly with these flags: rules H1, H2 and H3.
 
 vLLM 0.32: FLASH_ATTN and FLASHINFER want compute capability 8.0 (v1/attention/backends/flash_attn.py,
 flashinfer.py), bfloat16 too (platforms/cuda.py: check_if_supports_dtype).
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -15,9 +14,7 @@ from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
     is_at_least,
-    is_older_than,
     json_entry,
-    release_number,
     remove_json_entry,
     text_of,
 )
@@ -28,13 +25,9 @@ from vllm_facts.values import Knob, Value
 VARIABLE = "VLLM_ATTENTION_BACKEND"
 GONE = frozenset({"XFORMERS", "TORCH_SDPA"})  # as backends of a decoder: out of vLLM's registry
 SINCE_AMPERE = frozenset({"FLASH_ATTN", "FLASHINFER", *GONE})
-READ = (0, 32)  # the version whose backends were read; a T4 ran FLASHINFER with 0.14.1
-OLD = (0, 14)
+READ = (0, 32)  # the release whose backends were read
 TURING = (7, 5)  # the oldest GPUs of FLASHINFER
 ONE_ENGINE = (0, 11)  # the V0 engine, whose XFORMERS read FP8 caches, is gone
-CUDA_13_SINCE, OLDEST_BUILT = (0, 20), (7, 5)
-AWQ_FORCED_UP_TO = (0, 20)  # by 0.32 awq, awq_marlin and auto_awq are one; 0.11 to 0.19 obey the name
-S0 = "T4 benchmark report"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +52,16 @@ def _find_forced_backend(case: Deployment) -> _ForcedBackend | None:
     return None
 
 
-def _check_attention_backend(case: Deployment) -> Iterable[Finding]:
+def _check_unsupported_backend(case: Deployment) -> Iterable[Finding]:
     forced = _find_forced_backend(case)
-    if forced is None:
-        return
-    capability = case.card.capability if case.card else None
-    if case.card and capability and capability < AMPERE and _is_unsupported(case, forced.name):
-        yield _turing_finding(
-            case, forced, f"{case.card.name} has compute capability {capability[0]}.{capability[1]}"
-        )
+    if forced is not None and case.card and case.card.capability and _lacks_backend(case, forced):
+        capability = capability_text(case.card.capability)
+        yield _turing_finding(case, forced, f"{case.card.name} has compute capability {capability}")
+
+
+def _check_forced_backend(case: Deployment) -> Iterable[Finding]:
+    forced = _find_forced_backend(case)
+    if forced is None or _lacks_backend(case, forced):
         return
     what = "forces"
     if _is_ignored(case, forced):
@@ -81,9 +75,14 @@ def _check_attention_backend(case: Deployment) -> Iterable[Finding]:
         env=forced.env,
         expects="the backend that vLLM ranks first for this GPU",
         risks="kernels round differently: compare answers if it was chosen for that",
-        source=f"rulebook H3; {S0} §3; vLLM 0.32 platforms/cuda.py ranks the backends",
         evidence={"backend": forced.name},
     )
+
+
+def _lacks_backend(case: Deployment, forced: _ForcedBackend) -> bool:
+    """True if the GPU is known to be older than what the backend needs."""
+    capability = case.card.capability if case.card else None
+    return capability is not None and capability < AMPERE and _is_unsupported(case, forced.name)
 
 
 def _is_ignored(case: Deployment, forced: _ForcedBackend) -> bool:
@@ -103,12 +102,11 @@ def _turing_finding(case: Deployment, forced: _ForcedBackend, card: str) -> Find
     if dead:
         reason = f"{forced.name} would not run there"
     elif doubtful:
-        reason = "reported as refused by a build of 0.12 and accepted by 0.14.1; 0.32 has no such backend"
+        reason = "it may not run there: 0.32 has no such backend, and earlier releases were not read"
     elif forced.name in GONE:
         reason = f"{forced.name} is no longer a backend of vLLM's decoder: the server does not start"
     else:
         reason = f"{forced.name} needs 8.0: the server does not start"
-    chosen = "TRITON_ATTN" if is_at_least(case, READ) else "FLASHINFER with 0.14, TRITON_ATTN with 0.32"
     return Finding(
         rule="H1",
         klass="gated",
@@ -116,12 +114,8 @@ def _turing_finding(case: Deployment, forced: _ForcedBackend, card: str) -> Find
         why=f"{forced.where} {forces}: {card}, {reason}",
         to=forced.to,
         env=forced.env,
-        expects=f"vLLM chooses a backend that runs here ({chosen})",
+        expects="vLLM chooses a backend that runs here (TRITON_ATTN with 0.32)",
         risks="none known",
-        source=(
-            f"rulebook H1; {S0} §3 (which found FLASHINFER best on a T4 with 0.14.1; vLLM 0.32 keeps "
-            "FLASHINFER from Turing until flashinfer#3620 is fixed: v1/attention/backends/flashinfer.py)"
-        ),
         evidence={"backend": forced.name, "card": case.card.name if case.card else ""},
     )
 
@@ -160,7 +154,6 @@ def _check_cache_before_ada(case: Deployment) -> Iterable[Finding]:
         ),
         expects="it starts with --attention-backend FLASHINFER, or without --kv-cache-dtype",
         risks="none",
-        source="rulebook H2; vllm-project/vllm#26431, vllm-project/vllm#45829",
     )
 
 
@@ -174,7 +167,7 @@ def _no_cache_before_turing(card: str, kind: str) -> Finding:
         to={"kv_cache_dtype": None},
         expects="it runs, with a KV cache in the model's dtype",
         risks="the KV cache holds half as many tokens",
-        source="rulebook H2; vllm-project/vllm#35720",
+        source="vllm-project/vllm#35720",
     )
 
 
@@ -188,7 +181,7 @@ def _build_refusal(case: Deployment) -> Callable[[InvalidSetting], Finding]:
         to=problem.to,
         expects=problem.expects,
         risks=problem.risks,
-        source=f"rulebook H2; {problem.source}",
+        source=problem.source,
         evidence={"capability": capability and capability_text(capability)},
     )
 
@@ -207,125 +200,65 @@ def _check_upcast(case: Deployment) -> Iterable[Finding]:
         ),
         expects="a GPU with compute capability 8.0 or later runs it in bfloat16",
         risks="none",
-        source="rulebook H2; vLLM 0.32 config/model.py: _resolve_auto_dtype, _FLOAT16_NOT_SUPPORTED_MODELS",
     )
 
 
-def _check_volta(case: Deployment) -> Iterable[Finding]:
-    capability = case.card.capability if case.card else None
-    if (
-        case.card is None
-        or capability is None
-        or capability >= OLDEST_BUILT
-        or not is_at_least(case, CUDA_13_SINCE)
-    ):
-        return
-    yield Finding(
-        rule="E1",
-        klass="note",
-        severity="warning",
-        why=(
-            f"{case.card.name} has compute capability {capability[0]}.{capability[1]}: vLLM's own wheels and "
-            f"images since 0.20 are built for {OLDEST_BUILT[0]}.{OLDEST_BUILT[1]} and later"
-        ),
-        expects="it runs with a custom build for CUDA 12, or with a release before 0.20",
-        risks="flags were renamed and removed since: lint the command line again for that version",
-        source="rulebook E1; vllm-project/vllm#39878 (CUDA 13), #42381 (what 0.20.1 is built for)",
-        evidence={"version": case.version},
-    )
-
-
-def _check_engine_version(case: Deployment) -> Iterable[Finding]:
-    vendor = next((name for name in sorted(case.env) if name.startswith("NIM_")), "")
-    nim = vendor or any("nvcr.io/nim" in line or "nvcr.io/nvidia/nim" in line for line in case.log)
-    known = release_number(case)
-    before_ampere = bool(case.card and case.card.capability and case.card.capability < AMPERE)
-    if nim and (known is None or known < OLD):
-        mark = f"{vendor} is set" if vendor else "its log names an image of nvcr.io"
-        why = f"this is NVIDIA's NIM build of vLLM {case.version or 'of unknown version'} ({mark})"
-        reported = "reported: 4.4 tokens/s with NIM vLLM 0.12.0 where community 0.14.1 gave 42 (T4, AWQ 8B)"
-    elif known is not None and known < OLD:
-        why = f"vLLM {case.version} is older than 0.14"
-        reported = (
-            "reported: a build of 0.12.0 gave 4.4 tokens/s where 0.14.1 gave 42 (T4, AWQ 8B, NIM image)"
-        )
-    else:
-        return
-    yield Finding(
-        rule="E1",
-        klass="note",
-        severity="warning" if nim or before_ampere else "info",
-        why=f"{why}: it lacks the Marlin kernels for older GPUs and async scheduling by default (since 0.14)",
-        expects=f"a current community release is faster; {reported}, not promised here",
-        risks="flags were renamed and removed since: lint the command line again for the new version",
-        source=f"rulebook E1; {S0} §1; vLLM 0.14 made async scheduling the default",
-        evidence={"version": case.version},
-    )
-
-
-_EXLLAMA = re.compile(r"Using (Exllama\w*)\b")
-_NOT_OPTIMIZED = re.compile(r"(\w+) quantization is not fully optimized yet|so forcing (awq|gptq)\b")
-
-
-def _check_kernel(case: Deployment) -> Iterable[Finding]:
-    line = next((line for line in case.log if _EXLLAMA.search(line) or _NOT_OPTIMIZED.search(line)), "")
-    given = text_of(case, "quantization").lower()
-    by_name = given == "awq" and is_older_than(case, AWQ_FORCED_UP_TO)
-    if by_name:
-        why = (
-            f"--quantization awq with vLLM {case.version}: this forces the slow awq kernel; "
-            "without the flag vLLM chooses Marlin"
-        )
-    elif line:
-        found = _EXLLAMA.search(line)
-        kernel = found[1] if found else "a kernel that vLLM reports as not fully optimized"
-        why = f"according to the log the quantized weights run on {kernel}, a slow fallback"
-    else:
-        return
-    yield Finding(
-        rule="E2",
-        klass="gated",
-        severity="warning",
-        why=why,
-        to={"quantization": None} if given in {"awq", "gptq"} else {},
-        expects=(
-            "MarlinLinearKernel, or a compressed-tensors checkpoint that gets it; "
-            "reported on a T4: 30 to 42 tokens/s instead of 4.4, not promised here"
-        ),
-        risks="another kernel rounds differently: check answers once",
-        source=(
-            f"rulebook E2; {S0} §2; vLLM up to 0.19 model_executor/layers/quantization/awq_marlin.py: "
-            "'you specified quantization=awq explicitly, so forcing awq'"
-        ),
-        evidence={"quantization": given or "not given"},
-    )
-
+_BACKEND = Needs(
+    facts=("gpu", "version"),
+    for_change=("gpu",),
+    applies=lambda case: _find_forced_backend(case) is not None,
+)
 
 LINTS = (
     DeploymentCheck(
-        rules=("H1", "H3"),
-        check=_check_attention_backend,
-        needs=Needs(
-            facts=("gpu", "version"),
-            for_change=("gpu",),
-            applies=lambda case: _find_forced_backend(case) is not None,
+        rules=("H1",),
+        find=_check_unsupported_backend,
+        reports="a forced attention backend that a GPU of compute capability below 8.0 lacks",
+        source=(
+            "vLLM 0.32 vllm/v1/attention/backends/flash_attn.py: supports_compute_capability; "
+            "vLLM 0.32 vllm/v1/attention/backends/flashinfer.py: supports_compute_capability; "
+            "flashinfer-ai/flashinfer#3620"
         ),
+        needs=_BACKEND,
+    ),
+    DeploymentCheck(
+        rules=("H3",),
+        find=_check_forced_backend,
+        reports="an attention backend that is forced at all",
+        source="vLLM 0.32 vllm/platforms/cuda.py: _get_backend_priorities",
+        evidence_for="no public measurement that vLLM's own choice is the fastest",
+        needs=_BACKEND,
     ),
     DeploymentCheck(
         rules=("H2",),
-        check=_check_number_formats,
+        find=_check_number_formats,
+        reports="a dtype or quantization that this GPU or model does not have",
+        source=(
+            "vLLM 0.32 vllm/platforms/cuda.py: check_if_supports_dtype; "
+            "vLLM 0.32 vllm/config/vllm.py: _get_quantization_config"
+        ),
         needs=Needs(facts=("gpu",), applies=has_any("dtype", "quantization")),
     ),
     DeploymentCheck(
         rules=("H2",),
-        check=_check_cache_formats,
+        find=_check_cache_formats,
+        reports="a format of the KV cache that no attention backend has on this GPU",
+        source="vLLM 0.32 vllm/platforms/cuda.py: 'No valid attention backend found'",
         needs=Needs(facts=("gpu", "version"), applies=has_any("kv_cache_dtype")),
     ),
-    DeploymentCheck(rules=("H2",), check=_check_cache_before_ada),
-    DeploymentCheck(rules=("H2",), check=_check_upcast),
-    DeploymentCheck(rules=("E1",), check=_check_volta, needs=Needs(facts=("gpu", "version"))),
-    DeploymentCheck(rules=("E1",), check=_check_engine_version, needs=Needs(facts=("version",))),
     DeploymentCheck(
-        rules=("E2",), check=_check_kernel, needs=Needs(facts=("version",), applies=has_any("quantization"))
+        rules=("H2",),
+        find=_check_cache_before_ada,
+        reports="a KV cache in fp8 on Ampere, which only FLASHINFER reads",
+        source="vllm-project/vllm#26431; vllm-project/vllm#45829",
+    ),
+    DeploymentCheck(
+        rules=("H2",),
+        find=_check_upcast,
+        reports="a model that vLLM refuses in float16, on a GPU without bfloat16",
+        source=(
+            "vLLM 0.32 vllm/config/model.py: _resolve_auto_dtype; "
+            "vLLM 0.32 vllm/config/model.py: _FLOAT16_NOT_SUPPORTED_MODELS"
+        ),
     ),
 )

@@ -1,11 +1,9 @@
 """Errors in the log about the host: driver, links between GPUs, memory, toolchain. Rule F9."""
 
-from lint.known_error import KnownError
-from lint.rules.log import Recogniser
-from vllm_facts.deployment import LintRule
+from lint.known_error import KnownError, recognisers
 
-_INSTALL = "vLLM docs getting_started/installation/gpu.md"
-_TROUBLE = "vLLM docs usage/troubleshooting.md"
+_INSTALL = "https://docs.vllm.ai/en/latest/getting_started/installation/gpu/"
+_TROUBLE = "https://docs.vllm.ai/en/latest/usage/troubleshooting/"
 
 _ROWS = (
     KnownError(
@@ -22,13 +20,13 @@ _ROWS = (
         why="a Python package is missing: {name}{extra}",
         expects="install it beside vLLM (audio and video: pip install 'vllm[audio]'), or leave the "
         "flag that needs it out",
-        source="vLLM 0.32 utils/import_utils.py",
+        source="vLLM 0.32 vllm/utils/import_utils.py",
     ),
     KnownError(
         pattern=r"Cannot provide a placement group|No available node types can fulfill resource request",
         why="it did not start: the Ray cluster has fewer GPUs than the parallel sizes take",
         expects="it starts once `ray status` shows the GPUs of all hosts, or with smaller parallel sizes",
-        source="vLLM 0.32 v1/executor/ray_utils.py",
+        source="vLLM 0.32 vllm/v1/executor/ray_utils.py",
     ),
     KnownError(
         pattern=r"No CUDA GPUs are available|invalid device ordinal",
@@ -55,7 +53,7 @@ _ROWS = (
         why="it did not start: vLLM sees no GPU",
         expects="it starts once nvidia-smi works there: the driver, `docker run --gpus all`, or "
         "the image for the hardware at hand (CUDA, ROCm, CPU)",
-        source=f"vLLM 0.32 config/device.py; {_INSTALL}",
+        source=f"vLLM 0.32 vllm/config/device.py; {_INSTALL}",
     ),
     KnownError(
         pattern=r"CUDA driver version is insufficient|NVIDIA driver on your system is too old"
@@ -89,7 +87,7 @@ _ROWS = (
         pattern=r"\[Errno 98\]",
         why="it did not start: another process listens on its port",
         expects="it starts on another --port, or once that process has ended",
-        source="vLLM 0.32 entrypoints: the socket is bound before the engine starts",
+        source="vLLM 0.32 vllm/entrypoints/launchers/launcher.py: setup_server",
     ),
     KnownError(
         pattern=r"No space left on device",
@@ -98,4 +96,4 @@ _ROWS = (
         source=_TROUBLE,
     ),
 )
-LINTS: tuple[LintRule, ...] = tuple(Recogniser("F9", row.pattern, row.recognise) for row in _ROWS)
+LINTS = recognisers(_ROWS)

@@ -29,7 +29,6 @@ def _check_json(case: Deployment) -> Iterable[Finding]:
         meant = repair_json(knob, value)
         yield invalid_flags_finding(
             f"--{knob.replace('_', '-')} {why}",
-            "vLLM 0.32 engine/arg_utils.py: it ends with exit code 2",
             {knob: meant} if meant else {},
             expects="" if meant else "rewrite it: vLLM takes JSON, or single keys as --flag.key value",
         )
@@ -48,7 +47,6 @@ def _check_keys(case: Deployment) -> Iterable[Finding]:
             to = _rename_or_remove_key(case, flag, key, meant)
             yield invalid_flags_finding(
                 f"--{flag.replace('_', '-')} has no key {key}" + (f": it is {meant} today" if meant else ""),
-                "vLLM 0.32 vllm/config: a key that it does not know ends the start",
                 to,
                 expects="" if to else "it starts without the key",
             )
@@ -76,6 +74,17 @@ def _rename_or_remove_key(case: Deployment, flag: Knob, key: str, meant: str) ->
 
 
 LINTS = (
-    DeploymentCheck(rules=("V1",), check=_check_json),
-    DeploymentCheck(rules=("V1",), check=_check_keys, needs=Needs(facts=("version",), applies=_has_json)),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_json,
+        reports="JSON flags that cannot be read",
+        source="vLLM 0.32 vllm/engine/arg_utils.py: parse_type (exit code 2)",
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_keys,
+        reports="keys of JSON flags that this release does not know",
+        source="vLLM 0.32 vllm/config/utils.py",
+        needs=Needs(facts=("version",), applies=_has_json),
+    ),
 )

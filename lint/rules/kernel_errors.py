@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 
-from lint.known_error import KnownError
-from lint.rules.log import Recogniser
-from vllm_facts.deployment import LintRule
+from lint.known_error import KnownError, recognisers
 from vllm_facts.values import Knob, Value
 
 _FORCED: Mapping[Knob, Value] = {"attention_backend": None, "attention_config.backend": None}
@@ -15,7 +13,7 @@ _NO_KERNEL = (
         pattern=r"(?:Model|MoE Model) (?P<name>\w+) does not support BitsAndBytes quantization",
         why="it did not start: vLLM has no bitsandbytes weights for {name}",
         expects="the original weights, or an AWQ, GPTQ or FP8 checkpoint; a newer release may support it",
-        source="vllm-project/vllm#9967, vllm-project/vllm#25653",
+        source="vllm-project/vllm#9967; vllm-project/vllm#25653",
     ),
     KnownError(
         pattern=r"No (?P<kind>\w+) MoE backend supports the deployment configuration",
@@ -23,14 +21,18 @@ _NO_KERNEL = (
         expects="a release with a kernel for the GPU (RTX 50 and GB10: NVFP4 from 0.19 on), "
         "another split of the experts (--enable-expert-parallel), or a checkpoint in another "
         "format",
-        source="vLLM 0.32 fused_moe/oracle; vllm-project/vllm#35065, vllm-project/vllm#38423",
+        source=(
+            "vLLM 0.32 vllm/model_executor/layers/fused_moe/oracle/nvfp4.py: "
+            "'MoE backend supports the deployment'; "
+            "vllm-project/vllm#35065; vllm-project/vllm#38423"
+        ),
     ),
     KnownError(
         pattern=r"moe_backend='(?P<name>\w+)' is not supported for (?P<kind>\w+) MoE",
         why="it did not start: --moe-backend {name} has no kernel for {kind} experts, which the "
         "model or its MTP draft has",
         expects="it starts: vLLM chooses a back end for each of them",
-        source="vLLM 0.32 fused_moe/oracle; vllm-project/vllm#56832",
+        source="vLLM 0.32 vllm/model_executor/layers/fused_moe/oracle/nvfp4.py; vllm-project/vllm#56832",
         to={"moe_backend": None},
     ),
     KnownError(
@@ -38,7 +40,7 @@ _NO_KERNEL = (
         why="it did not start: the checkpoint holds {name}, which {model} of this release does not have",
         expects="a newer release, a checkpoint made for vLLM, or the base model if this is an "
         "adapter's folder",
-        source="vLLM 0.32 model_executor/models/utils.py: AutoWeightsLoader",
+        source="vLLM 0.32 vllm/model_executor/models/utils.py: AutoWeightsLoader",
     ),
     KnownError(
         pattern=r"FP8 KV cache not yet supported|fp8e\w+ KV cache is not supported",
@@ -55,7 +57,7 @@ _KERNELS = (
         why="it did not start: the ptxas that Triton calls is older than the GPU {gpu}",
         expects="it compiles with TRITON_PTXAS_PATH of a CUDA toolkit that knows the GPU "
         "(/usr/local/cuda/bin/ptxas: 12.8 for RTX 50, 13.0 for GB10), or with a newer image",
-        source="vllm-project/vllm#30163, NixOS/nixpkgs#406675",
+        source="vllm-project/vllm#30163; NixOS/nixpkgs#406675",
     ),
     KnownError(
         pattern=r"This kernel only supports (?P<gpu>sm\w+)",
@@ -70,7 +72,7 @@ _KERNELS = (
         "wrong in itself",
         expects="CUDA_LAUNCH_BLOCKING=1 shows the kernel; a newer release, or without what it belongs to: "
         "speculative decoding, the forced back end, the FP8 KV cache, CUDA graphs",
-        source="vLLM docs usage/troubleshooting.md",
+        source="https://docs.vllm.ai/en/latest/usage/troubleshooting/",
         applies=lambda case: not any("This kernel only supports" in line for line in case.log),
     ),
     KnownError(
@@ -79,14 +81,14 @@ _KERNELS = (
         "{has}: a limit of the kernel, no flag sets its tile size",
         expects="another release, another --attention-backend (if it is an attention kernel), or "
         "another GPU; Turing has 64 KiB, too little for heads of 256 and more",
-        source="vllm-project/vllm#36802, vllm-project/vllm#57712",
+        source="vllm-project/vllm#36802; vllm-project/vllm#57712",
     ),
     KnownError(
         pattern=r"Sinks are only supported in FlashAttention 3",
         why="it did not start: this release reads attention sinks (gpt-oss) by FlashAttention 3 "
         "only, on Hopper",
         expects="vLLM 0.10.2 and later have a Triton back end with sinks for Ampere, Ada and newer GPUs",
-        source="vllm-project/vllm#22331; vLLM 0.32 v1/attention/backends/flash_attn.py",
+        source="vllm-project/vllm#22331; vLLM 0.32 vllm/v1/attention/backends/flash_attn.py",
     ),
     KnownError(
         pattern=r"Selected backend (?:\w+\.)*(?P<name>\w+) is not valid for this configuration\.? "
@@ -94,7 +96,7 @@ _KERNELS = (
         why="it did not start: the attention back end {name} does not fit this model, GPU or KV "
         "cache {reason}",
         expects="it starts: vLLM chooses a back end that fits",
-        source="vLLM 0.32 platforms/cuda.py; vllm-project/vllm#40153",
+        source="vLLM 0.32 vllm/platforms/cuda.py; vllm-project/vllm#40153",
         to=_FORCED,
         env=_FORCED_ENV,
     ),
@@ -110,10 +112,8 @@ _KERNELS = (
         pattern=r"Model Runner V2 does not yet support: (?P<what>[^\[]+)",
         why="it did not start: VLLM_USE_V2_MODEL_RUNNER forces a model runner that lacks {what}",
         expects="it starts: vLLM chooses the model runner",
-        source="vLLM 0.32 config/vllm.py: 'Model Runner V2 does not yet support'",
+        source="vLLM 0.32 vllm/config/vllm.py: 'Model Runner V2 does not yet support'",
         env={"VLLM_USE_V2_MODEL_RUNNER": None},
     ),
 )
-LINTS: tuple[LintRule, ...] = tuple(
-    Recogniser("F9", row.pattern, row.recognise) for row in (*_NO_KERNEL, *_KERNELS)
-)
+LINTS = recognisers((*_NO_KERNEL, *_KERNELS))

@@ -4,52 +4,24 @@ The patterns match vLLM 0.11 to 0.33; lines that no pattern matches are ignored.
 """
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import floor
 
-from vllm_facts.deployment import Deployment, Finding, LintRule, Needs
+from lint.recogniser import LONGEST_LINE, recogniser
+from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.knobs import release_of
+from vllm_facts.references import CONSERVING_MEMORY, FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
 from vllm_facts.values import Knob, Value
 
 _UTILIZATION, _SEQS, _LEN = "gpu_memory_utilization", "max_num_seqs", "max_model_len"
-_DENSE, _MOE = 0.92, 0.85  # S3 #2: all-to-all buffers are outside vLLM's accounts on MoE
+_DENSE, _MOE = 0.92, 0.85  # the exchange's buffers of a MoE are outside vLLM's accounts
 _LOWER = (0.85, 0.8)  # M2: where to go after an OOM
 _RAISED_DEFAULT_SINCE = (0, 20)
-_LONGEST_LINE = 4000
 _TRACEBACK = 60  # lines: that of a worker has about 30
 IMAGES = (
     "; the start profiles the largest images and videos: --limit-mm-per-prompt "
     """'{"image":1,"video":0}' and --mm-processor-kwargs '{"max_pixels":…}' make that smaller"""
 )
 HYBRID_OFF = "Turning off hybrid kv cache manager because `--kv-transfer-config`"
-LOG = Needs(facts=("log",))
-
-Recognise = Callable[[re.Match[str], Deployment], Finding | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Recogniser:
-    """One pattern of the log. Of several matching lines, the last one with a finding counts."""
-
-    rule: str
-    pattern: str  # compiled on use: most commands are checked without a log
-    recognise: Recognise
-
-    @property
-    def rules(self) -> tuple[str, ...]:
-        return (self.rule,)
-
-    @property
-    def needs(self) -> Needs:
-        return LOG
-
-    def check(self, case: Deployment) -> Iterable[Finding]:
-        for line in reversed(case.log):
-            match = re.search(self.pattern, line[:_LONGEST_LINE])
-            if match and (found := self.recognise(match, case)):
-                return (found,)
-        return ()
 
 
 def _missing_moe_config(match: re.Match[str], case: Deployment) -> Finding:
@@ -62,14 +34,9 @@ def _missing_moe_config(match: re.Match[str], case: Deployment) -> Finding:
         why=f"according to the log the MoE kernels run on their default configuration{there}",
         expects=(
             "benchmarks/kernels/benchmark_moe.py --tune on this GPU, with VLLM_TUNED_CONFIG_FOLDER at its "
-            "output, may help: reported are gains of 20 to 40 %, no difference (vllm#44688) and a loss "
-            "(vllm#17619)"
+            "output, may help: reported are 3 and 10 % more throughput, no difference, and a loss"
         ),
         risks="the tuning needs exclusive use of the GPU for hours: measure before and after",
-        source=(
-            "rulebook F1; vLLM 0.32 model_executor/layers/fused_moe/fused_moe.py; against it: "
-            "vllm-project/vllm#44688 (parity), vllm-project/vllm#17619 (a loss)"
-        ),
         evidence={"line": match[0]},
     )
 
@@ -84,9 +51,8 @@ def _eager_mode(match: re.Match[str], case: Deployment) -> Finding:
         severity="warning",
         why="according to the log CUDA graphs and compilation are off: each decoding step waits for the CPU",
         to=to,
-        expects="decoding 30 to 50 % faster (reported by the sources, not promised)",
+        expects=f"faster decoding ({FASTER_GRAPHS})",
         risks="a longer first start (compilation, graph capture), and memory for the graphs",
-        source="rulebook F2, G1; vLLM 0.32 config/vllm.py",
         evidence={"line": match[0]},
     )
 
@@ -101,7 +67,6 @@ def _no_custom_all_reduce(match: re.Match[str], case: Deployment) -> Finding | N
         severity="warning",
         why=f"the log says: {match[0].strip()[:160]}; every layer's all-reduce uses the slow path",
         expects="where the model fits one GPU: data parallel replicas instead of tensor parallel over PCIe",
-        source="rulebook F3, D5; vLLM 0.32 custom_all_reduce.py, parallelism guide",
         evidence={"line": match[0].strip()[:160]}
         | ({} if tensor is None else {"tensor_parallel_size": tensor}),
     )
@@ -123,7 +88,6 @@ def _no_kv_blocks(match: re.Match[str], case: Deployment) -> Finding:
         to=to,
         expects=more,
         risks="less memory for other processes on this GPU, which may run out of memory",
-        source="rulebook F4; vLLM 0.32 kv_cache_utils.py says to raise it, where older advice lowers it",
         evidence={"line": match[0]},
     )
 
@@ -143,7 +107,6 @@ def _context_too_long(match: re.Match[str], case: Deployment) -> Finding | None:
         to={_LEN: _round_down(fits)},
         expects="it starts",
         risks="longer requests are refused; more KV cache or a smaller model would keep them",
-        source="rulebook F4; vLLM 0.32 kv_cache_utils.py",
         evidence={_LEN: wanted, "estimated_max_model_len": fits},
     )
 
@@ -165,7 +128,6 @@ def _memory_in_use(match: re.Match[str], case: Deployment) -> Finding | None:
         to={_UTILIZATION: fits} if wise else {},
         expects="it starts with the free memory; better: free the GPU first (nvidia-smi lists its processes)",
         risks="less KV cache",
-        source="rulebook F4; vLLM 0.32 v1/worker/utils.py",
         evidence={"free_gib": free, "total_gib": total},
     )
 
@@ -185,7 +147,6 @@ def _warm_up_failure(match: re.Match[str], case: Deployment) -> Finding | None:
         to=to,
         expects="it starts; if not, try a shorter context (max_model_len, an operator's decision)",
         risks="fewer requests run at once; less KV cache",
-        source="rulebook F5; vLLM 0.32 gpu_model_runner.py; RTX 5070 log (256 dummy requests: 64 and 0.85)",
         evidence={"dummy_requests": dummies},
     )
 
@@ -203,7 +164,6 @@ def _mamba_blocks(match: re.Match[str], case: Deployment) -> Finding | None:
         to={_SEQS: 1 << (blocks.bit_length() - 1)},
         expects="it starts; a higher gpu_memory_utilization makes more blocks",
         risks="fewer requests run at once",
-        source="rulebook F5, B2; vLLM 0.32 v1/core/kv_cache_utils.py",
         evidence={_SEQS: seqs, "mamba_blocks": blocks},
     )
 
@@ -229,7 +189,6 @@ def _out_of_memory(match: re.Match[str], case: Deployment) -> Finding | None:
         expects="no further OOM; if there is one: fewer max_num_seqs, then a shorter max_model_len"
         + (IMAGES if _reads_images(case) else ""),
         risks="less KV cache",
-        source="rulebook M2; vLLM conserving-memory guide",
         evidence={"line": match[0][:160]},
     )
 
@@ -246,16 +205,16 @@ def _weights_too_large(match: re.Match[str]) -> Finding:
             "does not help. If the checkpoint is quantised, check that its own config is read "
             "(--hf-config-path, --quantization)"
         ),
-        source="vLLM conserving-memory guide; vllm-project/vllm#16128",
+        source=f"{CONSERVING_MEMORY}; vllm-project/vllm#16128",
         evidence={"line": match[0][:160]},
     )
 
 
 def _is_loading(case: Deployment) -> bool:
     """Whether the traceback of the last out-of-memory error passes the loading of the weights."""
-    last = max(place for place, line in enumerate(case.log) if re.search(_OOM, line[:_LONGEST_LINE]))
+    last = max(place for place, line in enumerate(case.log) if re.search(_OOM, line[:LONGEST_LINE]))
     trace = case.log[max(0, last - _TRACEBACK) : last]
-    return any(_LOADS.search(line[:_LONGEST_LINE]) for line in trace)
+    return any(_LOADS.search(line[:LONGEST_LINE]) for line in trace)
 
 
 def _reads_images(case: Deployment) -> bool:
@@ -283,7 +242,6 @@ def _periodic_stats(match: re.Match[str], case: Deployment) -> Finding | None:
         severity="warning" if capped else "info",
         why=f"the log's latest count: {counts}",
         expects=advice,
-        source="rulebook F8; vLLM 0.32 v1/metrics/loggers.py",
         evidence={"running": running, "waiting": waiting, "kv_cache_usage_percent": usage},
     )
 
@@ -317,21 +275,89 @@ _NOT_FREE = (
 _EAGER = r"Cudagraph is disabled under eager mode|Enforce eager set, disabling torch\.compile"
 _LOADS = re.compile(r"\bin (?:load_model|load_weights|initialize_model|create_weights)\b")
 _OOM = r"(?:torch\.|CUDA)\w*\.?OutOfMemoryError.*|CUDA (?:out of memory\. Tried|error: out of memory).*"
-_ROWS: tuple[tuple[str, str, Recognise], ...] = (
-    ("F1", r"Using default MoE config\. Performance might be sub-optimal!", _missing_moe_config),
-    ("F2", _EAGER, _eager_mode),
-    ("F3", r"Custom allreduce is disabled\b.*", _no_custom_all_reduce),
-    ("F4", r"No available memory for the cache blocks", _no_kv_blocks),
-    ("F4", _TOO_LONG, _context_too_long),
-    ("F4", _NOT_FREE, _memory_in_use),
-    ("F5", r"CUDA out of memory.*?(?P<dummies>\d+) dummy requests", _warm_up_failure),
-    (
+_KV_CACHE = "vLLM 0.32 vllm/v1/core/kv_cache_utils.py"
+
+LINTS = (
+    recogniser(
+        "F1",
+        r"Using default MoE config\. Performance might be sub-optimal!",
+        _missing_moe_config,
+        reports="MoE kernels without a tuned configuration for this GPU",
+        source="vLLM 0.32 vllm/model_executor/layers/fused_moe/fused_moe.py: get_moe_configs",
+        evidence_for=(
+            "3 % more throughput (Nemotron-Super, 8 H200, vllm-project/vllm#44675), 10 % (Qwen3.5, H200, "
+            "vllm-project/vllm#37340)"
+        ),
+        evidence_against="no difference (vllm-project/vllm#44688), a loss (vllm-project/vllm#17619)",
+    ),
+    recogniser(
+        "F2",
+        _EAGER,
+        _eager_mode,
+        reports="CUDA graphs and compilation are off",
+        source="vLLM 0.32 vllm/config/vllm.py: 'Cudagraph is disabled under eager mode'",
+        evidence_for=GRAPHS_FOR,
+        evidence_against=GRAPHS_AGAINST,
+    ),
+    recogniser(
+        "F3",
+        r"Custom allreduce is disabled\b.*",
+        _no_custom_all_reduce,
+        reports="tensor parallelism without vLLM's own all-reduce, as over PCIe",
+        source=f"vLLM 0.32 vllm/distributed/device_communicators/custom_all_reduce.py; {SCALING}",
+        evidence_for="no public measurement of the two layouts side by side",
+    ),
+    recogniser(
+        "F4",
+        r"No available memory for the cache blocks",
+        _no_kv_blocks,
+        reports="no memory is left for the KV cache; vLLM says to raise gpu_memory_utilization",
+        source=f"{_KV_CACHE}: 'No available memory for the cache blocks'",
+    ),
+    recogniser(
+        "F4",
+        _TOO_LONG,
+        _context_too_long,
+        reports="not one request of the full length fits the KV cache",
+        source=f"{_KV_CACHE}: 'To serve at least one request'",
+    ),
+    recogniser(
+        "F4",
+        _NOT_FREE,
+        _memory_in_use,
+        reports="less memory is free than gpu_memory_utilization asks for",
+        source="vLLM 0.32 vllm/v1/worker/utils.py: request_memory",
+    ),
+    recogniser(
+        "F5",
+        r"CUDA out of memory.*?(?P<dummies>\d+) dummy requests",
+        _warm_up_failure,
+        reports="out of memory in the warm-up, which runs as many requests as max_num_seqs",
+        source="vLLM 0.32 vllm/v1/worker/gpu_model_runner.py: 'CUDA out of memory occurred when warming up'",
+        evidence_for="vLLM names the two flags; no public measurement of the values",
+    ),
+    recogniser(
         "F5",
         r"max_num_seqs \((?P<seqs>\d+)\) exceeds available Mamba cache blocks \((?P<blocks>\d+)\)",
         _mamba_blocks,
+        reports="more sequences than the Mamba cache has blocks",
+        source=(
+            "vLLM 0.32 vllm/config/compilation.py: 'exceeds available Mamba cache'; vllm-project/vllm#34094"
+        ),
     ),
-    ("M2", _OOM, _out_of_memory),
-    ("F8", _COUNTS, _periodic_stats),
+    recogniser(
+        "M2",
+        _OOM,
+        _out_of_memory,
+        reports="CUDA ran out of memory",
+        source=CONSERVING_MEMORY,
+        evidence_for="no public measurement of the steps 0.85 and 0.8",
+    ),
+    recogniser(
+        "F8",
+        _COUNTS,
+        _periodic_stats,
+        reports="requests that wait, by the latest count in the log",
+        source="vLLM 0.32 vllm/v1/metrics/loggers.py: LoggingStatLogger",
+    ),
 )
-
-LINTS: tuple[LintRule, ...] = (*(Recogniser(rule, pattern, recognise) for rule, pattern, recognise in _ROWS),)

@@ -7,6 +7,7 @@ from lint.missing_facts import ESTIMATE
 from lint.rules.profile import PROFILES
 from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Needs
+from vllm_facts.references import DOCS, OPTIMIZATION, RECIPES
 from vllm_facts.sizing.capacity import fits_in_memory, kv_tokens_at, seqs_that_fit
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -33,11 +34,9 @@ from vllm_facts.sizing.typical_requests import (
 from vllm_facts.values import Knob, Value
 
 SEQS, TOKENS = "max_num_seqs", "max_num_batched_tokens"
-T4_REPORT, TUNING = "T4 benchmark report §6", "vLLM performance-tuning reference"
-RECIPES = "vllm-project/recipes"
 SHARED_MEMORY = frozenset({"GB10", "Jetson Orin", "Jetson Thor"})  # the CPU uses the same memory
 CONTEXT_GIB = 1.0  # left for the CUDA context, NCCL and peaks
-MOST_SHARE, DENSE_MOST = 0.95, 0.92  # no source goes beyond the one; the other is for dense models
+MOST_SHARE, DENSE_MOST = 0.95, 0.92  # vllm-project/vllm#1298: safe up to it; the other is vLLM's default
 FEW_TOKENS, TOKENS_TO = 512, 2048
 SMALL_CARD_GIB = 16
 HEAVY = 0.25  # share of a small card that the weights of a hybrid model take
@@ -67,10 +66,6 @@ def _check_moe_share(case: Deployment) -> Iterable[Finding]:
             "default or 0.9 to 0.95 with expert parallelism"
         ),
         risks="a smaller KV cache" + _describe_kv_change(case, MOE_SHARE),
-        source=(
-            f"rulebook M4; {TUNING}, mistake 2 (0.85 for MoE); against it: {RECIPES}, where 77 of 97 "
-            "commands with expert or data parallelism keep the default and 5 go down to 0.85"
-        ),
         evidence={SHARE: present},
     )
 
@@ -82,7 +77,7 @@ def _has_exchange(case: Deployment) -> bool:
 
 
 def _check_share_maximum(case: Deployment) -> Iterable[Finding]:
-    """M4 for dense models: no source recommends more than 0.95."""
+    """M4 for dense models: vLLM's authors call up to 0.95 safe."""
     given = number_of(case, SHARE)
     if given is None or given <= MOST_SHARE or case.setting.get("kv_cache_memory_bytes"):
         return
@@ -104,10 +99,6 @@ def _check_share_maximum(case: Deployment) -> Iterable[Finding]:
         to={SHARE: DENSE_MOST},
         expects="a start wherever the GPU is free, and memory for a peak",
         risks="a smaller KV cache" + _describe_kv_change(case, DENSE_MOST),
-        source=(
-            f"rulebook M4, M1; {TUNING}, mistake 2 (0.92 for dense); against it: {RECIPES} (0.97 and 0.98 "
-            "on large GPUs)"
-        ),
         evidence={SHARE: given},
     )
 
@@ -126,7 +117,6 @@ def _check_share_minimum(case: Deployment) -> Iterable[Finding]:
         expects="more sequences at once before requests wait or are preempted"
         + _describe_kv_change(case, to),
         risks="an OOM where another process shares the GPU: keep the value there",
-        source=f"rulebook M5; {T4_REPORT} (0.85 to 0.95, below 0.8 wastes KV cache); vLLM 0.32: 0.92",
         evidence={SHARE: given},
     )
 
@@ -165,9 +155,8 @@ def _check_batch_sizes(case: Deployment) -> Iterable[Finding]:
             f"{took.kv_tokens / most:.0f} requests of {most:,} and many more of typical length"
         ),
         to=wanted,
-        expects="more throughput under load (reported on a T4: 476 tokens/s with 16 users at 128)",
+        expects="more throughput under load, until the KV cache or the GPU is the limit",
         risks="ITL rises with the batch; preemptions if most requests are near the longest",
-        source=f"rulebook B1; {T4_REPORT} (16 is too low for a transformer, 128 for 8B on 16 GB)",
         evidence={SEQS: seqs, "kv_tokens": round(took.kv_tokens)},
     )
 
@@ -222,10 +211,6 @@ def _check_hybrid_state(case: Deployment) -> Iterable[Finding]:
             "fewer requests at once and smaller steps: TTFT of long prompts rises; where it serves "
             "with more, keep more"
         ),
-        source=(
-            f"rulebook B2; {T4_REPORT} (Mamba-2 9B on a T4); vLLM 0.32 keeps the state in float32 by itself "
-            "for NemotronH (model_executor/models/config.py)"
-        ),
         evidence={"memory_gib": card.memory_gib, SEQS: effective_seqs(case)},
     )
 
@@ -245,7 +230,6 @@ def _check_step_size(case: Deployment) -> Iterable[Finding]:
         to={TOKENS: _minimum_batch_sizes(case)[0]},
         expects="lower TTFT and more throughput; 2048 is vLLM's own least default",
         risks="ITL rises a little while prompts are computed; a little more memory for activations",
-        source=f"rulebook B3; {T4_REPORT} (512 limits batching); vLLM 0.32 engine/arg_utils.py",
         evidence={TOKENS: tokens},
     )
 
@@ -268,27 +252,84 @@ def _check_context_length(case: Deployment) -> Iterable[Finding]:
         to=plan_changes(case),
         expects="it starts; more GPUs for an engine or a KV cache in fp8 (check the answers) hold more",
         risks="longer requests are refused: an operator decides which length is needed",
-        source="rulebook L1; vLLM 0.32 v1/core/kv_cache_utils.py ('To serve at least one request with …')",
         evidence={"kv_tokens": took.kv_tokens, "max_model_len": most},
     )
 
 
 LINTS = (
     DeploymentCheck(
-        rules=("M4",), check=_check_moe_share, needs=Needs(facts=("model",), for_change=ESTIMATE)
+        rules=("M4",),
+        find=_check_moe_share,
+        reports="gpu_memory_utilization above 0.85 with experts on several GPUs",
+        source="vllm-project/vllm#43222; uccl-project/uccl#924",
+        evidence_for=(
+            "DeepSeek-V2-Lite with data and expert parallelism ran out of memory (vllm-project/vllm#43222); "
+            "DeepEP's buffers did not fit beside Kimi-K2.6 even at 0.7 (uccl-project/uccl#924)"
+        ),
+        evidence_against=(
+            f"of 97 commands with expert or data parallelism in {RECIPES} 77 keep the default and 5 go down "
+            "to 0.85"
+        ),
+        needs=Needs(facts=("model",), for_change=ESTIMATE),
     ),
     DeploymentCheck(
-        rules=("M4",), check=_check_share_maximum, needs=Needs(for_change=ESTIMATE, applies=has_any(SHARE))
+        rules=("M4",),
+        find=_check_share_maximum,
+        reports="gpu_memory_utilization above 0.95",
+        source="vllm-project/vllm#1298 (0.9 to 0.95 is safe)",
+        evidence_for="out of memory at 1.0 (vllm-project/vllm#1298, vllm-project/vllm#19186)",
+        evidence_against=f"{RECIPES} inclusionAI/Ring-1T-FP8.md and others have 0.97 and 0.98 on large GPUs",
+        needs=Needs(for_change=ESTIMATE, applies=has_any(SHARE)),
     ),
     DeploymentCheck(
-        rules=("M5",), check=_check_share_minimum, needs=Needs(for_change=ESTIMATE, applies=has_any(SHARE))
+        rules=("M5",),
+        find=_check_share_minimum,
+        reports="gpu_memory_utilization that leaves memory unused",
+        source=f"vLLM 0.32 vllm/config/cache.py: gpu_memory_utilization (0.92 by default); {OPTIMIZATION}",
+        evidence_for="no public measurement: the gain is that of the added KV cache",
+        needs=Needs(for_change=ESTIMATE, applies=has_any(SHARE)),
     ),
     DeploymentCheck(
-        rules=("B1",), check=_check_batch_sizes, needs=Needs(facts=ESTIMATE, applies=has_any(SEQS))
+        rules=("B1",),
+        find=_check_batch_sizes,
+        reports="max_num_seqs far below what the KV cache holds",
+        source=f"{DOCS}/configuration/engine_args/ (max_num_seqs); vllm-project/vllm#8031 (the capacity)",
+        evidence_for=(
+            "33 tokens/s in all at 2 sequences, 267 at 48 "
+            "(MiaAI-Lab/Qwen3.8-Flash-Next-Single-DGX-Spark#19); 31 % more audio at 32 than at 8 "
+            "(vllm-project/vllm-omni#5071)"
+        ),
+        evidence_against="with more, the KV cache fills and requests are computed twice (ROCm/vllm#794)",
+        needs=Needs(facts=ESTIMATE, applies=has_any(SEQS)),
     ),
-    DeploymentCheck(rules=("B2",), check=_check_hybrid_state, needs=Needs(facts=("gpu", "model"))),
     DeploymentCheck(
-        rules=("B3",), check=_check_step_size, needs=Needs(for_change=ESTIMATE, applies=has_any(TOKENS))
+        rules=("B2",),
+        find=_check_hybrid_state,
+        reports="a hybrid (Mamba) model on a GPU of at most 16 GiB: each sequence holds a state",
+        source=(
+            "vLLM 0.32 vllm/config/compilation.py: 'exceeds available Mamba cache'; "
+            "vLLM 0.32 vllm/model_executor/models/config.py: update_mamba_ssm_cache_dtype"
+        ),
+        evidence_for="no public measurement of 16 sequences and 512 tokens: they are values to begin with",
+        needs=Needs(facts=("gpu", "model")),
     ),
-    DeploymentCheck(rules=("L1",), check=_check_context_length, needs=Needs(facts=ESTIMATE)),
+    DeploymentCheck(
+        rules=("B3",),
+        find=_check_step_size,
+        reports="max_num_batched_tokens of at most 512",
+        source="vLLM 0.32 vllm/engine/arg_utils.py: get_batch_defaults; vllm-project/vllm#10544",
+        evidence_for=(
+            "vLLM raised its default from 512 to 2048, for throughput and long prompts "
+            "(vllm-project/vllm#10544)"
+        ),
+        evidence_against=f"fewer tokens have a better ITL ({OPTIMIZATION})",
+        needs=Needs(for_change=ESTIMATE, applies=has_any(TOKENS)),
+    ),
+    DeploymentCheck(
+        rules=("L1",),
+        find=_check_context_length,
+        reports="a context length of which not one request fits",
+        source="vLLM 0.32 vllm/v1/core/kv_cache_utils.py: 'To serve at least one request'",
+        needs=Needs(facts=ESTIMATE),
+    ),
 )

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from vllm_facts.defaults import BIG_GIB
 from vllm_facts.deployment import Deployment, Finding, Needs
+from vllm_facts.references import CONSERVING_MEMORY
 from vllm_facts.sizing.effective_flags import DeploymentCheck, json_entries
 
 LIMIT = "limit_mm_per_prompt"
@@ -54,11 +55,17 @@ def _check_video(case: Deployment) -> Iterable[Finding]:
             "memory to the KV cache; --max-model-len limits the video, too"
         ),
         risks="requests with videos are refused",
-        source=(
-            "rulebook L1; vLLM 0.32 multimodal/encoder_budget.py: get_modality_with_max_tokens; "
-            "vLLM docs configuration/conserving_memory.md"
-        ),
     )
 
 
-LINTS = (DeploymentCheck(rules=("L1",), check=_check_video, needs=Needs(facts=("gpu", "model"))),)
+LINTS = (
+    DeploymentCheck(
+        rules=("L1",),
+        find=_check_video,
+        reports="a start that keeps memory for videos, where --limit-mm-per-prompt does not exclude them",
+        source=(
+            f"vLLM 0.32 vllm/multimodal/encoder_budget.py: get_modality_with_max_tokens; {CONSERVING_MEMORY}"
+        ),
+        needs=Needs(facts=("gpu", "model")),
+    ),
+)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from lint.missing_facts import ESTIMATE
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Model, Needs
 from vllm_facts.models.estimate import describe_estimate
+from vllm_facts.references import AMD_MOE, CONSERVING_MEMORY, OPTIMIZATION, SCALING
 from vllm_facts.sizing.divisibility import why_indivisible
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -35,11 +36,9 @@ from vllm_facts.sizing.parallel_layouts import (
 from vllm_facts.validity.split import check_heads
 from vllm_facts.values import Knob, Value
 
-GUIDE = "parallelism guide"
-DOCS = "vLLM docs serving/parallelism_scaling.md"
 BEYOND_DOUBT = 1.1  # weights to memory: also without the parts that an estimate misses
 EIGHT_BIT = 1.0  # bytes of a parameter; many large checkpoints are published in FP8 under a plain name
-MANY = 512  # requests at once: data parallel wins (S3)
+MANY = 512  # requests at once: data parallelism wins (references.AMD_MOE)
 
 
 def _check_layout(case: Deployment) -> Iterable[Finding]:
@@ -59,7 +58,7 @@ def _check_layout(case: Deployment) -> Iterable[Finding]:
         to=to,
         expects=expects,
         risks=_describe_refusal(to) or ("fewer GPUs hold less KV cache" if to else "none"),
-        source=f"rulebook D3; {refused.source}",
+        source=refused.source,
         evidence={"tensor_parallel_size": now.tp, "heads": model.heads if model else None},
     )
 
@@ -85,19 +84,29 @@ def _check_too_large(case: Deployment) -> Iterable[Finding]:
         yield _too_large_finding(case, model, now, took)
 
 
-def _check_smaller_layout(case: Deployment) -> Iterable[Finding]:
-    """D1 and D2: the fewest GPUs that hold weights and KV cache; the remaining GPUs run replicas."""
-    model, now, took = case.model, layout(case), estimate_fit(case)
-    if model is None or why_indivisible(model, now.tp) or exceeds_host(case) or (took and took.fits is False):
-        return  # D3 and D2 report it
-    plan = plan_layout(case)
-    if plan is None or plan.experts:
-        return
-    wanted = plan.layout
-    if wanted.tp * wanted.pp == 1 < now.tp * now.pp:
+def _check_fits_one_gpu(case: Deployment) -> Iterable[Finding]:
+    """D1: weights and KV cache fit one GPU; the others run replicas."""
+    model, now, wanted = case.model, layout(case), _smaller_layout(case)
+    if model is not None and wanted is not None and wanted.tp * wanted.pp == 1:
         yield _replicas_finding(case, model, now, wanted)
-    elif wanted.tp * wanted.pp < now.tp * now.pp:
+
+
+def _check_fits_fewer_gpus(case: Deployment) -> Iterable[Finding]:
+    """D2: fewer GPUs hold weights and KV cache; the others run replicas."""
+    model, now, wanted = case.model, layout(case), _smaller_layout(case)
+    if model is not None and wanted is not None and wanted.tp * wanted.pp > 1:
         yield _narrower_finding(case, model, now, wanted)
+
+
+def _smaller_layout(case: Deployment) -> Layout | None:
+    """The layout with the fewest GPUs for an engine, if those of the flags are more."""
+    now, took = layout(case), estimate_fit(case)
+    if why_indivisible(case.model, now.tp) or exceeds_host(case) or (took and took.fits is False):
+        return None  # D3 and D2 report it
+    plan = plan_layout(case)
+    if plan is None or plan.experts or plan.layout.tp * plan.layout.pp >= now.tp * now.pp:
+        return None
+    return plan.layout
 
 
 def _too_large_finding(case: Deployment, model: Model, now: Layout, took: KvCacheFit) -> Finding:
@@ -116,7 +125,6 @@ def _too_large_finding(case: Deployment, model: Model, now: Layout, took: KvCach
         to=to,
         expects=expects,
         risks=_describe_refusal(to) or "more GPUs; each request waits for their exchange",
-        source=f"rulebook D2; {GUIDE} (size ladder), {DOCS}",
         evidence=_fit_evidence(took),
     )
 
@@ -139,7 +147,6 @@ def _narrower_finding(case: Deployment, model: Model, now: Layout, wanted: Layou
             f"more throughput for each GPU: {_describe_engines(wanted)}{describe_idle_gpus(case, wanted)}"
         ),
         risks="a single request takes longer, and each engine has a smaller KV cache",
-        source=f"rulebook D2; {GUIDE} (size ladder), serving guide (the least TP that fits), {DOCS}",
         evidence=_fit_evidence(took),
     )
 
@@ -157,7 +164,6 @@ def _replicas_finding(case: Deployment, model: Model, now: Layout, wanted: Layou
     room = f": {_describe_need(alone)}, {alone.kv_tokens:,.0f} tokens of KV cache left" if alone else ""
     over = " over PCIe" if is_pcie_only(case) else ""
     shorter = f", not a request of all {longest_request(case):,}" if "max_model_len" in to else ""
-    gain = "reported: 4 times the throughput of a 2B model on four PCIe GPUs, not promised"
     independent = "independent engines" if wanted.dp > 1 else "one engine"
     return Finding(
         rule="D1",
@@ -167,11 +173,10 @@ def _replicas_finding(case: Deployment, model: Model, now: Layout, wanted: Layou
         to=to,
         expects=(
             f"{wanted.dp if wanted.dp > 1 else ''} {independent} without an exchange between GPUs in every "
-            f"layer ({gain}){describe_idle_gpus(case, wanted)}"
+            f"layer{describe_idle_gpus(case, wanted)}"
         ).lstrip(),
         risks="a single request takes longer on GPUs with NVLink; each engine caches its own prefixes"
         + ("; longer requests are refused" if shorter else ""),
-        source=f"rulebook D1; {GUIDE} #1, {DOCS}: a model that fits one GPU needs no distributed inference",
         evidence={"tensor_parallel_size": now.tp, "parameters": model.parameters} | _fit_evidence(alone),
     )
 
@@ -193,7 +198,6 @@ def _check_pipeline(case: Deployment) -> Iterable[Finding]:
         expects="lower ITL: all GPUs work on each layer; pipelines are meant for several hosts"
         + describe_idle_gpus(case, plan.layout),
         risks="without NVLink vLLM's own documentation prefers the pipeline: keep it there",
-        source=f"rulebook D4; serving guide (PP = hosts, TP = GPUs of one); {DOCS} (edge case: no NVLink)",
         evidence={"pipeline_parallel_size": now.pp, "tensor_parallel_size": now.tp},
     )
 
@@ -225,7 +229,6 @@ def _check_links(case: Deployment) -> Iterable[Finding]:
         to=to,
         expects=expects,
         risks="a single request takes longer" + ("" if fewer else ": keep the layout at low concurrency"),
-        source=f"rulebook D5; {GUIDE} #1; {DOCS} (no NVLink: pipeline); vLLM 0.32 custom_all_reduce.py",
         evidence={"tensor_parallel_size": now.tp},
     )
 
@@ -262,34 +265,74 @@ def _check_estimated_size(case: Deployment) -> Iterable[Finding]:
             f"for each of {_describe_gpus(case, now)} with {card.memory_gib:g} GiB"
         ),
         expects="it starts with more or larger GPUs, or quantised; --model-config gives the exact numbers",
-        source=f"rulebook D2; {GUIDE} (size ladder)",
         evidence={"weights_gib": round(gib, 1)},
     )
 
 
+_TOO_LARGE = f"{SCALING}; {CONSERVING_MEMORY}"
+
 LINTS = (
     DeploymentCheck(
         rules=("D3",),
-        check=_check_layout,
+        find=_check_layout,
+        reports="attention heads that cannot be shared out to the GPUs; the finding names vLLM's check",
+        source="vLLM 0.32 vllm/config/model.py: verify_with_parallel_config",
         needs=Needs(facts=("model", "gpus"), for_change=ESTIMATE, applies=is_split),
     ),
-    DeploymentCheck(rules=("D2",), check=_check_too_large, needs=Needs(facts=ESTIMATE, for_change=("gpus",))),
     DeploymentCheck(
         rules=("D2",),
-        check=_check_estimated_size,
+        find=_check_too_large,
+        reports="weights that do not fit the GPUs together with one request",
+        source=_TOO_LARGE,
+        needs=Needs(facts=ESTIMATE, for_change=("gpus",)),
+    ),
+    DeploymentCheck(
+        rules=("D2",),
+        find=_check_estimated_size,
+        reports="the same by the size that an unknown model's name states",
+        source=_TOO_LARGE,
         needs=Needs(facts=("gpu", "gpu_memory"), applies=lambda case: case.estimate is not None),
     ),
     DeploymentCheck(
-        rules=("D1", "D2"),
-        check=_check_smaller_layout,
+        rules=("D1",),
+        find=_check_fits_one_gpu,
+        reports="a model that is split over several GPUs, yet fits one",
+        source=f"{SCALING} (a model that fits one GPU needs no distributed inference)",
+        evidence_for=(
+            "no more throughput of 7B with 2 and 4 GPUs (vllm-project/vllm#367), less of 13B with 4 "
+            "(vllm-project/vllm#1873)"
+        ),
+        evidence_against=(
+            f"for few requests at once tensor parallelism is faster, measured on MoE models ({AMD_MOE})"
+        ),
+        needs=Needs(facts=ESTIMATE, for_change=ESTIMATE, applies=is_split),
+    ),
+    DeploymentCheck(
+        rules=("D2",),
+        find=_check_fits_fewer_gpus,
+        reports="more GPUs for an engine than weights and KV cache need",
+        source=f"{SCALING}; {OPTIMIZATION} (parallelism strategies)",
+        evidence_for="no public measurement of the sizes that count where the memory cannot be estimated",
         needs=Needs(facts=ESTIMATE, for_change=ESTIMATE, applies=is_split),
     ),
     DeploymentCheck(
         rules=("D4",),
-        check=_check_pipeline,
+        find=_check_pipeline,
+        reports="a pipeline within one host",
+        source=f"{SCALING} (tensor parallelism within a host, pipelines across hosts)",
+        evidence_for="no public measurement of the two layouts side by side",
+        evidence_against=f"without NVLink a pipeline is preferred ({SCALING}, edge case)",
         needs=Needs(facts=("gpu", "model"), for_change=ESTIMATE, applies=is_split),
     ),
     DeploymentCheck(
-        rules=("D5",), check=_check_links, needs=Needs(facts=("gpu",), for_change=ESTIMATE, applies=is_split)
+        rules=("D5",),
+        find=_check_links,
+        reports="tensor parallelism over more than two GPUs without NVLink",
+        source=(
+            f"{SCALING} (no NVLink: pipeline); "
+            "vLLM 0.32 vllm/distributed/device_communicators/custom_all_reduce.py"
+        ),
+        evidence_for="no public measurement of the two layouts side by side",
+        needs=Needs(facts=("gpu",), for_change=ESTIMATE, applies=is_split),
     ),
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from lint.missing_facts import ESTIMATE
 from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Finding, Needs
+from vllm_facts.references import OPTIMIZATION
 from vllm_facts.sizing.capacity import seqs_that_fit
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -18,7 +19,6 @@ from vllm_facts.sizing.effective_flags import (
 from vllm_facts.values import Knob
 
 TOKENS, SEQS = "max_num_batched_tokens", "max_num_seqs"
-SOURCE = "rulebook W1; vLLM performance-tuning reference (first pass by workload), serving guide (templates)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ PROFILES = {
         tokens=(8192, 16384), seqs=(256, 512), first_tokens=8192, first_seqs=256, wants="full experts"
     ),
 }
-"""If sources differ (chat to 2048 or 4096 tokens, rag to 64 or 256 requests), both values are accepted."""
+"""Values to begin with: vLLM's guide names the direction of the tokens, and no ranges."""
 
 
 def _check_profile(case: Deployment) -> Iterable[Finding]:
@@ -76,7 +76,6 @@ def _dense_finding(name: str) -> Finding:
         why=f"the profile wide-ep is for models with experts: {name} has none",
         expects="name the traffic instead: chat, api, batch or rag",
         risks="none",
-        source=SOURCE,
     )
 
 
@@ -102,7 +101,6 @@ def _value_finding(
         to={knob: to},
         expects="sane initial values, to be corrected by measurements",
         risks="a template does not know your prompts: measure before and after",
-        source=SOURCE,
         evidence={"profile": case.profile, knob: current},
     )
 
@@ -146,12 +144,17 @@ def _check_expert_parallel(case: Deployment) -> Iterable[Finding]:
             to=dict.fromkeys(missing, True),
             expects="each GPU holds full experts, and busy experts are spread",
             risks="redundant experts take memory; --enable-dbo also needs a DeepEP or NIXL backend",
-            source=f"{SOURCE}; vLLM 0.32 config/parallel.py (EPLB needs EP; DBO needs such a backend)",
+            source="vLLM 0.32 vllm/config/parallel.py: enable_eplb (EPLB needs EP, DBO such a backend)",
         )
 
 
 LINTS = (
     DeploymentCheck(
-        rules=("W1",), check=_check_profile, needs=Needs(facts=("profile",), for_change=ESTIMATE)
+        rules=("W1",),
+        find=_check_profile,
+        reports="batch sizes outside the usual range for the kind of traffic",
+        source=f"{OPTIMIZATION} (chunked prefill: few tokens for ITL, many for TTFT and throughput)",
+        evidence_for="no public measurement of the ranges: they are values to begin with",
+        needs=Needs(facts=("profile",), for_change=ESTIMATE),
     ),
 )

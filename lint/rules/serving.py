@@ -22,7 +22,6 @@ def _check_unused_parser(case: Deployment) -> Iterable[Finding]:
     yield invalid_flags_finding(
         f"--tool-call-parser {parser} has no effect without --enable-auto-tool-choice: requests with "
         "tools are refused",
-        "vLLM 0.32 parser/parser_manager.py: get_tool_parser; vllm-project/vllm#55754",
         {"enable_auto_tool_choice": True},
         severity="info",  # recipes leave it out, too
         expects="the model's tool calls are read",
@@ -42,8 +41,6 @@ def _check_reranker(case: Deployment) -> Iterable[Finding]:
     to: dict[Knob, Value] = {"hf_overrides": json.dumps(meant)}
     yield invalid_flags_finding(
         "this reranker's own files describe a model that generates text, so /rerank and /score are missing",
-        "vLLM 0.32 model_executor/models/config.py: is_original_qwen3_reranker; vLLM docs "
-        "models/pooling_models/scoring.md",
         to,
         severity="warning",
         expects="it is served as a classifier, with /rerank and /score; its prompts need the "
@@ -59,7 +56,6 @@ def _check_other_config(case: Deployment) -> Iterable[Finding]:
     yield invalid_flags_finding(
         f"--hf-config-path {config} replaces the config of a quantised checkpoint: without its "
         "quantization_config the weights are read at full size",
-        "vLLM 0.32 config/model.py: hf_config_path; vllm-project/vllm#16128",
         {},
         severity="warning",
         expects="leave it out, or give a folder whose config.json has the checkpoint's quantization_config",
@@ -72,7 +68,25 @@ def _is_quantised(name: str) -> bool:
 
 
 LINTS = (
-    DeploymentCheck(rules=("V1",), check=_check_unused_parser),
-    DeploymentCheck(rules=("V1",), check=_check_reranker),
-    DeploymentCheck(rules=("V1",), check=_check_other_config),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_unused_parser,
+        reports="a `--tool-call-parser` without `--enable-auto-tool-choice`",
+        source="vLLM 0.32 vllm/parser/parser_manager.py: get_tool_parser; vllm-project/vllm#55754",
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_reranker,
+        reports="Qwen's reranker, whose own files describe a model that generates text",
+        source=(
+            "vLLM 0.32 vllm/model_executor/models/config.py: is_original_qwen3_reranker; "
+            "https://docs.vllm.ai/en/latest/models/pooling_models/scoring/"
+        ),
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_other_config,
+        reports="`--hf-config-path` that replaces the config of a quantised checkpoint",
+        source="vLLM 0.32 vllm/config/model.py: hf_config_path; vllm-project/vllm#16128",
+    ),
 )

@@ -2,72 +2,58 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from vllm_facts.deployment import Deployment, Finding, LintRule, Needs
+from lint.recogniser import LOG, LONGEST_LINE
+from vllm_facts.deployment import Deployment, Finding
+from vllm_facts.references import DOCS
+from vllm_facts.sizing.effective_flags import DeploymentCheck
 from vllm_facts.values import Value
 
 _SEQS, _LEN = "max_num_seqs", "max_model_len"
-_LONGEST_LINE = 4000
-LOG = Needs(facts=("log",))
 
 
-@dataclass(frozen=True, slots=True)
-class SlowStart:
+def _check_times(case: Deployment) -> Iterable[Finding]:
     """F6: the times of a start are spread over several lines."""
-
-    rules: tuple[str, ...] = ("F6",)
-    needs: Needs = LOG
-
-    def check(self, case: Deployment) -> Iterable[Finding]:
-        times = {name: _find_seconds(pattern, case.log) for name, pattern in _TIMES.items()}
-        known: dict[str, Value] = {name: took_s for name, took_s in times.items() if took_s}
-        if not known:
-            return ()
-        times_text = ", ".join(
-            f"{name.removesuffix('_s').replace('_', ' ')} {took:g} s" for name, took in known.items()
-        )
-        return (
-            Finding(
-                rule="F6",
-                klass="note",
-                severity="info",
-                why=f"this start took {times_text}: set deadlines for a start well above that",
-                expects=(
-                    "keep VLLM_CACHE_ROOT (~/.cache/vllm) on a volume that outlives the container: the next "
-                    "start of the same flags loads what this one compiled"
-                ),
-                source="rulebook F6; vLLM 0.32 compilation/backends.py, seed S0 §4",
-                evidence=known,
+    times = {name: _find_seconds(pattern, case.log) for name, pattern in _TIMES.items()}
+    known: dict[str, Value] = {name: took_s for name, took_s in times.items() if took_s}
+    if not known:
+        return ()
+    times_text = ", ".join(
+        f"{name.removesuffix('_s').replace('_', ' ')} {took:g} s" for name, took in known.items()
+    )
+    return (
+        Finding(
+            rule="F6",
+            klass="note",
+            severity="info",
+            why=f"this start took {times_text}: set deadlines for a start well above that",
+            expects=(
+                "keep VLLM_CACHE_ROOT (~/.cache/vllm) on a volume that outlives the container: the next "
+                "start of the same flags loads what this one compiled"
             ),
-        )
+            evidence=known,
+        ),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class LogCapacity:
+def _check_capacity(case: Deployment) -> Iterable[Finding]:
     """F7: one line of vLLM 0.32, two lines of older ones."""
-
-    rules: tuple[str, ...] = ("F7",)
-    needs: Needs = LOG
-
-    def check(self, case: Deployment) -> Iterable[Finding]:
-        size, most = _last_match(_KV_SIZE, case.log), _last_match(_AT_ONCE, case.log)
-        if size is None or most is None:
-            return ()
-        tokens, longest = (int(number.replace(",", "")) for number in (size[1], most[1]))
-        at_once, seqs = float(most[2].replace(",", "")), case.setting.get(_SEQS)
-        cap = f"; {_SEQS} is {seqs}" if isinstance(seqs, int) else ""
-        return (
-            Finding(
-                rule="F7",
-                klass="note",
-                severity="warning" if at_once < 1 else "info",
-                why=f"the KV cache holds {tokens:,} tokens: {at_once:g} requests of {longest:,} at once{cap}",
-                expects="nothing to do: this is the real capacity, the measure for a sequence cap",
-                source="rulebook F7; vLLM 0.32 kv_cache_utils.py",
-                evidence={"kv_cache_tokens": tokens, _LEN: longest, "full_length_requests": at_once},
-            ),
-        )
+    size, most = _last_match(_KV_SIZE, case.log), _last_match(_AT_ONCE, case.log)
+    if size is None or most is None:
+        return ()
+    tokens, longest = (int(number.replace(",", "")) for number in (size[1], most[1]))
+    at_once, seqs = float(most[2].replace(",", "")), case.setting.get(_SEQS)
+    cap = f"; {_SEQS} is {seqs}" if isinstance(seqs, int) else ""
+    return (
+        Finding(
+            rule="F7",
+            klass="note",
+            severity="warning" if at_once < 1 else "info",
+            why=f"the KV cache holds {tokens:,} tokens: {at_once:g} requests of {longest:,} at once{cap}",
+            expects="nothing to do: this is the real capacity, the measure for a sequence cap",
+            evidence={"kv_cache_tokens": tokens, _LEN: longest, "full_length_requests": at_once},
+        ),
+    )
 
 
 def _find_seconds(pattern: str, log: tuple[str, ...]) -> float | None:
@@ -76,7 +62,7 @@ def _find_seconds(pattern: str, log: tuple[str, ...]) -> float | None:
 
 
 def _last_match(pattern: str, log: tuple[str, ...]) -> re.Match[str] | None:
-    found = (re.search(pattern, line[:_LONGEST_LINE]) for line in reversed(log))
+    found = (re.search(pattern, line[:LONGEST_LINE]) for line in reversed(log))
     return next((match for match in found if match), None)
 
 
@@ -88,4 +74,22 @@ _TIMES = {
 _KV_SIZE = r"KV cache size: ([\d,]*\d) tokens"
 _AT_ONCE = r"Maximum concurrency for ([\d,]*\d) tokens per request: ([\d,]*\d\.?\d*)x"
 
-LINTS: tuple[LintRule, ...] = (SlowStart(), LogCapacity())
+LINTS = (
+    DeploymentCheck(
+        rules=("F6",),
+        find=_check_times,
+        reports="how long compilation, graph capture and the start of the engine took",
+        source=(
+            "vLLM 0.32 vllm/compilation/monitor.py: 'torch.compile took'; "
+            f"{DOCS}/design/torch_compile/ (the cache)"
+        ),
+        needs=LOG,
+    ),
+    DeploymentCheck(
+        rules=("F7",),
+        find=_check_capacity,
+        reports="how many tokens and requests of full length the KV cache holds",
+        source="vLLM 0.32 vllm/v1/core/kv_cache_utils.py: 'Maximum concurrency for'",
+        needs=LOG,
+    ),
+)

@@ -4,12 +4,12 @@ A flag rule that knows the model and the GPU reports the same before a start; th
 """
 
 import re
-from dataclasses import dataclass
 
-from lint.rules.log import Recogniser
-from vllm_facts.deployment import Deployment, Finding, FindingSeverity, LintRule
+from lint.recogniser import Recogniser, recogniser
+from vllm_facts.deployment import Deployment, Finding, FindingSeverity
 from vllm_facts.deprecated_flags import RENAMED
 from vllm_facts.foreign_flags import COUNTERPARTS
+from vllm_facts.references import DOCKER, DOCS, OPTIMIZATION, QUANTIZATION
 from vllm_facts.sizing.divisibility import why_indivisible
 from vllm_facts.sizing.dtypes import type_without_float16
 from vllm_facts.sizing.effective_flags import layout, text_of
@@ -31,7 +31,6 @@ def _lora_rank(match: re.Match[str], case: Deployment) -> Finding | None:
         f"an adapter of rank {rank} was refused: max_lora_rank is {match['most']}",
         to if rank <= RANKS[-1] else {},
         "the adapter loads; a higher value than the largest rank wastes memory",
-        "vLLM 0.32 lora/peft_helper.py; vLLM docs features/lora.md",
     )
 
 
@@ -45,7 +44,6 @@ def _heads(match: re.Match[str], case: Deployment) -> Finding | None:
         f"it did not start: {heads} attention heads cannot be shared out to {tp} GPUs",
         {"tensor_parallel_size": to},
         f"it starts with {to} GPUs for each engine, if they hold the model; else with a pipeline",
-        "vLLM 0.32 config/model.py: verify_with_parallel_config",
     )
 
 
@@ -60,7 +58,6 @@ def _expert_blocks(match: re.Match[str], case: Deployment) -> Finding | None:
         f"{match['block']} of a block of FP8 weights",
         {"enable_expert_parallel": True},
         "it starts, with whole experts on each GPU; or with a smaller tensor_parallel_size",
-        "vLLM 0.32 model_executor/layers/quantization/utils/fp8_utils.py; vllm-project/vllm#17569",
     )
 
 
@@ -73,7 +70,6 @@ def _bfloat16(match: re.Match[str], case: Deployment) -> Finding | None:
         f"it did not start: {match['card']} has no bfloat16",
         {"dtype": "float32" if needs_float32 else "half"},
         "it starts" + (", with twice the memory for weights" if needs_float32 else ", in float16"),
-        "vLLM 0.32 platforms/cuda.py: check_if_supports_dtype",
         risks="float16 has a smaller range: check the answers of a model trained in bfloat16",
     )
 
@@ -87,8 +83,6 @@ def _capability(match: re.Match[str], case: Deployment) -> Finding | None:
         f"it did not start: {match['method']} weights need compute capability {least}, the GPU has {present}",
         {},
         "a checkpoint in another format (AWQ and GPTQ run from 7.5 on), or a newer GPU",
-        "vLLM 0.32 config/vllm.py: _get_quantization_config; vLLM docs features/quantization (supported "
-        "hardware)",
     )
 
 
@@ -105,7 +99,6 @@ def _fp8_cache(match: re.Match[str], case: Deployment) -> Finding:
         f"it did not start: the GPU does not know {match['kind']}, FP8 of compute capability 8.9 and later",
         to,
         "it starts, with a KV cache in the model's dtype; before Ada only FLASHINFER reads FP8 caches",
-        "vllm-project/vllm#26431, vllm-project/vllm#45829",
         risks="the KV cache holds half as many tokens",
     )
 
@@ -131,7 +124,6 @@ def _unknown_flags(match: re.Match[str], case: Deployment) -> Finding | None:
         else f"vLLM has {meant} instead"
         if meant
         else "it starts without the flag, or with a release that has it",
-        "vLLM entrypoints/cli: its parser ends with exit code 2",
     )
 
 
@@ -152,7 +144,6 @@ def _preempted(match: re.Match[str], case: Deployment) -> Finding:
         risks="fewer requests run at once"
         if "max_num_seqs" in to
         else "less memory outside vLLM's accounting",
-        source="rulebook K1; vLLM docs configuration/optimization.md (preemption)",
         evidence={"line": match[0][:160]},
     )
 
@@ -166,12 +157,11 @@ def _context_above_model(match: re.Match[str], case: Deployment) -> Finding | No
         f"it did not start: max_model_len {given} is above the {own} tokens of the model",
         {"max_model_len": own},
         "it starts; the model's card says whether rope scaling (--hf-overrides) extends it",
-        "vLLM 0.32 config/model.py: _get_and_verify_max_len",
     )
 
 
 def _start_error(
-    rule: str, why: str, to: dict[Knob, Value], expects: str, source: str, risks: str = "none known"
+    rule: str, why: str, to: dict[Knob, Value], expects: str, risks: str = "none known"
 ) -> Finding:
     severity: FindingSeverity = "error"
     return Finding(
@@ -182,7 +172,6 @@ def _start_error(
         to=to,
         expects=expects,
         risks=risks,
-        source=f"rulebook {rule}; {source}",
     )
 
 
@@ -191,85 +180,124 @@ def _dotted(capability: str) -> str:
     return f"{capability[:-1]}.{capability[-1]}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NoFlag:
+def _without_flag(
+    rule: str, pattern: str, why: str, expects: str, *, reports: str, source: str
+) -> Recogniser:
     """A line whose cause no flag removes. `why` may name groups of the pattern."""
-
-    rule: str
-    pattern: str
-    why: str
-    expects: str
-    source: str
-
-    def recognise(self, match: re.Match[str], _: Deployment) -> Finding:
-        return _start_error(self.rule, self.why.format(**match.groupdict()), {}, self.expects, self.source)
+    return recogniser(
+        rule,
+        pattern,
+        lambda match, _: _start_error(rule, why.format(**match.groupdict()), {}, expects),
+        reports=reports,
+        source=source,
+    )
 
 
-_SHM = r"ncclShmOpen|(?:creating|open|extend) shared memory segment|insufficient shared memory"
-_NO_FLAG = (
-    _NoFlag(
-        rule="U2",
-        pattern=_SHM,
-        why="NCCL or the workers found too little shared memory (/dev/shm)",
-        expects="it starts with `docker run --ipc=host` or `--shm-size=16g` (in Kubernetes an emptyDir of "
-        "medium Memory at that path); Docker's default is 64 MB",
-        source="vLLM docs deployment/docker.md; vllm-project/vllm#1125, vllm-project/vllm#1710",
+LINTS = (
+    recogniser(
+        "V1",
+        r"LoRA rank (?P<rank>\d+) is greater than max_lora_rank:? (?P<most>\d+)",
+        _lora_rank,
+        reports="an adapter whose rank is above max_lora_rank",
+        source=f"vLLM 0.32 vllm/lora/peft_helper.py: 'is greater than max_lora_rank'; {DOCS}/features/lora/",
     ),
-    _NoFlag(
-        rule="V1",
-        pattern=r"GGUF model with architecture \S+ is not supported yet|Architecture \S+ not supported",
-        why="it did not start: the GGUF reader does not know this architecture",
-        expects="the original weights, or an AWQ, GPTQ or FP8 checkpoint: vLLM calls GGUF experimental",
-        source="vLLM docs features/quantization/gguf.md; vllm-project/vllm#39612",
-    ),
-    _NoFlag(
-        rule="V1",
-        pattern=r"Model architectures \[?'?(?P<name>\w+)'?\]? (?:are not supported|failed to be inspected)",
-        why="it did not start: this vLLM does not know the architecture {name}",
-        expects="a newer vLLM and transformers, or --model-impl transformers where that library knows it",
-        source="vLLM 0.32 model_executor/models/registry.py; vLLM docs models/supported_models.md",
-    ),
-    _NoFlag(
-        rule="E1",
-        pattern=r"no kernel image is available for execution on the device",
-        why="this build of vLLM has no kernels for the GPU: 'no kernel image is available'",
-        expects="it runs with a build for the GPU: newer wheels for new GPUs, 0.19 and older for Volta",
-        source="vLLM docs getting_started/installation/gpu.md",
-    ),
-)
-LINTS: tuple[LintRule, ...] = (
-    Recogniser("V1", r"LoRA rank (?P<rank>\d+) is greater than max_lora_rank:? (?P<most>\d+)", _lora_rank),
-    Recogniser(
+    recogniser(
         "D3",
         r"attention heads \((?P<heads>\d+)\) must be divisible by tensor parallel size \((?P<tp>\d+)\)",
         _heads,
+        reports="attention heads that cannot be shared out to the GPUs",
+        source="vLLM 0.32 vllm/config/model.py: verify_with_parallel_config",
     ),
-    Recogniser(
+    recogniser(
         "V1",
         r"(?:gate's and up's|down's) weight = (?P<size>\d+) is not divisible by weight quantization "
         r"block_[nk] = (?P<block>\d+)",
         _expert_blocks,
+        reports="experts whose FP8 blocks do not divide over the GPUs",
+        source=(
+            "vLLM 0.32 vllm/model_executor/layers/quantization/utils/fp8_utils.py: 'is not divisible by'; "
+            "vllm-project/vllm#17569"
+        ),
     ),
-    Recogniser(
+    recogniser(
         "H2",
         r"quantization method (?P<method>\S+) is not supported for the current GPU\. "
         r"Minimum capability: (?P<least>\d+)\. Current capability: (?P<present>\d+)",
         _capability,
+        reports="a quantization that this GPU does not have",
+        source="vLLM 0.32 vllm/config/vllm.py: _get_quantization_config",
     ),
-    Recogniser(
+    recogniser(
         "H2",
         r"Bfloat16 is only supported on GPUs with compute capability of at least 8\.0\. "
         r"Your (?P<card>.+?) GPU",
         _bfloat16,
+        reports="a GPU without bfloat16",
+        source="vLLM 0.32 vllm/platforms/cuda.py: check_if_supports_dtype",
     ),
-    Recogniser("H2", r"type (?P<kind>fp8e4\w+) not supported in this architecture", _fp8_cache),
-    Recogniser("V1", r"error: unrecognized arguments: (?P<words>.*)", _unknown_flags),
-    Recogniser("K1", r"is preempted by PreemptionMode\.\w+ mode", _preempted),
-    Recogniser(
+    recogniser(
+        "H2",
+        r"type (?P<kind>fp8e4\w+) not supported in this architecture",
+        _fp8_cache,
+        reports="a KV cache in fp8 that this GPU does not have",
+        source="vllm-project/vllm#26431; vllm-project/vllm#45829",
+    ),
+    recogniser(
+        "V1",
+        r"error: unrecognized arguments: (?P<words>.*)",
+        _unknown_flags,
+        reports="flags that the parser of the installed vLLM does not know",
+        source="vLLM 0.32 vllm/utils/argparse_utils.py: FlexibleArgumentParser",
+    ),
+    recogniser(
+        "K1",
+        r"is preempted by PreemptionMode\.\w+ mode",
+        _preempted,
+        reports="requests that are preempted because the KV cache is full",
+        source=f"{OPTIMIZATION} (preemption)",
+    ),
+    recogniser(
         "V1",
         r"User-specified max_model_len \((?P<given>\d+)\) is greater than the derived max_model_len "
         r"\(\D*(?P<own>\d+)",
         _context_above_model,
+        reports="a context longer than the model supports",
+        source="vLLM 0.32 vllm/config/model.py: _get_and_verify_max_len",
     ),
-    *(Recogniser(row.rule, row.pattern, row.recognise) for row in _NO_FLAG),
+    _without_flag(
+        "U2",
+        r"ncclShmOpen|(?:creating|open|extend) shared memory segment|insufficient shared memory",
+        "NCCL or the workers found too little shared memory (/dev/shm)",
+        "it starts with `docker run --ipc=host` or `--shm-size=16g` (in Kubernetes an emptyDir of medium "
+        "Memory at that path); Docker's default is 64 MB",
+        reports="too little shared memory",
+        source=f"{DOCKER}; vllm-project/vllm#1125; vllm-project/vllm#1710",
+    ),
+    _without_flag(
+        "V1",
+        r"GGUF model with architecture \S+ is not supported yet|Architecture \S+ not supported",
+        "it did not start: the GGUF reader does not know this architecture",
+        "the original weights, or an AWQ, GPTQ or FP8 checkpoint: vLLM calls GGUF experimental",
+        reports="a GGUF file of an architecture that its reader does not know",
+        source=f"{QUANTIZATION}gguf/; vllm-project/vllm#39612",
+    ),
+    _without_flag(
+        "V1",
+        r"Model architectures \[?'?(?P<name>\w+)'?\]? (?:are not supported|failed to be inspected)",
+        "it did not start: this vLLM does not know the architecture {name}",
+        "a newer vLLM and transformers, or --model-impl transformers where that library knows it",
+        reports="an architecture that this vLLM does not know",
+        source=(
+            "vLLM 0.32 vllm/model_executor/models/registry.py: 'are not supported for now'; "
+            f"{DOCS}/models/supported_models/"
+        ),
+    ),
+    _without_flag(
+        "E1",
+        r"no kernel image is available for execution on the device",
+        "this build of vLLM has no kernels for the GPU: 'no kernel image is available'",
+        "it runs with a build for the GPU: newer wheels for new GPUs, 0.19 and older for Volta",
+        reports="a build without kernels for this GPU",
+        source=f"{DOCS}/getting_started/installation/gpu/",
+    ),
 )

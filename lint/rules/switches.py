@@ -4,6 +4,17 @@ from collections.abc import Iterable, Mapping
 
 from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Needs
+from vllm_facts.references import (
+    CONSERVING_MEMORY,
+    DOCS,
+    FASTER_GRAPHS,
+    GRAPHS_AGAINST,
+    GRAPHS_FOR,
+    OPTIMIZATION,
+    OPTIMIZATION_LEVELS,
+    RECIPES,
+    V1_ENGINE,
+)
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
@@ -20,7 +31,6 @@ from vllm_facts.sizing.kv_cache import estimate_fit
 from vllm_facts.values import Knob, Value
 
 ASYNC_SINCE = (0, 14)
-TUNING = "vLLM performance-tuning reference"
 SHARED_PREFIXES = frozenset({"chat", "rag", "api"})  # profiles whose prompts begin alike
 ROOM_GIB = 1.5  # for KV cache; CUDA graphs take 0.4 to 0.6 of it
 ASYNC_METHODS = ("eagle", "mtp", "draft_model", "ngram_gpu", "dspark", "dflash")
@@ -38,12 +48,8 @@ def _check_eager(case: Deployment) -> Iterable[Finding]:
         why="--enforce-eager is set: no CUDA graphs and no compilation, so each decode step waits for Python",
         to={} if tight else {"enforce_eager": False},
         expects=("the GPU's memory is nearly full, so graphs may not fit; else " if tight else "")
-        + (
-            "faster decoding, most with few requests at once (reported: +30 to 50 %; "
-            "the reported 'TTFT -71 %' compares different prompts and is not promised)"
-        ),
+        + f"faster decoding, most with few requests at once ({FASTER_GRAPHS})",
         risks="the start compiles and captures graphs: seconds to minutes longer, and more GPU memory",
-        source="rulebook G1; T4 benchmark report §4, parallelism guide P2; vLLM 0.32 config/vllm.py",
     )
 
 
@@ -79,7 +85,6 @@ def _slower_switch_finding(why: str, to: Mapping[Knob, Value], severity: Finding
         to=to,
         expects="lower ITL: full decode steps run as one graph",
         risks="a longer start and some GPU memory for the graphs",
-        source=f"rulebook G3; {TUNING}, step 7; vLLM 0.32 config/vllm.py (OptimizationLevel)",
     )
 
 
@@ -101,7 +106,6 @@ def _check_capture_sizes(case: Deployment) -> Iterable[Finding]:
         to={knob: None},
         expects=f"no step in ITL above {largest} sequences: by default graphs go to {min(2 * seqs, 512)}",
         risks="more graphs: a longer start and a little GPU memory",
-        source=f"rulebook G2; {TUNING}, step 7; vLLM 0.32 config/vllm.py (min(2 x max_num_seqs, 512))",
         evidence={"max_num_seqs": seqs, "largest": largest},
     )
 
@@ -120,7 +124,6 @@ def _check_async(case: Deployment) -> Iterable[Finding]:
             to={"async_scheduling": None},
             expects="TTFT, ITL and throughput improve where the CPU is the limit; on by default since 0.14",
             risks="if it was turned off for a fault of this version, keep it off",
-            source=f"rulebook A1; {TUNING}, step 8 and mistake 7 (its open faults were closed in 12/2025)",
         )
 
 
@@ -137,10 +140,6 @@ def _check_prefix_caching(case: Deployment) -> Iterable[Finding]:
         to={"enable_prefix_caching": None},
         expects="lower TTFT where prompts share a prefix (system prompt, documents, earlier turns)",
         risks="benchmarks with repeated prompts look better than they are; hashing costs little",
-        source=(
-            "rulebook X1; vLLM docs features/automatic_prefix_caching.md; on by default in 0.32; against it: "
-            "vllm-project/recipes turn it off for OCR (no common prefix) and on some AMD GPUs"
-        ),
     )
 
 
@@ -156,26 +155,65 @@ def _check_chunked_prefill(case: Deployment) -> Iterable[Finding]:
         to={"enable_chunked_prefill": None},
         expects="prompts are split over several steps: a shorter tail of ITL",
         risks="none known: vLLM itself warns of crashes and wrong answers with it off",
-        source=(
-            "rulebook P3; vLLM 0.32 config/scheduler.py, engine/arg_utils.py; against it: "
-            "vllm-project/recipes turn it off for Qwen3-Next (a hybrid) with MTP"
-        ),
     )
 
 
 LINTS = (
-    DeploymentCheck(rules=("G1",), check=_check_eager),
-    DeploymentCheck(rules=("G3",), check=_check_graphs),
-    DeploymentCheck(rules=("G2",), check=_check_capture_sizes),
+    DeploymentCheck(
+        rules=("G1",),
+        find=_check_eager,
+        reports="`--enforce-eager`",
+        source=f"vLLM 0.32 vllm/config/vllm.py: 'Enforce eager set'; {CONSERVING_MEMORY} (CUDA graphs)",
+        evidence_for=GRAPHS_FOR,
+        evidence_against=GRAPHS_AGAINST,
+    ),
+    DeploymentCheck(
+        rules=("G3",),
+        find=_check_graphs,
+        reports="an optimization level or a mode of CUDA graphs other than the default",
+        source=f"vLLM 0.32 vllm/config/vllm.py: OptimizationLevel; {OPTIMIZATION_LEVELS}",
+        evidence_for="no public measurement of the modes side by side",
+    ),
+    DeploymentCheck(
+        rules=("G2",),
+        find=_check_capture_sizes,
+        reports="CUDA graphs that end below max_num_seqs",
+        source="vLLM 0.32 vllm/config/vllm.py: _set_cudagraph_sizes (up to min(2 x max_num_seqs, 512))",
+        evidence_for="no public measurement",
+    ),
     DeploymentCheck(
         rules=("A1",),
-        check=_check_async,
+        find=_check_async,
+        reports="`--no-async-scheduling`, where async scheduling is the default",
+        source="vllm-project/vllm#27614 (the default since 0.14)",
+        evidence_for=(
+            "31 % more throughput of Qwen3-30B-A3B, in a pipeline of 4 (vllm-project/vllm#32618); none for "
+            "prompts (vllm-project/vllm#27914)"
+        ),
+        evidence_against=(
+            "SemiAnalysisAI/InferenceX#1276 turns it off for MiniMax-M2.5 on MI355X, among other changes"
+        ),
         needs=Needs(facts=("version",), applies=has_any("async_scheduling")),
     ),
     DeploymentCheck(
         rules=("X1",),
-        check=_check_prefix_caching,
+        find=_check_prefix_caching,
+        reports="`--no-enable-prefix-caching`",
+        source=f"{DOCS}/features/automatic_prefix_caching/; {V1_ENGINE}",
+        evidence_for=(
+            f"several times the throughput with many hits, less than 1 % lost with none ({V1_ENGINE})"
+        ),
+        evidence_against=(
+            f"{RECIPES} DeepSeek/DeepSeek-OCR.md turns it off (no common prefix), others do on some AMD GPUs"
+        ),
         needs=Needs(facts=("model",), applies=has_any("enable_prefix_caching")),
     ),
-    DeploymentCheck(rules=("P3",), check=_check_chunked_prefill),
+    DeploymentCheck(
+        rules=("P3",),
+        find=_check_chunked_prefill,
+        reports="`--no-enable-chunked-prefill`",
+        source=f"vLLM 0.32 vllm/config/scheduler.py: enable_chunked_prefill; {OPTIMIZATION}",
+        evidence_for="no public measurement of today's engine",
+        evidence_against=f"{RECIPES} Qwen/Qwen3-Next.md turns it off for a hybrid with MTP",
+    ),
 )

@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterable
 
+from lint.recogniser import LOG, LONGEST_LINE, Recogniser
 from lint.rules import api_errors, engine_errors, host_errors, kernel_errors, log, start_errors
-from lint.rules.log import Recogniser
-from vllm_facts.deployment import Deployment, Finding, LintRule, Needs
+from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.sizing.effective_flags import DeploymentCheck
 
-_LONGEST_LINE = 4000
 _ERROR = re.compile(
     r"(?<![\w.])(?P<kind>(?:[A-Za-z_][\w.]*)?(?:Error|Exception))\b(?::| -) ?(?P<text>\S.*)"
     r"|(?P<value>Value error, \S.*)"
@@ -33,7 +32,7 @@ _SERVES = re.compile(r"Application startup complete|Avg generation throughput|HT
 
 
 def _check_last_error(case: Deployment) -> Iterable[Finding]:
-    lines = [line[:_LONGEST_LINE] for line in case.log]
+    lines = [line[:LONGEST_LINE] for line in case.log]
     for place in range(len(lines) - 1, -1, -1):
         if _SERVES.search(lines[place]):
             return  # it serves: errors of single requests are no reason to change it
@@ -53,11 +52,16 @@ def _build(error: str, *, started: bool) -> Finding:
         why=f"the log's last error, which no rule explains: {error[:240]}",
         expects="find its cause before other changes: vLLM's issues and release notes for this "
         "text; no flag here is known to cause it",
-        source="vLLM docs usage/troubleshooting.md",
         evidence={"line": error[:240]},
     )
 
 
-LINTS: tuple[LintRule, ...] = (
-    DeploymentCheck(rules=("F10",), check=_check_last_error, needs=Needs(facts=("log",))),
+LINTS = (
+    DeploymentCheck(
+        rules=("F10",),
+        find=_check_last_error,
+        reports="the last error in the log, where no other rule explains it: the line is quoted",
+        source="https://docs.vllm.ai/en/latest/usage/troubleshooting/",
+        needs=LOG,
+    ),
 )

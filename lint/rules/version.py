@@ -53,7 +53,6 @@ def _required_finding(case: Deployment, *, hybrid: bool) -> Finding:
         to={} if hybrid else {DISABLE: True},
         expects="upgrade to 0.21 or remove offloading" if hybrid else "it starts, with KV offloading",
         risks="models with sliding-window attention need more KV cache without that manager",
-        source="rulebook V2; RTX 5070 testing log (0.14.0); fixed in 0.21 by vllm-project/vllm#41445",
     )
 
 
@@ -70,7 +69,10 @@ def _unneeded_finding(case: Deployment, *, hybrid: bool) -> Finding:
         to={DISABLE: None},
         expects="vLLM decides by what the connector supports",
         risks="none known since 0.21",
-        source="rulebook V2 (right for 0.14 to 0.20); vLLM 0.32 config/vllm.py, offloading_connector.py",
+        source=(
+            "vLLM 0.32 vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py: SupportsHMA; "
+            "vllm-project/vllm#41445"
+        ),
     )
 
 
@@ -92,7 +94,7 @@ def _check_regressions(case: Deployment) -> Iterable[Finding]:
             why=f"vLLM {case.version}: {row.symptom} is reported for this case ({row.issue}{fixed})",
             expects=row.remedy,
             risks="a third-party report: your load may not show it",
-            source=f"rulebook V3; {row.issue}",
+            source=row.issue,
             evidence={"issue": row.issue},
         )
 
@@ -100,8 +102,19 @@ def _check_regressions(case: Deployment) -> Iterable[Finding]:
 LINTS = (
     DeploymentCheck(
         rules=("V2",),
-        check=_check_offloading,
+        find=_check_offloading,
+        reports="KV offloading and the hybrid KV cache manager, which exclude each other from 0.14 to 0.20",
+        source=(
+            "vLLM 0.14 vllm/distributed/kv_transfer/kv_connector/factory.py: 'does not support HMA'; "
+            "ovg-project/kvcached#267 (0.16); vllm-project/vllm#41445 (fixed in 0.21)"
+        ),
         needs=Needs(facts=("version",), for_change=("model",), applies=_has_offloading),
     ),
-    DeploymentCheck(rules=("V3",), check=_check_regressions, needs=Needs(facts=("version", "gpu"))),
+    DeploymentCheck(
+        rules=("V3",),
+        find=_check_regressions,
+        reports="defects of this release that public issues report for these flags, this model or this GPU",
+        source="; ".join(dict.fromkeys(row.issue for row in REGRESSIONS)),
+        needs=Needs(facts=("version", "gpu")),
+    ),
 )

@@ -10,6 +10,7 @@ from policies.shared.sequence_demand import SERVED, most_sequences_in_time
 from policies.shared.signals import build_evidence
 from policies.shared.step_grid import BATCHES, step_down, was_reversed_recently
 from policies.shared.token_budget import IN_TIME, step_in_time
+from vllm_facts.references import OPTIMIZATION
 
 LEAST_BUDGET = 256  # tokens: no smaller budget is worth its loss
 FEWER = 0.9  # of the peak of running sequences: a smaller cut is not worth a change
@@ -54,7 +55,7 @@ def lower_for_tokens(
         ),
         expects="smaller batches have shorter steps: ITL falls; some requests wait for their start",
         risks="a queue: TTFT rises, and throughput falls",
-        source="rulebook Q5; vLLM optimization guide",
+        source=f"{OPTIMIZATION} (max_num_seqs)",
         evidence=build_evidence(reading, ("itl_decode_share", shares.decode, "ratio")),
         mitigation=True,
     )

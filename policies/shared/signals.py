@@ -108,7 +108,7 @@ def build_note(
         why=why,
         expects=advice,
         risks="none: no change",
-        source=f"rulebook {rule}; {source}",
+        source=source,
         evidence=build_evidence(reading, *numbers),
         klass="note",
     )
@@ -133,7 +133,7 @@ def build_optimisation(
         why=why,
         expects=expects,
         risks=risks,
-        source=f"rulebook {rule}; {source}",
+        source=source,
         evidence=build_evidence(reading, *numbers),
         assumed=assumed or {},
         klass=klass,

@@ -223,7 +223,7 @@ class FakeDaemonView:
             why=why,
             expects="fewer requests wait",
             risks="more KV cache is used",
-            source="rulebook Q1",
+            source="vllm-project/vllm#1",
             evidence=(Evidence(metric="waiting", value=3, unit="requests", window_s=60),),
         )
         blue = state.blue

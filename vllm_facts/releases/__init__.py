@@ -61,4 +61,4 @@ FLAGS = frozenset(TABLE).union(*(flag.aliases for flag in TABLE.values()))
 def source_of(knob: Knob) -> str:
     """The file of vLLM's source that defines the flag, "" for a flag that the release lacks."""
     flag = TABLE.get(knob)
-    return f"{NAME} {_SOURCES[flag.group]}" if flag else ""
+    return f"{NAME} vllm/{_SOURCES[flag.group]}" if flag else ""

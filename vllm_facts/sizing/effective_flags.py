@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vllm_facts.defaults import BIG_GIB, HUGE_GIB, SIXTEEN_K_SINCE, positive_int
 from vllm_facts.deployment import NO_NEEDS, Deployment, Finding, FindingSeverity, Model, Needs
@@ -14,16 +14,29 @@ SHARE, SHARE_BEFORE = 0.92, 0.90
 SHARE_SINCE = (0, 20)
 SPARSE_ENOUGH = 0.01
 """Share of active experts up to which expert parallelism costs more than it saves: it lost at 0.78 %
-(Llama-4-Maverick), and vLLM's recipes use it at 1.95 % (Qwen3.5-397B-A17B)."""
+(Llama-4-Maverick, references.AMD_MOE), and vLLM's recipes use it at 1.95 % (Qwen3.5-397B-A17B)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentCheck:
-    """A lint check: the rules that it may report, and its function."""
+    """A check of `trimtab lint`, with what docs/reference/rules.md says about it.
+
+    `source` is that of the findings that name none of their own; vllm_facts/references.py describes its form.
+    `evidence_for` and `evidence_against` are measurements of what the change gains or loses.
+    """
 
     rules: tuple[str, ...]
-    check: Callable[[Deployment], Iterable[Finding]]
+    find: Callable[[Deployment], Iterable[Finding]]
+    reports: str
+    source: str
+    evidence_for: str = ""
+    evidence_against: str = ""
     needs: Needs = NO_NEEDS
+
+    def check(self, case: Deployment) -> Iterable[Finding]:
+        against = f"; against it: {self.evidence_against}" if self.evidence_against else ""
+        for finding in self.find(case):
+            yield finding if finding.source else replace(finding, source=self.source + against)
 
 
 def has_any(*names: str) -> Callable[[Deployment], bool]:
@@ -37,7 +50,12 @@ def is_split(case: Deployment) -> bool:
 
 
 def invalid_flags_finding(
-    why: str, source: str, to: Mapping[Knob, Value], *, severity: FindingSeverity = "error", expects: str = ""
+    why: str,
+    to: Mapping[Knob, Value],
+    *,
+    source: str = "",
+    severity: FindingSeverity = "error",
+    expects: str = "",
 ) -> Finding:
     """A finding of rule V1: flags that vLLM refuses or misinterprets, with the fix."""
     return Finding(
@@ -45,7 +63,7 @@ def invalid_flags_finding(
         klass="gated",
         severity=severity,
         why=why,
-        source=f"rulebook V1; {source}",
+        source=source,
         to=to,
         expects=expects or "vLLM takes the command line",
         risks="none known",
@@ -203,7 +221,7 @@ def format_billions(parameters: float) -> str:
 def effective_batched_tokens(case: Deployment) -> int | None:
     """max_num_batched_tokens as given, or vLLM's default on the GPU; None if unknown.
 
-    As vLLM 0.32 engine/arg_utils.py: get_batch_defaults, for a server.
+    As vLLM 0.32 vllm/engine/arg_utils.py: get_batch_defaults, for a server.
     """
     given = positive_int(case.setting, "max_num_batched_tokens")
     memory_gib = case.card.memory_gib if case.card else None

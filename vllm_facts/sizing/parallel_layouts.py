@@ -26,13 +26,13 @@ from vllm_facts.values import Knob, Value
 WIDEST = 8  # assumed GPUs of a host if unknown
 PAIR = 2  # the largest number of PCIe GPUs with custom all-reduce
 SMALL, SMALLISH = 7e9, 8.5e9  # parameters; the second covers models called 7B or 8B
-LADDER = ((SMALL, 1), (20e9, 2), (73e9, 4))  # S4: 7, 20 and 70B; a 70B model has up to 73
+LADDER = ((SMALL, 1), (20e9, 2), (73e9, 4))  # GPUs by parameters, assumed; a 70B model has up to 73
 ENOUGH = 16384  # tokens of KV cache that an engine on one GPU needs at least
 ROOMY = 0.75  # KV cache per byte of weights that an engine needs at least
 SHORT = 2048  # tokens of KV cache above which a shorter context suffices
 SAFE, STEP = 0.9, 1024  # share of the estimated KV cache; tokens
-LATENT = 8  # GPUs over which latent attention is copied to each (S3 #4, #6)
-FEW = 128  # S3: concurrent requests up to which tensor parallelism wins
+LATENT = 8  # GPUs over which latent attention is copied to each (references.AMD_MOE)
+FEW = 128  # concurrent requests up to which tensor parallelism wins (references.AMD_MOE)
 SPARSE_MLA = ("v3.2", "v3_2")
 NVLINK_LOST = "not supported on more than two PCIe-only GPUs"
 ALONE = ("data_parallel_rank", "data_parallel_external_lb", "data_parallel_hybrid_lb")
@@ -147,7 +147,7 @@ def is_small(model: Model) -> bool:
 
 
 def has_padded_heads(case: Deployment) -> bool:
-    """Whether the attention kernel pads the heads of a GPU; such models are never split (S3 #4)."""
+    """Whether the attention kernel pads the heads of a GPU; such models are never split."""
     return case.model is not None and any(mark in case.model.name.lower() for mark in SPARSE_MLA)
 
 

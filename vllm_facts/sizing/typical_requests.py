@@ -5,14 +5,14 @@ from vllm_facts.sizing.effective_flags import effective_seqs, is_pooling, is_spa
 from vllm_facts.sizing.kv_cache import estimate_fit, longest_request
 
 SHARE = "gpu_memory_utilization"
-MOE_SHARE, DENSE_SHARE, LOW_SHARE = 0.85, 0.9, 0.8  # S3 #2; T4 report §6
+MOE_SHARE, DENSE_SHARE, LOW_SHARE = 0.85, 0.9, 0.8  # vLLM's own: 0.9 until 0.19, 0.92 since
 FEW_SEQS, SEQS_TO = 16, 128  # B1
 PART = 8  # a typical request is at most this fraction of the longest
 SHORTEST = 256
 TYPICAL = {"rag": 4096, "api": 3072}
 TYPICAL_ELSE = 2048
 """Upper bound of a typical request in tokens: documents and question 4,096, the 90th percentile of an API
-3,072, chat 2,048 (serving guide, templates 1, 3 and 5)."""
+3,072, chat 2,048. Assumed, not measured."""
 
 
 def typical_tokens(case: Deployment, *, part: int = PART) -> int | None:

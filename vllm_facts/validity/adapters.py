@@ -11,7 +11,7 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """MaxLoRARanks; no other value of max_lora_rank is accepted."""
 
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
-_OFFLOAD = "vLLM 0.32 config/offload.py: validate_offload_config"
+_OFFLOAD = "vLLM 0.32 vllm/config/offload.py: validate_offload_config"
 
 NOT_ABOVE = (
     NotAbove(
@@ -37,7 +37,7 @@ def check_rank(case: Deployment) -> Iterator[InvalidSetting]:
     yield InvalidSetting(
         knobs=("max_lora_rank",),
         why=f"max_lora_rank {rank} is none of {', '.join(map(str, RANKS))}",
-        source=f"{LORA}: MaxLoRARanks; the parser says 'invalid choice: {rank}'",
+        source=f"{LORA}: MaxLoRARanks (the parser says: invalid choice: {rank})",
         to={"max_lora_rank": larger} if larger else {},
         expects="" if larger else f"adapters of at most rank {RANKS[-1]} are served",
     )
@@ -48,7 +48,7 @@ def check_adapters(case: Deployment) -> Iterator[InvalidSetting]:
         yield InvalidSetting(
             knobs=("lora_modules",),
             why="lora_modules needs enable_lora",
-            source="vLLM 0.32 v1/engine/input_processor.py: 'LoRA is not enabled'",
+            source="vLLM 0.32 vllm/v1/engine/input_processor.py: 'LoRA is not enabled'",
             to={"enable_lora": True},
         )
 

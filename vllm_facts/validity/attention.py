@@ -31,7 +31,7 @@ def check_backend(case: Deployment) -> Iterator[InvalidSetting]:
         knobs=("attention_backend",),
         why=f"attention backend {forced} is forced, yet {model.name} {reason[0]}",
         source=(
-            "vLLM 0.32 v1/attention/backend.py: validate_configuration: 'is not valid for this "
+            "vLLM 0.32 vllm/v1/attention/backend.py: validate_configuration: 'is not valid for this "
             f"configuration', '{reason[1]}'"
         ),
         to={"attention_backend": None} if by_flag else remove_json_entry(case, "attention_config", "backend"),

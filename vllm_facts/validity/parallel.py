@@ -17,7 +17,7 @@ from vllm_facts.validity.refusal import (
 )
 
 _LAUNCH = f"{ENGINE}: 'Invalid data-parallel launch options'"
-_ELASTIC = "vLLM 0.32 config/parallel.py: __post_init__"
+_ELASTIC = "vLLM 0.32 vllm/config/parallel.py: __post_init__"
 _VERIFY = f"{MODEL}: verify_with_parallel_config"
 
 MICROBATCHING = frozenset({"deepep_low_latency", "deepep_high_throughput", "nixl_ep"})
@@ -148,7 +148,7 @@ def check_context_parallel(case: Deployment) -> Iterator[InvalidSetting]:
         return
     if _prefill(case) == 1 and tp % dcp:
         why = f"{knob} {dcp} does not divide tensor_parallel_size {tp}"
-        source = f"{PARALLEL}: 'tp_size must be divisible by dcp_size'"
+        source = f"{PARALLEL}: 'tp_size … must be divisible by dcp_size'"
     elif heads and dcp > tp // heads:
         why = f"{knob} {dcp} is above tensor_parallel_size {tp} divided by the model's {heads} KV heads"
         source = f"{_VERIFY}: 'exceeds the maximum supported value'"

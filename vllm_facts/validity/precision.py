@@ -14,10 +14,11 @@ from vllm_facts.validity.refusal import MODEL, VLLM, FlagMapping, InvalidSetting
 
 ADA, HOPPER = (8, 9), (9, 0)
 
-_BFLOAT16 = "vLLM 0.32 platforms/cuda.py: check_if_supports_dtype: 'Bfloat16 is only supported on GPUs …'"
-_BACKENDS = "vLLM 0.32 v1/attention/backends"
-_TRITON = f"{_BACKENDS}/triton_attn.py"
-_NONE_VALID = "vLLM 0.32 platforms/cuda.py: 'No valid attention backend found'"
+_BFLOAT16 = (
+    "vLLM 0.32 vllm/platforms/cuda.py: check_if_supports_dtype: 'Bfloat16 is only supported on GPUs …'"
+)
+_TRITON = "vLLM 0.32 vllm/v1/attention/backends/triton_attn.py"
+_NONE_VALID = "vLLM 0.32 vllm/platforms/cuda.py: 'No valid attention backend found'"
 _OVERFLOWS = "float16 has a smaller range: a model trained in bfloat16 may overflow, so check its answers"
 _TEXT_ONLY = ("limit_mm_per_prompt", "language_model_only")
 
@@ -130,9 +131,7 @@ def check_kv_cache(case: Deployment) -> Iterator[InvalidSetting]:
         source = f"{_TRITON}: '{says}'"
     elif fp8 and forced == "FLASH_ATTN" and capability < HOPPER:
         reason = "FLASH_ATTN reads it from 9.0 on"
-        source = (
-            f"{_BACKENDS}/fa_utils.py: flash_attn_supports_kv_cache_dtype; 'kv_cache_dtype not supported'"
-        )
+        source = "vLLM 0.32 vllm/v1/attention/backends/fa_utils.py: flash_attn_supports_kv_cache_dtype"
     elif kind.startswith("nvfp4") and not mla and capability < AMPERE:
         reason, source = "only FLASHINFER reads it, which wants 8.0", _NONE_VALID
     if reason:
@@ -186,7 +185,7 @@ def check_kv_checkpoint(case: Deployment) -> Iterator[InvalidSetting]:
             knobs=("kv_cache_dtype",),
             why=f"--kv-cache-dtype fp8_e5m2 is refused: {model.name} is an FP8 checkpoint",
             source=(
-                "vLLM 0.32 model_executor/layers/attention/attention.py: "
+                "vLLM 0.32 vllm/model_executor/layers/attention/attention.py: "
                 "'fp8_e5m2 kv-cache is not supported with fp8 checkpoints.'"
             ),
             to={"kv_cache_dtype": "fp8"},
@@ -203,7 +202,7 @@ def check_kv_checkpoint(case: Deployment) -> Iterator[InvalidSetting]:
         yield InvalidSetting(
             knobs=("kv_cache_dtype",),
             why=f"--kv-cache-dtype {kind} is refused: {model.name} has latent attention",
-            source=f"{VLLM}: 'nvfp4 KV cache is not supported with MLA backends'",
+            source=f"{VLLM}: 'nvfp4 KV cache is not supported with MLA … backends'",
             to={"kv_cache_dtype": None},
         )
 

@@ -10,13 +10,13 @@ from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment
 from vllm_facts.values import Knob, Value
 
-SCHEDULER = "vLLM 0.32 config/scheduler.py: verify_max_model_len"
-PARALLEL = "vLLM 0.32 config/parallel.py: _validate_parallel_config"
-MODEL = "vLLM 0.32 config/model.py"
-VLLM = "vLLM 0.32 config/vllm.py"
-ENGINE = "vLLM 0.32 engine/arg_utils.py: create_engine_config"
-SERVE = "vLLM 0.32 entrypoints/launchers/cli_args.py: validate_parsed_serve_args"
-LORA = "vLLM 0.32 config/lora.py"
+SCHEDULER = "vLLM 0.32 vllm/config/scheduler.py: verify_max_model_len"
+PARALLEL = "vLLM 0.32 vllm/config/parallel.py: _validate_parallel_config"
+MODEL = "vLLM 0.32 vllm/config/model.py"
+VLLM = "vLLM 0.32 vllm/config/vllm.py"
+ENGINE = "vLLM 0.32 vllm/engine/arg_utils.py: create_engine_config"
+SERVE = "vLLM 0.32 vllm/entrypoints/launchers/cli_args.py: validate_parsed_serve_args"
+LORA = "vLLM 0.32 vllm/config/lora.py"
 
 FlagMapping = Mapping[Knob, Value]
 

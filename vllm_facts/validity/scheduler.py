@@ -84,8 +84,8 @@ def check_graph_sizes(case: Deployment) -> Iterator[InvalidSetting]:
             knobs=("max_cudagraph_capture_size", "cudagraph_capture_sizes"),
             why=f"max_cudagraph_capture_size {largest} is not the largest of cudagraph_capture_sizes",
             source=(
-                f"{VLLM}: 'customized max_cudagraph_capture_size should be consistent with the max value of "
-                "cudagraph_capture_sizes'"
+                f"{VLLM}: 'customized max_cudagraph_capture_size … should be consistent with the max "
+                "value of cudagraph_capture_sizes'"
             ),
             to={"max_cudagraph_capture_size": None},
         )

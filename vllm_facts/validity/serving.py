@@ -11,8 +11,7 @@ WITHOUT = (
         "mm_shm_cache_max_object_size_mb",
         lambda case: case.setting.get("mm_processor_cache_type") != "shm",
         "needs mm_processor_cache_type shm",
-        "vLLM 0.32 config/multimodal.py: "
-        "'mm_shm_cache_max_object_size_mb should only be set when mm_processor_cache_type is shm'",
+        "vLLM 0.32 vllm/config/multimodal.py: mm_shm_cache_max_object_size_mb: 'should only be set when'",
     ),
     Without(
         "attention_backend",

@@ -40,7 +40,7 @@ class QueueLimit:
                 why=f"never fewer than {reading.waiting.low:.0f} requests waited for {reading.span_s:.0f} s",
                 expects="accepted requests wait no longer than the longest wait of today",
                 risks="clients must handle a 503",
-                source="ACME's on-call handbook; vLLM 0.32 config/scheduler.py",
+                source="ACME's on-call handbook; vLLM 0.32 vllm/config/scheduler.py",
                 evidence=(
                     Evidence(
                         metric="waiting",

@@ -134,7 +134,7 @@ def suggest(daemon: Scene) -> Suggestion:
         made.proposal,
         expects="TTFT p95 falls from 1.9 s to about 0.6 s; goodput rises by a third",
         risks="ITL rises by up to 15 %; preemptions begin when the KV cache is above 90 %",
-        source="rulebook Q1; vLLM docs: Optimization and Tuning",
+        source="https://docs.vllm.ai/en/latest/configuration/optimization/",
         mitigation=True,
         evidence=(
             Evidence(metric="waiting", value=11.2, unit="requests", window_s=30),

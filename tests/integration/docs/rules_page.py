@@ -1,27 +1,24 @@
 """docs/reference/rules.md: the rules of the policies and of `trimtab lint`, with options and sources."""
 
-import inspect
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
-import lint.rules
-from agent.cli.knobs import _sources
-from agent.plugins import loader
 from lint.precedence import ORDER
+from lint.rules import all_lints
 from tests.integration.docs.markdown import code, table
+from vllm_facts.sizing.effective_flags import DeploymentCheck
 
 HEAD = """\
 # Rules
 
-The rules about vLLM's flags, with their sources. A rule has a letter and a number, which suggestions and
-findings name. `trimtab policies NAME` shows one policy. [Policies of the daemon](../live-rules.md) lists the
-inputs of each policy, [writing a policy](../writing-a-policy.md) describes how to add one.
+The rules about vLLM's flags, with their evidence and sources. A rule has a letter and a number, which
+suggestions and findings name. `trimtab policies NAME` shows one policy.
+[Policies of the daemon](../live-rules.md) lists the inputs of each policy,
+[writing a policy](../writing-a-policy.md) describes how to add one.
 
 This page is generated: `python -m tests.integration.docs.reference`.
 
@@ -30,6 +27,15 @@ This page is generated: `python -m tests.integration.docs.reference`.
 If several rules apply, the first in this order becomes the suggestion; the others are evaluated again once
 its outcome is known.
 
+"""
+
+
+LINT_HEAD = """\
+## Rules of `trimtab lint`
+
+Each entry is one check: what it reports; the measurements for and against what the rule says, where public
+ones exist; and its source. A check without measurements states what vLLM's own code does. Nothing here is a
+promise for your load: the daemon measures each change before it keeps it.
 """
 
 
@@ -42,8 +48,8 @@ def document() -> str:
         "## Policies of the daemon\n\nEach is on unless `[policies]` has `NAME = false`.\n",
     ]
     said += map(_policy, known("policies"))
-    said.append("## Rules of `trimtab lint`\n")
-    said.append(table(("rules", "subject", "sources"), _lints()))
+    said.append(LINT_HEAD)
+    said += _rules()
     return "\n".join(said)
 
 
@@ -67,15 +73,27 @@ def _policy(policy: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _lints() -> Iterator[tuple[str, str, str]]:
-    for module in iter_modules(lint.rules.__path__, "lint.rules."):
-        found = import_module(module.name)
-        rules = dict.fromkeys(rule for check in found.LINTS for rule in check.rules)
-        sources = dict.fromkeys(map(_plain, _sources(loader.read_source(module.name), vars(found))))
-        does = (inspect.getdoc(found) or "").split("\n\n")[0]
-        yield " ".join(map(code, rules)), does, "; ".join(filter(None, sources))
+def _rules() -> Iterator[str]:
+    """A section for each rule, with a list of its checks in the order of the modules."""
+    lints = all_lints()
+    letters_first = sorted({rule for lint in lints for rule in lint.rules}, key=lambda rule: (rule[0], rule))
+    for rule in letters_first:
+        yield f"### `{rule}`\n"
+        yield "\n".join(_check(lint) for lint in lints if rule in lint.rules) + "\n"
 
 
-def _plain(source: str) -> str:
-    """A source without the name of its rule, which is in the first column."""
-    return re.sub(r"^rulebook \w+; ", "", source)
+def _check(lint: DeploymentCheck) -> str:
+    """One check: what it reports, and what speaks for and against its change."""
+    parts = (("evidence for", lint.evidence_for), ("against", lint.evidence_against), ("source", lint.source))
+    lines = [f"- {lint.reports}", *(f"  - {name}: {_with_links(text)}" for name, text in parts if text)]
+    return "\n".join(lines)
+
+
+def _with_links(text: str) -> str:
+    """References as links: pages by their host, files of vLLM at the tag of their release."""
+    text = re.sub(r"https://([\w.-]+)/[^\s;,()]*", r"[\1](\g<0>)", text)
+    text = re.sub(r"([\w.-]+/[\w.-]+)#(\d+)", r"[\g<0>](https://github.com/\1/issues/\2)", text)
+    recipe = r"(vllm-project/recipes) ([\w./-]+\.(?:md|yaml))"
+    text = re.sub(recipe, r"[\1 \2](https://github.com/\1/blob/main/\2)", text)
+    file = r"vLLM (0\.\d+) (vllm/[\w/]+\.py)"
+    return re.sub(file, r"[\g<0>](https://github.com/vllm-project/vllm/blob/v\1.0/\2)", text)

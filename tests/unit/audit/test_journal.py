@@ -58,7 +58,7 @@ SUGGESTION = Suggestion(
         why="9.0 requests wait — 4 may run",
         expects="less waiting",
         risks="slower tokens",
-        source="rulebook Q1",
+        source="vllm-project/vllm#1",
         evidence=(Evidence(metric="waiting", value=9.0, unit="requests", window_s=60.0),),
     ),
     before={"max_num_seqs": 4},

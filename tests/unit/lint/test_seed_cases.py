@@ -188,17 +188,6 @@ MAVERICK = "vllm serve meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8 -tp 8"
         (known("vllm serve Qwen/Qwen3-30B-A3B --no-async-scheduling", card="H100"), ["A1"]),
         (
             known(
-                f"{DEEPSEEK} -tp 8 -ep",
-                card="H200",
-                gpus=8,
-                version="0.19.0",
-                env="VLLM_MOE_USE_DEEP_GEMM=1",
-                concurrency=8,
-            ),
-            ["U1"],
-        ),
-        (
-            known(
                 f"{DEEPSEEK} -dp 8 -ep --gpu-memory-utilization 0.85",
                 card="GB200",
                 gpus=8,
@@ -207,7 +196,7 @@ MAVERICK = "vllm serve meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8 -tp 8"
             ["U2"],
         ),
     ],
-    ids=["2", "3", "4", "5", "6", "7", "8", "10"],
+    ids=["2", "3", "4", "5", "6", "7", "10"],
 )
 def test_findings_for_common_moe_mistakes(asked: Deployment, rules: list[str]) -> None:
     assert rules_of(advised(asked)) == rules

@@ -103,7 +103,7 @@ def test_removes_offloading_if_contexts_are_short() -> None:
 
     assert (proposal.rule, dict(proposal.to), proposal.klass) == ("O1", {OFFLOAD: None}, "auto")
     assert "8 GiB of KV offloading are on while requests take at most 4096 tokens" in proposal.why
-    assert "not promised" in proposal.source
+    assert "not promised" in proposal.expects
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""Checks of single lines of a server's log."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from vllm_facts.deployment import Deployment, Finding, Needs
+from vllm_facts.sizing.effective_flags import DeploymentCheck
+
+LONGEST_LINE = 4000  # characters of a line that are read
+LOG = Needs(facts=("log",))
+
+Recognise = Callable[[re.Match[str], Deployment], Finding | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recogniser(DeploymentCheck):
+    """A check of one pattern of the log. Of several matching lines, the last one with a finding counts."""
+
+    pattern: str  # compiled on use: most commands are checked without a log
+
+
+def recogniser(
+    rule: str,
+    pattern: str,
+    recognise: Recognise,
+    *,
+    reports: str,
+    source: str,
+    evidence_for: str = "",
+    evidence_against: str = "",
+) -> Recogniser:
+    def find(case: Deployment) -> Iterable[Finding]:
+        for line in reversed(case.log):
+            match = re.search(pattern, line[:LONGEST_LINE])
+            if match and (found := recognise(match, case)):
+                return (found,)
+        return ()
+
+    return Recogniser(
+        rules=(rule,),
+        find=find,
+        reports=reports,
+        source=source,
+        evidence_for=evidence_for,
+        evidence_against=evidence_against,
+        needs=LOG,
+        pattern=pattern,
+    )

@@ -1,0 +1,132 @@
+"""Builds and kernels that do not suit the GPU: rules E1 and E2."""
+
+import re
+from collections.abc import Iterable
+
+from vllm_facts.deployment import Deployment, Finding, Needs
+from vllm_facts.sizing.dtypes import AMPERE
+from vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    has_any,
+    is_at_least,
+    is_older_than,
+    release_number,
+    text_of,
+)
+
+OLD = (0, 14)
+CUDA_13_SINCE, OLDEST_BUILT = (0, 20), (7, 5)
+AWQ_FORCED_UP_TO = (0, 20)  # by 0.32 awq, awq_marlin and auto_awq are one; 0.11 to 0.19 obey the name
+
+
+def _check_volta(case: Deployment) -> Iterable[Finding]:
+    capability = case.card.capability if case.card else None
+    if (
+        case.card is None
+        or capability is None
+        or capability >= OLDEST_BUILT
+        or not is_at_least(case, CUDA_13_SINCE)
+    ):
+        return
+    yield Finding(
+        rule="E1",
+        klass="note",
+        severity="warning",
+        why=(
+            f"{case.card.name} has compute capability {capability[0]}.{capability[1]}: vLLM's own wheels and "
+            f"images since 0.20 are built for {OLDEST_BUILT[0]}.{OLDEST_BUILT[1]} and later"
+        ),
+        expects="it runs with a custom build for CUDA 12, or with a release before 0.20",
+        risks="flags were renamed and removed since: lint the command line again for that version",
+        evidence={"version": case.version},
+    )
+
+
+def _check_engine_version(case: Deployment) -> Iterable[Finding]:
+    vendor = next((name for name in sorted(case.env) if name.startswith("NIM_")), "")
+    nim = vendor or any("nvcr.io/nim" in line or "nvcr.io/nvidia/nim" in line for line in case.log)
+    known = release_number(case)
+    before_ampere = bool(case.card and case.card.capability and case.card.capability < AMPERE)
+    if nim and (known is None or known < OLD):
+        mark = f"{vendor} is set" if vendor else "its log names an image of nvcr.io"
+        why = f"this is NVIDIA's NIM build of vLLM {case.version or 'of unknown version'} ({mark})"
+    elif known is not None and known < OLD:
+        why = f"vLLM {case.version} is older than 0.14"
+    else:
+        return
+    yield Finding(
+        rule="E1",
+        klass="note",
+        severity="warning" if nim or before_ampere else "info",
+        why=f"{why}: it lacks the Marlin kernels for older GPUs and async scheduling by default (since 0.14)",
+        expects="a current community release has both: measure it",
+        risks="flags were renamed and removed since: lint the command line again for the new version",
+        evidence={"version": case.version},
+    )
+
+
+_EXLLAMA = re.compile(r"Using (Exllama\w*)\b")
+_NOT_OPTIMIZED = re.compile(r"(\w+) quantization is not fully optimized yet|so forcing (awq|gptq)\b")
+
+
+def _check_kernel(case: Deployment) -> Iterable[Finding]:
+    line = next((line for line in case.log if _EXLLAMA.search(line) or _NOT_OPTIMIZED.search(line)), "")
+    given = text_of(case, "quantization").lower()
+    by_name = given == "awq" and is_older_than(case, AWQ_FORCED_UP_TO)
+    if by_name:
+        why = (
+            f"--quantization awq with vLLM {case.version}: this forces the slow awq kernel; "
+            "without the flag vLLM chooses Marlin"
+        )
+    elif line:
+        found = _EXLLAMA.search(line)
+        kernel = found[1] if found else "a kernel that vLLM reports as not fully optimized"
+        why = f"according to the log the quantized weights run on {kernel}, a slow fallback"
+    else:
+        return
+    yield Finding(
+        rule="E2",
+        klass="gated",
+        severity="warning",
+        why=why,
+        to={"quantization": None} if given in {"awq", "gptq"} else {},
+        expects=(
+            "MarlinLinearKernel, or a compressed-tensors checkpoint that gets it; reported with 0.9.2: "
+            "123 tokens/s instead of 23 (Llama-3.1-8B-AWQ), not promised here"
+        ),
+        risks="another kernel rounds differently: check answers once",
+        evidence={"quantization": given or "not given"},
+    )
+
+
+LINTS = (
+    DeploymentCheck(
+        rules=("E1",),
+        find=_check_volta,
+        reports="a GPU older than those that vLLM's own wheels are built for",
+        source="vllm-project/vllm#39878 (CUDA 13); vllm-project/vllm#42381 (what 0.20.1 is built for)",
+        needs=Needs(facts=("gpu", "version")),
+    ),
+    DeploymentCheck(
+        rules=("E1",),
+        find=_check_engine_version,
+        reports="a release before 0.14, or NVIDIA's NIM build of one",
+        source=(
+            "vllm-project/vllm#27614 (async scheduling by default); "
+            "vllm-project/vllm#29901 (Marlin on Turing)"
+        ),
+        evidence_for="no public measurement of the two builds side by side",
+        needs=Needs(facts=("version",)),
+    ),
+    DeploymentCheck(
+        rules=("E2",),
+        find=_check_kernel,
+        reports="quantized weights on a slow kernel: `--quantization awq` before 0.20, or a line of the log",
+        source=(
+            "vLLM 0.19 vllm/model_executor/layers/quantization/awq_marlin.py: 'so forcing awq'; "
+            "vllm-project/vllm#6612"
+        ),
+        evidence_for="23 instead of 123 tokens/s with --quantization awq and 0.9.2 (vllm-project/vllm#21376)",
+        needs=Needs(facts=("version",), applies=has_any("quantization")),
+    ),
+)

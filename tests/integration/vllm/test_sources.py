@@ -1,0 +1,69 @@
+"""The files of vLLM 0.32 that sources name exist, with the names and texts that they are cited for."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from lint.rules import all_lints
+from tests.support.real_vllm import real_vllm
+from tests.support.sources import references, source_texts
+from vllm_facts.knobs import KNOBS
+from vllm_facts.regressions import REGRESSIONS
+
+CITED = re.compile(r"vLLM 0\.32 (vllm/[\w/]+\.py)(?:: (.+?))?(?: \([^()]+\))?")
+NAME = re.compile(r"[A-Za-z_][\w.]*")
+
+
+@cache
+def installed() -> Path:
+    """The folder that holds vLLM's package; it is found without an import, which takes seconds."""
+    find = "from importlib.util import find_spec; print(find_spec('vllm').submodule_search_locations[0])"
+    done = subprocess.run([real_vllm().python, "-c", find], capture_output=True, text=True, check=True)
+    return Path(done.stdout.strip()).parent
+
+
+@cache
+def text_of(file: str) -> str:
+    """A file with the parts of its long strings joined, without the values that its messages fill in."""
+    joined = re.sub(r'"\s*\n\s*f?"', "", (installed() / file).read_text())
+    return re.sub(r" ?\(?\{[^{}]*\}\)?|`", "", joined)
+
+
+def cited() -> list[str]:
+    """Each file of vLLM 0.32 with what it is cited for."""
+    sources = [*source_texts().values(), *(lint.source for lint in all_lints())]
+    sources += [row.issue for row in REGRESSIONS] + [knob.source for knob in KNOBS.values()]
+    return sorted({one for source in sources for one in references(source) if one.startswith("vLLM 0.32 ")})
+
+
+def missing(about: str, text: str) -> Iterator[str]:
+    """The names, and the texts in quotes, that the file does not have; "…" and braces stand for any."""
+    quoted = re.findall(r"'(.+?)'(?=$|[:,])", about)
+    for part in (piece for quote in quoted for piece in re.split(r"…|\{[^}]*\}", quote)):
+        if part.strip() not in text:
+            yield part.strip()
+    names = (
+        word for word in re.split(r"[:,] ?", re.sub(r"'.+?'(?=$|[:,])", "", about)) if NAME.fullmatch(word)
+    )
+    yield from (name for name in names if name not in text)
+
+
+@pytest.mark.parametrize("reference", cited())
+def test_the_file_has_what_it_is_cited_for(reference: str) -> None:
+    match = CITED.fullmatch(reference)
+    assert match, reference
+    file, about = match.groups()
+    assert (installed() / file).is_file()
+    assert not list(missing(about or "", text_of(file)))
+
+
+def test_what_a_file_lacks_is_missing() -> None:
+    text = text_of("vllm/config/model.py")
+    assert list(missing("_resolve_auto_dtype, _no_such_name: 'no such text'", text)) == [
+        "no such text",
+        "_no_such_name",
+    ]

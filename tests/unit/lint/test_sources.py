@@ -1,0 +1,28 @@
+"""Every rule names something that a reader can open."""
+
+from pathlib import Path
+
+import pytest
+
+from lint.rules import all_lints
+from tests.support.sources import PRIVATE, code_of, evidence_faults, faults, source_texts
+from vllm_facts.sizing.effective_flags import DeploymentCheck
+
+
+@pytest.mark.parametrize("lint", all_lints(), ids=lambda lint: f"{lint.rules[0]} {lint.reports[:40]}")
+def test_each_check_says_what_it_reports_and_on_what_grounds(lint: DeploymentCheck) -> None:
+    assert lint.reports
+    assert not faults(lint.source)
+    assert not evidence_faults(lint.evidence_for)
+    assert not evidence_faults(lint.evidence_against)
+
+
+def test_no_source_of_a_rule_a_policy_or_a_fact_is_private() -> None:
+    texts = source_texts()
+    assert "lint/rules/offloading.py" in {where.partition(":")[0] for where in texts}
+    assert not {where: found for where, text in texts.items() if (found := faults(text))}
+
+
+@pytest.mark.parametrize("path", code_of("lint", "policies", "vllm_facts"), ids=str)
+def test_no_line_names_a_document_that_no_reader_has(path: Path) -> None:
+    assert not [line for line in path.read_text().splitlines() if PRIVATE.search(line)]
