@@ -15,9 +15,10 @@ from agent.advisor.render import (
     format_not_judged,
 )
 from agent.domain.errors import ConfigError
-from lint.advice import Advice, advise, find_errors
+from lint.advice import Advice, find_errors
 from lint.missing_facts import EXTRA, FACTS, Judged, judge_coverage
 from lint.precedence import ranked
+from lint.rounds import advise_until_settled
 from lint.rules import all_lints
 from vllm_facts.config_file import UnsupportedEdit
 from vllm_facts.deployment import Deployment, Launcher
@@ -94,7 +95,7 @@ def lint_command(
     except FlagError as error:
         raise ConfigError(f"cannot parse the command: {error}") from error
     lints = all_lints()
-    advice = advise(case, lints, ranked)
+    advice = advise_until_settled(case, lints, ranked)
     command = replace(command, env={} if command.before else case.env)
     errors = find_errors(advice.after(case), lints)
     return LintReport(

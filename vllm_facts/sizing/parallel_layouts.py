@@ -267,7 +267,7 @@ def _narrow_layout(case: Deployment, start: Layout) -> ParallelPlan | None:
             if size == 1 and (shorter := _plan_single_gpu(case, start)):
                 return shorter
     shape = _split_engines(case, start, 1)
-    smallish = (model.parameters or SMALLISH) < SMALLISH
+    smallish = (model.parameters or SMALLISH) < SMALLISH and start.tp > 1  # D2 proposes the pipeline itself
     if shape and slow and smallish and (shorter := _plan_shorter(case, shape)):
         return shorter
     pipeline = replace(start, tp=1, pp=engine)

@@ -1,0 +1,77 @@
+"""Advice on a command line until its own result gives rise to no further change. Pure.
+
+A change may make another one possible: with a larger batch a graph size is too small, with more GPUs the
+weights fit without offloading. The changes of all rounds are one proposal.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lint.advice import SEVERITIES, Advice, advise
+from lint.precedence import Precedence
+from vllm_facts.deployment import Deployment, Finding, LintRule
+
+ROUNDS = 4  # 6,000 random commands needed at most three
+
+
+def advise_until_settled(case: Deployment, lints: Sequence[LintRule], ranked: Precedence) -> Advice:
+    """The advice on `case`, with what the changed command calls for.
+
+    It ends early where a later round contradicts an earlier finding of another rule, unless that corrects an
+    error: a later value corrects it, too, because no round brings one back.
+    """
+    advice = advise(case, lints, ranked)
+    for _ in range(ROUNDS):
+        if not advice.to and not advice.env:
+            break
+        more = advise(replace(advice.after(case), log=()), lints, ranked)
+        joined = _join(advice, more)
+        if joined is None:
+            break
+        advice = joined
+    return advice
+
+
+def _join(first: Advice, more: Advice) -> Advice | None:
+    """Both together; None if `more` changes nothing, or undoes what another rule asks for."""
+    added = [one for one in more.findings if one.to or one.env]
+    kept = [
+        _with_later_values(one, added)
+        for one in first.findings
+        if one.severity == "error" or not any(_replaces(new, one) for new in added)
+    ]
+    if not added or any(_contradicts(new, one) for new in added for one in kept):
+        return None
+    rules = {one.rule for one in kept}
+    findings = sorted([*kept, *added], key=lambda one: SEVERITIES.index(one.severity))
+    outranked = tuple(lost for lost in first.outranked if lost.by in rules | {one.rule for one in added})
+    return replace(
+        first,
+        findings=tuple(findings),
+        outranked=outranked,
+        to={**first.to, **more.to},
+        env={**first.env, **more.env},
+    )
+
+
+def _replaces(new: Finding, one: Finding) -> bool:
+    """True for a later value of the same rule."""
+    return new.rule == one.rule and bool(new.to.keys() & one.to.keys() or new.env.keys() & one.env.keys())
+
+
+def _with_later_values(one: Finding, added: Sequence[Finding]) -> Finding:
+    """An error with the values that later findings give to its knobs."""
+    later = [new for new in added if _contradicts(new, one)]
+    if one.severity != "error" or not later:
+        return one
+    to, env = dict(one.to), dict(one.env)
+    for new in later:
+        to |= {knob: value for knob, value in new.to.items() if knob in to}
+        env |= {name: value for name, value in new.env.items() if name in env}
+    rules = " and ".join(dict.fromkeys(new.rule for new in later))
+    return replace(one, to=to, env=env, expects=f"it starts; {rules} says why with this value")
+
+
+def _contradicts(new: Finding, one: Finding) -> bool:
+    changed = ((new.to, one.to), (new.env, one.env))
+    return any(now[name] != then[name] for now, then in changed for name in now.keys() & then.keys())
