@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from vllm_facts.deployment import Deployment, Finding, Needs
 from vllm_facts.sizing.effective_flags import DeploymentCheck
@@ -20,6 +21,12 @@ class Recogniser(DeploymentCheck):
     pattern: str  # compiled on use: most commands are checked without a log
 
 
+@lru_cache(maxsize=2)
+def _join(log: tuple[str, ...]) -> str:
+    """The log as one text: most patterns match nowhere in it, which one search tells."""
+    return "\n".join(line[:LONGEST_LINE] for line in log)
+
+
 def recogniser(
     rule: str,
     pattern: str,
@@ -31,8 +38,10 @@ def recogniser(
     evidence_against: str = "",
 ) -> Recogniser:
     def find(case: Deployment) -> Iterable[Finding]:
+        if not re.search(pattern, _join(case.log), re.MULTILINE):
+            return ()
         for line in reversed(case.log):
-            match = re.search(pattern, line[:LONGEST_LINE])
+            match = re.search(pattern, line[:LONGEST_LINE], re.MULTILINE)
             if match and (found := recognise(match, case)):
                 return (found,)
         return ()

@@ -95,7 +95,7 @@ _CHATS = (
         source="vLLM 0.32 vllm/reasoning/basic_parsers.py; vllm-project/recipes#515",
     ),
     KnownError(
-        pattern=r"KeyError: '<tool_call>'|[Tt]ool (?:\w+ )?parser could not locate",
+        pattern=r"KeyError: '<tool_call>'|ool (?:\w+ )?parser could not locate",
         why="the --tool-call-parser is of another model: this model's tokenizer lacks its tool-call tokens",
         expects="tools are called; each family of models has its own parser",
         source=(
@@ -163,7 +163,20 @@ _INPUTS = (
 )
 _MODELS = (
     KnownError(
-        pattern=r"(?P<name>\S+) is not a local folder and is not a valid model identifier"
+        pattern=r"Expecting value: line 1 column 1 \(char 0\)",
+        why="it did not start: a JSON file of the model's folder is empty or no JSON",
+        expects="config.json, the tokenizer's and the processor's files are complete; Git LFS "
+        "leaves text files of three lines in place of the content",
+        source="vllm-project/vllm#26161",
+    ),
+    KnownError(
+        pattern=r"the following arguments are required: model_tag",
+        why="it did not start: this release takes the model as the first word, not as --model",
+        expects="vllm serve MODEL …",
+        source="vllm-project/vllm#13150",
+    ),
+    KnownError(
+        pattern=r"OSError: (?P<name>\S+) is not a local folder and is not a valid model identifier"
         r"|Invalid repository ID or local directory specified: (?P<path>\S+)",
         why="it did not start: {name}{path} is neither a folder that the server sees nor a repository",
         expects="the name as on the hub, or the path inside the container (docker run -v HOST:PATH)",
@@ -182,7 +195,7 @@ _MODELS = (
         source="QwenLM/Qwen3-VL#2058",
     ),
     KnownError(
-        pattern=r"(?P<name>\w+) does not support LoRA(?: yet|,)",
+        pattern=r"(?P<name>[A-Z]\w+) does not support LoRA(?: yet|,)",
         why="it did not start: vLLM has no LoRA support for {name}",
         expects="merge the adapter into the weights and serve those without --enable-lora; a newer "
         "release may support the model",
@@ -190,7 +203,7 @@ _MODELS = (
         applies=lambda case: case.setting.get("enable_lora") is True,
     ),
     KnownError(
-        pattern=r"(?P<name>[\w.]+) is unsupported LoRA weight",
+        pattern=r"(?P<name>base_model[\w.]*) is unsupported LoRA weight",
         why="the adapter was refused: it holds {name}, a weight that vLLM does not load as LoRA",
         expects="an adapter trained without that module (modules_to_save, embeddings), or merged "
         "into the weights",

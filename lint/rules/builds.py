@@ -16,6 +16,7 @@ from vllm_facts.sizing.effective_flags import (
 
 OLD = (0, 14)
 CUDA_13_SINCE, OLDEST_BUILT = (0, 20), (7, 5)
+AWQ_MARLIN = (0, 6)  # 0.5.4 brought awq_marlin
 AWQ_FORCED_UP_TO = (0, 20)  # by 0.32 awq, awq_marlin and auto_awq are one; 0.11 to 0.19 obey the name
 
 
@@ -72,7 +73,7 @@ _NOT_OPTIMIZED = re.compile(r"(\w+) quantization is not fully optimized yet|so f
 def _check_kernel(case: Deployment) -> Iterable[Finding]:
     line = next((line for line in case.log if _EXLLAMA.search(line) or _NOT_OPTIMIZED.search(line)), "")
     given = text_of(case, "quantization").lower()
-    by_name = given == "awq" and is_older_than(case, AWQ_FORCED_UP_TO)
+    by_name = given == "awq" and is_at_least(case, AWQ_MARLIN) and is_older_than(case, AWQ_FORCED_UP_TO)
     if by_name:
         why = (
             f"--quantization awq with vLLM {case.version}: this forces the slow awq kernel; "

@@ -3,9 +3,10 @@
 import json
 import re
 from collections.abc import Mapping
+from math import ceil
 
 from lint.known_error import KnownError, recognisers
-from lint.rules.log import HYBRID_OFF
+from lint.rules.log import HYBRID_OFF, PINNED
 from vllm_facts.deployment import Deployment
 from vllm_facts.sizing.effective_flags import json_entries, layout
 from vllm_facts.values import Knob, Value
@@ -23,6 +24,10 @@ def _raise_batch(match: re.Match[str], case: Deployment) -> Mapping[Knob, Value]
     return {"max_num_batched_tokens": enough}
 
 
+def _half_on_gpus(_: re.Match[str], case: Deployment) -> Mapping[Knob, Value]:
+    return {} if any("not supported on CPU" in line for line in case.log) else {"dtype": "half"}
+
+
 def _pipeline_for_tensor(_: re.Match[str], case: Deployment) -> Mapping[Knob, Value]:
     now = layout(case)
     return {"tensor_parallel_size": 1, "pipeline_parallel_size": now.tp * now.pp}
@@ -34,6 +39,13 @@ def _current_connector(match: re.Match[str], case: Deployment) -> Mapping[Knob, 
     if match["name"] != "LMCacheConnector" or given.get("kv_connector") != match["name"]:
         return {}
     return {"kv_transfer_config": json.dumps({**given, "kv_connector": "LMCacheConnectorV1"})}
+
+
+def _raise_pinned(match: re.Match[str], case: Deployment) -> Mapping[Knob, Value]:
+    """The size that is needed and 1 % more; nothing if more was given since."""
+    needed = ceil(float(match["need"]) * 1.01 * 1024) << 20
+    given = case.setting.get(PINNED)
+    return {PINNED: given if isinstance(given, int) and given >= needed else needed}
 
 
 def _keep_hybrid(_: re.Match[str], case: Deployment) -> Mapping[Knob, Value]:
@@ -50,6 +62,15 @@ def _is_tensor_parallel(case: Deployment) -> bool:
 
 
 _WEIGHTS = (
+    KnownError(
+        pattern=r"for quantization method (?P<method>\w+)\. Supported dtypes: \[torch\.float16\]",
+        why="it did not start: {method} weights are computed in float16 only",
+        expects="it starts, in float16; on the CPU back end of old releases, which has no float16, "
+        "only with another checkpoint",
+        source="vllm-project/vllm#1823; vllm-project/vllm#12794",
+        changes=_half_on_gpus,
+        risks="float16 has a smaller range: check the answers of a model trained in bfloat16",
+    ),
     KnownError(
         pattern=r"Min capability: (?P<least>\d+)\D+Current capability: (?P<has>\d+)",
         why="it did not start: the checkpoint's quantization scheme needs compute capability "
@@ -170,11 +191,13 @@ _LAYOUTS = (
     KnownError(
         pattern=r"world_size \((?P<size>\d+)\) is less than than max local gpu count \((?P<has>\d+)\)"
         r"|local_world_size \((?P<local>\d+)\) must be less than or equal to the number of visible devices "
-        r"\((?P<visible>\d+)\)",
-        why="it did not start: the layout takes {size}{local} GPUs, this host shows {has}{visible}",
+        r"\((?P<visible>\d+)\)"
+        r"|Tensor parallel size \((?P<tp>\d+)\) cannot be larger than the number of available GPUs "
+        r"\((?P<gpus>\d+)\)",
+        why="it did not start: the layout takes {size}{local}{tp} GPUs, this host shows {has}{visible}{gpus}",
         expects="over several hosts: --distributed-executor-backend ray, or --nnodes with "
         "--master-addr; on one host: smaller parallel sizes, or more GPUs visible "
-        "(CUDA_VISIBLE_DEVICES)",
+        "(CUDA_VISIBLE_DEVICES); 0.11.1 and 0.11.2 refuse Ray over hosts by mistake",
         source="vLLM 0.32 vllm/config/parallel.py: 'World size is larger than the number of available GPUs'; "
         "vllm-project/vllm#15217",
     ),
@@ -207,6 +230,16 @@ _LAYOUTS = (
     ),
 )
 _CACHES = (
+    KnownError(
+        pattern=r"max seq len \(\d+\), \(?(?P<need>\d+\.\d+) GiB KV cache is needed",
+        why="it did not start: one request of the full length needs {need} GiB of KV cache, more than "
+        "kv_cache_memory_bytes gives",
+        expects="it starts, if the GPU has that memory; or with a shorter max_model_len",
+        source="vLLM 0.32 vllm/v1/core/kv_cache_utils.py",
+        changes=_raise_pinned,
+        applies=lambda case: bool(case.setting.get(PINNED)),
+        risks="an out of memory, if less is free",
+    ),
     KnownError(
         pattern=re.escape(HYBRID_OFF),
         why="it did not start: --kv-transfer-config turned the hybrid KV cache manager off, so that "

@@ -1,19 +1,39 @@
 """Errors in the log about the host: driver, links between GPUs, memory, toolchain. Rule F9."""
 
+import re
+
 from lint.known_error import KnownError, recognisers
 
 _INSTALL = "https://docs.vllm.ai/en/latest/getting_started/installation/gpu/"
 _TROUBLE = "https://docs.vllm.ai/en/latest/usage/troubleshooting/"
 
+_NAMED = re.compile(r"ShmOpen|shared memory segment|insufficient shared memory|Duplicate GPU")
+
 _ROWS = (
     KnownError(
-        pattern=r"NCCL error:? ?(?P<what>unhandled \w+ error|internal error|remote process exited)?",
+        pattern=r"NCCL error:? ?(?P<what>[a-z ]*[a-z])",
         why="NCCL, which links the GPUs, failed ({what}): the host's shared memory, driver, network or "
         "GPU-to-GPU access, not a flag of the engine",
         expects="NCCL_DEBUG=INFO names the step that failed; in a container --ipc=host or a larger "
         "--shm-size; between GPUs without peer access NCCL_P2P_DISABLE=1",
         source=f"{_TROUBLE}; vllm-project/vllm#39774",
-        applies=lambda case: not any("ShmOpen" in line or "shared memory" in line for line in case.log),  # U2
+        applies=lambda case: not any(map(_NAMED.search, case.log)),  # by U2 or the next row
+    ),
+    KnownError(
+        pattern=r"Duplicate GPU detected",
+        why="two workers were put on the same GPU",
+        expects="each worker has a GPU of its own: CUDA_VISIBLE_DEVICES, the container and the "
+        "launcher show as many as tensor x pipeline x data take",
+        source="huggingface/trl#3446",
+    ),
+    KnownError(
+        pattern=r"RPC call to \w+ timed out|No available shared memory broadcast block found",
+        why="a worker did not answer for a minute or more: it hangs, or it compiles",
+        expects="once after a start it is compilation; else a GPU or link hangs: the worker's own "
+        "last lines, py-spy dump, NCCL_DEBUG=INFO, and between GPUs without peer access "
+        "NCCL_P2P_DISABLE=1",
+        source="vLLM 0.32 vllm/distributed/device_communicators/shm_broadcast.py; vllm-project/vllm#27313",
+        severity="warning",
     ),
     KnownError(
         pattern=r"No module named '(?P<name>[\w.]+)'|Please install (?P<extra>vllm\[\w+\])",

@@ -43,6 +43,13 @@ _NO_KERNEL = (
         source="vLLM 0.32 vllm/model_executor/models/utils.py: AutoWeightsLoader",
     ),
     KnownError(
+        pattern=r"KeyError: '(?P<name>[\w.]*(?:layers|blocks|experts)\.[\w.]+)'",
+        why="it did not start: the checkpoint holds {name}, which the model of this release does not have",
+        expects="a newer release, or a checkpoint whose quantization leaves out the layers that "
+        "vLLM keeps in 16 bit (ignore in its quantization_config)",
+        source="vllm-project/llm-compressor#959; vllm-project/llm-compressor#2714",
+    ),
+    KnownError(
         pattern=r"FP8 KV cache not yet supported|fp8e\w+ KV cache is not supported",
         why="it did not start: the attention back end of this release reads no FP8 KV cache",
         expects="it starts, with a KV cache in the model's dtype; or a newer release",

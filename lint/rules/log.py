@@ -21,6 +21,7 @@ IMAGES = (
     "; the start profiles the largest images and videos: --limit-mm-per-prompt "
     """'{"image":1,"video":0}' and --mm-processor-kwargs '{"max_pixels":…}' make that smaller"""
 )
+PINNED = "kv_cache_memory_bytes"
 HYBRID_OFF = "Turning off hybrid kv cache manager because `--kv-transfer-config`"
 
 
@@ -95,8 +96,10 @@ def _no_kv_blocks(match: re.Match[str], case: Deployment) -> Finding:
 def _context_too_long(match: re.Match[str], case: Deployment) -> Finding | None:
     wanted, fits = int(match["wanted"].replace(",", "")), int(match["fits"].replace(",", ""))
     present = case.setting.get(_LEN)
-    if any(HYBRID_OFF in line for line in case.log):
-        return None  # F9 knows more: the cache of a hybrid model took the place of full attention
+    if any(HYBRID_OFF in line for line in case.log) or case.setting.get(PINNED):
+        return (
+            None  # F9 knows more: a connector made the cache of a hybrid model larger, or its size is given
+        )
     if fits < 1 or (isinstance(present, int) and present <= fits):
         return None
     return Finding(

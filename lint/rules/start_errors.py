@@ -14,6 +14,7 @@ from vllm_facts.sizing.divisibility import why_indivisible
 from vllm_facts.sizing.dtypes import type_without_float16
 from vllm_facts.sizing.effective_flags import layout, text_of
 from vllm_facts.validity.adapters import RANKS
+from vllm_facts.validity.precision import check_bfloat16
 from vllm_facts.validity.quantization import check_capability
 from vllm_facts.values import Knob, Value
 
@@ -62,7 +63,7 @@ def _expert_blocks(match: re.Match[str], case: Deployment) -> Finding | None:
 
 
 def _bfloat16(match: re.Match[str], case: Deployment) -> Finding | None:
-    if (case.card and case.card.capability) or text_of(case, "dtype") in {"half", "float16", "float32"}:
+    if any(check_bfloat16(case)) or text_of(case, "dtype") in {"half", "float16", "float32"}:
         return None  # the flag rule reports it, or the line is of another start
     needs_float32 = bool(type_without_float16(case.model))
     return _start_error(

@@ -85,7 +85,7 @@ def test_variable_that_causes_an_error_is_unset(env: str, line: str, name: str) 
         ("--enable-auto-tool-choice --tool-call-parser hermes", TOOLS),
         ("", "AssertionError: 25 is not divisible by 4"),
         ("--chat-template t.jinja", "default chat template is no longer allowed"),
-        ("", "X does not support LoRA yet."),
+        ("", "XForCausalLM does not support LoRA yet."),
     ],
 )
 def test_line_of_another_start_is_ignored(flags: str, line: str) -> None:
