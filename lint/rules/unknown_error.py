@@ -12,7 +12,9 @@ _ERROR = re.compile(
     r"(?<![\w.])(?P<kind>(?:[A-Za-z_][\w.]*)?(?:Error|Exception))\b(?::| -) ?(?P<text>\S.*)"
     r"|(?P<value>Value error, \S.*)"
     r"|(?P<parser>\berror: (?:argument|the following|unrecognized) .*)"
-    r"|(?P<fault>\bfatal *: \S.*|Memory access fault by GPU.*|Segmentation fault.*)"
+    r"|(?:^|(?<=[\])] ))(?P<bare>[A-Za-z_][\w.]*(?:Error|Exception))$"
+    r"|(?P<fault>\bfatal *: \S.*|Memory access fault by GPU.*|Segmentation fault.*|Bus error.*"
+    r"|Fatal Python error: .*|what\(\): +\S.*|terminate called .*|Aborted \(core dumped\))"
 )
 _WRAPPER = re.compile(
     r"Engine core (?:proc|initialization)|EngineDeadError|EngineCore encountered|WorkerProc initialization"
@@ -21,6 +23,13 @@ _WRAPPER = re.compile(
     re.IGNORECASE,
 )
 """Errors that only report another one, or that a client or a stop causes."""
+
+_LAST_RESORT = re.compile(
+    r"Engine core proc\w* .*|EngineCore (?:encountered|failed) .*|Engine core initialization failed.*"
+    r"|WorkerProc initialization failed.*|Worker failed with error.*"
+    r"|\b(?:ERROR|CRITICAL)\b.*?\] (?!Traceback|File |\^|\s)\S.*"
+)
+"""Lines to quote if the log has no other error: they report one, or have the level of one."""
 
 _KNOWN = tuple(
     check.pattern
@@ -33,15 +42,13 @@ _SERVES = re.compile(r"Application startup complete|Avg generation throughput|HT
 
 def _check_last_error(case: Deployment) -> Iterable[Finding]:
     lines = [line[:LONGEST_LINE] for line in case.log]
-    for place in range(len(lines) - 1, -1, -1):
-        if _SERVES.search(lines[place]):
-            return  # it serves: errors of single requests are no reason to change it
-        match = _ERROR.search(lines[place])
-        if match and not _WRAPPER.search(match[0]):
-            if any(re.search(pattern, lines[place]) for pattern in _KNOWN):
-                return
-            yield _build(match[0].strip(), started=any(map(_SERVES.search, lines[:place])))
-            return
+    served = [place for place, line in enumerate(lines) if _SERVES.search(line)]
+    since = lines[served[-1] + 1 :] if served else lines  # before, errors of single requests are no reason
+    found = (match for line in reversed(since) if (match := _ERROR.search(line)))
+    root = next((match for match in found if not _WRAPPER.search(match[0])), None)
+    last = root or next(filter(None, map(_LAST_RESORT.search, reversed(since))), None)
+    if last and not any(re.search(pattern, last.string) for pattern in _KNOWN):
+        yield _build(last[0].strip(), started=bool(served))
 
 
 def _build(error: str, *, started: bool) -> Finding:

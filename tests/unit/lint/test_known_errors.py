@@ -117,11 +117,44 @@ def test_an_error_without_a_rule_is_quoted() -> None:
         (ODD, "INFO: Application startup complete."),
         (ODD, "Engine 000: Avg prompt throughput: 9.0 tokens/s, Avg generation throughput: 9.0 tokens/s"),
         ("asyncio.exceptions.CancelledError: stop",),
-        ("RuntimeError: Worker failed with error 'x', please check the stack trace above",),
+        (
+            "ValueError: LoRA rank 64 is greater than max_lora_rank 16.",
+            "RuntimeError: Worker failed with error",
+        ),
     ],
 )
 def test_known_past_and_secondary_errors_are_not_quoted(log: tuple[str, ...]) -> None:
     assert not unknown(*log)
+
+
+ENDED = "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above."
+CORE = "(EngineCore pid=9) ERROR 05-23 09:31:47 [core.py:396] "
+
+
+@pytest.mark.parametrize(
+    ("lines", "quoted"),
+    [
+        (("(RayWorker pid=7) Fatal Python error: Bus error",), "Fatal Python error: Bus error"),  # vllm#859
+        (("Bus error (core dumped)",), "Bus error (core dumped)"),  # vllm#8974
+        (("Engine core proc EngineCore_DP0 died unexpectedly, shutting down client.",), "died unexpectedly"),
+        (("terminate called after throwing an instance of 'c10::Error'", "  what():  odd"), "what():  odd"),
+        ((f"{CORE}    assert a <= b", f"{CORE}AssertionError", ENDED), "explains: AssertionError"),
+        ((f"{CORE}torch._dynamo.exc.Unsupported: no", f"{CORE}  ^^^"), "torch._dynamo.exc.Unsupported: no"),
+        ((ENDED,), "Engine core initialization failed"),
+    ],
+)
+def test_the_last_line_of_an_error_is_quoted_in_whatever_form(lines: tuple[str, ...], quoted: str) -> None:
+    (one,) = unknown("INFO x", *lines)
+
+    assert quoted in one.why
+
+
+def test_a_log_whose_last_error_is_known_or_served_is_not_quoted() -> None:
+    known = "ValueError: LoRA rank 64 is greater than max_lora_rank 16."
+    assert not unknown(ODD, known, ENDED)
+    assert not unknown(ODD, "INFO: Application startup complete.", "INFO x")
+    assert not unknown("INFO x", "WARNING [x.py:1] Error handling is experimental")
+    assert unknown(known, ODD)
 
 
 def test_an_error_of_a_running_server_is_a_warning() -> None:
