@@ -10,6 +10,7 @@ from typing import Any
 from lint.precedence import ORDER
 from lint.rules import all_lints
 from tests.integration.docs.markdown import code, table
+from vllm_facts.references import DOCS
 from vllm_facts.sizing.effective_flags import DeploymentCheck
 
 HEAD = """\
@@ -84,16 +85,23 @@ def _rules() -> Iterator[str]:
 
 def _check(lint: DeploymentCheck) -> str:
     """One check: what it reports, and what speaks for and against its change."""
-    parts = (("evidence for", lint.evidence_for), ("against", lint.evidence_against), ("source", lint.source))
+    parts = (("evidence", lint.evidence_for), ("against", lint.evidence_against), ("source", lint.source))
     lines = [f"- {lint.reports}", *(f"  - {name}: {_with_links(text)}" for name, text in parts if text)]
     return "\n".join(lines)
 
 
 def _with_links(text: str) -> str:
     """References as links: pages by their host, files of vLLM at the tag of their release."""
-    text = re.sub(r"https://([\w.-]+)/[^\s;,()]*", r"[\1](\g<0>)", text)
+    text = re.sub(r"https://([\w.-]+)/[^\s;,()]*", _link_page, text)
     text = re.sub(r"([\w.-]+/[\w.-]+)#(\d+)", r"[\g<0>](https://github.com/\1/issues/\2)", text)
     recipe = r"(vllm-project/recipes) ([\w./-]+\.(?:md|yaml))"
     text = re.sub(recipe, r"[\1 \2](https://github.com/\1/blob/main/\2)", text)
     file = r"vLLM (0\.\d+) (vllm/[\w/]+\.py)"
     return re.sub(file, r"[\g<0>](https://github.com/vllm-project/vllm/blob/v\1.0/\2)", text)
+
+
+def _link_page(found: re.Match[str]) -> str:
+    """A link named `vLLM docs serving/parallelism_scaling`, or by the host of another site."""
+    address, host = found.group(0, 1)
+    name = f"vLLM docs {address.removeprefix(DOCS).strip('/')}" if address.startswith(DOCS) else host
+    return f"[{name}]({address})"
