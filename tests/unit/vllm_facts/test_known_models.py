@@ -26,7 +26,16 @@ OF_ANOTHER_FORM = frozenset(
     {"arctic", "aria", "deepseek_v4", "ernie4_5_moe_vl", "fuyu", "gemma3n", "gemma4"}
     | {"gemma4_unified", "glm_ocr", "granite_speech", "paddleocr_vl"}
     | {"longcat_flash", "mimo_v2_flash", "minicpm3", "minicpmo", "minicpmv", "mllama", "modernbert", "molmo"}
-    | {"nemotron-nas", "new", "nomic_bert", "persimmon", "phi4mm", "qwen2_5_omni", "qwen3_omni_moe"}
+    | {
+        "nemotron-nas",
+        "new",
+        "nomic_bert",
+        "ovis2_5",
+        "persimmon",
+        "phi4mm",
+        "qwen2_5_omni",
+        "qwen3_omni_moe",
+    }
     | {"step3p5", "step3p7", "ultravox", "voxtral", "whisper"}
 )
 """model_types with layers that differ, with encoders of unknown size, or with an encoder and a decoder."""

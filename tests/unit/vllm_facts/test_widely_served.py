@@ -153,6 +153,12 @@ BSC-LT/salamandra-7b-instruct
 DeepGlint-AI/LLaVA-OneVision-1.5-8B-Instruct
 nvidia/Nemotron-Cascade-2-30B-A3B
 nvidia/Cosmos-Reason2-8B
+arcee-ai/Trinity-Mini
+arcee-ai/Trinity-Large-Thinking-FP8
+ibm-granite/granite-4.1-8b
+ServiceNow-AI/Apriel-1.6-15b-Thinker
+AIDC-AI/Ovis2.5-9B
+jinaai/jina-reranker-v3
 """
 
 
