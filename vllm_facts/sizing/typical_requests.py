@@ -27,11 +27,19 @@ def recommend_share(case: Deployment) -> float | None:
     given = number_of(case, SHARE)
     if given is None or given >= LOW_SHARE or case.setting.get("kv_cache_memory_bytes"):
         return None
+    if _keeps_exchange_buffers(case):
+        return None
     took = estimate_fit(case) if is_pooling(case) else None
     if is_pooling(case) and (took is None or took.fits is not False):
         return None
     hybrid = case.model is not None and case.model.hybrid
     return MOE_SHARE if is_sparse(case) or hybrid else DENSE_SHARE
+
+
+def _keeps_exchange_buffers(case: Deployment) -> bool:
+    """Whether memory is left free for the buffers of experts' exchange, which vLLM does not account for."""
+    backend = str(case.setting.get("all2all_backend") or case.env.get("VLLM_ALL2ALL_BACKEND") or "")
+    return case.setting.get("enable_dbo") is True or backend.startswith(("deepep", "nixl_ep", "pplx"))
 
 
 def required_share(case: Deployment) -> float | None:

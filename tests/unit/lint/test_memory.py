@@ -54,6 +54,23 @@ def test_embedding_model_whose_weights_exceed_the_share_gets_a_larger_one() -> N
     assert (found.rule, found.to) == ("M5", {"gpu_memory_utilization": 0.9})
 
 
+@pytest.mark.parametrize(
+    ("flags", "reported"),
+    [
+        ("", ["M5"]),
+        ("--all2all-backend allgather_reducescatter", ["M5"]),
+        ("--all2all-backend deepep_low_latency", []),
+        ("--all2all-backend nixl_ep --enable-dbo", []),
+    ],
+)
+def test_memory_for_the_exchange_of_experts_stays_free(flags: str, reported: list[str]) -> None:
+    command = f"vllm serve x -dp 16 -ep --gpu-memory-utilization 0.75 {flags}"
+
+    found = findings(LINTS, case(command, model=DEEPSEEK_R1, card=H200))
+
+    assert [one.rule for one in found] == reported
+
+
 def test_two_percent_of_a_large_gpu_suffice_outside_the_accounting() -> None:
     asked = case("vllm serve x --gpu-memory-utilization 0.98", model=LLAMA_8B, card=H200)
     (found,) = findings(LINTS, asked)
