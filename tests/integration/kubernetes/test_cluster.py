@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sys
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -151,21 +152,45 @@ async def test_the_settings_of_a_container_come_from_config_maps(here: Namespace
     await here.create("configmaps", {"metadata": {"name": "settings"}, "data": settings})
     reference = {"name": "settings", "key": "seqs"}
     server = container(
-        'cat /etc/trimtab-test/config.yaml; echo; echo "$@"; exec vllm serve tiny --max-num-seqs "$1"',
+        'cat config.yaml; echo; echo "$@"; ls /dev/shm; exec vllm serve tiny --max-num-seqs "$1"',
         "sh",
         "$(SEQS)",
         "$(UNKNOWN)",
         "$$(SEQS)",
         command=["sh", "-c"],
         env=[{"name": "SEQS", "valueFrom": {"configMapKeyRef": reference}}],
-        volumeMounts=[{"name": "settings", "mountPath": "/etc/trimtab-test"}],
+        workingDir="/settings",
+        volumeMounts=[
+            {"name": "settings", "mountPath": "/settings"},
+            {"name": "memory", "mountPath": "/dev/shm"},  # noqa: S108 - of the container
+        ],
     )
-    volume = {"name": "settings", "configMap": {"name": "settings"}}
-    await here.create("deployments", deployment("vllm", server, volumes=[volume]))
+    volumes = [
+        {"name": "settings", "configMap": {"name": "settings"}},
+        {"name": "memory", "emptyDir": {"medium": "Memory"}},
+    ]
+    await here.create("deployments", deployment("vllm", server, volumes=volumes))
     await here.available("vllm")
 
     log = await here.log(here.node.pod("vllm").name)
     assert log.splitlines()[:2] == ["max-model-len: 512", "7 $(UNKNOWN) $(SEQS)"]
+
+
+async def test_a_pod_serves_until_its_pre_stop_hook_ends(here: Namespace, tmp_path: Path) -> None:
+    drained = tmp_path / "drained"
+    hook = {"exec": {"command": ["sh", "-c", "while [ ! -e $0 ]; do sleep 0.1; done", str(drained)]}}
+    await here.create("services", headless_service("vllm", {"app": "vllm"}))
+    await here.create("deployments", deployment("vllm", container(lifecycle={"preStop": hook}), grace_s=60))
+    await here.available("vllm")
+    pod = here.node.pod("vllm")
+
+    await here.api.patch(here.path("deployments", "vllm"), {"spec": {"replicas": 0}})
+    await here.event("Killing")
+
+    await here.eventually(lambda: _no_address(here, "vllm"))
+    assert await request(pod.address) == 200
+    drained.touch()
+    await here.gone("pods", pod.name)
 
 
 async def test_a_config_map_that_is_missing_keeps_a_container_from_its_start(here: Namespace) -> None:
@@ -299,6 +324,10 @@ def _waits(pod: Json) -> str:
 def _has_no_progress(found: Json) -> bool:
     conditions = found["status"].get("conditions", ())
     return any(one.get("reason") == "ProgressDeadlineExceeded" for one in conditions)
+
+
+async def _no_address(here: Namespace, service: str) -> Json:
+    return {} if await here.dns.resolve(f"{service}.{here.name}.svc") else {"addresses": 0}
 
 
 async def _pods(here: Namespace, count: int) -> Json:

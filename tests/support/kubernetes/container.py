@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -11,7 +12,7 @@ from tests.support.kubernetes.api import Api, Json
 from tests.support.kubernetes.container_spec import ConfigError, command_line, environment_of
 from tests.support.kubernetes.events import now
 from tests.support.kubernetes.probes import probe_of
-from tests.support.kubernetes.volumes import mounting, provide
+from tests.support.kubernetes.volumes import making_root, provide, root_folder
 
 _LONGEST_BACK_OFF = 30  # times the first one: 10 s to 5 minutes, for the kubelet
 _GRACE_S = 30.0
@@ -25,7 +26,7 @@ class PodContext(Protocol):
     address: str
     netns: str
     api: Api
-    path: str
+    image_env: Mapping[str, str]
     back_off_s: float
     terminating: bool
 
@@ -114,7 +115,8 @@ class Container:
         while True:
             try:
                 await provide(pod.document, pod.folder / "volumes", pod.api)
-                return await environment_of(self.spec, pod.document, pod.address, pod.api)
+                given = await environment_of(self.spec, pod.document, pod.address, pod.api)
+                return {**pod.image_env, "HOSTNAME": pod.document["metadata"]["name"]} | given
             except ConfigError as error:
                 self._wait("CreateContainerConfigError", str(error))
                 pod.event("Failed", f"Error: {error}")
@@ -123,15 +125,17 @@ class Container:
     async def _start(self) -> asyncio.subprocess.Process:
         pod = self.pod
         environment = await self._environment()
-        mounts = mounting(self.spec, pod.document, pod.folder / "volumes")
+        volumes = pod.folder / "volumes"
+        root = making_root(self.spec, pod.document, volumes)
+        options = f"--ignore-environment --chdir={self.spec.get('workingDir', '/')}"
+        enter = f'exec chroot {root_folder(self.spec, volumes)} env {options} "$@"'
         self.log = pod.folder / f"{self.name}-{self.restarts}.log"
         with self.log.open("wb") as log:
             return await asyncio.create_subprocess_exec(
                 *("setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", pod.netns),
-                *("sh", "-c", f'{mounts}\nexec "$@"', "sh", *command_line(self.spec, environment)),
-                env={"PATH": pod.path, "HOME": "/root", "HOSTNAME": pod.document["metadata"]["name"]}
-                | environment,
-                cwd=pod.folder,
+                *("sh", "-c", f"{root}\n{enter}", "sh"),
+                *(f"{name}={value}" for name, value in environment.items()),
+                *command_line(self.spec, environment),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -176,19 +180,29 @@ class Container:
         await self.stop(self.pod.document["spec"].get("terminationGracePeriodSeconds", _GRACE_S))
 
     async def stop(self, grace_s: float) -> None:
-        """SIGTERM, and SIGKILL for all its processes after `grace_s`."""
+        """The preStop hook, SIGTERM, and SIGKILL for all its processes after `grace_s`."""
         process = self.process
         if process is None or self._ended.is_set():
             return
         if grace_s > 0:
-            self.signal(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace_s):
+                    await self._pre_stop(process.pid)
+                    self.signal(signal.SIGTERM)
                     await process.wait()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
         await self._ended.wait()
+
+    async def _pre_stop(self, pid: int) -> None:
+        """Its command runs in the container."""
+        hook = self.spec.get("lifecycle", {}).get("preStop")
+        if hook is not None:
+            inside = ("nsenter", f"--target={pid}", "--mount", "--net", "--root")
+            path = f"PATH={self.pod.image_env['PATH']}"
+            run = asyncio.create_subprocess_exec(*inside, "env", path, *hook["exec"]["command"])
+            await (await run).wait()
 
     def signal(self, number: signal.Signals) -> None:
         if self.process is not None and self.process.returncode is None:

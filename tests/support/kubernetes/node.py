@@ -20,6 +20,7 @@ shift
 exec {python} {script} --host 0.0.0.0 --model "$model" "$@"
 """
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_IMAGE_ENV = {"HOME": "/root", "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"}
 _ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110"}
 
 
@@ -118,13 +119,13 @@ class Node:
         if pod is None and not deleted and document["status"].get("phase") not in {"Failed", "Succeeded"}:
             folder = self._folder / uid
             image = "stub" if document["spec"]["containers"][0]["image"].startswith("stub") else "simulator"
-            path = f"{self._folder / image}:{_SYSTEM_PATH}"
+            image_env = {**_IMAGE_ENV, "PATH": f"{self._folder / image}:{_SYSTEM_PATH}"}
             pod = Pod(
                 document,
                 api=self._api,
                 network=self._network,
                 folder=folder,
-                path=path,
+                image_env=image_env,
                 back_off_s=self.back_off_s,
             )
             self.pods[uid] = pod

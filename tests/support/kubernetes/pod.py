@@ -2,6 +2,7 @@
 
 import asyncio
 from asyncio import create_task
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,9 +20,16 @@ class Pod:
     """`start` once; then `delete`, `fail` or `vanish`. `back_off_s`: before the second restart."""
 
     def __init__(
-        self, document: Json, *, api: Api, network: Network, folder: Path, path: str, back_off_s: float
+        self,
+        document: Json,
+        *,
+        api: Api,
+        network: Network,
+        folder: Path,
+        image_env: Mapping[str, str],
+        back_off_s: float,
     ) -> None:
-        self.document, self.api, self.path, self.back_off_s = document, api, path, back_off_s
+        self.document, self.api, self.image_env, self.back_off_s = document, api, image_env, back_off_s
         self.name, self.uid = str(document["metadata"]["name"]), str(document["metadata"]["uid"])
         self.folder = folder
         folder.mkdir()
