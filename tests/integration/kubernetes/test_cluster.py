@@ -1,6 +1,7 @@
 """The cluster of the tests behaves like Kubernetes."""
 
 import asyncio
+import json
 import signal
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from lightkube import ApiError, AsyncClient, KubeConfig
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Secret
 
+from actuators.envoy.process import find_binary
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.cluster import Cluster
 from tests.support.kubernetes.manifests import container, deployment, headless_service, rule
@@ -21,6 +23,16 @@ pytestmark = pytest.mark.timeout(180)
 _SAY_ADDRESSES = """
 import socket, sys
 print(*sorted({found[4][0] for found in socket.getaddrinfo(sys.argv[1], 8000, socket.AF_INET)}))
+"""
+_SAY_HOSTS = """
+import json, urllib.request
+try:
+    with urllib.request.urlopen("http://127.0.0.1:9901/clusters?format=json") as answer:
+        (cluster,) = json.load(answer)["cluster_statuses"]
+    hosts = [one["address"]["socket_address"] for one in cluster.get("host_statuses", ())]
+    print(*(f"{one['address']}:{one['port_value']}" for one in hosts))
+except OSError:
+    pass
 """
 
 
@@ -57,6 +69,31 @@ async def test_all_pods_of_a_deployment_answer_at_the_name_of_its_service(here: 
         said = await inside(here, sys.executable, "-c", _SAY_ADDRESSES, name)
         assert sorted(said.split()) == addresses, name
     assert [await request(address) for address in addresses] == [200, 200]
+
+
+async def test_envoy_follows_the_addresses_of_a_service(here: Namespace) -> None:
+    name = f"vllm.{here.name}.svc"
+    await here.create("services", headless_service("vllm", {"app": "vllm"}))
+    await here.create("deployments", deployment("vllm"))
+    await here.available("vllm")
+    first = here.node.pod("vllm")
+    binary = find_binary("")
+    assert binary is not None
+
+    envoy = await asyncio.create_subprocess_exec(
+        *here.inside(binary, "--config-yaml", json.dumps(_envoy(name)), "--log-level", "error"),
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        await here.eventually(lambda: _clusters(here, {first.address}))
+        await here.api.patch(here.path("deployments", "vllm"), {"spec": {"replicas": 3}})
+        await here.available("vllm")
+        three = {pod.address for pod in here.node.pods.values()}
+        await here.eventually(lambda: _clusters(here, three))
+    finally:
+        envoy.kill()
+        await envoy.wait()
+    assert len(three) == 3
 
 
 async def test_a_pod_that_is_not_ready_has_no_address_in_dns(here: Namespace) -> None:
@@ -324,6 +361,30 @@ def _waits(pod: Json) -> str:
 def _has_no_progress(found: Json) -> bool:
     conditions = found["status"].get("conditions", ())
     return any(one.get("reason") == "ProgressDeadlineExceeded" for one in conditions)
+
+
+def _envoy(name: str) -> Json:
+    """A configuration with one cluster, and an admin interface at port 9901."""
+    address = {"socket_address": {"address": name, "port_value": 8000}}
+    cluster = {
+        "name": "vllm",
+        "type": "STRICT_DNS",
+        "dns_refresh_rate": "0.5s",
+        "load_assignment": {
+            "cluster_name": "vllm",
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
+        },
+    }
+    return {
+        "admin": {"address": {"socket_address": {"address": "0.0.0.0", "port_value": 9901}}},  # noqa: S104
+        "static_resources": {"clusters": [cluster]},
+    }
+
+
+async def _clusters(here: Namespace, addresses: set[str]) -> Json:
+    """Envoy's view of the hosts, once it is `addresses`."""
+    said = await inside(here, sys.executable, "-c", _SAY_HOSTS)
+    return {"hosts": said} if {host.split(":")[0] for host in said.split()} == addresses else {}
 
 
 async def _no_address(here: Namespace, service: str) -> Json:
