@@ -10,6 +10,7 @@ from vllm_facts.releases import RELEASE
 from vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     invalid_flags_finding,
+    is_at_least,
     is_older_than,
     json_entries,
     release_number,
@@ -18,6 +19,8 @@ from vllm_facts.values import Knob, Value
 
 _JSON_LIMITS = (0, 10)
 """Since then --limit-mm-per-prompt takes no `image=2` (vllm-project/vllm#21615)."""
+_NO_LEVEL = (0, 11)
+"""It refuses `--compilation-config 3` (VectorInstitute/vector-inference#157), which was a level before."""
 
 
 def _check_json(case: Deployment) -> Iterable[Finding]:
@@ -26,12 +29,25 @@ def _check_json(case: Deployment) -> Iterable[Finding]:
             continue
         if knob == "limit_mm_per_prompt" and "=" in str(value) and is_older_than(case, _JSON_LIMITS):
             continue
+        if knob == "compilation_config" and isinstance(value, int) and not is_at_least(case, _NO_LEVEL):
+            yield from [] if case.version else [_level_remark(value)]
+            continue
         meant = repair_json(knob, value)
         yield invalid_flags_finding(
             f"--{knob.replace('_', '-')} {why}",
             {knob: meant} if meant else {},
             expects="" if meant else "rewrite it: vLLM takes JSON, or single keys as --flag.key value",
         )
+
+
+def _level_remark(level: int) -> Finding:
+    return invalid_flags_finding(
+        f"--compilation-config {level}, a level, is refused since vLLM 0.11",
+        {},
+        severity="info",
+        source="VectorInstitute/vector-inference#157",
+        expects=f'give --vllm-version; since 0.12 it is {{"mode": {level}}}',
+    )
 
 
 def _check_keys(case: Deployment) -> Iterable[Finding]:

@@ -111,12 +111,12 @@ def _check_share_minimum(case: Deployment) -> Iterable[Finding]:
     yield Finding(
         rule="M5",
         klass="auto",
-        severity="warning" if estimate_fit(case) is not None else "info",
+        severity="warning" if estimate_fit(case) is not None and not has_kv_transfer(case) else "info",
         why=f"{SHARE} {given:g} leaves {1 - given:.0%} of the GPU unused, which could hold KV cache",
         to={SHARE: to},
         expects="more sequences at once before requests wait or are preempted"
         + _describe_kv_change(case, to),
-        risks="an OOM where another process shares the GPU: keep the value there",
+        risks="an OOM where another process or a KV connector shares the GPU: keep the value there",
         evidence={SHARE: given},
     )
 

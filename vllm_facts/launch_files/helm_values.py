@@ -3,6 +3,7 @@
 As its template helm/templates/deployment-vllm-multi.yaml writes the command.
 """
 
+import json
 from dataclasses import replace
 
 from vllm_facts.launch_files.kubernetes import read_env
@@ -23,8 +24,9 @@ _MODEL_SWITCHES = {"enableLoRA": "--enable-lora", "enableTool": "--enable-auto-t
 
 
 def read_values(text: str, document: Node) -> list[Launch]:
-    """One server for each model."""
-    return [_read_model(text, spec) for spec in items(get(document, "servingEngineSpec", "modelSpec"))]
+    """One server for each model that is deployed."""
+    specs = items(get(document, "servingEngineSpec", "modelSpec"))
+    return [_read_model(text, spec) for spec in specs if text_at(spec, "enabled").lower() != "false"]
 
 
 def _read_model(text: str, spec: Node) -> Launch:
@@ -47,7 +49,10 @@ def _read_model(text: str, spec: Node) -> Launch:
     env, remarks = read_env(text, spec)
     unread: tuple[str, ...] = ()
     if text_at(spec, "lmcacheConfig", "enabled").lower() == "true":
-        unread = (f"line {line_of(text, spec.start_mark.index)}: the flags that lmcacheConfig adds",)
+        role = text_at(spec, "lmcacheConfig", "kvRole") or "kv_both"
+        connector = json.dumps({"kv_connector": "LMCacheConnectorV1", "kv_role": role})
+        words += [Word(text="--kv-transfer-config"), Word(text=connector)]
+        unread = (f"line {line_of(text, spec.start_mark.index)}: the other settings of lmcacheConfig",)
     gpus = text_at(spec, "requestGPU")
     return Launch(
         name=text_at(spec, "name"),

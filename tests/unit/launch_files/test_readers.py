@@ -91,6 +91,19 @@ def test_values_of_the_production_stack_become_the_command_of_its_chart() -> Non
     assert (found.name, found.version, found.gpus) == ("llama3", "0.32.0", 1)
 
 
+def test_values_with_lmcache_become_a_command_with_its_connector() -> None:
+    cache = "      lmcacheConfig: {enabled: true, kvRole: kv_producer}\n"
+
+    (found,) = read_launches("values.yaml", VALUES + cache)
+
+    assert found.words[-1].text == '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_producer"}'
+    assert found.unread
+
+
+def test_values_of_a_model_that_is_not_deployed_start_no_server() -> None:
+    assert read_launches("values.yaml", f"{VALUES}      enabled: false\n") == []
+
+
 def test_unit_gives_its_command_over_continued_lines() -> None:
     (found,) = read_launches("vllm.service", UNIT)
 

@@ -81,3 +81,14 @@ def test_corrects_an_unknown_key(flags: str, why: str, better: str) -> None:
 
 def test_does_not_judge_keys_of_other_releases() -> None:
     assert not findings(LINTS, case("""vllm serve m -cc '{"level": 3}'""", version="0.11.0"))
+
+
+@pytest.mark.parametrize(
+    ("version", "severities"), [("0.10.0", []), ("0.11.0", ["error"]), ("0.32.0", ["error"]), ("", ["info"])]
+)
+def test_a_compilation_level_is_an_error_where_the_release_refuses_it(
+    version: str, severities: list[str]
+) -> None:
+    found = findings(LINTS, case("vllm serve m --compilation-config 3", version=version))
+
+    assert [one.severity for one in found] == severities

@@ -46,6 +46,18 @@ def test_moe_without_an_exchange_between_gpus_keeps_its_memory_share() -> None:
     assert not findings(LINTS, asked)
 
 
+def test_memory_beside_a_kv_connector_is_only_remarked() -> None:
+    flags = "--max-model-len 32768 --gpu-memory-utilization 0.6"
+    connector = """--kv-transfer-config '{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}'"""
+
+    severities = [
+        [one.severity for one in findings(LINTS, case(f"vllm serve x {given}", model=LLAMA_8B, card=H100))]
+        for given in (flags, f"{flags} {connector}")
+    ]
+
+    assert severities == [["warning"], ["info"]]
+
+
 def test_embedding_model_whose_weights_exceed_the_share_gets_a_larger_one() -> None:
     flags = "vllm serve x --gpu-memory-utilization 0.3 --runner pooling --max-model-len 8192"
     asked = case(flags, model=LLAMA_8B, card=H100)
