@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from actuators.docker.clone import mount_options
-from actuators.docker.command import same
 from actuators.docker.obstacles import foreign_label
 from actuators.docker.spec import ContainerSpec, Json
+from actuators.vllm.serve_command import same
 from vllm_facts.errors import FlagError
 from vllm_facts.flag_parser import edit_flags, find_secrets, parse_address, parse_setting
 from vllm_facts.masking import MASK, masked

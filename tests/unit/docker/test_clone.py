@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from actuators.docker.clone import CreateRequest, clone, document_to_keep
-from actuators.docker.command import ReadFile
 from actuators.docker.obstacles import obstacles
 from actuators.docker.spec import ContainerSpec, Json
+from actuators.vllm.serve_command import ReadFile
 from agent.domain.errors import ActError
 from tests.support.docker_documents import container, recorded
 from vllm_facts.errors import FlagError

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.docker.command import ReadFile, ServeCommand
 from actuators.docker.spec import ContainerSpec, Json
+from actuators.vllm.serve_command import ReadFile, ServeCommand
 from tests.support.docker_documents import container, recorded
 from vllm_facts.errors import FlagError
 from vllm_facts.values import Value

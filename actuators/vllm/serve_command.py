@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Self, TypeVar
 
-from actuators.docker import env_flags
+from actuators.vllm import env_flags
 from vllm_facts import config_file
 from vllm_facts.errors import FlagError
 from vllm_facts.flag_parser import edit_flags, find_api_key, parse_address, parse_setting
