@@ -17,6 +17,7 @@ from agent.observe.engine_sample import sample
 from agent.observe.plausibility import find_nonsense
 from agent.plugins.option_errors import check_periods
 from sensors.vllm_metrics.page_parser import PageParser
+from sensors.vllm_metrics.replicas import join_pages, resolve
 from vllm_facts.errors import MetricsPageError
 from vllm_facts.metrics.totals import PageTotals, has_restarted
 
@@ -54,7 +55,7 @@ class VllmMetrics:
                     watched.pop(gone).cancel()
                 new = [key for key in servers if key not in watched]
                 for index, (name, address) in enumerate(new):
-                    source = _Source(name, f"http://{address}", session, view, emit, now)
+                    source = _Source(name, address, session, view, emit, now)
                     watched[name, address] = scrapes.create_task(
                         source.follow(self.every_s, after_s=self.every_s * index / len(new)),
                         name=f"scrape {name}",
@@ -63,19 +64,20 @@ class VllmMetrics:
 
 
 class _Source:
-    """One server: its last page, and whether it answers."""
+    """One server: its last page, and whether it answers. Its address may be the name of several replicas."""
 
     def __init__(
         self,
         server: str,
-        url: str,
+        address: str,
         session: aiohttp.ClientSession,
         view: View,
         emit: Callable[[Sample], None],
         now: Now,
     ) -> None:
         self._server = server
-        self._url = url
+        self._address = address
+        self._replicas: tuple[str, ...] = ()  # those that answered last
         self._session = session
         self._view = view
         self._emit = emit
@@ -100,8 +102,11 @@ class _Source:
     async def _scrape(self, clock: Callable[[], float]) -> None:
         self._parser.cpu_s = 0.0
         try:
-            after = await self._parser.parse(await self._get("/metrics", MOST_BYTES))
+            pages = await self._get_pages()
+            after = await self._parser.parse(join_pages(pages))
             at, at_s = self._now(), clock()
+            if self._replicas != (answered := tuple(pages)):  # one replica more or less is no restart
+                self._before, self._replicas = None, answered
             if self._before is None or has_restarted(self._before, after):
                 self._version, self._version_tries = None, _VERSION_TRIES
             if self._version_tries:
@@ -114,7 +119,7 @@ class _Source:
             self._refuse_nonsense(one)
         except TimeoutError:
             self._report_lost(f"no answer from {self._url}/metrics in time")
-        except (aiohttp.ClientError, SensorError, MetricsPageError) as error:
+        except (aiohttp.ClientError, OSError, SensorError, MetricsPageError) as error:
             self._report_lost(f"{self._url}/metrics: {str(error) or type(error).__name__}")
         else:
             self._before, self._before_s = after, at_s
@@ -129,9 +134,26 @@ class _Source:
         if why := find_nonsense(one, setting):
             raise MetricsPageError(f"the metrics are not plausible: {why}")
 
-    async def _get(self, path: str, at_most: int) -> bytes:
+    @property
+    def _url(self) -> str:
+        return f"http://{self._address}"
+
+    async def _get_pages(self) -> dict[str, bytes]:
+        """Get the page of each replica that answers, by address. Raises the first error if none does."""
+        replicas = await resolve(self._address)
+        if len(replicas) == 1:
+            return {replicas[0]: await self._get(replicas[0], "/metrics", MOST_BYTES)}
+        asked = (self._get(one, "/metrics", MOST_BYTES) for one in replicas)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        pages = {one: page for one, page in zip(replicas, answers, strict=True) if isinstance(page, bytes)}
+        errors = [answer for answer in answers if isinstance(answer, Exception)]
+        if not pages and errors:
+            raise errors[0]
+        return pages
+
+    async def _get(self, address: str, path: str, at_most: int) -> bytes:
         """Get the body. Raises SensorError if the status is not 200 or it is larger than `at_most` bytes."""
-        async with self._session.get(self._url + path, allow_redirects=False) as answer:
+        async with self._session.get(f"http://{address}{path}", allow_redirects=False) as answer:
             if answer.status != HTTPStatus.OK:
                 raise SensorError(f"answered {answer.status}, not 200")
             try:
@@ -142,7 +164,7 @@ class _Source:
     async def _get_version(self) -> None:
         """Get the version once for each process; again only if it does not answer."""
         try:
-            body = await self._get("/version", _MAX_VERSION_BYTES)
+            body = await self._get(self._replicas[0], "/version", _MAX_VERSION_BYTES)
         except (TimeoutError, aiohttp.ClientError):
             self._version_tries -= 1
         except SensorError:
