@@ -187,7 +187,11 @@ class Admission:
         turned = was_reversed_recently(
             reading, context, (SEQS, ACTIVE), upwards=False, settle_s=self.settle_s
         )
-        if not to or turned or not can_serve_with(reading, min(to.values()) * count_engines(context.setting)):
+        if (
+            not to
+            or turned
+            or not can_serve_with(reading, min(to.values()) * count_engines(context.setting, reading))
+        ):
             return None
         origin = cap.origin if cap else f"{SEQS} is not given"
         values = " and ".join(f"{knob} {value}" for knob, value in to.items())
@@ -295,7 +299,7 @@ class Admission:
         if (
             busy is None
             or busy >= self.gpu_idle_below_ratio
-            or running > cap * count_engines(context.setting) / 4
+            or running > cap * count_engines(context.setting, reading) / 4
             or late
         ):
             return None

@@ -156,7 +156,7 @@ class QueueNotes:
 def _default_cap(reading: Reading, context: Context) -> SequenceCap:
     value = find_max_num_seqs(context.setting, reading)
     origin = f"{SEQS} is not given, vLLM's own is {value} or more"
-    return SequenceCap(knob=SEQS, value=value, origin=origin, engines=count_engines(context.setting))
+    return SequenceCap(knob=SEQS, value=value, origin=origin, engines=count_engines(context.setting, reading))
 
 
 def _describe_prefill(reading: Reading) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 RequestOutcome = Literal["ok", "failed", "truncated", "aborted", "gave_up", "stalled", "refused"]
 """`failed`: no connection, reset before the answer, or status >= 500. `truncated`: a stream cut short.
@@ -249,6 +249,15 @@ class Health:
     deferred: Trend | None = None  # of those that wait, for something other than capacity
     engines: Mapping[str, EngineWindow] = field(default_factory=dict)  # by label; empty with one engine
     restarts: int = 0
+
+
+REPLICAS: Final = "replicas"
+"""The fact that a sample is the sum of so many servers behind one name; absent: of one."""
+
+
+def count_replicas(facts: Mapping[str, str]) -> int:
+    """Number of servers that a sample or a reading with these facts adds up."""
+    return int(facts.get(REPLICAS, "1"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

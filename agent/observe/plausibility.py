@@ -3,7 +3,7 @@
 The limits are far above what any engine reaches: they find nonsense, not surprises.
 """
 
-from agent.domain.reading import Buckets, EngineSample
+from agent.domain.reading import Buckets, EngineSample, count_replicas
 from vllm_facts.defaults import positive_int
 from vllm_facts.values import Setting
 
@@ -18,7 +18,7 @@ REQUESTS_PER_S = 1e5  # of an engine
 
 def find_nonsense(sample: EngineSample, setting: Setting) -> str:
     """What cannot be true of a server with this setting, with the limit; empty: nothing."""
-    engines = positive_int(setting, "data_parallel_size") or 1
+    engines = (positive_int(setting, "data_parallel_size") or 1) * count_replicas(sample.facts)
     cap = positive_int(setting, "max_num_seqs")
     running = engines * (MARGIN * cap if cap else SEQUENCES)
     for name, value, limit in (

@@ -5,7 +5,7 @@ from math import ceil, inf
 
 from agent.domain.model import Bound
 from agent.domain.ports import Context
-from agent.domain.reading import Reading
+from agent.domain.reading import Reading, count_replicas
 from policies.shared.flags_in_force import find_max_num_seqs, find_token_budget
 from policies.shared.step_grid import BATCHES, is_allowed, step_down, step_up
 from vllm_facts.defaults import positive_int
@@ -38,7 +38,7 @@ def find_cap(reading: Reading, context: Context) -> SequenceCap | None:
     If the full command line is known, a plateau below vLLM's own default is no cap.
     """
     active, seqs = positive_int(context.setting, ACTIVE), positive_int(context.setting, SEQS)
-    count = count_engines(context.setting)
+    count = count_engines(context.setting, reading)
     each = f" for each of {count} engines" if count > 1 else ""
     if active is not None and active <= (seqs or active) and has_active_cap(reading, context):
         return SequenceCap(knob=ACTIVE, value=active, origin=f"{ACTIVE} is {active}{each}", engines=count)
@@ -54,14 +54,15 @@ def find_cap(reading: Reading, context: Context) -> SequenceCap | None:
     return None
 
 
-def count_engines(setting: Setting) -> int:
-    """Number of data-parallel engines that share one metrics page."""
+def count_engines(setting: Setting, reading: Reading) -> int:
+    """Number of engines in the reading: of each replica, those that share its metrics page."""
+    replicas = count_replicas(reading.facts)
     if any(setting.get(knob) for knob in ALONE):
-        return 1
+        return replicas
     local = (
         positive_int(setting, "data_parallel_size_local") if setting.get("data_parallel_hybrid_lb") else None
     )
-    return local or positive_int(setting, "data_parallel_size") or 1
+    return replicas * (local or positive_int(setting, "data_parallel_size") or 1)
 
 
 def has_active_cap(reading: Reading, context: Context) -> bool:
@@ -109,7 +110,7 @@ def find_peak_demand(reading: Reading) -> int:
 
 def find_peak_running(reading: Reading, context: Context) -> int:
     """Peak of running requests in one engine, assuming an even spread; at least 1."""
-    return max(1, ceil(reading.running.high / count_engines(context.setting)))
+    return max(1, ceil(reading.running.high / count_engines(context.setting, reading)))
 
 
 def _cap_limit(bound: Bound | None, current: int) -> float:
@@ -125,7 +126,7 @@ def lower_cap(
     """
     peak = find_peak_running(reading, context)
     base = min(cap.value, peak) if cap else peak
-    fewer = 0.75 * base if at_most is None else at_most / count_engines(context.setting)
+    fewer = 0.75 * base if at_most is None else at_most / count_engines(context.setting, reading)
     knob = ACTIVE if has_active_cap(reading, context) else SEQS
     value = step_down(context.bounds.get(knob), current=base, at_most=fewer, grid=BATCHES)
     if value is None or value > find_token_budget(context.setting, reading):

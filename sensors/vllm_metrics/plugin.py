@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import NoReturn
 
@@ -11,7 +11,7 @@ import structlog
 
 from agent.domain.errors import SensorError
 from agent.domain.ports import Now, View
-from agent.domain.reading import EngineSample, Sample, SourceState
+from agent.domain.reading import REPLICAS, EngineSample, Sample, SourceState
 from agent.io.bounded import MOST_BYTES, parse_json, read_body
 from agent.observe.engine_sample import sample
 from agent.observe.plausibility import find_nonsense
@@ -104,6 +104,8 @@ class _Source:
         try:
             pages = await self._get_pages()
             after = await self._parser.parse(join_pages(pages))
+            if len(pages) > 1:
+                after = replace(after, facts={**after.facts, REPLICAS: str(len(pages))})
             at, at_s = self._now(), clock()
             if self._replicas != (answered := tuple(pages)):  # one replica more or less is no restart
                 self._before, self._replicas = None, answered

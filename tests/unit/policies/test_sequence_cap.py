@@ -1,5 +1,7 @@
 """The cap on running sequences: given or inferred, per engine, and its limits."""
 
+from dataclasses import replace
+
 import pytest
 
 from agent.domain.model import Bound, Proposal
@@ -60,6 +62,14 @@ def test_engines_of_one_page_share_its_queue(
     reading = a_reading(running=steady(running), waiting=steady(18), kv=steady(0.05))
 
     assert asked(reading, a_context({"data_parallel_size": 2, **setting})) == ([("Q1", to)] if to else [])
+
+
+@pytest.mark.parametrize(("running", "asks"), [(8, True), (4, False)])
+def test_replicas_behind_one_name_have_a_cap_each(running: int, asks: bool) -> None:
+    reading = a_reading(running=steady(running), waiting=steady(18), kv=steady(0.05))
+    of_two = replace(reading, facts={**reading.facts, "replicas": "2"})
+
+    assert bool(asked(of_two, a_context({"max_num_seqs": 4}))) == asks
 
 
 def test_lowers_each_engine_to_its_running_sequences() -> None:

@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from agent.domain.reading import EngineSample
+from agent.domain.reading import EngineSample, count_replicas
 from sensors.vllm_metrics import plugin
 from sensors.vllm_metrics.plugin import VllmMetrics
 from sensors.vllm_metrics.replicas import join_pages, resolve
@@ -60,6 +60,7 @@ async def test_the_replicas_of_a_server_give_one_sample_while_they_come_and_go(
             await received.next(EngineSample)
 
     samples = received.of(EngineSample)
+    assert [count_replicas(sample.facts) for sample in (samples[0], samples[-1])] == [2, 1]
     assert sum(sample.prompt_tokens for sample in samples) == 18.0
     assert not any(sample.restarted for sample in samples)
     assert received.states() == []
