@@ -16,6 +16,9 @@ from actuators.docker import snapshots
 from actuators.docker.engine import DockerEngine
 from actuators.docker.labels import container_name
 from actuators.host import ownership_env
+from actuators.kubernetes.engine import KubernetesEngine
+from actuators.kubernetes.labels import object_name
+from actuators.kubernetes.plugin import KubernetesOptions
 from actuators.process.engine import ProcessEngine
 from actuators.process.plugin import ProcessOptions
 from agent.domain.errors import ActError
@@ -25,6 +28,10 @@ from agent.domain.ports import Engine, Site
 from agent.quality.comparison import compare, flaw_of
 from tests.support.docker_engine_rig import EngineRig, place
 from tests.support.fake_engine import FakeEngine
+from tests.support.kubernetes.cluster import Cluster
+from tests.support.kubernetes.manifests import container, deployment
+from tests.support.kubernetes.namespace import Namespace
+from tests.support.kubernetes.programs import programs
 from tests.support.process_rig import STUB, free_ports
 
 SETTING = {"max_num_seqs": 8, "enforce_eager": True}
@@ -180,8 +187,66 @@ async def containers(state_dir: Path) -> AsyncIterator[Rig]:
         rig.close()
 
 
-@pytest.fixture(params=["fake", "process", "docker"])
+class KubernetesRig:
+    """An engine that copies a Deployment that is scaled to 0."""
+
+    starts_again = True
+
+    def __init__(self, here: Namespace, state_dir: Path) -> None:
+        self._here, self._state_dir = here, state_dir
+        self.engine = self._bound("vllm", 1)
+
+    def restarted(self) -> KubernetesEngine:
+        return self._bound("vllm", 2)
+
+    def slow(self) -> KubernetesEngine:
+        return self._bound("slow", 1)
+
+    def failing(self) -> KubernetesEngine:
+        return self._bound("failing", 1)
+
+    def die(self, name: str) -> None:
+        self._signal(name, signal.SIGKILL)
+
+    def hang(self, name: str) -> None:
+        self._signal(name, signal.SIGSTOP)
+
+    def wake(self, name: str) -> None:
+        self._signal(name, signal.SIGCONT)
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        self._here.node.pod(object_name(self._site(1), name)).container().signal(number)
+
+    def _site(self, epoch: int) -> Site:
+        return Site(target="chat", state_dir=self._state_dir, epoch=epoch)
+
+    def _bound(self, deployment: str, epoch: int) -> KubernetesEngine:
+        options = KubernetesOptions(
+            deployments=(deployment,),
+            kubeconfig=str(self._here.cluster.kubeconfig()),
+            namespace=self._here.name,
+            health_every_s=0.1,
+            health_timeout_s=0.5,
+            lost_after=2,
+        )
+        return options.bind(self._site(epoch))
+
+
+@asynccontextmanager
+async def deployments(cluster: Cluster, state_dir: Path) -> AsyncIterator[Rig]:
+    patterns = {"vllm": "--sim-start-s=0.2", "slow": "--sim-start-s=3600", "failing": "--no-such-flag"}
+    async with Namespace(cluster) as here:
+        for name, flag in patterns.items():
+            await here.create("deployments", deployment(name, container(flag), replicas=0))
+        yield KubernetesRig(here, state_dir)
+
+
+@pytest.fixture(params=["fake", "process", "docker", *(["kubernetes"] if programs() else [])])
 async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
+    if request.param == "kubernetes":
+        async with deployments(request.getfixturevalue("cluster"), tmp_path) as rig:
+            yield rig
+        return
     if request.param == "docker":
         async with containers(tmp_path) as rig:
             yield rig

@@ -46,7 +46,7 @@ SHAPES = {
 """By the name of the function that checks the value."""
 SIGNS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}"}
 PLUGINS = (
-    ("actuators", "targets.engine", ("process", "docker")),
+    ("actuators", "targets.engine", ("process", "docker", "kubernetes")),
     ("actuators", "targets.traffic", ("envoy",)),
     ("sensors", "targets.sensors", ()),
     ("notifiers", "notify", ()),

@@ -1,0 +1,1 @@
+"""The engine that runs vLLM as Deployments of a Kubernetes namespace."""

@@ -1,0 +1,127 @@
+"""Find the servers of one target: the Deployments that the config names, and trimtab's own.
+
+A server is a Deployment together with a headless Service of trimtab's, whose name resolves to its ready pods.
+After a promotion the Service of the new server selects the pods of the operator's Deployment again.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from actuators.kubernetes import client as kubernetes
+from actuators.kubernetes.client import Json, KubernetesClient
+from actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVER, SERVES_AS, epoch_of, site_labels
+from actuators.kubernetes.mounted_files import read_config_maps
+from actuators.kubernetes.pods import Pod
+from actuators.kubernetes.workload import Workload
+from agent.domain.errors import FencedError
+from agent.domain.model import Server
+from agent.domain.ports import Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundServer:
+    """One server. `service`: the name of its Service; empty: it has none yet."""
+
+    server: str
+    workload: Workload
+    like: str = ""
+    epoch: int = 0
+    service: str = ""
+    namespace: str = ""
+    adopted: bool = False  # by the name in the config; no Service of a later server selects its pods
+
+    @property
+    def active(self) -> bool:
+        """Whether it runs; not while its Deployment starts as the server that replaces it."""
+        serves_as = self.workload.annotations.get(SERVES_AS, self.server)
+        return self.workload.replicas > 0 and serves_as == self.server
+
+    @property
+    def address(self) -> str:
+        """The name in DNS and the port; empty without a Service."""
+        port = self.workload.serve.port
+        return f"{self.service}.{self.namespace}.svc:{port}" if self.service else ""
+
+    def to_server(self, address: str = "") -> Server:
+        return Server(
+            name=self.server,
+            setting=self.workload.serve.setting,
+            address=address or self.address,
+            ours=not self.adopted,
+            like=self.like,
+        )
+
+
+async def find_servers(client: KubernetesClient, site: Site, names: Iterable[str]) -> dict[str, FoundServer]:
+    """Return the servers by name, running or stopped. Raises ActError."""
+    namespace = await client.own_namespace()
+    services = await client.find(kubernetes.SERVICE, site_labels(site))
+    documents = {
+        one["metadata"]["name"]: one for one in await client.find(kubernetes.DEPLOYMENT, site_labels(site))
+    }
+    for name in names:
+        if document := await client.get(kubernetes.DEPLOYMENT, name):
+            documents[name] = document
+    workloads = {name: await _read(client, document) for name, document in documents.items()}
+    found: dict[str, FoundServer] = {}
+    for service in services:
+        one = _of_service(service, workloads, namespace)
+        if one is not None:
+            found[one.server] = one
+    taken = {one.workload.name for one in found.values()}
+    for workload in workloads.values():
+        name = workload.labels[SERVER] if workload.ours else workload.name
+        if workload.name in taken or name in found:  # green's own, after its server has moved
+            continue
+        found[name] = FoundServer(
+            server=name,
+            workload=workload,
+            like=workload.like if workload.ours else "",
+            epoch=workload.epoch if workload.ours else 0,
+            namespace=namespace,
+            adopted=not workload.ours,
+        )
+    return found
+
+
+def check_fence(site: Site, found: Mapping[str, FoundServer]) -> None:
+    """Raises FencedError if a newer daemon has written an object here."""
+    newest = max([0, *(one.epoch for one in found.values())])
+    if newest > site.epoch:
+        raise FencedError(
+            f"a newer daemon (epoch {newest}) runs servers here; this one has epoch {site.epoch}"
+        )
+
+
+async def find_pods(client: KubernetesClient, workload: Workload) -> list[Pod]:
+    """Return the pods of a Deployment, also those that end."""
+    container = str(workload.container_document["name"])
+    documents = await client.find(kubernetes.POD, workload.selector)
+    return [Pod.parse(one, container) for one in documents]
+
+
+def _of_service(service: Json, workloads: Mapping[str, Workload], namespace: str) -> FoundServer | None:
+    metadata = service["metadata"]
+    labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    workload = workloads.get(notes.get(DEPLOYMENT, ""))
+    if workload is None or SERVER not in labels:
+        return None
+    server = labels[SERVER]
+    return FoundServer(
+        server=server,
+        workload=workload,
+        like=notes.get(LIKE, workload.like),
+        epoch=max(epoch_of(labels), workload.epoch),
+        service=metadata["name"],
+        namespace=namespace,
+        adopted=server == workload.name,
+    )
+
+
+async def _read(client: KubernetesClient, document: Json) -> Workload:
+    """Parse it, with the files that ConfigMaps mount: a `--config` file may be one."""
+    workload = Workload.parse(document)
+    if not workload.serve.error:
+        return workload
+    files = await read_config_maps(client, document["spec"]["template"]["spec"], workload.container)
+    return Workload.parse(document, files.get) if files else workload

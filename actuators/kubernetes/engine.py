@@ -1,0 +1,253 @@
+"""The bound Kubernetes engine: launches, watches and ends the Deployments of one target."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from actuators.kubernetes import client as kubernetes
+from actuators.kubernetes.client import ConflictError, KubernetesClient
+from actuators.kubernetes.discovery import FoundServer, check_fence, find_pods, find_servers
+from actuators.kubernetes.green import make_service
+from actuators.kubernetes.handover import Handover
+from actuators.kubernetes.labels import object_name
+from actuators.kubernetes.pods import Pod, PodFault, newest_first
+from actuators.kubernetes.preflight import obstacles, preflight, start_key
+from actuators.kubernetes.scale import scale_down
+from actuators.kubernetes.start import Starter, read_log, remove_server
+from actuators.kubernetes.watch import Watch
+from actuators.vllm.engine import VllmEngine
+from actuators.vllm.probe import OpenAiProbe
+from actuators.vllm.start_times import StartTimes
+from agent.domain.answers import GoldenAnswer
+from agent.domain.errors import ActError
+from agent.domain.events import ServerLost
+from agent.domain.model import PreflightResult, Server, Strategy
+from agent.domain.ports import Now, Site
+from vllm_facts.values import Setting
+
+if TYPE_CHECKING:
+    from actuators.kubernetes.plugin import KubernetesOptions
+
+_RETRY_S = 2.0  # while the API server is away
+_START_S = 1800.0  # deadline of the operator's Deployment after a promotion, if no start was measured
+_WARM_UP_REQUESTS = 8
+_WARM_UP_S = 600.0
+_DRAIN_S = 600.0
+
+
+class KubernetesEngine(VllmEngine):
+    """The Deployments of one target. A launched one is like the one it replaces, except for its flags."""
+
+    def __init__(self, options: "KubernetesOptions", site: Site) -> None:
+        super().__init__(site)
+        self._options = options
+        self._client = KubernetesClient(
+            kubeconfig=options.kubeconfig, context=options.context, namespace=options.namespace
+        )
+        self._times = StartTimes.at(site.state_dir)
+        self._starter = Starter(client=self._client, site=site, times=self._times, names=options.deployments)
+
+    async def problems(self) -> Sequence[str]:
+        try:
+            found = await self._find()
+        except ActError as error:
+            return [error.why]
+        wrong: list[str] = []
+        named = {one.workload.name: one for one in found.values()}
+        for name in self._options.deployments:
+            if name not in named:
+                wrong.append(f"deployments: {name}: there is none: `kubectl get deployments` shows them")
+            else:
+                wrong += [f"deployments: {name}: {problem}" for problem in obstacles(named[name].workload)]
+        return wrong
+
+    async def observe(self) -> Sequence[Server]:
+        """Return our servers first. An adopted Deployment gets a headless Service, unless in advise mode."""
+        found = await self._find()
+        running = [one for one in found.values() if one.active]
+        if self._site.acts and not all(one.service for one in running):
+            check_fence(self._site, found)
+            running = [one if one.service else await self._with_service(one) for one in running]
+        return [
+            one.to_server(await self._address(one))
+            for one in sorted(running, key=lambda one: (one.adopted, one.server if not one.adopted else ""))
+        ]
+
+    async def preflight(
+        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
+    ) -> PreflightResult:
+        found = await self._find()
+        missing = [server.name for server in servers if server.name not in found]
+        if missing or not servers:
+            raise ActError(f"there is no Deployment of {', '.join(missing) or 'this target'} to ask")
+        blues = [found[server.name] for server in servers]
+        return await preflight(self._client, self._site, blues, setting, wanted, self._times)
+
+    async def launch(self, server: Server, deadline_s: float) -> Server:
+        """A second launch of the same server finds the one that the first has started."""
+        async with self._lock(server.name):
+            found = await self._find_fenced()
+            began = asyncio.get_running_loop().time()
+            known = server.name in found and found[server.name].active
+            launched = await self._starter.launch(server, found, deadline_s)
+            if not known:
+                workload = (await self._find())[server.name].workload
+                took_s = asyncio.get_running_loop().time() - began
+                self._times.record(start_key(workload), took_s, None)
+            return launched
+
+    async def warm_up(
+        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+    ) -> None:
+        """Warm up each pod: a name in DNS would reach one of them."""
+        one, pods = await self._pods_of(server)
+        for address in _addresses(one, pods):
+            probe = OpenAiProbe(address=address, api_key=one.workload.serve.api_key)
+            await probe.warm_up(requests, deadline_s, prompts, lambda: self._recent_log(server))
+
+    async def answers(
+        self, server: Server, prompts: Sequence[str], deadline_s: float
+    ) -> tuple[GoldenAnswer, ...]:
+        one, pods = await self._pods_of(server)
+        probe = OpenAiProbe(address=_addresses(one, pods)[0], api_key=one.workload.serve.api_key)
+        return await probe.answers(prompts, deadline_s)
+
+    async def busy(self, server: Server) -> int | None:
+        """Requests of all its pods; None if one of them does not answer."""
+        try:
+            one, pods = await self._pods_of(server)
+        except ActError:
+            return None
+        counts = [await OpenAiProbe(address=address).busy() for address in _addresses(one, pods)]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    async def log(self, server: Server) -> tuple[str, ...]:
+        one = (await self._find()).get(server.name)
+        pods = newest_first(await find_pods(self._client, one.workload)) if one else []
+        return (await read_log(self._client, one.workload, pods[0]))[-40:] if one and pods else ()
+
+    async def stop(self, server: Server) -> None:
+        async with self._lock(server.name):
+            one = (await self._find_fenced()).get(server.name)
+            if one is None:
+                raise ActError(
+                    f"{server.name} has no Deployment any more: it cannot be stopped and started again"
+                )
+            began = asyncio.get_running_loop().time()
+            await scale_down(self._client, self._site, one.workload)
+            if one.active:
+                self._times.record_stop(start_key(one.workload), asyncio.get_running_loop().time() - began)
+
+    async def retire(self, server: Server) -> None:
+        """End a server for good. If people own its Deployment, the server that replaces it moves there."""
+        async with self._lock(server.name):
+            found = await self._find_fenced()
+            one = found.get(server.name)
+            if one is None:
+                return
+            if one.workload.ours:
+                await remove_server(self._client, self._site, one)
+                return
+            successors = [new for new in found.values() if new.like == one.server and new.active]
+            if successors:
+                await self._hand_over(one, successors[0])
+            else:
+                await scale_down(self._client, self._site, one.workload)
+            await self._client.delete(kubernetes.SERVICE, object_name(self._site, one.server))
+
+    async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
+        def report(found: PodFault, log: tuple[str, ...], *, gone: bool) -> None:
+            why = f"{server.name} {found.why}"
+            emit(
+                ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log, external=found.external)
+            )
+
+        found, log = PodFault("has no Deployment any more", external=True), tuple[str, ...]()
+        watched = ""
+        while (one := await self._find_patiently(server)) is not None and one.active:
+            if one.workload.name == watched:
+                break
+            watched = one.workload.name  # another one after a promotion: the operator's
+            watch = Watch(
+                client=self._client,
+                workload=one.workload,
+                every_s=self._options.health_every_s,
+                timeout_s=self._options.health_timeout_s,
+                misses=self._options.lost_after,
+                on_silence=lambda found, log: report(found, log, gone=False),
+            )
+            found, log = await watch.until_gone()
+        report(found, log, gone=True)
+
+    async def _api_key(self, server: Server) -> str:
+        one = (await self._find()).get(server.name)
+        return one.workload.serve.api_key if one else ""
+
+    async def _recent_log(self, server: Server) -> Sequence[str]:
+        try:
+            return await self.log(server)
+        except ActError:
+            return ()
+
+    async def _find(self) -> Mapping[str, FoundServer]:
+        return await find_servers(self._client, self._site, self._options.deployments)
+
+    async def _find_fenced(self) -> Mapping[str, FoundServer]:
+        found = await self._find()
+        check_fence(self._site, found)
+        return found
+
+    async def _find_patiently(self, server: Server) -> FoundServer | None:
+        while True:
+            try:
+                return (await self._find()).get(server.name)
+            except ActError:
+                await asyncio.sleep(_RETRY_S)
+
+    async def _pods_of(self, server: Server) -> tuple[FoundServer, list[Pod]]:
+        """Return the server with its running pods. Raises ActError if there is none."""
+        one = (await self._find()).get(server.name)
+        pods = (
+            [pod for pod in await find_pods(self._client, one.workload) if pod.ip and pod.active]
+            if one
+            else []
+        )
+        if one is None or not pods:
+            raise ActError(f"{server.name} has no running pod")
+        return one, pods
+
+    async def _with_service(self, one: FoundServer) -> FoundServer:
+        body = make_service(self._site, Server(name=one.server, setting={}), one.workload)
+        with suppress(ConflictError):  # another call was first
+            await self._client.create(kubernetes.SERVICE, body)
+        return replace(one, service=body["metadata"]["name"])
+
+    async def _address(self, one: FoundServer) -> str:
+        """Return the name of its Service; without one the address of its oldest pod."""
+        if one.service:
+            return one.address
+        pods = newest_first(await find_pods(self._client, one.workload))
+        return next((f"{pod.ip}:{one.workload.serve.port}" for pod in reversed(pods) if pod.ip), "")
+
+    async def _hand_over(self, old: FoundServer, new: FoundServer) -> None:
+        key = start_key(old.workload)
+
+        async def warm_up(address: str) -> None:
+            probe = OpenAiProbe(address=address, api_key=new.workload.serve.api_key)
+            await probe.warm_up(_WARM_UP_REQUESTS, _WARM_UP_S)
+
+        handover = Handover(
+            starter=self._starter,
+            old=old,
+            new=new,
+            start_s=self._times.deadline(key, _START_S),
+            drain_s=_DRAIN_S,
+            warm_up=warm_up,
+        )
+        await handover.perform()
+
+
+def _addresses(one: FoundServer, pods: Sequence[Pod]) -> list[str]:
+    return [f"{pod.ip}:{one.workload.serve.port}" for pod in pods]

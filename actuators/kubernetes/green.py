@@ -1,0 +1,78 @@
+"""Make the Deployment and the Service of a new server: like the one that it replaces, except for flags.
+
+The labels that a Service, or the Deployment itself, selects pods by are left out of green's pods: else green
+would get traffic past the proxy, and the counts of the Deployment would be wrong.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+
+from actuators.kubernetes.client import Json
+from actuators.kubernetes.labels import DEPLOYMENT, LIKE, object_name, pod_labels, server_labels
+from actuators.kubernetes.workload import Workload
+from agent.domain.model import Server
+from agent.domain.ports import Site
+
+_KEPT_SPEC = ("minReadySeconds", "progressDeadlineSeconds", "strategy")
+
+
+def make_deployment(
+    site: Site, server: Server, pattern: Workload, selectors: Sequence[Mapping[str, str]]
+) -> Json:
+    """Return the Deployment of `server`. `selectors`: of the Services of the namespace. Raises FlagError."""
+    template = deepcopy(pattern.template)
+    metadata = template.setdefault("metadata", {})
+    kept, _ = keep_labels(pattern, selectors)
+    metadata["labels"] = {**kept, **server_labels(site, server.name)}
+    metadata.pop("creationTimestamp", None)
+    template["spec"]["containers"][pattern.container] |= pattern.with_setting(server.setting)
+    spec = {key: deepcopy(value) for key, value in pattern.document["spec"].items() if key in _KEPT_SPEC}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": object_name(site, server.name),
+            "labels": server_labels(site, server.name),
+            "annotations": {LIKE: server.like},
+        },
+        "spec": {
+            **spec,
+            "replicas": pattern.usual_replicas,
+            "revisionHistoryLimit": 0,
+            "selector": {"matchLabels": pod_labels(site, server)},
+            "template": template,
+        },
+    }
+
+
+def make_service(site: Site, server: Server, workload: Workload) -> Json:
+    """Return the headless Service of a server: its name resolves to the pods of `workload` that are ready."""
+    port = workload.serve.port
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": object_name(site, server.name),
+            "labels": server_labels(site, server.name),
+            "annotations": {DEPLOYMENT: workload.name, LIKE: server.like},
+        },
+        "spec": {
+            "clusterIP": "None",
+            "selector": dict(workload.selector),
+            "ports": [{"name": "http", "port": port, "targetPort": port, "protocol": "TCP"}],
+        },
+    }
+
+
+def keep_labels(
+    pattern: Workload, selectors: Iterable[Mapping[str, str]]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the pod labels that green keeps, and the keys of those it must not have."""
+    labels = dict((pattern.template.get("metadata") or {}).get("labels") or {})
+    dropped = {"pod-template-hash", *pattern.selector}
+    kept = {key: value for key, value in labels.items() if key not in dropped}
+    for selector in selectors:
+        if selector and selector.items() <= kept.items():
+            dropped |= selector.keys()
+            kept = {key: value for key, value in kept.items() if key not in dropped}
+    return kept, tuple(sorted(dropped & labels.keys()))

@@ -1,0 +1,143 @@
+"""After a promotion: write the new flags into the Deployment that people own, and give it the traffic.
+
+While green serves, that Deployment is idle. It is scaled to 0, so that its pods need no further GPUs, changed
+in one write, scaled up, warmed up; then the Service of the new server selects its pods, and green's own
+Deployment ends. The server keeps its name and its address. If the changed Deployment does not become
+available, it is scaled to 0 again, and green's Deployment goes on to serve.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from actuators.kubernetes import client as kubernetes
+from actuators.kubernetes.client import Json, KubernetesClient
+from actuators.kubernetes.discovery import FoundServer, find_pods
+from actuators.kubernetes.labels import CHANGE, DEPLOYMENT, EPOCH, REPLICAS, SERVES_AS
+from actuators.kubernetes.scale import scale_down, wait_until_gone
+from actuators.kubernetes.start import Starter
+from actuators.kubernetes.workload import Workload
+from actuators.vllm.probe import OpenAiProbe
+from agent.domain.errors import ActError
+from vllm_facts.values import Setting, Value
+
+log = structlog.get_logger(__name__)
+
+_DNS_S = 40.0
+"""Until every client of the Service's name has the new addresses: CoreDNS caches them for 30 s at most (its
+Kubernetes default), Envoy asks again every 5 s."""
+
+_POLL_S = 1.0
+
+WarmUp = Callable[[str], Awaitable[None]]  # by the address of a pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """`old`: the server whose Deployment people own. `new`: the server that replaces it."""
+
+    starter: Starter
+    old: FoundServer
+    new: FoundServer
+    start_s: float  # deadline of the start
+    drain_s: float  # for the last requests of green's pods
+    warm_up: WarmUp
+
+    @property
+    def client(self) -> KubernetesClient:
+        return self.starter.client
+
+    async def perform(self) -> None:
+        """Idempotent: an interrupted handover goes on. Raises ActError if the API server refuses a write."""
+        site = self.starter.site
+        if not self.new.workload.ours:  # it has moved already
+            left = await self.client.get(kubernetes.DEPLOYMENT, self.new.service)
+            if left is not None:
+                await self.end_green(Workload.parse(left))
+            return
+        await scale_down(self.client, site, self.old.workload)
+        changed = await self._write()
+        try:
+            await self.starter.wait_until_available(changed, self.start_s)
+            await self._warm_up(changed)
+        except ActError as error:
+            log.warning("kubernetes.handover_failed", deployment=changed.name, why=error.why)
+            current = await self.client.get(kubernetes.DEPLOYMENT, changed.name)
+            if current is not None:
+                await scale_down(self.client, site, Workload.parse(current))
+            return
+        await self._switch(changed)
+
+    async def _write(self) -> Workload:
+        """Write the flags, the number of replicas and the reason in one change."""
+        current = await self.client.get(kubernetes.DEPLOYMENT, self.old.workload.name)
+        if current is None:
+            raise ActError(
+                f"the Deployment {self.old.workload.name} was removed by a third party", external=True
+            )
+        workload = Workload.parse(current)
+        wanted = self.new.workload.serve.setting
+        replicas = workload.usual_replicas
+        annotations = {SERVES_AS: self.new.server, CHANGE: _describe(workload.serve.setting, wanted)}
+        change = json_patch(workload, workload.with_setting(wanted), replicas, annotations)
+        return Workload.parse(await self.client.patch(kubernetes.DEPLOYMENT, workload.name, change))
+
+    async def _warm_up(self, workload: Workload) -> None:
+        pods = [pod for pod in await find_pods(self.client, workload) if not pod.ending]
+        await asyncio.gather(*(self.warm_up(f"{pod.ip}:{workload.serve.port}") for pod in pods))
+
+    async def _switch(self, workload: Workload) -> None:
+        """Let the name of the new server resolve to the changed Deployment's pods; then end green's."""
+        change: Json = {
+            "metadata": {
+                "annotations": {DEPLOYMENT: workload.name},
+                "labels": {EPOCH: str(self.starter.site.epoch)},
+            },
+            "spec": {"selector": {**dict.fromkeys(self.new.workload.selector), **workload.selector}},
+        }
+        await self.client.patch(kubernetes.SERVICE, self.new.service, change)
+        await self.end_green(self.new.workload)
+
+    async def end_green(self, green: Workload) -> None:
+        """Delete green's own Deployment once no client has its addresses and its last request has ended."""
+        await asyncio.sleep(_DNS_S)
+        await self._drain(green)
+        await self.client.delete(kubernetes.DEPLOYMENT, green.name)
+        await wait_until_gone(self.client, green)
+
+    async def _drain(self, green: Workload) -> None:
+        """Wait until green's pods have no request, or for the deadline."""
+        port = green.serve.port
+        end_s = asyncio.get_running_loop().time() + self.drain_s
+        while asyncio.get_running_loop().time() < end_s:
+            pods = [pod for pod in await find_pods(self.client, green) if pod.ip and not pod.ending]
+            counts = await asyncio.gather(*(OpenAiProbe(address=f"{pod.ip}:{port}").busy() for pod in pods))
+            if not any(counts):
+                return
+            await asyncio.sleep(_POLL_S)
+
+
+def json_patch(
+    workload: Workload, fields: Mapping[str, object], replicas: int, annotations: Mapping[str, str]
+) -> list[Json]:
+    """Return the one change of the operator's Deployment; refused if it has changed since it was read."""
+    container = f"/spec/template/spec/containers/{workload.container}"
+    kept = {name: value for name, value in workload.annotations.items() if name != REPLICAS}
+    return [
+        {"op": "test", "path": "/metadata/resourceVersion", "value": workload.version},
+        {"op": "add", "path": "/metadata/annotations", "value": {**kept, **annotations}},
+        {"op": "add", "path": "/spec/replicas", "value": replicas},
+        *({"op": "add", "path": f"{container}/{name}", "value": value} for name, value in fields.items()),
+    ]
+
+
+def _describe(before: Setting, after: Mapping[str, Value]) -> str:
+    """Return the changed knobs as JSON: {"max_num_seqs": [8, 16]}."""
+    knobs = sorted(before.keys() | after.keys())
+    changed = {
+        knob: [before.get(knob), after.get(knob)] for knob in knobs if before.get(knob) != after.get(knob)
+    }
+    return json.dumps(changed)

@@ -1,0 +1,34 @@
+"""Run vLLM servers as Deployments: a new one is like the one it replaces, except for its flags."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from actuators.kubernetes.engine import KubernetesEngine
+from actuators.vllm.engine import ServerOptions
+from agent.domain.ports import Site
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesOptions(ServerOptions):
+    """The fields are the options of `[targets.engine]`. How long a pod may take to end is in its manifest."""
+
+    sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    deployments: tuple[str, ...] = ()  # that serve already; all belong to the target
+    namespace: str = ""  # empty: that of the pod trimtab runs in, or of the kubeconfig's context
+    kubeconfig: str = ""  # a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config
+    context: str = ""  # of the kubeconfig; empty: its current one
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "deployments", tuple(self.deployments))  # TOML has lists only
+        super().__post_init__()
+        if not self.deployments or not all(self.deployments):
+            raise ValueError("deployments is empty: name what serves, as `kubectl get deployments` shows it")
+        if len(set(self.deployments)) != len(self.deployments):
+            raise ValueError("deployments: each name once")
+
+    def bind(self, site: Site) -> KubernetesEngine:
+        return KubernetesEngine(self, site)
+
+
+plugin = KubernetesOptions

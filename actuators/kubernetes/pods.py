@@ -1,0 +1,121 @@
+"""The pods of one server: their addresses, and why they do not serve.
+
+A cause is named from the pod's status, its events and the last lines of its log.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Self
+
+from actuators.host.process_group import how_it_ended
+from actuators.host.server_log import cause_in
+from actuators.kubernetes.client import Json
+
+_IMAGE_ERRORS = frozenset({"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
+"""`ErrImagePull` is not among them: the kubelet tries again, and only then waits (ImagePullBackOff)."""
+
+_CONFIG_ERRORS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+
+
+@dataclass(frozen=True, slots=True)
+class PodFault:
+    """Why a pod does not serve. `external`: the cause lies outside the server and its flags."""
+
+    why: str
+    external: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    name: str
+    uid: str
+    ip: str
+    ready: bool
+    ending: bool  # deletionTimestamp is set
+    restarts: int
+    created: datetime
+    container: str
+    status: Json = field(repr=False)  # of the pod
+    own: Json = field(repr=False)  # of its vLLM container
+
+    @classmethod
+    def parse(cls, document: Json, container: str) -> Self:
+        metadata, status = document["metadata"], document.get("status") or {}
+        conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+        own: Json = next(
+            (one for one in status.get("containerStatuses") or () if one["name"] == container), {}
+        )
+        return cls(
+            name=metadata["name"],
+            uid=metadata.get("uid", ""),
+            ip=status.get("podIP", ""),
+            ready=conditions.get("Ready") == "True",
+            ending="deletionTimestamp" in metadata,
+            restarts=own.get("restartCount", 0),
+            created=datetime.fromisoformat(metadata["creationTimestamp"]),
+            container=container,
+            status=status,
+            own=own,
+        )
+
+    @property
+    def active(self) -> bool:
+        """Whether it runs, or will."""
+        return not self.ending and self.status.get("phase") not in {"Failed", "Succeeded"}
+
+    @property
+    def unschedulable(self) -> str:
+        """The scheduler's reason why no node takes it; empty: one does, or may."""
+        for one in self.status.get("conditions") or ():
+            if one["type"] == "PodScheduled" and one["status"] == "False":
+                return str(one.get("message") or one.get("reason") or "no node takes it")
+        return ""
+
+    def fault(self, log: Sequence[str] = ()) -> PodFault | None:
+        """Return why it cannot serve, once that is certain; None: it serves, or may yet."""
+        waiting = (self.own.get("state") or {}).get("waiting") or {}
+        reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
+        if self.status.get("phase") == "Failed" and self.status.get("reason"):
+            return _ended_by_cluster(self.name, self.status)
+        if reason in _IMAGE_ERRORS:
+            return PodFault(
+                f"its image {self.own.get('image', '')} cannot be pulled: {message or reason}", external=True
+            )
+        if reason in _CONFIG_ERRORS:
+            return PodFault(f"its container cannot be created: {message or reason}", external=True)
+        ended = self._last_end()
+        return _describe_end(ended, log) if ended else None
+
+    def _last_end(self) -> Json | None:
+        """Return the last end of the container, whether it was started again or not."""
+        for state in (self.own.get("state") or {}, self.own.get("lastState") or {}):
+            if found := state.get("terminated"):
+                return dict(found)
+        return None
+
+
+def _ended_by_cluster(name: str, status: Json) -> PodFault:
+    reason, message = status["reason"], str(status.get("message") or "")
+    what = {
+        "Evicted": "was evicted from its node",
+        "NodeLost": "is lost with its node",
+        "Preempting": "was preempted by a pod of higher priority",
+        "Terminated": "was ended by the cluster",
+        "Shutdown": "was ended by a shutdown of its node",
+    }.get(reason, f"failed ({reason})")
+    return PodFault(f"the pod {name} {what}" + (f": {message}" if message else ""), external=True)
+
+
+def _describe_end(ended: Json, log: Sequence[str]) -> PodFault:
+    cause = cause_in(log)
+    if ended.get("reason") == "OOMKilled":
+        return PodFault(
+            "was killed by the kernel, out of memory: it needed more than the limit of its container"
+        )
+    how = how_it_ended(int(ended.get("exitCode", 0)))
+    return PodFault(f"{how}: {cause}" if cause else how)
+
+
+def newest_first(pods: Iterable[Pod]) -> list[Pod]:
+    return sorted(pods, key=lambda pod: pod.created, reverse=True)

@@ -1,0 +1,138 @@
+"""Compute what a change takes before anything is changed: obstacles, strategy, times.
+
+The free GPUs of the nodes cannot be read with rights in one namespace. A green that no node takes is reported
+by the scheduler once it is created (see `start`). What the API server itself would refuse, such as an
+exceeded quota, a dry run of the write shows.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from actuators.kubernetes import client as kubernetes
+from actuators.kubernetes.client import KubernetesClient
+from actuators.kubernetes.discovery import FoundServer
+from actuators.kubernetes.green import keep_labels, make_deployment
+from actuators.kubernetes.workload import Workload
+from actuators.vllm.start_times import StartTimes
+from agent.domain.errors import ActError
+from agent.domain.model import PreflightResult, Server, Strategy
+from agent.domain.ports import Site
+from vllm_facts.errors import FlagError
+from vllm_facts.values import Setting
+
+_STOP_S = 30.0  # assumed if no stop was measured: the default grace period of a pod
+_START_S = 300.0  # assumed if no start was measured
+_NOT_PLAIN_HTTP = ("uds", "ssl_certfile", "ssl_keyfile", "grpc", "headless")
+
+
+def obstacles(workload: Workload) -> tuple[str, ...]:
+    """Return why no like Deployment can be made, each with the fix; empty: it can."""
+    found = [workload.problem] if workload.problem else []
+    found += [
+        f"--{knob.replace('_', '-')}: trimtab asks servers by plain HTTP on a port: remove the flag"
+        for knob in _NOT_PLAIN_HTTP
+        if workload.serve.setting.get(knob)
+    ]
+    return tuple(found)
+
+
+def start_key(workload: Workload) -> str:
+    """Return the key of StartTimes: starts of the same image and model take about as long."""
+    return f"{workload.container_document.get('image', '')} {workload.serve.setting.get('model', '')}"
+
+
+async def preflight(
+    client: KubernetesClient,
+    site: Site,
+    blues: Sequence[FoundServer],
+    setting: Setting,
+    wanted: Strategy | Literal["auto"],
+    times: StartTimes,
+) -> PreflightResult:
+    """`blues`: the servers that serve now; green is made like the last one. Raises ActError."""
+    pattern = blues[-1]
+    if wanted == "replace":
+        return PreflightResult(
+            problem='strategy = "replace" is not there on Kubernetes: write "surge" or "swap"'
+        )
+    for blue in blues:
+        if problem := "; ".join(obstacles(blue.workload)):
+            return PreflightResult(problem=f"{blue.workload.name}: {problem}")
+        if owner := blue.workload.owner:
+            return PreflightResult(problem=_owned(blue.workload, owner, setting))
+    services = await client.find(kubernetes.SERVICE)
+    selectors = [one["spec"].get("selector") or {} for one in services]
+    try:
+        body = make_deployment(site, Server(name="preflight", setting=setting), pattern.workload, selectors)
+    except FlagError as error:
+        return PreflightResult(problem=str(error), lasting=True)
+    if site.acts:
+        try:
+            await client.create(kubernetes.DEPLOYMENT, body, dry_run=True)
+        except ActError as error:
+            return PreflightResult(problem=error.why)
+    strategy: Strategy = "surge" if wanted == "auto" else wanted
+    return _predict(pattern, strategy, times, _notes(pattern.workload, selectors))
+
+
+def _owned(workload: Workload, owner: str, setting: Setting) -> str:
+    """Say which lines to commit where a GitOps controller would revert a write."""
+    try:
+        fields = workload.with_setting(setting)
+    except FlagError as error:
+        return str(error)
+    lines = "; ".join(f"{name}: {value}" for name, value in fields.items())
+    return (
+        f"{owner} writes the Deployment {workload.name} and would revert a change: commit these lines to its "
+        f"source: {lines}"
+    )
+
+
+def _predict(
+    pattern: FoundServer, strategy: Strategy, times: StartTimes, notes: list[str]
+) -> PreflightResult:
+    key = start_key(pattern.workload)
+    start_s = times.expected(key, None)
+    notes.append(
+        f"a start: about {start_s:.0f} s, as measured for the last ones"
+        if start_s
+        else "a start: none of this image and model was measured yet"
+    )
+    outage_s = 0.0
+    why = f"{pattern.server} runs meanwhile, if a node has room: {pattern.workload.replicas} pods more"
+    if strategy == "swap":
+        outage_s = (times.expected_stop(key) or _STOP_S) + (start_s or _START_S)
+        why = f"{pattern.server} ends first, as the config asks"
+        notes.insert(0, f"a planned outage of about {outage_s:.0f} s")
+    return PreflightResult(
+        strategy=strategy,
+        why=why,
+        start_s=start_s,
+        deadline_s=times.learned(key, None),
+        outage_s=outage_s,
+        notes=tuple(notes),
+    )
+
+
+def _notes(workload: Workload, selectors: Sequence[dict[str, str]]) -> list[str]:
+    found: list[str] = []
+    _, dropped = keep_labels(workload, selectors)
+    if dropped:
+        found.append(
+            f"green's pods lack the labels {', '.join(dropped)}, by which Services select: a NetworkPolicy "
+            "or a monitor that selects by them does not apply to green"
+        )
+    claims = [
+        one["persistentVolumeClaim"]["claimName"]
+        for one in workload.template["spec"].get("volumes") or ()
+        if "persistentVolumeClaim" in one
+    ]
+    if claims:
+        found.append(
+            f"green uses the same claims ({', '.join(claims)}); ReadWriteOnce binds it to their node"
+        )
+    if workload.labels.get("app.kubernetes.io/managed-by") == "Helm":
+        found.append(
+            f"Helm installed {workload.name}: the next upgrade reverts the flags unless its values have them"
+        )
+    return found

@@ -1,0 +1,185 @@
+"""Start the Deployment of a server, or scale a stopped one up again, and wait until all its pods are healthy.
+
+A failed start leaves no Deployment, or the stopped one as it was.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from actuators.host.server_log import shown
+from actuators.kubernetes import client as kubernetes
+from actuators.kubernetes.client import ConflictError, Json, KubernetesClient
+from actuators.kubernetes.discovery import FoundServer, find_pods, find_servers
+from actuators.kubernetes.green import make_deployment, make_service
+from actuators.kubernetes.labels import EPOCH, REPLICAS, object_name
+from actuators.kubernetes.pods import Pod, PodFault, newest_first
+from actuators.kubernetes.scale import scale_down, wait_until_gone
+from actuators.kubernetes.workload import Workload
+from actuators.vllm.probe import OpenAiProbe
+from actuators.vllm.start_times import StartTimes
+from agent.domain.errors import ActError
+from agent.domain.model import Server
+from agent.domain.ports import Site
+from vllm_facts.errors import FlagError
+
+_POLL_S = 1.0
+_NO_NODE_S = 60.0
+"""How long a pod may be unschedulable: the pod that it replaces may still end. A cluster autoscaler that adds
+a node says so in an event (TriggeredScaleUp); then the deadline of the start counts."""
+
+_LOG_LINES = 200
+_SCALES_UP = "TriggeredScaleUp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starter:
+    client: KubernetesClient
+    site: Site
+    times: StartTimes
+    names: Sequence[str]  # of the adopted Deployments
+
+    async def launch(self, server: Server, found: Mapping[str, FoundServer], deadline_s: float) -> Server:
+        """Return the healthy server with its address. Raises ActError; the Deployment is then as before."""
+        stopped = found.get(server.name)
+        created = stopped is None or stopped.workload.ours
+        try:
+            async with asyncio.timeout(deadline_s):
+                one = await self._start(server, found)
+                await self._wait_until_healthy(one)
+        except TimeoutError as error:
+            why = f"{server.name} was not healthy within {deadline_s:g} s"
+            await self._undo(server.name, remove=created)
+            raise ActError(why) from error
+        except FlagError as error:
+            await self._undo(server.name, remove=created)
+            raise ActError(f"{server.name} cannot be started: {error}") from error
+        except BaseException:
+            await self._undo(server.name, remove=created)
+            raise
+        return replace(one.to_server(), like=server.like or one.like)
+
+    async def wait_until_available(self, workload: Workload, deadline_s: float) -> None:
+        """Wait until every pod of a Deployment is healthy. Raises ActError."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._wait_for_pods(workload.name, workload)
+        except TimeoutError as error:
+            raise ActError(f"{workload.name} was not available within {deadline_s:g} s") from error
+
+    async def _start(self, server: Server, found: Mapping[str, FoundServer]) -> FoundServer:
+        """Return the server with a Deployment that is scaled up and a Service."""
+        one = found.get(server.name)
+        if one is None:
+            await self._create(server, found)
+        else:
+            await self._claim(one.workload)
+            if not one.service:
+                await self._create_service(server, one.workload)
+        again = (await find_servers(self.client, self.site, self.names)).get(server.name)
+        if again is None:
+            raise ActError(f"{server.name} was removed by a third party while it started", external=True)
+        return again
+
+    async def _create(self, server: Server, found: Mapping[str, FoundServer]) -> None:
+        pattern = choose_pattern(server, found)
+        services = await self.client.find(kubernetes.SERVICE)
+        selectors = [one["spec"].get("selector") or {} for one in services]
+        body = make_deployment(self.site, replace(server, like=pattern.server), pattern.workload, selectors)
+        with suppress(ConflictError):  # created by an earlier attempt
+            await self.client.create(kubernetes.DEPLOYMENT, body)
+        await self._create_service(replace(server, like=pattern.server), Workload.parse(body))
+
+    async def _create_service(self, server: Server, workload: Workload) -> None:
+        with suppress(ConflictError):
+            await self.client.create(kubernetes.SERVICE, make_service(self.site, server, workload))
+
+    async def _claim(self, workload: Workload) -> None:
+        """Write this daemon's epoch, and scale a stopped Deployment up."""
+        if workload.replicas and (not workload.ours or workload.epoch == self.site.epoch):
+            return
+        metadata: Json = {"resourceVersion": workload.version, "annotations": {REPLICAS: None}}
+        if workload.ours:
+            metadata["labels"] = {EPOCH: str(self.site.epoch)}
+        change = {"metadata": metadata, "spec": {"replicas": workload.usual_replicas}}
+        await self.client.patch(kubernetes.DEPLOYMENT, workload.name, change)
+
+    async def _wait_until_healthy(self, one: FoundServer) -> None:
+        await self._wait_for_pods(one.server, one.workload)
+
+    async def _wait_for_pods(self, name: str, workload: Workload) -> None:
+        """Return once each pod is ready and answers /health. Raises ActError for a fault that is certain."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        while True:
+            pods = [pod for pod in await find_pods(self.client, workload) if not pod.ending]
+            for pod in newest_first(pods):
+                if pod.restarts or pod.fault() is not None:
+                    raise await self._failure(name, workload, pod)
+                if pod.unschedulable and clock() - began > _NO_NODE_S:
+                    await self._check_autoscaler(name, pod, workload)
+            if len(pods) >= workload.replicas and await all_healthy(pods, workload.serve.port):
+                return
+            await asyncio.sleep(_POLL_S)
+
+    async def _failure(self, name: str, workload: Workload, pod: Pod) -> ActError:
+        log = await read_log(self.client, workload, pod)
+        fault = pod.fault(log) or PodFault("was restarted")
+        return ActError(f"{name}: {fault.why}", log[-30:], external=fault.external)
+
+    async def _check_autoscaler(self, name: str, pod: Pod, workload: Workload) -> None:
+        """Raises ActError unless a cluster autoscaler adds a node for the pod."""
+        events = await self.client.find(kubernetes.EVENT, fields={"involvedObject.uid": pod.uid})
+        if any(one.get("reason") == _SCALES_UP for one in events):
+            return
+        needs = f"{workload.gpus} GPUs" if workload.gpus else "the resources of a pod"
+        raise ActError(
+            f"{name}: no node takes the pod {pod.name}, which needs {needs}: {pod.unschedulable}; "
+            'add a node, or write strategy = "swap" in [targets.engine]',
+            external=True,
+        )
+
+    async def _undo(self, name: str, *, remove: bool) -> None:
+        """Remove what a failed start has created; scale a Deployment that was stopped down again."""
+        with suppress(ActError):
+            one = (await find_servers(self.client, self.site, self.names)).get(name)
+            if one is None or one.epoch > self.site.epoch:
+                return
+            if remove:
+                await remove_server(self.client, self.site, one)
+            else:
+                await scale_down(self.client, self.site, one.workload)
+
+
+def choose_pattern(server: Server, found: Mapping[str, FoundServer]) -> FoundServer:
+    """Return the server that a new one is made like: `server.like`, else an adopted one, else any."""
+    others = sorted(found.values(), key=lambda one: (one.workload.ours, one.server))
+    for one in [*filter(None, (found.get(server.like),)), *others]:
+        if one.server != server.name:
+            return one
+    raise ActError(
+        f"{server.name} cannot be made: the target has no Deployment: create the first one yourself"
+    )
+
+
+async def remove_server(client: KubernetesClient, site: Site, one: FoundServer) -> None:
+    """Delete the Deployment that trimtab created for a server, and its Service; wait for its pods' end."""
+    await client.delete(kubernetes.DEPLOYMENT, one.workload.name)
+    await wait_until_gone(client, one.workload)
+    await client.delete(kubernetes.SERVICE, object_name(site, one.server))
+
+
+async def all_healthy(pods: Sequence[Pod], port: int) -> bool:
+    if not all(pod.ready and pod.ip for pod in pods):
+        return False
+    answers = await asyncio.gather(*(OpenAiProbe(address=f"{pod.ip}:{port}").health() for pod in pods))
+    return not any(answer.why for answer in answers)
+
+
+async def read_log(client: KubernetesClient, workload: Workload, pod: Pod) -> tuple[str, ...]:
+    """Return the last lines of the pod's vLLM container, of its previous run if it was restarted."""
+    with suppress(ActError):
+        text = await client.log(pod.name, pod.container, _LOG_LINES, previous=pod.restarts > 0)
+        return shown(text, workload.secrets)
+    return ()

@@ -1,0 +1,128 @@
+"""Watch the pods of a server until it is gone, and report when it stops answering.
+
+The kubelet restarts containers and the Deployment controller replaces pods; that heals an operator's
+Deployment. A green Deployment that restarts is reported as gone: its setting has failed. An outage of the API
+server says nothing about the server, which is probed over HTTP.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from actuators.kubernetes import client as kubernetes
+from actuators.kubernetes.client import KubernetesClient
+from actuators.kubernetes.discovery import find_pods
+from actuators.kubernetes.pods import Pod, PodFault, newest_first
+from actuators.kubernetes.start import read_log
+from actuators.kubernetes.workload import Workload
+from actuators.vllm.probe import Health, OpenAiProbe
+from agent.domain.errors import ActError
+
+_LOOK_S = 10.0  # between two looks, without a change of a pod
+_WATCH_S = 60  # of one request
+_KUBELET_S = 3.0  # from the end of a process to the status that says so; the kubelet looks each second
+
+Say = Callable[[PodFault, tuple[str, ...]], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Watch:
+    """One server by its Deployment. `on_silence` is called each time that the server stops answering."""
+
+    client: KubernetesClient
+    workload: Workload
+    every_s: float
+    timeout_s: float
+    misses: int
+    on_silence: Say
+    _pods: list[Pod] = field(default_factory=list, init=False)
+    _restarts: dict[str, int] = field(default_factory=dict, init=False)  # by the name of a pod
+    _log: tuple[str, ...] = field(default=(), init=False)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    async def until_gone(self) -> tuple[PodFault, tuple[str, ...]]:
+        """Return how the server ended, and its last log lines."""
+        tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._probe())]
+        try:
+            while True:
+                self._changed.clear()
+                with suppress(ActError):  # the API server is away
+                    if (found := await self._check()) is not None:
+                        return found, self._log
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_S):
+                        await self._changed.wait()
+                for task in tasks:
+                    if task.done():
+                        task.result()  # they end by an error only
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _follow(self) -> None:
+        """Wake the check at each change of a pod."""
+        while True:
+            with suppress(ActError):
+                async for _ in self.client.watch(kubernetes.POD, self.workload.selector, _WATCH_S):
+                    self._changed.set()
+            await asyncio.sleep(self.every_s)
+
+    async def _check(self) -> PodFault | None:
+        """Return why it is gone; None if it is not."""
+        document = await self.client.get(kubernetes.DEPLOYMENT, self.workload.name)
+        if document is None:
+            return PodFault(
+                f"was removed by a third party: there is no Deployment {self.workload.name}", external=True
+            )
+        self._pods = await find_pods(self.client, self.workload)
+        if not document["spec"].get("replicas", 1):
+            return PodFault("was scaled to 0 by a third party", external=True)
+        for pod in newest_first(self._pods):
+            known = self._restarts.setdefault(pod.name, 0 if self.workload.ours else pod.restarts)
+            if pod.restarts > known or _has_failed(pod):
+                self._restarts[pod.name] = pod.restarts
+                self._log = await read_log(self.client, self.workload, pod) or self._log
+                found = pod.fault(self._log) or PodFault("was restarted by the kubelet")
+                if self.workload.ours and not found.external:
+                    return found
+                self.on_silence(found, self._log)
+        return None
+
+    async def _probe(self) -> None:
+        """Probe /health of every pod for ever; the server is silent when none answers."""
+        missed, reported = 0, False
+        while True:
+            found = await self._ask_pods()
+            missed = missed + 1 if found.why else 0
+            reported = reported and bool(missed)
+            if missed >= self.misses and not reported and not await self._has_ended(found):
+                reported = True
+                why = f"failed its health check {missed} times in a row: {found.why}"
+                self.on_silence(PodFault(why), self._log)
+            await asyncio.sleep(self.every_s)
+
+    async def _has_ended(self, found: Health) -> bool:
+        """Whether a container has ended: `_check` reports that, once the kubelet has."""
+        if found.refused:
+            await asyncio.sleep(_KUBELET_S)
+        try:
+            pods = await find_pods(self.client, self.workload)
+        except ActError:
+            return False
+        return any(_has_failed(pod) or pod.restarts > self._restarts.get(pod.name, 0) for pod in pods)
+
+    async def _ask_pods(self) -> Health:
+        """Return the first answer if no pod is healthy; a healthy one if one is, or none is known yet."""
+        port = self.workload.serve.port
+        pods = [pod for pod in self._pods if pod.ip and pod.active]
+        probes = [OpenAiProbe(address=f"{pod.ip}:{port}").health(self.timeout_s) for pod in pods]
+        answers = await asyncio.gather(*probes)
+        if not answers and self._pods:
+            return Health(why="it has no running pod")
+        return answers[0] if answers and all(answer.why for answer in answers) else Health()
+
+
+def _has_failed(pod: Pod) -> bool:
+    return pod.fault() is not None and not pod.active

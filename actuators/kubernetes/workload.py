@@ -1,0 +1,174 @@
+"""A Deployment as the engine knows it: its container that runs vLLM, and the flags of that container."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from actuators.host.origin import Origin
+from actuators.kubernetes.client import Json
+from actuators.kubernetes.labels import LIKE, REPLICAS, SERVER, SITE, epoch_of
+from actuators.vllm.serve_command import ChangedCommand, ReadFile, ServeCommand
+from vllm_facts.errors import FlagError
+from vllm_facts.flag_parser import is_vllm_server
+from vllm_facts.values import Value
+
+_ENTRYPOINT = ("vllm", "serve")
+"""Of vllm/vllm-openai and images made from it (docs.vllm.ai deployment/docker); manifests with `args` alone
+rely on it. Before 0.11 it was `python3 -m vllm.entrypoints.openai.api_server`, with the same flags."""
+
+_GPUS = ("nvidia.com/gpu", "amd.com/gpu")
+_OWNERS = {  # label or annotation: what writes the manifest
+    "argocd.argoproj.io/instance": "Argo CD",
+    "argocd.argoproj.io/tracking-id": "Argo CD",
+    "kustomize.toolkit.fluxcd.io/name": "Flux",
+    "helm.toolkit.fluxcd.io/name": "Flux",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One Deployment. `problem`: why its vLLM container cannot be found or read; then `serve` is empty."""
+
+    name: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    version: str  # metadata.resourceVersion
+    replicas: int  # wanted
+    selector: Mapping[str, str]  # spec.selector.matchLabels
+    container: int  # the index of the vLLM container
+    serve: ServeCommand  # with `$(NAME)` of the container's own variables replaced
+    written: ServeCommand  # as the manifest has it
+    problem: str = ""
+    document: Json = field(repr=False, compare=False)
+
+    @classmethod
+    def parse(cls, document: Json, read_file: ReadFile = lambda _: None) -> Self:
+        """`read_file`: the text of a file that a ConfigMap mounts into the container."""
+        metadata, spec = document["metadata"], document["spec"]
+        containers = spec["template"]["spec"]["containers"]
+        index, problem = _find_container(containers)
+        serve = _serve_command(containers[index], read_file, expand=True)
+        return cls(
+            name=metadata["name"],
+            labels=metadata.get("labels") or {},
+            annotations=metadata.get("annotations") or {},
+            version=metadata.get("resourceVersion", ""),
+            replicas=spec.get("replicas", 1),
+            selector=spec["selector"].get("matchLabels") or {},
+            container=index,
+            serve=serve,
+            written=_serve_command(containers[index], read_file, expand=False),
+            problem=problem or serve.error,
+            document=document,
+        )
+
+    @property
+    def template(self) -> Json:
+        found: Json = self.document["spec"]["template"]
+        return found
+
+    @property
+    def container_document(self) -> Json:
+        found: Json = self.template["spec"]["containers"][self.container]
+        return found
+
+    @property
+    def usual_replicas(self) -> int:
+        """How many pods it has while it serves: trimtab remembers the number when it scales to 0."""
+        return self.replicas or int(self.annotations.get(REPLICAS, "1"))
+
+    @property
+    def ours(self) -> bool:
+        """Whether trimtab created it."""
+        return SITE in self.labels and SERVER in self.labels
+
+    @property
+    def like(self) -> str:
+        return self.annotations.get(LIKE, "")
+
+    @property
+    def epoch(self) -> int:
+        return epoch_of(dict(self.labels))
+
+    @property
+    def owner(self) -> str:
+        """The GitOps controller that reverts changes of this Deployment; empty: none."""
+        found = [who for key, who in _OWNERS.items() if key in self.labels or key in self.annotations]
+        managers = [one.get("manager", "") for one in self.document["metadata"].get("managedFields") or ()]
+        found += ["Argo CD" for one in managers if one.startswith("argocd")]
+        found += ["Flux" for one in managers if one in {"kustomize-controller", "helm-controller"}]
+        return found[0] if found else ""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one pod."""
+        limits = (self.container_document.get("resources") or {}).get("limits") or {}
+        return sum(int(limits.get(kind, 0)) for kind in _GPUS if str(limits.get(kind, 0)).isdecimal())
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Values that must not be shown. Those of Secrets are not known here, and are in no log of vLLM."""
+        env = dict(line.partition("=")[::2] for line in self.serve.env)
+        return Origin(argv=self.serve.argv, env=env, cwd="").secrets | {self.serve.api_key} - {""}
+
+    def with_setting(self, setting: Mapping[str, Value]) -> Json:
+        """Return `command` and `args` of the vLLM container with this full setting. Raises FlagError.
+
+        A key that the manifest lacks stays absent, so that the image's own entrypoint runs. A flag whose
+        value does not change stays as it is written there, `$(NAME)` too.
+        """
+        as_written = {
+            knob: self.written.setting.get(knob, value) if self.serve.setting.get(knob) == value else value
+            for knob, value in setting.items()
+        }
+        changed = self.written.with_setting(as_written)
+        given = self.container_document
+        if given.get("command"):
+            return {"command": changed.entrypoint, "args": changed.command, **_env(given, changed)}
+        if tuple(changed.entrypoint) != _ENTRYPOINT:
+            raise FlagError("the manifest has no `command`, and the change would need one: write it there")
+        return {"args": changed.command, **_env(given, changed)}
+
+
+def _find_container(containers: Sequence[Json]) -> tuple[int, str]:
+    """Return the index of the container that runs vLLM, and why it is not certain; empty: it is."""
+    found = [index for index, one in enumerate(containers) if is_vllm_server(_words(one))]
+    found = found or [index for index, one in enumerate(containers) if "vllm" in " ".join(_words(one))]
+    if len(found) == 1:
+        return found[0], ""
+    names = ", ".join(str(one["name"]) for one in containers)
+    count = "none" if not found else f"{len(found)}"
+    return (found or [0])[0], f"{count} of its containers ({names}) run `vllm serve`; one is needed"
+
+
+def _words(container: Json) -> list[str]:
+    command, args = container.get("command"), container.get("args") or []
+    if not command and "vllm" in str(container.get("image", "")).lower():
+        command = list(_ENTRYPOINT)
+    return [str(word) for word in (*(command or ()), *args)]
+
+
+def _serve_command(container: Json, read_file: ReadFile, *, expand: bool) -> ServeCommand:
+    env = [f"{one['name']}={one['value']}" for one in container.get("env") or () if "value" in one]
+    known = dict(line.partition("=")[::2] for line in env) if expand else {}
+    command = _expand(container.get("command") or _ENTRYPOINT, known)
+    folder = str(container.get("workingDir") or "")
+    return ServeCommand.parse(command, _expand(container.get("args") or (), known), env, folder, read_file)
+
+
+def _expand(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """Replace `$(NAME)` as the kubelet does. A name that is not known here stays."""
+    words = [str(word) for word in words]
+    for name, value in env.items():
+        words = [word.replace(f"$({name})", value) for word in words]
+    return words
+
+
+def _env(container: Json, changed: ChangedCommand) -> dict[str, Any]:
+    """`env` with the changed values, for images that read flags there; absent if nothing changed."""
+    wanted = dict(line.partition("=")[::2] for line in changed.env)
+    given = container.get("env") or []
+    kept = [one for one in given if "value" not in one or one["name"] in wanted]
+    fresh = [{**one, "value": wanted.pop(one["name"])} if "value" in one else one for one in kept]
+    fresh += [{"name": name, "value": value} for name, value in wanted.items()]
+    return {"env": fresh} if fresh != given else {}

@@ -1,0 +1,89 @@
+"""A complete site whose servers are Deployments: daemon and Envoy on this host, DNS of the cluster."""
+
+import asyncio
+from dataclasses import dataclass
+from json import dumps
+from pathlib import Path
+
+from tests.e2e.config_builder import SiteConfig
+from tests.e2e.rig import TRIMTAB, Document, Rig, until
+from tests.support.kubernetes.namespace import Namespace
+
+_WITH_DNS = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'  # in a mount namespace of its own
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesSiteConfig(SiteConfig):
+    """`deployments`: to adopt, by name. `kubeconfig`: of the daemon."""
+
+    deployments: tuple[str, ...] = ("vllm",)
+    namespace: str = ""
+    kubeconfig: str = ""
+    strategy: str = "auto"
+    steps: tuple[tuple[int, int, float], ...] = ((50, 8, 0.5),)
+    start_s: float = 60.0
+
+    def engine(self) -> str:
+        return f"""
+            kind = "kubernetes"
+            deployments = {dumps(list(self.deployments))}
+            namespace = "{self.namespace}"
+            kubeconfig = "{self.kubeconfig}"
+            strategy = "{self.strategy}"
+            health_every_s = 0.5
+            health_timeout_s = 2.0
+            lost_after = 10
+        """
+
+
+@dataclass(kw_only=True)
+class KubernetesSite(Rig):
+    here: Namespace
+    patience_s: float = 240.0
+
+    async def start(self, *words: str) -> asyncio.subprocess.Process:
+        resolv = self.home / "resolv.conf"
+        search = f"{self.here.name}.svc.cluster.local svc.cluster.local cluster.local"
+        resolv.write_text(
+            f"nameserver {self.here.cluster.network.address}\nsearch {search}\noptions ndots:5\n"
+        )
+        with (self.home / "daemon.log").open("ab") as log:
+            self.daemon = await asyncio.create_subprocess_exec(
+                *("unshare", "--mount", "sh", "-c", _WITH_DNS, str(resolv)),
+                *(*TRIMTAB, "run", "-c", str(self.config), *words),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self.daemon
+
+    async def flags(self, deployment: str) -> list[str]:
+        """The words of the first container of a Deployment."""
+        found = await self.here.get("deployments", deployment)
+        words: list[str] = found["spec"]["template"]["spec"]["containers"][0]["args"]
+        return words
+
+    async def deployments(self) -> dict[str, int]:
+        """How many pods each Deployment wants, by name."""
+        return {
+            one["metadata"]["name"]: one["spec"]["replicas"] for one in await self.here.list("deployments")
+        }
+
+    async def restored(self, deployment: str) -> Document:
+        """Wait until only this Deployment is left, with its pods available."""
+        await until(
+            self.deployments, lambda found: set(found) == {deployment}, "one Deployment to be left", 240.0
+        )
+        return await self.here.available(deployment)
+
+
+def site_of(here: Namespace, home: Path, **options: object) -> KubernetesSite:
+    config = KubernetesSiteConfig(
+        namespace=here.name,
+        kubeconfig=str(here.cluster.kubeconfig()),
+        **options,  # type: ignore[arg-type]
+    )
+    home.mkdir(exist_ok=True)
+    site = KubernetesSite(home=home, site_config=config, here=here)
+    site.prepare()
+    return site

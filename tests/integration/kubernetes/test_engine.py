@@ -1,0 +1,175 @@
+"""The engine's writes and what it says when a start fails, on a real API server."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from actuators.kubernetes.engine import KubernetesEngine
+from actuators.kubernetes.labels import object_name
+from actuators.kubernetes.plugin import KubernetesOptions
+from agent.domain.errors import ActError, FencedError
+from agent.domain.model import Server
+from agent.domain.ports import Site
+from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.manifests import container, deployment, rule
+from tests.support.kubernetes.namespace import Namespace
+
+pytestmark = pytest.mark.timeout(180)
+
+FLAGS = ("tiny", "--sim-start-s", "0.2", "--max-num-seqs", "8")
+GREEN = Server(name="chat-r1", setting={"model": "tiny", "sim_start_s": 0.2, "max_num_seqs": 16}, like="vllm")
+EXAMPLE = Path(__file__).parents[3] / "examples" / "kubernetes.yaml"
+MANIFESTS: list[Json] = list(yaml.safe_load_all(EXAMPLE.read_text(encoding="utf-8")))
+ROLE: list[Json] = next(one["rules"] for one in MANIFESTS if one["kind"] == "Role")
+READ = ["get", "list", "watch"]
+
+
+async def bind(
+    here: Namespace, state_dir: Path, *rules: Json, epoch: int = 1, acts: bool = True
+) -> KubernetesEngine:
+    """With a ServiceAccount that has the rights of `rules`; without any: those of the documentation."""
+    user = await here.user(f"trimtab-{epoch}", *(rules or ROLE))
+    options = KubernetesOptions(deployments=("vllm",), kubeconfig=str(user))
+    return options.bind(Site(target="chat", state_dir=state_dir, epoch=epoch, acts=acts))
+
+
+async def serve(here: Namespace, **of_container: object) -> None:
+    await here.create("deployments", deployment("vllm", container(*FLAGS, **of_container)))  # type: ignore[arg-type]
+    await here.available("vllm")
+
+
+async def names(here: Namespace, kind: str) -> set[str]:
+    return {one["metadata"]["name"] for one in await here.list(kind)}
+
+
+async def test_the_example_is_accepted(here: Namespace) -> None:
+    for one in MANIFESTS:
+        await here.create(f"{one['kind'].lower()}s", one)
+
+
+async def test_a_green_starts_with_the_documented_rights_and_gets_no_traffic_of_the_service(
+    here: Namespace, tmp_path: Path
+) -> None:
+    await serve(here)
+    spec = {"selector": {"app": "vllm"}, "ports": [{"port": 80, "targetPort": 8000}]}
+    await here.create("services", {"metadata": {"name": "vllm"}, "spec": spec})
+    engine = await bind(here, tmp_path)
+    [blue] = await engine.observe()
+
+    green = await engine.launch(GREEN, 60)
+
+    assert await engine.problems() == []
+    assert (blue.name, blue.ours, green.like) == ("vllm", False, "vllm")
+    service = object_name(Site(target="chat", state_dir=tmp_path, epoch=1), "chat-r1")
+    assert green.address == f"{service}.{here.name}.svc:8000"
+    endpoints = await here.get("endpoints", "vllm")
+    assert [len(subset["addresses"]) for subset in endpoints["subsets"]] == [1]
+
+
+async def test_advise_mode_writes_nothing(here: Namespace, tmp_path: Path) -> None:
+    await serve(here)
+    read_only = [rule([""], ["services", "pods"], READ), rule(["apps"], ["deployments"], READ)]
+    engine = await bind(here, tmp_path, *read_only, acts=False)
+    before = await names(here, "services")
+
+    [blue] = await engine.observe()
+    result = await engine.preflight([blue], GREEN.setting, "auto")
+
+    assert blue.address.endswith(":8000")
+    assert not result.problem
+    assert await names(here, "services") == before
+
+
+async def test_a_missing_right_is_named(here: Namespace, tmp_path: Path) -> None:
+    await serve(here)
+    engine = await bind(here, tmp_path, *ROLE[1:], rule(["apps"], ["deployments"], READ))
+
+    with pytest.raises(ActError, match=r'forbids it: .*cannot create resource "deployments".*Role'):
+        await engine.launch(GREEN, 60)
+
+
+async def test_no_rights_at_all_are_a_problem_and_no_crash(here: Namespace, tmp_path: Path) -> None:
+    engine = await bind(here, tmp_path, rule([""], ["secrets"], ["get"]))
+
+    [problem] = await engine.problems()
+
+    assert "forbids it" in problem
+
+
+async def test_an_older_daemon_is_fenced(here: Namespace, tmp_path: Path) -> None:
+    await serve(here)
+    older, newer = await bind(here, tmp_path, epoch=1), await bind(here, tmp_path, epoch=2)
+    green = await newer.launch(GREEN, 60)
+
+    with pytest.raises(FencedError):
+        await older.retire(green)
+
+    assert green in await newer.observe()
+
+
+@pytest.mark.parametrize(
+    ("of_green", "says"),
+    [
+        ({"image": "vllm/vllm-openai:missing"}, "cannot be pulled"),
+        ({"args": ["tiny", "--no-such-flag"]}, "exited with code 2"),
+        ({"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "a"}}}]}, "none"),
+    ],
+    ids=["image", "flag", "config map"],
+)
+async def test_a_failed_start_names_its_cause_and_leaves_nothing(
+    here: Namespace, tmp_path: Path, of_green: dict[str, object], says: str
+) -> None:
+    pattern = deployment("vllm", container(*FLAGS) | of_green, replicas=0)
+    await here.create("deployments", pattern)
+    engine = await bind(here, tmp_path)
+
+    with pytest.raises(ActError) as failure:
+        await engine.launch(Server(name="chat-r1", setting={}), 60)
+
+    assert says in failure.value.why
+    assert await names(here, "deployments") == {"vllm"}
+    assert not [name for name in await names(here, "services") if name.startswith("trimtab")]
+
+
+async def test_a_green_without_a_free_gpu_is_refused_with_the_schedulers_numbers(
+    here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actuators.kubernetes.start._NO_NODE_S", 1.0)
+    await serve(here, gpus=2)
+    engine = await bind(here, tmp_path)
+
+    with pytest.raises(ActError, match=r"2 GPUs: 0/\d nodes are available.*swap") as failure:
+        await engine.launch(GREEN, 60)
+
+    assert failure.value.external
+    assert await names(here, "deployments") == {"vllm"}
+
+
+async def test_a_swap_is_an_outage_and_replace_is_refused(here: Namespace, tmp_path: Path) -> None:
+    await serve(here)
+    engine = await bind(here, tmp_path)
+    [blue] = await engine.observe()
+
+    swap = await engine.preflight([blue], GREEN.setting, "swap")
+    replace = await engine.preflight([blue], GREEN.setting, "replace")
+
+    assert (swap.problem, swap.strategy) == ("", "swap")
+    assert swap.outage_s > 0
+    assert "surge" in replace.problem
+
+
+async def test_a_deployment_of_a_gitops_controller_is_not_fought_over(
+    here: Namespace, tmp_path: Path
+) -> None:
+    body = deployment("vllm", container(*FLAGS))
+    body["metadata"]["annotations"] = {"argocd.argoproj.io/tracking-id": "chat:apps/Deployment:chat/vllm"}
+    await here.create("deployments", body)
+    await here.available("vllm")
+    engine = await bind(here, tmp_path)
+    [blue] = await engine.observe()
+
+    result = await engine.preflight([blue], GREEN.setting, "auto")
+
+    assert "Argo CD" in result.problem
+    assert "'--max-num-seqs', '16'" in result.problem

@@ -1,0 +1,120 @@
+"""Rollouts over real Deployments: daemon, Envoy, clients and a real API server."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from simulator.traffic import Load
+from tests.e2e.rig import lost, until
+from tests.integration.kubernetes.site import KubernetesSite, site_of
+from tests.support.kubernetes.manifests import container, deployment
+from tests.support.kubernetes.namespace import Namespace
+
+pytestmark = pytest.mark.timeout(400)
+
+FLAGS = ("tiny", "--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "8")
+
+
+@asynccontextmanager
+async def running(
+    here: Namespace, tmp_path: Path, *flags: str, replicas: int = 1
+) -> AsyncIterator[KubernetesSite]:
+    await here.create("deployments", deployment("vllm", container(*FLAGS, *flags, gpus=1), replicas=replicas))
+    await here.available("vllm")
+    site = site_of(here, tmp_path / "s")
+    await site.start()
+    try:
+        await site.serving()
+        yield site
+    finally:
+        await site.tear_down()
+
+
+@pytest.mark.smoke
+async def test_a_promoted_change_ends_in_the_operators_deployment(here: Namespace, tmp_path: Path) -> None:
+    async with running(here, tmp_path) as site:
+        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+            rollout = await site.switch(max_num_seqs=16)
+            left = await site.restored("vllm")
+            found = await site.serving()
+
+        assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout["why"]
+        assert lost(traffic) == []
+        assert "16" in await site.flags("vllm")
+        assert "max_num_seqs" in left["metadata"]["annotations"]["trimtab.dev/change"]
+        assert [server["name"] for server in found["servers"]] == ["chat-r1"]
+
+
+async def test_a_bad_green_is_rolled_back_and_leaves_nothing(here: Namespace, tmp_path: Path) -> None:
+    async with running(here, tmp_path, "--sim-fault", "max_num_seqs=16:errors=0.5") as site:
+        async with site.clients(load=Load(rate=10.0), timeout_s=90.0):
+            rollout = await site.switch(max_num_seqs=16)
+            await site.restored("vllm")
+
+        assert rollout["outcome"] == "rolled_back", rollout["why"]
+        assert "8" in await site.flags("vllm")
+        assert await site.deployments() == {"vllm": 1}
+
+
+@pytest.mark.slow
+async def test_two_replicas_change_together(here: Namespace, tmp_path: Path) -> None:
+    await here.add_node(gpus=2)
+    async with running(here, tmp_path, replicas=2) as site:
+        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+            rollout = await site.switch(max_num_seqs=16)
+            left = await site.restored("vllm")
+
+        assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout["why"]
+        assert lost(traffic) == []
+        assert left["spec"]["replicas"] == 2
+
+
+@pytest.mark.slow
+async def test_a_handover_that_a_killed_daemon_left_goes_on(here: Namespace, tmp_path: Path) -> None:
+    async with running(here, tmp_path) as site:
+        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+            suggestion = await site.change(max_num_seqs=16)
+            await until(
+                site.deployments, lambda found: found["vllm"] == 0, "the operator's Deployment to stop"
+            )
+            await site.kill()
+            await site.start()
+            rollout = await site.ended(suggestion)
+            await site.restored("vllm")
+
+        assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout["why"]
+        assert lost(traffic) == []
+        assert "16" in await site.flags("vllm")
+
+
+@pytest.mark.slow
+async def test_traffic_goes_on_while_the_api_server_is_away_in_a_canary(
+    here: Namespace, tmp_path: Path
+) -> None:
+    async with running(here, tmp_path) as site:
+        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+            suggestion = await site.change(max_num_seqs=16)
+            await site.in_phase("canary")
+            here.cluster.stop_api()
+            await asyncio.sleep(20.0)
+            here.cluster.start_api()
+            rollout = await site.ended(suggestion)
+            await site.restored("vllm")
+
+        assert rollout["outcome"] in {"promoted", "rolled_back"}, rollout["why"]
+        assert lost(traffic) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["exit", "errors=0.5", "die_after=3", "hang_after=3", "slow=20"])
+async def test_each_bad_green_is_rolled_back(here: Namespace, tmp_path: Path, fault: str) -> None:
+    async with running(here, tmp_path, "--sim-fault", f"max_num_seqs=16:{fault}") as site:
+        async with site.clients(load=Load(rate=10.0), timeout_s=90.0):
+            rollout = await site.switch(max_num_seqs=16)
+            await site.restored("vllm")
+
+        assert rollout["outcome"] in {"rolled_back", "failed"}, rollout["why"]
+        assert await site.deployments() == {"vllm": 1}

@@ -1,0 +1,1 @@
+"""The Kubernetes engine's documents, without an API server."""

@@ -1,0 +1,91 @@
+"""The vLLM container of a Deployment: its flags, and changes that leave the rest as it was written."""
+
+import pytest
+
+from actuators.kubernetes.workload import Workload
+from tests.support.kubernetes_documents import deployment
+from vllm_facts.errors import FlagError
+
+
+def test_args_alone_are_flags_of_the_images_entrypoint() -> None:
+    workload = Workload.parse(deployment())
+
+    assert workload.serve.setting == {"model": "m", "max_num_seqs": 8}
+    assert workload.serve.port == 8000
+    assert workload.gpus == 1
+    assert not workload.problem
+
+
+def test_a_change_of_args_alone_adds_no_command() -> None:
+    workload = Workload.parse(deployment())
+
+    assert workload.with_setting({"model": "m", "max_num_seqs": 16}) == {
+        "args": ["--model", "m", "--max-num-seqs", "16"]
+    }
+
+
+def test_a_command_stays_where_it_is() -> None:
+    workload = Workload.parse(
+        deployment(command=["vllm", "serve"], args=["m", "--port", "9000", "--max-num-seqs=8"])
+    )
+
+    assert workload.serve.port == 9000
+    assert workload.with_setting({"model": "m", "max_num_seqs": 16}) == {
+        "command": ["vllm", "serve"],
+        "args": ["m", "--port", "9000", "--max-num-seqs=16"],
+    }
+
+
+def test_variables_are_read_and_stay_as_written() -> None:
+    env = [{"name": "LENGTH", "value": "4096"}]
+    args = ["--model", "m", "--max-model-len", "$(LENGTH)", "--max-num-seqs", "8"]
+    workload = Workload.parse(deployment(args=args, env=env))
+
+    assert workload.serve.setting["max_model_len"] == 4096
+    changed = workload.with_setting({"model": "m", "max_model_len": 4096, "max_num_seqs": 16})
+    assert changed == {"args": ["--model", "m", "--max-model-len", "$(LENGTH)", "--max-num-seqs", "16"]}
+
+
+def test_a_variable_whose_flag_changes_is_replaced_by_the_value() -> None:
+    env = [{"name": "SEQS", "value": "8"}]
+    workload = Workload.parse(deployment(args=["--model", "m", "--max-num-seqs", "$(SEQS)"], env=env))
+
+    changed = workload.with_setting({"model": "m", "max_num_seqs": 16})
+
+    assert changed == {"args": ["--model", "m", "--max-num-seqs", "16"]}
+
+
+def test_finds_the_container_beside_a_sidecar() -> None:
+    workload = Workload.parse(deployment(sidecar=True))
+
+    assert workload.container == 1
+    assert workload.container_document["name"] == "server"
+
+
+def test_a_shell_is_a_problem_that_is_named() -> None:
+    workload = Workload.parse(deployment(command=["sh", "-c"], args=["vllm serve m | tee log"]))
+
+    assert workload.problem
+    with pytest.raises(FlagError):
+        workload.with_setting({"model": "m", "max_num_seqs": 16})
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "owner"),
+    [
+        ({}, {}, ""),
+        ({"app.kubernetes.io/managed-by": "Helm"}, {}, ""),
+        ({"argocd.argoproj.io/instance": "chat"}, {}, "Argo CD"),
+        ({}, {"argocd.argoproj.io/tracking-id": "chat:apps/Deployment:x"}, "Argo CD"),
+        ({"kustomize.toolkit.fluxcd.io/name": "chat"}, {}, "Flux"),
+    ],
+)
+def test_knows_the_gitops_controller(labels: dict[str, str], annotations: dict[str, str], owner: str) -> None:
+    assert Workload.parse(deployment(labels=labels, annotations=annotations)).owner == owner
+
+
+def test_knows_a_gitops_controller_by_its_writes() -> None:
+    document = deployment()
+    document["metadata"]["managedFields"] = [{"manager": "kustomize-controller"}]
+
+    assert Workload.parse(document).owner == "Flux"
