@@ -184,6 +184,13 @@ class Namespace:
             self._netns.append(self.cluster.network.join(search)[0])
         return ("ip", "netns", "exec", self._netns[0], *command)
 
+    async def output(self, *command: str) -> str:
+        """What a program says that runs `inside`."""
+        process = await asyncio.create_subprocess_exec(*self.inside(*command), stdout=asyncio.subprocess.PIPE)
+        said, _ = await process.communicate()
+        assert process.returncode == 0, command
+        return said.decode().strip()
+
     # The end.
 
     async def _remove(self) -> None:
