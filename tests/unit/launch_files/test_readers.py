@@ -69,6 +69,15 @@ def test_leader_worker_set_gives_the_command_of_its_script_with_the_variables_of
     assert found.gpus == 8
 
 
+@pytest.mark.parametrize(("version", "gpus"), [("0.8.5", None), ("0.11.1", 8), ("0.32.0", 8)])
+def test_group_of_hosts_has_the_gpus_of_a_ray_cluster_where_the_release_takes_one(
+    version: str, gpus: int | None
+) -> None:
+    (found,) = read_launches("lws.yaml", LEADER_WORKER_SET.replace("0.32.0", version))
+
+    assert found.gpus == gpus
+
+
 def test_flags_of_a_runtime_that_adds_its_own_are_a_problem() -> None:
     text = """\
 kind: InferenceService
