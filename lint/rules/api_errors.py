@@ -160,6 +160,21 @@ _INPUTS = (
         source="vLLM 0.32 vllm/renderers/params.py",
         severity="warning",
     ),
+    KnownError(
+        pattern=r"Expected a cached item for mm_hash",
+        why="requests with images fail: the cache of preprocessed images lost an entry that the other "
+        "process counts on, a bug",
+        expects="a newer release; --mm-processor-cache-gb 0 works without that cache, at the price of "
+        "preprocessing each image anew",
+        source="vllm-project/vllm#31404; vllm-project/vllm#33865",
+    ),
+    KnownError(
+        pattern=r"Encoder cache miss for",
+        why="the engine ended: the embedding of an image left the encoder's cache before it was read, a bug "
+        "seen with speculative decoding",
+        expects="a newer release, or no draft model until then",
+        source="vllm-project/vllm#32469; vllm-project/vllm#38551",
+    ),
 )
 _MODELS = (
     KnownError(
@@ -208,6 +223,26 @@ _MODELS = (
         expects="an adapter trained without that module (modules_to_save, embeddings), or merged "
         "into the weights",
         source=f"vLLM 0.32 vllm/lora/utils.py; {_LORA}; vllm-project/vllm#32599",
+    ),
+    KnownError(
+        pattern=r"vLLM (?P<what>only supports modules_to_save[^.\[]*|does not yet support DoRA"
+        r"|does not support LoRA bias|does not support init_lora_weights)",
+        why="the adapter was refused: vLLM {what}",
+        expects="an adapter trained without it, or merged into the weights and served without --enable-lora",
+        source="vLLM 0.32 vllm/lora/peft_helper.py: _validate_features; MeetKai/functionary#309",
+    ),
+    KnownError(
+        pattern=r"When using LoRA, vocab size must be (?P<least>\d+) >= vocab_size <= (?P<most>\d+)",
+        why="it did not start: this release takes LoRA only for vocabularies of {least} to {most} tokens",
+        expects="a newer release, or the adapter merged into the weights",
+        source="vllm-project/vllm#3000; vllm-project/vllm#3994",
+    ),
+    KnownError(
+        pattern=r"The model should be a generative or pooling model",
+        why="it did not start: this release serves none of the architectures in the folder's config.json",
+        expects="config.json names the class of the model (the documentation lists those served), with the "
+        "transformers that this vLLM pins",
+        source="vllm-project/vllm#28564; https://docs.vllm.ai/en/latest/models/supported_models/",
     ),
     KnownError(
         pattern=r"Failed to load mistral '[\w.]+' config",

@@ -97,6 +97,27 @@ _ROWS = (
         source=f"{_INSTALL}; {_TROUBLE}",
     ),
     KnownError(
+        pattern=r"Ninja build failed|ninja: build stopped",
+        why="a kernel is compiled at start (FlashInfer, or a PyTorch extension), and the compiler failed",
+        expects="a CUDA toolkit (CUDA_HOME, nvcc) that knows the GPU and is of the CUDA release of "
+        "PyTorch, or vLLM's container image, which has one; VLLM_USE_FLASHINFER_SAMPLER=0 leaves "
+        "FlashInfer's sampler out",
+        source=f"{_INSTALL}; vllm-project/vllm#44985; vllm-project/vllm#50705",
+    ),
+    KnownError(
+        pattern=r"VLLM_PORT '(?P<uri>\S+)' appears to be a URI",
+        why="it did not start: Kubernetes set VLLM_PORT to {uri} for a service named vllm, where vLLM "
+        "reads a port",
+        expects="it starts with another name of the service, or with enableServiceLinks: false in the pod",
+        source="vLLM 0.32 vllm/envs.py: get_vllm_port; vllm-project/vllm#34199",
+    ),
+    KnownError(
+        pattern=r"(?:LLMatcher|llguidance)\b.*got (?:some|an unexpected)",
+        why="structured output fails: the installed llguidance does not fit this vLLM",
+        expects="the llguidance that this vLLM pins (pip check), or its container image",
+        source="vllm-project/vllm#16339",
+    ),
+    KnownError(
         pattern=r"(?:worker|process|proc|died)\b.*\b(?:SIGKILL|exit ?code:? -9|signal 9)\b",
         why="the kernel of the host killed a process of vLLM (SIGKILL): most often the host's memory ran out",
         expects="more host memory for the container; less of it is used with smaller cpu_offload_gb and "

@@ -36,6 +36,13 @@ _NO_KERNEL = (
         to={"moe_backend": None},
     ),
     KnownError(
+        pattern=r"Could not construct fused moe op with the requested input combination",
+        why="it did not start: the experts' kernels of FlashInfer were built without this format",
+        expects="FlashInfer built with CUDA 12.8 or later (flashinfer-jit-cache, or vLLM's container image), "
+        "or another --moe-backend",
+        source="vllm-project/vllm#48541",
+    ),
+    KnownError(
         pattern=r"There is no module or parameter named (?P<name>\S+) in (?P<model>\w+)",
         why="it did not start: the checkpoint holds {name}, which {model} of this release does not have",
         expects="a newer release, a checkpoint made for vLLM, or the base model if this is an "

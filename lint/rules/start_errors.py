@@ -83,7 +83,8 @@ def _capability(match: re.Match[str], case: Deployment) -> Finding | None:
         "H2",
         f"it did not start: {match['method']} weights need compute capability {least}, the GPU has {present}",
         {},
-        "a checkpoint in another format (AWQ and GPTQ run from 7.5 on), or a newer GPU",
+        "a checkpoint in another format (AWQ and GPTQ run from 7.5 on), or a newer GPU; on a host "
+        "with GPUs of several kinds CUDA_VISIBLE_DEVICES leaves the older ones out",
     )
 
 
@@ -91,14 +92,21 @@ def _spell(knob: Knob) -> str:
     return "--" + knob.replace("_", "-")
 
 
-def _fp8_cache(match: re.Match[str], case: Deployment) -> Finding:
-    to: dict[Knob, Value] = {}
-    if text_of(case, "kv_cache_dtype").startswith("fp8"):
-        to = {"kv_cache_dtype": None}
+def _fp8(match: re.Match[str], case: Deployment) -> Finding:
+    unknown = (
+        f"it did not start: the GPU does not know {match['kind']}, FP8 of compute capability 8.9 and later"
+    )
+    if not text_of(case, "kv_cache_dtype").startswith("fp8"):
+        return _start_error(
+            "H2",
+            f"{unknown}: this release has no other kernel for the checkpoint's FP8 weights",
+            {},
+            "a checkpoint in AWQ or GPTQ; newer releases run many FP8 checkpoints on Ampere by Marlin",
+        )
     return _start_error(
         "H2",
-        f"it did not start: the GPU does not know {match['kind']}, FP8 of compute capability 8.9 and later",
-        to,
+        unknown,
+        {"kv_cache_dtype": None},
         "it starts, with a KV cache in the model's dtype; before Ada only FLASHINFER reads FP8 caches",
         risks="the KV cache holds half as many tokens",
     )
@@ -239,8 +247,8 @@ LINTS = (
     recogniser(
         "H2",
         r"type (?P<kind>fp8e4\w+) not supported in this architecture",
-        _fp8_cache,
-        reports="a KV cache in fp8 that this GPU does not have",
+        _fp8,
+        reports="a KV cache or weights in fp8 that this GPU does not have",
         source="vllm-project/vllm#26431; vllm-project/vllm#45829",
     ),
     recogniser(

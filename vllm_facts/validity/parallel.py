@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.effective_flags import is_expert_parallel, layout
+from vllm_facts.sizing.effective_flags import is_at_least, is_expert_parallel, layout
 from vllm_facts.validity.refusal import (
     ENGINE,
     MODEL,
@@ -15,12 +15,21 @@ from vllm_facts.validity.refusal import (
     Without,
     is_off,
 )
+from vllm_facts.values import Value
 
 _LAUNCH = f"{ENGINE}: 'Invalid data-parallel launch options'"
 _ELASTIC = "vLLM 0.32 vllm/config/parallel.py: __post_init__"
 _VERIFY = f"{MODEL}: verify_with_parallel_config"
 
 MICROBATCHING = frozenset({"deepep_low_latency", "deepep_high_throughput", "nixl_ep"})
+
+
+def _exchange(case: Deployment) -> Value | None:
+    """The exchange between experts. Releases before 0.16 also read it from the environment."""
+    if "all2all_backend" in case.setting or is_at_least(case, (0, 16)):
+        return case.setting.get("all2all_backend")
+    return case.env.get("VLLM_ALL2ALL_BACKEND")
+
 
 NOT_ABOVE = (
     NotAbove(
@@ -113,7 +122,7 @@ WITHOUT = (
     ),
     Without(
         "enable_dbo",
-        lambda case: case.setting.get("all2all_backend") not in MICROBATCHING,
+        lambda case: _exchange(case) not in MICROBATCHING,
         f"needs all2all_backend {', '.join(sorted(MICROBATCHING))}",
         f"{VLLM}: 'Microbatching currently only supports the deepep_low_latency, …'",
     ),
