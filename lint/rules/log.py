@@ -1,4 +1,4 @@
-"""Log lines of a vLLM server that show a problem of its flags (rules F1 to F5, F8).
+"""Log lines of a vLLM server that show a problem of its flags (rules F1 to F5 and F8).
 
 The patterns match vLLM 0.11 to 0.33; lines that no pattern matches are ignored.
 """
@@ -6,21 +6,15 @@ The patterns match vLLM 0.11 to 0.33; lines that no pattern matches are ignored.
 import re
 from math import floor
 
-from lint.recogniser import LONGEST_LINE, recogniser
+from lint.recogniser import recogniser
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.knobs import release_of
-from vllm_facts.references import CONSERVING_MEMORY, FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
+from vllm_facts.references import FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
 from vllm_facts.values import Knob, Value
 
 _UTILIZATION, _SEQS, _LEN = "gpu_memory_utilization", "max_num_seqs", "max_model_len"
 _DENSE, _MOE = 0.92, 0.85  # the exchange's buffers of a MoE are outside vLLM's accounts
-_LOWER = (0.85, 0.8)  # M2: where to go after an OOM
 _RAISED_DEFAULT_SINCE = (0, 20)
-_TRACEBACK = 60  # lines: that of a worker has about 30
-IMAGES = (
-    "; the start profiles the largest images and videos: --limit-mm-per-prompt "
-    """'{"image":1,"video":0}' and --mm-processor-kwargs '{"max_pixels":…}' make that smaller"""
-)
 PINNED = "kv_cache_memory_bytes"
 HYBRID_OFF = "Turning off hybrid kv cache manager because `--kv-transfer-config`"
 
@@ -74,7 +68,7 @@ def _no_custom_all_reduce(match: re.Match[str], case: Deployment) -> Finding | N
 
 
 def _no_kv_blocks(match: re.Match[str], case: Deployment) -> Finding:
-    present, ceiling = _memory_utilization(case), _MOE if case.model and case.model.experts else _DENSE
+    present, ceiling = memory_utilization(case), _MOE if case.model and case.model.experts else _DENSE
     to: dict[Knob, Value] = {_UTILIZATION: ceiling} if present < ceiling else {}
     more = (
         "the weights and the activations leave memory for KV cache"
@@ -117,7 +111,7 @@ def _context_too_long(match: re.Match[str], case: Deployment) -> Finding | None:
 def _memory_in_use(match: re.Match[str], case: Deployment) -> Finding | None:
     free, total = float(match["free"]), float(match["total"])
     fits = floor(free / total * 100 - 1) / 100 if total else 0.0
-    if fits >= _memory_utilization(case):
+    if fits >= memory_utilization(case):
         return None
     wise = fits >= 0.5  # noqa: PLR2004 - below that another process uses the GPU
     return Finding(
@@ -126,31 +120,12 @@ def _memory_in_use(match: re.Match[str], case: Deployment) -> Finding | None:
         severity="error",
         why=(
             f"it did not start: {free:g} of {total:g} GiB were free, "
-            f"{_memory_utilization(case):g} is requested"
+            f"{memory_utilization(case):g} is requested"
         ),
         to={_UTILIZATION: fits} if wise else {},
         expects="it starts with the free memory; better: free the GPU first (nvidia-smi lists its processes)",
         risks="less KV cache",
         evidence={"free_gib": free, "total_gib": total},
-    )
-
-
-def _warm_up_failure(match: re.Match[str], case: Deployment) -> Finding | None:
-    dummies, seqs = int(match["dummies"]), case.setting.get(_SEQS)
-    if isinstance(seqs, int) and seqs < dummies:
-        return None  # lowered since: the log is of another start
-    to: dict[Knob, Value] = {_SEQS: 1 << max(0, (dummies // 4).bit_length() - 1)}
-    if _memory_utilization(case) > _LOWER[0]:
-        to[_UTILIZATION] = _LOWER[0]
-    return Finding(
-        rule="F5",
-        klass="auto",
-        severity="error",
-        why=f"it did not start: out of GPU memory while it warmed up with {dummies} dummy requests",
-        to=to,
-        expects="it starts; if not, try a shorter context (max_model_len, an operator's decision)",
-        risks="fewer requests run at once; less KV cache",
-        evidence={"dummy_requests": dummies},
     )
 
 
@@ -169,59 +144,6 @@ def _mamba_blocks(match: re.Match[str], case: Deployment) -> Finding | None:
         risks="fewer requests run at once",
         evidence={_SEQS: seqs, "mamba_blocks": blocks},
     )
-
-
-def _out_of_memory(match: re.Match[str], case: Deployment) -> Finding | None:
-    if any("dummy requests" in line for line in case.log):
-        return None  # F5 knows more
-    if _is_loading(case):
-        return _weights_too_large(match)
-    lower = next((step for step in _LOWER if step < _memory_utilization(case)), None)
-    seqs = case.setting.get(_SEQS)
-    to: dict[Knob, Value] = {}
-    if lower is not None:
-        to = {_UTILIZATION: lower}
-    elif isinstance(seqs, int) and seqs > 1:
-        to = {_SEQS: seqs // 2}
-    return Finding(
-        rule="M2",
-        klass="auto" if to else "note",
-        severity="error",
-        why="the log shows a CUDA out of memory: allocations outside vLLM's accounting need more memory",
-        to=to,
-        expects="no further OOM; if there is one: fewer max_num_seqs, then a shorter max_model_len"
-        + (IMAGES if _reads_images(case) else ""),
-        risks="less KV cache",
-        evidence={"line": match[0][:160]},
-    )
-
-
-def _weights_too_large(match: re.Match[str]) -> Finding:
-    return Finding(
-        rule="M2",
-        klass="note",
-        severity="error",
-        why="the log shows a CUDA out of memory while the weights were loaded: they do not fit the "
-        "GPU as read",
-        expects=(
-            f"a quantised checkpoint, or more GPUs for an engine; a lower {_UTILIZATION} "
-            "does not help. If the checkpoint is quantised, check that its own config is read "
-            "(--hf-config-path, --quantization)"
-        ),
-        source=f"{CONSERVING_MEMORY}; vllm-project/vllm#16128",
-        evidence={"line": match[0][:160]},
-    )
-
-
-def _is_loading(case: Deployment) -> bool:
-    """Whether the traceback of the last out-of-memory error passes the loading of the weights."""
-    last = max(place for place, line in enumerate(case.log) if re.search(_OOM, line[:LONGEST_LINE]))
-    trace = case.log[max(0, last - _TRACEBACK) : last]
-    return any(_LOADS.search(line[:LONGEST_LINE]) for line in trace)
-
-
-def _reads_images(case: Deployment) -> bool:
-    return case.model is not None and case.model.architecture.endswith("ForConditionalGeneration")
 
 
 def _periodic_stats(match: re.Match[str], case: Deployment) -> Finding | None:
@@ -249,7 +171,7 @@ def _periodic_stats(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def _memory_utilization(case: Deployment) -> float:
+def memory_utilization(case: Deployment) -> float:
     """gpu_memory_utilization as given, else vLLM's default."""
     given = case.setting.get(_UTILIZATION)
     if isinstance(given, (int, float)) and not isinstance(given, bool):
@@ -276,8 +198,6 @@ _NOT_FREE = (
     r"Free memory on device\D*\d* ?\((?P<free>\d+\.?\d*)/(?P<total>\d+\.?\d*) GiB\) on startup is less"
 )
 _EAGER = r"Cudagraph is disabled under eager mode|Enforce eager set, disabling torch\.compile"
-_LOADS = re.compile(r"\bin (?:load_model|load_weights|initialize_model|create_weights)\b")
-_OOM = r"(?:torch\.|CUDA)\w*\.?OutOfMemoryError.*|CUDA (?:out of memory\. Tried|error: out of memory).*"
 _KV_CACHE = "vLLM 0.32 vllm/v1/core/kv_cache_utils.py"
 
 LINTS = (
@@ -333,28 +253,12 @@ LINTS = (
     ),
     recogniser(
         "F5",
-        r"CUDA out of memory.*?(?P<dummies>\d+) dummy requests",
-        _warm_up_failure,
-        reports="out of memory in the warm-up, which runs as many requests as max_num_seqs",
-        source="vLLM 0.32 vllm/v1/worker/gpu_model_runner.py: 'CUDA out of memory occurred when warming up'",
-        evidence_for="vLLM names the two flags; no public measurement of the values",
-    ),
-    recogniser(
-        "F5",
         r"max_num_seqs \((?P<seqs>\d+)\) exceeds available Mamba cache blocks \((?P<blocks>\d+)\)",
         _mamba_blocks,
         reports="more sequences than the Mamba cache has blocks",
         source=(
             "vLLM 0.32 vllm/config/compilation.py: 'exceeds available Mamba cache'; vllm-project/vllm#34094"
         ),
-    ),
-    recogniser(
-        "M2",
-        _OOM,
-        _out_of_memory,
-        reports="CUDA ran out of memory",
-        source=CONSERVING_MEMORY,
-        evidence_for="no public measurement of the steps 0.85 and 0.8",
     ),
     recogniser(
         "F8",

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from lint.recogniser import LOG, LONGEST_LINE, Recogniser
-from lint.rules import api_errors, engine_errors, host_errors, kernel_errors, log, start_errors
+from lint.rules import api_errors, engine_errors, host_errors, kernel_errors, log, out_of_memory, start_errors
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.sizing.effective_flags import DeploymentCheck
 
@@ -33,7 +33,7 @@ _LAST_RESORT = re.compile(
 
 _KNOWN = tuple(
     check.pattern
-    for module in (log, start_errors, api_errors, engine_errors, kernel_errors, host_errors)
+    for module in (log, out_of_memory, start_errors, api_errors, engine_errors, kernel_errors, host_errors)
     for check in module.LINTS
     if isinstance(check, Recogniser)
 )

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import pytest
 
 from lint.rules import log as lint_log
-from lint.rules import start
+from lint.rules import out_of_memory, start
 from vllm_facts.deployment import Deployment, Finding, Model
 from vllm_facts.values import Value
 
-LINTS = (*lint_log.LINTS, *start.LINTS)
+LINTS = (*lint_log.LINTS, *out_of_memory.LINTS, *start.LINTS)
 CORE = "(EngineCore pid=812) "
 MOE = CORE + (
     "WARNING 11-21 12:00:00 [fused_moe.py:1118] Using default MoE config. Performance might be sub-optimal! "
