@@ -118,3 +118,33 @@ async def test_each_bad_green_is_rolled_back(here: Namespace, tmp_path: Path, fa
 
         assert rollout["outcome"] in {"rolled_back", "failed"}, rollout["why"]
         assert await site.deployments() == {"vllm": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["launching", "warming", "canary", "promoting"])
+async def test_a_daemon_killed_in_a_phase_loses_nothing(here: Namespace, tmp_path: Path, phase: str) -> None:
+    async with running(here, tmp_path) as site:
+        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+            suggestion = await site.change(max_num_seqs=16)
+            await site.in_phase(phase)
+            await site.kill()
+            await site.start()
+            rollout = await site.ended(suggestion)
+            await site.restored("vllm")
+
+        assert rollout["outcome"] in {"promoted", "rolled_back", "failed"}, rollout["why"]
+        assert lost(traffic) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+async def test_ten_changes_in_a_row_lose_nothing(here: Namespace, tmp_path: Path) -> None:
+    async with running(here, tmp_path) as site:
+        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+            for cap in (16, 32) * 5:  # enough for the clients, so that both are as good
+                rollout = await site.switch(max_num_seqs=cap)
+                assert rollout["outcome"] in {"promoted", "rolled_back"}, rollout["why"]
+                left = await site.restored("vllm")
+
+        assert left["spec"]["replicas"] == 1
+        assert lost(traffic) == []
