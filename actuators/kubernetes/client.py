@@ -5,10 +5,12 @@ Objects stay JSON documents: a copy of a pod template keeps every field, also th
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
@@ -42,6 +44,12 @@ SERVICE = _resource("", "v1", "Service")
 POD = _resource("", "v1", "Pod")
 EVENT = _resource("", "v1", "Event")
 CONFIG_MAP = _resource("", "v1", "ConfigMap")
+
+
+def is_configured() -> bool:
+    """Whether this process runs in a pod, or has a kubeconfig where kubectl looks for one."""
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+    return in_pod or "KUBECONFIG" in os.environ or Path("~/.kube/config").expanduser().is_file()
 
 
 class MissingError(ActError):

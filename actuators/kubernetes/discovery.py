@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from actuators.kubernetes import client as kubernetes
-from actuators.kubernetes.client import Json, KubernetesClient
+from actuators.kubernetes.client import Json, KubernetesClient, is_configured
 from actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVER, SERVES_AS, epoch_of, site_labels
 from actuators.kubernetes.mounted_files import read_config_maps
-from actuators.kubernetes.pods import Pod
+from actuators.kubernetes.pods import Pod, newest_first
 from actuators.kubernetes.workload import Workload
 from agent.domain.errors import FencedError
 from agent.domain.model import Server
@@ -125,3 +125,35 @@ async def _read(client: KubernetesClient, document: Json) -> Workload:
         return workload
     files = await read_config_maps(client, document["spec"]["template"]["spec"], workload.container)
     return Workload.parse(document, files.get) if files else workload
+
+
+async def find_unmanaged_servers() -> list[tuple[Server, dict[str, object]]]:
+    """Return the Deployments of the namespace that run vLLM, each with its `[targets.engine]` options.
+
+    None outside a pod where no kubeconfig exists. Raises ActError if the API server does not answer.
+    """
+    if not is_configured():
+        return []
+    client = KubernetesClient()
+    namespace = await client.own_namespace()
+    workloads = [Workload.parse(one) for one in await client.find(kubernetes.DEPLOYMENT)]
+    serving = [one for one in workloads if one.replicas and not one.ours and not one.problem]
+    return [
+        (
+            Server(
+                name=one.name, setting=one.serve.setting, address=await _pod_address(client, one), ours=False
+            ),
+            {"deployments": [one.name], "namespace": namespace},
+        )
+        for one in serving
+    ]
+
+
+async def find_address(client: KubernetesClient, one: FoundServer) -> str:
+    """Return the name of its Service with the port; without a Service the address of its oldest pod."""
+    return one.address or await _pod_address(client, one.workload)
+
+
+async def _pod_address(client: KubernetesClient, workload: Workload) -> str:
+    pods = newest_first(await find_pods(client, workload))
+    return next((f"{pod.ip}:{workload.serve.port}" for pod in reversed(pods) if pod.ip), "")

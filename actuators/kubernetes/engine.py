@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from actuators.kubernetes import client as kubernetes
 from actuators.kubernetes.client import ConflictError, KubernetesClient
-from actuators.kubernetes.discovery import FoundServer, check_fence, find_pods, find_servers
+from actuators.kubernetes.discovery import FoundServer, check_fence, find_address, find_pods, find_servers
 from actuators.kubernetes.green import make_service
 from actuators.kubernetes.handover import Handover
 from actuators.kubernetes.labels import object_name
@@ -71,7 +71,7 @@ class KubernetesEngine(VllmEngine):
             check_fence(self._site, found)
             running = [one if one.service else await self._with_service(one) for one in running]
         return [
-            one.to_server(await self._address(one))
+            one.to_server(await find_address(self._client, one))
             for one in sorted(running, key=lambda one: (one.adopted, one.server if not one.adopted else ""))
         ]
 
@@ -223,13 +223,6 @@ class KubernetesEngine(VllmEngine):
         with suppress(ConflictError):  # another call was first
             await self._client.create(kubernetes.SERVICE, body)
         return replace(one, service=body["metadata"]["name"])
-
-    async def _address(self, one: FoundServer) -> str:
-        """Return the name of its Service; without one the address of its oldest pod."""
-        if one.service:
-            return one.address
-        pods = newest_first(await find_pods(self._client, one.workload))
-        return next((f"{pod.ip}:{one.workload.serve.port}" for pod in reversed(pods) if pod.ip), "")
 
     async def _hand_over(self, old: FoundServer, new: FoundServer) -> None:
         key = start_key(old.workload)

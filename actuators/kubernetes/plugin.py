@@ -1,11 +1,13 @@
 """Run vLLM servers as Deployments: a new one is like the one it replaces, except for its flags."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from actuators.kubernetes import discovery
 from actuators.kubernetes.engine import KubernetesEngine
 from actuators.vllm.engine import ServerOptions
+from agent.domain.model import Server
 from agent.domain.ports import Site
 
 
@@ -29,6 +31,11 @@ class KubernetesOptions(ServerOptions):
 
     def bind(self, site: Site) -> KubernetesEngine:
         return KubernetesEngine(self, site)
+
+    @staticmethod
+    async def find_unmanaged_servers() -> Sequence[tuple[Server, Mapping[str, object]]]:
+        """Return the Deployments that run vLLM here, for a first config. Raises ActError."""
+        return await discovery.find_unmanaged_servers()
 
 
 plugin = KubernetesOptions

@@ -19,7 +19,7 @@ from actuators.kubernetes.workload import Workload
 from actuators.vllm.probe import Health, OpenAiProbe
 from agent.domain.errors import ActError
 
-_LOOK_S = 10.0  # between two looks, without a change of a pod
+_LOOK_S = 60.0  # between two looks, without a change of a pod
 _WATCH_S = 60  # of one request
 _KUBELET_S = 3.0  # from the end of a process to the status that says so; the kubelet looks each second
 

@@ -81,6 +81,21 @@ async def test_advise_mode_writes_nothing(here: Namespace, tmp_path: Path) -> No
     assert await names(here, "services") == before
 
 
+async def test_init_finds_the_deployments_that_run_vllm(
+    here: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await serve(here)
+    await here.create(
+        "deployments", deployment("web", container(image="nginx", command=["sleep", "60"]), replicas=0)
+    )
+    monkeypatch.setenv("KUBECONFIG", str(await here.user("reader", *ROLE)))
+
+    [(server, options)] = await KubernetesOptions.find_unmanaged_servers()
+
+    assert (server.name, server.setting["max_num_seqs"]) == ("vllm", 8)
+    assert options == {"deployments": ["vllm"], "namespace": here.name}
+
+
 async def test_a_missing_right_is_named(here: Namespace, tmp_path: Path) -> None:
     await serve(here)
     engine = await bind(here, tmp_path, *ROLE[1:], rule(["apps"], ["deployments"], READ))
