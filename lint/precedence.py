@@ -178,7 +178,7 @@ def ranked(items: Sequence[S]) -> Ordered[S]:
         place = next((at for at in pending if not any(by in pending for by in winners[at])), pending[0])
         pending.remove(place)
         one, standing = ordered[place], [kept[at] for at in sorted(kept)]
-        lost = _yields(one, standing) or _contradicts(one, standing)
+        lost = _yields(one, standing) or _contradicts(one, standing) or _excludes(one, standing)
         if lost is None:
             kept[place] = one
         else:
@@ -193,6 +193,12 @@ def _may_lose(one: S, other: S, *, later: bool) -> bool:
     if _yields(one, (other,)):
         return True
     return not later and not _yields(other, (one,)) and bool(_contradicts(one, (other,)))
+
+
+def _excludes(one: S, kept: Sequence[S]) -> tuple[str, str] | None:
+    """The kept rule that would yield to `one`, had a cycle not decided it first, and why `one` goes."""
+    first = next((other.rule for other in kept if _yields(other, (one,))), None)
+    return None if first is None else (first, "the two exclude each other, and the other is followed first")
 
 
 def _yields(one: S, kept: Sequence[S]) -> tuple[str, str] | None:

@@ -31,6 +31,7 @@ async def test_a_suggested_change_ends_in_the_operators_deployment(here: Namespa
         start_s=START_S,
         drain_s=60.0,
         ttft="10s",
+        stalled_after_s=30.0,
         octaves=3.0,
         at_most_s=300.0,
         warm_up_s=120.0,
