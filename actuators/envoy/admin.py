@@ -68,6 +68,20 @@ class Admin:
             warming=int(stats.get("cluster_manager.warming_clusters", 0)) if kind == "cds" else 0,
         )
 
+    async def drain(self) -> bool:
+        """Accept no more connections; each open one ends with its request. False if Envoy does not answer."""
+        timeout = aiohttp.ClientTimeout(total=self.timeout_s)
+        try:
+            async with (
+                aiohttp.ClientSession(
+                    connector=aiohttp.UnixConnector(str(self.socket)), timeout=timeout
+                ) as session,
+                session.post("http://envoy/drain_listeners") as answer,
+            ):
+                return answer.ok
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
+
     async def listening(self) -> bool:
         stats = await self.stats(r"^listener_manager\.total_listeners_active$")
         return bool(stats) and any(int(value) > 0 for value in (stats or {}).values())

@@ -43,6 +43,7 @@ class EnvoyTraffic:
     report_every_s: float = 2.0
     confirm_s: float = 10.0  # how long Envoy may take to put a file in force; 10 ms when idle
     binary: str = ""
+    start: bool = True  # false: `python -m actuators.envoy.run` starts Envoy, in a container of its own
     _site: Site | None = field(default=None, init=False, repr=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False, compare=False)
 
@@ -193,7 +194,7 @@ class EnvoyTraffic:
         except FencedError:
             raise  # nothing here is ours to restore
         except ActError:
-            if first:
+            if first and self.start:
                 await self._alone(self._process.end)
             await exchange.roll_back()
             raise
@@ -236,9 +237,10 @@ class EnvoyTraffic:
             raise ActError("cannot start Envoy: " + "; ".join(problems))
         written = await self._alone(partial(self._started, binary))
         try:
-            await self._process.until_it_answers(binary, written)
+            await self._process.until_it_answers(binary, written, is_child=self.start)
         except ActError:
-            await self._alone(self._process.end)
+            if self.start:
+                await self._alone(self._process.end)
             raise
 
     def _started(self, binary: str) -> int:
@@ -246,6 +248,8 @@ class EnvoyTraffic:
         if self._process.find() is not None:
             return self._process.log_size()
         self._process.bootstrap.write_bytes(resources.bootstrap(self.home))
+        if not self.start:
+            return self._process.log_size()
         return self._process.start(binary, concurrency=self.concurrency)
 
     async def keep_alive(self, route: Route) -> None:

@@ -93,19 +93,26 @@ class EnvoyProcess:
                 return None
         return int(_CREDENTIALS.unpack(credentials)[0]) or None
 
-    def start(self, binary: str, *, concurrency: int) -> int:
-        """Start Envoy, in a thread. Returns the previous size of the log."""
+    def command(self, binary: str, *, concurrency: int) -> list[str]:
+        """The command line that starts it."""
+        flags = ("--disable-hot-restart", "--reject-unknown-dynamic-fields", "--drain-time-s", "3600")
+        return [binary, "-c", str(self.bootstrap), *flags, "--concurrency", str(concurrency), "-l", "warning"]
+
+    def clear(self) -> None:
+        """Remove what an Envoy that has ended left, which a new one refuses to start with."""
         if self.log_size() > LOG_BYTES:
             self.log.write_bytes(b"")
         (self.home / "admin.sock").unlink(missing_ok=True)
         (self.home / "envoy.pid").unlink(missing_ok=True)
+
+    def start(self, binary: str, *, concurrency: int) -> int:
+        """Start Envoy, in a thread. Returns the previous size of the log."""
+        self.clear()
         written = self.log_size()
-        flags = ("--disable-hot-restart", "--reject-unknown-dynamic-fields", "--drain-time-s", "3600")
-        more = ("--concurrency", str(concurrency), "-l", "warning")
         subprocess.run(  # noqa: S603 - the operator's Envoy
             [
                 *("/bin/sh", "-c", SCRIPT, "sh", str(self.log), str(self.home / "envoy.pid")),
-                *(binary, "-c", str(self.bootstrap), *flags, *more),
+                *self.command(binary, concurrency=concurrency),
             ],
             cwd=self.home,
             stdin=subprocess.DEVNULL,
@@ -116,8 +123,11 @@ class EnvoyProcess:
         )
         return written
 
-    async def until_it_answers(self, binary: str, written: int) -> None:
-        """Wait for the admin socket. Raises ActError with the log if Envoy does not answer."""
+    async def until_it_answers(self, binary: str, written: int, *, is_child: bool) -> None:
+        """Wait for the admin socket. Raises ActError with the log if Envoy does not answer.
+
+        `is_child`: this daemon has started it, so that its end is known.
+        """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + STARTS_WITHIN_S
         admin = Admin(self.home / "admin.sock")
@@ -125,7 +135,7 @@ class EnvoyProcess:
             stats = await admin.stats(r"^server\.state$")
             if stats and stats.get("server.state") == 0:
                 return
-            if not self._was_started():
+            if is_child and not self._was_started():
                 raise ActError(f"Envoy ({binary}) exited at its start", self.log_since(written))
             await asyncio.sleep(0.02)
         raise ActError(f"Envoy ({binary}) did not start in {STARTS_WITHIN_S:g} s", self.log_since(written))
