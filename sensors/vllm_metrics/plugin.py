@@ -16,8 +16,9 @@ from agent.io.bounded import MOST_BYTES, parse_json, read_body
 from agent.observe.engine_sample import sample
 from agent.observe.plausibility import find_nonsense
 from agent.plugins.option_errors import check_periods
+from sensors.shared.addresses import resolve
 from sensors.vllm_metrics.page_parser import PageParser
-from sensors.vllm_metrics.replicas import join_pages, resolve
+from sensors.vllm_metrics.replicas import join_pages
 from vllm_facts.errors import MetricsPageError
 from vllm_facts.metrics.totals import PageTotals, has_restarted
 

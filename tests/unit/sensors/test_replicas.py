@@ -5,9 +5,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from agent.domain.reading import EngineSample, count_replicas
+from sensors.shared.addresses import resolve
 from sensors.vllm_metrics import plugin
 from sensors.vllm_metrics.plugin import VllmMetrics
-from sensors.vllm_metrics.replicas import join_pages, resolve
+from sensors.vllm_metrics.replicas import join_pages
 from tests.unit.sensors.pages import LATER, PAGE, page_server
 from tests.unit.sensors.run_sensor import Fleet, run_sensor
 from vllm_facts.metrics.totals import totals
