@@ -26,6 +26,7 @@ MODULES = [module.name for module in iter_modules(sensors.__path__)]
 PLAIN = (str, int, float, bool, type(None))
 
 REQUIRED: dict[str, dict[str, Any]] = {
+    "dcgm": {"url": "http://127.0.0.1:1/metrics"},
     "prometheus": {"url": "http://127.0.0.1:1", "queries": {"load": "sum(up)"}},
 }
 """Options without a default, by sensor; every source that they name is unreachable."""

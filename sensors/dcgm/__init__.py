@@ -1,0 +1,1 @@
+"""The GPUs of a Kubernetes cluster's nodes, from NVIDIA's DCGM exporter."""
