@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import httpx2
 import lightkube
+import msgspec
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.generic_resource import create_namespaced_resource
@@ -31,8 +32,11 @@ MANAGER = "trimtab"
 """The field manager of every write: `kubectl get --show-managed-fields` names it."""
 
 _TIMEOUT_S = 15.0
+_RETRY_S = 2.0  # while the API server is away
+_CHANGES = 5  # attempts at one change: each change of an object's status lets a conditional write fail
 _PATCH = {"merge": PatchType.MERGE, "json": PatchType.JSON}
 _T = TypeVar("_T")
+Change = Json | list[Json]
 
 
 def _resource(group: str, version: str, kind: str) -> Kind:
@@ -60,12 +64,25 @@ class ConflictError(ActError):
     """Another client has changed or created the object meanwhile."""
 
 
+class AwayError(ActError):
+    """The API server does not answer, or is overloaded."""
+
+
+async def patiently(ask: Callable[[], Awaitable[_T]]) -> _T:
+    """Return the answer, asking again for as long as the API server is away; the caller sets the deadline."""
+    while True:
+        try:
+            return await ask()
+        except AwayError:
+            await asyncio.sleep(_RETRY_S)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesClient:
     """`kubeconfig`: a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config.
 
-    Every call raises ActError if the API server refuses or does not answer: MissingError for an object that
-    does not exist, ConflictError for one that has changed.
+    Every call raises ActError if the API server refuses: MissingError for an object that does not exist,
+    ConflictError for one that has changed; AwayError if it does not answer.
     """
 
     kubeconfig: str = ""
@@ -98,15 +115,36 @@ class KubernetesClient:
         what = f"create {_named(resource, body['metadata']['name'])}"
         return dict(await self._call(what, lambda api: api.create(made, dry_run=dry_run)))
 
-    async def patch(self, resource: Kind, name: str, change: Json | list[Json]) -> Json:
+    async def patch(self, resource: Kind, name: str, change: Change) -> Json:
         """Change an object: a dict is a merge patch (RFC 7396), a list a JSON patch (RFC 6902).
 
-        With `metadata.resourceVersion` in a merge patch, or a `test` of it in a JSON patch, the write is
-        refused (ConflictError) if the object has changed since it was read.
+        A change that sets `metadata.resourceVersion` is refused (ConflictError) if the object has changed
+        since it was read.
         """
         kind = _PATCH["json" if isinstance(change, list) else "merge"]
         what = f"change {_named(resource, name)}"
         return dict(await self._call(what, lambda api: api.patch(resource, name, change, patch_type=kind)))
+
+    async def update(
+        self, resource: Kind, name: str, change: Callable[[Json], Awaitable[Change | None]]
+    ) -> Json:
+        """Read an object and patch it; both again if another client was faster. None: nothing to change.
+
+        Raises MissingError if there is none.
+        """
+        for tries_left in reversed(range(_CHANGES)):
+            found = await self.get(resource, name)
+            if found is None:
+                raise MissingError(f"{_named(resource, name)} was removed by a third party", external=True)
+            wanted = await change(found)
+            if wanted is None:
+                return found
+            try:
+                return await self.patch(resource, name, wanted)
+            except ConflictError:
+                if not tries_left:
+                    raise
+        raise AssertionError("not reached")
 
     async def delete(self, resource: Kind, name: str) -> None:
         """Delete the object and what belongs to it; without error if there is none."""
@@ -168,7 +206,9 @@ class KubernetesClient:
             raise _refusal(what, error) from error
         except (TimeoutError, httpx2.HTTPError) as error:
             why = str(error) or f"no answer within {_TIMEOUT_S:g} s"
-            raise ActError(f"{what}: the API server does not answer: {why}", external=True) from error
+            raise AwayError(f"{what}: the API server does not answer: {why}", external=True) from error
+        except msgspec.DecodeError as error:  # a proxy's page, or a line of a watch that was cut off
+            raise AwayError(f"{what}: the answer is no JSON: {error}", external=True) from error
         except (ConfigError, OSError) as error:
             raise ActError(f"{what}: no access to a Kubernetes API server: {error}", external=True) from error
 
@@ -198,7 +238,7 @@ def _refusal(what: str, error: ApiError) -> ActError:
         return ActError(
             f"{what}: the API server forbids it: {why} (give trimtab's Role this right)", external=True
         )
-    return ActError(
-        f"{what}: the API server answers {code}: {why}",
-        external=code is not None and code >= HTTPStatus.INTERNAL_SERVER_ERROR,
-    )
+    told = f"{what}: the API server answers {code}: {why}"
+    if code == HTTPStatus.TOO_MANY_REQUESTS or (code or 0) >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return AwayError(told, external=True)
+    return ActError(told, external=code == HTTPStatus.UNAUTHORIZED)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from actuators.kubernetes import client as kubernetes
 from actuators.kubernetes.client import Json, KubernetesClient, is_configured
-from actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVER, SERVES_AS, epoch_of, site_labels
+from actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVES_AS, epoch_of, server_of, site_labels
 from actuators.kubernetes.mounted_files import read_config_maps
 from actuators.kubernetes.pods import Pod, newest_first
 from actuators.kubernetes.workload import Workload
@@ -62,7 +62,7 @@ async def find_servers(client: KubernetesClient, site: Site, names: Iterable[str
     for name in names:
         if document := await client.get(kubernetes.DEPLOYMENT, name):
             documents[name] = document
-    workloads = {name: await _read(client, document) for name, document in documents.items()}
+    workloads = {name: await read_workload(client, one) for name, one in documents.items()}
     found: dict[str, FoundServer] = {}
     for service in services:
         one = _of_service(service, workloads, namespace)
@@ -70,7 +70,7 @@ async def find_servers(client: KubernetesClient, site: Site, names: Iterable[str
             found[one.server] = one
     taken = {one.workload.name for one in found.values()}
     for workload in workloads.values():
-        name = workload.labels[SERVER] if workload.ours else workload.name
+        name = _name_of(workload, workloads.values())
         if workload.name in taken or name in found:  # green's own, after its server has moved
             continue
         found[name] = FoundServer(
@@ -79,9 +79,26 @@ async def find_servers(client: KubernetesClient, site: Site, names: Iterable[str
             like=workload.like if workload.ours else "",
             epoch=workload.epoch if workload.ours else 0,
             namespace=namespace,
-            adopted=not workload.ours,
+            adopted=name == workload.name,
         )
     return found
+
+
+def find_home(
+    one: FoundServer, successor: FoundServer | None, found: Mapping[str, FoundServer]
+) -> FoundServer | None:
+    """Return the server whose Deployment people own, and to which the successor of `one` belongs.
+
+    It is `one` itself, or, if green has gone on to serve because that Deployment did not become available,
+    the idle one that `one` was to become.
+    """
+    if not one.workload.ours:
+        return one
+    if successor is not None and not successor.workload.ours:  # it has moved already
+        return successor
+    names = {one.server, successor.server if successor else ""}
+    idle = (other for other in found.values() if not other.workload.ours and not other.active)
+    return next((other for other in idle if other.workload.annotations.get(SERVES_AS, "") in names), None)
 
 
 def check_fence(site: Site, found: Mapping[str, FoundServer]) -> None:
@@ -100,13 +117,25 @@ async def find_pods(client: KubernetesClient, workload: Workload) -> list[Pod]:
     return [Pod.parse(one, container) for one in documents]
 
 
+def _name_of(workload: Workload, others: Iterable[Workload]) -> str:
+    """Return the name of the server that a Deployment without a Service of trimtab's is.
+
+    A promoted server keeps its name if a person removes its Service.
+    """
+    if workload.ours:
+        return workload.server
+    serves_as = workload.annotations.get(SERVES_AS, "")
+    starts = any(one.server == serves_as for one in others)  # beside green's
+    return workload.name if starts or not serves_as else serves_as
+
+
 def _of_service(service: Json, workloads: Mapping[str, Workload], namespace: str) -> FoundServer | None:
     metadata = service["metadata"]
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     workload = workloads.get(notes.get(DEPLOYMENT, ""))
-    if workload is None or SERVER not in labels:
+    server = server_of(metadata)
+    if workload is None or not server:
         return None
-    server = labels[SERVER]
     return FoundServer(
         server=server,
         workload=workload,
@@ -118,7 +147,7 @@ def _of_service(service: Json, workloads: Mapping[str, Workload], namespace: str
     )
 
 
-async def _read(client: KubernetesClient, document: Json) -> Workload:
+async def read_workload(client: KubernetesClient, document: Json) -> Workload:
     """Parse it, with the files that ConfigMaps mount: a `--config` file may be one."""
     workload = Workload.parse(document)
     if not workload.serve.error:
@@ -155,5 +184,5 @@ async def find_address(client: KubernetesClient, one: FoundServer) -> str:
 
 
 async def _pod_address(client: KubernetesClient, workload: Workload) -> str:
-    pods = newest_first(await find_pods(client, workload))
-    return next((f"{pod.ip}:{workload.serve.port}" for pod in reversed(pods) if pod.ip), "")
+    pods = reversed(newest_first(await find_pods(client, workload)))
+    return next((pod.address(workload.serve.port) for pod in pods if pod.active and pod.ip), "")

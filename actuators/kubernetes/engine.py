@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Literal
 
 from actuators.kubernetes import client as kubernetes
 from actuators.kubernetes.client import ConflictError, KubernetesClient
-from actuators.kubernetes.discovery import FoundServer, check_fence, find_address, find_pods, find_servers
+from actuators.kubernetes.discovery import (
+    FoundServer,
+    check_fence,
+    find_address,
+    find_home,
+    find_pods,
+    find_servers,
+)
 from actuators.kubernetes.green import make_service
 from actuators.kubernetes.handover import Handover
 from actuators.kubernetes.labels import object_name
@@ -144,18 +151,18 @@ class KubernetesEngine(VllmEngine):
         """End a server for good. If people own its Deployment, the server that replaces it moves there."""
         async with self._lock(server.name):
             found = await self._find_fenced()
-            one = found.get(server.name)
-            if one is None:
-                return
-            if one.workload.ours:
-                await remove_server(self._client, self._site, one)
-                return
-            successors = [new for new in found.values() if new.like == one.server and new.active]
-            if successors:
-                await self._hand_over(one, successors[0])
-            else:
-                await scale_down(self._client, self._site, one.workload)
-            await self._client.delete(kubernetes.SERVICE, object_name(self._site, one.server))
+            if (one := found.get(server.name)) is not None:
+                successor = next(
+                    (new for new in found.values() if new.like == one.server and new.active), None
+                )
+                home = find_home(one, successor, found)
+                if home is not one or successor is None:
+                    await scale_down(self._client, self._site, one.workload)
+                if home and successor:
+                    await self._hand_over(home, successor)
+                if one.workload.ours:
+                    await remove_server(self._client, self._site, one)
+            await self._client.delete(kubernetes.SERVICE, object_name(self._site, server.name))
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
         def report(found: PodFault, log: tuple[str, ...], *, gone: bool) -> None:
@@ -219,7 +226,7 @@ class KubernetesEngine(VllmEngine):
         return one, pods
 
     async def _with_service(self, one: FoundServer) -> FoundServer:
-        body = make_service(self._site, Server(name=one.server, setting={}), one.workload)
+        body = make_service(self._site, Server(name=one.server, setting={}, like=one.like), one.workload)
         with suppress(ConflictError):  # another call was first
             await self._client.create(kubernetes.SERVICE, body)
         return replace(one, service=body["metadata"]["name"])
@@ -243,4 +250,4 @@ class KubernetesEngine(VllmEngine):
 
 
 def _addresses(one: FoundServer, pods: Sequence[Pod]) -> list[str]:
-    return [f"{pod.ip}:{one.workload.serve.port}" for pod in pods]
+    return [pod.address(one.workload.serve.port) for pod in pods]

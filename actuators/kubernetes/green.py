@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 
 from actuators.kubernetes.client import Json
-from actuators.kubernetes.labels import DEPLOYMENT, LIKE, object_name, pod_labels, server_labels
+from actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVER, object_name, pod_labels, server_labels
 from actuators.kubernetes.workload import Workload
 from agent.domain.model import Server
 from agent.domain.ports import Site
@@ -33,7 +33,7 @@ def make_deployment(
         "metadata": {
             "name": object_name(site, server.name),
             "labels": server_labels(site, server.name),
-            "annotations": {LIKE: server.like},
+            "annotations": {SERVER: server.name, LIKE: server.like},
         },
         "spec": {
             **spec,
@@ -54,7 +54,7 @@ def make_service(site: Site, server: Server, workload: Workload) -> Json:
         "metadata": {
             "name": object_name(site, server.name),
             "labels": server_labels(site, server.name),
-            "annotations": {DEPLOYMENT: workload.name, LIKE: server.like},
+            "annotations": {SERVER: server.name, DEPLOYMENT: workload.name, LIKE: server.like},
         },
         "spec": {
             "clusterIP": "None",

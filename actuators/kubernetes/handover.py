@@ -14,14 +14,16 @@ from dataclasses import dataclass
 import structlog
 
 from actuators.kubernetes import client as kubernetes
-from actuators.kubernetes.client import Json, KubernetesClient
-from actuators.kubernetes.discovery import FoundServer, find_pods
+from actuators.kubernetes.client import AwayError, Json, KubernetesClient, patiently
+from actuators.kubernetes.discovery import FoundServer, find_pods, read_workload
 from actuators.kubernetes.labels import CHANGE, DEPLOYMENT, EPOCH, REPLICAS, SERVES_AS
+from actuators.kubernetes.preflight import obstacles
 from actuators.kubernetes.scale import scale_down, wait_until_gone
 from actuators.kubernetes.start import Starter
 from actuators.kubernetes.workload import Workload
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.errors import ActError
+from vllm_facts.errors import FlagError
 from vllm_facts.values import Setting, Value
 
 log = structlog.get_logger(__name__)
@@ -51,43 +53,70 @@ class Handover:
         return self.starter.client
 
     async def perform(self) -> None:
-        """Idempotent: an interrupted handover goes on. Raises ActError if the API server refuses a write."""
-        site = self.starter.site
+        """Idempotent: an interrupted handover goes on. Raises AwayError while the API server is away."""
         if not self.new.workload.ours:  # it has moved already
             left = await self.client.get(kubernetes.DEPLOYMENT, self.new.service)
             if left is not None:
-                await self.end_green(Workload.parse(left))
+                await self.end_green(await read_workload(self.client, left))
             return
-        await scale_down(self.client, site, self.old.workload)
-        changed = await self._write()
         try:
-            await self.starter.wait_until_available(changed, self.start_s)
-            await self._warm_up(changed)
-        except ActError as error:
-            log.warning("kubernetes.handover_failed", deployment=changed.name, why=error.why)
-            current = await self.client.get(kubernetes.DEPLOYMENT, changed.name)
-            if current is not None:
-                await scale_down(self.client, site, Workload.parse(current))
+            changed = await self._change()
+        except AwayError:
+            raise
+        except (ActError, FlagError) as error:
+            log.warning("kubernetes.handover_failed", deployment=self.old.workload.name, why=str(error))
+            await scale_down(self.client, self.starter.site, self.old.workload)
             return
         await self._switch(changed)
 
+    async def _change(self) -> Workload:
+        """Return the Deployment with the new flags, available and warm. Raises ActError, FlagError."""
+        workload = await self._read()
+        if not self._is_written(workload):
+            await scale_down(self.client, self.starter.site, workload)
+            workload = await self._write()
+        await self.starter.wait_until_available(workload, self.start_s)
+        await self._warm_up(workload)
+        if (await self._read()).template != workload.template:
+            raise ActError(f"{workload.name} was changed by a third party while it started", external=True)
+        return workload
+
+    async def _read(self) -> Workload:
+        name = self.old.workload.name
+        found = await patiently(lambda: self.client.get(kubernetes.DEPLOYMENT, name))
+        if found is None:
+            raise ActError(f"the Deployment {name} was removed by a third party", external=True)
+        return await patiently(lambda: read_workload(self.client, found))
+
+    def _is_written(self, workload: Workload) -> bool:
+        """Whether an interrupted handover has got so far."""
+        written = workload.annotations.get(SERVES_AS) == self.new.server and workload.replicas > 0
+        return written and workload.serve.setting == self.new.workload.serve.setting
+
     async def _write(self) -> Workload:
         """Write the flags, the number of replicas and the reason in one change."""
-        current = await self.client.get(kubernetes.DEPLOYMENT, self.old.workload.name)
-        if current is None:
-            raise ActError(
-                f"the Deployment {self.old.workload.name} was removed by a third party", external=True
-            )
-        workload = Workload.parse(current)
+
+        async def to_wanted(document: Json) -> list[Json]:
+            workload = await read_workload(self.client, document)
+            if found := obstacles(workload):
+                raise ActError(f"{workload.name}: {'; '.join(found)}", external=True)
+            return self._make_change(workload)
+
+        name = self.old.workload.name
+        written = await self.client.update(kubernetes.DEPLOYMENT, name, to_wanted)
+        return await patiently(lambda: read_workload(self.client, written))
+
+    def _make_change(self, workload: Workload) -> list[Json]:
         wanted = self.new.workload.serve.setting
-        replicas = workload.usual_replicas
         annotations = {SERVES_AS: self.new.server, CHANGE: _describe(workload.serve.setting, wanted)}
-        change = json_patch(workload, workload.with_setting(wanted), replicas, annotations)
-        return Workload.parse(await self.client.patch(kubernetes.DEPLOYMENT, workload.name, change))
+        if workload.serve.setting == wanted:  # of an attempt that was interrupted, or failed
+            annotations[CHANGE] = workload.annotations.get(CHANGE, annotations[CHANGE])
+        return json_patch(workload, workload.with_setting(wanted), workload.usual_replicas, annotations)
 
     async def _warm_up(self, workload: Workload) -> None:
-        pods = [pod for pod in await find_pods(self.client, workload) if not pod.ending]
-        await asyncio.gather(*(self.warm_up(f"{pod.ip}:{workload.serve.port}") for pod in pods))
+        found = await patiently(lambda: find_pods(self.client, workload))
+        addresses = [pod.address(workload.serve.port) for pod in found if pod.active and pod.ip]
+        await asyncio.gather(*(self.warm_up(address) for address in addresses))
 
     async def _switch(self, workload: Workload) -> None:
         """Let the name of the new server resolve to the changed Deployment's pods; then end green's."""
@@ -113,8 +142,9 @@ class Handover:
         port = green.serve.port
         end_s = asyncio.get_running_loop().time() + self.drain_s
         while asyncio.get_running_loop().time() < end_s:
-            pods = [pod for pod in await find_pods(self.client, green) if pod.ip and not pod.ending]
-            counts = await asyncio.gather(*(OpenAiProbe(address=f"{pod.ip}:{port}").busy() for pod in pods))
+            found = await patiently(lambda: find_pods(self.client, green))
+            pods = [pod for pod in found if pod.active and pod.ip]
+            counts = await asyncio.gather(*(OpenAiProbe(address=pod.address(port)).busy() for pod in pods))
             if not any(counts):
                 return
             await asyncio.sleep(_POLL_S)
@@ -127,7 +157,7 @@ def json_patch(
     container = f"/spec/template/spec/containers/{workload.container}"
     kept = {name: value for name, value in workload.annotations.items() if name != REPLICAS}
     return [
-        {"op": "test", "path": "/metadata/resourceVersion", "value": workload.version},
+        {"op": "add", "path": "/metadata/resourceVersion", "value": workload.version},
         {"op": "add", "path": "/metadata/annotations", "value": {**kept, **annotations}},
         {"op": "add", "path": "/spec/replicas", "value": replicas},
         *({"op": "add", "path": f"{container}/{name}", "value": value} for name, value in fields.items()),

@@ -1,6 +1,8 @@
 """Labels, annotations and names of trimtab's objects. Each later daemon finds them by these."""
 
-from typing import Final
+import re
+from collections.abc import Mapping
+from typing import Any, Final
 
 from agent.domain.digest import digest
 from agent.domain.model import Server
@@ -20,31 +22,50 @@ CHANGE: Final = "trimtab.dev/change"  # of the operator's Deployment: the flags 
 
 _HEX = 12
 _NAME_HEX = 6
-_LONGEST_LABEL = 63
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_SERVER_IN_NAME = re.compile(r"[a-z0-9-]{1,48}")  # a Service's name: 63 characters without dots
 
 
 def site_labels(site: Site) -> dict[str, str]:
     """Return the labels that all objects of this site have, and no others."""
-    return {TARGET: site.target[:_LONGEST_LABEL], SITE: _site_digest(site)}
+    return {TARGET: _to_label(site.target), SITE: _site_digest(site)}
 
 
 def server_labels(site: Site, server: str) -> dict[str, str]:
-    return {**site_labels(site), SERVER: server, EPOCH: str(site.epoch)}
+    return {**site_labels(site), SERVER: _to_label(server), EPOCH: str(site.epoch)}
 
 
 def pod_labels(site: Site, server: Server) -> dict[str, str]:
     """Return the labels that select the pods of a green Deployment; they never change."""
-    return {SITE: _site_digest(site), SERVER: server.name}
+    return {SITE: _site_digest(site), SERVER: _to_label(server.name)}
 
 
 def object_name(site: Site, server: str) -> str:
     """Return "trimtab-chat-r3-1f02ab": always the same, to find what an interrupted launch has created."""
-    return f"trimtab-{server}-{_site_digest(site)[:_NAME_HEX]}"
+    part = server if _SERVER_IN_NAME.fullmatch(server) else _shorten(server.lower(), 48)
+    return f"trimtab-{part}-{_site_digest(site)[:_NAME_HEX]}"
+
+
+def server_of(metadata: Mapping[str, Any]) -> str:
+    """Return the name of the server that an object of trimtab's belongs to; empty: it is not trimtab's."""
+    label = (metadata.get("labels") or {}).get(SERVER, "")
+    return str((metadata.get("annotations") or {}).get(SERVER, label)) if label else ""
 
 
 def epoch_of(labels: dict[str, str]) -> int:
     text = labels.get(EPOCH, "")
     return int(text) if text.isdecimal() and text.isascii() else 0
+
+
+def _to_label(text: str) -> str:
+    return text if _LABEL.fullmatch(text) else _shorten(text, 63)
+
+
+def _shorten(text: str, length: int) -> str:
+    """Return letters, digits and hyphens that stand for a text: its beginning, and a digest of all of it."""
+    tail = digest([text]).removeprefix("sha256:")[:_HEX]
+    head = re.sub(r"[^A-Za-z0-9]+", "-", text)[: length - len(tail) - 1].strip("-")
+    return f"{head}-{tail}" if head else tail
 
 
 def _site_digest(site: Site) -> str:

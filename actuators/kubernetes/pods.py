@@ -60,9 +60,17 @@ class Pod:
         )
 
     @property
+    def over(self) -> bool:
+        """Whether all its containers have ended for good; an evicted pod stays so until it is deleted."""
+        return self.status.get("phase") in {"Failed", "Succeeded"}
+
+    @property
     def active(self) -> bool:
         """Whether it runs, or will."""
-        return not self.ending and self.status.get("phase") not in {"Failed", "Succeeded"}
+        return not self.ending and not self.over
+
+    def address(self, port: int) -> str:
+        return f"[{self.ip}]:{port}" if ":" in self.ip else f"{self.ip}:{port}"
 
     @property
     def unschedulable(self) -> str:

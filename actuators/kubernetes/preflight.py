@@ -33,6 +33,10 @@ def obstacles(workload: Workload) -> tuple[str, ...]:
         for knob in _NOT_PLAIN_HTTP
         if workload.serve.setting.get(knob)
     ]
+    if workload.selects_by_expressions:
+        found.append("its selector has matchExpressions, which a Service has not: write matchLabels alone")
+    if workload.paused:
+        found.append("it is paused, so that new flags reach no pod: `kubectl rollout resume` it")
     return tuple(found)
 
 

@@ -1,9 +1,10 @@
 """Scale a Deployment down to no pods and remember how many it had."""
 
 import asyncio
+from contextlib import suppress
 
 from actuators.kubernetes import client as kubernetes
-from actuators.kubernetes.client import KubernetesClient
+from actuators.kubernetes.client import Json, KubernetesClient, MissingError, patiently
 from actuators.kubernetes.discovery import find_pods
 from actuators.kubernetes.labels import EPOCH, REPLICAS
 from actuators.kubernetes.workload import Workload
@@ -16,26 +17,37 @@ _GONE_WITHIN_S = 120.0
 
 
 async def scale_down(client: KubernetesClient, site: Site, workload: Workload) -> None:
-    """Return when no pod of the Deployment exists any more. Idempotent."""
-    if workload.replicas:
+    """Return when no pod of the Deployment runs any more. Idempotent; without error if it was removed."""
+
+    async def to_none(found: Json) -> Json | None:
+        replicas = found["spec"].get("replicas", 1)
+        if not replicas:
+            return None
         metadata = {
-            "resourceVersion": workload.version,
-            "annotations": {REPLICAS: str(workload.replicas)},
+            "resourceVersion": found["metadata"]["resourceVersion"],
+            "annotations": {REPLICAS: str(replicas)},
             "labels": {EPOCH: str(site.epoch)} if workload.ours else {},
         }
-        await client.patch(
-            kubernetes.DEPLOYMENT, workload.name, {"metadata": metadata, "spec": {"replicas": 0}}
-        )
+        return {"metadata": metadata, "spec": {"replicas": 0}}
+
+    with suppress(MissingError):
+        await client.update(kubernetes.DEPLOYMENT, workload.name, to_none)
     await wait_until_gone(client, workload)
 
 
 async def wait_until_gone(client: KubernetesClient, workload: Workload) -> None:
-    """Return when no pod of the Deployment exists any more. Raises ActError."""
+    """Return when no pod of the Deployment runs any more. Raises ActError.
+
+    Evicted pods are over, and a Deployment that is scaled to 0 does not delete them.
+    """
     grace_s = float(workload.template["spec"].get("terminationGracePeriodSeconds", 30))
     limit_s = grace_s + _GONE_WITHIN_S
     try:
         async with asyncio.timeout(limit_s):
-            while await find_pods(client, workload):  # noqa: ASYNC110 - the condition is a call
+            while True:
+                pods = await patiently(lambda: find_pods(client, workload))
+                if all(pod.over for pod in pods):
+                    return
                 await asyncio.sleep(_POLL_S)
     except TimeoutError as error:
         why = f"pods of {workload.name} still exist {limit_s:g} s after they were to end: `kubectl get pods`"

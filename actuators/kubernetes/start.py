@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from actuators.host.server_log import shown
 from actuators.kubernetes import client as kubernetes
-from actuators.kubernetes.client import ConflictError, Json, KubernetesClient
-from actuators.kubernetes.discovery import FoundServer, find_pods, find_servers
+from actuators.kubernetes.client import ConflictError, Json, KubernetesClient, patiently
+from actuators.kubernetes.discovery import FoundServer, find_pods, find_servers, read_workload
 from actuators.kubernetes.green import make_deployment, make_service
 from actuators.kubernetes.labels import EPOCH, REPLICAS, object_name
 from actuators.kubernetes.pods import Pod, PodFault, newest_first
@@ -89,7 +89,8 @@ class Starter:
         body = make_deployment(self.site, replace(server, like=pattern.server), pattern.workload, selectors)
         with suppress(ConflictError):  # created by an earlier attempt
             await self.client.create(kubernetes.DEPLOYMENT, body)
-        await self._create_service(replace(server, like=pattern.server), Workload.parse(body))
+        made = await read_workload(self.client, body)
+        await self._create_service(replace(server, like=pattern.server), made)
 
     async def _create_service(self, server: Server, workload: Workload) -> None:
         with suppress(ConflictError):
@@ -97,23 +98,33 @@ class Starter:
 
     async def _claim(self, workload: Workload) -> None:
         """Write this daemon's epoch, and scale a stopped Deployment up."""
-        if workload.replicas and (not workload.ours or workload.epoch == self.site.epoch):
-            return
-        metadata: Json = {"resourceVersion": workload.version, "annotations": {REPLICAS: None}}
-        if workload.ours:
-            metadata["labels"] = {EPOCH: str(self.site.epoch)}
-        change = {"metadata": metadata, "spec": {"replicas": workload.usual_replicas}}
-        await self.client.patch(kubernetes.DEPLOYMENT, workload.name, change)
+
+        async def to_usual(document: Json) -> Json | None:
+            found = Workload.parse(document)
+            if found.replicas and (not found.ours or found.epoch == self.site.epoch):
+                return None
+            metadata: Json = {"resourceVersion": found.version, "annotations": {REPLICAS: None}}
+            if found.ours:
+                metadata["labels"] = {EPOCH: str(self.site.epoch)}
+            return {"metadata": metadata, "spec": {"replicas": found.usual_replicas}}
+
+        await self.client.update(kubernetes.DEPLOYMENT, workload.name, to_usual)
 
     async def _wait_until_healthy(self, one: FoundServer) -> None:
         await self._wait_for_pods(one.server, one.workload)
 
     async def _wait_for_pods(self, name: str, workload: Workload) -> None:
-        """Return once each pod is ready and answers /health. Raises ActError for a fault that is certain."""
+        """Return once each pod is ready and answers /health. Raises ActError for a fault that is certain.
+
+        Pods that were evicted before are no fault of this start.
+        """
         clock = asyncio.get_running_loop().time
         began = clock()
+        over: set[str] | None = None
         while True:
-            pods = [pod for pod in await find_pods(self.client, workload) if not pod.ending]
+            found = await patiently(lambda: find_pods(self.client, workload))
+            over = {pod.uid for pod in found if pod.over} if over is None else over
+            pods = [pod for pod in found if not pod.ending and pod.uid not in over]
             for pod in newest_first(pods):
                 if pod.restarts or pod.fault() is not None:
                     raise await self._failure(name, workload, pod)
@@ -130,7 +141,8 @@ class Starter:
 
     async def _check_autoscaler(self, name: str, pod: Pod, workload: Workload) -> None:
         """Raises ActError unless a cluster autoscaler adds a node for the pod."""
-        events = await self.client.find(kubernetes.EVENT, fields={"involvedObject.uid": pod.uid})
+        by_pod = {"involvedObject.uid": pod.uid}
+        events = await patiently(lambda: self.client.find(kubernetes.EVENT, fields=by_pod))
         if any(one.get("reason") == _SCALES_UP for one in events):
             return
         needs = f"{workload.gpus} GPUs" if workload.gpus else "the resources of a pod"
@@ -173,7 +185,7 @@ async def remove_server(client: KubernetesClient, site: Site, one: FoundServer) 
 async def all_healthy(pods: Sequence[Pod], port: int) -> bool:
     if not all(pod.ready and pod.ip for pod in pods):
         return False
-    answers = await asyncio.gather(*(OpenAiProbe(address=f"{pod.ip}:{port}").health() for pod in pods))
+    answers = await asyncio.gather(*(OpenAiProbe(address=pod.address(port)).health() for pod in pods))
     return not any(answer.why for answer in answers)
 
 

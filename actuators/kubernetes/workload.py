@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from actuators.host.origin import Origin
 from actuators.kubernetes.client import Json
-from actuators.kubernetes.labels import LIKE, REPLICAS, SERVER, SITE, epoch_of
+from actuators.kubernetes.labels import LIKE, REPLICAS, SERVER, SITE, epoch_of, server_of
 from actuators.vllm.serve_command import ChangedCommand, ReadFile, ServeCommand
 from vllm_facts.errors import FlagError
 from vllm_facts.flag_parser import is_vllm_server
@@ -34,7 +34,7 @@ class Workload:
     annotations: Mapping[str, str]
     version: str  # metadata.resourceVersion
     replicas: int  # wanted
-    selector: Mapping[str, str]  # spec.selector.matchLabels
+    selector: Mapping[str, str]  # the labels that its pods have and no others
     container: int  # the index of the vLLM container
     serve: ServeCommand  # with `$(NAME)` of the container's own variables replaced
     written: ServeCommand  # as the manifest has it
@@ -54,7 +54,7 @@ class Workload:
             annotations=metadata.get("annotations") or {},
             version=metadata.get("resourceVersion", ""),
             replicas=spec.get("replicas", 1),
-            selector=spec["selector"].get("matchLabels") or {},
+            selector=_selector(spec),
             container=index,
             serve=serve,
             written=_serve_command(containers[index], read_file, expand=False),
@@ -73,6 +73,15 @@ class Workload:
         return found
 
     @property
+    def selects_by_expressions(self) -> bool:
+        return bool(self.document["spec"]["selector"].get("matchExpressions"))
+
+    @property
+    def paused(self) -> bool:
+        """Whether its controller leaves pods with the old template."""
+        return bool(self.document["spec"].get("paused"))
+
+    @property
     def usual_replicas(self) -> int:
         """How many pods it has while it serves: trimtab remembers the number when it scales to 0."""
         return self.replicas or int(self.annotations.get(REPLICAS, "1"))
@@ -81,6 +90,11 @@ class Workload:
     def ours(self) -> bool:
         """Whether trimtab created it."""
         return SITE in self.labels and SERVER in self.labels
+
+    @property
+    def server(self) -> str:
+        """The server that trimtab created it for; empty: people own it."""
+        return server_of(self.document["metadata"]) if self.ours else ""
 
     @property
     def like(self) -> str:
@@ -130,6 +144,14 @@ class Workload:
         return {"args": changed.command, **_env(given, changed)}
 
 
+def _selector(spec: Json) -> dict[str, str]:
+    """Return the labels to select the pods by. A Service cannot use expressions: all labels of the template
+    fulfil them."""
+    if spec["selector"].get("matchExpressions"):
+        return dict((spec["template"].get("metadata") or {}).get("labels") or {})
+    return dict(spec["selector"].get("matchLabels") or {})
+
+
 def _find_container(containers: Sequence[Json]) -> tuple[int, str]:
     """Return the index of the container that runs vLLM, and why it is not certain; empty: it is."""
     found = [index for index, one in enumerate(containers) if is_vllm_server(_words(one))]
@@ -168,7 +190,10 @@ def _env(container: Json, changed: ChangedCommand) -> dict[str, Any]:
     """`env` with the changed values, for images that read flags there; absent if nothing changed."""
     wanted = dict(line.partition("=")[::2] for line in changed.env)
     given = container.get("env") or []
+    before = {one["name"]: one["value"] for one in given if "value" in one}  # of equal names the last counts
+    if wanted == before:
+        return {}
     kept = [one for one in given if "value" not in one or one["name"] in wanted]
-    fresh = [{**one, "value": wanted.pop(one["name"])} if "value" in one else one for one in kept]
-    fresh += [{"name": name, "value": value} for name, value in wanted.items()]
-    return {"env": fresh} if fresh != given else {}
+    fresh = [{**one, "value": wanted[one["name"]]} if "value" in one else one for one in kept]
+    fresh += [{"name": name, "value": value} for name, value in wanted.items() if name not in before]
+    return {"env": fresh}

@@ -3,44 +3,19 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
-from actuators.kubernetes.engine import KubernetesEngine
 from actuators.kubernetes.labels import object_name
 from actuators.kubernetes.plugin import KubernetesOptions
 from agent.domain.errors import ActError, FencedError
 from agent.domain.model import Server
 from agent.domain.ports import Site
-from tests.support.kubernetes.api import Json
+from tests.integration.kubernetes.engines import FLAGS, GREEN, MANIFESTS, ROLE, bind, names, serve
 from tests.support.kubernetes.manifests import container, deployment, rule
 from tests.support.kubernetes.namespace import Namespace
 
 pytestmark = pytest.mark.timeout(180)
 
-FLAGS = ("tiny", "--sim-start-s", "0.2", "--max-num-seqs", "8")
-GREEN = Server(name="chat-r1", setting={"model": "tiny", "sim_start_s": 0.2, "max_num_seqs": 16}, like="vllm")
-EXAMPLE = Path(__file__).parents[3] / "examples" / "kubernetes.yaml"
-MANIFESTS: list[Json] = list(yaml.safe_load_all(EXAMPLE.read_text(encoding="utf-8")))
-ROLE: list[Json] = next(one["rules"] for one in MANIFESTS if one["kind"] == "Role")
 READ = ["get", "list", "watch"]
-
-
-async def bind(
-    here: Namespace, state_dir: Path, *rules: Json, epoch: int = 1, acts: bool = True
-) -> KubernetesEngine:
-    """With a ServiceAccount that has the rights of `rules`; without any: those of the documentation."""
-    user = await here.user(f"trimtab-{epoch}", *(rules or ROLE))
-    options = KubernetesOptions(deployments=("vllm",), kubeconfig=str(user))
-    return options.bind(Site(target="chat", state_dir=state_dir, epoch=epoch, acts=acts))
-
-
-async def serve(here: Namespace, **of_container: object) -> None:
-    await here.create("deployments", deployment("vllm", container(*FLAGS, **of_container)))  # type: ignore[arg-type]
-    await here.available("vllm")
-
-
-async def names(here: Namespace, kind: str) -> set[str]:
-    return {one["metadata"]["name"] for one in await here.list(kind)}
 
 
 async def test_the_example_is_accepted(here: Namespace) -> None:

@@ -54,3 +54,8 @@ def test_an_unschedulable_pod_says_why() -> None:
     conditions = [{"type": "PodScheduled", "status": "False", "message": message}]
 
     assert Pod.parse(pod(phase="Pending", conditions=conditions), "server").unschedulable == message
+
+
+def test_an_address_of_ipv6_has_brackets() -> None:
+    assert Pod.parse(pod(podIP="fd00::1"), "server").address(8000) == "[fd00::1]:8000"
+    assert Pod.parse(pod(podIP="10.0.0.1"), "server").address(8000) == "10.0.0.1:8000"

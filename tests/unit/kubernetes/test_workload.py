@@ -2,6 +2,7 @@
 
 import pytest
 
+from actuators.kubernetes.preflight import obstacles
 from actuators.kubernetes.workload import Workload
 from tests.support.kubernetes_documents import deployment
 from vllm_facts.errors import FlagError
@@ -89,3 +90,26 @@ def test_knows_a_gitops_controller_by_its_writes() -> None:
     document["metadata"]["managedFields"] = [{"manager": "kustomize-controller"}]
 
     assert Workload.parse(document).owner == "Flux"
+
+
+def test_of_equal_variables_the_last_counts_and_all_stay() -> None:
+    env = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
+    workload = Workload.parse(deployment(env=env))
+
+    assert "env" not in workload.with_setting({"model": "m", "max_num_seqs": 16})
+
+
+def test_pods_of_a_selector_with_expressions_are_found_by_all_their_labels() -> None:
+    document = deployment()
+    document["spec"]["selector"] = {"matchExpressions": [{"key": "app", "operator": "Exists"}]}
+    workload = Workload.parse(document)
+
+    assert workload.selector == {"app": "vllm", "team": "search"}
+    assert "matchExpressions" in "".join(obstacles(workload))
+
+
+def test_a_paused_deployment_is_an_obstacle() -> None:
+    document = deployment()
+    document["spec"]["paused"] = True
+
+    assert "paused" in "".join(obstacles(Workload.parse(document)))

@@ -1,0 +1,42 @@
+"""An engine in the process of a test, over Deployments of the test cluster."""
+
+from pathlib import Path
+
+import yaml
+
+from actuators.kubernetes.engine import KubernetesEngine
+from actuators.kubernetes.plugin import KubernetesOptions
+from agent.domain.model import Server
+from agent.domain.ports import Site
+from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.manifests import container, deployment
+from tests.support.kubernetes.namespace import Namespace
+
+FLAGS = ("tiny", "--sim-start-s", "0.2", "--max-num-seqs", "8")
+GREEN = Server(name="chat-r1", setting={"model": "tiny", "sim_start_s": 0.2, "max_num_seqs": 16}, like="vllm")
+EXAMPLE = Path(__file__).parents[3] / "examples" / "kubernetes.yaml"
+MANIFESTS: list[Json] = list(yaml.safe_load_all(EXAMPLE.read_text(encoding="utf-8")))
+ROLE: list[Json] = next(one["rules"] for one in MANIFESTS if one["kind"] == "Role")
+
+
+async def bind(
+    here: Namespace,
+    state_dir: Path,
+    *rules: Json,
+    epoch: int = 1,
+    acts: bool = True,
+    names: tuple[str, ...] = ("vllm",),
+) -> KubernetesEngine:
+    """With a ServiceAccount that has the rights of `rules`; without any: those of the documentation."""
+    user = await here.user(f"trimtab-{epoch}", *(rules or ROLE))
+    options = KubernetesOptions(deployments=names, kubeconfig=str(user))
+    return options.bind(Site(target="chat", state_dir=state_dir, epoch=epoch, acts=acts))
+
+
+async def serve(here: Namespace, **of_container: object) -> None:
+    await here.create("deployments", deployment("vllm", container(*FLAGS, **of_container)))  # type: ignore[arg-type]
+    await here.available("vllm")
+
+
+async def names(here: Namespace, kind: str) -> set[str]:
+    return {one["metadata"]["name"] for one in await here.list(kind)}

@@ -1,0 +1,246 @@
+"""The end of a promotion: the operator's Deployment takes over, whatever happens meanwhile."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actuators.kubernetes.client import AwayError, KubernetesClient
+from actuators.kubernetes.engine import KubernetesEngine
+from agent.domain.model import Server
+from tests.integration.kubernetes.engines import FLAGS, GREEN, bind, names, serve
+from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.manifests import container, deployment
+from tests.support.kubernetes.namespace import Namespace
+
+pytestmark = pytest.mark.timeout(180)
+
+BLUE = Server(name="vllm", setting={})
+NEXT = Server(name="chat-r2", setting={**GREEN.setting, "max_num_seqs": 32}, like="chat-r1")
+
+
+@pytest.fixture(autouse=True)
+def _no_dns_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actuators.kubernetes.handover._DNS_S", 0.2)
+
+
+async def with_green(here: Namespace, tmp_path: Path) -> KubernetesEngine:
+    """A server of the operator's and a promoted green; what is left is `retire(BLUE)`."""
+    await serve(here)
+    engine = await bind(here, tmp_path)
+    await engine.observe()
+    await engine.launch(GREEN, 60)
+    return engine
+
+
+async def args(here: Namespace) -> list[str]:
+    found = await here.get("deployments", "vllm")
+    return list(found["spec"]["template"]["spec"]["containers"][0]["args"])
+
+
+async def is_handed_over(here: Namespace, engine: KubernetesEngine, server: str = "chat-r1") -> None:
+    found = await here.available("vllm")
+    assert await names(here, "deployments") == {"vllm"}
+    assert found["spec"]["replicas"] == 1
+    assert [one.name for one in await engine.observe()] == [server]
+    assert [one for one in await names(here, "services") if "vllm" in one] == []
+
+
+async def test_an_evicted_pod_that_lingers_delays_nothing(here: Namespace, tmp_path: Path) -> None:
+    await serve(here)
+    await here.node.evict(here.node.pod("vllm"))
+    await here.available("vllm")
+    engine = await bind(here, tmp_path)
+    await engine.observe()
+    await engine.launch(GREEN, 60)
+
+    async with asyncio.timeout(30):
+        await engine.retire(BLUE)
+
+    await is_handed_over(here, engine)
+    assert "16" in await args(here)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("done", [False, True], ids=["before the write", "after the write"])
+@pytest.mark.parametrize("write", range(1, 6))
+async def test_a_handover_that_ends_at_any_write_goes_on(
+    here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, write: int, done: bool
+) -> None:
+    engine = await with_green(here, tmp_path)
+    writes = 0
+
+    def ending(real: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(*given: Any) -> Any:  # noqa: ANN401
+            nonlocal writes
+            writes += 1
+            if writes == write and not done:
+                raise asyncio.CancelledError
+            answer = await real(*given)
+            if writes == write:
+                raise asyncio.CancelledError
+            return answer
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for name in ("patch", "delete"):
+            patched.setattr(KubernetesClient, name, ending(getattr(KubernetesClient, name)))
+        with pytest.raises(asyncio.CancelledError):
+            await engine.retire(BLUE)
+    later = await bind(here, tmp_path, epoch=2)
+    assert "chat-r1" in [one.name for one in await later.observe()]
+    await later.retire(BLUE)
+
+    await is_handed_over(here, later)
+    assert "16" in await args(here)
+    notes = (await here.get("deployments", "vllm"))["metadata"]["annotations"]
+    assert notes["trimtab.dev/change"] == '{"max_num_seqs": [8, 16]}'
+
+
+async def test_an_absent_api_server_and_other_writers_are_no_fault_of_the_deployment(
+    here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await with_green(here, tmp_path)
+    patch, find = KubernetesClient.patch, KubernetesClient.find
+    finds, others = 0, 0
+
+    async def blinking(*given: Any) -> Any:  # noqa: ANN401
+        nonlocal finds
+        finds += 1
+        if finds > 4 and finds % 3 == 0:
+            raise AwayError("429", external=True)
+        return await find(*given)
+
+    async def contested(client: KubernetesClient, kind: Any, name: str, change: Any) -> Json:  # noqa: ANN401
+        nonlocal others
+        others += 1
+        if others % 2 and name == "vllm":
+            await here.api.patch(here.path("deployments", name), {"metadata": {"labels": {"n": str(others)}}})
+        return await patch(client, kind, name, change)
+
+    monkeypatch.setattr("actuators.kubernetes.client._RETRY_S", 0.1)
+    monkeypatch.setattr(KubernetesClient, "patch", contested)
+    monkeypatch.setattr(KubernetesClient, "find", blinking)
+    await engine.retire(BLUE)
+    monkeypatch.undo()
+
+    assert others > 3
+    await is_handed_over(here, engine)
+
+
+async def edit(here: Namespace, change: Json) -> None:
+    await here.api.patch(here.path("deployments", "vllm"), change)
+
+
+async def test_green_serves_until_a_later_rollout_can_hand_over(here: Namespace, tmp_path: Path) -> None:
+    engine = await with_green(here, tmp_path)
+    missing = container(*FLAGS, image="vllm/vllm-openai:missing")
+    await edit(here, {"spec": {"template": {"spec": {"containers": [missing]}}}})
+
+    await engine.retire(BLUE)
+    later = await bind(here, tmp_path, epoch=2)
+    [green] = await later.observe()
+
+    assert green.name == "chat-r1"
+    assert (await here.get("deployments", "vllm"))["spec"]["replicas"] == 0
+    await edit(here, {"spec": {"template": {"spec": {"containers": [container(*FLAGS)]}}}})
+    await later.launch(NEXT, 60)
+    await later.retire(green)
+    await is_handed_over(here, later, "chat-r2")
+    assert "32" in await args(here)
+
+
+@pytest.mark.parametrize("edited", ["flags", "paused", "deleted"])
+async def test_a_person_who_edits_the_deployment_meanwhile_does_not_get_the_traffic(
+    here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edited: str
+) -> None:
+    engine = await with_green(here, tmp_path)
+
+    async def person(*_: object, **__: object) -> None:
+        template = {"spec": {"containers": [container(*FLAGS, "--max-model-len", "512")]}}
+        if edited == "flags":
+            await edit(here, {"spec": {"template": template}})
+
+    monkeypatch.setattr("actuators.vllm.probe.OpenAiProbe.warm_up", person)
+    if edited == "paused":
+        await edit(here, {"spec": {"paused": True}})
+    if edited == "deleted":
+        await here.api.delete(here.path("deployments", "vllm"))
+    await engine.retire(BLUE)
+
+    assert [one.name for one in await engine.observe()] == ["chat-r1"]
+    assert [one for one in await names(here, "deployments") if one != "vllm"] != []
+    assert [one for one in await names(here, "services") if "vllm" in one] == []
+    if edited != "deleted":
+        assert (await here.get("deployments", "vllm"))["spec"]["replicas"] == 0
+
+
+async def test_a_promoted_server_keeps_its_name_without_its_service(here: Namespace, tmp_path: Path) -> None:
+    engine = await with_green(here, tmp_path)
+    await engine.retire(BLUE)
+    [service] = [one for one in await names(here, "services") if one.startswith("trimtab")]
+
+    await here.api.delete(here.path("services", service))
+    [found] = await engine.observe()
+
+    assert (found.name, found.setting["max_num_seqs"]) == ("chat-r1", 16)
+    assert service in await names(here, "services")
+
+
+async def test_flags_of_a_mounted_config_file_change_too(here: Namespace, tmp_path: Path) -> None:
+    await here.create("configmaps", {"metadata": {"name": "c"}, "data": {"c.yaml": "max-num-seqs: 8\n"}})
+    mounts = [{"name": "c", "mountPath": "/c"}]
+    server = container("tiny", "--sim-start-s", "0.2", "--config", "/c/c.yaml", volumeMounts=mounts)
+    volumes = [{"name": "c", "configMap": {"name": "c"}}]
+    await here.create("deployments", deployment("vllm", server, volumes=volumes))
+    await here.available("vllm")
+    engine = await bind(here, tmp_path)
+    [blue] = await engine.observe()
+
+    await engine.launch(replace(GREEN, setting={**blue.setting, "max_num_seqs": 16}), 60)
+    await engine.retire(BLUE)
+
+    await is_handed_over(here, engine)
+    [found] = await engine.observe()
+    assert (blue.setting["max_num_seqs"], found.setting["max_num_seqs"]) == (8, 16)
+
+
+async def test_a_deployment_that_selects_by_expressions_is_an_obstacle_and_finds_its_own_pods(
+    here: Namespace, tmp_path: Path
+) -> None:
+    body = deployment("vllm", container(*FLAGS))
+    body["spec"]["selector"] = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["vllm"]}]}
+    await here.create("deployments", body)
+    await here.create("deployments", deployment("other", container(*FLAGS)))
+    await here.available("vllm")
+    await here.available("other")
+    engine = await bind(here, tmp_path)
+    [blue] = await engine.observe()
+
+    [problem] = await engine.problems()
+    await engine.stop(blue)
+
+    assert "matchExpressions" in problem
+    [service] = [one for one in await here.list("services") if one["metadata"]["name"].startswith("trimtab")]
+    assert service["spec"]["selector"] == {"app": "vllm"}
+
+
+async def test_a_long_name_with_dots_gets_objects_with_valid_names(here: Namespace, tmp_path: Path) -> None:
+    name = f"vllm.{'x' * 60}.v1"
+    body = deployment("vllm", container(*FLAGS))
+    body["metadata"]["name"] = name
+    await here.create("deployments", body)
+    await here.available(name)
+    engine = await bind(here, tmp_path, names=(name,))
+    [blue] = await engine.observe()
+
+    green = await engine.launch(Server(name=f"{'t' * 63}-r1", setting=GREEN.setting, like=name), 60)
+    await engine.retire(blue)
+
+    assert blue.name == name
+    assert [one.name for one in await engine.observe()] == [green.name]
+    assert await names(here, "deployments") == {name}
