@@ -183,6 +183,7 @@ class KubernetesEngine(VllmEngine):
                 every_s=self._options.health_every_s,
                 timeout_s=self._options.health_timeout_s,
                 misses=self._options.lost_after,
+                address="" if self._site.acts else server.address,
                 on_silence=lambda found, log: report(found, log, gone=False),
             )
             found, log = await watch.until_gone()

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import structlog
+
 from actuators.kubernetes import client as kubernetes
 from actuators.kubernetes.client import KubernetesClient
 from actuators.kubernetes.discovery import find_pods
@@ -18,6 +20,8 @@ from actuators.kubernetes.start import read_log
 from actuators.kubernetes.workload import Workload
 from actuators.vllm.probe import Health, OpenAiProbe
 from agent.domain.errors import ActError
+
+log = structlog.get_logger(__name__)
 
 _LOOK_S = 60.0  # between two looks, without a change of a pod
 _WATCH_S = 60  # of one request
@@ -36,8 +40,11 @@ class Watch:
     timeout_s: float
     misses: int
     on_silence: Say
+    address: str = ""  # of the one pod that is read in advise mode, in which no Service is created
     _pods: list[Pod] = field(default_factory=list, init=False)
     _restarts: dict[str, int] = field(default_factory=dict, init=False)  # by the name of a pod
+    _over: set[str] | None = field(default=None, init=False)  # uids of ended pods that are known
+    _removed: str = field(default="", init=False)  # the pod that a third party deleted last
     _log: tuple[str, ...] = field(default=(), init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
@@ -79,16 +86,28 @@ class Watch:
         self._pods = await find_pods(self.client, self.workload)
         if not document["spec"].get("replicas", 1):
             return PodFault("was scaled to 0 by a third party", external=True)
+        if self.address and not any(self._is_read(pod) for pod in self._pods):
+            return PodFault("lost the pod that was read: another one takes its place", external=True)
+        if self._over is None:  # evicted before; such a pod stays until a person deletes it
+            self._over = {pod.uid for pod in self._pods if pod.over}
+        self._removed = next((pod.name for pod in self._pods if pod.ending), self._removed)
         for pod in newest_first(self._pods):
             known = self._restarts.setdefault(pod.name, 0 if self.workload.ours else pod.restarts)
-            if pod.restarts > known or _has_failed(pod):
+            if pod.restarts > known or (pod.over and pod.uid not in self._over):
                 self._restarts[pod.name] = pod.restarts
+                self._over |= {pod.uid} if pod.over else set()
                 self._log = await read_log(self.client, self.workload, pod) or self._log
                 found = pod.fault(self._log) or PodFault("was restarted by the kubelet")
                 if self.workload.ours and not found.external:
                     return found
-                self.on_silence(found, self._log)
+                if any(other.active and other.ready for other in self._pods):
+                    log.warning("kubernetes.pod_failed", deployment=self.workload.name, why=found.why)
+                else:
+                    self.on_silence(found, self._log)
         return None
+
+    def _is_read(self, pod: Pod) -> bool:
+        return pod.active and pod.address(self.workload.serve.port) == self.address
 
     async def _probe(self) -> None:
         """Probe /health of every pod for ever; the server is silent when none answers."""
@@ -96,11 +115,14 @@ class Watch:
         while True:
             found = await self._ask_pods()
             missed = missed + 1 if found.why else 0
+            self._removed = self._removed if found.why else ""
             reported = reported and bool(missed)
             if missed >= self.misses and not reported and not await self._has_ended(found):
                 reported = True
                 why = f"failed its health check {missed} times in a row: {found.why}"
-                self.on_silence(PodFault(why), self._log)
+                if self._removed:
+                    why += f"; a third party deleted its pod {self._removed}"
+                self.on_silence(PodFault(why, external=bool(self._removed)), self._log)
             await asyncio.sleep(self.every_s)
 
     async def _has_ended(self, found: Health) -> bool:
@@ -111,18 +133,18 @@ class Watch:
             pods = await find_pods(self.client, self.workload)
         except ActError:
             return False
-        return any(_has_failed(pod) or pod.restarts > self._restarts.get(pod.name, 0) for pod in pods)
+        known = self._over or set()
+        return any(
+            (pod.over and pod.uid not in known) or pod.restarts > self._restarts.get(pod.name, 0)
+            for pod in pods
+        )
 
     async def _ask_pods(self) -> Health:
         """Return the first answer if no pod is healthy; a healthy one if one is, or none is known yet."""
         port = self.workload.serve.port
         pods = [pod for pod in self._pods if pod.ip and pod.active]
-        probes = [OpenAiProbe(address=f"{pod.ip}:{port}").health(self.timeout_s) for pod in pods]
+        probes = [OpenAiProbe(address=pod.address(port)).health(self.timeout_s) for pod in pods]
         answers = await asyncio.gather(*probes)
         if not answers and self._pods:
             return Health(why="it has no running pod")
         return answers[0] if answers and all(answer.why for answer in answers) else Health()
-
-
-def _has_failed(pod: Pod) -> bool:
-    return pod.fault() is not None and not pod.active

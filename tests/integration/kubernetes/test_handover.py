@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from actuators.kubernetes.client import AwayError, KubernetesClient
 from actuators.kubernetes.engine import KubernetesEngine
+from agent.domain.events import ServerLost
 from agent.domain.model import Server
 from tests.integration.kubernetes.engines import FLAGS, GREEN, bind, names, serve
 from tests.support.kubernetes.api import Json
@@ -18,6 +20,7 @@ from tests.support.kubernetes.namespace import Namespace
 
 pytestmark = pytest.mark.timeout(180)
 
+AT = datetime(2026, 1, 1, tzinfo=UTC)
 BLUE = Server(name="vllm", setting={})
 NEXT = Server(name="chat-r2", setting={**GREEN.setting, "max_num_seqs": 32}, like="chat-r1")
 
@@ -244,3 +247,35 @@ async def test_a_long_name_with_dots_gets_objects_with_valid_names(here: Namespa
     assert blue.name == name
     assert [one.name for one in await engine.observe()] == [green.name]
     assert await names(here, "deployments") == {name}
+
+
+async def test_advise_mode_follows_the_pod_that_replaces_another(here: Namespace, tmp_path: Path) -> None:
+    await serve(here)
+    engine = await bind(here, tmp_path, acts=False)
+    [before] = await engine.observe()
+    lost: list[ServerLost] = []
+    watch = asyncio.create_task(engine.watch(before, lost.append, lambda: AT))
+
+    await edit(here, {"spec": {"template": {"metadata": {"annotations": {"restarted": "now"}}}}})
+    async with asyncio.timeout(30):
+        await watch
+    await here.available("vllm")
+    [after] = await engine.observe()
+
+    assert lost[-1].gone
+    assert lost[-1].external
+    assert after.address != before.address
+
+
+async def test_a_drained_node_is_not_counted_against_green(here: Namespace, tmp_path: Path) -> None:
+    engine = await with_green(here, tmp_path)
+    green = (await engine.observe())[0]
+    lost: list[ServerLost] = []
+    watch = asyncio.create_task(engine.watch(green, lost.append, lambda: AT))
+    await asyncio.sleep(1)
+
+    await here.api.delete(here.path("pods", here.node.pod("trimtab").name))
+    await asyncio.sleep(8)
+    watch.cancel()
+
+    assert [one for one in lost if one.gone or not one.external] == []
