@@ -1,16 +1,24 @@
-"""The last error in the log, where no rule explains it: rule F10."""
+"""The last error in the log, where no other rule explains it: rule F10.
+
+The table of vLLM's own errors tells the file, the releases and the flags that the error depends on.
+"""
 
 import re
 from collections.abc import Iterable
 
 from lint.recogniser import LOG, LONGEST_LINE, Recogniser
 from lint.rules import api_errors, engine_errors, host_errors, kernel_errors, log, out_of_memory, start_errors
-from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.sizing.effective_flags import DeploymentCheck
+from vllm_facts.deployment import Deployment, Finding, FindingSeverity
+from vllm_facts.knobs import release_of
+from vllm_facts.raised_errors import RaisedError, find_raised, next_release, written
+from vllm_facts.releases import NAME, TABLE
+from vllm_facts.sizing.effective_flags import DeploymentCheck, json_entry
+from vllm_facts.values import Knob
 
 _ERROR = re.compile(
     r"(?<![\w.])(?P<kind>(?:[A-Za-z_][\w.]*)?(?:Error|Exception))\b(?::| -) ?(?P<text>\S.*)"
-    r"|(?P<value>Value error, \S.*)"
+    r"|(?P<value>(?:Value error|Assertion failed), \S.*)"
+    r"|(?P<quoted>\b[A-Za-z_]\w*(?:Error|Exception)\([\"'(].*)"
     r"|(?P<parser>\berror: (?:argument|the following|unrecognized) .*)"
     r"|(?:^|(?<=[\])] ))(?P<bare>[A-Za-z_][\w.]*(?:Error|Exception))$"
     r"|(?P<fault>\bfatal *: \S.*|Memory access fault by GPU.*|Segmentation fault.*|Bus error.*"
@@ -23,6 +31,8 @@ _WRAPPER = re.compile(
     re.IGNORECASE,
 )
 """Errors that only report another one, or that a client or a stop causes."""
+
+_INNER = re.compile(r"Worker failed with error ['\"](?P<text>.+?)['\"], please")
 
 _LAST_RESORT = re.compile(
     r"Engine core proc\w* .*|EngineCore (?:encountered|failed) .*|Engine core initialization failed.*"
@@ -37,6 +47,12 @@ _KNOWN = tuple(
     for check in module.LINTS
     if isinstance(check, Recogniser)
 )
+_SAYS_WHAT_TO_DO = re.compile(
+    r"\b(?:please|instead|must|should|use|set|try|pass|specify|install|upgrade|enable|disable|consider"
+    r"|increas(?:e|ing)|reduc(?:e|ing)|decreas(?:e|ing)|cannot be|only supports?|(?:not|only) supported"
+    r"|requires?)\b|--\w",
+    re.IGNORECASE,
+)
 _SERVES = re.compile(r"Application startup complete|Avg generation throughput|HTTP/1\.1\" 200")
 
 
@@ -48,14 +64,19 @@ def _check_last_error(case: Deployment) -> Iterable[Finding]:
     root = next((match for match in found if not _WRAPPER.search(match[0])), None)
     last = root or next(filter(None, map(_LAST_RESORT.search, reversed(since))), None)
     if last and not any(re.search(pattern, last.string) for pattern in _KNOWN):
-        yield _build(last[0].strip(), started=bool(served))
+        error = last[0].strip()
+        inner = _INNER.search(error)
+        own = inner["text"] if inner else error if root else ""
+        raised = find_raised(own)
+        severity: FindingSeverity = "warning" if served else "error"
+        yield _explain(own, raised, case, severity) if raised else _quote(error, severity)
 
 
-def _build(error: str, *, started: bool) -> Finding:
+def _quote(error: str, severity: FindingSeverity) -> Finding:
     return Finding(
         rule="F10",
         klass="note",
-        severity="warning" if started else "error",
+        severity=severity,
         why=f"the log's last error, which no rule explains: {error[:240]}",
         expects="find its cause before other changes: vLLM's issues and release notes for this "
         "text; no flag here is known to cause it",
@@ -63,11 +84,76 @@ def _build(error: str, *, started: bool) -> Finding:
     )
 
 
+def _explain(error: str, raised: RaisedError, case: Deployment, severity: FindingSeverity) -> Finding:
+    causes = ", ".join(_causes(error, raised, case))
+    first, last = written(raised.first), written(raised.last)
+    releases = f"vLLM {last}" if first == last else f"vLLM {first} to {last}"
+    depends = f"it depends on {causes}: " if causes else "the log's last error is one of vLLM's own checks: "
+    return Finding(
+        rule="F10",
+        klass="note",
+        severity=severity,
+        why=f"{depends}{releases} raises in {raised.file}: {error[:300]}",
+        source=f"vLLM {last} {raised.file}",
+        expects="; ".join(filter(None, (_advice(error, named=bool(causes)), _newer(raised, case)))),
+        evidence={"line": error[:240]},
+    )
+
+
+def _causes(error: str, raised: RaisedError, case: Deployment) -> list[str]:
+    """The flags and variables that the error depends on, with their values."""
+    words = set(re.findall(r"[a-z]\w*_\w+", error.replace("-", "_")))
+    given = [knob for knob in case.setting if knob in words and knob not in raised.flags]
+    variables = dict.fromkeys(re.findall(r"\bVLLM_[A-Z\d_]+", error))
+    return [
+        *(_in_use(knob, case) for knob in (*given, *raised.flags)),
+        *(f"{name}={case.env[name]}" if name in case.env else f"{name} (not set)" for name in variables),
+    ]
+
+
+def _in_use(knob: Knob, case: Deployment) -> str:
+    """The flag as the command has it, else with the default of the newest release."""
+    name, value = f"--{knob.replace('_', '-')}", case.setting.get(knob)
+    holder = next((flag for flag, facts in TABLE.items() if knob in facts.keys), None)
+    if value is None and knob not in TABLE and holder:
+        inside = json_entry(case, holder, knob)
+        return f"{knob} of --{holder.replace('_', '-')} ({'not given' if inside is None else inside})"
+    if isinstance(value, bool):
+        return name if value else name.replace("--", "--no-", 1)
+    if value is not None:
+        return f"{name} {str(value)[:60]}"
+    default = TABLE[knob].default if knob in TABLE else None
+    return f"{name} (not given)" if default is None else f"{name} (not given; {NAME}: {default})"
+
+
+def _advice(error: str, *, named: bool) -> str:
+    """The sentences of the message that say what to do."""
+    message = re.sub(r"^[\w.]*(?:Error|Exception|Value error|Assertion failed)[:,] ", "", error)
+    sentences = re.split(r"(?<=[.!?;])\s+", message.partition(" [type=")[0])
+    said = " ".join(sentence for sentence in sentences if _SAYS_WHAT_TO_DO.search(sentence))
+    if said:
+        return (
+            f"what vLLM's message asks for: {said[:300]}" if len(sentences) > 1 else "what the message says"
+        )
+    if named:
+        return "check the named flags first: the message says no more"
+    return "find its cause before other changes"
+
+
+def _newer(raised: RaisedError, case: Deployment) -> str:
+    """A remark where later releases do not have the message."""
+    gone, present = next_release(raised.last), release_of(case.version)
+    if gone is None or (present is not None and present >= gone):
+        return ""
+    return f"vLLM {written(gone)} has this message no more: the limit is gone there, or the text is another"
+
+
 LINTS = (
     DeploymentCheck(
         rules=("F10",),
         find=_check_last_error,
-        reports="the last error in the log, where no other rule explains it: the line is quoted",
+        reports="the last error in the log, where no other rule explains it: the line is quoted, and for one "
+        "of vLLM's own errors the flags that it depends on",
         source="https://docs.vllm.ai/en/latest/usage/troubleshooting/",
         needs=LOG,
     ),

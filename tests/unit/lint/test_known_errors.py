@@ -5,7 +5,7 @@ import pytest
 from lint.advice import advise
 from lint.precedence import ranked
 from lint.rules import all_lints, api_errors, engine_errors, host_errors, kernel_errors, unknown_error
-from tests.support.lint_cases import case
+from tests.support.lint_cases import case, findings
 from vllm_facts.deployment import Finding
 from vllm_facts.values import Value
 
@@ -125,6 +125,65 @@ def test_an_error_without_a_rule_is_quoted() -> None:
 )
 def test_known_past_and_secondary_errors_are_not_quoted(log: tuple[str, ...]) -> None:
     assert not unknown(*log)
+
+
+SHORT_BATCH = (
+    "Value error, max_num_batched_tokens (2048) is smaller than max_model_len (40960). This effectively "
+    "limits the maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences. "
+    "Please increase max_num_batched_tokens or decrease max_model_len. [type=value_error, input_value=A(())]"
+)
+DRAFT = (
+    "NotImplementedError: Speculative decoding with draft model is not supported yet. Please consider using "
+    "other speculative decoding methods such as ngram, medusa, eagle, or mtp."
+)
+SHAPES = (
+    "Can't determine cudagraph shapes that are both a multiple of 3 (num_speculative_tokens + 1) required by "
+    "spec-decode and 4 (tensor_parallel_size) required by sequence parallelism please adjust "
+    "num_speculative_tokens or disable sequence parallelism"
+)
+
+
+def explained(flags: str, line: str, version: str) -> Finding:
+    asked = case(f"vllm serve m {flags}", log=("INFO x", line), version=version)
+    (one,) = findings(unknown_error.LINTS, asked)
+    return one
+
+
+def test_an_error_of_vllm_itself_names_the_flags_of_its_condition_with_their_values() -> None:
+    one = explained("--max-num-batched-tokens 2048 --no-enable-chunked-prefill", SHORT_BATCH, "0.32.0")
+
+    assert (one.rule, one.severity, one.to) == ("F10", "error", {})
+    assert one.why.startswith(
+        "it depends on --max-num-batched-tokens 2048, --max-model-len (not given), --no-en"
+    )
+    assert one.source == "vLLM 0.32 vllm/config/scheduler.py"
+    assert "Please increase max_num_batched_tokens or decrease max_model_len" in one.expects
+    assert "no more" not in one.expects
+
+
+def test_a_message_that_later_releases_lack_is_said_to_be_gone() -> None:
+    flags = """--speculative-config '{"model": "d", "num_speculative_tokens": 5}'"""
+    one = explained(flags, DRAFT, "0.13.0")
+
+    assert "it depends on --speculative-config {" in one.why
+    assert "has this message no more" in one.expects
+    assert "has this message no more" not in explained(flags, DRAFT, "0.32.0").expects
+
+
+def test_the_error_that_a_worker_hands_on_is_looked_up() -> None:
+    flags = """-tp 4 --speculative-config '{"method": "eagle", "num_speculative_tokens": 2}'"""
+    line = f"RuntimeError: Worker failed with error '{SHAPES}', please check the stack trace above"
+    one = explained(flags, line, "0.14.1")
+
+    assert "num_speculative_tokens of --speculative-config (2), --tensor-parallel-size 4" in one.why
+    assert one.evidence["line"] == SHAPES[:240]
+
+
+def test_a_variable_that_the_message_names_is_a_cause() -> None:
+    line = "NotImplementedError: VLLM_USE_V1=1 is not supported with ['BertModel']."
+    one = explained("", line, "0.9.2")
+
+    assert "VLLM_USE_V1 (not set)" in one.why
 
 
 ENDED = "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above."

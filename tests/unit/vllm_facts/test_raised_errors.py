@@ -1,0 +1,134 @@
+"""The table of vLLM's own errors: how it is made from a source tree, and how a line of a log is matched."""
+
+import io
+import runpy
+import tarfile
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from tests.support.sources import REPOSITORY
+from vllm_facts.raised_errors import GAP, RaisedError, find_raised, next_release
+
+SCRIPT = runpy.run_path(str(REPOSITORY / "scripts/vllm_errors.py"))
+OLD = """
+class SchedulerConfig:
+    def check(self, max_model_len, scheduler_config):
+        if scheduler_config.max_num_seqs > 8:
+            if self.max_num_batched_tokens < max_model_len:
+                raise ValueError(
+                    f"The batch of {self.max_num_batched_tokens} tokens is shorter than "
+                    f"one request of {max_model_len}.")
+        assert self.block_size in (8, 16), "A block has %d tokens, which is no known size" % self.block_size
+        msg = "The model {} has no such adapter"
+        msg += " of rank {}".format(self.rank)
+        raise RuntimeError(msg)
+"""
+NEW = """
+def check(self):
+    if not self.enable_chunked_prefill:
+        raise ValueError(
+            f"The batch of {self.x} tokens is shorter than one request of {self.y}.")
+    raise ValueError("too short")
+    raise KeyError(f"{a}: {b} {c}")
+"""
+
+
+def archive(folder: Path, release: str, files: dict[str, str]) -> None:
+    with tarfile.open(folder / f"vllm-{release}.tar.gz", "w:gz") as tar:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"vllm-{release}/{name}")
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
+
+
+def rows(folder: Path) -> dict[str, Any]:
+    found = [one for file in sorted(folder.glob("*.gz")) for one in SCRIPT["read_archive"](file)]
+    return {row.template: row for row in SCRIPT["merge"](found)}
+
+
+def test_table_has_the_messages_of_a_release_with_gaps_for_their_values(tmp_path: Path) -> None:
+    archive(tmp_path, "0.8.5", {"vllm/config.py": OLD, "tests/test_config.py": OLD, "vllm/broken.txt": "("})
+    found = rows(tmp_path)
+
+    assert set(found) == {
+        f"The batch of {GAP} tokens is shorter than one request of {GAP}.",
+        f"A block has {GAP} tokens, which is no known size",
+        "The model {} has no such adapter of rank",
+    }
+
+
+def test_flags_come_from_the_message_and_its_conditions_the_inner_ones_first(tmp_path: Path) -> None:
+    archive(tmp_path, "0.8.5", {"vllm/config.py": OLD})
+    found = rows(tmp_path)
+
+    batch = found[f"The batch of {GAP} tokens is shorter than one request of {GAP}."]
+    assert batch.flags == ("max_num_batched_tokens", "max_model_len", "max_num_seqs")
+    assert found[f"A block has {GAP} tokens, which is no known size"].flags == ("block_size",)
+
+
+def test_a_message_of_several_releases_has_the_newest_file_and_both_ends(tmp_path: Path) -> None:
+    archive(tmp_path, "0.8.5", {"vllm/config.py": OLD})
+    archive(tmp_path, "0.11.0", {"vllm/config/scheduler.py": NEW})
+    row = rows(tmp_path)[f"The batch of {GAP} tokens is shorter than one request of {GAP}."]
+
+    assert (row.first, row.last, row.file) == ((0, 8), (0, 11), "vllm/config/scheduler.py")
+    assert row.flags == ("enable_chunked_prefill",)
+
+
+def test_a_file_that_this_python_cannot_read_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive(tmp_path, "0.8.5", {"vllm/config.py": "def ("})
+
+    assert not rows(tmp_path)
+    assert "vllm/config.py left out" in capsys.readouterr().err
+
+
+LENGTH = (
+    "Value error, max_num_batched_tokens (2048) is smaller than max_model_len (40960). This effectively "
+    "limits the maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences."
+)
+
+
+def test_a_line_is_matched_whatever_its_values() -> None:
+    found = find_raised(f"(APIServer pid=7) {LENGTH}")
+
+    assert isinstance(found, RaisedError)
+    assert found.file == "vllm/config/scheduler.py"
+    assert found.flags[:2] == ("max_num_batched_tokens", "max_model_len")
+    assert found.first < (0, 8) < (0, 30) < found.last
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "INFO 01-01 00:00:00 [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: model='m'",
+        "INFO: Application startup complete.",
+        "ValueError: not enough values to unpack (expected 13, got 12)",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 10.00 GiB.",
+        "is smaller than max_model_len (1). max_num_batched_tokens (2)",  # in another order
+    ],
+)
+def test_a_line_that_vllm_does_not_raise_is_not_matched(line: str) -> None:
+    assert find_raised(line) is None
+
+
+def test_a_search_takes_a_fraction_of_the_time_of_a_start() -> None:
+    find_raised("x")  # reads the table
+    begun = perf_counter()
+    for _ in range(10):
+        find_raised(LENGTH * 20)  # as long as a line that is read may be
+
+    assert perf_counter() - begun < 1
+
+
+def test_next_release_is_one_of_those_looked_at() -> None:
+    later = next_release((0, 8))
+
+    assert later is not None
+    assert later > (0, 8)
+    assert next_release((9, 9)) is None
