@@ -1,12 +1,12 @@
-"""A full rollout with real vLLM in pods: adopted, measured, suggested, promoted, handed over."""
+"""A full rollout with real vLLM in pods: adopted, changed, promoted, handed over."""
 
 from pathlib import Path
 
 import pytest
 
 from simulator.traffic import Load
-from tests.e2e.rig import Document, lost, until
-from tests.integration.kubernetes.site import KubernetesSite, site_of
+from tests.e2e.rig import lost, until
+from tests.integration.kubernetes.site import site_of
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.real_vllm import ENVIRONMENT, real_vllm
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 START_S = 600.0  # a start needs a minute of CPU time
 
 
-async def test_a_suggested_change_ends_in_the_operators_deployment(here: Namespace, tmp_path: Path) -> None:
+async def test_a_change_ends_in_the_operators_deployment(here: Namespace, tmp_path: Path) -> None:
     python, *words = real_vllm().command("--max-num-seqs", "2")
     env = [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
     env.append({"name": "VLLM_CPU_OMP_THREADS_BIND", "value": "nobind"})  # two servers share the cores
@@ -26,13 +26,11 @@ async def test_a_suggested_change_ends_in_the_operators_deployment(here: Namespa
     site = site_of(
         here,
         tmp_path / "s",
-        policies=True,
         steps=((50, 20, 5.0),),
         start_s=START_S,
         drain_s=60.0,
         ttft="10s",
         stalled_after_s=30.0,
-        octaves=3.0,
         at_most_s=300.0,
         warm_up_s=120.0,
     )
@@ -41,15 +39,12 @@ async def test_a_suggested_change_ends_in_the_operators_deployment(here: Namespa
     try:
         await site.serving()
         async with site.clients(load=Load(streams=16), timeout_s=START_S) as traffic:
-            made = await until(lambda: suggested(site), bool, "the policy's suggestion", START_S)
-            await site.approve(made)
-            rollout = await site.ended(str(made["id"]))
+            rollout = await site.switch(max_num_seqs=4)
             await until(lambda: is_ready(here), bool, "the operator's Deployment", START_S)
 
         assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout["why"]
         assert lost(traffic) == []
-        assert made["to"]["max_num_seqs"] > 2
-        assert str(made["to"]["max_num_seqs"]) in await site.flags("vllm")
+        assert "4" in await site.flags("vllm")
         assert await site.deployments() == {"vllm": 1}
     finally:
         await site.tear_down()
@@ -58,9 +53,3 @@ async def test_a_suggested_change_ends_in_the_operators_deployment(here: Namespa
 async def is_ready(here: Namespace) -> bool:
     found = await here.get("deployments", "vllm")
     return bool(found["status"].get("availableReplicas", 0) == 1)
-
-
-async def suggested(site: KubernetesSite) -> Document:
-    """The open suggestion; empty if there is none."""
-    waiting = (await site.target()).get("suggestion")
-    return await site.suggestion(waiting) if waiting else {}
