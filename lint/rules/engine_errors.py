@@ -131,6 +131,16 @@ _WEIGHTS = (
         applies=_is_tensor_parallel,
     ),
     KnownError(
+        pattern=r"size_per_partition = (?P<size>\d+) is not divisible by min_thread_\w = (?P<block>\d+)",
+        why="it did not start: the checkpoint has quantised weights of {size} columns or rows, no "
+        "multiple of the {block} that the Marlin kernel takes",
+        expects="--quantization with the checkpoint's own method (gptq, awq) in place of Marlin, if the "
+        "release has its kernel, or a checkpoint in another format",
+        source="vLLM 0.32 vllm/model_executor/layers/quantization/utils/marlin_utils.py: "
+        "verify_marlin_supports_shape; vllm-project/vllm#9913",
+        applies=lambda case: not _is_tensor_parallel(case),
+    ),
+    KnownError(
         pattern=r"The (?:in|out)put size is not aligned with the quantized weight shape",
         why="it did not start: tensor_parallel_size cuts through the groups of the quantised weights",
         expects="a smaller tensor_parallel_size, with a pipeline or data parallel replicas for the "

@@ -145,7 +145,7 @@ def _newer(raised: RaisedError, case: Deployment) -> str:
     gone, present = next_release(raised.last), release_of(case.version)
     if gone is None or (present is not None and present >= gone):
         return ""
-    return f"vLLM {written(gone)} has this message no more: the limit is gone there, or the text is another"
+    return f"a newer release may do without the limit: the message is gone in vLLM {written(gone)}"
 
 
 LINTS = (
