@@ -5,6 +5,7 @@ Both are known from `inspect` alone, before any container starts. Each message n
 
 from actuators.docker.labels import EPOCH, LIKE, SERVER, SETTING, STATE_DIR, TARGET
 from actuators.docker.spec import BUILT_IN_NETWORKS, ContainerSpec, Json
+from actuators.vllm.serve_command import http_obstacles
 
 _STRIPPED = ("com.docker.compose.", "org.testcontainers.")
 _OURS = frozenset({TARGET, SERVER, EPOCH, SETTING, LIKE, STATE_DIR})
@@ -12,13 +13,6 @@ _OWNERS = {
     "com.docker.swarm.service.name": "a Swarm service: Swarm itself starts and ends its containers",
     "io.kubernetes.pod.name": "a Kubernetes pod: the kubelet ends containers that it does not know",
     "com.hashicorp.nomad.alloc_id": "a Nomad allocation: Nomad itself starts and ends its containers",
-}
-_NOT_PLAIN_HTTP = {
-    "uds": "it listens on a Unix socket",
-    "ssl_certfile": "it speaks TLS itself",
-    "ssl_keyfile": "it speaks TLS itself",
-    "grpc": "it speaks gRPC",
-    "headless": "it serves no API",
 }
 _LOOPBACK = ("127.", "localhost", "::1")
 _UNREADABLE_LOGS = frozenset({"none"})
@@ -58,12 +52,7 @@ def _of_command(spec: ContainerSpec) -> list[str]:
     serve = spec.serve
     if serve.error:
         return [f"its command cannot be read: {serve.error}"]
-    found = {
-        f"{why} (--{knob.replace('_', '-')}), and trimtab asks servers by plain HTTP on a port: "
-        "take the flag out; TLS can end at the proxy"
-        for knob, why in _NOT_PLAIN_HTTP.items()
-        if serve.setting.get(knob)
-    }
+    found = set(http_obstacles(serve.setting))
     if spec.has_own_ports and serve.host.startswith(_LOOPBACK):
         found.add(
             f"it listens on {serve.host} inside the container, where no client reaches it: remove --host"

@@ -13,6 +13,7 @@ from actuators.kubernetes.client import KubernetesClient
 from actuators.kubernetes.discovery import FoundServer
 from actuators.kubernetes.green import keep_labels, make_deployment
 from actuators.kubernetes.workload import Workload
+from actuators.vllm.serve_command import http_obstacles
 from actuators.vllm.start_times import StartTimes
 from agent.domain.errors import ActError
 from agent.domain.model import PreflightResult, Server, Strategy
@@ -22,17 +23,12 @@ from vllm_facts.values import Setting
 
 _STOP_S = 30.0  # assumed if no stop was measured: the default grace period of a pod
 _START_S = 300.0  # assumed if no start was measured
-_NOT_PLAIN_HTTP = ("uds", "ssl_certfile", "ssl_keyfile", "grpc", "headless")
 
 
 def obstacles(workload: Workload) -> tuple[str, ...]:
     """Return why no like Deployment can be made, each with the fix; empty: it can."""
     found = [workload.problem] if workload.problem else []
-    found += [
-        f"--{knob.replace('_', '-')}: trimtab asks servers by plain HTTP on a port: remove the flag"
-        for knob in _NOT_PLAIN_HTTP
-        if workload.serve.setting.get(knob)
-    ]
+    found += http_obstacles(workload.serve.setting)
     if workload.selects_by_expressions:
         found.append("its selector has matchExpressions, which a Service has not: write matchLabels alone")
     if workload.paused:

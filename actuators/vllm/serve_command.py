@@ -24,6 +24,14 @@ ReadFile = Callable[[str], str | None]
 
 KEPT = frozenset({"config", "model", "served_model_name"})  # no change of a setting changes what is served
 
+_NOT_PLAIN_HTTP = {
+    "uds": "it listens on a Unix socket",
+    "ssl_certfile": "it speaks TLS itself",
+    "ssl_keyfile": "it speaks TLS itself",
+    "grpc": "it speaks gRPC",
+    "headless": "it serves no API",
+}
+
 _T = TypeVar("_T")
 _PROGRAM = re.compile(r"vllm|(python|pypy)[0-9.]*|dumb-init|env|numactl|nohup|stdbuf|taskset|tini")
 _COMMAND_STRING = re.compile(r"-[a-z]*c")  # bash -c, sh -ec
@@ -142,6 +150,16 @@ class ServeCommand:
                     )
             changes[knob] = value
         return changes | place
+
+
+def http_obstacles(setting: Mapping[str, Value]) -> tuple[str, ...]:
+    """Return why such a server does not answer plain HTTP on a port, with the fix; empty: it does."""
+    return tuple(
+        f"{why} (--{knob.replace('_', '-')}), and trimtab asks servers by plain HTTP on a port: "
+        "take the flag out; TLS can end at the proxy"
+        for knob, why in _NOT_PLAIN_HTTP.items()
+        if setting.get(knob)
+    )
 
 
 def argv_of(entrypoint: Sequence[str], command: Sequence[str], env: Sequence[str]) -> tuple[str, ...]:
