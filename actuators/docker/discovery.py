@@ -9,7 +9,7 @@ from actuators.docker.client import DockerClient
 from actuators.docker.labels import EPOCH, LIKE, SERVER, site_labels
 from actuators.docker.spec import ContainerSpec, Json
 from actuators.host.ownership_env import epoch_in
-from agent.domain.errors import FencedError
+from actuators.vllm.engine import refuse_older_daemon
 from agent.domain.model import Server
 from agent.domain.ports import Site
 from vllm_facts.flag_parser import is_vllm_server
@@ -76,11 +76,7 @@ async def find_containers(
 def check_fence(site: Site, found: Iterable[FoundContainer]) -> None:
     """Raises FencedError if a newer daemon has made or kept a container here."""
     kept = (one.epoch for one in snapshots.read_all(site))
-    newest = max([0, *kept, *(one.epoch for one in found)])
-    if newest > site.epoch:
-        raise FencedError(
-            f"a newer daemon (epoch {newest}) runs containers here; this one has epoch {site.epoch}"
-        )
+    refuse_older_daemon(site, max([0, *kept, *(one.epoch for one in found)]))
 
 
 async def _adopted(client: DockerClient, site: Site, name: str) -> FoundContainer | None:

@@ -13,7 +13,7 @@ from actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVES_AS, epoch_of, s
 from actuators.kubernetes.mounted_files import read_config_maps
 from actuators.kubernetes.pods import Pod, newest_first
 from actuators.kubernetes.workload import Workload
-from agent.domain.errors import FencedError
+from actuators.vllm.engine import refuse_older_daemon
 from agent.domain.model import Server
 from agent.domain.ports import Site
 
@@ -103,11 +103,7 @@ def find_home(
 
 def check_fence(site: Site, found: Mapping[str, FoundServer]) -> None:
     """Raises FencedError if a newer daemon has written an object here."""
-    newest = max([0, *(one.epoch for one in found.values())])
-    if newest > site.epoch:
-        raise FencedError(
-            f"a newer daemon (epoch {newest}) runs servers here; this one has epoch {site.epoch}"
-        )
+    refuse_older_daemon(site, max([0, *(one.epoch for one in found.values())]))
 
 
 async def find_pods(client: KubernetesClient, workload: Workload) -> list[Pod]:

@@ -19,9 +19,9 @@ from actuators.host.server_log import log_cause, log_lines, log_tail
 from actuators.process import adopted
 from actuators.process.address import address_of, listens, port_of
 from actuators.process.watch import until_gone
-from actuators.vllm.engine import VllmEngine
+from actuators.vllm.engine import VllmEngine, refuse_older_daemon
 from actuators.vllm.probe import OpenAiProbe
-from agent.domain.errors import ActError, FencedError
+from agent.domain.errors import ActError
 from agent.domain.events import ServerLost
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Now, Site
@@ -196,11 +196,7 @@ class ProcessEngine(VllmEngine):
     async def _find_fenced(self) -> Mapping[str, MarkedProcess]:
         site = self._site
         running = await asyncio.to_thread(ownership_env.marked, site)
-        newest = ownership_env.newest_epoch(site, running)
-        if newest > site.epoch:
-            raise FencedError(
-                f"a newer daemon (epoch {newest}) runs servers here; this one has epoch {site.epoch}"
-            )
+        refuse_older_daemon(site, ownership_env.newest_epoch(site, running))
         return running
 
     def _start(self, server: Server) -> MarkedProcess:

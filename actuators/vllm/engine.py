@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.answers import GoldenAnswer
-from agent.domain.errors import ActError
+from agent.domain.errors import ActError, FencedError
 from agent.domain.model import Server
 from agent.domain.ports import Site
 
@@ -27,6 +27,14 @@ class ServerOptions:
             raise ValueError(
                 "stop_s is at least 0, health_every_s and health_timeout_s above 0, lost_after at least 1"
             )
+
+
+def refuse_older_daemon(site: Site, newest: int) -> None:
+    """Raises FencedError if a newer daemon, of the epoch `newest`, has started or kept a server here."""
+    if newest > site.epoch:
+        raise FencedError(
+            f"a newer daemon (epoch {newest}) runs servers here; this one has epoch {site.epoch}"
+        )
 
 
 class VllmEngine(ABC):
