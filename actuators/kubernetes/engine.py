@@ -54,7 +54,7 @@ class KubernetesEngine(VllmEngine):
             kubeconfig=options.kubeconfig, context=options.context, namespace=options.namespace
         )
         self._times = StartTimes.at(site.state_dir)
-        self._starter = Starter(client=self._client, site=site, times=self._times, names=options.deployments)
+        self._starter = Starter(client=self._client, site=site, names=options.deployments)
 
     async def problems(self) -> Sequence[str]:
         try:

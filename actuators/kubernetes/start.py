@@ -18,7 +18,6 @@ from actuators.kubernetes.pods import Pod, PodFault, newest_first
 from actuators.kubernetes.scale import scale_down, wait_until_gone
 from actuators.kubernetes.workload import Workload
 from actuators.vllm.probe import OpenAiProbe
-from actuators.vllm.start_times import StartTimes
 from agent.domain.errors import ActError
 from agent.domain.model import Server
 from agent.domain.ports import Site
@@ -37,7 +36,6 @@ _SCALES_UP = "TriggeredScaleUp"
 class Starter:
     client: KubernetesClient
     site: Site
-    times: StartTimes
     names: Sequence[str]  # of the adopted Deployments
 
     async def launch(self, server: Server, found: Mapping[str, FoundServer], deadline_s: float) -> Server:
@@ -47,7 +45,7 @@ class Starter:
         try:
             async with asyncio.timeout(deadline_s):
                 one = await self._start(server, found)
-                await self._wait_until_healthy(one)
+                await self._wait_for_pods(one.server, one.workload)
         except TimeoutError as error:
             why = f"{server.name} was not healthy within {deadline_s:g} s"
             await self._undo(server.name, remove=created)
@@ -109,9 +107,6 @@ class Starter:
             return {"metadata": metadata, "spec": {"replicas": found.usual_replicas}}
 
         await self.client.update(kubernetes.DEPLOYMENT, workload.name, to_usual)
-
-    async def _wait_until_healthy(self, one: FoundServer) -> None:
-        await self._wait_for_pods(one.server, one.workload)
 
     async def _wait_for_pods(self, name: str, workload: Workload) -> None:
         """Return once each pod is ready and answers /health. Raises ActError for a fault that is certain.
