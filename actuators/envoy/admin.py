@@ -34,12 +34,14 @@ class Admin:
     socket: Path
     timeout_s: float = 2.0
 
-    async def _get(self, path: str, **query: str) -> Json | None:
-        timeout = aiohttp.ClientTimeout(total=self.timeout_s)
+    def _session(self) -> aiohttp.ClientSession:
         connector = aiohttp.UnixConnector(str(self.socket))
+        return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=self.timeout_s))
+
+    async def _get(self, path: str, **query: str) -> Json | None:
         try:
             async with (
-                aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+                self._session() as session,
                 session.get(f"http://envoy{path}", params=query) as answer,
             ):
                 body = parse_json(await read_body(answer))
@@ -70,12 +72,9 @@ class Admin:
 
     async def drain(self) -> bool:
         """Accept no more connections; each open one ends with its request. False if Envoy does not answer."""
-        timeout = aiohttp.ClientTimeout(total=self.timeout_s)
         try:
             async with (
-                aiohttp.ClientSession(
-                    connector=aiohttp.UnixConnector(str(self.socket)), timeout=timeout
-                ) as session,
+                self._session() as session,
                 session.post("http://envoy/drain_listeners") as answer,
             ):
                 return answer.ok

@@ -152,7 +152,9 @@ async def test_the_pods_of_a_lost_node_are_made_on_another_one(here: Namespace) 
     other = await here.add_node(gpus=2)
 
     await here.node.lose()
-    await here.eventually(lambda: pods(here, 2))  # the controllers of the cluster delete it, nobody confirms
+    await here.eventually(
+        lambda: pods(here, 2)
+    )  # the controllers of the cluster delete it, no kubelet confirms
     await here.pod("vllm", lambda one: one["metadata"]["name"] != lost and first_container(one).get("ready"))
 
     assert "deletionTimestamp" in (await here.get("pods", lost))["metadata"]

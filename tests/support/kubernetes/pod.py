@@ -81,7 +81,7 @@ class Pod:
         await self._end(0)
 
     async def vanish(self) -> None:
-        """Its processes are gone and nobody says so."""
+        """Its processes are gone, and the API server does not know."""
         self._report_task.cancel()
         await self._end(0)
 

@@ -9,7 +9,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 @cache
 def programs() -> Path | None:
-    """The folder of etcd, kube-apiserver and kube-controller-manager; None where nobody has built them."""
+    """The folder of etcd, kube-apiserver and kube-controller-manager; None where they have not been built."""
     done = subprocess.run(
         [REPOSITORY / "scripts" / "kubernetes"], check=False, capture_output=True, text=True
     )
