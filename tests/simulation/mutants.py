@@ -20,6 +20,7 @@ from agent.machine.transitions import Moved, Rules, enter_phase, request_effect,
 from agent.runtime import loop as loop_module
 from agent.runtime.effect_runner import EffectRunner
 from tests.simulation.adapters import SimEngine
+from tests.simulation.api_client import shared_api
 from tests.simulation.scenario import Act, Scenario
 from tests.simulation.traffic import SimTraffic
 
@@ -153,6 +154,7 @@ def role_not_checked(put: Put) -> None:
 
 
 def removed_token_still_valid(put: Put) -> None:
+    shared_api()  # has read the tokens once: the bug is about their removal
     put(Tokens, "reload", lambda _: None)
 
 
