@@ -17,6 +17,7 @@ PACKAGES = frozenset(
         "agent",
         "docker_engine",
         "docker_proxy",
+        "kubernetes_api",
         "lint",
         "notifiers",
         "policies",

@@ -7,8 +7,6 @@ After a promotion the Service of the new server selects the pods of the operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from actuators.kubernetes import client as kubernetes
-from actuators.kubernetes.client import Json, KubernetesClient, is_configured
 from actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVES_AS, epoch_of, server_of, site_labels
 from actuators.kubernetes.mounted_files import read_config_maps
 from actuators.kubernetes.pods import Pod, newest_first
@@ -16,6 +14,8 @@ from actuators.kubernetes.workload import Workload
 from actuators.vllm.engine import refuse_older_daemon
 from agent.domain.model import Server
 from agent.domain.ports import Site
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import Json, KubernetesClient, is_configured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from actuators.kubernetes import client as kubernetes
-from actuators.kubernetes.client import ConflictError, KubernetesClient
 from actuators.kubernetes.discovery import (
     FoundServer,
     check_fence,
@@ -32,6 +30,8 @@ from agent.domain.errors import ActError
 from agent.domain.events import ServerLost
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Now, Site
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import ConflictError, KubernetesClient
 from vllm_facts.values import Setting
 
 if TYPE_CHECKING:

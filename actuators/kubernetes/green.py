@@ -7,11 +7,11 @@ would get traffic past the proxy, and the counts of the Deployment would be wron
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 
-from actuators.kubernetes.client import Json
 from actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVER, object_name, pod_labels, server_labels
 from actuators.kubernetes.workload import Workload
 from agent.domain.model import Server
 from agent.domain.ports import Site
+from kubernetes_api.client import Json
 
 _KEPT_SPEC = ("minReadySeconds", "progressDeadlineSeconds", "strategy")
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 import structlog
 
-from actuators.kubernetes import client as kubernetes
-from actuators.kubernetes.client import AwayError, Json, KubernetesClient, patiently
 from actuators.kubernetes.discovery import FoundServer, find_pods, read_workload
 from actuators.kubernetes.labels import CHANGE, DEPLOYMENT, EPOCH, REPLICAS, SERVES_AS
 from actuators.kubernetes.preflight import obstacles
@@ -23,6 +21,8 @@ from actuators.kubernetes.start import Starter
 from actuators.kubernetes.workload import Workload
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.errors import ActError
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import AwayError, Json, KubernetesClient, patiently
 from vllm_facts.errors import FlagError
 from vllm_facts.values import Setting, Value
 

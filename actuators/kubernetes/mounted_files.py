@@ -2,8 +2,8 @@
 
 from pathlib import PurePosixPath
 
-from actuators.kubernetes import client as kubernetes
-from actuators.kubernetes.client import Json, KubernetesClient
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import Json, KubernetesClient
 
 
 async def read_config_maps(client: KubernetesClient, pod: Json, container: int) -> dict[str, str]:

@@ -8,8 +8,6 @@ exceeded quota, a dry run of the write shows.
 from collections.abc import Sequence
 from typing import Literal
 
-from actuators.kubernetes import client as kubernetes
-from actuators.kubernetes.client import KubernetesClient
 from actuators.kubernetes.discovery import FoundServer
 from actuators.kubernetes.green import keep_labels, make_deployment
 from actuators.kubernetes.workload import Workload
@@ -18,6 +16,8 @@ from actuators.vllm.start_times import StartTimes
 from agent.domain.errors import ActError
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Site
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import KubernetesClient
 from vllm_facts.errors import FlagError
 from vllm_facts.values import Setting
 

@@ -3,13 +3,13 @@
 import asyncio
 from contextlib import suppress
 
-from actuators.kubernetes import client as kubernetes
-from actuators.kubernetes.client import Json, KubernetesClient, MissingError, patiently
 from actuators.kubernetes.discovery import find_pods
 from actuators.kubernetes.labels import EPOCH, REPLICAS
 from actuators.kubernetes.workload import Workload
 from agent.domain.errors import ActError
 from agent.domain.ports import Site
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import Json, KubernetesClient, MissingError, patiently
 
 _POLL_S = 0.5
 _GONE_WITHIN_S = 120.0

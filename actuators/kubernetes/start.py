@@ -9,8 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from actuators.host.server_log import shown
-from actuators.kubernetes import client as kubernetes
-from actuators.kubernetes.client import ConflictError, Json, KubernetesClient, patiently
 from actuators.kubernetes.discovery import FoundServer, find_pods, find_servers, read_workload
 from actuators.kubernetes.green import make_deployment, make_service
 from actuators.kubernetes.labels import EPOCH, REPLICAS, object_name
@@ -21,6 +19,8 @@ from actuators.vllm.probe import OpenAiProbe
 from agent.domain.errors import ActError
 from agent.domain.model import Server
 from agent.domain.ports import Site
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import ConflictError, Json, KubernetesClient, patiently
 from vllm_facts.errors import FlagError
 
 _POLL_S = 1.0

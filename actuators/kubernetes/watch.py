@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from actuators.kubernetes import client as kubernetes
-from actuators.kubernetes.client import KubernetesClient
 from actuators.kubernetes.discovery import find_pods
 from actuators.kubernetes.pods import Pod, PodFault, newest_first
 from actuators.kubernetes.start import read_log
 from actuators.kubernetes.workload import Workload
 from actuators.vllm.probe import Health, OpenAiProbe
 from agent.domain.errors import ActError
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import KubernetesClient
 
 log = structlog.get_logger(__name__)
 

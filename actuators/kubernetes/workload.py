@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from actuators.host.origin import Origin
-from actuators.kubernetes.client import Json
 from actuators.kubernetes.labels import LIKE, REPLICAS, SERVER, SITE, epoch_of, server_of
 from actuators.vllm.serve_command import ChangedCommand, ReadFile, ServeCommand
+from kubernetes_api.client import Json
 from vllm_facts.errors import FlagError
 from vllm_facts.flag_parser import is_vllm_server
 from vllm_facts.values import Value

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from actuators.kubernetes.client import AwayError, KubernetesClient
 from actuators.kubernetes.engine import KubernetesEngine
 from agent.domain.events import ServerLost
 from agent.domain.model import Server
+from kubernetes_api.client import AwayError, KubernetesClient
 from tests.integration.kubernetes.engines import FLAGS, GREEN, bind, names, serve
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.manifests import container, deployment
@@ -125,7 +125,7 @@ async def test_an_absent_api_server_and_other_writers_are_no_fault_of_the_deploy
             await here.api.patch(here.path("deployments", name), {"metadata": {"labels": {"n": str(others)}}})
         return await patch(client, kind, name, change)
 
-    monkeypatch.setattr("actuators.kubernetes.client._RETRY_S", 0.1)
+    monkeypatch.setattr("kubernetes_api.client._RETRY_S", 0.1)
     monkeypatch.setattr(KubernetesClient, "patch", contested)
     monkeypatch.setattr(KubernetesClient, "find", blinking)
     await engine.retire(BLUE)
