@@ -13,6 +13,7 @@ from aiohttp import web
 
 from agent.api.connection import HttpConnection
 from agent.config.listen import UNIX
+from agent.config.types import split_address
 from agent.domain.errors import ConfigError
 
 GRACE_S = 2.0  # for requests still open when the daemon stops; streams end at once
@@ -49,16 +50,37 @@ async def serve(
     return runner
 
 
+async def serve_plain(app: web.Application, address: str, *, key: str) -> web.AppRunner:
+    """Listen on `host:port` without TLS, also beyond loopback: only for what holds no secrets.
+
+    `key`: of [api], for ConfigError.
+    """
+    runner = web.AppRunner(app, shutdown_timeout=GRACE_S)
+    await runner.setup()
+    host, port = split_address(address)
+    bind = partial(asyncio.get_running_loop().create_server, host=host.strip("[]"), port=int(port))
+    try:
+        await _Site(runner, address, bind, None).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise _cannot_listen(key, address, error) from error
+    return runner
+
+
 async def _listen(runner: web.AppRunner, address: str, tls: ssl.SSLContext | None, socket_mode: int) -> None:
     path = Path(address.removeprefix(UNIX)) if address.startswith(UNIX) else None
     try:
         bind = _unix(path, socket_mode) if path else _tcp(address, tls)
         await _Site(runner, address, bind, path).start()
     except OSError as error:
-        raise ConfigError(
-            f"[api] listen = {address!r}: cannot listen there: {error.strerror or error};"
-            " stop the process that uses the address, or choose another one"
-        ) from error
+        raise _cannot_listen("listen", address, error) from error
+
+
+def _cannot_listen(key: str, address: str, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"[api] {key} = {address!r}: cannot listen there: {error.strerror or error};"
+        " stop the process that uses the address, or choose another one"
+    )
 
 
 class _Site(web.BaseSite):

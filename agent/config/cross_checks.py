@@ -54,7 +54,10 @@ def find_clashes(document: Mapping[str, Any]) -> Iterator[str]:
     names = [target["name"] for target in targets if isinstance(target.get("name"), str)]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"[[targets]] name: {name} is the name of {names.count(name)} targets: give each its own name"
-    listeners = [("[api] listen", each) for each in _api_addresses(document.get("api"))]
+    api = document.get("api")
+    listeners = [("[api] listen", each) for each in _api_addresses(api)]
+    if isinstance(api, dict) and "health" in api:
+        listeners.append(("[api] health", _address(api["health"])))
     listeners += [
         (
             f"[targets.traffic{target_suffix(document, i)}] listen",
@@ -107,9 +110,13 @@ def _targets(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _listen(table: object, default: str) -> str:
-    """Return the table's address; empty if it is invalid, which is reported elsewhere."""
+    return _address(table.get("listen", default) if isinstance(table, dict) else default)
+
+
+def _address(value: object) -> str:
+    """Return the address; empty if it is invalid, which is reported elsewhere."""
     try:
-        return address(table.get("listen", default) if isinstance(table, dict) else default)
+        return address(value)
     except ValueError:
         return ""
 

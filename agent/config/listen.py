@@ -27,6 +27,7 @@ class ListenOptions:
 
     listen: tuple[str, ...]
     hosts: tuple[str, ...]  # accepted Host names besides those of loopback
+    health: str | None = None  # for probes: plain HTTP without tokens
     tokens_file: Path | None
     certificate: Certificate | None
     users: Mapping[str, Role]  # of the unix socket, by name or number

@@ -162,6 +162,7 @@ def _listen_options(table: ApiTable, here: Path) -> ListenOptions:
     return ListenOptions(
         listen=table.listen,
         hosts=table.hosts,
+        health=table.health,
         tokens_file=_resolve_path(here, table.tokens_file) if table.tokens_file else None,
         certificate=certificate,
         users=table.users,

@@ -80,6 +80,7 @@ class AgentTable(ConfigTable):
 class ApiTable(ConfigTable):
     listen: Listen = (SOCKET,)
     hosts: tuple[HostName, ...] = ()
+    health: Address | None = None
     tokens_file: PathText | None = None
     tls_cert: PathText | None = None
     tls_key: PathText | None = None

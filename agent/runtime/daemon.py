@@ -157,10 +157,11 @@ class Daemon:
         return self.journal.budget.wait_s(actor, target, self.now())
 
     def ready(self) -> bool:
+        return self._started == set(self.loops) and not self.stuck()
+
+    def stuck(self) -> bool:
         now = asyncio.get_running_loop().time()
-        return self._started == set(self.loops) and all(
-            now - loop.last_step < STUCK_S for loop in self.loops.values()
-        )
+        return any(now - self.loops[name].last_step >= STUCK_S for name in self._started)
 
     def now(self) -> datetime:
         return utc_now()

@@ -10,6 +10,7 @@ import structlog
 
 from agent.api.app import build_app
 from agent.api.credentials import ApiCredentials
+from agent.api.health import Health
 from agent.api.routes.console import pages
 from agent.api.server import serve
 from agent.audit import checkpoints
@@ -127,19 +128,28 @@ def assemble(
 
 async def run(config: Config, mode: Mode, *, accept_new_journal: bool = False) -> None:
     """Run the daemon until a signal ends it, after checking what every rollout needs."""
-    entry = ApiCredentials.of(config.api, utc_now)
-    if mode != "advise":
-        await check_traffic(config)
-    above = await read_newest_epoch(config)
-    with assemble(config, mode, above, accept_new_journal=accept_new_journal) as (daemon, epoch):
-        log.info("daemon.starting", mode=mode, epoch=epoch, targets=len(daemon.loops), api=config.api.listen)
-        app = build_app(daemon, entry.tokens, entry.hosts, pages(), peers=entry.peers)
-        runner = await serve(app, *config.api.listen, tls=entry.tls, socket_mode=entry.socket_mode)
-        try:
-            await daemon.run(epoch, ready=lambda: log.info("daemon.ready"), reload=entry.reload)
-        finally:
-            await runner.cleanup()
-            log.info("daemon.stopped", **daemon.journal.head.log_fields())
+    health = Health()
+    async with health.listening(config.api.health):
+        entry = ApiCredentials.of(config.api, utc_now)
+        if mode != "advise":
+            await check_traffic(config)
+        above = await read_newest_epoch(config)
+        with assemble(config, mode, above, accept_new_journal=accept_new_journal) as (daemon, epoch):
+            health.daemon = daemon
+            log.info(
+                "daemon.starting", mode=mode, epoch=epoch, targets=len(daemon.loops), api=config.api.listen
+            )
+            await _serve(daemon, epoch, config, entry)
+
+
+async def _serve(daemon: Daemon, epoch: int, config: Config, entry: ApiCredentials) -> None:
+    app = build_app(daemon, entry.tokens, entry.hosts, pages(), peers=entry.peers)
+    runner = await serve(app, *config.api.listen, tls=entry.tls, socket_mode=entry.socket_mode)
+    try:
+        await daemon.run(epoch, ready=lambda: log.info("daemon.ready"), reload=entry.reload)
+    finally:
+        await runner.cleanup()
+        log.info("daemon.stopped", **daemon.journal.head.log_fields())
 
 
 def build_delivery(

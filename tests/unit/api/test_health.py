@@ -1,0 +1,59 @@
+"""What an orchestrator's probes get."""
+
+import socket
+from dataclasses import dataclass
+
+import pytest
+from aiohttp import ClientSession
+
+from agent.api.health import Health
+from agent.domain.errors import ConfigError
+
+
+@dataclass
+class Progress:
+    is_ready: bool = True
+    is_stuck: bool = False
+
+    def ready(self) -> bool:
+        return self.is_ready
+
+    def stuck(self) -> bool:
+        return self.is_stuck
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("daemon", "healthz", "readyz"),
+    [
+        (None, 200, 503),
+        (Progress(is_ready=False), 200, 503),
+        (Progress(), 200, 200),
+        (Progress(is_ready=False, is_stuck=True), 503, 503),
+    ],
+    ids=["waiting for another daemon", "recovering", "running", "stuck"],
+)
+async def test_only_a_stuck_daemon_is_unhealthy(daemon: Progress | None, healthz: int, readyz: int) -> None:
+    address = free_address()
+    async with Health(daemon).listening(address), ClientSession(f"http://{address}") as client:
+        found = {}
+        for path in ("/healthz", "/readyz", "/v1/targets"):
+            async with client.get(path, headers={"Host": "10.1.2.3:8081"}) as answer:
+                found[path] = answer.status
+
+    assert found == {"/healthz": healthz, "/readyz": readyz, "/v1/targets": 404}
+
+
+async def test_an_address_in_use_is_an_error_of_the_config() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=r"\[api\] health.*cannot listen"):
+            async with Health().listening(address):
+                pass
