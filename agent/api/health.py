@@ -1,7 +1,7 @@
 """Answers for the probes of an orchestrator, on an address of their own: plain HTTP without tokens or data.
 
-`/healthz` says whether to restart the process, `/readyz` whether recovery is done. Neither depends on vLLM or on
-any other program: a restart would not repair these.
+`/healthz` says whether to restart the process, `/readyz` whether recovery is done. Neither depends on
+vLLM or on any other program: a restart would not repair these.
 """
 
 from collections.abc import AsyncIterator

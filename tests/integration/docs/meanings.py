@@ -16,7 +16,7 @@ MEANINGS = {
     "api.listen": "address of the API and the console, or a list; beyond loopback only with TLS",
     "api.hosts": "host names of the API, in addition to loopback",
     "api.tokens_file": "hashes of tokens, made by `trimtab token new`; reloaded at SIGHUP",
-    "api.health": "address of `/healthz` and `/readyz` for probes, in plain HTTP without tokens; default: none",
+    "api.health": "address of `/healthz` and `/readyz` for probes: plain HTTP without tokens; default: none",
     "api.tls_cert": "certificate chain in PEM; with `tls_key`",
     "api.tls_key": "its private key in PEM",
     "api.tls_client_ca": "requires client certificates signed by this CA",

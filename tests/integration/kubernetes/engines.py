@@ -2,21 +2,19 @@
 
 from pathlib import Path
 
-import yaml
-
 from actuators.kubernetes.engine import KubernetesEngine
 from actuators.kubernetes.plugin import KubernetesOptions
 from agent.domain.model import Server
 from agent.domain.ports import Site
+from tests.support.helm import manifests, of_kind
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
 
 FLAGS = ("tiny", "--sim-start-s", "0.2", "--max-num-seqs", "8")
 GREEN = Server(name="chat-r1", setting={"model": "tiny", "sim_start_s": 0.2, "max_num_seqs": 16}, like="vllm")
-EXAMPLE = Path(__file__).parents[3] / "examples" / "kubernetes.yaml"
-MANIFESTS: list[Json] = list(yaml.safe_load_all(EXAMPLE.read_text(encoding="utf-8")))
-ROLE: list[Json] = next(one["rules"] for one in MANIFESTS if one["kind"] == "Role")
+CLAIM = {"accessMode": "ReadWriteOnce"}  # the API server of the tests is older than ReadWriteOncePod
+ROLE: list[Json] = of_kind("Role", manifests({"mode": "approve"}))["rules"]
 
 
 async def bind(

@@ -9,18 +9,13 @@ from actuators.kubernetes.plugin import KubernetesOptions
 from agent.domain.errors import ActError, FencedError
 from agent.domain.model import Server
 from agent.domain.ports import Site
-from tests.integration.kubernetes.engines import FLAGS, GREEN, MANIFESTS, ROLE, bind, names, serve
+from tests.integration.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names, serve
 from tests.support.kubernetes.manifests import container, deployment, rule
 from tests.support.kubernetes.namespace import Namespace
 
 pytestmark = pytest.mark.timeout(180)
 
 READ = ["get", "list", "watch"]
-
-
-async def test_the_example_is_accepted(here: Namespace) -> None:
-    for one in MANIFESTS:
-        await here.create(f"{one['kind'].lower()}s", one)
 
 
 async def test_a_green_starts_with_the_documented_rights_and_gets_no_traffic_of_the_service(

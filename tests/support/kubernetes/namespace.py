@@ -89,6 +89,7 @@ class Namespace:
             "replicasets": "apis/apps/v1",
             "statefulsets": "apis/apps/v1",
             "poddisruptionbudgets": "apis/policy/v1beta1",
+            "networkpolicies": "apis/networking.k8s.io/v1",
             "leases": "apis/coordination.k8s.io/v1",
             "roles": "apis/rbac.authorization.k8s.io/v1",
             "rolebindings": "apis/rbac.authorization.k8s.io/v1",

@@ -1,0 +1,24 @@
+"""The manifests of the chart on a real API server."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.integration.kubernetes.engines import CLAIM
+from tests.support.helm import manifests
+from tests.support.kubernetes.namespace import Namespace
+
+ALL: Mapping[str, Any] = {
+    "mode": "auto",
+    "persistence": CLAIM,
+    "api": {"tls": {"secretName": "trimtab-tls"}},
+    "networkPolicy": {"enabled": True},
+}
+
+
+@pytest.mark.parametrize("values", [{"persistence": CLAIM}, ALL], ids=["default", "all"])
+async def test_each_manifest_is_accepted(here: Namespace, values: Mapping[str, Any]) -> None:
+    for one in manifests(values, namespace=here.name):
+        kind = one["kind"].lower().removesuffix("y")
+        await here.create(f"{kind}ies" if one["kind"].endswith("y") else f"{kind}s", one)

@@ -1,0 +1,179 @@
+"""The Helm chart, and the plain manifests made from it."""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import kubernetes_validate
+import pytest
+import yaml
+
+from agent.config import loader
+from tests.integration.packaging.example import EXAMPLE, text
+from tests.support.helm import CHART, Json, manifests, of_kind
+
+pytestmark = pytest.mark.smoke
+
+VERSIONS = ("1.28", "1.29", "1.30", "1.31", "1.32", "1.33", "1.34", "1.35", "1.36", "1.37")
+EVERYTHING: Mapping[str, Any] = {
+    "mode": "auto",
+    "imagePullSecrets": [{"name": "registry"}],
+    "api": {"tls": {"secretName": "trimtab-tls"}, "hosts": ["trimtab.example.org"]},
+    "persistence": {"storageClass": "fast"},
+    "networkPolicy": {
+        "enabled": True,
+        "proxyFrom": [{"podSelector": {"matchLabels": {"app": "gateway"}}}],
+        "egress": [{"to": [{"namespaceSelector": {}}], "ports": [{"port": 9090}]}],
+    },
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "podAnnotations": {"example.org/a": "b"},
+    "nodeSelector": {"kubernetes.io/os": "linux"},
+    "tolerations": [{"key": "a", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+}
+WITHOUT_VOLUME: Mapping[str, Any] = {
+    "persistence": {"enabled": False},
+    "proxy": {"enabled": False},
+    "tokens": {"secretName": ""},
+}
+CASES = {"default": {}, "everything": EVERYTHING, "without a volume": WITHOUT_VOLUME}
+each_case = pytest.mark.parametrize("values", CASES.values(), ids=CASES.keys())
+
+
+def pod_templates(documents: list[Json]) -> Iterator[Json]:
+    for one in documents:
+        if one["kind"] in {"Deployment", "StatefulSet", "DaemonSet", "Job"}:
+            yield one["spec"]["template"]["spec"]
+
+
+def config_of(documents: list[Json]) -> str:
+    return str(of_kind("ConfigMap", documents)["data"]["trimtab.toml"])
+
+
+def test_helm_finds_nothing_to_complain_about() -> None:
+    found = helm_python.lint(CHART, dict(EVERYTHING), strict=True)
+
+    assert found["errors"] == []
+    assert [one for one in found["messages"] if one["severity"] > 1] == []
+
+
+def test_the_plain_manifests_are_what_the_chart_renders() -> None:
+    assert EXAMPLE.read_text() == text(), "run python -m tests.integration.packaging.example"
+
+
+@each_case
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_manifest_has_the_schema_of_kubernetes(values: Mapping[str, Any], version: str) -> None:
+    for one in manifests(values):
+        if one["apiVersion"] != "monitoring.coreos.com/v1":
+            kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_the_schemas_are_strict() -> None:
+    service = of_kind("Service", manifests())
+    service["spec"]["publishNotReadyAddress"] = True
+
+    with pytest.raises(kubernetes_validate.ValidationError, match="publishNotReadyAddress"):
+        kubernetes_validate.validate(service, VERSIONS[-1], strict=True)
+
+
+def test_the_newest_known_version_is_checked() -> None:
+    assert kubernetes_validate.latest_version().startswith(f"{VERSIONS[-1]}.")
+
+
+@each_case
+def test_pods_keep_to_the_restricted_profile(values: Mapping[str, Any]) -> None:
+    """The rules of https://kubernetes.io/docs/concepts/security/pod-security-standards/ for `restricted`."""
+    for pod in pod_templates(manifests(values)):
+        assert not pod.keys() & {"hostNetwork", "hostPID", "hostIPC"}
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        sources = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret", "downwardAPI"}
+        assert {key for one in pod["volumes"] for key in one if key != "name"} <= sources
+        for container in (*pod["containers"], *pod.get("initContainers", ())):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert "hostPort" not in str(container["ports"])
+
+
+@each_case
+def test_the_config_is_valid(values: Mapping[str, Any]) -> None:
+    documents = manifests(values)
+    config = loader.parse(config_of(documents), here=Path("/etc/trimtab"))
+
+    daemon = next(pod_templates(documents))["containers"][0]
+    mounted = [one["mountPath"] for one in daemon["volumeMounts"]]
+    files = [
+        config.state_dir,
+        config.api.tokens_file,
+        config.api.certificate.chain if config.api.certificate else None,
+        *(Path(one.removeprefix("unix:")) for one in config.api.listen if one.startswith("unix:")),
+    ]
+    for file in filter(None, files):
+        assert any(file.is_relative_to(folder) for folder in mounted), file
+    ports = {one["name"]: one["containerPort"] for one in daemon["ports"]}
+    assert config.api.health == f"0.0.0.0:{ports['health']}"
+    assert ("api" in ports) == (config.api.certificate is not None)
+
+
+@pytest.mark.parametrize(("mode", "writes"), [("advise", False), ("approve", True), ("auto", True)], ids=str)
+def test_the_role_follows_the_mode(mode: str, writes: bool) -> None:
+    documents = manifests({"mode": mode})
+
+    verbs = {verb for one in of_kind("Role", documents)["rules"] for verb in one["verbs"]}
+    assert bool(verbs - {"get", "list", "watch"}) == writes
+    assert tomllib.loads(config_of(documents))["agent"]["mode"] == mode
+
+
+@each_case
+def test_there_are_no_rights_on_secrets_pods_or_the_cluster(values: Mapping[str, Any]) -> None:
+    documents = manifests(values)
+
+    assert not [one for one in documents if one["kind"] in {"ClusterRole", "ClusterRoleBinding"}]
+    for rule in of_kind("Role", documents)["rules"]:
+        assert "*" not in str(rule)
+        assert not set(rule["resources"]) & {"secrets", "pods/exec", "roles", "rolebindings", "nodes"}
+        if "pods" in rule["resources"]:
+            assert set(rule["verbs"]) == {"get", "list", "watch"}
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"mode": "approved"}, "mode"),
+        ({"persistance": {"size": "5Gi"}}, "persistance"),
+        ({"proxy": {"port": "8080"}}, "port"),
+    ],
+    ids=["mode", "unknown", "type"],
+)
+def test_a_wrong_value_is_named(values: Mapping[str, Any], says: str) -> None:
+    with pytest.raises(helm_python.HelmError, match=says):
+        manifests(values)
+
+
+def test_the_schema_of_the_values_has_each_of_them() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def keys(value: Mapping[str, Any], path: str = "") -> Iterator[str]:
+        for key, one in value.items():
+            yield f"{path}{key}"
+            if isinstance(one, dict) and f"{path}{key}" in typed:
+                yield from keys(one, f"{path}{key}.")
+
+    def described(one: Mapping[str, Any], path: str = "") -> Iterator[str]:
+        for key, inner in one["properties"].items():
+            yield f"{path}{key}"
+            if "properties" in inner:
+                typed.add(f"{path}{key}")
+                yield from described(inner, f"{path}{key}.")
+
+    typed: set[str] = set()
+    known = set(described(schema)) - {"global"}  # every chart may get this one
+    assert known == set(keys(values))
