@@ -1,0 +1,155 @@
+"""Deployments and their pods."""
+
+from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.conformance.subject import (
+    Subject,
+    create,
+    eventually,
+    get,
+    is_ready,
+    merge,
+    path,
+    pods,
+    ready,
+)
+from tests.support.kubernetes.manifests import container, deployment
+
+
+class WorkloadConformance:
+    async def test_a_deployment_has_its_pods(self, subject: Subject) -> None:
+        await create(subject, "deployments", deployment("vllm", replicas=2, labels={"team": "a"}))
+        found = await ready(subject, "vllm", 2)
+
+        async def look() -> Json:
+            status = (await get(subject, "deployments", "vllm"))["status"]
+            return dict(status) if status.get("availableReplicas") == 2 else {}
+
+        status = await eventually(look)
+        assert (status["replicas"], status["updatedReplicas"], status["readyReplicas"]) == (2, 2, 2)
+        assert status["observedGeneration"] == 1
+        for pod in found:
+            labels, [owner] = pod["metadata"]["labels"], pod["metadata"]["ownerReferences"]
+            assert labels == {"app": "vllm", "team": "a", "pod-template-hash": labels["pod-template-hash"]}
+            assert owner["kind"] == "ReplicaSet"
+            assert owner["name"] == f"vllm-{labels['pod-template-hash']}"
+            assert pod["metadata"]["name"].startswith(owner["name"])
+            assert pod["status"]["phase"] == "Running"
+            assert pod["status"]["podIP"]
+            [own] = pod["status"]["containerStatuses"]
+            assert (own["name"], own["restartCount"], own["ready"]) == ("vllm", 0, True)
+            assert "running" in own["state"]
+
+    async def test_pods_end_when_their_deployment_is_scaled_to_none(self, subject: Subject) -> None:
+        await create(subject, "deployments", deployment("vllm"))
+        await ready(subject, "vllm", 1)
+
+        await merge(subject, "deployments", "vllm", {"spec": {"replicas": 0}})
+
+        await ready(subject, "vllm", 0)
+
+    async def test_pods_end_with_their_deployment(self, subject: Subject) -> None:
+        await create(subject, "deployments", deployment("vllm"))
+        await ready(subject, "vllm", 1)
+
+        query = {"propagationPolicy": "Background"}
+        await subject.http.delete(path(subject, "deployments", "vllm"), params=query)
+        again = await create(subject, "deployments", deployment("vllm", replicas=0))
+
+        await ready(subject, "vllm", 0)
+        assert again.status_code == 201
+
+    async def test_an_evicted_pod_is_replaced_and_stays(self, subject: Subject) -> None:
+        await create(subject, "deployments", deployment("vllm"))
+        [old] = await ready(subject, "vllm", 1)
+
+        await subject.evict("vllm")
+
+        async def look() -> list[Json]:
+            found = await pods(subject, "vllm")
+            return found if len(found) == 2 and sum(map(is_ready, found)) == 1 else []
+
+        found = {one["metadata"]["uid"]: one for one in await eventually(look)}
+        evicted = found[old["metadata"]["uid"]]
+        assert (evicted["status"]["phase"], evicted["status"]["reason"]) == ("Failed", "Evicted")
+        await merge(subject, "deployments", "vllm", {"spec": {"replicas": 0}})
+
+        async def only_the_evicted() -> bool:
+            left = await pods(subject, "vllm")
+            return [one["metadata"]["uid"] for one in left] == [old["metadata"]["uid"]]
+
+        await eventually(only_the_evicted)
+
+    async def test_a_container_that_exits_is_started_again(self, subject: Subject) -> None:
+        await create(subject, "deployments", deployment("vllm"))
+        [old] = await ready(subject, "vllm", 1)
+
+        await subject.exit("vllm")
+
+        async def look() -> Json:
+            [pod] = await pods(subject, "vllm")
+            [own] = pod["status"]["containerStatuses"]
+            return pod if own["restartCount"] and is_ready(pod) else {}
+
+        pod = await eventually(look)
+        assert pod["metadata"]["uid"] == old["metadata"]["uid"]
+        assert "exitCode" in pod["status"]["containerStatuses"][0]["lastState"]["terminated"]
+
+    async def test_a_new_template_replaces_pods_one_after_the_other(self, subject: Subject) -> None:
+        await create(subject, "deployments", deployment("vllm"))
+        [old] = await ready(subject, "vllm", 1)
+        both: list[bool] = []
+
+        await merge(
+            subject,
+            "deployments",
+            "vllm",
+            {"spec": {"template": {"spec": {"containers": [container("tiny")]}}}},
+        )
+
+        async def look() -> bool:
+            found = await pods(subject, "vllm")
+            both.append(len(found) == 2 and any(map(is_ready, found)))
+            return len(found) == 1 and found[0]["metadata"]["uid"] != old["metadata"]["uid"]
+
+        await eventually(look)
+        assert any(both)
+        [new] = await ready(subject, "vllm", 1)
+        assert new["spec"]["containers"][0]["args"] == ["tiny"]
+
+    async def test_recreate_ends_the_old_pods_first(self, subject: Subject) -> None:
+        body = deployment("vllm")
+        body["spec"]["strategy"] = {"type": "Recreate"}
+        await create(subject, "deployments", body)
+        [old] = await ready(subject, "vllm", 1)
+        most: list[int] = []
+
+        await merge(
+            subject,
+            "deployments",
+            "vllm",
+            {"spec": {"template": {"spec": {"containers": [container("tiny")]}}}},
+        )
+
+        async def look() -> bool:
+            found = await pods(subject, "vllm")
+            most.append(len(found))
+            return bool(found) and found[0]["metadata"]["uid"] != old["metadata"]["uid"]
+
+        await eventually(look)
+        await ready(subject, "vllm", 1)
+        assert max(most) == 1
+
+    async def test_a_pod_without_a_node_says_why(self, subject: Subject) -> None:
+        await create(subject, "deployments", deployment("vllm", container(gpus=3)))
+
+        async def look() -> Json:
+            found = [
+                one for pod in await pods(subject, "vllm") for one in pod["status"].get("conditions", ())
+            ]
+            return next((one for one in found if one["type"] == "PodScheduled"), {})
+
+        condition = await eventually(look)
+        assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
+        assert "Insufficient nvidia.com/gpu" in condition["message"]
+        await merge(subject, "deployments", "vllm", {"spec": {"replicas": 0}})
+        await ready(subject, "vllm", 0)  # without a node it needs no kubelet to end
