@@ -20,6 +20,7 @@ PACKAGES = frozenset(
         "kubernetes_api",
         "lint",
         "notifiers",
+        "performance_model",
         "policies",
         "sensors",
         "simulator",

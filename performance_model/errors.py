@@ -1,0 +1,7 @@
+"""Input that the performance model cannot use."""
+
+from vllm_facts.errors import VllmFactsError
+
+
+class PredictionInputError(VllmFactsError):
+    """A trace, a law or an option; the message names the place and what it must hold."""

@@ -1,0 +1,58 @@
+"""Reads the lines that `--enable-logging-iteration-details` adds to vLLM's log, one for each engine step.
+
+Of vLLM 0.32, v1/metrics/loggers.py: _log_iteration_details, without what logging puts before it:
+Engine 000: Iteration(7): 1 context requests, 512 context tokens, 3 generation requests, 3 generation tokens,
+iteration elapsed time: 12.34 ms, GPU KV cache usage: 1.5%
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+_LINE = re.compile(
+    r"(?:Engine (?P<engine>\d{1,6}): )?Iteration\((?P<index>\d{1,15})\): "
+    r"(?P<prefills>\d{1,9}) context requests, (?P<prefill_tokens>\d{1,9}) context tokens, "
+    r"(?P<decodes>\d{1,9}) generation requests, (?P<decode_tokens>\d{1,9}) generation tokens, "
+    r"iteration elapsed time: (?P<ms>\d{1,12}\.\d+) ms(?P<dummy> \(dummy\))?"
+    r"(?:, \w+ KV cache usage: (?P<kv>\d{1,3}\.\d+)%)?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One step that an engine computed."""
+
+    seconds: float
+    prefills: int  # requests that compute their prompt
+    prefill_tokens: int
+    decodes: int
+    decode_tokens: int
+    kv_share: float | None = None  # of the KV cache in use after the step, 0..1
+    index: int = 0
+    engine: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.prefill_tokens + self.decode_tokens
+
+    @property
+    def sequences(self) -> int:
+        return self.prefills + self.decodes
+
+
+def parse_iterations(log: Iterable[str]) -> Iterator[StepRecord]:
+    """The steps in a log, in its order, without the dummy steps of data parallelism."""
+    for line in log:
+        found = _LINE.search(line)
+        if found is None or found["dummy"]:
+            continue
+        yield StepRecord(
+            seconds=float(found["ms"]) / 1000,
+            prefills=int(found["prefills"]),
+            prefill_tokens=int(found["prefill_tokens"]),
+            decodes=int(found["decodes"]),
+            decode_tokens=int(found["decode_tokens"]),
+            kv_share=float(found["kv"]) / 100 if found["kv"] else None,
+            index=int(found["index"]),
+            engine=int(found["engine"] or 0),
+        )

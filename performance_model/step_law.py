@@ -1,0 +1,122 @@
+"""The time of one engine step, and how certain it is.
+
+    seconds = a + b * max(0, tokens - knee) + c * sequences + d * kv_read + e * attention
+
+Below the knee a step costs the reading of the weights, whatever its size; above it each token costs
+compute. A law without the knee charges both and gets the sign of max_num_batched_tokens wrong.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, isfinite
+from random import Random
+from typing import Any
+
+from performance_model.errors import PredictionInputError
+
+FORMAT, VERSION = "trimtab_step_law", 1
+COEFFICIENTS = ("step_us", "token_us", "sequence_us", "kv_read_us", "attention_us")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLaw:
+    """Coefficients in microseconds."""
+
+    step_us: float  # a: of each step
+    knee: float = 0.0  # tokens of a step that cost nothing beside the reading of the weights
+    token_us: float  # b: of each token above the knee
+    sequence_us: float = 0.0  # c: of each sequence
+    kv_read_us: float = 0.0  # d: of each token of KV cache that decoding sequences read
+    attention_us: float = 0.0  # e: of each prompt token and token of context that it attends to
+
+    def seconds(self, tokens: int, sequences: int, kv_read: int, attention: float = 0.0) -> float:
+        return 1e-6 * (
+            self.step_us
+            + self.token_us * max(0.0, tokens - self.knee)
+            + self.sequence_us * sequences
+            + self.kv_read_us * kv_read
+            + self.attention_us * attention
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncertainLaw:
+    """A law and equally likely alternatives, which keep what coefficients have in common."""
+
+    law: StepLaw
+    draws: tuple[StepLaw, ...] = ()
+    source: str = ""
+
+    def interval(self, name: str, share: float = 0.8) -> tuple[float, float]:
+        """The middle `share` of a coefficient over the draws."""
+        values = sorted(getattr(one, name) for one in (self.draws or (self.law,)))
+        cut = (1 - share) / 2 * (len(values) - 1)
+        return values[round(cut)], values[round(len(values) - 1 - cut)]
+
+
+def widen(
+    law: StepLaw, *, common: float, each: float, count: int, seed: int, source: str = ""
+) -> UncertainLaw:
+    """Draws with lognormal errors: `common` of all coefficients together, `each` of one alone (sigmas)."""
+    random = Random(f"widen:{seed}")  # noqa: S311 - statistics, not cryptography
+    draws = []
+    for _ in range(count):
+        scale = exp(random.gauss(0.0, common))
+        factors = {name: scale * exp(random.gauss(0.0, each)) for name in COEFFICIENTS}
+        draws.append(replace(law, **{name: getattr(law, name) * factors[name] for name in COEFFICIENTS}))
+    return UncertainLaw(law=law, draws=tuple(draws), source=source)
+
+
+def write_law(uncertain: UncertainLaw) -> str:
+    """A law as JSON."""
+    row = {
+        FORMAT: VERSION,
+        "source": uncertain.source,
+        "law": _as_row(uncertain.law),
+        "draws": [_as_row(one) for one in uncertain.draws],
+    }
+    return json.dumps(row, indent=1) + "\n"
+
+
+def read_law(text: str, name: str = "law") -> UncertainLaw:
+    """Raises PredictionInputError with the place of the fault."""
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PredictionInputError(f"{name}: not JSON: {error}") from error
+    if not isinstance(row, dict) or row.get(FORMAT) != VERSION:
+        raise PredictionInputError(f'{name}: not a law of step time: it must have "{FORMAT}": {VERSION}')
+    draws = row.get("draws", [])
+    if not isinstance(draws, list):
+        raise PredictionInputError(f"{name}: draws: must be a list of laws")
+    return UncertainLaw(
+        law=_from_row(row.get("law"), f"{name}: law"),
+        draws=tuple(_from_row(one, f"{name}: draws[{index}]") for index, one in enumerate(draws)),
+        source=str(row.get("source", "")),
+    )
+
+
+def _as_row(law: StepLaw) -> dict[str, float]:
+    return {name: _shorten(getattr(law, name)) for name in ("knee", *COEFFICIENTS)}
+
+
+def _shorten(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _from_row(row: object, where: str) -> StepLaw:
+    if not isinstance(row, dict):
+        raise PredictionInputError(f"{where}: must be an object with {', '.join(('knee', *COEFFICIENTS))}")
+    fields: Mapping[str, Any] = row
+    known: Sequence[str] = ("knee", *COEFFICIENTS)
+    unknown = sorted(set(fields) - set(known))
+    if unknown:
+        raise PredictionInputError(f"{where}: unknown coefficient {unknown[0]}; known: {', '.join(known)}")
+    for name in known:
+        value = fields.get(name, 0.0)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value < 0:
+            raise PredictionInputError(f"{where}: {name} {value!r}: must be a number, at least 0")
+    if not fields.get("step_us"):
+        raise PredictionInputError(f"{where}: step_us must be above 0: a step takes time")
+    return StepLaw(**{name: float(fields.get(name, 0.0)) for name in known})

@@ -1,0 +1,115 @@
+"""What engine steps did together over some seconds: the rows that a law of step time is fitted to.
+
+Single steps are no rows: under async scheduling vLLM's times of two steps in a row alternate (0.85 and 10.9
+ms on the CPU build of 0.32), so each row sums at least STEPS of them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+
+from performance_model.iteration_log import StepRecord
+from vllm_facts.metrics.totals import HistogramTotals, PageTotals
+
+STEPS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkWindow:
+    """Sums over the steps of a window in which the engine never idled."""
+
+    seconds: float
+    steps: float
+    sizes: tuple[tuple[float, float], ...]  # tokens of a step, and how many steps had so many
+    sequences: float
+    kv_read: float  # tokens of KV cache that decoding read
+
+    def excess(self, knee: float) -> float:
+        """Tokens above the knee, summed over the steps."""
+        return sum(count * max(0.0, tokens - knee) for tokens, count in self.sizes)
+
+
+def windows_of_steps(
+    records: Iterable[StepRecord], kv_tokens: int, steps: int = STEPS
+) -> Iterator[WorkWindow]:
+    """Windows of `steps` recorded steps; `kv_tokens`: the capacity of the KV cache.
+
+    The tokens that decoding reads are those in use less half of what is being computed.
+    """
+    batch: list[StepRecord] = []
+    for record in records:
+        batch.append(record)
+        if len(batch) == steps:
+            yield _sum_steps(batch, kv_tokens)
+            batch = []
+
+
+def window_between(before: PageTotals, after: PageTotals, seconds: float, budget: int) -> WorkWindow | None:
+    """The window between two /metrics pages; requests must run throughout. None without what it needs.
+
+    vLLM counts all tokens of a prompt in the step that computes its last one (vllm:iteration_tokens_total),
+    so a size above `budget` (max_num_batched_tokens) was several steps.
+    """
+    steps = _difference(before, after, "steps")
+    prompts, answers = _difference(before, after, "prompts"), _difference(before, after, "answers")
+    capacity = _kv_tokens(after)
+    if steps is None or not sum(steps.counts) or capacity is None:
+        return None
+    generated = after.counters.get("generation_tokens", 0.0) - before.counters.get("generation_tokens", 0.0)
+    prefilled = max(sum(part.counts) for part in (prompts, answers)) if prompts and answers else 0.0
+    usage = (before.gauges.get("kv_usage", 0.0) + after.gauges.get("kv_usage", 0.0)) / 2
+    sizes: list[tuple[float, float]] = []
+    for size, count in _place_in_buckets(steps):
+        parts = max(1, ceil(size / budget))
+        sizes.append((size / parts, count * parts))
+    return WorkWindow(
+        seconds=seconds,
+        steps=sum(steps.counts),
+        sizes=tuple(sizes),
+        sequences=generated + prefilled,
+        kv_read=usage * capacity * sum(steps.counts),
+    )
+
+
+def _difference(before: PageTotals, after: PageTotals, name: str) -> HistogramTotals | None:
+    """What a histogram counted between the pages, by bucket (not cumulative)."""
+    then, now = before.histograms.get(name), after.histograms.get(name)
+    if then is None or now is None or then.edges != now.edges:
+        return None
+    cumulative = [late - early for late, early in zip(now.counts, then.counts, strict=True)]
+    counts = tuple(upper - lower for upper, lower in zip(cumulative, (0.0, *cumulative[:-1]), strict=True))
+    return None if min(counts) < 0 else HistogramTotals(now.edges, counts, now.sum - then.sum)
+
+
+def _kv_tokens(page: PageTotals) -> int | None:
+    try:
+        return int(page.facts["num_gpu_blocks"]) * int(page.facts["block_size"])
+    except (KeyError, ValueError):
+        return None
+
+
+def _sum_steps(batch: Sequence[StepRecord], kv_tokens: int) -> WorkWindow:
+    read = (
+        max(0.0, (record.kv_share or 0.0) * kv_tokens - record.prefill_tokens / 2) if record.decodes else 0.0
+        for record in batch
+    )
+    return WorkWindow(
+        seconds=sum(record.seconds for record in batch),
+        steps=len(batch),
+        sizes=tuple((record.tokens, 1) for record in batch),
+        sequences=sum(record.sequences for record in batch),
+        kv_read=sum(read),
+    )
+
+
+def _place_in_buckets(histogram: HistogramTotals) -> Iterator[tuple[float, float]]:
+    """A size for each bucket, at the same fraction of its width in all, so that they add up to the sum."""
+    edges, counts, total = histogram.edges, histogram.counts, histogram.sum
+    lows = (0.0, *edges[:-1])
+    highs = [low * 2 if edge == inf else edge for low, edge in zip(lows, edges, strict=True)]
+    least = sum(count * low for count, low in zip(counts, lows, strict=True))
+    most = sum(count * high for count, high in zip(counts, highs, strict=True))
+    share = min(1.0, max(0.0, (total - least) / (most - least))) if most > least else 0.0
+    for low, high, count in zip(lows, highs, counts, strict=True):
+        if count > 0:
+            yield low + share * (high - low), count

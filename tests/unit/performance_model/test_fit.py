@@ -1,0 +1,180 @@
+"""The law of step time is found again in vLLM's log and in its histograms."""
+
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from performance_model.errors import PredictionInputError
+from performance_model.fit import expected_s, fit_law
+from performance_model.iteration_log import StepRecord, parse_iterations
+from performance_model.least_squares import solve_non_negative
+from performance_model.step_law import StepLaw, UncertainLaw, read_law, widen, write_law
+from performance_model.work_windows import WorkWindow, window_between, windows_of_steps
+from vllm_facts.metrics.totals import HistogramTotals, PageTotals
+
+LAW = StepLaw(step_us=17_000, knee=96, token_us=88.0, sequence_us=40.0, kv_read_us=0.14)
+KV_TOKENS = 40_000
+
+
+def steps(count: int, *, seed: int = 1, noise: float = 0.0, hiccups: int = 0) -> list[StepRecord]:
+    """Decode steps with a chunk of a prompt in every fifth; `hiccups` of them last a second longer."""
+    random = Random(seed)  # noqa: S311 - reproducible, not secret
+    slow = set(random.sample(range(count), hiccups))
+    made = []
+    for index in range(count):
+        decodes = random.randint(1, 60)
+        share = random.uniform(0.1, 0.9)
+        chunk = random.randint(16, 2048) if random.random() < 0.2 else 0
+        seconds = LAW.seconds(
+            decodes + chunk, decodes + bool(chunk), round(max(0, share * KV_TOKENS - chunk / 2))
+        )
+        made.append(
+            StepRecord(
+                seconds=seconds * random.lognormvariate(0, noise) + (index in slow),
+                prefills=int(bool(chunk)),
+                prefill_tokens=chunk,
+                decodes=decodes,
+                decode_tokens=decodes,
+                kv_share=share,
+            )
+        )
+    return made
+
+
+def as_line(index: int, step: StepRecord) -> str:
+    """The line of vLLM 0.32, v1/metrics/loggers.py: _log_iteration_details."""
+    return (
+        f"INFO 11-23 07:00:00 [loggers.py:201] Engine 000: Iteration({index}): "
+        f"{step.prefills} context requests, {step.prefill_tokens} context tokens, "
+        f"{step.decodes} generation requests, {step.decode_tokens} generation tokens, "
+        f"iteration elapsed time: {1000 * step.seconds:.2f} ms, GPU KV cache usage: {step.kv_share or 0:.1%}"
+    )
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+def test_the_law_is_found_in_a_log(noise: float) -> None:
+    recorded = steps(3000, noise=noise)
+    read = list(parse_iterations(["INFO: ready", *(as_line(i, one) for i, one in enumerate(recorded))]))
+
+    law = fit_law(list(windows_of_steps(read, KV_TOKENS))).law
+
+    assert [one.prefill_tokens for one in read] == [one.prefill_tokens for one in recorded]
+    assert law.knee == LAW.knee
+    assert law.step_us == pytest.approx(LAW.step_us, rel=0.03)
+    assert law.token_us == pytest.approx(LAW.token_us, rel=0.03)
+    assert law.kv_read_us == pytest.approx(LAW.kv_read_us, rel=0.15)
+
+
+def test_dummy_steps_are_left_out() -> None:
+    line = as_line(3, steps(1)[0]).replace(" ms,", " ms (dummy),")
+
+    assert list(parse_iterations([line])) == []
+
+
+def test_a_few_hiccups_are_rejected() -> None:
+    clean, disturbed = (list(windows_of_steps(steps(3000, hiccups=h), KV_TOKENS)) for h in (0, 20))
+
+    law = fit_law(disturbed).law
+
+    assert sum(expected_s(law, one) for one in clean) == pytest.approx(
+        sum(one.seconds for one in clean), rel=0.01
+    )
+
+
+def test_the_draws_enclose_the_law_that_made_the_steps() -> None:
+    found = fit_law(list(windows_of_steps(steps(3000, noise=0.05), KV_TOKENS)))
+
+    for name in ("step_us", "token_us"):
+        low, high = found.interval(name, 1.0)
+        assert low <= getattr(LAW, name) * 1.02 and high >= getattr(LAW, name) * 0.98  # noqa: PT018
+
+
+def test_steps_that_are_all_alike_are_refused() -> None:
+    alike = WorkWindow(seconds=0.2, steps=0, sizes=((500.0, 10.0),), sequences=10, kv_read=0)
+
+    with pytest.raises(PredictionInputError, match="too alike"):
+        fit_law([alike] * 20)
+    with pytest.raises(PredictionInputError, match="at least 8"):
+        fit_law([alike] * 7)
+
+
+def page(recorded: list[StepRecord]) -> PageTotals:
+    edges = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, float("inf"))
+    tokens = [one.tokens for one in recorded]
+    sizes = HistogramTotals(
+        edges, tuple(float(sum(n <= edge for n in tokens)) for edge in edges), sum(tokens)
+    )
+    prompts = HistogramTotals((float("inf"),), (float(sum(one.prefills for one in recorded)),), 0.0)
+    return PageTotals(
+        born={},
+        gauges={"kv_usage": 0.5},
+        counters={"generation_tokens": float(sum(one.decodes for one in recorded))},
+        finished={},
+        histograms={"steps": sizes, "prompts": prompts, "answers": prompts},
+        facts={"num_gpu_blocks": str(KV_TOKENS // 16), "block_size": "16"},
+        missing=frozenset(),
+        series=3,
+    )
+
+
+def test_histograms_tell_the_times_of_other_windows() -> None:
+    recorded = [replace(one, kv_share=0.5) for one in steps(6000, seed=2)]
+    times = [LAW.seconds(one.tokens, one.sequences, KV_TOKENS // 2) for one in recorded]
+    cuts = list(range(0, 6001, 150))
+    windows = [
+        window_between(page(recorded[:begin]), page(recorded[:end]), sum(times[begin:end]), 2048)
+        for begin, end in pairwise(cuts)
+    ]
+    known = [one for one in windows if one is not None]
+
+    law = fit_law(known[:30]).law
+
+    assert len(known) == 40
+    for window in known[30:]:
+        assert expected_s(law, window) == pytest.approx(window.seconds, rel=0.05)
+
+
+def test_no_coefficient_is_negative() -> None:
+    rows = [(1.0, float(x)) for x in range(10)]
+
+    found, left = solve_non_negative(rows, [10.0 - x for x in range(10)])
+
+    assert found == pytest.approx([5.5, 0.0])
+    assert left == pytest.approx(82.5)
+
+
+def test_a_written_law_is_read_back() -> None:
+    law = widen(LAW, common=0.1, each=0.1, count=3, seed=1, source="here")
+
+    back = read_law(write_law(law))
+
+    assert back.law == LAW
+    assert back.source == "here"
+    assert [one.token_us for one in back.draws] == pytest.approx(
+        [one.token_us for one in law.draws], rel=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "f: not JSON"),
+        ("{}", 'f: not a law of step time: it must have "trimtab_step_law": 1'),
+        ('{"trimtab_step_law": 1}', "f: law: must be an object"),
+        ('{"trimtab_step_law": 1, "law": {"step_us": 0}}', "f: law: step_us must be above 0"),
+        ('{"trimtab_step_law": 1, "law": {"step_us": 1, "knee": -1}}', "f: law: knee -1: must be a number"),
+        ('{"trimtab_step_law": 1, "law": {"step_us": 1, "x": 1}}', "f: law: unknown coefficient x"),
+        ('{"trimtab_step_law": 1, "law": {"step_us": 1}, "draws": [3]}', "f: draws[0]: must be an object"),
+    ],
+)
+def test_a_faulty_law_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(PredictionInputError) as caught:
+        read_law(text, "f")
+
+    assert str(caught.value).startswith(complaint)
+
+
+def test_an_interval_without_draws_is_the_law() -> None:
+    assert UncertainLaw(law=LAW).interval("token_us") == (88.0, 88.0)

@@ -1,0 +1,86 @@
+"""Traces: their file, and loads made from them."""
+
+import pytest
+
+from performance_model.errors import PredictionInputError
+from performance_model.resample import bootstrap, scale_prompts, scale_rate, window
+from performance_model.trace import TraceRequest, duration_s, read_trace, write_trace
+
+HEADER = '{"trimtab_trace": 1}'
+TRACE = tuple(
+    TraceRequest(
+        arrival_s=0.5 * i, prompt_tokens=100 + i, output_tokens=10, cached_tokens=i, prefix_group="a"
+    )
+    for i in range(240)
+)
+
+
+def test_a_written_trace_is_read_back() -> None:
+    assert read_trace(write_trace(TRACE)) == TRACE
+
+
+def test_requests_are_sorted_by_arrival() -> None:
+    rows = [
+        '{"arrival_s": 2, "prompt_tokens": 1, "output_tokens": 1}',
+        '{"arrival_s": 1, "prompt_tokens": 2, "output_tokens": 1}',
+    ]
+
+    assert [one.arrival_s for one in read_trace([HEADER, "", *rows])] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "complaint"),
+    [
+        ([], "t: holds no request"),
+        ([HEADER], "t: holds no request"),
+        (['{"arrival_s": 0}'], "t:1: the first line must be the header"),
+        (['{"trimtab_trace": 2}'], "t:1: format 2 of a trace"),
+        ([HEADER, "x"], "t:2: not JSON"),
+        ([HEADER, "[]"], "t:2: not a JSON object"),
+        ([HEADER, '{"arrival_s": -1, "prompt_tokens": 1, "output_tokens": 1}'], "t:2: arrival_s -1"),
+        ([HEADER, '{"arrival_s": NaN, "prompt_tokens": 1, "output_tokens": 1}'], "t:2: arrival_s nan"),
+        ([HEADER, '{"arrival_s": 0, "prompt_tokens": 0, "output_tokens": 1}'], "t:2: prompt_tokens 0"),
+        ([HEADER, '{"arrival_s": 0, "prompt_tokens": 1}'], "t:2: output_tokens None"),
+        ([HEADER, '{"arrival_s": 0, "prompt_tokens": true, "output_tokens": 1}'], "t:2: prompt_tokens True"),
+        (
+            [HEADER, '{"arrival_s": 0, "prompt_tokens": 1, "output_tokens": 1, "prompt": "hello"}'],
+            "t:2: unknown field prompt",
+        ),
+        (
+            [HEADER, '{"arrival_s": 0, "prompt_tokens": 1, "output_tokens": 1, "cached_tokens": 2}'],
+            "t:2: cached_tokens exceeds prompt_tokens 1",
+        ),
+    ],
+)  # fmt: skip
+def test_a_fault_is_reported_with_its_line(lines: list[str], complaint: str) -> None:
+    with pytest.raises(PredictionInputError) as caught:
+        read_trace(lines, "t")
+
+    assert str(caught.value).startswith(complaint)
+
+
+def test_a_higher_rate_shortens_the_gaps() -> None:
+    assert duration_s(scale_rate(TRACE, 2.0)) == duration_s(TRACE) / 2
+
+
+def test_longer_prompts_share_more() -> None:
+    assert [(one.prompt_tokens, one.cached_tokens) for one in scale_prompts(TRACE[7:8], 2.0)] == [(214, 14)]
+
+
+def test_a_window_begins_at_0() -> None:
+    assert [one.arrival_s for one in window(TRACE, 10.0, 1.0)] == [0.0, 0.5]
+
+
+def test_the_same_seed_draws_the_same_load() -> None:
+    assert bootstrap(TRACE, 1) == bootstrap(TRACE, 1) != bootstrap(TRACE, 2)
+
+
+def test_drawn_loads_keep_the_rate_and_the_order() -> None:
+    drawn = [bootstrap(TRACE, seed) for seed in range(50)]
+    arrivals = [[one.arrival_s for one in trace] for trace in drawn]
+
+    assert all(sorted(times) == times for times in arrivals)
+    assert sum(map(len, drawn)) / 50 == pytest.approx(len(TRACE), rel=0.02)
+    assert sum(one.prompt_tokens for trace in drawn for one in trace) / sum(map(len, drawn)) == pytest.approx(
+        sum(one.prompt_tokens for one in TRACE) / len(TRACE), rel=0.05
+    )
