@@ -127,7 +127,7 @@ async def compare(streams: int, chunks: int, listen: int, backend: int) -> list[
     route = Route(number=1, servers=(server,), weights={server.name: 100}, fallback=server.name)
     results = [await measure("direct", backend, None, streams=streams, chunks=chunks)]
     with tempfile.TemporaryDirectory() as folder:
-        site = Site(target="chat", state_dir=Path(folder), epoch=1)
+        site = Site(target="chat", state_dir=Path(folder) / "chat", epoch=1)
         traffic = EnvoyTraffic(listen=f"127.0.0.1:{listen}").bind(site)
         try:
             await traffic.route(route)

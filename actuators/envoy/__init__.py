@@ -1,1 +1,1 @@
-"""Envoy as the traffic port: one Envoy for each target, configured by files."""
+"""Envoy as the traffic port: one Envoy for all targets, configured by files."""

@@ -1,12 +1,13 @@
 """Apply files to a running Envoy one after the other, and roll all of them back if one is refused."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from actuators.envoy import resources
-from actuators.envoy.admin import Admin
 from actuators.envoy.fence import Writer
 from actuators.envoy.files import Version, XdsFiles
 from actuators.envoy.process import EnvoyProcess
+from actuators.envoy.reported_config import ReportedConfig, digests
 from actuators.envoy.split import Json
 from agent.domain.errors import ActError
 
@@ -16,7 +17,7 @@ class ConfigExchange:
     """The exchange of one effect, whose number the files carry."""
 
     files: XdsFiles
-    admin: Admin
+    reported: ReportedConfig
     process: EnvoyProcess
     writer: Writer
     number: int
@@ -30,44 +31,35 @@ class ConfigExchange:
         """Write files before Envoy runs. Raises ActError, FencedError."""
         self._before.append((kind, await self.files.put(kind, content, writer=self.writer)))
 
-    async def give(self, kind: str, version: str, content: bytes) -> None:
+    async def give(self, kind: str, *wanted: Json) -> None:
         """Write a file and wait until it is in force. Raises ActError with Envoy's reason, FencedError."""
-        before = await self.admin.in_force(kind)
+        before = await self.reported.in_force(kind)
         if before is None:
-            raise ActError(f"Envoy runs, but does not answer on {self.admin.socket}")
+            raise ActError(f"Envoy runs, but does not answer on {self.reported.admin.socket}")
         written = self.process.log_size()
-        await self.place(kind, content)
-        await self._confirm(kind, version, refused=before.refused, written=written)
-
-    async def _confirm(self, kind: str, version: str, *, refused: int, written: int) -> None:
-        why = await self.admin.wait(kind, version, refused=refused, within_s=self.within_s)
+        version = str(self.version())
+        await self.place(kind, resources.response(version, *wanted))
+        expected = digests(wanted) if kind != "rds" else {self.files.target: version}
+        why = await self.reported.wait(kind, expected, refused=before.refused, within_s=self.within_s)
         if why:
             reason = self.process.refusal_since(written)
             raise ActError(f"{why}: {reason}" if reason else why, self.process.log_since(written))
 
-    async def listener(self, version: str, content: bytes) -> None:
-        path = self.files.path("lds")
-        if path.exists() and path.read_bytes() == content:
-            await self._confirm("lds", version, refused=0, written=0)
-        else:
-            await self.give("lds", version, content)
-
-    async def clusters(self, wanted: dict[str, Json]) -> None:
-        """None only where the split is closed: Envoy would drop every request."""
-        found = self.files.read("cds") if self.files.is_usable("cds") else None
-        if found and {cluster.get("name"): cluster for cluster in found[1]} == wanted:
-            seen = await self.admin.in_force("cds")
-            if seen and seen.version == found[0] and not seen.warming:
+    async def ensure(self, kind: str, *wanted: Json) -> None:
+        """Give clusters or the listener, unless they are in force."""
+        found = self.files.read(kind) if self.files.is_usable(kind) else None
+        if found and _by_name(found[1]) == _by_name(wanted):
+            seen = await self.reported.in_force(kind)
+            if seen and seen.resources == digests(wanted):
                 return
-        version = str(self.version())
-        await self.give("cds", version, resources.response(version, *wanted.values()))
-
-    async def routes(self, resource: Json) -> None:
-        version = str(self.version())
-        await self.give("rds", version, resources.response(version, resource))
+        await self.give(kind, *wanted)
 
     async def roll_back(self) -> None:
         """Raises FencedError when a newer daemon has written meanwhile: then nothing is ours to restore."""
         while self._before:
             kind, content = self._before.pop()
             await self.files.put(kind, content, writer=self.writer)
+
+
+def _by_name(resources: Iterable[Json]) -> dict[object, Json]:
+    return {resource.get("name"): resource for resource in resources}

@@ -1,4 +1,4 @@
-"""The write lock on Envoy's files: one process at a time, and no older daemon after a newer one."""
+"""The lock on Envoy's files: one daemon at a time, and no older one after a newer one."""
 
 import fcntl
 import os
@@ -61,33 +61,46 @@ class Fence:
 
     @contextmanager
     def hold(self, writer: Writer) -> Iterator[None]:
-        """Hold the lock; older daemons are excluded from now on. Raises ActError, FencedError, OSError."""
-        fd = self._locked()
-        try:
-            newest = Writer.parse(os.pread(fd, _LONGEST, 0))
-            writer.refuse_after(newest)
-            if newest != writer:
-                with suppress(OSError):  # a full disk: no other daemon can write either
-                    os.pwrite(fd, f"{writer.epoch} {writer.process}\n".encode(), 0)
-            yield
-        finally:
-            os.close(fd)
+        """Exclude other daemons, and older ones from now on. Raises ActError, FencedError, OSError.
 
-    def _locked(self) -> int:
-        end_s = time.monotonic() + LOCKED_FOR_S
-        while True:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(fd), self.path.stat()):
-                    return fd
-            except (BlockingIOError, FileNotFoundError):
-                pass  # held by another, or taken away between the two calls
-            except BaseException:
-                os.close(fd)
-                raise
+        The writes of one daemon for its targets do not wait for each other: they share the lock.
+        """
+        with locked(self.path, fcntl.LOCK_SH) as fd:
+            if Writer.parse(os.pread(fd, _LONGEST, 0)) == writer:
+                yield
+                return
+        with locked(self.path) as fd:
+            writer.refuse_after(Writer.parse(os.pread(fd, _LONGEST, 0)))
+            with suppress(OSError):  # a full disk: no other daemon can write either
+                os.pwrite(fd, f"{writer.epoch} {writer.process}\n".encode(), 0)
+            yield
+
+
+@contextmanager
+def locked(path: Path, mode: int = fcntl.LOCK_EX) -> Iterator[int]:
+    """Hold a lock file, and yield its descriptor. Raises ActError, OSError."""
+    fd = _locked(path, mode)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _locked(path: Path, mode: int) -> int:
+    end_s = time.monotonic() + LOCKED_FOR_S
+    while True:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, mode | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(fd), path.stat()):
+                return fd
+        except (BlockingIOError, FileNotFoundError):
+            pass  # held by another, or taken away between the two calls
+        except BaseException:
             os.close(fd)
-            if time.monotonic() > end_s:
-                raise ActError(f"another process holds {self.path}: is a daemon stopped?")
-            time.sleep(0.01)
+            raise
+        os.close(fd)
+        if time.monotonic() > end_s:
+            raise ActError(f"another process holds {path}: is a daemon stopped?")
+        time.sleep(0.01)

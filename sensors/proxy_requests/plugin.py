@@ -1,13 +1,10 @@
 """Receives the proxy's access logs, and emits the outcomes of requests once a second."""
 
 import asyncio
-import reprlib
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
-
-import msgpack
+from typing import Any
 
 from agent.domain.errors import SensorError
 from agent.domain.model import Slo
@@ -15,13 +12,13 @@ from agent.domain.ports import Now, View
 from agent.domain.reading import RequestSample, Sample
 from agent.plugins.option_errors import check_periods
 from sensors.proxy_requests.access_log import OpenRequests, parse_record
+from sensors.proxy_requests.record_socket import Connection, subscribed
 from sensors.shared.source_reporter import SourceReporter
 
 SOURCE = "proxy_requests"
 UNREADABLE = "proxy_requests records"
 RETRY_S = 5.0
 QUIET_S = 60.0  # without an unreadable record, after which the source is available again
-MESSAGE_BYTES = 16 << 20
 NOT_INFERENCE = "/v1/models"
 STALLED_AFTER_S = {"stalled_after_s": 60.0, "unstreamed_stalled_after_s": 120.0}  # at least
 TIMES_PROMISED = 10.0  # the largest promised latency
@@ -63,47 +60,27 @@ class ProxyRequests:
         }
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
-        path = view.state_dir / "envoy" / "records.sock"
+        path = view.state_dir.parent / "envoy" / "records.sock"
         inbox = _Inbox(self, view.slo)
         reporter = SourceReporter(emit, now, initial=None)
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                server = await loop.create_unix_server(
-                    lambda: _Connection(inbox), sock=_bind(path), start_serving=False
-                )
-            except OSError as error:
-                reporter.report(SOURCE, available=False, why=f"cannot listen on {path}: {error}")
-                await asyncio.sleep(RETRY_S)
-                continue
-            try:
-                await server.start_serving()  # inside try: a cancellation in it must close the socket
-                while True:
-                    await asyncio.sleep(self.every_s)
-                    _report_sources(inbox, reporter, loop.time())
-                    if requests := inbox.requests.take_decided(loop.time()):
-                        emit(RequestSample(at=now(), requests=requests))
-            finally:
-                server.close()
-                inbox.close()
+        async with AsyncExitStack() as stack:
+            while True:
+                try:
+                    await stack.enter_async_context(subscribed(path, view.target, inbox))
+                    break
+                except OSError as error:
+                    reporter.report(SOURCE, available=False, why=f"cannot listen on {path}: {error}")
+                    await asyncio.sleep(RETRY_S)
+            while True:
+                await asyncio.sleep(self.every_s)
+                _report_sources(inbox, reporter, loop.time())
+                if requests := inbox.requests.take_decided(loop.time()):
+                    emit(RequestSample(at=now(), requests=requests))
 
 
 def _default_limit(slo: Slo, least_s: float) -> float:
     return max(least_s, TIMES_PROMISED * slo.longest_s)
-
-
-def _bind(path: Path) -> socket.socket:
-    """Bind the socket, replacing that of a former daemon; Envoy reconnects by itself. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(str(path))
-        path.chmod(0o600)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def _report_sources(inbox: "_Inbox", reporter: SourceReporter, now_s: float) -> None:
@@ -121,79 +98,29 @@ def _report_sources(inbox: "_Inbox", reporter: SourceReporter, now_s: float) -> 
 
 
 class _Inbox:
-    """The records of all connections."""
+    """The records of this target."""
 
     def __init__(self, options: ProxyRequests, slo: Slo) -> None:
         self.paths = options.paths
         self.requests = OpenRequests(**options.stall_limits(slo))
-        self.connections: set[_Connection] = set()
-        self.active: set[_Connection] = set()  # those that sent a readable message
+        self.active: set[Connection] = set()
         self.unreadable = 0
         self.unreadable_s = 0.0
         self.why = ""
 
-    def add(self, message: object) -> None:
-        """Add a message `[tag, [[seconds, fields], ...]]`. Raises SensorError for another format."""
-        match message:
-            case [str() as tag, [*entries], *_]:
-                for entry in entries:
-                    self._add_entry(tag, entry)
-            case _:
-                raise SensorError(f"not a message of Envoy's log: {reprlib.repr(message)}")
-
-    def _add_entry(self, tag: str, entry: object) -> None:
-        match entry:
-            case [_, dict() as fields]:
-                try:
-                    record = parse_record(tag, fields)
-                except SensorError as error:
-                    self.count_unreadable(error)
-                else:
-                    if record.path.startswith(self.paths) and not record.path.startswith(NOT_INFERENCE):
-                        self.requests.add(record, asyncio.get_running_loop().time())
-            case _:
-                self.count_unreadable(SensorError(f"not an entry of Envoy's log: {reprlib.repr(entry)}"))
+    def add(self, log: str, fields: Mapping[Any, Any]) -> None:
+        try:
+            record = parse_record(log, fields)
+        except SensorError as error:
+            self.count_unreadable(error)
+            return
+        if record.path.startswith(self.paths) and not record.path.startswith(NOT_INFERENCE):
+            self.requests.add(record, asyncio.get_running_loop().time())
 
     def count_unreadable(self, error: Exception) -> None:
         self.unreadable += 1
         self.unreadable_s = asyncio.get_running_loop().time()
         self.why = str(error)
-
-    def close(self) -> None:
-        for connection in tuple(self.connections):
-            connection.close()
-
-
-class _Connection(asyncio.Protocol):
-    def __init__(self, inbox: _Inbox) -> None:
-        self._inbox = inbox
-        self._transport: asyncio.BaseTransport | None = None
-        self._unpacker = msgpack.Unpacker(
-            max_buffer_size=MESSAGE_BYTES, strict_map_key=False, unicode_errors="replace"
-        )
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-        self._inbox.connections.add(self)
-
-    def connection_lost(self, _: Exception | None) -> None:
-        self._inbox.connections.discard(self)
-        self._inbox.active.discard(self)
-
-    def data_received(self, data: bytes) -> None:
-        """Add the messages; close after an unreadable one, since a new connection starts with a full one."""
-        try:
-            self._unpacker.feed(data)
-            for message in self._unpacker:
-                self._inbox.add(message)
-                self._inbox.active.add(self)
-        except (SensorError, msgpack.UnpackException, ValueError, TypeError) as error:
-            self._inbox.count_unreadable(error)
-            self.close()
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
 
 
 plugin = ProxyRequests

@@ -19,6 +19,7 @@ import aiohttp
 
 from actuators.envoy.admin import Admin
 from actuators.envoy.process import EnvoyProcess
+from actuators.envoy.reported_config import ReportedConfig
 from actuators.envoy.split import carried_by
 from actuators.host import procfs
 from actuators.host.procfs import Process
@@ -105,7 +106,11 @@ class Rig:
 
     @property
     def envoy(self) -> EnvoyProcess:
-        return EnvoyProcess(self.state_dir / TARGET / "envoy")
+        return EnvoyProcess(self.state_dir / "envoy")
+
+    @property
+    def reported(self) -> ReportedConfig:
+        return ReportedConfig(Admin(self.envoy.home / "admin.sock"), TARGET)
 
     def log(self) -> str:
         file = self.home / "daemon.log"
@@ -241,14 +246,14 @@ class Rig:
 
     async def weights(self) -> dict[str, int]:
         """The weights in force in Envoy, without the lease."""
-        found = await Admin(self.envoy.home / "admin.sock").resources("rds")
+        found = await self.reported.resources("rds")
         carried = carried_by(found) if found else None
         return dict(carried.weights) if carried else {}
 
     async def answered(self, server: str) -> int:
         """Number of chat completions that Envoy has routed to this server, including open ones."""
-        name = f"cluster.{server}.upstream_rq_total"
-        stats = await Admin(self.envoy.home / "admin.sock").stats(f"^{name}$".replace(".", r"\."))
+        name = f"cluster.{TARGET}/{server}.upstream_rq_total"
+        stats = await self.reported.admin.stats(f"^{name}$".replace(".", r"\."))
         return int((stats or {}).get(name, 0))
 
     def audit(self) -> list[records.JournalRecord]:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 
-from actuators.envoy.admin import Admin
 from actuators.envoy.split import carried_by
 from simulator.tally import RequestRecord
 from tests.e2e.config_builder import SiteConfig
@@ -79,7 +78,7 @@ async def test_systemd_ends_the_canary_before_the_lease_expires(site: Start) -> 
 
 async def expires_ms(rig: Rig) -> int:
     """The expiry of the lease in Envoy, in milliseconds."""
-    return carried_by(await Admin(rig.envoy.home / "admin.sock").resources("rds")).lease_expires_ms
+    return carried_by(await rig.reported.resources("rds")).lease_expires_ms
 
 
 async def _under(result: str, *words: str) -> tuple[int, str]:

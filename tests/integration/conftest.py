@@ -36,7 +36,7 @@ def unbound() -> EnvoyTraffic:
 
 @pytest.fixture
 async def traffic(unbound: EnvoyTraffic, tmp_path: Path) -> AsyncIterator[EnvoyTraffic]:
-    bound = unbound.bind(Site(target="chat", state_dir=tmp_path, epoch=3))
+    bound = unbound.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=3))
     yield bound
     await bound.stop()
 

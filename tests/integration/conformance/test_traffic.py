@@ -50,8 +50,8 @@ Act = Callable[[Route], Awaitable[None]]
 async def bind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bind]:
     proxy: FakeTraffic | EnvoyTraffic
     proxy = FakeTraffic() if request.param == "fake" else EnvoyTraffic(listen=f"127.0.0.1:{free_port()}")
-    yield lambda epoch: proxy.bind(Site(target="chat", state_dir=tmp_path, epoch=epoch))
-    await proxy.bind(Site(target="chat", state_dir=tmp_path, epoch=0)).stop()
+    yield lambda epoch: proxy.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=epoch))
+    await proxy.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=0)).stop()
 
 
 async def test_observes_none_before_the_first_route(bind: Bind) -> None:
@@ -242,7 +242,7 @@ async def test_observes_one_leased_server_among_three(bind: Bind) -> None:
 
 async def test_the_fake_fails_once_on_demand_and_expires_its_lease(tmp_path: Path) -> None:
     fake = FakeTraffic()
-    traffic = fake.bind(Site(target="chat", state_dir=tmp_path, epoch=1))
+    traffic = fake.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=1))
     fake.next_error = ActError("as told")
 
     with pytest.raises(ActError, match="as told"):

@@ -157,19 +157,19 @@ async def test_a_killed_envoy_restarts_closed(
 
 async def test_a_heartbeat_writes_nothing_while_it_stays_closed(traffic: EnvoyTraffic, blue: Backend) -> None:
     await traffic.route(closed(blue))
-    before = (traffic.home / "xds" / "rds.json").stat().st_mtime_ns
+    before = traffic.files.path("rds").stat().st_mtime_ns
 
     for _ in range(5):
         await traffic.keep_alive(closed(blue))
 
-    assert (traffic.home / "xds" / "rds.json").stat().st_mtime_ns == before
+    assert traffic.files.path("rds").stat().st_mtime_ns == before
 
 
 async def test_reads_a_closed_split_from_envoy_when_its_file_is_broken(
     traffic: EnvoyTraffic, blue: Backend
 ) -> None:
     await traffic.route(closed(blue))
-    (traffic.home / "xds" / "rds.json").write_bytes(b"{")
+    traffic.files.path("rds").write_bytes(b"{")
 
     seen = await traffic.observe()
 
@@ -180,7 +180,7 @@ async def test_reads_a_closed_split_from_envoy_when_its_file_is_broken(
 async def test_a_rejected_request_counts_as_no_server_failure(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
-    received = SensorOutput(tmp_path)
+    received = SensorOutput(tmp_path / "chat")
     async with listening(ProxyRequests(every_s=0.1), received):
         await traffic.route(closed(blue))
         await asked(client, traffic.listen, 10, stream=True)

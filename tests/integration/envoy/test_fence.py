@@ -20,23 +20,29 @@ def alone(backend: Backend, number: int = 1) -> Route:
     return Route(number=number, servers=(backend.server,), weights={backend.name: 100}, fallback=backend.name)
 
 
+def alone_at(backend: Backend, address: str) -> Route:
+    """A route that trimtab accepts and Envoy does not."""
+    server = replace(backend.server, address=address)
+    return Route(number=2, servers=(server,), weights={server.name: 100}, fallback=server.name)
+
+
 @pytest.fixture
 def newer(unbound: EnvoyTraffic, tmp_path: Path) -> EnvoyTraffic:
-    return unbound.bind(Site(target="chat", state_dir=tmp_path, epoch=4))
+    return unbound.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=4))
 
 
 async def test_a_heartbeat_without_changes_fences_the_older_daemon(
     traffic: EnvoyTraffic, newer: EnvoyTraffic, blue: Backend, green: Backend
 ) -> None:
     await traffic.route(alone(blue))
-    written = (traffic.home / "xds" / "rds.json").read_bytes()
+    written = traffic.files.path("rds").read_bytes()
 
     await newer.keep_alive(alone(blue))
 
     seen = await newer.observe()
     assert seen is not None
     assert seen.epoch == 4
-    assert (traffic.home / "xds" / "rds.json").read_bytes() == written
+    assert traffic.files.path("rds").read_bytes() == written
     with pytest.raises(FencedError):
         await traffic.route(alone(green, 2))
 
@@ -45,10 +51,10 @@ async def test_the_older_daemon_stays_fenced_when_the_newer_route_is_rolled_back
     traffic: EnvoyTraffic, newer: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     await traffic.route(alone(blue))
-    nameless = Route(number=2, servers=(replace(green.server, name=""),), weights={"": 100}, fallback="")
+    nowhere = alone_at(green, "[fe80::1%nowhere]:80")
 
     with pytest.raises(ActError, match="Envoy refused"):
-        await newer.route(nameless)
+        await newer.route(nowhere)
     with pytest.raises(FencedError):
         await traffic.route(alone(green, 2))
 
@@ -62,7 +68,7 @@ async def test_a_fenced_daemon_neither_stops_nor_starts_envoy(
     pid = (traffic.home / "envoy.pid").read_text()
 
     acts: list[Act] = [
-        lambda: traffic._alone(traffic._process.end),
+        lambda: traffic.files.shared(traffic._writer, traffic._process.end),
         traffic._start,
         lambda: traffic.keep_alive(alone(blue)),
     ]
@@ -91,10 +97,10 @@ async def test_ends_the_lease_as_the_newest_admitted_daemon(
 ) -> None:
     route = replace(alone(blue), servers=(blue.server, green.server), leased=green.name, lease_s=30.0)
     await traffic.route(replace(route, weights={blue.name: 50, green.name: 50}))
-    nameless = Route(number=2, servers=(replace(green.server, name=""),), weights={"": 100}, fallback="")
+    nowhere = alone_at(green, "[fe80::1%nowhere]:80")
     with pytest.raises(ActError, match="Envoy refused"):
-        await newer.route(nameless)
-    clean_up = unbound.bind(Site(target="chat", state_dir=traffic.home.parent, epoch=0))
+        await newer.route(nowhere)
+    clean_up = unbound.bind(Site(target="chat", state_dir=traffic.home.parent / "chat", epoch=0))
 
     assert await clean_up.end_lease()
 

@@ -92,12 +92,12 @@ async def test_renews_a_lease_after_a_third_of_its_duration(
 ) -> None:
     route = leased(blue, green, 100, lease_s=60.0)
     await traffic.route(route)
-    before = (traffic.home / "xds" / "rds.json").stat().st_mtime_ns
+    before = traffic.files.path("rds").stat().st_mtime_ns
 
     for _ in range(20):
         await traffic.keep_alive(route)
 
-    assert (traffic.home / "xds" / "rds.json").stat().st_mtime_ns == before
+    assert traffic.files.path("rds").stat().st_mtime_ns == before
 
 
 async def test_renewing_an_expired_lease_restores_it(
@@ -235,7 +235,7 @@ async def test_setting_the_clock_back_does_not_extend_the_lease(
 ) -> None:
     route = leased(blue, green, 100, lease_s=30.0)
     await traffic.route(route)
-    file = traffic.home / "xds" / "rds.json"
+    file = traffic.files.path("rds")
     content = json.loads(file.read_bytes())
     for one in content["resources"][0]["virtual_hosts"][0]["routes"]:
         for metadata in one.get("metadata", {}).get("filter_metadata", {}).values():
@@ -255,7 +255,7 @@ async def test_an_ended_lease_sends_all_requests_to_the_remaining_servers(
 ) -> None:
     route = leased(blue, green, 100, lease_s=30.0)
     await traffic.route(route)
-    clean_up = unbound.bind(Site(target="chat", state_dir=traffic.home.parent, epoch=0))
+    clean_up = unbound.bind(Site(target="chat", state_dir=traffic.home.parent / "chat", epoch=0))
 
     ended = [await clean_up.end_lease(), await clean_up.end_lease()]
     without = await asked(client, traffic.listen, 20)
@@ -279,7 +279,7 @@ async def test_ends_the_lease_in_the_files_of_a_dead_proxy(
 
     assert await traffic.end_lease()
 
-    assert '"lease_expires_ms":0' in (traffic.home / "xds" / "rds.json").read_text().replace(" ", "")
+    assert '"lease_expires_ms":0' in traffic.files.path("rds").read_text().replace(" ", "")
     await traffic.keep_alive(route)
     assert await asked(client, traffic.listen, 20) == {green.name: 20}
 
@@ -287,11 +287,11 @@ async def test_ends_the_lease_in_the_files_of_a_dead_proxy(
 async def test_writes_nothing_without_a_lease(traffic: EnvoyTraffic, blue: Backend) -> None:
     assert not await traffic.end_lease()
     await traffic.route(Route(number=5, servers=(blue.server,), weights={blue.name: 100}, fallback=blue.name))
-    before = (traffic.home / "xds" / "rds.json").read_bytes()
+    before = traffic.files.path("rds").read_bytes()
 
     assert not await traffic.end_lease()
 
-    assert (traffic.home / "xds" / "rds.json").read_bytes() == before
+    assert traffic.files.path("rds").read_bytes() == before
 
 
 async def test_abandons_an_unconfirmed_renewal_before_the_lease_expires(
@@ -299,7 +299,7 @@ async def test_abandons_an_unconfirmed_renewal_before_the_lease_expires(
 ) -> None:
     route = leased(blue, green, 100, lease_s=5.0)
     await traffic.route(route)
-    seen = traffic.home / "xds"
+    seen = traffic.files.path("rds").parent
     seen.rename(seen.with_name("seen"))
     shutil.copytree(seen.with_name("seen"), seen)  # Envoy watches the original folder
     await asyncio.sleep(2.0)

@@ -80,7 +80,7 @@ async def listening(sensor: ProxyRequests, received: SensorOutput) -> AsyncItera
 
 @pytest.fixture
 def received(tmp_path: Path) -> SensorOutput:
-    return SensorOutput(tmp_path)
+    return SensorOutput(tmp_path / "chat")
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ async def green() -> AsyncIterator[Backend]:
 async def traffic(tmp_path: Path, blue: Backend, green: Backend) -> AsyncIterator[EnvoyTraffic]:
     """All traffic to green; requests that green fails before a response are retried on blue."""
     unbound = EnvoyTraffic(listen=f"127.0.0.1:{free_port()}", report_every_s=0.25)
-    bound = unbound.bind(Site(target="chat", state_dir=tmp_path, epoch=1))
+    bound = unbound.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=1))
     weights = {blue.name: 0, green.name: 100}
     await bound.route(
         Route(number=1, servers=(blue.server, green.server), weights=weights, fallback=blue.name)
@@ -350,7 +350,7 @@ def record(**changed: object) -> dict[str, object]:
 
 async def send(received: SensorOutput, data: bytes) -> None:
     """Send, and wait until the sensor closes the connection or a timeout."""
-    path = received.state_dir / "envoy" / "records.sock"
+    path = received.state_dir.parent / "envoy" / "records.sock"
 
     async def exists() -> bool:
         return path.is_socket()
@@ -372,11 +372,11 @@ GARBAGE = {
     "text": b"GET / HTTP/1.1\r\n\r\n",
     "a huge length": b"\xdd" + struct.pack(">I", 1 << 31) + b"\x01",
     "a message of another shape": msgpack.packb({"tag": "us"}),
-    "entries that are no entries": msgpack.packb(["us", [7, None, [1]]]),
-    "another tag": msgpack.packb(["xx", [[0, record()]]]),
-    "missing fields": msgpack.packb(["us", [[0, {}]]]),
-    "fields of other types": msgpack.packb(["us", [[0, record(code="many", ttft_us=[])]]]),
-    "nan": msgpack.packb(["us", [[0, record(attempt=float("nan"))]]]),
+    "entries that are no entries": msgpack.packb(["chat/us", [7, None, [1]]]),
+    "another tag": msgpack.packb(["chat/xx", [[0, record()]]]),
+    "missing fields": msgpack.packb(["chat/us", [[0, {}]]]),
+    "fields of other types": msgpack.packb(["chat/us", [[0, record(code="many", ttft_us=[])]]]),
+    "nan": msgpack.packb(["chat/us", [[0, record(attempt=float("nan"))]]]),
     "a list as key": b"\x92\xa2us\x91\x92\x00\x81\x90\x01",
     "nested beyond reason": b"\x91" * 100_000,
 }
@@ -389,7 +389,7 @@ async def test_counts_invalid_records_reports_them_once_and_reads_the_rest(
 ) -> None:
     for _ in range(3):
         await send(received, garbage)
-    await send(received, msgpack.packb(["us", [[0, record(code=500, new_field=1)]]]))
+    await send(received, msgpack.packb(["chat/us", [[0, record(code=500, new_field=1)]]]))
 
     await received.until_counted(1)
 
@@ -404,9 +404,9 @@ async def test_counts_invalid_records_reports_them_once_and_reads_the_rest(
 @given(garbage=st.binary(max_size=60))
 def test_the_sensor_survives_any_bytes(tmp_path_factory: pytest.TempPathFactory, garbage: bytes) -> None:
     async def story() -> None:
-        received = SensorOutput(tmp_path_factory.mktemp("s"))
+        received = SensorOutput(tmp_path_factory.mktemp("s") / "chat")
         async with listening(ProxyRequests(every_s=0.1), received):
-            path = received.state_dir / "envoy" / "records.sock"
+            path = received.state_dir.parent / "envoy" / "records.sock"
             while not path.is_socket():
                 await asyncio.sleep(0)
             _, writer = await asyncio.open_unix_connection(path)
@@ -419,14 +419,14 @@ def test_the_sensor_survives_any_bytes(tmp_path_factory: pytest.TempPathFactory,
 
 @pytest.mark.usefixtures("sensor")
 async def test_reassembles_a_record_split_over_many_packets(received: SensorOutput) -> None:
-    path = received.state_dir / "envoy" / "records.sock"
+    path = received.state_dir.parent / "envoy" / "records.sock"
 
     async def exists() -> bool:
         return path.is_socket()
 
     await until(exists)
     _, writer = await asyncio.open_unix_connection(path)
-    for byte in msgpack.packb(["us", [[0, record(code=500)]]]):
+    for byte in msgpack.packb(["chat/us", [[0, record(code=500)]]]):
         writer.write(bytes([byte]))
         await asyncio.sleep(0)
 
@@ -437,7 +437,7 @@ async def test_reassembles_a_record_split_over_many_packets(received: SensorOutp
 
 
 async def test_replaces_the_socket_of_a_dead_daemon_with_owner_only_access(received: SensorOutput) -> None:
-    path = received.state_dir / "envoy" / "records.sock"
+    path = received.state_dir.parent / "envoy" / "records.sock"
     path.parent.mkdir()
     path.write_text("left behind")
 
@@ -450,7 +450,7 @@ async def test_replaces_the_socket_of_a_dead_daemon_with_owner_only_access(recei
 
 
 async def test_reports_a_socket_that_cannot_be_created_once(received: SensorOutput) -> None:
-    received.state_dir = received.state_dir / ("d" * 120)
+    received.state_dir = received.state_dir / ("d" * 120) / "chat"
 
     async with listening(ProxyRequests(every_s=0.1), received):
         await received.until_state(("proxy_requests", False))

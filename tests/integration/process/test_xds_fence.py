@@ -33,7 +33,7 @@ def put(files: XdsFiles, writer: Writer, number: int = 1) -> bytes | None:
 
 @pytest.fixture
 def files(tmp_path: Path) -> XdsFiles:
-    return XdsFiles(tmp_path / "envoy")
+    return XdsFiles(tmp_path / "envoy", "chat")
 
 
 def test_the_older_of_two_concurrent_writers_never_overwrites_the_newer(
@@ -68,7 +68,7 @@ from actuators.envoy.fence import Writer
 from actuators.envoy.files import XdsFiles
 from agent.domain.errors import FencedError
 
-files = XdsFiles(Path(sys.argv[1]))
+files = XdsFiles(Path(sys.argv[1]), "chat")
 for epoch in map(int, sys.stdin):
     writer, number = Writer(epoch=epoch, process="old"), 0
     try:
@@ -211,7 +211,7 @@ def test_an_unwritable_folder_is_an_actuator_error(tmp_path: Path) -> None:
     (tmp_path / "envoy").write_text("a file where the folder should be")
 
     with pytest.raises(ActError, match="cannot write in"):
-        put(XdsFiles(tmp_path / "envoy"), OLD)
+        put(XdsFiles(tmp_path / "envoy", "chat"), OLD)
 
 
 def test_child_processes_do_not_inherit_the_lock(files: XdsFiles) -> None:

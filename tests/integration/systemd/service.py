@@ -70,7 +70,7 @@ class Service(Rig):
 
     def envoy_pid(self) -> int:
         """In the machine."""
-        return int((self.state_dir / TARGET / "envoy" / "envoy.pid").read_text())
+        return int((self.state_dir / "envoy" / "envoy.pid").read_text())
 
     def log_of_systemd(self) -> str:
         """The log lines of systemd about the current and the previous daemon."""

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.envoy.files import BrokenFileError, XdsFiles
+from actuators.envoy.files import XdsFiles
+from actuators.envoy.response_file import BrokenFileError
 from actuators.envoy.split import carried_by
 
 LEAVES = st.sampled_from(
@@ -47,8 +48,8 @@ CONTENTS = (
 @given(CONTENTS, CONTENTS)
 def test_any_file_content_is_read_or_reported_as_broken(routes: bytes, clusters: bytes) -> None:
     with TemporaryDirectory() as folder:
-        files = XdsFiles(Path(folder))
-        files.path("rds").parent.mkdir()
+        files = XdsFiles(Path(folder), "chat")
+        files.path("rds").parent.mkdir(parents=True)
         files.path("rds").write_bytes(routes)
         files.path("cds").write_bytes(clusters)
 

@@ -38,7 +38,7 @@ def test_only_percentages_that_sum_to_100_are_written(weights: dict[str, int]) -
     if is_accepted(weights):
         return
     with tempfile.TemporaryDirectory() as folder:
-        traffic = EnvoyTraffic().bind(Site(target="chat", state_dir=Path(folder), epoch=1))
+        traffic = EnvoyTraffic().bind(Site(target="chat", state_dir=Path(folder) / "chat", epoch=1))
 
         for act in (traffic.route, traffic.keep_alive):
             with pytest.raises(ActError):
@@ -69,12 +69,13 @@ def test_only_percentages_that_sum_to_100_are_written(weights: dict[str, int]) -
         (replace(GOOD, servers=(BLUE, GREEN, GREEN)), "two servers of one name"),
         (replace(GOOD, servers=(BLUE, replace(GREEN, address=""))), "HOST:PORT"),
         (replace(GOOD, servers=(BLUE, replace(GREEN, address="host:0"))), "HOST:PORT"),
+        (replace(GOOD, servers=(BLUE, replace(GREEN, address="[]:80"))), "HOST:PORT"),
     ],
 )
 async def test_an_unsupported_route_raises_the_reason_and_writes_nothing(
     tmp_path: Path, route: Route, why: str
 ) -> None:
-    traffic = EnvoyTraffic().bind(Site(target="chat", state_dir=tmp_path, epoch=1))
+    traffic = EnvoyTraffic().bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=1))
 
     with pytest.raises(ActError, match=why):
         await traffic.route(route)
@@ -101,7 +102,7 @@ def test_options_that_cannot_work_are_refused(options: dict[str, object]) -> Non
 async def test_a_state_dir_too_long_for_a_socket_is_a_problem(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100)
     traffic = EnvoyTraffic(listen="127.0.0.1:0".replace(":0", ":1")).bind(
-        Site(target="chat", state_dir=deep, epoch=1)
+        Site(target="chat", state_dir=deep / "chat", epoch=1)
     )
 
     assert [problem for problem in await traffic.problems() if "unix socket" in problem]
@@ -115,7 +116,9 @@ async def test_a_state_dir_that_cannot_be_created_is_a_problem(tmp_path: Path) -
 
 
 async def test_a_missing_envoy_is_a_problem(tmp_path: Path) -> None:
-    traffic = EnvoyTraffic(binary="/no/such/envoy").bind(Site(target="chat", state_dir=tmp_path, epoch=1))
+    traffic = EnvoyTraffic(binary="/no/such/envoy").bind(
+        Site(target="chat", state_dir=tmp_path / "chat", epoch=1)
+    )
 
     assert [problem for problem in await traffic.problems() if "/no/such/envoy" in problem]
 

@@ -1,0 +1,57 @@
+"""Files in the form of an xDS response: read whole or reported as broken, and replaced by rename."""
+
+import os
+import time
+from pathlib import Path
+
+from actuators.envoy.split import Json
+from agent.domain.errors import ActError
+from agent.io.bounded import parse_json
+
+
+class BrokenFileError(ActError):
+    """A file has content that trimtab did not write."""
+
+
+def read(path: Path) -> tuple[str, tuple[Json, ...]] | None:
+    """version_info and resources; None without such a file. Raises BrokenFileError."""
+    try:
+        content = parse_json(path.read_bytes())
+        return str(content["version_info"]), tuple(dict(resource) for resource in content["resources"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BrokenFileError(f"{path} cannot be read ({error!r}); the next route replaces it") from error
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Replace by rename: Envoy never reads half a file, not even after a power cut."""
+    fresh = _draft(path)
+    with fresh.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _draft(path: Path) -> Path:
+    return path.with_name(f".{path.name}")
+
+
+def write_s(folder: Path) -> float:
+    """Seconds until a file of a few kilobytes is on disk; 0.0 if the disk is full."""
+    probe = folder / f"trimtab-write-{os.getpid()}"
+    begun_s = time.monotonic()
+    try:
+        replace(probe, bytes(8192))
+        return time.monotonic() - begun_s
+    except OSError:
+        return 0.0  # a daemon that starts on a full disk waits for it
+    finally:
+        for left in (probe, _draft(probe)):
+            left.unlink(missing_ok=True)

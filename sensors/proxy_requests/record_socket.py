@@ -1,0 +1,144 @@
+"""The socket to which the Envoy of all targets reports its requests, shared by the sensors of one process."""
+
+import asyncio
+import reprlib
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgpack
+
+from agent.domain.errors import SensorError
+
+MESSAGE_BYTES = 16 << 20
+
+_OPEN: dict[Path, "RecordSocket"] = {}
+"""By path. A process runs a sensor for each target, and a socket has one listener."""
+
+
+@asynccontextmanager
+async def subscribed(path: Path, target: str, inbox: "Inbox") -> AsyncIterator[None]:
+    """Receive the target's records; the first sensor opens the socket, the last one closes it.
+
+    Raises OSError if it cannot be opened.
+    """
+    shared = _OPEN.get(path) or _OPEN.setdefault(path, RecordSocket(path))
+    shared.inboxes[target] = inbox
+    try:
+        yield
+    finally:
+        del shared.inboxes[target]
+        if not shared.inboxes:
+            del _OPEN[path]
+            shared.serving.cancel()
+            await asyncio.wait({shared.serving})
+
+
+class Inbox(Protocol):
+    """The records of one target. `active`: its connections, which have sent a readable message."""
+
+    active: "set[Connection]"
+
+    def add(self, log: str, fields: Mapping[Any, Any]) -> None:
+        """Add a record of Envoy's log `us` or `ds`."""
+        ...
+
+    def count_unreadable(self, error: Exception) -> None: ...
+
+
+class RecordSocket:
+    """Gives each record to the inbox of its target; records of targets without an inbox are dropped."""
+
+    def __init__(self, path: Path) -> None:
+        self.inboxes: dict[str, Inbox] = {}
+        self.connections: set[Connection] = set()
+        self._listener = _bind(path)
+        self.serving = asyncio.create_task(self._serve(), name="records of requests")
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(lambda: Connection(self), sock=self._listener)
+        try:
+            await server.serve_forever()
+        finally:
+            server.close()
+            for connection in tuple(self.connections):
+                connection.close()
+
+    def add(self, message: object, connection: "Connection") -> None:
+        """Add a message `[TARGET/LOG, [[seconds, fields], ...]]`. Raises SensorError for another format."""
+        match message:
+            case [str() as tag, [*entries], *_]:
+                target, _, log = tag.partition("/")
+            case _:
+                raise SensorError(f"not a message of Envoy's log: {reprlib.repr(message)}")
+        if inbox := self.inboxes.get(target):
+            connection.inbox = inbox
+            inbox.active.add(connection)
+            for entry in entries:
+                _add_entry(inbox, log, entry)
+
+    def count_unreadable(self, error: Exception, of: Inbox | None) -> None:
+        """Count it for all targets if that of the connection is unknown."""
+        for inbox in self.inboxes.values() if of is None else (of,):
+            inbox.count_unreadable(error)
+
+
+def _add_entry(inbox: Inbox, log: str, entry: object) -> None:
+    match entry:
+        case [_, dict() as fields]:
+            inbox.add(log, fields)
+        case _:
+            inbox.count_unreadable(SensorError(f"not an entry of Envoy's log: {reprlib.repr(entry)}"))
+
+
+class Connection(asyncio.Protocol):
+    """Envoy opens one for each target, log and thread."""
+
+    def __init__(self, shared: RecordSocket) -> None:
+        self._shared = shared
+        self.inbox: Inbox | None = None
+        self._transport: asyncio.BaseTransport | None = None
+        self._unpacker = msgpack.Unpacker(
+            max_buffer_size=MESSAGE_BYTES, strict_map_key=False, unicode_errors="replace"
+        )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._shared.connections.add(self)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._shared.connections.discard(self)
+        if self.inbox is not None:
+            self.inbox.active.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Add the messages; close after an unreadable one, since a new connection starts with a full one."""
+        try:
+            self._unpacker.feed(data)
+            for message in self._unpacker:
+                self._shared.add(message, self)
+        except (SensorError, msgpack.UnpackException, ValueError, TypeError) as error:
+            self._shared.count_unreadable(error, self.inbox)
+            self.close()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _bind(path: Path) -> socket.socket:
+    """Bind the socket, replacing that of a former daemon; Envoy reconnects by itself. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,121 @@
+"""One Envoy serves all targets of a daemon, and a change of one does not touch the others."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from actuators.envoy.plugin import EnvoyTraffic
+from agent.domain.effects import Route
+from agent.domain.errors import ActError
+from agent.domain.ports import Site
+from tests.support.sse_backend import Backend, ask, asked, free_port, until
+
+pytestmark = pytest.mark.smoke
+
+
+def to(backend: Backend, number: int = 1) -> Route:
+    return Route(number=number, servers=(backend.server,), weights={backend.name: 100}, fallback=backend.name)
+
+
+def bind(name: str, state_dir: Path, epoch: int = 3) -> EnvoyTraffic:
+    traffic = EnvoyTraffic(listen=f"127.0.0.1:{free_port()}", report_every_s=0.25)
+    return traffic.bind(Site(target=name, state_dir=state_dir / name, epoch=epoch))
+
+
+@pytest.fixture
+async def code(tmp_path: Path) -> EnvoyTraffic:
+    """A second target beside `traffic`, whose fixture ends Envoy."""
+    return bind("code", tmp_path)
+
+
+@pytest.fixture
+async def slow() -> AsyncIterator[Backend]:
+    """A server of the second target that has the name of one of the first."""
+    async with Backend("chat-r1", chunks=40, gap_s=0.05) as backend:
+        yield backend
+
+
+async def test_two_targets_share_one_envoy_and_have_servers_of_one_name(
+    traffic: EnvoyTraffic, code: EnvoyTraffic, blue: Backend, slow: Backend, client: aiohttp.ClientSession
+) -> None:
+    slow.gap_s = 0.0
+    await asyncio.gather(traffic.route(to(blue)), code.route(to(slow)))
+
+    await asked(client, traffic.listen, 5)
+    await asked(client, code.listen, 7)
+    seen = [await one.observe() for one in (traffic, code)]
+
+    assert (blue.served.total(), slow.served.total()) == (5, 7)
+    assert [found and found.addresses for found in seen] == [
+        {blue.name: blue.server.address},
+        {slow.name: slow.server.address},
+    ]
+    assert traffic.home == code.home
+
+
+async def test_a_stream_of_one_target_survives_every_change_of_another(
+    traffic: EnvoyTraffic,
+    code: EnvoyTraffic,
+    blue: Backend,
+    green: Backend,
+    slow: Backend,
+    client: aiohttp.ClientSession,
+    tmp_path: Path,
+) -> None:
+    await traffic.route(to(blue))
+    await code.route(to(slow))
+    streams = [asyncio.create_task(ask(client, code.listen)) for _ in range(8)]
+
+    async def all_open() -> bool:
+        return await code.in_flight(slow.name) == len(streams)
+
+    await until(all_open)
+    elsewhere = bind("chat", tmp_path)
+    await traffic.route(replace(to(green, 2), servers=(blue.server, green.server)))
+    await traffic.route(to(green, 3))
+    await elsewhere.route(to(green, 4))
+
+    assert await code.in_flight(slow.name) == len(streams)
+    assert [answer.good for answer in await asyncio.gather(*streams)] == [True] * len(streams)
+    assert await asked(client, elsewhere.listen, 5) == {green.name: 5}
+
+
+async def test_a_refused_route_of_one_target_does_not_delay_another(
+    traffic: EnvoyTraffic, code: EnvoyTraffic, blue: Backend, slow: Backend, client: aiohttp.ClientSession
+) -> None:
+    slow.gap_s = 0.0
+    await traffic.route(to(blue))
+    nowhere = replace(blue.server, name="nowhere", address="[fe80::1%nowhere]:80")
+    refused = replace(to(blue, 2), servers=(blue.server, nowhere))
+
+    outcomes = await asyncio.gather(traffic.route(refused), code.route(to(slow)), return_exceptions=True)
+
+    assert isinstance(outcomes[0], ActError)
+    assert outcomes[1] is None
+    assert await asked(client, traffic.listen, 5) == {blue.name: 5}
+    assert await asked(client, code.listen, 5) == {slow.name: 5}
+
+
+async def test_a_killed_envoy_restarts_with_all_targets(
+    traffic: EnvoyTraffic, code: EnvoyTraffic, blue: Backend, slow: Backend, client: aiohttp.ClientSession
+) -> None:
+    slow.gap_s = 0.0
+    await traffic.route(to(blue))
+    await code.route(to(slow))
+    os.kill(int((traffic.home / "envoy.pid").read_text()), signal.SIGKILL)
+
+    async def gone() -> bool:
+        seen = await traffic.observe()
+        return seen is not None and not seen.listening
+
+    await until(gone)
+    await asyncio.gather(traffic.keep_alive(to(blue)), code.keep_alive(to(slow)))
+
+    assert await asked(client, traffic.listen, 5) == {blue.name: 5}
+    assert await asked(client, code.listen, 5) == {slow.name: 5}
