@@ -48,6 +48,7 @@ SERVICE = _resource("", "v1", "Service")
 POD = _resource("", "v1", "Pod")
 EVENT = _resource("", "v1", "Event")
 CONFIG_MAP = _resource("", "v1", "ConfigMap")
+LEASE = _resource("coordination.k8s.io", "v1", "Lease")
 
 
 def is_configured() -> bool:

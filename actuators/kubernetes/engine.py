@@ -31,7 +31,7 @@ from agent.domain.events import ServerLost
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Now, Site
 from kubernetes_api import client as kubernetes
-from kubernetes_api.client import ConflictError, KubernetesClient
+from kubernetes_api.client import ConflictError
 from vllm_facts.values import Setting
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ class KubernetesEngine(VllmEngine):
     def __init__(self, options: "KubernetesOptions", site: Site) -> None:
         super().__init__(site)
         self._options = options
-        self._client = KubernetesClient(
-            kubeconfig=options.kubeconfig, context=options.context, namespace=options.namespace
-        )
+        self._client = options.client()
         self._times = StartTimes.at(site.state_dir)
         self._starter = Starter(client=self._client, site=site, names=options.deployments)
 

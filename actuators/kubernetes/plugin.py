@@ -6,9 +6,11 @@ from typing import ClassVar
 
 from actuators.kubernetes import discovery
 from actuators.kubernetes.engine import KubernetesEngine
+from actuators.kubernetes.lease import LeaseLock
 from actuators.vllm.engine import ServerOptions
 from agent.domain.model import Server
-from agent.domain.ports import Site
+from agent.domain.ports import Lock, Site
+from kubernetes_api.client import KubernetesClient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,17 +22,26 @@ class KubernetesOptions(ServerOptions):
     namespace: str = ""  # empty: that of the pod trimtab runs in, or of the kubeconfig's context
     kubeconfig: str = ""  # a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config
     context: str = ""  # of the kubeconfig; empty: its current one
+    lease: str = "trimtab"  # held while a daemon may act, so that a second one waits
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "deployments", tuple(self.deployments))  # TOML has lists only
         super().__post_init__()
         if not self.deployments or not all(self.deployments):
             raise ValueError("deployments is empty: name what serves, as `kubectl get deployments` shows it")
+        if not self.lease:
+            raise ValueError("lease is empty: name the Lease that keeps a second daemon from acting")
         if len(set(self.deployments)) != len(self.deployments):
             raise ValueError("deployments: each name once")
 
     def bind(self, site: Site) -> KubernetesEngine:
         return KubernetesEngine(self, site)
+
+    def lock(self) -> Lock:
+        return LeaseLock(client=self.client(), name=self.lease)
+
+    def client(self) -> KubernetesClient:
+        return KubernetesClient(kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace)
 
     @staticmethod
     async def find_unmanaged_servers() -> Sequence[tuple[Server, Mapping[str, object]]]:

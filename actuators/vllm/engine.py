@@ -10,7 +10,7 @@ from actuators.vllm.probe import OpenAiProbe
 from agent.domain.answers import GoldenAnswer
 from agent.domain.errors import ActError, FencedError
 from agent.domain.model import Server
-from agent.domain.ports import Site
+from agent.domain.ports import Lock, Site
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,10 @@ class ServerOptions:
             raise ValueError(
                 "stop_s is at least 0, health_every_s and health_timeout_s above 0, lost_after at least 1"
             )
+
+    def lock(self) -> Lock | None:
+        """Servers of one host: the lock of the state directory is enough."""
+        return None
 
 
 def refuse_older_daemon(site: Site, newest: int) -> None:

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from agent.cli.dispatch import Subparsers, add_command
@@ -78,7 +79,8 @@ def _run(args: argparse.Namespace) -> int:
     logging.configure(args.log_level)
     config = load(args.config)
     mode = "advise" if args.dry_run else config.mode
-    asyncio.run(run(config, mode, accept_new_journal=args.accept_new_journal))
+    with suppress(asyncio.CancelledError):  # stopped while it waited for another daemon to end
+        asyncio.run(run(config, mode, accept_new_journal=args.accept_new_journal))
     return 0
 
 

@@ -4,6 +4,7 @@ TrimtabError
 ├── ConfigError      the configuration is invalid; the message names the key
 ├── ActError         an actuator could not perform an effect
 │   └── FencedError  a newer daemon has written since: this one must not act
+├── LockLostError    another daemon may act now: this one must not
 ├── JournalError     the audit journal cannot be read or written
 ├── NoticeError      a notification could not be delivered
 └── SensorError      a source's answer cannot be parsed
@@ -33,6 +34,10 @@ class ActError(TrimtabError):
 
 class FencedError(ActError):
     """A daemon with a newer epoch has written since; this one must stop acting."""
+
+
+class LockLostError(TrimtabError):
+    """Another daemon may act now: this one must not."""
 
 
 class JournalError(TrimtabError):

@@ -5,6 +5,7 @@ frozen dataclass whose fields are the options of its config table.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -152,12 +153,34 @@ class Site:
     acts: bool = True  # False in advise mode: a preflight starts nothing, and nothing is changed
 
 
+class Lock(Protocol):
+    """Lets one daemon act at a time where the state directory's lock cannot, as there may be two of these."""
+
+    async def problems(self, state_dir: Path) -> Sequence[str]:
+        """Why no daemon may act here, one sentence with the key and the fix each; empty if one may."""
+        ...
+
+    def hold(self, state_dir: Path, now: Now) -> AbstractAsyncContextManager[None]:
+        """Wait for the lock, logging why, and hold it.
+
+        If it is lost meanwhile the body is cancelled, and LockLostError raised at its end.
+        """
+        ...
+
+
 class EnginePlugin(Protocol):
     """The options of an engine, as the config file gives them."""
 
     sensors: ClassVar[Mapping[str, tuple[str, ...]]]
     """Sensors that this engine enables unless the config has `NAME = false`, by name, each with the options
     that it inherits from the engine's table unless its own table sets them."""
+
+    def lock(self) -> Lock | None:
+        """Return the lock that a daemon needs to act; None: that of the state directory is enough.
+
+        Equal locks are held once.
+        """
+        ...
 
     def bind(self, site: Site) -> "Engine":
         """Return the engine of these options at this site; no I/O."""

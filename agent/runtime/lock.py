@@ -1,12 +1,19 @@
-"""One daemon for each state directory: a lock that the kernel releases when its holder exits."""
+"""One daemon at a time: the lock of the state directory, and those of the engines.
 
+The kernel releases the lock of the state directory when its holder exits.
+"""
+
+import asyncio
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import signal
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-from agent.domain.errors import JournalError
+from agent.config.loader import Config
+from agent.domain.errors import ConfigError, JournalError
+from agent.domain.ports import Lock, Now
 
 
 @contextmanager
@@ -56,3 +63,33 @@ def _same_file(fd: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:
         return False
+
+
+def find_locks(config: Config) -> list[Lock]:
+    """Return the locks that the engines of all targets need, each once."""
+    found: list[Lock] = []
+    for target in config.targets:
+        lock: Lock | None = target.engine.plugin.lock()
+        if lock is not None and lock not in found:
+            found.append(lock)
+    return found
+
+
+async def find_lock_problems(config: Config) -> Sequence[str]:
+    """List why no daemon may act here."""
+    found = [await lock.problems(config.state_dir) for lock in find_locks(config)]
+    return list(dict.fromkeys(what for several in found for what in several))
+
+
+@asynccontextmanager
+async def hold_engine_locks(config: Config, now: Now) -> AsyncIterator[None]:
+    """Wait for the locks of the engines and hold them. Raises ConfigError, and LockLostError at the end."""
+    if problems := await find_lock_problems(config):
+        raise ConfigError("\n".join(problems))
+    waiting = asyncio.current_task()
+    for stop in (signal.SIGTERM, signal.SIGINT):  # the main process of a container ignores them without this
+        asyncio.get_running_loop().add_signal_handler(stop, lambda: waiting and waiting.cancel())
+    async with AsyncExitStack() as held:
+        for lock in find_locks(config):
+            await held.enter_async_context(lock.hold(config.state_dir, now))
+        yield

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from agent.observe.timeseries import TimeSeries
 from agent.runtime.anchor_schedule import AnchorSchedule
 from agent.runtime.command_check import CommandCheck
 from agent.runtime.daemon import Daemon, utc_now
-from agent.runtime.lock import hold_lock
+from agent.runtime.lock import find_lock_problems, hold_engine_locks, hold_lock
 from agent.runtime.loop import TargetLoop
 
 log = structlog.get_logger()
@@ -129,10 +129,12 @@ def assemble(
 async def run(config: Config, mode: Mode, *, accept_new_journal: bool = False) -> None:
     """Run the daemon until a signal ends it, after checking what every rollout needs."""
     health = Health()
-    async with health.listening(config.api.health):
-        entry = ApiCredentials.of(config.api, utc_now)
+    entry = ApiCredentials.of(config.api, utc_now)
+    async with AsyncExitStack() as held:
+        await held.enter_async_context(health.listening(config.api.health))
         if mode != "advise":
             await check_traffic(config)
+            await held.enter_async_context(hold_engine_locks(config, utc_now))
         above = await read_newest_epoch(config)
         with assemble(config, mode, above, accept_new_journal=accept_new_journal) as (daemon, epoch):
             health.daemon = daemon
@@ -203,6 +205,8 @@ async def find_problems(config: Config) -> list[str]:
         of_engine, of_traffic = await asyncio.gather(engine.problems(), traffic.problems())
         found += [f"[targets.engine] {target.name}: {what}" for what in of_engine]
         found += [f"[targets.traffic] {target.name}: {what}" for what in of_traffic]
+    if config.mode != "advise":
+        found += await find_lock_problems(config)
     sockets = [Path(one.removeprefix(UNIX)) for one in config.api.listen if one.startswith(UNIX)]
     needed = [("[agent] state_dir", config.state_dir), *(("[api] listen", path.parent) for path in sockets)]
     for receiver in config.notify:

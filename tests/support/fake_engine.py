@@ -65,6 +65,9 @@ class FakeEngine:
         self.site = site
         return self
 
+    def lock(self) -> None:
+        return None
+
     async def problems(self) -> Sequence[str]:
         return list(self.wrong)
 

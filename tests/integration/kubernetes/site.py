@@ -1,14 +1,18 @@
 """A complete site whose servers are Deployments: daemon and Envoy on this host, DNS of the cluster."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
 
 from tests.e2e.config_builder import SiteConfig
 from tests.e2e.rig import TRIMTAB, Document, Rig, until
+from tests.integration.kubernetes.engines import ROLE
+from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.namespace import Namespace
 
+_USER = "daemon"
 _WITH_DNS = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'  # in a mount namespace of its own
 
 
@@ -38,10 +42,15 @@ class KubernetesSiteConfig(SiteConfig):
 
 @dataclass(kw_only=True)
 class KubernetesSite(Rig):
+    """`rules`: the rights of the daemon's ServiceAccount in the namespace."""
+
     here: Namespace
+    rules: Sequence[Json]
     patience_s: float = 240.0
 
     async def start(self, *words: str) -> asyncio.subprocess.Process:
+        if not user_file(self.here).exists():
+            await self.here.user(_USER, *self.rules)
         resolv = self.home / "resolv.conf"
         search = f"{self.here.name}.svc.cluster.local svc.cluster.local cluster.local"
         resolv.write_text(
@@ -77,13 +86,21 @@ class KubernetesSite(Rig):
         return await self.here.available(deployment)
 
 
-def site_of(here: Namespace, home: Path, **options: object) -> KubernetesSite:
+def user_file(here: Namespace) -> Path:
+    """The kubeconfig of the daemon's ServiceAccount."""
+    return here.cluster.folder / f"{here.name}-{_USER}.kubeconfig"
+
+
+def site_of(
+    here: Namespace, home: Path, *, rules: Sequence[Json] = ROLE, **options: object
+) -> KubernetesSite:
+    """With the rights that the chart gives the daemon."""
     config = KubernetesSiteConfig(
         namespace=here.name,
-        kubeconfig=str(here.cluster.kubeconfig()),
+        kubeconfig=str(user_file(here)),
         **options,  # type: ignore[arg-type]
     )
     home.mkdir(exist_ok=True)
-    site = KubernetesSite(home=home, site_config=config, here=here)
+    site = KubernetesSite(home=home, site_config=config, here=here, rules=rules)
     site.prepare()
     return site

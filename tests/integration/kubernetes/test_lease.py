@@ -1,0 +1,74 @@
+"""One daemon acts at a time, with a Lease of a real API server."""
+
+import asyncio
+import signal
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from actuators.kubernetes.lease import LeaseLock
+from agent.domain.errors import LockLostError
+from kubernetes_api.client import KubernetesClient
+from tests.e2e.rig import until
+from tests.integration.kubernetes.engines import ROLE, serve
+from tests.integration.kubernetes.site import site_of
+from tests.support.kubernetes.namespace import Namespace
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251
+
+
+async def lock_of(here: Namespace) -> LeaseLock:
+    user = await here.user("trimtab", *ROLE)
+    return LeaseLock(client=KubernetesClient(kubeconfig=str(user)), name="trimtab")
+
+
+async def test_the_lease_names_its_holder_and_is_released(here: Namespace, tmp_path: Path) -> None:
+    lock = await lock_of(here)
+
+    for transitions in range(2):
+        async with lock.hold(tmp_path, utc_now):
+            spec = (await here.get("leases", "trimtab"))["spec"]
+            assert spec["holderIdentity"].endswith(str(tmp_path))
+            assert spec["leaseTransitions"] == transitions
+        assert (await here.get("leases", "trimtab"))["spec"]["holderIdentity"] == ""
+
+
+async def test_a_daemon_whose_lease_another_took_stops_to_act(here: Namespace, tmp_path: Path) -> None:
+    lock = await lock_of(here)
+
+    async def act() -> None:
+        async with lock.hold(tmp_path, utc_now):
+            await here.api.patch(here.path("leases", "trimtab"), {"spec": {"holderIdentity": "thief"}})
+            await asyncio.sleep(60)
+
+    with pytest.raises(LockLostError, match="another daemon holds it: thief"):
+        await act()
+
+
+async def test_a_second_daemon_with_a_volume_of_its_own_waits_and_says_why(
+    here: Namespace, tmp_path: Path
+) -> None:
+    await serve(here)
+    first, second = site_of(here, tmp_path / "a"), site_of(here, tmp_path / "b")
+    await first.start()
+    try:
+        await first.serving()
+        await second.start()
+
+        async def log() -> str:
+            return second.log()
+
+        await until(log, lambda text: "another daemon holds it" in text, "the second to wait")
+        assert (await here.get("leases", "trimtab"))["spec"]["holderIdentity"].endswith("/a/s")
+        assert "daemon.starting" not in second.log()
+        await first.kill(signal.SIGTERM)
+        await second.serving()
+        assert (await here.get("leases", "trimtab"))["spec"]["holderIdentity"].endswith("/b/s")
+    finally:
+        await first.tear_down()
+        await second.tear_down()
