@@ -98,10 +98,14 @@ class XdsFiles:
         serial = max((version.serial for version in self.versions()), default=0)
         return Version(epoch=epoch, number=number, serial=serial + 1)
 
+    def written_by(self) -> int:
+        """The newest epoch in the target's files; 0 without one."""
+        return max((version.epoch for version in self.versions()), default=0)
+
     def newest(self) -> Writer:
         """The newest writer according to the lock and the files. Raises ActError."""
         marked = self._fence.newest()
-        epoch = max((version.epoch for version in self.versions()), default=0)
+        epoch = self.written_by()
         return Writer(epoch=epoch) if epoch > marked.epoch else marked
 
     @property

@@ -47,6 +47,10 @@ class EnvoyTraffic:
     _site: Site | None = field(default=None, init=False, repr=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False, compare=False)
 
+    _claimed: asyncio.Event = field(
+        default_factory=asyncio.Event, init=False, repr=False, compare=False
+    )  # set once this target acts under its epoch
+
     def __post_init__(self) -> None:
         resources.split_address(self.listen)
         if not re.fullmatch(r"[A-Za-z0-9-]+", self.session_header):
@@ -131,10 +135,16 @@ class EnvoyTraffic:
         return TrafficSeen(
             weights=carried.weights if carried else {},
             addresses={name: resources.address_of(cluster) for name, cluster in clusters.items()},
-            epoch=max(self.files.newest().epoch, carried.epoch if carried else 0),
+            epoch=max(self._newest_epoch(), carried.epoch if carried else 0),
             leased=carried.leased if carried else None,
             listening=await self._listens(),
         )
+
+    def _newest_epoch(self) -> int:
+        """That of the target: another target of this daemon may have registered its epoch before."""
+        newest = self.files.newest()
+        others = newest == self._writer and not self._claimed.is_set()
+        return self.files.written_by() if others else newest.epoch
 
     async def _listens(self) -> bool:
         return self._process.find() is not None and await self._reported.listening()
@@ -226,6 +236,7 @@ class EnvoyTraffic:
         self._writer.refuse_after(newest)
         if newest != self._writer:
             await self.files.claim(self._writer)
+        self._claimed.set()
 
     async def _place(self, exchange: ConfigExchange, route: Route, wanted: dict[str, Json]) -> None:
         """Write the files that Envoy needs for its start, if they are missing or broken."""

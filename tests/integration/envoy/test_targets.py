@@ -12,7 +12,7 @@ import pytest
 
 from actuators.envoy.plugin import EnvoyTraffic
 from agent.domain.effects import Route
-from agent.domain.errors import ActError
+from agent.domain.errors import ActError, FencedError
 from agent.domain.ports import Site
 from tests.support.sse_backend import Backend, ask, asked, free_port, until
 
@@ -100,6 +100,25 @@ async def test_a_refused_route_of_one_target_does_not_delay_another(
     assert outcomes[1] is None
     assert await asked(client, traffic.listen, 5) == {blue.name: 5}
     assert await asked(client, code.listen, 5) == {slow.name: 5}
+
+
+async def test_the_first_target_of_a_new_daemon_does_not_fence_the_next_one(
+    traffic: EnvoyTraffic, code: EnvoyTraffic, blue: Backend, slow: Backend, tmp_path: Path
+) -> None:
+    await traffic.route(to(blue))
+    await code.route(to(slow))
+    newer = [bind(name, tmp_path, epoch=4) for name in ("chat", "code")]
+
+    await newer[0].keep_alive(to(blue))
+    before = await newer[1].observe()
+    await newer[1].keep_alive(to(slow))
+    after = await newer[1].observe()
+
+    assert before is not None
+    assert after is not None
+    assert (before.epoch, after.epoch) == (3, 4)
+    with pytest.raises(FencedError):
+        await code.keep_alive(to(slow))
 
 
 async def test_a_killed_envoy_restarts_with_all_targets(
