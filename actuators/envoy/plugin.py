@@ -20,8 +20,9 @@ from actuators.envoy.process import EnvoyProcess, find_binary
 from actuators.envoy.reported_config import ReportedConfig
 from actuators.envoy.response_file import BrokenFileError, replace, write_s
 from actuators.envoy.routes import routes
-from actuators.envoy.split import CarriedWeights, Json, carried_by, check, metadata_of, spend_lease
+from actuators.envoy.split import CarriedWeights, Json, carried_by, metadata_of, spend_lease
 from actuators.envoy.union import targets
+from actuators.shared.split import check
 from agent.domain.effects import Route
 from agent.domain.errors import ActError, FencedError
 from agent.domain.ports import Site, TrafficSeen

@@ -7,8 +7,9 @@ import json
 import math
 
 from actuators.envoy.resources import ID_HEADER, IDLE, UNIQUE_ID, cluster_name, typed
-from actuators.envoy.share_table import ShareRange, first_tries, second_tries, without_lease
+from actuators.envoy.share_table import ShareRange, first_tries, second_tries
 from actuators.envoy.split import NAMESPACE, Json
+from actuators.shared.split import without_lease
 from agent.domain.effects import Route
 
 RETRIED_BODY_BYTES = 16 << 20  # a request with a larger body is not tried again

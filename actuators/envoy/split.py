@@ -1,63 +1,17 @@
 """A traffic split as requested, and as read back from the proxy's configuration."""
 
 import json
-import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from agent.domain.effects import Route
-from agent.domain.errors import ActError
 
 Json = dict[str, Any]
 
 NAMESPACE = "trimtab"  # of the Lua filter, and so of the route metadata that it reads
-PERCENT = 100
 LONGEST_LEASE_S = 60.0  # a wrong clock must not hold a lease for longer
-
-
-def check(route: Route) -> None:
-    """Raises ActError unless the proxy can carry the split unchanged."""
-    asked = f"route {route.number}"
-    weights = route.weights
-    wrong = [f"{name}: {weight!r}" for name, weight in weights.items() if not _is_percent(weight)]
-    if wrong:
-        raise ActError(f"{asked}: a weight is an integer from 0 to 100, not {', '.join(wrong)}")
-    if route.closed_s:
-        _check_closed(route, asked)
-    elif (total := sum(weights.values())) != PERCENT:
-        raise ActError(f"{asked}: the weights sum to {total}, not to 100")
-    known = [server.name for server in route.servers]
-    named = {*weights, *(() if route.closed_s else (route.fallback,)), *filter(None, (route.leased,))}
-    if missing := sorted(named - set(known)):
-        raise ActError(f"{asked} names {', '.join(missing)}; its servers are {', '.join(known) or 'none'}")
-    if len(set(known)) < len(known):
-        raise ActError(f"{asked} has two servers of one name: {', '.join(known)}")
-    if route.leased:
-        _check_lease(route, asked)
-
-
-def _check_closed(route: Route, asked: str) -> None:
-    if not (route.closed_s > 0 and math.isfinite(route.closed_s)):
-        raise ActError(f"{asked}: it is closed for seconds above 0, not {route.closed_s}")
-    if route.weights != dict.fromkeys((server.name for server in route.servers), 0):
-        raise ActError(f"{asked} is closed: each server's weight is 0, not {dict(route.weights)}")
-    if route.fallback or route.leased is not None:
-        raise ActError(
-            f"{asked} is closed: it has no fallback and no lease, not {route.fallback!r} and {route.leased!r}"
-        )
-
-
-def _check_lease(route: Route, asked: str) -> None:
-    if route.leased == route.fallback:
-        raise ActError(f"{asked}: the lease of {route.leased} would end on {route.leased} itself")
-    if not (route.lease_s > 0 and math.isfinite(route.lease_s)):
-        raise ActError(f"{asked}: a lease takes seconds above 0, not {route.lease_s}")
-
-
-def _is_percent(weight: object) -> bool:
-    return isinstance(weight, int) and not isinstance(weight, bool) and 0 <= weight <= PERCENT
 
 
 def shared_clock_ms() -> int:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actuators.envoy.share_table import without_lease
-from actuators.envoy.split import check
+from actuators.shared.split import check, without_lease
 from agent.domain.effects import Route
 from agent.domain.errors import ActError, FencedError
 from agent.domain.ports import Site, TrafficSeen

@@ -3,8 +3,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.envoy.share_table import ShareRange, first_tries, second_tries, without_lease
-from actuators.envoy.split import check
+from actuators.envoy.share_table import ShareRange, first_tries, second_tries
+from actuators.shared.split import check, without_lease
 from agent.domain.effects import Route
 from agent.domain.model import Server
 

@@ -1,0 +1,1 @@
+"""Library: what every plugin that splits traffic needs."""
