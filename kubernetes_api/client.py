@@ -6,7 +6,7 @@ Objects stay JSON documents: a copy of a pod template keeps every field, also th
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -174,11 +174,15 @@ class KubernetesClient:
 
     async def watch(
         self, resource: Kind, labels: Mapping[str, str], server_timeout_s: int
-    ) -> AsyncIterator[None]:
-        """Yield at each change of these objects, beginning with those that exist; ends after the timeout."""
+    ) -> AsyncGenerator[tuple[str, Json]]:
+        """Yield each change of these objects, beginning with those that exist: ADDED, MODIFIED or DELETED.
+
+        It ends with an error only, as when the API server no longer has the changes since the last one (410).
+        """
         async with self._connect(f"watch the {resource.__name__}s") as api:
-            async for _ in api.watch(resource, labels=_selector(labels), server_timeout=server_timeout_s):
-                yield
+            watched = api.watch(resource, labels=_selector(labels), server_timeout=server_timeout_s)
+            async for change, document in watched:
+                yield change, dict(document)
 
     async def own_namespace(self) -> str:
         """Return the namespace that the calls are about."""

@@ -201,7 +201,7 @@ async def find_problems(config: Config) -> list[str]:
     except ConfigError as error:
         found.append(str(error))
     for target in config.targets:
-        engine, traffic = bind_actuators(config, target, epoch=0)
+        engine, traffic = bind_actuators(config, target, epoch=0, acts=config.mode != "advise")
         of_engine, of_traffic = await asyncio.gather(engine.problems(), traffic.problems())
         found += [f"[targets.engine] {target.name}: {what}" for what in of_engine]
         found += [f"[targets.traffic] {target.name}: {what}" for what in of_traffic]

@@ -37,6 +37,7 @@ class Backend:
     chunks: int = 4
     gap_s: float = 0.005
     port: int = 0
+    host: str = "127.0.0.1"  # that it listens at; clients are told 127.0.0.1
     served: Counter[str] = field(default_factory=Counter)
     headers: list[dict[str, str]] = field(default_factory=list)
     _runner: web.AppRunner | None = None
@@ -47,7 +48,7 @@ class Backend:
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         self.port = self.port or free_port()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        await web.TCPSite(self._runner, self.host, self.port).start()
         return self
 
     async def __aexit__(

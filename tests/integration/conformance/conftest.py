@@ -1,5 +1,18 @@
-"""The cluster of the Kubernetes engine, once for all tests."""
+"""The cluster of the Kubernetes adapters, once for all tests."""
+
+from collections.abc import Iterator
+
+import pytest
 
 from tests.integration.kubernetes.conftest import cluster
+from tests.support.kubernetes.background import in_background
+from tests.support.kubernetes.cluster import Cluster
+from tests.support.kubernetes.shared_proxy import SharedEnvoyPod
 
 __all__ = ["cluster"]
+
+
+@pytest.fixture(scope="session")
+def envoy_pod(cluster: Cluster) -> Iterator[SharedEnvoyPod]:
+    with in_background(lambda: SharedEnvoyPod.running(cluster)) as pod:
+        yield pod

@@ -1,4 +1,4 @@
-"""The conformance suite of all proxies: the real one and the fake."""
+"""The conformance suite of all proxies: real ones and the fake."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -10,11 +10,15 @@ import aiohttp
 import pytest
 
 from actuators.envoy.plugin import EnvoyTraffic
+from actuators.envoy_deployment.traffic import DeploymentTraffic
 from agent.domain.effects import Route
 from agent.domain.errors import ActError, FencedError
 from agent.domain.model import Server
 from agent.domain.ports import Site, Traffic
 from tests.support.fake_traffic import FakeTraffic
+from tests.support.kubernetes.cluster import Cluster
+from tests.support.kubernetes.programs import programs
+from tests.support.kubernetes.shared_proxy import SharedEnvoyPod
 from tests.support.sse_backend import Answer, Backend, ask, asked, free_port, until
 
 BLUE = Server(name="chat-r1", setting={"max_num_seqs": 4}, address="127.0.0.1:9")
@@ -46,10 +50,16 @@ Bind = Callable[[int], Traffic]  # by epoch
 Act = Callable[[Route], Awaitable[None]]
 
 
-@pytest.fixture(params=["fake", "envoy"])
+KINDS = ["fake", "envoy", *(["envoy_deployment"] if programs() else [])]
+
+
+@pytest.fixture(params=KINDS)
 async def bind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bind]:
-    proxy: FakeTraffic | EnvoyTraffic
-    proxy = FakeTraffic() if request.param == "fake" else EnvoyTraffic(listen=f"127.0.0.1:{free_port()}")
+    proxy: FakeTraffic | EnvoyTraffic | SharedEnvoyPod = FakeTraffic()
+    if request.param == "envoy":
+        proxy = EnvoyTraffic(listen=f"127.0.0.1:{free_port()}")
+    elif request.param == "envoy_deployment":
+        proxy = request.getfixturevalue("envoy_pod")
     yield lambda epoch: proxy.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=epoch))
     await proxy.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=0)).stop()
 
@@ -256,13 +266,14 @@ async def test_the_fake_fails_once_on_demand_and_expires_its_lease(tmp_path: Pat
 class Clients:
     """Clients of a proxy with real servers; for the fake, the computed outcome."""
 
-    def __init__(self, backends: Sequence[Backend], session: aiohttp.ClientSession) -> None:
+    def __init__(self, backends: Sequence[Backend], session: aiohttp.ClientSession, host: str) -> None:
         self.backends = backends
+        self.host = host  # of the servers, as the proxy reaches them
         self.session = session
 
     def placed(self, route: Route) -> Route:
         """With its servers where the real ones are."""
-        address = {backend.name: backend.server.address for backend in self.backends}
+        address = {backend.name: f"{self.host}:{backend.port}" for backend in self.backends}
         servers = tuple(replace(server, address=address[server.name]) for server in route.servers)
         return replace(route, servers=servers)
 
@@ -270,7 +281,7 @@ class Clients:
         """Percent of responses by server name; rejected requests count under their status."""
         if isinstance(traffic, FakeTraffic):
             return traffic.weights_in_force or {"503": 100}
-        assert isinstance(traffic, EnvoyTraffic)
+        assert isinstance(traffic, EnvoyTraffic | DeploymentTraffic)
         return dict(await asked(self.session, traffic.listen, 100))
 
     async def hold(self, traffic: Traffic, name: str) -> "asyncio.Task[Answer] | None":
@@ -278,16 +289,21 @@ class Clients:
         if isinstance(traffic, FakeTraffic):
             traffic.in_flight_of[name] = 1
             return None
-        assert isinstance(traffic, EnvoyTraffic)
+        assert isinstance(traffic, EnvoyTraffic | DeploymentTraffic)
         return asyncio.create_task(ask(self.session, traffic.listen))
 
 
 @pytest.fixture
-async def clients() -> AsyncIterator[Clients]:
+async def clients(request: pytest.FixtureRequest) -> AsyncIterator[Clients]:
+    host = "127.0.0.1"
+    if request.node.callspec.params["bind"] == "envoy_deployment":
+        cluster: Cluster = request.getfixturevalue("cluster")
+        host = cluster.network.address
     async with AsyncExitStack() as stack:
         names = (BLUE.name, OLDER.name, GREEN.name)
-        backends = [await stack.enter_async_context(Backend(name, chunks=20, gap_s=0.05)) for name in names]
-        yield Clients(backends, await stack.enter_async_context(aiohttp.ClientSession()))
+        servers = [Backend(name, chunks=20, gap_s=0.05, host=host) for name in names]
+        backends = [await stack.enter_async_context(server) for server in servers]
+        yield Clients(backends, await stack.enter_async_context(aiohttp.ClientSession()), host)
 
 
 async def test_a_closed_split_rejects_all_requests_until_it_is_reopened(bind: Bind, clients: Clients) -> None:

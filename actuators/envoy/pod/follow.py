@@ -1,0 +1,85 @@
+"""Follows the published routes of all targets. While the API server is away, the last ones stay."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import structlog
+
+from actuators.shared.published_route import PROXY, PublishedRoute
+from agent.domain.errors import ActError
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import Json, KubernetesClient
+
+log = structlog.get_logger(__name__)
+
+_WATCH_S = 60.0  # of one watch: one whose connection died in silence is noticed after so long
+_RETRY_S = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class RouteFollower:
+    """Calls `on_route` with each route, also with a known one, and `on_removed` with the name of a target."""
+
+    client: KubernetesClient
+    deployment: str
+    on_route: Callable[[PublishedRoute], None]
+    on_removed: Callable[[str], None]
+    unreadable: dict[str, str] = field(default_factory=dict, init=False)  # why, by the ConfigMap's name
+    complete: bool = field(default=False, init=False)  # every route that was there at the start is known
+    _away: bool = field(default=False, init=False)
+    _targets: dict[str, str] = field(default_factory=dict, init=False)  # by the ConfigMap's name
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._list()
+                async with asyncio.timeout(_WATCH_S):
+                    await self._watch()
+            except TimeoutError:
+                continue
+            except ActError as error:
+                if not self._away:
+                    log.warning("routes.not_followed", why=error.why)
+                self._away = True
+            await asyncio.sleep(_RETRY_S)
+
+    async def _list(self) -> None:
+        found = await self.client.find(kubernetes.CONFIG_MAP, {PROXY: self.deployment})
+        for document in found:
+            self._take(document)
+        for name in self._targets.keys() - {document["metadata"]["name"] for document in found}:
+            self._remove(name)
+        self.complete = True
+        if self._away:
+            log.info("routes.followed_again")
+        self._away = False
+
+    async def _watch(self) -> None:
+        changes = self.client.watch(kubernetes.CONFIG_MAP, {PROXY: self.deployment}, int(_WATCH_S))
+        async with aclosing(changes):
+            async for change, document in changes:
+                if change == "DELETED":
+                    self._remove(document["metadata"]["name"])
+                else:
+                    self._take(document)
+
+    def _take(self, document: Json) -> None:
+        name = document["metadata"]["name"]
+        try:
+            route = PublishedRoute.parse(document)
+        except ValueError as error:
+            if name not in self.unreadable:
+                log.warning("route.unreadable", config_map=name, why=str(error))
+            self.unreadable[name] = str(error)
+        else:
+            self.unreadable.pop(name, None)
+            self._targets[name] = route.target
+            self.on_route(route)
+
+    def _remove(self, name: str) -> None:
+        self.unreadable.pop(name, None)
+        if (target := self._targets.pop(name, None)) is not None:
+            log.warning("route.removed", config_map=name, target=target)
+            self.on_removed(target)

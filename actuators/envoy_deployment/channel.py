@@ -1,0 +1,93 @@
+"""The ConfigMap of one target: read, and written on condition that no other daemon has written since."""
+
+from dataclasses import dataclass
+
+from actuators.shared.published_route import PublishedRoute, object_name
+from agent.domain.errors import ActError
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import ConflictError, Json, KubernetesClient
+
+_TRIES = 5  # writes that lose against another client in a row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What is published. `route`: None if the ConfigMap has content that trimtab did not write."""
+
+    version: str  # resourceVersion
+    route: PublishedRoute | None
+
+    @classmethod
+    def of(cls, document: Json) -> "Found":
+        try:
+            route = PublishedRoute.parse(document)
+        except ValueError:
+            route = None
+        return cls(version=str(document["metadata"]["resourceVersion"]), route=route)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteChannel:
+    """`epoch`, `process`: of this daemon. Each call raises ActError while the API server is away."""
+
+    client: KubernetesClient
+    deployment: str
+    target: str
+    epoch: int
+    process: str
+
+    @property
+    def name(self) -> str:
+        return object_name(self.deployment, self.target)
+
+    async def read(self) -> Found | None:
+        document = await self.client.get(kubernetes.CONFIG_MAP, self.name)
+        return None if document is None else Found.of(document)
+
+    async def claim(self) -> Found | None:
+        """Read what an older daemon, or this one, has published. Raises FencedError for a newer one's."""
+        found = await self.read()
+        self._check(found)
+        return found
+
+    def _check(self, found: Found | None) -> None:
+        if found is not None and found.route is not None:
+            found.route.refuse_older(self.epoch, self.process)
+
+    async def write(self, route: PublishedRoute, found: Found | None) -> Found:
+        """Replace what was found; on a conflict, what is there then. Raises FencedError, ActError."""
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                return Found.of(await self._replace(route, found))
+            except ConflictError:
+                if not tries_left:
+                    raise
+                found = await self.claim()
+        raise AssertionError("not reached")
+
+    async def _replace(self, route: PublishedRoute, found: Found | None) -> Json:
+        document = route.to_object(self.deployment)
+        if found is None:
+            return await self.client.create(kubernetes.CONFIG_MAP, document)
+        metadata = {"labels": document["metadata"]["labels"], "resourceVersion": found.version}
+        change = {"metadata": metadata, "data": document["data"]}
+        return await self.client.patch(kubernetes.CONFIG_MAP, self.name, change)
+
+    async def restore(self, before: PublishedRoute | None, written: Found) -> None:
+        """Publish what was there before a write that the pods refuse. Raises ActError."""
+        if before is not None:
+            await self.write(before.renewed(), written)
+        else:
+            await self.remove()
+
+    async def remove(self) -> None:
+        await self.client.delete(kubernetes.CONFIG_MAP, self.name)
+
+    async def why_unwritable(self) -> str:
+        """The reason why nothing can be published; empty if it can. Changes nothing."""
+        probe = {"metadata": {"name": f"{self.name}-probe"}}
+        try:
+            await self.client.create(kubernetes.CONFIG_MAP, probe, dry_run=True)
+        except ActError as error:
+            return error.why
+        return ""

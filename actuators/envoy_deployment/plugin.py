@@ -1,0 +1,41 @@
+"""Split a target's traffic with the Envoys of a Deployment, which serve on without the daemon."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from actuators.envoy_deployment.traffic import DeploymentTraffic
+from agent.domain.ports import Site
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvoyDeployment:
+    """The fields are the options of `[targets.traffic]`."""
+
+    sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    listen: str = "0.0.0.0:8080"
+    deployment: str = "trimtab-proxy"  # the Deployment of Envoys
+    session_header: str = "x-session-id"  # its value decides the server; without it chance does
+    report_every_s: float = 2.0
+    confirm_s: float = 10.0  # how long the pods may take to put a route in force
+    namespace: str = ""  # empty: that of the pod trimtab runs in, or of the kubeconfig's context
+    kubeconfig: str = ""  # a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config
+    context: str = ""  # of the kubeconfig; empty: its current one
+
+    def __post_init__(self) -> None:
+        host, _, port = self.listen.rpartition(":")
+        if not port.isdecimal() or host.startswith("127.") or host in {"", "localhost", "[::1]"}:
+            raise ValueError(f'listen is in a pod: "0.0.0.0:8080", or "[::]:8080", not {self.listen!r}')
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", self.deployment):
+            raise ValueError(f"deployment must be the name of a Deployment, not {self.deployment!r}")
+        if not re.fullmatch(r"[A-Za-z0-9-]+", self.session_header):
+            raise ValueError(f"session_header must be the name of a header, not {self.session_header!r}")
+        if not self.report_every_s > 0 or not self.confirm_s > 0:
+            raise ValueError("report_every_s and confirm_s must be above 0")
+
+    def bind(self, site: Site) -> DeploymentTraffic:
+        return DeploymentTraffic(self, site)
+
+
+plugin = EnvoyDeployment

@@ -1,0 +1,89 @@
+"""Asks the Envoy pods what they have in force and how many requests are open."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+
+from actuators.shared.published_route import STATUS_PORT
+from agent.domain.errors import ActError
+from agent.io.bounded import parse_json, read_body
+from kubernetes_api.deployment_pods import DeploymentPods, FoundPod
+
+_ANSWER_S = 2.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodAnswer:
+    """`write`: the published route in force. `why`: the reason why another one, `refused`, is not."""
+
+    pod: FoundPod
+    write: str = ""
+    refused: str = ""
+    why: str = ""
+    listening: bool = False
+    open: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EnvoyPods:
+    pods: DeploymentPods
+    target: str
+
+    async def ask(self, server: str = "", *, stale: bool = False) -> Sequence[PodAnswer]:
+        """Ask each pod; `server`: whose open requests are counted. Raises ActError."""
+        found = await self.pods.find(stale=stale)
+        timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            return await asyncio.gather(*(self._ask(session, pod, server) for pod in found))
+
+    async def _ask(self, session: aiohttp.ClientSession, pod: FoundPod, server: str) -> PodAnswer:
+        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+        query = {"target": self.target, "server": server}
+        try:
+            async with session.get(f"http://{host}:{STATUS_PORT}/status", params=query) as answer:
+                if answer.status != HTTPStatus.OK:
+                    raise ValueError(f"status {answer.status}")  # noqa: TRY301 - as any other bad answer
+                content = parse_json(await read_body(answer))
+                return _parse(pod, content if isinstance(content, dict) else {})
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            return PodAnswer(pod=pod, why=f"no answer on port {STATUS_PORT}")
+
+    async def confirm(self, write: str, within_s: float) -> None:
+        """Wait until every ready pod, and at least one, has this write in force. Raises ActError."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + within_s
+        while True:
+            answers = await self.ask()
+            if refusing := [one for one in answers if one.refused == write and one.why]:
+                raise ActError(
+                    f"the Envoy of the pod {refusing[0].pod.name} refused the route: {refusing[0].why}"
+                )
+            missing = [one for one in answers if one.pod.ready and one.write != write]
+            if not missing and any(one.write == write for one in answers):
+                return
+            if loop.time() > end_s:
+                raise ActError(self._explain(answers, missing, within_s), external=True)
+            await asyncio.sleep(_POLL_S)
+
+    def _explain(self, answers: Sequence[PodAnswer], missing: Sequence[PodAnswer], within_s: float) -> str:
+        if not answers:
+            return f"the Deployment {self.pods.deployment} has no running pod: no Envoy can have the route"
+        names = ", ".join(f"{one.pod.name} ({one.why or 'no reason known'})" for one in missing or answers)
+        return f"not in force after {within_s:g} s in {names}"
+
+
+def _parse(pod: FoundPod, content: Mapping[str, Any]) -> PodAnswer:
+    opened = content.get("open")
+    return PodAnswer(
+        pod=pod,
+        write=str(content.get("write", "")),
+        refused=str(content.get("refused", "")),
+        why=str(content.get("why", "")),
+        listening=content.get("listening") is True,
+        open=opened if isinstance(opened, int) else None,
+    )

@@ -1,0 +1,197 @@
+"""The bound proxy: publishes the routes of one target, and waits until the Envoy pods have them in force."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from actuators.envoy_deployment.channel import Found, RouteChannel
+from actuators.envoy_deployment.pods import EnvoyPods
+from actuators.shared.published_route import PublishedRoute
+from actuators.shared.split import check
+from agent.domain.effects import Route
+from agent.domain.errors import ActError, FencedError
+from agent.domain.ports import Site, TrafficSeen
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import KubernetesClient, MissingError
+from kubernetes_api.deployment_pods import DeploymentPods
+
+if TYPE_CHECKING:
+    from actuators.envoy_deployment.plugin import EnvoyDeployment
+
+THIS_PROCESS = uuid4().hex
+
+_LOOK_S = 10.0
+"""Between two looks at a ConfigMap without a lease: so long a third party's deletion of it stays unnoticed,
+while the pods serve on. A look is one read of the API server."""
+
+RENEWED_WITHIN = 1 / 3
+"""Of a lease: it is renewed when so much is spent, and that may take as long, so that it is over before the
+lease is. The daemon asks once a second."""
+
+
+class DeploymentTraffic:
+    """The routes of one target, for the Envoys of one Deployment."""
+
+    def __init__(self, options: "EnvoyDeployment", site: Site) -> None:
+        self._options = options
+        self._site = site
+        self._client = KubernetesClient(
+            kubeconfig=options.kubeconfig, context=options.context, namespace=options.namespace
+        )
+        self._channel = RouteChannel(
+            client=self._client,
+            deployment=options.deployment,
+            target=site.target,
+            epoch=site.epoch,
+            process=THIS_PROCESS,
+        )
+        self._pods = EnvoyPods(
+            DeploymentPods(client=self._client, deployment=options.deployment), site.target
+        )
+        self._kept: tuple[Route, float] | None = (
+            None  # published, and the loop time of the last write or look
+        )
+        self._turn = asyncio.Lock()
+
+    @property
+    def listen(self) -> str:
+        return self._options.listen
+
+    def bind(self, site: Site) -> "DeploymentTraffic":
+        return DeploymentTraffic(self._options, site)
+
+    async def problems(self) -> Sequence[str]:
+        try:
+            await self._pods.ask()
+        except MissingError:
+            name = self._options.deployment
+            return [f"there is no Deployment {name} of Envoys: create it as examples/kubernetes.yaml does"]
+        except ActError as error:
+            return [error.why]
+        why = await self._channel.why_unwritable() if self._site.acts else ""
+        return [why] if why else []
+
+    async def observe(self) -> TrafficSeen | None:
+        """Without weights if a third party has changed the ConfigMap; the next route replaces it."""
+        found = await self._channel.read()
+        if found is None:
+            return None
+        answers = await self._pods.ask()
+        listening = any(one.listening for one in answers)
+        published = found.route
+        if published is None:
+            return TrafficSeen(weights={}, addresses={}, epoch=0, listening=listening)
+        return TrafficSeen(
+            weights=published.route.weights,
+            addresses={server.name: server.address for server in published.route.servers},
+            epoch=published.epoch,
+            leased=published.route.leased,
+            listening=listening,
+        )
+
+    async def route(self, route: Route) -> None:
+        check(route)
+        async with self._turn:
+            await self._route(route, await self._channel.claim())
+
+    async def _route(self, route: Route, before: Found | None) -> None:
+        published = self._publication(route)
+        written = await self._write(published, before)
+        try:
+            await self._pods.confirm(published.write, self._options.confirm_s)
+        except FencedError:
+            raise  # nothing here is ours to restore
+        except ActError:
+            self._kept = None
+            with suppress(
+                ActError
+            ):  # the API server is away: the next route, or the end of the lease, decides
+                await self._channel.restore(before.route if before else None, written)
+            raise
+
+    def _publication(self, route: Route) -> PublishedRoute:
+        return PublishedRoute(
+            target=self._site.target,
+            epoch=self._channel.epoch,
+            process=self._channel.process,
+            listen=self._options.listen,
+            session_header=self._options.session_header,
+            report_every_s=self._options.report_every_s,
+            route=route,
+        ).renewed()
+
+    async def _write(self, published: PublishedRoute, found: Found | None) -> Found:
+        began_s = asyncio.get_running_loop().time()
+        written = await self._channel.write(published, found)
+        self._kept = (published.route, began_s)
+        return written
+
+    async def keep_alive(self, route: Route) -> None:
+        """Publish a route that is missing, unless a later one of this daemon is there; renew a lease."""
+        check(route)
+        async with self._turn:
+            if self._is_kept(route):
+                return
+            async with asyncio.timeout(route.lease_s * RENEWED_WITHIN if route.leased else None):
+                found = await self._channel.claim()
+                published, wanted = found.route if found else None, self._publication(route)
+                ours = published is not None and published.epoch == wanted.epoch
+                if published is not None and ours and published.route.number > route.number:
+                    return
+                if published is not None and published.carries(wanted):
+                    if route.leased or not ours:
+                        await self._write(wanted, found)
+                    self._kept = (route, asyncio.get_running_loop().time())
+                    return
+            await self._route(route, found)
+
+    def _is_kept(self, route: Route) -> bool:
+        """Whether neither a renewal nor a look is due."""
+        if self._kept is None or self._kept[0] != route:
+            return False
+        due_s = route.lease_s * RENEWED_WITHIN if route.leased else _LOOK_S
+        return asyncio.get_running_loop().time() < self._kept[1] + due_s
+
+    async def end_lease(self) -> bool:
+        """Publish the same route with an ended lease, in the name of the daemon that has stopped."""
+        async with self._turn:
+            found = await self._channel.read()
+            published = found.route if found else None
+            if found is None or published is None or published.route.leased is None or published.lease_ended:
+                return False
+            stopped = RouteChannel(
+                client=self._client,
+                deployment=self._options.deployment,
+                target=self._site.target,
+                epoch=published.epoch,
+                process=published.process,
+            )
+            ended = published.ended()
+            await stopped.write(ended, found)
+            await self._pods.confirm(ended.write, self._options.confirm_s)
+            return True
+
+    async def in_flight(self, server: str) -> int | None:
+        """The sum over all pods, those that end included; None if a ready one does not answer.
+
+        A pod that is neither ready nor answers has lost its connections; the engine counts what is left.
+        """
+        try:
+            answers = await self._pods.ask(server, stale=True)
+        except ActError:
+            return None
+        counts = [one.open for one in answers if one.pod.ready or one.open is not None]
+        if not counts or None in counts:
+            return None
+        return sum(count for count in counts if count is not None)
+
+    async def stop(self) -> None:
+        """Remove the route and end the Envoys of all targets, for tests and demos."""
+        async with self._turn:
+            await self._channel.remove()
+            with suppress(MissingError):
+                await self._client.patch(
+                    kubernetes.DEPLOYMENT, self._options.deployment, {"spec": {"replicas": 0}}
+                )
