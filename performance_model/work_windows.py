@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from performance_model.iteration_log import StepRecord
-from vllm_facts.metrics.totals import HistogramTotals, PageTotals
+from vllm_facts.metrics.page_totals import HistogramTotals, PageTotals
 
 STEPS = 10
 

@@ -10,7 +10,7 @@ from agent.domain.errors import ConfigError
 from agent.domain.model import Slo
 from agent.domain.reading import EngineSample
 from agent.observe.aggregator import Aggregator
-from vllm_facts.metrics.totals import METRICS
+from vllm_facts.metrics.names import METRICS
 
 EVERY_S = 10.0  # default of VLLM_LOG_STATS_INTERVAL
 MAX_MOMENTS = 30  # the latest

@@ -18,8 +18,10 @@ from agent.domain.reading import EngineSample, Reading
 from agent.observe import engine_sample
 from agent.observe.aggregator import Aggregator
 from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics import totals as pages
 from vllm_facts.metrics.exposition import parse_labels, pick_samples
+from vllm_facts.metrics.names import HISTOGRAMS
+from vllm_facts.metrics.page_totals import has_restarted, may_be_later
+from vllm_facts.metrics.totals import totals
 from vllm_facts.values import Setting, Value
 
 SERVER = "server"
@@ -54,7 +56,7 @@ def observe(url: str, seconds: float, slo: Slo) -> Window:
     aggregator = Aggregator(slo=slo, span_s=seconds, fresh_s=3 * every_s)
     try:
         body = last = _get(f"{base}/metrics")
-        before = pages.totals(body)
+        before = totals(body)
     except MetricsPageError as error:
         raise ConfigError(f"{base}/metrics: {error}; give the address of a vLLM server") from error
     version, (model, _), ended = _version(base), _identify(body), 0.0
@@ -65,7 +67,7 @@ def observe(url: str, seconds: float, slo: Slo) -> Window:
         now_s = time.monotonic()
         try:
             page = _get(f"{base}/metrics")
-            after = pages.totals(page)
+            after = totals(page)
             sample = engine_sample.sample(
                 before,
                 after,
@@ -94,15 +96,15 @@ def compare_pages(first: Path, second: Path, seconds: float, slo: Slo) -> Window
     Of a server that restarted between them only that is known.
     """
     bodies = [_read(path) for path in (first, second)]
-    totals = []
+    read = []
     for path, body in zip((first, second), bodies, strict=True):
         try:
-            totals.append(pages.totals(body))
+            read.append(totals(body))
         except MetricsPageError as error:
             raise ConfigError(
                 f"--scrape {path}: {error}; save it with `curl URL/metrics > {path}`"
             ) from error
-    if pages.has_restarted(*totals) and not pages.may_be_later(*totals):
+    if has_restarted(*read) and not may_be_later(*read):
         raise ConfigError(
             f"--scrape {first} --scrape {second}: the counters decrease between the pages, and the second is "
             "not of a later start of the server: give the older page first"
@@ -110,8 +112,8 @@ def compare_pages(first: Path, second: Path, seconds: float, slo: Slo) -> Window
     end = BEGIN + timedelta(seconds=seconds)
     common: dict[str, Any] = {"server": SERVER, "version": None}
     try:
-        start: EngineSample = engine_sample.sample(None, totals[0], at=BEGIN, interval_s=0.0, **common)
-        full: EngineSample = engine_sample.sample(*totals, at=end, interval_s=seconds, **common)
+        start: EngineSample = engine_sample.sample(None, read[0], at=BEGIN, interval_s=0.0, **common)
+        full: EngineSample = engine_sample.sample(*read, at=end, interval_s=seconds, **common)
     except MetricsPageError as error:
         raise ConfigError(f"--scrape {second}: {error}; save the whole page") from error
     if not full.restarted and not full.interval_s:
@@ -152,7 +154,7 @@ def _split(start: EngineSample, full: EngineSample, seconds: float) -> tuple[Eng
         *("prefix_queries", "prefix_hits"),
     )
     half = {name: getattr(full, name) / 2 for name in counted}
-    nothing: dict[str, Any] = dict.fromkeys(pages.HISTOGRAMS)
+    nothing: dict[str, Any] = dict.fromkeys(HISTOGRAMS)
     late = replace(full, interval_s=seconds / 2, **half)
     early = replace(
         late,

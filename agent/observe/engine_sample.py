@@ -5,7 +5,7 @@ from datetime import datetime
 
 from agent.domain.reading import Buckets, EngineSample, EngineShare
 from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.totals import EngineTotals, HistogramTotals, PageTotals, has_restarted
+from vllm_facts.metrics.page_totals import EngineTotals, HistogramTotals, PageTotals, has_restarted
 
 
 def sample(
@@ -49,7 +49,7 @@ def sample(
         rejected=_grown(before.rejected, after.rejected),
         deferred=after.deferred,
         engines={name: _share(before.engines[name], now) for name, now in after.engines.items()}
-        if before.engines.keys() == after.engines.keys()
+        if len(after.engines) > 1 and before.engines.keys() == after.engines.keys()
         else {},
         restarted=restarted,
         ttft=grown.get("ttft"),

@@ -12,7 +12,8 @@ from simulator.frontend import VERSION
 from simulator.scheduler import ScheduledStep, SimulatedRequest
 from simulator.server import build
 from simulator.step_time import StepWork
-from vllm_facts.metrics.totals import PageTotals, totals
+from vllm_facts.metrics.page_totals import PageTotals
+from vllm_facts.metrics.totals import totals
 
 STALLED_AFTER_S = 60.0  # as the default of the sensor `proxy_requests`
 PATIENCE_S = 400.0  # of a client

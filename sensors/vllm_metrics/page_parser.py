@@ -4,7 +4,8 @@ import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from vllm_facts.metrics.totals import PageTotals, totals
+from vllm_facts.metrics.page_totals import PageTotals
+from vllm_facts.metrics.totals import PageReader
 
 LARGE = 256 * 1024  # bytes: five data-parallel ranks; a smaller page takes the event loop some milliseconds
 CPU_SHARE = 0.02
@@ -15,25 +16,26 @@ _THREAD = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics-page")
 
 
 class PageParser:
-    """`cpu_s`: the CPU time of the last page, if it was large."""
+    """`cpu_s`: the CPU time of the large pages of the last scrape."""
 
     def __init__(self) -> None:
         self.cpu_s = 0.0
+        self._reader = PageReader()
 
     @property
     def pause_s(self) -> float:
-        """The least time between this page and the next one."""
+        """The least time between this scrape and the next one."""
         return self.cpu_s / CPU_SHARE
 
     async def parse(self, body: bytes) -> PageTotals:
         """Parse a page. Raises MetricsPageError."""
         if len(body) <= LARGE:
-            return totals(body)
+            return self._reader.totals(body)
         return await asyncio.get_running_loop().run_in_executor(_THREAD, self._parse_measured, body)
 
     def _parse_measured(self, body: bytes) -> PageTotals:
         began = time.thread_time()
         try:
-            return totals(body)
+            return self._reader.totals(body)
         finally:
-            self.cpu_s = time.thread_time() - began
+            self.cpu_s += time.thread_time() - began

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NoReturn
 
@@ -11,16 +11,16 @@ import structlog
 
 from agent.domain.errors import SensorError
 from agent.domain.ports import Now, View
-from agent.domain.reading import REPLICAS, EngineSample, Sample, SourceState
+from agent.domain.reading import EngineSample, Sample, SourceState
 from agent.io.bounded import MOST_BYTES, parse_json, read_body
 from agent.observe.engine_sample import sample
 from agent.observe.plausibility import find_nonsense
 from agent.plugins.option_errors import check_periods
 from sensors.shared.addresses import resolve
 from sensors.vllm_metrics.page_parser import PageParser
-from sensors.vllm_metrics.replicas import join_pages
+from sensors.vllm_metrics.replicas import add_up
 from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.totals import PageTotals, has_restarted
+from vllm_facts.metrics.page_totals import PageTotals, has_restarted
 
 log = structlog.get_logger(__name__)
 
@@ -104,9 +104,7 @@ class _Source:
         self._parser.cpu_s = 0.0
         try:
             pages = await self._get_pages()
-            after = await self._parser.parse(join_pages(pages))
-            if len(pages) > 1:
-                after = replace(after, facts={**after.facts, REPLICAS: str(len(pages))})
+            after = add_up({one: await self._parser.parse(page) for one, page in pages.items()})
             at, at_s = self._now(), clock()
             if self._replicas != (answered := tuple(pages)):  # one replica more or less is no restart
                 self._before, self._replicas = None, answered

@@ -7,7 +7,7 @@ The format is Prometheus' "text-based format" 0.0.4 (documentation, "Exposition 
 """
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -46,8 +46,19 @@ def decode_page(body: bytes) -> str:
 def pick_samples(text: str, wanted: Container[str]) -> dict[str, list[SampleRow]]:
     """The samples of the wanted names, in page order. Raises MetricsPageError."""
     picked: dict[str, list[SampleRow]] = {}
+    lines = text.split("\n")
+    for number, name, inside, after in find_samples(lines, wanted):
+        picked.setdefault(name, []).append((inside, parse_value(after, lines[number])))
+    return picked
+
+
+def find_samples(lines: Iterable[str], wanted: Container[str]) -> Iterator[tuple[int, str, str, str]]:
+    """Of each wanted line: its number, the name, the text between the braces, and the rest.
+
+    Raises MetricsPageError.
+    """
     left = MOST_SAMPLES
-    for line in text.split("\n"):
+    for number, line in enumerate(lines):
         brace = line.find("{")
         name = line[:brace] if brace > 0 else line.partition(" ")[0]
         if name in wanted:
@@ -60,12 +71,11 @@ def pick_samples(text: str, wanted: Container[str]) -> dict[str, list[SampleRow]
                 )
             end = line.rfind("}")
             inside, after = (line[brace + 1 : end], line[end + 1 :]) if brace > 0 else ("", line[len(name) :])
-            picked.setdefault(name, []).append((inside, _value(after, line)))
-    return picked
+            yield number, name, inside, after
 
 
-def _value(after: str, line: str) -> float:
-    """The value in `value [timestamp]`."""
+def parse_value(after: str, line: str) -> float:
+    """The value in `value [timestamp]`. Raises MetricsPageError."""
     parts = after.split()
     try:
         value = float(parts[0])

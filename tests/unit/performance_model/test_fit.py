@@ -12,7 +12,7 @@ from performance_model.iteration_log import StepRecord, parse_iterations
 from performance_model.least_squares import solve_non_negative
 from performance_model.step_law import StepLaw, UncertainLaw, read_law, widen, write_law
 from performance_model.work_windows import WorkWindow, window_between, windows_of_steps
-from vllm_facts.metrics.totals import HistogramTotals, PageTotals
+from vllm_facts.metrics.page_totals import HistogramTotals, PageTotals
 
 LAW = StepLaw(step_us=17_000, knee=96, token_us=88.0, sequence_us=40.0, kv_read_us=0.14)
 KV_TOKENS = 40_000

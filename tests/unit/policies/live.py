@@ -22,7 +22,8 @@ from simulator.hardware import PRESETS
 from simulator.server import build
 from tests.support.fast_time import NOON, in_no_time
 from vllm_facts.flag_parser import parse_setting
-from vllm_facts.metrics.totals import PageTotals, totals
+from vllm_facts.metrics.page_totals import PageTotals
+from vllm_facts.metrics.totals import totals
 
 SERVER = "chat-r0"
 MIB = 1 << 20

@@ -1,6 +1,7 @@
 """Several servers behind one name, as the pods of a headless Service are."""
 
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -8,10 +9,12 @@ from agent.domain.reading import EngineSample, count_replicas
 from sensors.shared.addresses import resolve
 from sensors.vllm_metrics import plugin
 from sensors.vllm_metrics.plugin import VllmMetrics
-from sensors.vllm_metrics.replicas import join_pages
-from tests.unit.sensors.pages import LATER, PAGE, page_server
+from sensors.vllm_metrics.replicas import add_up
+from tests.unit.sensors.pages import LATER, PAGE, page_server, two_engines, with_values, without
 from tests.unit.sensors.run_sensor import Fleet, run_sensor
-from vllm_facts.metrics.totals import totals
+from vllm_facts.metrics.names import BORN
+from vllm_facts.metrics.page_totals import PageTotals
+from vllm_facts.metrics.totals import PageReader, totals
 
 QUICK = VllmMetrics(every_s=0.02, timeout_s=20.0)
 
@@ -27,14 +30,64 @@ async def test_a_name_that_does_not_resolve_is_an_error() -> None:
         await resolve("no-such-name.invalid:8000")
 
 
-def test_joined_pages_add_up_and_each_replica_is_an_engine() -> None:
-    alone, both = totals(LATER), totals(join_pages({"10.0.0.1:8000": LATER, "10.0.0.2:8000": LATER}))
+def of_engines(page: PageTotals) -> PageTotals:
+    """Without what a process has once, and without the names of the engines."""
+    return replace(page, engines={}, facts={}, born={}, series=0, answered={}, statuses=0)
 
-    assert both.counters == {name: 2 * count for name, count in alone.counters.items()}
-    assert both.gauges["running"] == 2 * alone.gauges["running"]
-    assert both.gauges.get("kv_usage") == alone.gauges.get("kv_usage")
-    assert both.histograms["ttft"].counts[-1] == 2 * alone.histograms["ttft"].counts[-1]
+
+def test_the_totals_of_replicas_are_those_of_one_process_with_as_many_engines() -> None:
+    reader = PageReader()
+    replicas = {"10.0.0.1:8000": reader.totals(PAGE), "10.0.0.2:8000": reader.totals(LATER)}
+
+    both = add_up(replicas)
+
+    ranks = totals(two_engines(PAGE, LATER))
     assert set(both.engines) == {"10.0.0.1:8000/0", "10.0.0.2:8000/0"}
+    assert list(both.engines.values()) == list(ranks.engines.values())
+    assert (count_replicas(both.facts), len(both.born[BORN[0]])) == (2, 2)
+    assert of_engines(both) == of_engines(ranks)
+
+
+def test_the_totals_of_one_replica_are_its_own() -> None:
+    assert add_up({"10.0.0.1:8000": totals(PAGE)}) == totals(PAGE)
+
+
+def test_what_one_replica_lacks_is_missing() -> None:
+    old = without(PAGE, "num_preemptions", "e2e_request_latency_seconds", "request_success")
+    broken = with_values(PAGE, kv_cache_usage_perc="NaN")
+
+    both = add_up({"a": totals(PAGE), "b": totals(old), "c": totals(broken)})
+
+    assert both.missing == {
+        *("num_preemptions", "e2e_request_latency_seconds", "request_success", "kv_cache_usage_perc")
+    }
+    assert "preemptions" not in both.counters
+    assert "kv_usage" not in both.gauges
+    assert "e2e" not in both.histograms
+    assert (both.finished, both.engines) == ({}, {})
+
+
+def test_histograms_with_other_edges_are_missing() -> None:
+    moved = PAGE.replace(
+        b'time_to_first_token_seconds_bucket{engine="0",le="0.001"',
+        b'time_to_first_token_seconds_bucket{engine="0",le="0.002"',
+    )
+
+    both = add_up({"a": totals(PAGE), "b": totals(moved)})
+
+    assert both.missing == {"time_to_first_token_seconds"}
+
+
+def test_replicas_are_awake_only_together() -> None:
+    asleep = (
+        PAGE.replace(b'sleep_state="awake"', b'sleep_state="x"')
+        .replace(b'sleep_state="weights_offloaded"', b'sleep_state="awake"')
+        .replace(b'sleep_state="x"', b'sleep_state="weights_offloaded"')
+    )
+
+    both = add_up({"a": totals(PAGE), "b": totals(asleep)})
+
+    assert both.facts["sleep_state"] == "weights_offloaded"
 
 
 async def test_the_replicas_of_a_server_give_one_sample_while_they_come_and_go(

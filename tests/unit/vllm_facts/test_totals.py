@@ -1,4 +1,5 @@
 from math import nan
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from tests.unit.sensors.pages import (
     LATER,
     OLD_NAMES,
     PAGE,
+    SCRAPES,
     renamed,
     two_engines,
     with_values,
@@ -18,7 +20,8 @@ from tests.unit.sensors.pages import (
 )
 from tests.unit.sensors.run_sensor import NOON
 from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.totals import PageTotals, totals
+from vllm_facts.metrics.page_totals import PageTotals
+from vllm_facts.metrics.totals import PageReader, totals
 
 
 def between(before: bytes | None, after: bytes) -> EngineSample:
@@ -279,3 +282,62 @@ def test_a_damaged_page_gives_no_negative_increase_and_no_other_error(
     histograms = [one.ttft, one.itl, one.e2e]
     assert all(increase >= 0 for increase in (*increases, *one.finished.values()))
     assert all(count >= 0 for histogram in histograms if histogram for count in histogram.counts)
+
+
+RECORDED = [*(one.read_bytes() for one in sorted(SCRAPES.glob("vllm-*.txt"))), two_engines(PAGE, LATER)]
+VALUES = ["NaN", "+Inf", "-1", "1e19", "0.0", "7", "7\r", "7 1700000000000", "x", ""]
+
+
+def edited(page: bytes, random: Random) -> bytes:
+    """Some values changed, and at times a line removed, repeated, moved or damaged."""
+    lines = page.decode().split("\n")
+    for _ in range(random.choice([0, 1, 5, 200])):
+        at = random.randrange(len(lines) - 1)
+        head, _, _ = lines[at].rpartition(" ")
+        value = random.choice(VALUES) if random.random() < 0.1 else repr(random.random() * 1000)
+        lines[at] = f"{head} {value}" if head and not head.startswith("#") else lines[at]
+    at, other = (random.randrange(len(lines) - 1) for _ in range(2))
+    match random.randrange(8):
+        case 0:
+            del lines[at]
+        case 1:
+            lines.insert(at, lines[other])
+        case 2:
+            lines[at], lines[other] = lines[other], lines[at]
+        case 3:
+            lines[at] = lines[at].replace('"', "", 1)
+        case _:
+            pass
+    return "\n".join(lines).encode()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_remembered_layout_gives_the_totals_of_a_page_that_is_parsed_anew(seed: int) -> None:
+    random, reader = Random(seed), PageReader()  # noqa: S311 - which edits, no secret
+    known = list[PageTotals]()
+
+    for _ in range(100):
+        page = edited(random.choice(RECORDED), random)
+        fresh = read(page)
+        try:
+            known.append(reader.totals(page))
+        except MetricsPageError:
+            assert fresh is None
+        else:
+            assert repr(known[-1]) == repr(fresh)  # a birth may be NaN, which is not equal to itself
+
+    assert len(known) > 20
+
+
+def test_layouts_are_remembered_while_replicas_take_turns() -> None:
+    reader = PageReader()
+    pages = [PAGE, without(PAGE, "num_preemptions"), without(PAGE, "e2e_request")]
+    for page in pages:
+        reader.totals(page)
+
+    layouts = reader.layouts
+    for page in pages * 2:
+        reader.totals(page)
+
+    assert len(layouts) == len(pages)
+    assert all(now is then for now, then in zip(reader.layouts, layouts, strict=True))
