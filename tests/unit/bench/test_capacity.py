@@ -1,10 +1,14 @@
 """The site of the capacity benchmarks, and the cost of one more target."""
 
+from functools import partial
 from pathlib import Path
 
 from agent.config.loader import parse
+from bench.capacity import stand_ins
+from bench.capacity.pod_servers import MovingPage, pods_of
 from bench.capacity.site import API, LISTEN, CapacityConfig, name_of
 from bench.capacity.targets import per_target
+from vllm_facts.metrics.totals import totals
 
 
 def test_the_config_of_fifty_targets_is_valid(tmp_path: Path) -> None:
@@ -26,3 +30,25 @@ def test_the_cost_of_a_further_target_is_the_slope_between_the_smallest_and_the_
         "envoys_cpu_percent": 0.0,
         "envoys_rss_mib": 0.0,
     }
+
+
+def test_two_hundred_targets_have_a_stand_in_for_the_engine_the_proxy_and_its_requests(
+    tmp_path: Path,
+) -> None:
+    text = CapacityConfig(targets=200).text(api=API, listen=LISTEN)
+
+    config = parse(text, here=tmp_path, build=partial(stand_ins.build, 4, 0.5))
+
+    assert {type(target.engine.plugin) for target in config.targets} == {stand_ins.PodEngineOptions}
+    assert {type(target.traffic.plugin) for target in config.targets} == {stand_ins.IdleTraffic}
+    assert [sensor.name for sensor in config.targets[0].sensors] == ["vllm_metrics", "proxy_requests"]
+    assert len({pod for number in range(200) for pod in pods_of(number, 4)}) == 800
+
+
+def test_the_page_of_the_pods_grows_by_one_request_a_second() -> None:
+    page = MovingPage()
+    early, late = (totals(page.answer(second).partition(b"\r\n\r\n")[2]) for second in (100, 102))
+
+    assert late.finished["length"] - early.finished["length"] == 2.0
+    assert late.histograms["ttft"].counts[-1] - early.histograms["ttft"].counts[-1] == 2.0
+    assert late.born == early.born

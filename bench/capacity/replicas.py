@@ -1,0 +1,107 @@
+"""CPU and memory of one daemon by its number of targets and of the pods of each.
+
+    python -m bench.capacity.replicas [--targets 10 50 200] [--pods 1 4] [--seconds 30] [--rate 0.5]
+
+Without Envoys and without a cluster (bench.capacity.stand_ins). The daemon's CPU is that of one tick a second
+of each target, also where a busy machine delays ticks. Prints a line for each pair and writes
+bench/results/capacity_replicas.json.
+"""
+
+import argparse
+import asyncio
+import json
+import platform
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.capacity.site import LISTEN, CapacityConfig, CapacitySite
+from tests.e2e.rig import Rig, until
+
+RESULTS = Path(__file__).parents[1] / "results"
+API = 32_701  # that of bench.capacity.targets is the one before
+
+
+async def measure(targets: int, pods: int, *, seconds: float, settle_s: float, rate: float) -> dict[str, Any]:
+    clock = asyncio.get_running_loop().time
+    with tempfile.TemporaryDirectory(prefix="tt") as folder:
+        async with _running(Path(folder), targets, pods, rate) as site:
+            await asyncio.sleep(settle_s)
+            since, before, ticks = clock(), site.daemon(), await site.ticks()
+            await asyncio.sleep(seconds)
+            ticks, took_s, after = await site.ticks() - ticks, clock() - since, site.daemon()
+    return {
+        "targets": targets,
+        "pods": pods,
+        "ticks_per_s": round(ticks / took_s, 2),
+        "tick_ms": round(1000 * (after.cpu_s - before.cpu_s) / ticks, 2),
+        "cpu_percent": round(100 * targets * (after.cpu_s - before.cpu_s) / ticks, 1),
+        "rss_mib": round(after.rss_mib, 1),
+    }
+
+
+@asynccontextmanager
+async def _running(home: Path, targets: int, pods: int, rate: float) -> AsyncIterator[CapacitySite]:
+    rig = Rig(home=home, site_config=CapacityConfig(targets=targets), api=API, listen=LISTEN)
+    rig.prepare()
+    servers = await _start("bench.capacity.pod_servers", home / "pods.log")
+    rig.daemon = await _start(
+        "bench.capacity.stand_ins", home / "daemon.log", str(rig.config), str(pods), str(rate)
+    )
+    try:
+        await until(lambda: _started(rig), targets.__eq__, "all targets", 120.0)
+        yield CapacitySite(rig=rig, clients=[])
+    finally:
+        for process in (rig.daemon, servers):
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+async def _start(module: str, log: Path, *arguments: str) -> asyncio.subprocess.Process:
+    with log.open("wb") as file:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", module, *arguments, stdout=file, stderr=file
+        )
+
+
+async def _started(rig: Rig) -> int:
+    """How many targets have a reading."""
+    assert rig.daemon is not None
+    assert rig.daemon.returncode is None, rig.log()[-2000:]
+    status, document = await rig.ask("GET", "/v1/targets")
+    found = document["targets"] if status == 200 else ()  # noqa: PLR2004 - HTTP
+    return sum(one["reading"] is not None for one in found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.capacity.replicas", description=__doc__)
+    parser.add_argument("--targets", type=int, nargs="+", default=[10, 50, 200])
+    parser.add_argument("--pods", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--settle", type=float, default=35.0, help="seconds before: the window of a reading")
+    parser.add_argument("--rate", type=float, default=0.5, help="requests/s of each target")
+    options = parser.parse_args()
+    print("targets  pods  ticks/s  tick ms  CPU %    MiB", flush=True)
+    runs = []
+    for targets in options.targets:
+        for pods in options.pods:
+            run = asyncio.run(
+                measure(targets, pods, seconds=options.seconds, settle_s=options.settle, rate=options.rate)
+            )
+            runs.append(run)
+            print(
+                f"{targets:>7} {pods:>5} {run['ticks_per_s']:>8} {run['tick_ms']:>8}"
+                f" {run['cpu_percent']:>6} {run['rss_mib']:>6}",
+                flush=True,
+            )
+    found = {"rate": options.rate, "python": platform.python_version(), "runs": runs}
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "capacity_replicas.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
