@@ -1,0 +1,107 @@
+"""From the flags of a deployment to the limits of its engine."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from performance_model.engine_limits import EngineLimits
+from performance_model.errors import PredictionInputError
+from vllm_facts.defaults import positive_int
+from vllm_facts.deployment import Deployment
+from vllm_facts.sizing.effective_flags import (
+    effective_batched_tokens,
+    effective_seqs,
+    is_pooling,
+    layout,
+    number_of,
+    speculation_method,
+)
+from vllm_facts.sizing.kv_cache import estimate_fit, longest_request
+from vllm_facts.validity.engine import find_problems
+from vllm_facts.values import Knob, Value
+
+BLOCK_SIZE = 16
+
+
+def with_changes(case: Deployment, changes: Mapping[Knob, Value]) -> Deployment:
+    """The deployment with other flags; None removes one."""
+    setting = {**case.setting, **changes}
+    return replace(case, setting={knob: value for knob, value in setting.items() if value is not None})
+
+
+def limits_of(case: Deployment, *, kv_tokens: int | None = None) -> EngineLimits:
+    """`kv_tokens`: the measured size of the KV cache; else estimated from GPU and model.
+
+    Raises PredictionInputError if a fact is missing or a flag is not modelled.
+    """
+    _refuse_unmodelled(case)
+    tokens, seqs = effective_batched_tokens(case), effective_seqs(case)
+    if tokens is None or seqs is None:
+        raise PredictionInputError(
+            "vLLM's defaults depend on the GPU: give --gpu, or --max-num-seqs and --max-num-batched-tokens"
+        )
+    setting, block = case.setting, positive_int(case.setting, "block_size") or BLOCK_SIZE
+    return EngineLimits(
+        kv_blocks=max(1, _kv_tokens(case, kv_tokens) // block),
+        block_size=block,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        max_num_active_seqs=positive_int(setting, "max_num_active_seqs"),
+        max_num_scheduled_tokens=positive_int(setting, "max_num_scheduled_tokens"),
+        long_prefill_token_threshold=positive_int(setting, "long_prefill_token_threshold") or 0,
+        long_prefill_token_threshold_adaptive=setting.get("long_prefill_token_threshold_adaptive") is True,
+        watermark=number_of(case, "watermark") or 0.0,
+        scheduler_reserve_full_isl=setting.get("scheduler_reserve_full_isl") is not False,
+        enable_chunked_prefill=setting.get("enable_chunked_prefill") is not False,
+        enable_prefix_caching=setting.get("enable_prefix_caching") is not False,
+        max_num_queued_reqs=positive_int(setting, "max_num_queued_reqs"),
+        max_num_queued_tokens=positive_int(setting, "max_num_queued_tokens"),
+        max_model_len=longest_request(case),
+    )
+
+
+def veto(case: Deployment, limits: EngineLimits) -> str:
+    """Why this setting must not be tried; empty if nothing speaks against it."""
+    problem = next(iter(find_problems(case)), None)
+    if problem is not None:
+        return problem.why
+    fit = estimate_fit(case)
+    if fit is not None and fit.fits is False:
+        return fit.why
+    if limits.max_num_batched_tokens < limits.max_num_seqs:
+        return f"max_num_seqs {limits.max_num_seqs} is above max_num_batched_tokens"
+    if limits.max_model_len is not None and limits.kv_tokens < limits.max_model_len:
+        return f"the KV cache of {limits.kv_tokens} tokens does not hold a request of {limits.max_model_len}"
+    return ""
+
+
+def _kv_tokens(case: Deployment, measured: int | None) -> int:
+    blocks = positive_int(case.setting, "num_gpu_blocks_override")
+    if measured is not None:
+        return measured
+    if blocks is not None:
+        return blocks * (positive_int(case.setting, "block_size") or BLOCK_SIZE)
+    fit = estimate_fit(case)
+    if fit is None:
+        raise PredictionInputError(
+            "the size of the KV cache is unknown: give --kv-tokens (vLLM logs `GPU KV cache size`), or --gpu "
+            "and a known model or --model-config"
+        )
+    if fit.fits is False or fit.kv_tokens < 1:
+        raise PredictionInputError(f"vLLM would not start: {fit.why}")
+    return fit.kv_tokens
+
+
+def _refuse_unmodelled(case: Deployment) -> None:
+    reason = (
+        "speculative decoding"
+        if speculation_method(case) or case.setting.get("speculative_config")
+        else "a pooling model"
+        if is_pooling(case)
+        else "data_parallel_size above 1; predict one engine with its share of the requests"
+        if layout(case).dp > 1
+        else "scheduling_policy priority"
+        if case.setting.get("scheduling_policy") == "priority"
+        else ""
+    )
+    if reason:
+        raise PredictionInputError(f"not modelled: {reason}")

@@ -1,0 +1,74 @@
+"""What a run means for the requests: latencies, and the share that met the objectives."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from performance_model.engine import EngineRun
+from performance_model.request_state import RequestState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goals:
+    """Objectives of one request in seconds, and the share of requests that shall meet all of them."""
+
+    ttft_s: float | None = None
+    itl_s: float | None = None  # mean gap between the tokens of a request
+    e2e_s: float | None = None
+    share: float = 0.95
+
+    def are_met_by(self, request: RequestState) -> bool:
+        if request.first_s is None or request.last_s is None:
+            return False
+        return (
+            (self.ttft_s is None or request.first_s - request.arrival_s <= self.ttft_s)
+            and (self.itl_s is None or mean_gap_s(request) <= self.itl_s)
+            and (self.e2e_s is None or request.last_s - request.arrival_s <= self.e2e_s)
+        )
+
+
+def mean_gap_s(request: RequestState) -> float:
+    """Mean time between its tokens; 0 with a single token."""
+    if request.first_s is None or request.last_s is None:
+        return 0.0
+    return (request.last_s - request.first_s) / max(1, request.produced - 1)
+
+
+def attainment(run: EngineRun, goals: Goals) -> float:
+    """Share of all requests, rejected ones too, that met the goals."""
+    return sum(map(goals.are_met_by, run.requests)) / max(1, len(run.requests))
+
+
+def measure(run: EngineRun, goals: Goals) -> Mapping[str, float]:
+    """The numbers of a run, in seconds, shares and requests; quantiles over the served requests."""
+    served = [one for one in run.requests if one.first_s is not None and one.last_s is not None]
+    arrivals_s = max(run.requests[-1].arrival_s, 1e-9)
+    good = attainment(run, goals)
+    found = {
+        "goodput_per_s": good * len(run.requests) / arrivals_s,
+        "attainment": good,
+        "peak_kv_share": run.peak_kv_share,
+        "preemptions_per_request": run.preemptions / len(run.requests),
+        "rejected_share": sum(one.rejected for one in run.requests) / len(run.requests),
+        "tokens_per_s": sum(one.produced for one in served) / max(run.seconds, 1e-9),
+    }
+    series = {
+        "ttft": sorted((one.first_s or 0.0) - one.arrival_s for one in served),
+        "itl": sorted(mean_gap_s(one) for one in served if one.produced > 1),
+        "e2e": sorted((one.last_s or 0.0) - one.arrival_s for one in served),
+    }
+    for name, values in series.items():
+        if values:
+            found[f"{name}_mean_s"] = sum(values) / len(values)
+            found.update(
+                {f"{name}_p{percent}_s": quantile(values, percent / 100) for percent in (50, 90, 99)}
+            )
+    gap = run.gaps.quantile(0.99)
+    return found if gap is None else {**found, "gap_p99_s": gap}
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Of sorted values, with linear interpolation."""
+    place = share * (len(values) - 1)
+    low = int(place)
+    high = min(low + 1, len(values) - 1)
+    return values[low] + (values[high] - values[low]) * (place - low)

@@ -1,0 +1,99 @@
+"""Predicts latencies and goodput of a setting for a recorded load, with bands, and the load that it could
+carry.
+
+The band of a number comes from REPLICATES runs, each with another draw of the load (block bootstrap) and of
+the law. The draws depend on the seed only: two settings see the same loads, so their difference is more
+certain than either.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from performance_model.engine import Engine
+from performance_model.engine_limits import EngineLimits
+from performance_model.outcome import Goals, attainment, measure, quantile
+from performance_model.resample import bootstrap, scale_rate
+from performance_model.step_law import StepLaw, UncertainLaw
+from performance_model.trace import Trace, duration_s
+
+REPLICATES = 12
+LOW, HIGH = 0.1, 0.9
+_MOST_TIMES = 64.0  # the load that headroom looks for, relative to the recorded one
+_EXACT = 0.02  # relative error of the headroom
+MOST_REPLICAS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """`value` for the load as recorded and the most likely law; 80 % of the draws lie from `low` to
+    `high`."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headroom:
+    """`rate_per_s`: the most that meets the goals, None if not even a 64th of the load does.
+
+    `replicas`: the least number of servers of this setting that meet them for the recorded load.
+    """
+
+    rate_per_s: float | None
+    replicas: int | None
+
+
+def predict(
+    trace: Trace,
+    law: UncertainLaw,
+    limits: EngineLimits,
+    goals: Goals,
+    *,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+) -> Mapping[str, Band]:
+    """The numbers of `outcome.measure`, each with its band."""
+    values = measure(Engine(trace, law.law, limits).run(), goals)
+    laws = law.draws or (law.law,)
+    drawn = [
+        measure(Engine(bootstrap(trace, seed + k), laws[k % len(laws)], limits).run(), goals)
+        for k in range(replicates)
+    ]
+    bands = {}
+    for name, value in values.items():
+        several = sorted([one[name] for one in drawn if name in one] or [value])
+        bands[name] = Band(value=value, low=quantile(several, LOW), high=quantile(several, HIGH))
+    return bands
+
+
+def find_headroom(trace: Trace, law: StepLaw, limits: EngineLimits, goals: Goals) -> Headroom:
+    """By bisection of the rate, with the load's own shape."""
+
+    def holds(load: Trace) -> bool:
+        return attainment(Engine(load, law, limits).run(), goals) >= goals.share
+
+    rate = len(trace) / max(duration_s(trace), 1e-9)
+    low, high = (1.0, 2.0) if holds(trace) else (0.5, 1.0)
+    while high < _MOST_TIMES and low >= 1.0 and holds(scale_rate(trace, high)):
+        low, high = high, 2 * high
+    while low < 1.0 and low * _MOST_TIMES >= 1.0 and not holds(scale_rate(trace, low)):
+        low, high = low / 2, low
+    if low * _MOST_TIMES < 1.0:
+        return Headroom(rate_per_s=None, replicas=_find_replicas(trace, law, limits, goals))
+    while high / low > 1 + _EXACT:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if holds(scale_rate(trace, middle)) else (low, middle)
+    return Headroom(rate_per_s=rate * low, replicas=_find_replicas(trace, law, limits, goals))
+
+
+def _find_replicas(trace: Trace, law: StepLaw, limits: EngineLimits, goals: Goals) -> int | None:
+    """The least number of replicas, each with every n-th request, that all meet the goals; None above 64."""
+    for count in range(1, min(MOST_REPLICAS, len(trace)) + 1):
+        met = 0.0
+        for first in range(count):
+            part = trace[first::count]
+            met += attainment(Engine(part, law, limits).run(), goals) * len(part)
+        if met >= goals.share * len(trace):
+            return count
+    return None

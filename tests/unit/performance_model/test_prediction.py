@@ -1,0 +1,177 @@
+"""Predictions with bands, headroom, and the search for a better setting."""
+
+from random import Random
+
+import pytest
+
+from performance_model.engine import Engine
+from performance_model.engine_limits import EngineLimits
+from performance_model.engine_settings import limits_of, veto
+from performance_model.errors import PredictionInputError
+from performance_model.outcome import Goals, attainment, measure
+from performance_model.prediction import find_headroom, predict
+from performance_model.resample import scale_rate
+from performance_model.search import neighbours, paired_gain, search
+from performance_model.step_law import StepLaw, UncertainLaw, widen
+from performance_model.trace import TraceRequest
+from vllm_facts.deployment import Deployment
+from vllm_facts.models.lookup import find_model
+from vllm_facts.sizing.gpus import find_gpu
+from vllm_facts.values import Value
+
+LAW = StepLaw(step_us=18_000, knee=111, token_us=88.0, sequence_us=40.0, kv_read_us=0.14)
+UNCERTAIN = widen(LAW, common=0.1, each=0.05, count=8, seed=1)
+LIMITS = EngineLimits(kv_blocks=2588)
+GOALS = Goals(ttft_s=1.0, itl_s=0.04)
+
+
+def load(
+    rate: float, *, seconds: float = 300.0, prompt: int = 500, output: int = 200, seed: int = 1
+) -> list[TraceRequest]:
+    random, at, made = Random(seed), 0.0, []  # noqa: S311 - reproducible, not secret
+    while (at := at + random.expovariate(rate)) < seconds:
+        made.append(
+            TraceRequest(
+                arrival_s=at,
+                prompt_tokens=max(1, round(random.lognormvariate(0, 0.8) * prompt)),
+                output_tokens=max(1, round(random.lognormvariate(0, 0.8) * output)),
+            )
+        )
+    return made
+
+
+def case(**setting: Value) -> Deployment:
+    model = "meta-llama/Llama-3.1-8B"
+    flags = {"model": model, "max_model_len": 8192, "gpu_memory_utilization": 0.9, **setting}
+    return Deployment(setting=flags, card=find_gpu("RTX 4090"), model=find_model(model))
+
+
+def test_a_band_encloses_what_other_loads_of_the_kind_measure() -> None:
+    bands = predict(load(2.0), UncertainLaw(law=LAW, draws=UNCERTAIN.draws), LIMITS, GOALS)
+
+    for seed in (7, 8, 9):
+        other = measure(Engine(load(2.0, seed=seed), LAW, LIMITS).run(), GOALS)
+        for name in ("ttft_p50_s", "itl_mean_s", "e2e_mean_s"):
+            assert 0.85 * bands[name].low < other[name] < 1.15 * bands[name].high
+
+
+def test_an_uncertain_law_widens_the_band() -> None:
+    narrow, wide = (
+        predict(load(2.0), widen(LAW, common=sigma, each=0.0, count=8, seed=1), LIMITS, GOALS)["itl_mean_s"]
+        for sigma in (0.0, 0.3)
+    )
+
+    assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
+
+
+def test_the_same_seed_predicts_the_same() -> None:
+    assert predict(load(2.0), UNCERTAIN, LIMITS, GOALS, seed=3) == predict(
+        load(2.0), UNCERTAIN, LIMITS, GOALS, seed=3
+    )
+
+
+def test_the_headroom_is_the_rate_at_which_the_goals_break() -> None:
+    trace = load(1.0)
+    found = find_headroom(trace, LAW, LIMITS, GOALS)
+
+    assert found.rate_per_s is not None
+    factor = found.rate_per_s / (len(trace) / trace[-1].arrival_s)
+    below, above = (
+        attainment(Engine(scale_rate(trace, factor * times), LAW, LIMITS).run(), GOALS)
+        for times in (0.98, 1.05)
+    )
+    assert below >= GOALS.share > above
+    assert found.replicas == 1
+
+
+def test_a_load_beyond_one_server_needs_several() -> None:
+    found = find_headroom(load(12.0, seconds=120.0), LAW, LIMITS, GOALS)
+
+    assert found.rate_per_s is not None
+    assert found.replicas is not None
+    assert abs(found.replicas - 12.0 / found.rate_per_s) <= 1.5
+
+
+def test_goals_that_no_load_meets_have_no_headroom() -> None:
+    found = find_headroom(load(1.0), LAW, LIMITS, Goals(itl_s=0.001))
+
+    assert (found.rate_per_s, found.replicas) == (None, None)
+
+
+def test_the_search_raises_a_batch_that_is_too_small() -> None:
+    found = search(
+        case(max_num_seqs=8, max_num_batched_tokens=2048), load(2.0), UNCERTAIN, GOALS, kv_tokens=41_408
+    )
+
+    assert found.best is not None
+    assert found.best.changes["max_num_seqs"] in {16, 32, 64}
+    assert found.gain > 0.2
+    assert found.likely > 0.8
+    assert set(found.best.changes) == {"max_num_seqs"}
+
+
+def test_the_search_changes_nothing_where_all_goes_well() -> None:
+    found = search(
+        case(max_num_seqs=128, max_num_batched_tokens=2048), load(0.5), UNCERTAIN, GOALS, kv_tokens=41_408
+    )
+
+    assert found.best is None
+    assert found.base > 0.98
+
+
+def test_the_search_changes_nothing_where_nothing_helps() -> None:
+    found = search(case(), load(2.0), UNCERTAIN, Goals(itl_s=0.001), kv_tokens=41_408)
+
+    assert (found.best, found.base, found.gain) == (None, 0.0, 0.0)
+
+
+def test_all_neighbours_differ_from_the_setting_in_force() -> None:
+    base = limits_of(case(max_num_seqs=64))
+    near = [dict(one) for one in neighbours(case(max_num_seqs=64), base)]
+
+    assert {} not in near
+    assert all(one == near[near.index(one)] for one in near)
+    assert {"max_num_seqs": 128} in near
+    assert {"max_num_seqs": 32, "max_num_batched_tokens": 4096} in near
+
+
+def test_what_vllm_would_refuse_is_vetoed() -> None:
+    small = EngineLimits(kv_blocks=100, max_model_len=8192)
+
+    assert "does not hold" in veto(case(), small)
+    assert "below" in veto(case(max_num_seqs=512, max_num_batched_tokens=256), LIMITS)
+    assert veto(case(), LIMITS) == ""
+
+
+def test_pairs_tell_apart_what_two_loads_cannot() -> None:
+    faster = StepLaw(step_us=16_500, knee=111, token_us=80.0, sequence_us=40.0, kv_read_us=0.14)
+    before, after = (Engine(load(4.0), law, LIMITS).run() for law in (LAW, faster))
+    other = Engine(load(4.0, seed=5), LAW, LIMITS).run()
+
+    gain, noise = paired_gain(before, after, GOALS)
+
+    assert gain > noise > 0
+    assert abs(attainment(other, GOALS) - attainment(before, GOALS)) > noise
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ({"speculative_config": '{"method": "ngram"}'}, "speculative decoding"),
+        ({"data_parallel_size": 2}, "data_parallel_size"),
+        ({"scheduling_policy": "priority"}, "priority"),
+        ({"gpu_memory_utilization": 0.5}, "vLLM would not start"),
+    ],
+)
+def test_what_is_not_modelled_is_refused(setting: dict[str, Value], why: str) -> None:
+    with pytest.raises(PredictionInputError, match=why):
+        limits_of(case(**setting))
+
+
+def test_limits_follow_the_flags() -> None:
+    found = limits_of(
+        case(max_num_seqs=64, watermark=0.01, enable_prefix_caching=False, num_gpu_blocks_override=900)
+    )
+
+    assert (found.max_num_seqs, found.watermark, found.enable_prefix_caching) == (64, 0.01, False)
+    assert (found.kv_blocks, found.max_num_batched_tokens, found.max_model_len) == (900, 2048, 8192)

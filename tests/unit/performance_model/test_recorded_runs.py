@@ -1,0 +1,105 @@
+"""The engine against recorded runs of real vLLM, and priors against laws that were measured."""
+
+from dataclasses import replace
+
+import pytest
+
+from performance_model.engine import Engine
+from performance_model.errors import PredictionInputError
+from performance_model.hardware_prior import prior_law
+from performance_model.outcome import Goals, measure
+from performance_model.step_law import StepLaw
+from tests.unit.performance_model.recorded import (
+    GPUS,
+    measured,
+    recorded_law,
+    recorded_limits,
+    recorded_trace,
+)
+from vllm_facts.deployment import Deployment
+from vllm_facts.models.lookup import find_model
+from vllm_facts.sizing.gpus import find_gpu
+
+LLAMA = "meta-llama/Llama-3.1-8B"
+
+
+def case_of(gpu: str, model: str, **setting: int | bool) -> Deployment:
+    return Deployment(setting={"model": model, **setting}, card=find_gpu(gpu), model=find_model(model))
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_latencies_of_recorded_vllm_are_predicted_within_3_percent(gpu: str) -> None:
+    run = Engine(recorded_trace(), recorded_law(gpu), recorded_limits(gpu)).run()
+
+    found = measure(run, Goals())
+
+    assert {name: found[name] for name in measured(gpu)} == pytest.approx(measured(gpu), rel=0.03)
+
+
+def test_a_full_kv_cache_preempts_as_it_did() -> None:
+    run = Engine(recorded_trace(), recorded_law("RTX 4090"), recorded_limits("RTX 4090")).run()
+
+    assert run.peak_kv_share > 0.99
+    assert 100 < run.preemptions < 300
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_the_prior_of_the_gpu_encloses_the_measured_law(gpu: str) -> None:
+    prior, law = prior_law(case_of(gpu, LLAMA)), recorded_law(gpu)
+
+    for name in ("step_us", "token_us", "kv_read_us", "attention_us"):
+        low, high = prior.interval(name, 1.0)
+        assert low < getattr(law, name) < high
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "step_ms", "token_us"),
+    [  # microsoft/vidur, data/profiling: dense layers, without the 1.2 ms of the host and attention
+        ("A100 80GB", "meta-llama/Meta-Llama-3-8B", 11.3, 67.2),
+        ("A100 80GB", "meta-llama/Llama-2-7b-hf", 10.5, 64.6),
+        ("H100", "meta-llama/Llama-2-7b-hf", 6.8, 20.5),
+        ("A40", "meta-llama/Llama-2-7b-hf", 25.4, 124.8),
+    ],
+)
+def test_priors_are_near_kernel_profiles(gpu: str, model: str, step_ms: float, token_us: float) -> None:
+    law = prior_law(case_of(gpu, model)).law
+
+    assert law.step_us / 1000 == pytest.approx(step_ms, rel=0.15)
+    assert law.token_us == pytest.approx(token_us, rel=0.15)
+
+
+def test_eager_mode_costs_what_launching_exceeds_the_gpu() -> None:
+    fast, slow = (prior_law(case_of("H100", LLAMA, enforce_eager=eager)).law for eager in (False, True))
+    t4 = [prior_law(case_of("T4", LLAMA, enforce_eager=eager)).law for eager in (False, True)]
+
+    assert slow.step_us > 1.3 * fast.step_us
+    assert t4[0].step_us == t4[1].step_us
+
+
+def test_two_gpus_halve_the_work_and_exchange_it() -> None:
+    one, two = (prior_law(case_of("H100", LLAMA, tensor_parallel_size=tp)).law for tp in (1, 2))
+
+    assert one.step_us / 2 < two.step_us < one.step_us
+    assert one.token_us / 2 < two.token_us < one.token_us
+
+
+@pytest.mark.parametrize(
+    ("case", "lacks"),
+    [
+        (case_of("H100", LLAMA, pipeline_parallel_size=2), "pipeline"),
+        (case_of("H100", "acme/unheard-of"), "model's size"),
+        (replace(case_of("H100", LLAMA), card=None), "the GPU is unknown"),
+        (case_of("Quadro RTX 5000", LLAMA), "the speed of Quadro RTX 5000"),
+    ],
+)
+def test_a_prior_names_what_it_lacks(case: Deployment, lacks: str) -> None:
+    with pytest.raises(PredictionInputError, match=lacks):
+        prior_law(case)
+
+
+def test_without_the_knee_a_larger_token_budget_looks_wrong() -> None:
+    """Why the law has a knee: small mixed steps do not pay for weights and for tokens."""
+    law = recorded_law("RTX 4090")
+    additive = StepLaw(step_us=law.step_us, token_us=law.token_us, sequence_us=law.sequence_us)
+
+    assert law.seconds(100, 20, 0) < 0.7 * additive.seconds(100, 20, 0)
