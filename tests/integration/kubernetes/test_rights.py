@@ -1,0 +1,158 @@
+"""The rights of the chart's Role under RBAC: enough, no more, and an error that names each missing one."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from actuators.kubernetes.lease import LeaseHolder, LeaseLock
+from agent.domain.errors import ActError
+from kubernetes_api.client import KubernetesClient
+from tests.integration.kubernetes.engines import GREEN, ROLE, bind, names, serve
+from tests.integration.kubernetes.test_lease import utc_now
+from tests.support.kubernetes.api import Api, ApiError, Json
+from tests.support.kubernetes.namespace import Namespace
+
+pytestmark = pytest.mark.timeout(180)
+
+GRANTED = [
+    (index, verb)
+    for index, rule in enumerate(ROLE)
+    for verb in rule["verbs"]
+    if verb not in {"list", "watch"}  # removed together with `get`
+    and not (verb == "patch" and rule["resources"] == ["services"])  # only a handover needs it
+]
+READ = ("get", "list", "watch")
+
+
+@asynccontextmanager
+async def as_daemon(here: Namespace) -> AsyncIterator[Api]:
+    """The API with the token of a ServiceAccount that has the Role."""
+    config = json.loads((await here.user("daemon", *ROLE)).read_text())
+    async with Api(here.cluster.url, config["users"][0]["user"]["token"], here.cluster.ca) as api:
+        yield api
+
+
+async def test_the_api_server_grants_what_the_role_says_and_nothing_else(here: Namespace) -> None:
+    async with as_daemon(here) as api:
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
+        found = {}
+        for namespace in (here.name, "default", "kube-system"):
+            answer = await api.create(
+                "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+                review | {"spec": {"namespace": namespace}},
+            )
+            found[namespace] = _triples(answer["status"]["resourceRules"])
+
+    everyone = {
+        ("create", "authorization.k8s.io", name, "")
+        for name in ("selfsubjectaccessreviews", "selfsubjectrulesreviews")
+    }
+    assert found == {
+        here.name: _triples(ROLE) | everyone,
+        "default": everyone,
+        "kube-system": everyone,
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/v1/namespaces/HERE/secrets"),
+        ("GET", "/api/v1/namespaces/HERE/secrets/trimtab-tokens"),
+        ("POST", "/api/v1/namespaces/HERE/pods"),
+        ("DELETE", "/api/v1/namespaces/HERE/pods/any"),
+        ("POST", "/api/v1/namespaces/HERE/pods/any/exec?command=sh"),
+        ("POST", "/api/v1/namespaces/HERE/pods/any/portforward"),
+        ("POST", "/api/v1/namespaces/HERE/pods/any/eviction"),
+        ("POST", "/api/v1/namespaces/HERE/serviceaccounts/default/token"),
+        ("POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/HERE/roles"),
+        ("POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/HERE/rolebindings"),
+        ("PATCH", "/apis/coordination.k8s.io/v1/namespaces/HERE/leases/other"),
+        ("DELETE", "/apis/coordination.k8s.io/v1/namespaces/HERE/leases/trimtab"),
+        ("GET", "/apis/apps/v1/namespaces/default/deployments"),
+        ("PATCH", "/apis/apps/v1/namespaces/kube-system/deployments/coredns"),
+        ("GET", "/apis/apps/v1/deployments"),
+        ("GET", "/api/v1/nodes"),
+        ("GET", "/api/v1/namespaces"),
+        ("GET", "/api/v1/persistentvolumes"),
+        ("POST", "/apis/authentication.k8s.io/v1/tokenreviews"),
+        ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"),
+    ],
+    ids=lambda value: value.rpartition("/")[2] if "/" in value else value,
+)
+async def test_what_the_daemon_never_needs_is_forbidden(here: Namespace, method: str, path: str) -> None:
+    async with as_daemon(here) as api:
+        with pytest.raises(ApiError) as refused:
+            await api.call(method, path.replace("HERE", here.name), {}, kind="application/merge-patch+json")
+
+    assert refused.value.status == 403
+
+
+@pytest.mark.parametrize(
+    ("index", "verb"),
+    GRANTED,
+    ids=[f"{verb} {'+'.join(ROLE[index]['resources'])}" for index, verb in GRANTED],
+)
+async def test_a_missing_right_is_named_and_harms_nothing(
+    here: Namespace, tmp_path: Path, index: int, verb: str
+) -> None:
+    lacking = set(READ) if verb == "get" else {verb}
+    rules = [dict(rule) for rule in ROLE]
+    rules[index]["verbs"] = [one for one in rules[index]["verbs"] if one not in lacking]
+    await serve(here)
+    engine = await bind(here, tmp_path, *(rule for rule in rules if rule["verbs"]))
+
+    async def lock() -> str:
+        client = KubernetesClient(kubeconfig=engine._options.kubeconfig)
+        return await LeaseHolder(LeaseLock(client=client, name="trimtab"), "a", utc_now)._try()
+
+    async def first_blue() -> str:
+        [blue] = await engine.observe()
+        return (await engine.preflight([blue], GREEN.setting, "auto")).problem
+
+    async def launch() -> str:
+        await engine.launch(GREEN, 20)
+        return "; ".join(await engine.log(GREEN))
+
+    async def problems() -> str:
+        return "; ".join(await engine.problems())
+
+    async def retire() -> str:
+        await engine.retire(GREEN)
+        return ""
+
+    said = [await _said(call) for call in (lock, lock, problems, first_blue, launch, retire)]
+    resource = ROLE[index]["resources"]
+    assert any(
+        "forbids it" in one and any(f'"{name}"' in one for name in _kinds(resource)) for one in said
+    ), said
+    assert "vllm" in await names(here, "deployments")
+    await here.available("vllm")
+
+
+async def _said(call: Callable[[], Awaitable[str]]) -> str:
+    """What it returns, or the sentence of its error; any other error is a crash."""
+    try:
+        async with asyncio.timeout(60):
+            return await call()
+    except ActError as error:
+        return error.why
+
+
+def _kinds(resources: list[str]) -> set[str]:
+    return {one.partition("/")[0] for one in resources}
+
+
+def _triples(rules: list[Json]) -> set[tuple[str, str, str, str]]:
+    return {
+        (verb, group, resource, name)
+        for rule in rules
+        for verb in rule["verbs"]
+        for group in rule.get("apiGroups", ())
+        for resource in rule.get("resources", ())
+        for name in rule.get("resourceNames", None) or ("",)
+    }
