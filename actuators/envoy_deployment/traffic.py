@@ -187,6 +187,14 @@ class DeploymentTraffic:
             return None
         return sum(count for count in counts if count is not None)
 
+    async def detach(self) -> Sequence[str]:
+        """Remove the route; return what was done. The pods that run serve on by their last one."""
+        async with self._turn:
+            if await self._channel.read() is None:
+                return []
+            await self._channel.remove()
+            return [f"the ConfigMap {self._channel.name} is removed"]
+
     async def stop(self) -> None:
         """Remove the route and end the Envoys of all targets, for tests and demos."""
         async with self._turn:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from actuators.kubernetes.detach import Detachment
 from actuators.kubernetes.discovery import (
     FoundServer,
     check_fence,
@@ -161,6 +162,11 @@ class KubernetesEngine(VllmEngine):
                 if one.workload.ours:
                     await remove_server(self._client, self._site, one)
             await self._client.delete(kubernetes.SERVICE, object_name(self._site, server.name))
+
+    async def detach(self) -> Sequence[str]:
+        """Give every Deployment back, with its flags as they are; return what was done. Raises ActError."""
+        detachment = Detachment(starter=self._starter, start_s=_START_S, drain_s=_DRAIN_S)
+        return await detachment.perform()
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
         def report(found: PodFault, log: tuple[str, ...], *, gone: bool) -> None:

@@ -67,7 +67,7 @@ class Handover:
             log.warning("kubernetes.handover_failed", deployment=self.old.workload.name, why=str(error))
             await scale_down(self.client, self.starter.site, self.old.workload)
             return
-        await self._switch(changed)
+        await self.switch(changed)
 
     async def _change(self) -> Workload:
         """Return the Deployment with the new flags, available and warm. Raises ActError, FlagError."""
@@ -118,7 +118,7 @@ class Handover:
         addresses = [pod.address(workload.serve.port) for pod in found if pod.active and pod.ip]
         await asyncio.gather(*(self.warm_up(address) for address in addresses))
 
-    async def _switch(self, workload: Workload) -> None:
+    async def switch(self, workload: Workload) -> None:
         """Let the name of the new server resolve to the changed Deployment's pods; then end green's."""
         change: Json = {
             "metadata": {

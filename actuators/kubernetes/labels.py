@@ -8,6 +8,7 @@ from agent.domain.digest import digest
 from agent.domain.model import Server
 from agent.domain.ports import Site
 
+PREFIX: Final = "trimtab.dev/"
 TARGET: Final = "trimtab.dev/target"
 SITE: Final = "trimtab.dev/site"  # keeps the objects of two daemons in one namespace apart
 SERVER: Final = "trimtab.dev/server"

@@ -42,6 +42,10 @@ class LeaseLock:
         found = describe_volatile(state_dir)
         return [found] if found else []
 
+    async def remove(self) -> None:
+        """Delete the Lease for good."""
+        await self.client.delete(LEASE, self.name)
+
     @asynccontextmanager
     async def hold(self, state_dir: Path, now: Now) -> AsyncIterator[None]:
         holder = LeaseHolder(self, identity_of(state_dir), now)

@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, str] = {
     "completion": "completion",
     "demo": "demo",
     "deny": "decide",
+    "detach": "detach",
     "ids": "completion",
     "init": "init",
     "knobs": "knobs",

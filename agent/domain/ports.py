@@ -167,6 +167,10 @@ class Lock(Protocol):
         """
         ...
 
+    async def remove(self) -> None:
+        """Remove what the lock left, for good. Raises ActError."""
+        ...
+
 
 class EnginePlugin(Protocol):
     """The options of an engine, as the config file gives them."""

@@ -1,0 +1,98 @@
+"""Give the servers of a target back to the people who own their Deployments, and leave nothing of trimtab's.
+
+No request is lost: the Deployments serve before a Deployment of trimtab's ends, whose own requests end first.
+Each step is idempotent, so that an interrupted detachment is repeated.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from actuators.kubernetes.discovery import FoundServer, find_servers, read_workload
+from actuators.kubernetes.handover import Handover
+from actuators.kubernetes.labels import PREFIX, REPLICAS, SERVES_AS, site_labels
+from actuators.kubernetes.start import Starter, remove_server
+from actuators.kubernetes.workload import Workload
+from agent.domain.errors import ActError
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detachment:
+    starter: Starter
+    start_s: float  # deadline of a start
+    drain_s: float  # for the last requests of a Deployment that ends
+
+    async def perform(self) -> list[str]:
+        """Return what was done, one sentence each. Raises ActError; what is done stays done."""
+        said: list[str] = []
+        homes = {name: await self._serve(name, said) for name in self.starter.names}
+        found = await find_servers(self.starter.client, self.starter.site, self.starter.names)
+        for green in (one for one in found.values() if one.workload.ours):
+            await self._end(green, _home_of(green, homes))
+            said.append(f"the Deployment {green.workload.name} is removed")
+        for name in homes:
+            await self._clean(name)
+        for service in await self.starter.client.find(kubernetes.SERVICE, site_labels(self.starter.site)):
+            await self.starter.client.delete(kubernetes.SERVICE, service["metadata"]["name"])
+            said.append(f"the Service {service['metadata']['name']} is removed")
+        return said
+
+    async def _end(self, green: FoundServer, home: Workload) -> None:
+        """Remove a Deployment of trimtab's; if it serves, its name resolves to the pods of `home` before."""
+        if not (green.active and green.service):
+            await remove_server(self.starter.client, self.starter.site, green)
+            return
+        handover = Handover(
+            starter=self.starter,
+            old=green,
+            new=green,
+            start_s=self.start_s,
+            drain_s=self.drain_s,
+            warm_up=_no_warm_up,
+        )
+        await handover.switch(home)
+
+    async def _serve(self, name: str, said: list[str]) -> Workload:
+        """Return the operator's Deployment, available; scale it up if trimtab had scaled it to 0."""
+        client = self.starter.client
+
+        async def to_usual(document: Json) -> Json | None:
+            remembered = (document["metadata"].get("annotations") or {}).get(REPLICAS)
+            if document["spec"].get("replicas", 1) or remembered is None:
+                return None
+            version = document["metadata"]["resourceVersion"]
+            said.append(f"the Deployment {name} is scaled to {remembered} again")
+            return {"metadata": {"resourceVersion": version}, "spec": {"replicas": int(remembered)}}
+
+        workload = await read_workload(client, await client.update(kubernetes.DEPLOYMENT, name, to_usual))
+        if workload.replicas:
+            await self.starter.wait_until_available(workload, self.start_s)
+        return workload
+
+    async def _clean(self, name: str) -> None:
+        """Remove trimtab's annotations from the operator's Deployment; its pods stay as they are."""
+
+        async def without_ours(document: Json) -> Json | None:
+            notes = document["metadata"].get("annotations") or {}
+            ours = {key: None for key in notes if key.startswith(PREFIX)}
+            version = document["metadata"]["resourceVersion"]
+            return {"metadata": {"resourceVersion": version, "annotations": ours}} if ours else None
+
+        await self.starter.client.update(kubernetes.DEPLOYMENT, name, without_ours)
+
+
+async def _no_warm_up(_: str) -> None:
+    """The pods of the operator's Deployment have served before."""
+
+
+def _home_of(green: FoundServer, homes: Mapping[str, Workload]) -> Workload:
+    """Return the operator's Deployment that a server of trimtab's stands in for."""
+    known = {green.server, green.like}
+    named = (one for one in homes.values() if one.name in known or one.annotations.get(SERVES_AS) in known)
+    home = next(named, next(iter(homes.values())))
+    if not home.replicas:
+        raise ActError(
+            f"{home.name} is scaled to 0, and {green.workload.name} serves in its place: scale it up first"
+        )
+    return home

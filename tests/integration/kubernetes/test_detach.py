@@ -1,0 +1,113 @@
+"""Removal: people's Deployments serve again, no request is lost, and nothing of trimtab's is left."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agent.domain.errors import ActError
+from tests.e2e.rig import trimtab
+from tests.integration.kubernetes.engines import GREEN, bind, names, serve
+from tests.integration.kubernetes.site import site_of
+from tests.support.kubernetes.manifests import headless_service
+from tests.support.kubernetes.namespace import Namespace
+from tests.support.kubernetes.queries import request
+
+pytestmark = pytest.mark.timeout(240)
+
+
+async def traces(here: Namespace) -> set[str]:
+    """Every name, label and annotation of trimtab's in the namespace."""
+    found = set()
+    for kind in ("deployments", "services", "pods", "leases", "configmaps"):
+        for one in await here.list(kind):
+            metadata = json.dumps(
+                {key: one["metadata"].get(key) for key in ("name", "labels", "annotations")}
+            )
+            if "trimtab" in metadata and one["metadata"]["name"] != "kube-root-ca.crt":
+                found.add(f"{kind} {metadata}")
+    return found
+
+
+@asynccontextmanager
+async def client_of(here: Namespace, service: str, failed: list[str]) -> AsyncIterator[None]:
+    """Ask the pods behind a Service without pause; note what fails."""
+
+    async def ask() -> None:
+        while True:
+            for address in await here.dns.resolve(f"{service}.{here.name}.svc") or ():
+                try:
+                    if await request(address) != 200:
+                        failed.append(address)
+                except OSError as error:
+                    failed.append(str(error))
+            await asyncio.sleep(0.05)
+
+    asking = asyncio.create_task(ask())
+    try:
+        yield
+    finally:
+        asking.cancel()
+        await asyncio.wait({asking})
+
+
+async def test_a_green_in_service_gives_the_traffic_back_and_nothing_is_left(
+    here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actuators.kubernetes.handover._DNS_S", 2.0)
+    await serve(here)
+    await here.create("services", headless_service("vllm", {"app": "vllm"}))
+    engine = await bind(here, tmp_path)
+    [blue] = await engine.observe()
+    green = await engine.launch(GREEN, 60)
+    await engine.stop(blue)
+    failed: list[str] = []
+
+    async with client_of(here, green.address.partition(".")[0], failed):
+        said = await engine.detach()
+
+    assert failed == []
+    assert any("scaled to 1 again" in one for one in said)
+    found = await here.available("vllm")
+    assert found["spec"]["replicas"] == 1
+    assert await names(here, "deployments") == {"vllm"}
+    assert await traces(here) == set()
+    assert await engine.detach() == []
+
+
+async def test_a_deployment_that_a_person_stopped_stays_stopped(here: Namespace, tmp_path: Path) -> None:
+    await serve(here)
+    engine = await bind(here, tmp_path)
+    await engine.launch(GREEN, 60)
+    await here.api.patch(here.path("deployments", "vllm"), {"spec": {"replicas": 0}})
+
+    with pytest.raises(ActError, match="scale it up first"):
+        await engine.detach()
+
+    assert len(await names(here, "deployments")) == 2
+
+
+async def test_the_command_removes_the_lease_too(here: Namespace, tmp_path: Path) -> None:
+    await serve(here)
+    site = site_of(here, tmp_path / "s")
+    await site.start()
+    try:
+        await site.serving()
+        await site.kill()
+    finally:
+        await site.tear_down()
+    config = site.config.read_text()
+    site.config.write_text(
+        config.replace(
+            config.partition('kubeconfig = "')[2].partition('"')[0], str(here.cluster.kubeconfig())
+        )
+    )
+
+    status, said = await trimtab("detach", str(site.config))
+
+    assert status == 0, said
+    assert "is removed" in said
+    assert await traces(here) == set()
