@@ -1,5 +1,6 @@
 """Client of Envoy's admin interface on its unix socket."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,18 +40,28 @@ class Admin:
             return None
         return {stat["name"]: stat["value"] for stat in answer.get("stats", ()) if "name" in stat}
 
+    async def open_requests(self, cluster: str) -> int | None:
+        """0 for a cluster that Envoy does not know."""
+        name = re.escape(f"cluster.{cluster}.")
+        stats = await self.stats(rf"^{name}upstream_rq_(active|pending_active)$")
+        return None if stats is None else sum(int(count) for count in stats.values())
+
     async def dump(self, resource: str, *, name: str) -> Sequence[Json] | None:
         """The entries of one kind in Envoy's configuration whose names match the regular expression."""
         answer = await self._get("/config_dump", resource=resource, name_regex=name)
         return None if answer is None else answer.get("configs", ())
 
     async def drain(self) -> bool:
-        """Accept no more connections; each open one ends with its request. False if Envoy does not answer."""
+        """Accept no more connections; each open one ends with its request. False if Envoy does not answer.
+
+        A failed health check is what makes Envoy close a connection after its next answer. The kernel resets
+        a connection that no thread of Envoy has accepted yet.
+        """
+        return await self._post("/drain_listeners") and await self._post("/healthcheck/fail")
+
+    async def _post(self, path: str) -> bool:
         try:
-            async with (
-                self._session() as session,
-                session.post("http://envoy/drain_listeners") as answer,
-            ):
+            async with self._session() as session, session.post(f"http://envoy{path}") as answer:
                 return answer.ok
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False

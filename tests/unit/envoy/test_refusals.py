@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.envoy.plugin import EnvoyTraffic, too_slow
+from actuators.envoy.obstacles import too_slow
+from actuators.envoy.plugin import EnvoyTraffic
 from agent.domain.effects import Route
 from agent.domain.errors import ActError
 from agent.domain.model import Server

