@@ -25,6 +25,7 @@ log = structlog.get_logger(__name__)
 
 _LOOK_S = 0.5  # between two looks for the files of a new daemon and for an Envoy that has ended
 _END_S = 5.0  # from SIGTERM to SIGKILL of a drained Envoy
+_LAST_RECORDS_S = 0.5  # of requests that have just ended: Envoy flushes its log four times a second
 _OPEN = "http.ingress.downstream_rq_active"
 
 
@@ -67,6 +68,7 @@ class Runner:
             with suppress(TimeoutError):
                 async with asyncio.timeout(drain_s):
                     await _until_idle(admin)
+                    await asyncio.sleep(_LAST_RECORDS_S)
         self._running.terminate()
         try:
             await asyncio.to_thread(self._running.wait, _END_S)

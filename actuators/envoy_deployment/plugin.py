@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from actuators.envoy_deployment.traffic import DeploymentTraffic
 from agent.domain.ports import Site
@@ -13,7 +12,6 @@ from agent.domain.ports import Site
 class EnvoyDeployment:
     """The fields are the options of `[targets.traffic]`."""
 
-    sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     listen: str = "0.0.0.0:8080"
     deployment: str = "trimtab-proxy"  # the Deployment of Envoys
     session_header: str = "x-session-id"  # its value decides the server; without it chance does
@@ -33,6 +31,18 @@ class EnvoyDeployment:
             raise ValueError(f"session_header must be the name of a header, not {self.session_header!r}")
         if not self.report_every_s > 0 or not self.confirm_s > 0:
             raise ValueError("report_every_s and confirm_s must be above 0")
+
+    @property
+    def sensor_options(self) -> Mapping[str, Mapping[str, str]]:
+        """Where the records of requests come from."""
+        return {
+            "proxy_requests": {
+                "deployment": self.deployment,
+                "namespace": self.namespace,
+                "kubeconfig": self.kubeconfig,
+                "context": self.context,
+            }
+        }
 
     def bind(self, site: Site) -> DeploymentTraffic:
         return DeploymentTraffic(self, site)

@@ -200,10 +200,11 @@ def _build_parts(builder: PluginBuilder, target: dict[str, Any], of: str) -> Tar
     engine = builder.build_actuator(
         target.get("engine"), f"targets.engine{of}", {}, ("kind", "strategy", "restart_after")
     )
+    proxy = builder.build_actuator(target.get("traffic"), f"targets.traffic{of}", traffic, ("kind",))
     return (
         engine,
-        builder.build_actuator(target.get("traffic"), f"targets.traffic{of}", traffic, ("kind",)),
-        builder.build_sensors(target.get("sensors"), f"targets.sensors{of}", engine),
+        proxy,
+        builder.build_sensors(target.get("sensors"), f"targets.sensors{of}", engine, proxy),
     )
 
 

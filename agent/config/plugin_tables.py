@@ -56,17 +56,21 @@ class PluginBuilder:
         return self._build_plugin("actuators", kind, options, f"[{name}]")
 
     def build_sensors(
-        self, table: object, name: str, engine: ConfiguredPlugin | None
+        self,
+        table: object,
+        name: str,
+        engine: ConfiguredPlugin | None,
+        traffic: ConfiguredPlugin | None = None,
     ) -> tuple[ConfiguredPlugin, ...]:
-        """Build the default sensors, the engine's own, and those that the file names."""
+        """Build the default sensors, those of the engine and the traffic, and those that the file names."""
         tables = dict(table) if isinstance(table, dict) else {}
         engine_sensors: Mapping[str, Iterable[str]] = getattr(engine.plugin, "sensors", {}) if engine else {}
         common = engine.options if engine else {}
         for sensor, shared in engine_sensors.items():
-            own = tables.get(sensor, {})
-            if own is True or isinstance(own, dict):
-                given = {} if own is True else own
-                tables[sensor] = {key: common[key] for key in shared if key in common} | given
+            _inherit(tables, sensor, {key: common[key] for key in shared if key in common})
+        traffic_sensors = getattr(traffic.plugin, "sensor_options", {}) if traffic else {}
+        for sensor, values in traffic_sensors.items():
+            _inherit(tables, sensor, values)
         return self.build_all("sensors", tables, name, SENSORS)
 
     def build_all(
@@ -95,3 +99,10 @@ class PluginBuilder:
         except ConfigError as error:
             self.problems.extend(str(error).splitlines())
             return None
+
+
+def _inherit(tables: dict[str, Any], sensor: str, values: Mapping[str, Any]) -> None:
+    """Enable the sensor with these options, unless the file disables it or sets them."""
+    own = tables.get(sensor, {})
+    if own is True or isinstance(own, dict):
+        tables[sensor] = {**values} | ({} if own is True else own)

@@ -284,7 +284,10 @@ class TrafficSeen:
 
 
 class Traffic(Protocol):
-    """Splits the target's traffic over its servers; the proxy outlives the daemon."""
+    """Splits the target's traffic over its servers; the proxy outlives the daemon.
+
+    Its plugin may have `sensor_options`: by sensor, the options that it gets unless its own table sets them.
+    """
 
     def bind(self, site: Site) -> "Traffic": ...
 

@@ -12,6 +12,7 @@ from agent.domain.ports import Now, View
 from agent.domain.reading import RequestSample, Sample
 from agent.plugins.option_errors import check_periods
 from sensors.proxy_requests.access_log import OpenRequests, parse_record
+from sensors.proxy_requests.pod_records import subscribed_to_pods
 from sensors.proxy_requests.record_socket import Connection, subscribed
 from sensors.shared.source_reporter import SourceReporter
 
@@ -19,9 +20,13 @@ SOURCE = "proxy_requests"
 UNREADABLE = "proxy_requests records"
 RETRY_S = 5.0
 QUIET_S = 60.0  # without an unreadable record, after which the source is available again
+LOST_S = 2.5  # the source counts as lost after a gap, so that an observation, one a second, sees it
 NOT_INFERENCE = "/v1/models"
 STALLED_AFTER_S = {"stalled_after_s": 60.0, "unstreamed_stalled_after_s": 120.0}  # at least
 TIMES_PROMISED = 10.0  # the largest promised latency
+
+SourceCondition = tuple[bool, str] | None
+"""Whether records arrive, and why; None: not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,10 @@ class ProxyRequests:
     stalled_after_s: float | None = None
     unstreamed_stalled_after_s: float | None = None
     every_s: float = 1.0
+    deployment: str = ""  # whose pods run Envoy; empty: the Envoy of this host
+    namespace: str = ""  # of that Deployment; empty: that of the pod trimtab runs in, or of the kubeconfig
+    kubeconfig: str = ""  # a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config
+    context: str = ""  # of the kubeconfig; empty: its current one
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "paths", tuple(self.paths))  # TOML has lists
@@ -60,34 +69,50 @@ class ProxyRequests:
         }
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
-        path = view.state_dir.parent / "envoy" / "records.sock"
         inbox = _Inbox(self, view.slo)
         reporter = SourceReporter(emit, now, initial=None)
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            while True:
-                try:
-                    await stack.enter_async_context(subscribed(path, view.target, inbox))
-                    break
-                except OSError as error:
-                    reporter.report(SOURCE, available=False, why=f"cannot listen on {path}: {error}")
-                    await asyncio.sleep(RETRY_S)
+            state = await self._subscribe(stack, view, inbox, reporter)
             while True:
                 await asyncio.sleep(self.every_s)
-                _report_sources(inbox, reporter, loop.time())
+                _report_source(inbox, state(), reporter, loop.time())
+                _report_unreadable(inbox, reporter, loop.time())
                 if requests := inbox.requests.take_decided(loop.time()):
                     emit(RequestSample(at=now(), requests=requests))
+
+    async def _subscribe(
+        self, stack: AsyncExitStack, view: View, inbox: "_Inbox", reporter: SourceReporter
+    ) -> Callable[[], SourceCondition]:
+        """Return what tells whether records arrive."""
+        if self.deployment:
+            key = (self.kubeconfig, self.context, self.namespace, self.deployment)
+            pods = await stack.enter_async_context(subscribed_to_pods(key, view.target, inbox))
+            return pods.state
+        path = view.state_dir.parent / "envoy" / "records.sock"
+        while True:
+            try:
+                await stack.enter_async_context(subscribed(path, view.target, inbox))
+            except OSError as error:
+                reporter.report(SOURCE, available=False, why=f"cannot listen on {path}: {error}")
+                await asyncio.sleep(RETRY_S)
+            else:
+                return lambda: inbox.state(known=SOURCE in reporter.states)
 
 
 def _default_limit(slo: Slo, least_s: float) -> float:
     return max(least_s, TIMES_PROMISED * slo.longest_s)
 
 
-def _report_sources(inbox: "_Inbox", reporter: SourceReporter, now_s: float) -> None:
-    if inbox.active:
-        reporter.report(SOURCE, available=True, why="Envoy is connected")
-    elif SOURCE in reporter.states:
-        reporter.report(SOURCE, available=False, why="Envoy has closed its connection")
+def _report_source(inbox: "_Inbox", state: SourceCondition, reporter: SourceReporter, now_s: float) -> None:
+    if now_s < inbox.lost_s + LOST_S:
+        reporter.report(SOURCE, available=False, why=inbox.why_lost)
+    elif state is not None:
+        available, why = state
+        reporter.report(SOURCE, available=available, why=why)
+
+
+def _report_unreadable(inbox: "_Inbox", reporter: SourceReporter, now_s: float) -> None:
     if inbox.unreadable:
         why = f"{inbox.unreadable} cannot be read and do not count: {inbox.why}"
         reporter.report(UNREADABLE, available=False, why=why)
@@ -107,6 +132,17 @@ class _Inbox:
         self.unreadable = 0
         self.unreadable_s = 0.0
         self.why = ""
+        self.lost_s = float("-inf")
+        self.why_lost = ""
+
+    def state(self, *, known: bool) -> SourceCondition:
+        """Whether the Envoy of this host is connected; None if it never was."""
+        if self.active:
+            return True, "Envoy is connected"
+        return (False, "Envoy has closed its connection") if known else None
+
+    def lose(self, why: str) -> None:
+        self.lost_s, self.why_lost = asyncio.get_running_loop().time(), why
 
     def add(self, log: str, fields: Mapping[Any, Any]) -> None:
         try:

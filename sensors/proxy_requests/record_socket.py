@@ -6,7 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgpack
 
@@ -48,6 +48,9 @@ class Inbox(Protocol):
     def count_unreadable(self, error: Exception) -> None: ...
 
 
+_AnyInbox = TypeVar("_AnyInbox", bound=Inbox)
+
+
 class RecordSocket:
     """Gives each record to the inbox of its target; records of targets without an inbox are dropped."""
 
@@ -69,21 +72,31 @@ class RecordSocket:
 
     def add(self, message: object, connection: "Connection") -> None:
         """Add a message `[TARGET/LOG, [[seconds, fields], ...]]`. Raises SensorError for another format."""
-        match message:
-            case [str() as tag, [*entries], *_]:
-                target, _, log = tag.partition("/")
-            case _:
-                raise SensorError(f"not a message of Envoy's log: {reprlib.repr(message)}")
-        if inbox := self.inboxes.get(target):
+        if inbox := add_message(self.inboxes, message):
             connection.inbox = inbox
             inbox.active.add(connection)
-            for entry in entries:
-                _add_entry(inbox, log, entry)
 
     def count_unreadable(self, error: Exception, of: Inbox | None) -> None:
         """Count it for all targets if that of the connection is unknown."""
         for inbox in self.inboxes.values() if of is None else (of,):
             inbox.count_unreadable(error)
+
+
+def add_message(inboxes: Mapping[str, _AnyInbox], message: object) -> _AnyInbox | None:
+    """Give the records of a message `[TARGET/LOG, [[seconds, fields], ...]]` to the inbox of its target.
+
+    Returns that inbox. Raises SensorError for another format.
+    """
+    match message:
+        case [str() as tag, [*entries], *_]:
+            target, _, log = tag.partition("/")
+        case _:
+            raise SensorError(f"not a message of Envoy's log: {reprlib.repr(message)}")
+    inbox = inboxes.get(target)
+    if inbox is not None:
+        for entry in entries:
+            _add_entry(inbox, log, entry)
+    return inbox
 
 
 def _add_entry(inbox: Inbox, log: str, entry: object) -> None:

@@ -76,7 +76,7 @@ class SiteConfig:
             [targets.engine]
             {self.engine()}
             [targets.traffic]
-            listen = "127.0.0.1:{listen}"
+            {self.traffic(listen)}
             report_every_s = 0.5
             [targets.sensors]
             proxy_requests = {{ stalled_after_s = {self.stalled_after_s} }}
@@ -100,6 +100,10 @@ class SiteConfig:
             lease = "5s"
             margin = {self.margin}
         """
+
+    def traffic(self, listen: int) -> str:
+        """Lines of `[targets.traffic]`."""
+        return f'listen = "127.0.0.1:{listen}"'
 
     def engine(self) -> str:
         """The lines of `[targets.engine]`."""

@@ -20,6 +20,7 @@ from aiohttp import web
 
 from actuators.envoy.plugin import EnvoyTraffic
 from actuators.envoy.pod.follow import RouteFollower
+from actuators.envoy.pod.records import RecordBuffer
 from actuators.envoy.pod.server import PodServer
 from actuators.envoy.pod.target import PodTarget
 from actuators.envoy.process import EnvoyProcess, find_binary
@@ -49,7 +50,8 @@ class EnvoyPod:
             on_route=self._take,
             on_removed=lambda target: self._targets[target].release(),
         )
-        self.server = PodServer(targets=self._targets, follower=self.follower)
+        self.records = RecordBuffer()
+        self.server = PodServer(targets=self._targets, follower=self.follower, records=self.records)
 
     def _take(self, route: PublishedRoute) -> None:
         if route.target not in self._targets:
@@ -81,6 +83,7 @@ async def run(options: argparse.Namespace, binary: str) -> None:
     await asyncio.to_thread(_clear, options.state_dir)
     async with asyncio.TaskGroup() as tasks:
         pod = EnvoyPod(options, binary, tasks)
+        records = await pod.records.listen(options.state_dir / "envoy")
         endless = [tasks.create_task(pod.keep_envoy()), tasks.create_task(pod.follower.run())]
         http = web.AppRunner(pod.server.app(), access_log=None, shutdown_timeout=1.0)
         await http.setup()
@@ -90,16 +93,18 @@ async def run(options: argparse.Namespace, binary: str) -> None:
         pod.server.leaving = True
         endless[0].cancel()
         await pod.runner.end(options.leave_s, options.drain_s)
-        await http.cleanup()
+        records.close()
+        pod.records.end()
+        await http.cleanup()  # once the daemon has read the last records
         raise asyncio.CancelledError  # of the endless tasks
 
 
 def _clear(state_dir: Path) -> None:
     """Begin without the files of a container that has ended: their routes may be old."""
     EnvoyProcess(state_dir / "envoy").end()
-    for left in state_dir.glob("*"):
+    for left in [one for one in state_dir.glob("*") if one.is_dir()]:
         shutil.rmtree(left)
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (state_dir / "envoy").mkdir(mode=0o700, parents=True)
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from actuators.envoy.pod.follow import RouteFollower
+from actuators.envoy.pod.records import RecordBuffer
 from actuators.envoy.pod.target import PodTarget
 
 _UNAVAILABLE = 503
@@ -13,16 +14,18 @@ _UNAVAILABLE = 503
 
 @dataclass(slots=True, kw_only=True)
 class PodServer:
-    """`/ready` and `/status?target=NAME&server=NAME`. `leaving`: the pod ends."""
+    """`/ready`, `/status?target=NAME&server=NAME` and `/records`. `leaving`: the pod ends."""
 
     targets: dict[str, PodTarget]
     follower: RouteFollower
+    records: RecordBuffer
     leaving: bool = field(default=False, init=False)
 
     def app(self) -> web.Application:
         app = web.Application()
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/status", self._status)
+        app.router.add_get("/records", self.records.serve)
         return app
 
     async def why_unready(self) -> str:

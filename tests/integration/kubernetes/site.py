@@ -78,11 +78,10 @@ class KubernetesSite(Rig):
             one["metadata"]["name"]: one["spec"]["replicas"] for one in await self.here.list("deployments")
         }
 
-    async def restored(self, deployment: str) -> Document:
-        """Wait until only this Deployment is left, with its pods available."""
-        await until(
-            self.deployments, lambda found: set(found) == {deployment}, "one Deployment to be left", 240.0
-        )
+    async def restored(self, deployment: str, *beside: str) -> Document:
+        """Wait until only this Deployment is left, with its pods available, and those beside the servers."""
+        left = {deployment, *beside}
+        await until(self.deployments, lambda found: set(found) == left, "one Deployment to be left", 240.0)
         return await self.here.available(deployment)
 
 

@@ -1,0 +1,180 @@
+"""Follows the records of all Envoy pods of a Deployment, shared by the sensors of one process.
+
+Each pod numbers its records and keeps the last ones, so that a connection that breaks loses none. What is
+lost nevertheless, with a killed pod for instance, is told to every inbox: those requests were not all good.
+"""
+
+import asyncio
+import reprlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import aiohttp
+import msgpack
+
+from agent.domain.errors import ActError, SensorError
+from kubernetes_api.client import KubernetesClient
+from kubernetes_api.deployment_pods import DeploymentPods, FoundPod
+from sensors.proxy_requests.record_socket import MESSAGE_BYTES, Inbox, add_message
+
+PORT = 8082
+LOOK_S = 2.0  # between two looks for new pods
+RETRY_S = 1.0
+SILENT_S = 5.0  # without a sign of life, which a pod gives each second
+
+Key = tuple[str, str, str, str]
+"""kubeconfig, context, namespace and name of the Deployment."""
+
+_OPEN: dict[Key, "PodRecords"] = {}
+
+
+class PodInbox(Inbox, Protocol):
+    def lose(self, why: str) -> None:
+        """Records are lost."""
+        ...
+
+
+@asynccontextmanager
+async def subscribed_to_pods(key: Key, target: str, inbox: PodInbox) -> AsyncIterator["PodRecords"]:
+    """Receive the target's records; the first sensor begins to follow the pods, the last one ends it."""
+    shared = _OPEN.get(key) or _OPEN.setdefault(key, PodRecords(key))
+    shared.inboxes[target] = inbox
+    try:
+        yield shared
+    finally:
+        del shared.inboxes[target]
+        if not shared.inboxes:
+            del _OPEN[key]
+            shared.following.cancel()
+            await asyncio.wait({shared.following})
+
+
+class PodRecords:
+    """Gives each record to the inbox of its target."""
+
+    def __init__(self, key: Key) -> None:
+        kubeconfig, context, namespace, deployment = key
+        client = KubernetesClient(kubeconfig=kubeconfig, context=context, namespace=namespace)
+        self.inboxes: dict[str, PodInbox] = {}
+        self._pods = DeploymentPods(client=client, deployment=deployment)
+        self._streams: dict[str, _Stream] = {}  # by the pod's name
+        self._began_s = asyncio.get_running_loop().time()
+        self._known = False  # there was a pod once
+        self._why = ""  # the pods cannot be listed
+        self.following = asyncio.create_task(self._follow(), name="records of pods")
+
+    def state(self) -> tuple[bool, str] | None:
+        """Whether the records of all ready pods arrive, and why not; None before the first pod."""
+        broken = [one for one in self._streams.values() if one.pod.ready and one.why]
+        if broken:
+            return False, "; ".join(f"{one.pod.name}: {one.why}" for one in broken)
+        if self._why:
+            return False, self._why
+        if any(one.connected for one in self._streams.values()):
+            return True, "every Envoy pod is connected"
+        return (False, "no Envoy pod is connected") if self._known else None
+
+    def since_s(self) -> float:
+        """Seconds since this process has counted requests: a new pod's are counted from its first on."""
+        return asyncio.get_running_loop().time() - self._began_s
+
+    def add(self, message: object) -> None:
+        """Raises SensorError for a message of another format."""
+        add_message(self.inboxes, message)
+
+    def lose(self, why: str) -> None:
+        for inbox in self.inboxes.values():
+            inbox.lose(why)
+
+    def count_unreadable(self, error: Exception) -> None:
+        for inbox in self.inboxes.values():
+            inbox.count_unreadable(error)
+
+    async def _follow(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENT_S, sock_read=SILENT_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as tasks:
+            while True:
+                try:
+                    found = {pod.name: pod for pod in await self._pods.find(stale=True)}
+                    self._why = ""
+                except ActError as error:
+                    self._why = error.why
+                else:
+                    for name in self._streams.keys() - found.keys():
+                        self._streams.pop(name).drop()
+                    for name, pod in found.items():
+                        if name not in self._streams:
+                            stream = self._streams[name] = _Stream(self, pod, session)
+                            stream.task = tasks.create_task(stream.run(), name=f"records of {name}")
+                            self._known = True
+                        self._streams[name].pod = pod
+                await asyncio.sleep(LOOK_S)
+
+
+class _Stream:
+    """The connection to one pod. `why`: it is broken."""
+
+    def __init__(self, shared: PodRecords, pod: FoundPod, session: aiohttp.ClientSession) -> None:
+        self._shared, self.pod, self._session = shared, pod, session
+        self.task: asyncio.Task[None] | None = None
+        self.connected = False
+        self.why = ""
+        self._boot, self._after = "", 0
+        self._ended = False  # the pod has said that all is sent
+
+    def drop(self) -> None:
+        """The pod is gone."""
+        if self.task is not None:
+            self.task.cancel()
+        if self.connected and not self._ended:
+            self._shared.lose(f"{self.pod.name} ended before its last records were read")
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._read()
+                why = "the connection was closed"
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                why = str(error) or "no answer"
+            except (SensorError, msgpack.UnpackException, ValueError, TypeError) as error:
+                self._shared.count_unreadable(error)
+                why = f"unreadable: {error}"
+            if self.connected and not self._ended:
+                self._shared.lose(f"{self.pod.name}: {why}")
+            self.connected, self.why = False, "" if self._ended else why
+            await asyncio.sleep(RETRY_S)
+
+    async def _read(self) -> None:
+        host = f"[{self.pod.ip}]" if ":" in self.pod.ip else self.pod.ip
+        query = {"boot": self._boot, "after": str(self._after), "since_s": f"{self._shared.since_s():.3f}"}
+        unpacker = msgpack.Unpacker(
+            max_buffer_size=MESSAGE_BYTES, strict_map_key=False, unicode_errors="replace"
+        )
+        async with self._session.get(f"http://{host}:{PORT}/records", params=query) as answer:
+            answer.raise_for_status()
+            async for data in answer.content.iter_any():
+                unpacker.feed(data)
+                for item in unpacker:
+                    self._take(item)
+
+    def _take(self, item: object) -> None:
+        match item:
+            case None:
+                pass
+            case [int() as number, message]:
+                self._after = number
+                self._shared.add(message)
+            case dict():
+                self._note(item)
+            case _:
+                raise SensorError(f"not an item of a pod's records: {reprlib.repr(item)}")
+
+    def _note(self, item: dict[object, object]) -> None:
+        if "boot" in item:
+            self._boot, self._after = str(item["boot"]), int(str(item["after"]))
+            self.connected, self.why, self._ended = True, "", False
+        if item.get("lost") is True:
+            self._shared.lose(f"{self.pod.name} had no room for its records")
+        if item.get("end") is True:
+            self._ended = True

@@ -1,0 +1,64 @@
+"""A complete site whose Envoys are pods: clients reach them by a Service."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from actuators.shared.published_route import PublishedRoute, object_name
+from tests.e2e.config_builder import TARGET
+from tests.integration.kubernetes.engines import ROLE
+from tests.integration.kubernetes.site import KubernetesSite, KubernetesSiteConfig, user_file
+from tests.support.kubernetes.manifests import container, deployment
+from tests.support.kubernetes.namespace import Namespace
+from tests.support.kubernetes.proxy import PROXY, create_proxy, of_chart
+from tests.support.kubernetes.service_proxy import ServiceProxy
+
+FLAGS = ("tiny", "--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "8")
+_PORT = 8080
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProxySiteConfig(KubernetesSiteConfig):
+    def traffic(self, listen: int) -> str:
+        del listen  # of the Service
+        return f"""
+            kind = "envoy_deployment"
+            deployment = "{PROXY}"
+            listen = "0.0.0.0:{_PORT}"
+            namespace = "{self.namespace}"
+            kubeconfig = "{self.kubeconfig}"
+        """
+
+
+@dataclass(kw_only=True)
+class ProxySite(KubernetesSite):
+    async def weights(self) -> dict[str, int]:
+        """As published; empty without a route."""
+        for one in await self.here.list("configmaps"):
+            if one["metadata"]["name"] == object_name(PROXY, TARGET):
+                return dict(PublishedRoute.parse(one).route.weights)
+        return {}
+
+
+@asynccontextmanager
+async def proxy_site(here: Namespace, home: Path, *flags: str, **options: object) -> AsyncIterator[ProxySite]:
+    """With two Envoys and a server, serving."""
+    await here.create("deployments", deployment("vllm", container(*FLAGS, *flags, gpus=1)))
+    await create_proxy(here)
+    await here.create("services", of_chart("Service", PROXY))
+    await here.available("vllm")
+    config = ProxySiteConfig(namespace=here.name, kubeconfig=str(user_file(here)), **options)  # type: ignore[arg-type]
+    home.mkdir(exist_ok=True)
+    site = ProxySite(home=home, site_config=config, here=here, rules=ROLE)
+    site.prepare()
+    service = ServiceProxy(here, PROXY, site.listen, _PORT)
+    await service.start()
+    await site.start()
+    try:
+        await site.serving()
+        await here.available(PROXY)
+        yield site
+    finally:
+        await site.tear_down()
+        await service.stop()

@@ -1,0 +1,210 @@
+"""Envoy pods: when they are ready, what they serve, and the records of their requests."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from actuators.envoy_deployment.plugin import EnvoyDeployment
+from actuators.envoy_deployment.traffic import DeploymentTraffic
+from agent.domain.effects import Route
+from agent.domain.errors import ActError
+from agent.domain.ports import Site
+from sensors.proxy_requests.plugin import ProxyRequests
+from tests.integration.envoy.test_proxy_requests import SensorOutput, listening
+from tests.integration.kubernetes.engines import ROLE
+from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.manifests import rule
+from tests.support.kubernetes.namespace import Namespace
+from tests.support.kubernetes.proxy import PROXY, create_proxy, proxy_pods
+from tests.support.sse_backend import Backend, ask, asked, until
+
+pytestmark = pytest.mark.timeout(180)
+
+READ = ["get", "list", "watch"]
+
+
+@dataclass
+class Pods:
+    """Two Envoy pods and one server on this host."""
+
+    here: Namespace
+    blue: Backend
+    kubeconfig: Path
+    state_dir: Path
+
+    def bind(self, epoch: int = 1, **options: float) -> DeploymentTraffic:
+        plugin = EnvoyDeployment(kubeconfig=str(self.kubeconfig), **options)  # type: ignore[arg-type]
+        return plugin.bind(Site(target="chat", state_dir=self.state_dir, epoch=epoch))
+
+    @property
+    def route(self) -> Route:
+        server = replace(self.blue.server, address=f"{self.blue.host}:{self.blue.port}")
+        return Route(number=1, servers=(server,), weights={server.name: 100}, fallback=server.name)
+
+    async def serving(self) -> DeploymentTraffic:
+        traffic = self.bind()
+        await traffic.route(self.route)
+        await self.here.available(PROXY)
+        return traffic
+
+    async def listeners(self) -> list[str]:
+        return [f"{pod['status']['podIP']}:8080" for pod in await proxy_pods(self.here)]
+
+    def sensor(self) -> ProxyRequests:
+        return ProxyRequests(deployment=PROXY, kubeconfig=str(self.kubeconfig), every_s=0.1)
+
+
+@pytest.fixture
+async def pods(here: Namespace, tmp_path: Path) -> AsyncIterator[Pods]:
+    user = await here.user("daemon", *ROLE)
+    await create_proxy(here)
+    async with Backend("blue", chunks=20, gap_s=0.05, host=here.cluster.network.address) as blue:
+        yield Pods(here, blue, user, tmp_path)
+
+
+@asynccontextmanager
+async def counting(pods: Pods) -> AsyncIterator[SensorOutput]:
+    received = SensorOutput(pods.state_dir / "chat")
+    async with listening(pods.sensor(), received):
+        await received.until_state(("proxy_requests", True))
+        yield received
+
+
+async def test_pods_get_ready_once_a_route_is_published_and_serve_it(pods: Pods) -> None:
+    traffic = pods.bind()
+    before = [pod["status"]["conditions"] for pod in await proxy_pods(pods.here)]
+
+    await traffic.route(pods.route)
+    await pods.here.available(PROXY)
+    async with aiohttp.ClientSession() as session:
+        served = [await asked(session, one, 10) for one in await pods.listeners()]
+
+    assert not any(_is_ready(conditions) for conditions in before)
+    assert served == [{"blue": 10}, {"blue": 10}]
+
+
+async def test_requests_of_all_pods_count_also_those_of_a_pod_that_ends(pods: Pods) -> None:
+    traffic = await pods.serving()
+    async with counting(pods) as received, aiohttp.ClientSession() as session:
+        streams = [asyncio.create_task(ask(session, one)) for one in await pods.listeners() for _ in range(3)]
+
+        async def all_open() -> bool:
+            return await traffic.in_flight("blue") == 6
+
+        await until(all_open)
+        ending = (await proxy_pods(pods.here))[0]["metadata"]["name"]
+        await pods.here.api.delete(pods.here.path("pods", ending))
+        answers = await asyncio.gather(*streams)
+        await received.until_counted(6)
+        await pods.here.gone("pods", ending)
+        await asyncio.sleep(3.0)
+
+        assert all(answer.good for answer in answers)
+        assert received.counts == {("blue", "ok"): 6}
+        assert received.states == [("proxy_requests", True)]
+
+
+async def test_a_killed_pod_makes_the_records_incomplete(pods: Pods) -> None:
+    await pods.serving()
+    async with counting(pods) as received:
+        pods.here.node.pod(PROXY).container().signal(signal.SIGKILL)
+
+        await received.until_state(*[("proxy_requests", state) for state in (True, False, True)])
+
+
+async def test_a_new_pod_counts_from_its_first_request_on(pods: Pods) -> None:
+    await pods.serving()
+    async with counting(pods) as received, aiohttp.ClientSession() as session:
+        for one in await pods.listeners():
+            await asked(session, one, 5)
+        await received.until_counted(10)
+        await pods.here.api.patch(pods.here.path("deployments", PROXY), {"spec": {"replicas": 3}})
+        await pods.here.available(PROXY)
+        for one in await pods.listeners():
+            await asked(session, one, 5)
+        await received.until_counted(25)
+
+        assert received.counts == {("blue", "ok"): 25}
+
+
+async def test_a_route_that_envoy_refuses_is_named_with_its_pod_and_the_one_before_comes_back(
+    pods: Pods,
+) -> None:
+    traffic = await pods.serving()
+    [server] = pods.route.servers
+    broken = replace(pods.route, number=2, servers=(replace(server, address="nowhere"),))
+
+    with pytest.raises(ActError, match=rf"Envoy of the pod {PROXY}-.* refused the route: .*nowhere"):
+        await traffic.route(broken)
+
+    seen = await traffic.observe()
+    assert seen is not None
+    assert seen.addresses == {"blue": server.address}
+
+
+async def test_a_ready_pod_that_does_not_answer_is_named(pods: Pods) -> None:
+    await pods.serving()
+    stuck = pods.here.node.pod(PROXY)
+    stuck.container().signal(signal.SIGSTOP)
+
+    with pytest.raises(ActError, match=rf"not in force after 1 s in {stuck.name} \(no answer"):
+        await pods.bind(confirm_s=1.0).route(replace(pods.route, number=2))
+
+    stuck.container().signal(signal.SIGCONT)
+
+
+async def test_a_deleted_config_map_changes_nothing_and_is_published_again(pods: Pods) -> None:
+    traffic = await pods.serving()
+    await pods.here.api.delete(pods.here.path("configmaps", f"{PROXY}-chat"))
+    next_daemon = pods.bind(epoch=2)
+
+    async with aiohttp.ClientSession() as session:
+        served = [await asked(session, one, 10) for one in await pods.listeners()]
+    unknown = await traffic.observe()
+    await next_daemon.keep_alive(pods.route)
+
+    assert served == [{"blue": 10}, {"blue": 10}]
+    assert unknown is None
+    assert await next_daemon.observe() is not None
+
+
+async def test_pods_serve_on_without_the_api_server(pods: Pods) -> None:
+    await pods.serving()
+    listeners = await pods.listeners()
+    pods.here.cluster.stop_api()
+    try:
+        await asyncio.sleep(5.0)
+        async with aiohttp.ClientSession() as session:
+            served = [await asked(session, one, 10) for one in listeners]
+    finally:
+        pods.here.cluster.start_api()
+        pods.here.cluster.wait()
+
+    assert served == [{"blue": 10}, {"blue": 10}]
+
+
+async def test_a_missing_deployment_and_a_missing_right_are_problems(here: Namespace, tmp_path: Path) -> None:
+    user = await here.user(
+        "reader", rule(["apps"], ["deployments"], READ), rule([""], ["pods", "configmaps"], READ)
+    )
+    traffic = EnvoyDeployment(kubeconfig=str(user)).bind(Site(target="chat", state_dir=tmp_path, epoch=1))
+
+    missing = await traffic.problems()
+    await create_proxy(here)
+    forbidden = await traffic.problems()
+
+    assert missing == [
+        f"there is no Deployment {PROXY} of Envoys: create it as examples/kubernetes.yaml does"
+    ]
+    assert len(forbidden) == 1
+    assert "give trimtab's Role this right" in forbidden[0]
+
+
+def _is_ready(conditions: list[Json]) -> bool:
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)

@@ -1,0 +1,108 @@
+"""Rollouts whose traffic goes through Envoys in pods of their own."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from simulator.traffic import Load
+from tests.e2e.rig import lost
+from tests.integration.kubernetes.proxy_site import proxy_site
+from tests.support.kubernetes.namespace import Namespace
+from tests.support.kubernetes.proxy import PROXY
+
+pytestmark = pytest.mark.timeout(500)
+
+CANARY_S = 20.0  # at least, so that what happens in the canary is over before its end
+
+
+def lasting(seconds: float) -> tuple[tuple[int, int, float], ...]:
+    return ((50, 8, seconds),)
+
+
+async def restart_proxy(here: Namespace) -> None:
+    """As `kubectl rollout restart` does; until all pods are new."""
+    restarted = {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}
+    await here.api.patch(here.path("deployments", PROXY), {"spec": {"template": restarted}})
+    await here.available(PROXY)
+
+
+async def test_a_rollout_loses_no_request(here: Namespace, tmp_path: Path) -> None:
+    async with proxy_site(here, tmp_path / "s") as site:
+        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+            rollout = await site.switch(max_num_seqs=16)
+            await site.restored("vllm", PROXY)
+
+        assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout["why"]
+        assert lost(traffic) == []
+        assert "16" in await site.flags("vllm")
+
+
+async def test_a_bad_green_is_rolled_back(here: Namespace, tmp_path: Path) -> None:
+    async with proxy_site(here, tmp_path / "s", "--sim-fault", "max_num_seqs=16:errors=0.5") as site:
+        async with site.clients(load=Load(rate=10.0), timeout_s=90.0):
+            rollout = await site.switch(max_num_seqs=16)
+            await site.restored("vllm", PROXY)
+
+        assert rollout["outcome"] == "rolled_back", rollout["why"]
+
+
+async def test_a_killed_daemon_loses_no_request(here: Namespace, tmp_path: Path) -> None:
+    async with proxy_site(here, tmp_path / "s", steps=lasting(CANARY_S)) as site:
+        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+            suggestion = await site.change(max_num_seqs=16)
+            await site.in_phase("canary")
+            await site.kill()
+            await asyncio.sleep(8.0)  # longer than the lease
+            await site.start()
+            rollout = await site.ended(suggestion)
+            await site.restored("vllm", PROXY)
+
+        assert rollout["outcome"] in {"promoted", "rolled_back"}, rollout["why"]
+        assert lost(traffic) == []
+
+
+async def test_a_rolling_restart_of_the_envoys_loses_no_request(here: Namespace, tmp_path: Path) -> None:
+    async with proxy_site(here, tmp_path / "s", steps=lasting(CANARY_S)) as site:
+        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+            suggestion = await site.change(max_num_seqs=16)
+            await site.in_phase("canary")
+            await restart_proxy(here)
+            rollout = await site.ended(suggestion)
+            await site.restored("vllm", PROXY)
+
+        assert rollout["outcome"] in {"promoted", "rolled_back"}, rollout["why"]
+        assert lost(traffic) == []
+
+
+async def test_a_killed_envoy_loses_its_own_connections_only(here: Namespace, tmp_path: Path) -> None:
+    async with proxy_site(here, tmp_path / "s", steps=lasting(CANARY_S)) as site:
+        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+            suggestion = await site.change(max_num_seqs=16)
+            await site.in_phase("canary")
+            here.node.pod(PROXY).container().signal(signal.SIGKILL)
+            rollout = await site.ended(suggestion)
+            await site.restored("vllm", PROXY)
+            await here.available(PROXY)
+
+        assert rollout["outcome"] in {"promoted", "rolled_back"}, rollout["why"]
+        assert len(lost(traffic)) <= 16
+
+
+@pytest.mark.slow
+async def test_two_minutes_without_the_api_server_lose_no_request(here: Namespace, tmp_path: Path) -> None:
+    async with proxy_site(here, tmp_path / "s", steps=lasting(CANARY_S)) as site:
+        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+            suggestion = await site.change(max_num_seqs=16)
+            await site.in_phase("canary")
+            here.cluster.stop_api()
+            await asyncio.sleep(120.0)
+            here.cluster.start_api()
+            if site.daemon is not None and site.daemon.returncode is not None:  # it lost its Lease
+                await site.start()
+            rollout = await site.ended(suggestion)
+            await site.restored("vllm", PROXY)
+
+        assert rollout["outcome"] in {"promoted", "rolled_back"}, rollout["why"]
+        assert lost(traffic) == []
