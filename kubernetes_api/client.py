@@ -7,31 +7,23 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-import httpx2
 import lightkube
-import msgspec
-from lightkube.config.kubeconfig import KubeConfig, SingleConfig
-from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.core.exceptions import ApiError
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.types import CascadeType, PatchType
 
-from agent.domain.errors import ActError
-
-Json = dict[str, Any]
-Kind = Any  # a class that lightkube makes at run time
+from kubernetes_api.connection import Access, Connection, connection_to
+from kubernetes_api.documents import Json, Kind, has_labels
+from kubernetes_api.errors import AwayError, ConflictError, MissingError
+from kubernetes_api.mirror import Mirror
 
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # lightkube's; at INFO it logs every request
 
-MANAGER = "trimtab"
-"""The field manager of every write: `kubectl get --show-managed-fields` names it."""
-
-_TIMEOUT_S = 15.0
 _RETRY_S = 2.0  # while the API server is away
 _CHANGES = 5  # attempts at one change: each change of an object's status lets a conditional write fail
 _PATCH = {"merge": PatchType.MERGE, "json": PatchType.JSON}
@@ -49,6 +41,7 @@ POD = _resource("", "v1", "Pod")
 EVENT = _resource("", "v1", "Event")
 CONFIG_MAP = _resource("", "v1", "ConfigMap")
 LEASE = _resource("coordination.k8s.io", "v1", "Lease")
+_CACHED = frozenset({DEPLOYMENT, SERVICE, POD})
 
 
 def is_configured() -> bool:
@@ -57,25 +50,21 @@ def is_configured() -> bool:
     return in_pod or "KUBECONFIG" in os.environ or Path("~/.kube/config").expanduser().is_file()
 
 
-class MissingError(ActError):
-    """There is no such object."""
-
-
-class ConflictError(ActError):
-    """Another client has changed or created the object meanwhile."""
-
-
-class AwayError(ActError):
-    """The API server does not answer, or is overloaded."""
-
-
 async def patiently(ask: Callable[[], Awaitable[_T]]) -> _T:
     """Return the answer, asking again for as long as the API server is away; the caller sets the deadline."""
     while True:
         try:
             return await ask()
-        except AwayError:
-            await asyncio.sleep(_RETRY_S)
+        except AwayError as error:
+            await asyncio.sleep(max(_RETRY_S, error.retry_s))
+
+
+class Reader(Protocol):
+    """Reads objects: a KubernetesClient by calls, its CachedReader without."""
+
+    async def get(self, resource: Kind, name: str) -> Json | None: ...
+    async def find(self, resource: Kind, labels: Mapping[str, str] | None = None) -> list[Json]: ...
+    async def own_namespace(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +83,9 @@ class KubernetesClient:
         """Return the object; None: there is none."""
         try:
             return dict(
-                await self._call(f"read {_named(resource, name)}", lambda api: api.get(resource, name))
+                await self._connection.call(
+                    f"read {_named(resource, name)}", lambda api: api.get(resource, name)
+                )
             )
         except MissingError:
             return None
@@ -109,12 +100,14 @@ class KubernetesClient:
             listed = api.list(resource, labels=_selector(labels), fields=_selector(fields))
             return [dict(one) async for one in listed]
 
-        return await self._call(f"list the {resource.__name__}s", read)
+        return await self._connection.call(f"list the {resource.__name__}s", read)
 
     async def create(self, resource: Kind, body: Json, *, dry_run: bool = False) -> Json:
         made = resource.from_dict(body)
         what = f"create {_named(resource, body['metadata']['name'])}"
-        return dict(await self._call(what, lambda api: api.create(made, dry_run=dry_run)))
+        if dry_run:
+            return dict(await self._connection.call(what, lambda api: api.create(made, dry_run=True)))
+        return dict(await self._write(resource, what, lambda api: api.create(made)))
 
     async def patch(self, resource: Kind, name: str, change: Change) -> Json:
         """Change an object: a dict is a merge patch (RFC 7396), a list a JSON patch (RFC 6902).
@@ -124,7 +117,9 @@ class KubernetesClient:
         """
         kind = _PATCH["json" if isinstance(change, list) else "merge"]
         what = f"change {_named(resource, name)}"
-        return dict(await self._call(what, lambda api: api.patch(resource, name, change, patch_type=kind)))
+        return dict(
+            await self._write(resource, what, lambda api: api.patch(resource, name, change, patch_type=kind))
+        )
 
     async def update(
         self, resource: Kind, name: str, change: Callable[[Json], Awaitable[Change | None]]
@@ -150,7 +145,8 @@ class KubernetesClient:
     async def delete(self, resource: Kind, name: str) -> None:
         """Delete the object and what belongs to it; without error if there is none."""
         with suppress(MissingError):
-            await self._call(
+            await self._write(
+                resource,
                 f"delete {_named(resource, name)}",
                 lambda api: api.delete(resource, name, cascade=CascadeType.BACKGROUND),
             )
@@ -170,7 +166,7 @@ class KubernetesClient:
                 raise ApiError(request=answer.request, response=answer)
             return str(answer.text)
 
-        return await self._call(f"read the log of the pod {pod}", read)
+        return await self._connection.call(f"read the log of the pod {pod}", read)
 
     async def watch(
         self, resource: Kind, labels: Mapping[str, str], server_timeout_s: int
@@ -179,50 +175,70 @@ class KubernetesClient:
 
         It ends with an error only, as when the API server no longer has the changes since the last one (410).
         """
-        async with self._connect(f"watch the {resource.__name__}s") as api:
+        async with self._connection.stream(f"watch the {resource.__name__}s") as api:
             watched = api.watch(resource, labels=_selector(labels), server_timeout=server_timeout_s)
             async for change, document in watched:
                 yield change, dict(document)
 
     async def own_namespace(self) -> str:
         """Return the namespace that the calls are about."""
-        async with self._connect("read the kubeconfig") as api:
+
+        async def read(api: lightkube.AsyncClient) -> str:
             return str(api.namespace)
 
-    async def _call(self, what: str, ask: Callable[[lightkube.AsyncClient], Awaitable[_T]]) -> _T:
-        async with self._connect(what) as api, asyncio.timeout(_TIMEOUT_S):
-            return await ask(api)
+        return await self._connection.call("read the kubeconfig", read)
 
-    @asynccontextmanager
-    async def _connect(self, what: str) -> AsyncIterator[lightkube.AsyncClient]:
-        """A new connection for each call: calls are seconds apart, and a token may change in between.
+    @property
+    def cached(self) -> "CachedReader":
+        """Reads without a call. Nothing may be written because of what they say: read it again for that."""
+        return CachedReader(self)
 
-        Every error becomes an ActError that names the call and what to do.
-        """
+    @property
+    def _connection(self) -> Connection:
+        return connection_to(Access(self.kubeconfig, self.context, self.namespace))
+
+    async def _write(
+        self, resource: Kind, what: str, ask: Callable[[lightkube.AsyncClient], Awaitable[_T]]
+    ) -> _T:
         try:
-            async with lightkube.AsyncClient(
-                config=await asyncio.to_thread(self._config),
-                namespace=self.namespace or None,
-                field_manager=MANAGER,
-                timeout=httpx2.Timeout(_TIMEOUT_S),
-            ) as api:
-                yield api
-        except ApiError as error:
-            raise _refusal(what, error) from error
-        except (TimeoutError, httpx2.HTTPError) as error:
-            why = str(error) or f"no answer within {_TIMEOUT_S:g} s"
-            raise AwayError(f"{what}: the API server does not answer: {why}", external=True) from error
-        except msgspec.DecodeError as error:  # a proxy's page, or a line of a watch that was cut off
-            raise AwayError(f"{what}: the answer is no JSON: {error}", external=True) from error
-        except (ConfigError, OSError) as error:
-            raise ActError(f"{what}: no access to a Kubernetes API server: {error}", external=True) from error
+            return await self._connection.call(what, ask)
+        finally:  # also of a call that was cut off
+            self._connection.has_written(resource)
 
-    def _config(self) -> SingleConfig:
-        config = KubeConfig.from_file(self.kubeconfig) if self.kubeconfig else KubeConfig.from_env()
-        found = config.get(self.context or None)
-        if found is None:
-            raise ConfigError(f"{self.kubeconfig or 'the kubeconfig'} has no context {self.context!r}")
-        return found
+
+@dataclass(frozen=True, slots=True)
+class CachedReader:
+    """What a watch has told of Deployments, Services and pods; other kinds are read by a call.
+
+    A read that follows a write of this process includes it. Raises ActError while the watch is broken. The
+    documents must not be changed.
+    """
+
+    client: KubernetesClient
+
+    async def get(self, resource: Kind, name: str) -> Json | None:
+        """Return the object; None: there is none."""
+        if resource not in _CACHED:
+            return await self.client.get(resource, name)
+        return (await self._mirror(resource).read()).get(name)
+
+    async def find(self, resource: Kind, labels: Mapping[str, str] | None = None) -> list[Json]:
+        if resource not in _CACHED:
+            return await self.client.find(resource, labels)
+        found = await self._mirror(resource).read()
+        return [one for one in found.values() if has_labels(one, labels or {})]
+
+    def changes(
+        self, resource: Kind, labels: Mapping[str, str] | None = None, name: str = ""
+    ) -> AsyncIterator[None]:
+        """Yield at each change of these objects, beginning at once."""
+        return self._mirror(resource).changes(labels or {}, name)
+
+    async def own_namespace(self) -> str:
+        return await self.client.own_namespace()
+
+    def _mirror(self, resource: Kind) -> Mirror:
+        return self.client._connection.mirror(resource)  # noqa: SLF001 - one class in two
 
 
 def _selector(labels: Mapping[str, str] | None) -> dict[str, Any] | None:
@@ -231,19 +247,3 @@ def _selector(labels: Mapping[str, str] | None) -> dict[str, Any] | None:
 
 def _named(resource: Kind, name: str) -> str:
     return f"the {resource.__name__} {name}"
-
-
-def _refusal(what: str, error: ApiError) -> ActError:
-    code, why = error.status.code, error.status.message or ""
-    if code == HTTPStatus.NOT_FOUND:
-        return MissingError(f"{what}: {why}")
-    if code == HTTPStatus.CONFLICT:
-        return ConflictError(f"{what}: it has changed meanwhile: {why}")
-    if code == HTTPStatus.FORBIDDEN and "exceeded quota" not in why:
-        return ActError(
-            f"{what}: the API server forbids it: {why} (give trimtab's Role this right)", external=True
-        )
-    told = f"{what}: the API server answers {code}: {why}"
-    if code == HTTPStatus.TOO_MANY_REQUESTS or (code or 0) >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return AwayError(told, external=True)
-    return ActError(told, external=code == HTTPStatus.UNAUTHORIZED)

@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 
 from agent.domain.errors import ActError
 from kubernetes_api import client as kubernetes
-from kubernetes_api.client import AwayError, Json, KubernetesClient, MissingError
+from kubernetes_api.client import KubernetesClient
+from kubernetes_api.documents import Json
+from kubernetes_api.errors import AwayError, MissingError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from actuators.shared.published_route import PublishedRoute, object_name
 from agent.domain.errors import ActError
 from kubernetes_api import client as kubernetes
-from kubernetes_api.client import ConflictError, Json, KubernetesClient
+from kubernetes_api.client import KubernetesClient
+from kubernetes_api.documents import Json
+from kubernetes_api.errors import ConflictError
 
 _TRIES = 5  # writes that lose against another client in a row
 

@@ -14,8 +14,9 @@ from agent.domain.effects import Route
 from agent.domain.errors import ActError, FencedError
 from agent.domain.ports import Site, TrafficSeen
 from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient, MissingError
+from kubernetes_api.client import KubernetesClient
 from kubernetes_api.deployment_pods import DeploymentPods
+from kubernetes_api.errors import MissingError
 
 if TYPE_CHECKING:
     from actuators.envoy_deployment.plugin import EnvoyDeployment

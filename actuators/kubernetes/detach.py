@@ -14,7 +14,7 @@ from actuators.kubernetes.start import Starter, remove_server
 from actuators.kubernetes.workload import Workload
 from agent.domain.errors import ActError
 from kubernetes_api import client as kubernetes
-from kubernetes_api.client import Json
+from kubernetes_api.documents import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ from actuators.vllm.engine import refuse_older_daemon
 from agent.domain.model import Server
 from agent.domain.ports import Site
 from kubernetes_api import client as kubernetes
-from kubernetes_api.client import Json, KubernetesClient, is_configured
+from kubernetes_api.client import KubernetesClient, Reader, is_configured
+from kubernetes_api.documents import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,17 +53,17 @@ class FoundServer:
         )
 
 
-async def find_servers(client: KubernetesClient, site: Site, names: Iterable[str]) -> dict[str, FoundServer]:
+async def find_servers(reader: Reader, site: Site, names: Iterable[str]) -> dict[str, FoundServer]:
     """Return the servers by name, running or stopped. Raises ActError."""
-    namespace = await client.own_namespace()
-    services = await client.find(kubernetes.SERVICE, site_labels(site))
+    namespace = await reader.own_namespace()
+    services = await reader.find(kubernetes.SERVICE, site_labels(site))
     documents = {
-        one["metadata"]["name"]: one for one in await client.find(kubernetes.DEPLOYMENT, site_labels(site))
+        one["metadata"]["name"]: one for one in await reader.find(kubernetes.DEPLOYMENT, site_labels(site))
     }
     for name in names:
-        if document := await client.get(kubernetes.DEPLOYMENT, name):
+        if document := await reader.get(kubernetes.DEPLOYMENT, name):
             documents[name] = document
-    workloads = {name: await read_workload(client, one) for name, one in documents.items()}
+    workloads = {name: await read_workload(reader, one) for name, one in documents.items()}
     found: dict[str, FoundServer] = {}
     for service in services:
         one = _of_service(service, workloads, namespace)
@@ -106,10 +107,10 @@ def check_fence(site: Site, found: Mapping[str, FoundServer]) -> None:
     refuse_older_daemon(site, max([0, *(one.epoch for one in found.values())]))
 
 
-async def find_pods(client: KubernetesClient, workload: Workload) -> list[Pod]:
+async def find_pods(reader: Reader, workload: Workload) -> list[Pod]:
     """Return the pods of a Deployment, also those that end."""
     container = str(workload.container_document["name"])
-    documents = await client.find(kubernetes.POD, workload.selector)
+    documents = await reader.find(kubernetes.POD, workload.selector)
     return [Pod.parse(one, container) for one in documents]
 
 
@@ -143,12 +144,12 @@ def _of_service(service: Json, workloads: Mapping[str, Workload], namespace: str
     )
 
 
-async def read_workload(client: KubernetesClient, document: Json) -> Workload:
+async def read_workload(reader: Reader, document: Json) -> Workload:
     """Parse it, with the files that ConfigMaps mount: a `--config` file may be one."""
     workload = Workload.parse(document)
     if not workload.serve.error:
         return workload
-    files = await read_config_maps(client, document["spec"]["template"]["spec"], workload.container)
+    files = await read_config_maps(reader, document["spec"]["template"]["spec"], workload.container)
     return Workload.parse(document, files.get) if files else workload
 
 
@@ -174,11 +175,11 @@ async def find_unmanaged_servers() -> list[tuple[Server, dict[str, object]]]:
     ]
 
 
-async def find_address(client: KubernetesClient, one: FoundServer) -> str:
+async def find_address(reader: Reader, one: FoundServer) -> str:
     """Return the name of its Service with the port; without a Service the address of its oldest pod."""
-    return one.address or await _pod_address(client, one.workload)
+    return one.address or await _pod_address(reader, one.workload)
 
 
-async def _pod_address(client: KubernetesClient, workload: Workload) -> str:
-    pods = reversed(newest_first(await find_pods(client, workload)))
+async def _pod_address(reader: Reader, workload: Workload) -> str:
+    pods = reversed(newest_first(await find_pods(reader, workload)))
     return next((pod.address(workload.serve.port) for pod in pods if pod.active and pod.ip), "")

@@ -32,7 +32,8 @@ from agent.domain.events import ServerLost
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Now, Site
 from kubernetes_api import client as kubernetes
-from kubernetes_api.client import ConflictError
+from kubernetes_api.client import Reader
+from kubernetes_api.errors import ConflictError
 from vllm_facts.values import Setting
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class KubernetesEngine(VllmEngine):
 
     async def problems(self) -> Sequence[str]:
         try:
-            found = await self._find()
+            found = await self._find_cached()
         except ActError as error:
             return [error.why]
         wrong: list[str] = []
@@ -71,20 +72,20 @@ class KubernetesEngine(VllmEngine):
 
     async def observe(self) -> Sequence[Server]:
         """Return our servers first. An adopted Deployment gets a headless Service, unless in advise mode."""
-        found = await self._find()
+        found = await self._find_cached()
         running = [one for one in found.values() if one.active]
         if self._site.acts and not all(one.service for one in running):
-            check_fence(self._site, found)
+            check_fence(self._site, await self._find())
             running = [one if one.service else await self._with_service(one) for one in running]
         return [
-            one.to_server(await find_address(self._client, one))
+            one.to_server(await find_address(self._client.cached, one))
             for one in sorted(running, key=lambda one: (one.adopted, one.server if not one.adopted else ""))
         ]
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> PreflightResult:
-        found = await self._find()
+        found = await self._find_cached()
         missing = [server.name for server in servers if server.name not in found]
         if missing or not servers:
             raise ActError(f"there is no Deployment of {', '.join(missing) or 'this target'} to ask")
@@ -108,7 +109,7 @@ class KubernetesEngine(VllmEngine):
         self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
     ) -> None:
         """Warm up each pod: a name in DNS would reach one of them."""
-        one, pods = await self._pods_of(server)
+        one, pods = await self._pods_of(server, self._client)
         for address in _addresses(one, pods):
             probe = OpenAiProbe(address=address, api_key=one.workload.serve.api_key)
             await probe.warm_up(requests, deadline_s, prompts, lambda: self._recent_log(server))
@@ -116,22 +117,22 @@ class KubernetesEngine(VllmEngine):
     async def answers(
         self, server: Server, prompts: Sequence[str], deadline_s: float
     ) -> tuple[GoldenAnswer, ...]:
-        one, pods = await self._pods_of(server)
+        one, pods = await self._pods_of(server, self._client)
         probe = OpenAiProbe(address=_addresses(one, pods)[0], api_key=one.workload.serve.api_key)
         return await probe.answers(prompts, deadline_s)
 
     async def busy(self, server: Server) -> int | None:
         """Requests of all its pods; None if one of them does not answer."""
         try:
-            one, pods = await self._pods_of(server)
+            one, pods = await self._pods_of(server, self._client.cached)
         except ActError:
             return None
         counts = [await OpenAiProbe(address=address).busy() for address in _addresses(one, pods)]
         return None if None in counts else sum(count or 0 for count in counts)
 
     async def log(self, server: Server) -> tuple[str, ...]:
-        one = (await self._find()).get(server.name)
-        pods = newest_first(await find_pods(self._client, one.workload)) if one else []
+        one = (await self._find_cached()).get(server.name)
+        pods = newest_first(await find_pods(self._client.cached, one.workload)) if one else []
         return (await read_log(self._client, one.workload, pods[0]))[-40:] if one and pods else ()
 
     async def stop(self, server: Server) -> None:
@@ -191,10 +192,12 @@ class KubernetesEngine(VllmEngine):
                 on_silence=lambda found, log: report(found, log, gone=False),
             )
             found, log = await watch.until_gone()
+        if one is not None and not watched:
+            found = PodFault("was scaled to 0 by a third party", external=True)
         report(found, log, gone=True)
 
     async def _api_key(self, server: Server) -> str:
-        one = (await self._find()).get(server.name)
+        one = (await self._find_cached()).get(server.name)
         return one.workload.serve.api_key if one else ""
 
     async def _recent_log(self, server: Server) -> Sequence[str]:
@@ -206,26 +209,27 @@ class KubernetesEngine(VllmEngine):
     async def _find(self) -> Mapping[str, FoundServer]:
         return await find_servers(self._client, self._site, self._options.deployments)
 
+    async def _find_cached(self) -> Mapping[str, FoundServer]:
+        return await find_servers(self._client.cached, self._site, self._options.deployments)
+
     async def _find_fenced(self) -> Mapping[str, FoundServer]:
         found = await self._find()
         check_fence(self._site, found)
         return found
 
     async def _find_patiently(self, server: Server) -> FoundServer | None:
+        """Return the server; before it is said to be gone or idle, the objects are read."""
         while True:
             try:
-                return (await self._find()).get(server.name)
+                known = (await self._find_cached()).get(server.name)
+                return known if known and known.active else (await self._find()).get(server.name)
             except ActError:
                 await asyncio.sleep(_RETRY_S)
 
-    async def _pods_of(self, server: Server) -> tuple[FoundServer, list[Pod]]:
+    async def _pods_of(self, server: Server, reader: Reader) -> tuple[FoundServer, list[Pod]]:
         """Return the server with its running pods. Raises ActError if there is none."""
-        one = (await self._find()).get(server.name)
-        pods = (
-            [pod for pod in await find_pods(self._client, one.workload) if pod.ip and pod.active]
-            if one
-            else []
-        )
+        one = (await find_servers(reader, self._site, self._options.deployments)).get(server.name)
+        pods = [pod for pod in await find_pods(reader, one.workload) if pod.ip and pod.active] if one else []
         if one is None or not pods:
             raise ActError(f"{server.name} has no running pod")
         return one, pods

@@ -11,7 +11,7 @@ from actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVER, object_name, p
 from actuators.kubernetes.workload import Workload
 from agent.domain.model import Server
 from agent.domain.ports import Site
-from kubernetes_api.client import Json
+from kubernetes_api.documents import Json
 
 _KEPT_SPEC = ("minReadySeconds", "progressDeadlineSeconds", "strategy")
 

@@ -22,7 +22,9 @@ from actuators.kubernetes.workload import Workload
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.errors import ActError
 from kubernetes_api import client as kubernetes
-from kubernetes_api.client import AwayError, Json, KubernetesClient, patiently
+from kubernetes_api.client import KubernetesClient, patiently
+from kubernetes_api.documents import Json
+from kubernetes_api.errors import AwayError
 from vllm_facts.errors import FlagError
 from vllm_facts.values import Setting, Value
 
@@ -142,7 +144,7 @@ class Handover:
         port = green.serve.port
         end_s = asyncio.get_running_loop().time() + self.drain_s
         while asyncio.get_running_loop().time() < end_s:
-            found = await patiently(lambda: find_pods(self.client, green))
+            found = await patiently(lambda: find_pods(self.client.cached, green))
             pods = [pod for pod in found if pod.active and pod.ip]
             counts = await asyncio.gather(*(OpenAiProbe(address=pod.address(port)).busy() for pod in pods))
             if not any(counts):

@@ -19,7 +19,9 @@ import structlog
 from actuators.kubernetes.state_volume import describe_volatile
 from agent.domain.errors import ActError, LockLostError
 from agent.domain.ports import Now
-from kubernetes_api.client import LEASE, ConflictError, Json, KubernetesClient
+from kubernetes_api.client import LEASE, KubernetesClient
+from kubernetes_api.documents import Json
+from kubernetes_api.errors import ConflictError
 
 DURATION_S: Final = 30
 """From a renewal until another daemon may take over. An API server that restarts is away for some 20 s."""

@@ -3,10 +3,11 @@
 from pathlib import PurePosixPath
 
 from kubernetes_api import client as kubernetes
-from kubernetes_api.client import Json, KubernetesClient
+from kubernetes_api.client import Reader
+from kubernetes_api.documents import Json
 
 
-async def read_config_maps(client: KubernetesClient, pod: Json, container: int) -> dict[str, str]:
+async def read_config_maps(reader: Reader, pod: Json, container: int) -> dict[str, str]:
     """Return the text of each file; `pod`: the spec of a pod. Raises ActError."""
     maps = {one["name"]: one["configMap"] for one in pod.get("volumes") or () if "configMap" in one}
     files: dict[str, str] = {}
@@ -14,7 +15,7 @@ async def read_config_maps(client: KubernetesClient, pod: Json, container: int) 
         source = maps.get(mount["name"])
         if source is None:
             continue
-        document = await client.get(kubernetes.CONFIG_MAP, source["name"]) or {}
+        document = await reader.get(kubernetes.CONFIG_MAP, source["name"]) or {}
         data = document.get("data") or {}
         chosen = {one["key"]: one["path"] for one in source.get("items") or ()} or {key: key for key in data}
         for key, path in chosen.items():

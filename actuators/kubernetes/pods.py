@@ -10,7 +10,7 @@ from typing import Self
 
 from actuators.host.process_group import how_it_ended
 from actuators.host.server_log import cause_in
-from kubernetes_api.client import Json
+from kubernetes_api.documents import Json
 
 _IMAGE_ERRORS = frozenset({"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
 """`ErrImagePull` is not among them: the kubelet tries again, and only then waits (ImagePullBackOff)."""

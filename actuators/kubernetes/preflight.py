@@ -60,7 +60,7 @@ async def preflight(
             return PreflightResult(problem=f"{blue.workload.name}: {problem}")
         if owner := blue.workload.owner:
             return PreflightResult(problem=_owned(blue.workload, owner, setting))
-    services = await client.find(kubernetes.SERVICE)
+    services = await client.cached.find(kubernetes.SERVICE)
     selectors = [one["spec"].get("selector") or {} for one in services]
     try:
         body = make_deployment(site, Server(name="preflight", setting=setting), pattern.workload, selectors)

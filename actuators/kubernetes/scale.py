@@ -9,7 +9,9 @@ from actuators.kubernetes.workload import Workload
 from agent.domain.errors import ActError
 from agent.domain.ports import Site
 from kubernetes_api import client as kubernetes
-from kubernetes_api.client import Json, KubernetesClient, MissingError, patiently
+from kubernetes_api.client import KubernetesClient, patiently
+from kubernetes_api.documents import Json
+from kubernetes_api.errors import MissingError
 
 _POLL_S = 0.5
 _GONE_WITHIN_S = 120.0
@@ -45,9 +47,11 @@ async def wait_until_gone(client: KubernetesClient, workload: Workload) -> None:
     try:
         async with asyncio.timeout(limit_s):
             while True:
-                pods = await patiently(lambda: find_pods(client, workload))
-                if all(pod.over for pod in pods):
-                    return
+                known = await patiently(lambda: find_pods(client.cached, workload))
+                if all(pod.over for pod in known):
+                    pods = await patiently(lambda: find_pods(client, workload))
+                    if all(pod.over for pod in pods):
+                        return
                 await asyncio.sleep(_POLL_S)
     except TimeoutError as error:
         why = f"pods of {workload.name} still exist {limit_s:g} s after they were to end: `kubectl get pods`"

@@ -20,7 +20,9 @@ from agent.domain.errors import ActError
 from agent.domain.model import Server
 from agent.domain.ports import Site
 from kubernetes_api import client as kubernetes
-from kubernetes_api.client import ConflictError, Json, KubernetesClient, patiently
+from kubernetes_api.client import KubernetesClient, patiently
+from kubernetes_api.documents import Json
+from kubernetes_api.errors import ConflictError
 from vllm_facts.errors import FlagError
 
 _POLL_S = 1.0
@@ -117,7 +119,7 @@ class Starter:
         began = clock()
         over: set[str] | None = None
         while True:
-            found = await patiently(lambda: find_pods(self.client, workload))
+            found = await patiently(lambda: find_pods(self.client.cached, workload))
             over = {pod.uid for pod in found if pod.over} if over is None else over
             pods = [pod for pod in found if not pod.ending and pod.uid not in over]
             for pod in newest_first(pods):

@@ -6,7 +6,7 @@ server says nothing about the server, which is probed over HTTP.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -20,11 +20,11 @@ from actuators.vllm.probe import Health, OpenAiProbe
 from agent.domain.errors import ActError
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
+from kubernetes_api.documents import Json
 
 log = structlog.get_logger(__name__)
 
 _LOOK_S = 60.0  # between two looks, without a change of a pod
-_WATCH_S = 60  # of one request
 _KUBELET_S = 3.0  # from the end of a process to the status that says so; the kubelet looks each second
 
 Say = Callable[[PodFault, tuple[str, ...]], None]
@@ -50,7 +50,12 @@ class Watch:
 
     async def until_gone(self) -> tuple[PodFault, tuple[str, ...]]:
         """Return how the server ended, and its last log lines."""
-        tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._probe())]
+        cached = self.client.cached
+        tasks = [
+            asyncio.create_task(self._follow(cached.changes(kubernetes.POD, self.workload.selector))),
+            asyncio.create_task(self._follow(cached.changes(kubernetes.DEPLOYMENT, name=self.workload.name))),
+            asyncio.create_task(self._probe()),
+        ]
         try:
             while True:
                 self._changed.clear()
@@ -68,22 +73,19 @@ class Watch:
                 task.cancel()
             await asyncio.wait(tasks)
 
-    async def _follow(self) -> None:
-        """Wake the check at each change of a pod."""
-        while True:
-            with suppress(ActError):
-                async for _ in self.client.watch(kubernetes.POD, self.workload.selector, _WATCH_S):
-                    self._changed.set()
-            await asyncio.sleep(self.every_s)
+    async def _follow(self, changes: AsyncIterator[None]) -> None:
+        """Wake the check at each change."""
+        async for _ in changes:
+            self._changed.set()
 
     async def _check(self) -> PodFault | None:
         """Return why it is gone; None if it is not."""
-        document = await self.client.get(kubernetes.DEPLOYMENT, self.workload.name)
+        document = await self._read_deployment()
         if document is None:
             return PodFault(
                 f"was removed by a third party: there is no Deployment {self.workload.name}", external=True
             )
-        self._pods = await find_pods(self.client, self.workload)
+        self._pods = await find_pods(self.client.cached, self.workload)
         if not document["spec"].get("replicas", 1):
             return PodFault("was scaled to 0 by a third party", external=True)
         if self.address and not any(self._is_read(pod) for pod in self._pods):
@@ -105,6 +107,14 @@ class Watch:
                 else:
                     self.on_silence(found, self._log)
         return None
+
+    async def _read_deployment(self) -> Json | None:
+        """Return it as the watch has told; before it is said to be gone or idle, it is read."""
+        name = self.workload.name
+        known = await self.client.cached.get(kubernetes.DEPLOYMENT, name)
+        if known and known["spec"].get("replicas", 1):
+            return known
+        return await self.client.get(kubernetes.DEPLOYMENT, name)
 
     def _is_read(self, pod: Pod) -> bool:
         return pod.active and pod.address(self.workload.serve.port) == self.address
@@ -130,7 +140,7 @@ class Watch:
         if found.refused:
             await asyncio.sleep(_KUBELET_S)
         try:
-            pods = await find_pods(self.client, self.workload)
+            pods = await find_pods(self.client.cached, self.workload)
         except ActError:
             return False
         known = self._over or set()

@@ -7,7 +7,7 @@ from typing import Any, Self
 from actuators.host.origin import Origin
 from actuators.kubernetes.labels import LIKE, REPLICAS, SERVER, SITE, epoch_of, server_of
 from actuators.vllm.serve_command import ChangedCommand, ReadFile, ServeCommand
-from kubernetes_api.client import Json
+from kubernetes_api.documents import Json
 from vllm_facts.errors import FlagError
 from vllm_facts.flag_parser import is_vllm_server
 from vllm_facts.values import Value

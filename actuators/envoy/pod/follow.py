@@ -10,7 +10,8 @@ import structlog
 from actuators.shared.published_route import PROXY, PublishedRoute
 from agent.domain.errors import ActError
 from kubernetes_api import client as kubernetes
-from kubernetes_api.client import Json, KubernetesClient
+from kubernetes_api.client import KubernetesClient
+from kubernetes_api.documents import Json
 
 log = structlog.get_logger(__name__)
 

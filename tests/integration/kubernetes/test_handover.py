@@ -12,7 +12,8 @@ import pytest
 from actuators.kubernetes.engine import KubernetesEngine
 from agent.domain.events import ServerLost
 from agent.domain.model import Server
-from kubernetes_api.client import AwayError, KubernetesClient
+from kubernetes_api.client import KubernetesClient
+from kubernetes_api.errors import AwayError
 from tests.integration.kubernetes.engines import FLAGS, GREEN, bind, names, serve
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.manifests import container, deployment
@@ -115,7 +116,7 @@ async def test_an_absent_api_server_and_other_writers_are_no_fault_of_the_deploy
         nonlocal finds
         finds += 1
         if finds > 4 and finds % 3 == 0:
-            raise AwayError("429", external=True)
+            raise AwayError("429")
         return await find(*given)
 
     async def contested(client: KubernetesClient, kind: Any, name: str, change: Any) -> Json:  # noqa: ANN401

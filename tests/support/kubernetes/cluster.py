@@ -27,6 +27,12 @@ CONTROLLERS = (
 EVICTION_S = 2  # from a node's loss to the deletion of its pods; 300 in a cluster with default settings
 
 _READY_WITHIN_S = 60.0
+_AUDIT = {  # one line for each request, when it comes
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["ResponseStarted", "ResponseComplete", "Panic"],
+    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
+}
 
 
 class Cluster:
@@ -85,6 +91,16 @@ class Cluster:
         path.write_text(json.dumps(content))
         return path
 
+    def requests(self, namespace: str) -> list[str]:
+        """The requests of the ServiceAccounts of a namespace so far, such as "list pods"."""
+        user = f"system:serviceaccount:{namespace}:"
+        audited = map(json.loads, (self.folder / "audit.log").read_text().splitlines())
+        return [
+            f"{one['verb']} {one['objectRef']['resource']}"
+            for one in audited
+            if one["user"]["username"].startswith(user)
+        ]
+
     def stop_api(self) -> None:
         """The API server goes away; pods and what etcd holds stay."""
         self._running[1].kill()
@@ -98,6 +114,7 @@ class Cluster:
         address = self.network.address
         certificates.serving(self.folder, "apiserver", address)
         certificates.signing(self.folder, "accounts")
+        (self.folder / "audit.json").write_text(json.dumps(_AUDIT))
         (self.folder / "tokens.csv").write_text(f'{self._token},admin,admin,"system:masters"\n')
         self._running.append(
             self._run(
@@ -130,6 +147,8 @@ class Cluster:
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-cluster-ip-range=10.99.0.0/16",
             "--allow-privileged=true",
+            f"--audit-policy-file={folder}/audit.json",
+            f"--audit-log-path={folder}/audit.log",
             "--disable-admission-plugins=ServiceAccount",  # pods here hold no token
             f"--default-not-ready-toleration-seconds={EVICTION_S}",
             f"--default-unreachable-toleration-seconds={EVICTION_S}",

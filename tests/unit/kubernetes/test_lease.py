@@ -11,7 +11,9 @@ import pytest
 
 from actuators.kubernetes.lease import DEADLINE_S, DURATION_S, RENEW_S, WAIT_S, LeaseLock
 from agent.domain.errors import LockLostError
-from kubernetes_api.client import AwayError, ConflictError, Json, KubernetesClient
+from kubernetes_api.client import KubernetesClient
+from kubernetes_api.documents import Json
+from kubernetes_api.errors import AwayError, ConflictError
 from tests.support.fast_time import in_no_time, loop_now
 
 

@@ -1,0 +1,155 @@
+"""One connection to an API server for all targets of a daemon, with what it knows of the objects there.
+
+It belongs to an event loop and closes when the loop ends. Credentials are read again when the API server
+refuses them, since tokens of service accounts and certificates of clients are replaced while a daemon runs.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final, NamedTuple, TypeVar
+
+import httpx2
+import lightkube
+from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.core.exceptions import ConfigError
+
+from kubernetes_api.documents import Kind
+from kubernetes_api.errors import FAILURES, status_of, to_act_error
+from kubernetes_api.mirror import Mirror
+
+MANAGER: Final = "trimtab"
+"""The field manager of every write: `kubectl get --show-managed-fields` names it."""
+
+CALL_S: Final = 15.0
+_REOPEN_S: Final = 30.0
+"""The least time between two readings of the credentials while the API server does not answer."""
+
+_T = TypeVar("_T")
+
+
+class Access(NamedTuple):
+    """`kubeconfig`: a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config."""
+
+    kubeconfig: str
+    context: str
+    namespace: str  # empty: that of the kubeconfig's context or of the pod
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    """A client with the credentials that were read when it was made."""
+
+    api: lightkube.AsyncClient
+    opened_s: float  # of the loop's clock
+    users: int = 0
+    outdated: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """Use `connection_to`. Every call raises ActError (see `errors`)."""
+
+    access: Access
+    _session: _Session | None = None
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _mirrors: dict[Kind, Mirror] = field(default_factory=dict)
+
+    async def call(self, what: str, ask: Callable[[lightkube.AsyncClient], Awaitable[_T]]) -> _T:
+        """`what`: the call in words, for its error."""
+        try:
+            async with asyncio.timeout(CALL_S):
+                try:
+                    return await self._ask(ask)
+                except httpx2.HTTPStatusError as error:
+                    if status_of(error) != HTTPStatus.UNAUTHORIZED:
+                        raise
+                return await self._ask(ask)  # with credentials that are read again
+        except FAILURES as error:
+            raise to_act_error(what, error) from error
+
+    @asynccontextmanager
+    async def stream(self, what: str) -> AsyncIterator[lightkube.AsyncClient]:
+        """For an answer that does not end soon."""
+        try:
+            async with self._use() as api:
+                yield api
+        except FAILURES as error:
+            raise to_act_error(what, error) from error
+
+    def mirror(self, kind: Kind) -> Mirror:
+        """Return what is known of the objects of a kind; it keeps itself up to date from now on."""
+        if kind not in self._mirrors:
+            self._mirrors[kind] = Mirror(self, kind)
+        return self._mirrors[kind]
+
+    def has_written(self, kind: Kind) -> None:
+        """Let the next read of the mirror include a write that has just been made."""
+        if kind in self._mirrors:
+            self._mirrors[kind].refresh()
+
+    async def _ask(self, ask: Callable[[lightkube.AsyncClient], Awaitable[_T]]) -> _T:
+        async with self._use() as api:
+            return await ask(api)
+
+    @asynccontextmanager
+    async def _use(self) -> AsyncIterator[lightkube.AsyncClient]:
+        session = await self._open()
+        session.users += 1
+        try:
+            yield session.api
+        except httpx2.HTTPError as error:
+            age_s = asyncio.get_running_loop().time() - session.opened_s
+            session.outdated |= status_of(error) == HTTPStatus.UNAUTHORIZED
+            session.outdated |= isinstance(error, httpx2.TransportError) and age_s > _REOPEN_S
+            raise
+        finally:
+            session.users -= 1
+            if session.outdated and not session.users:
+                await session.api.close()
+
+    async def _open(self) -> _Session:
+        async with self._opening:
+            if self._session is None or self._session.outdated:
+                api = lightkube.AsyncClient(
+                    config=await asyncio.to_thread(_read_config, self.access),
+                    namespace=self.access.namespace or None,
+                    field_manager=MANAGER,
+                    timeout=httpx2.Timeout(CALL_S),
+                )
+                self._session = _Session(api, asyncio.get_running_loop().time())
+            return self._session
+
+    async def close_with_loop(self) -> None:
+        """asyncio.run cancels the tasks that are left when its own has ended."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await asyncio.gather(*(mirror.close() for mirror in self._mirrors.values()))
+            if self._session is not None:
+                await self._session.api.close()
+
+
+_connections: dict[tuple[asyncio.AbstractEventLoop, Access], tuple[Connection, asyncio.Task[None]]] = {}
+"""Shared by the engines, which the core makes one by one for each target."""
+
+
+def connection_to(access: Access) -> Connection:
+    """Return the connection of this event loop."""
+    key = asyncio.get_running_loop(), access
+    if key not in _connections:
+        made = Connection(access)
+        closing = asyncio.create_task(made.close_with_loop(), name="Kubernetes connection")
+        closing.add_done_callback(lambda _: _connections.pop(key))
+        _connections[key] = made, closing
+    return _connections[key][0]
+
+
+def _read_config(access: Access) -> SingleConfig:
+    config = KubeConfig.from_file(access.kubeconfig) if access.kubeconfig else KubeConfig.from_env()
+    found = config.get(access.context or None)
+    if found is None:
+        raise ConfigError(f"{access.kubeconfig or 'the kubeconfig'} has no context {access.context!r}")
+    return found

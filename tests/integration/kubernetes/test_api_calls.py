@@ -1,0 +1,115 @@
+"""What the engine asks of a real API server, and what it says while that is away."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from actuators.kubernetes.engine import KubernetesEngine
+from actuators.kubernetes.plugin import KubernetesOptions
+from agent.domain.errors import ActError
+from agent.domain.events import ServerLost
+from agent.domain.ports import Site
+from kubernetes_api.client import DEPLOYMENT, KubernetesClient
+from kubernetes_api.errors import AwayError
+from tests.integration.kubernetes.engines import FLAGS, ROLE, bind, serve
+from tests.support.kubernetes.manifests import container, deployment
+from tests.support.kubernetes.namespace import Namespace
+
+pytestmark = pytest.mark.timeout(180)
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+async def watched(engine: KubernetesEngine, lost: list[ServerLost]) -> asyncio.Task[None]:
+    [server] = await engine.observe()
+    return asyncio.create_task(engine.watch(server, lost.append, lambda: AT))
+
+
+async def refusal(ask: Callable[[], Awaitable[object]]) -> ActError:
+    """Ask until it is refused."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await ask()
+            except ActError as error:
+                return error
+            await asyncio.sleep(0.1)
+
+
+async def test_idle_targets_cost_no_call_and_a_change_is_seen(here: Namespace, tmp_path: Path) -> None:
+    names = ("one", "two")
+    for name in names:
+        await here.create("deployments", deployment(name, container(*FLAGS)))
+        await here.available(name)
+    user = await here.user("trimtab", *ROLE)
+    engines = [
+        KubernetesOptions(deployments=(name,), kubeconfig=str(user)).bind(
+            Site(target=name, state_dir=tmp_path / name, epoch=1)
+        )
+        for name in names
+    ]
+    lost: list[ServerLost] = []
+    tasks = [await watched(engine, lost) for engine in engines]
+    await asyncio.sleep(2)
+    before = here.cluster.requests(here.name)
+
+    for _ in range(5):
+        await asyncio.sleep(1)
+        for engine in engines:
+            [server] = await engine.observe()
+            assert await engine.busy(server) == 0
+    idle = here.cluster.requests(here.name)[len(before) :]
+    await here.api.patch(here.path("deployments", "two"), {"spec": {"replicas": 0}})
+    async with asyncio.timeout(20):
+        await tasks[1]
+
+    assert idle == []
+    assert [before.count(f"watch {kind}") for kind in ("deployments", "pods")] == [1, 1]
+    assert [(one.server, one.gone) for one in lost] == [("two", True)]
+    tasks[0].cancel()
+
+
+async def test_what_is_asked_while_the_api_server_is_away_is_an_error_and_no_old_answer(
+    here: Namespace, tmp_path: Path
+) -> None:
+    await serve(here)
+    engine = await bind(here, tmp_path)
+    lost: list[ServerLost] = []
+    task = await watched(engine, lost)
+
+    here.cluster.stop_api()
+    error = await refusal(engine.observe)
+    [problem] = await engine.problems()
+    here.cluster.start_api()
+    here.cluster.wait()
+    await here.api.patch(here.path("deployments", "vllm"), {"spec": {"replicas": 0}})
+    async with asyncio.timeout(60):
+        await task
+
+    assert isinstance(error, AwayError)
+    assert "does not answer" in problem
+    assert [one.why for one in lost] == ["vllm was scaled to 0 by a third party"]
+
+
+async def test_a_token_that_is_replaced_is_read_again(here: Namespace) -> None:
+    old = await here.user("old", *ROLE)
+    path = old.rename(old.with_name(f"{here.name}.kubeconfig"))
+    client = KubernetesClient(kubeconfig=str(path))
+    assert await client.find(DEPLOYMENT) == []
+    assert await client.cached.find(DEPLOYMENT) == []
+
+    new = await here.user("new", *ROLE)
+    await here.api.delete(here.path("serviceaccounts", "old"))
+    await here.gone("serviceaccounts", "old")
+    error = await refusal(lambda: client.find(DEPLOYMENT))  # the API server remembers a token for 10 s
+    new.rename(path)
+
+    assert "401" in error.why
+    assert await client.find(DEPLOYMENT) == []
+    await here.create("deployments", deployment("vllm", container(*FLAGS), replicas=0))
+    async with asyncio.timeout(60):
+        while not await client.cached.find(DEPLOYMENT):
+            await asyncio.sleep(0.2)
