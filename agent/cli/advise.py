@@ -3,7 +3,6 @@
 import argparse
 import json
 import math
-import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.advisor.case_options import add_options, build_deployment, missing_facts, read_log
 from agent.advisor.flag_consistency import FlagMismatches, find_mismatches
+from agent.advisor.objective_options import parse_objective
 from agent.advisor.render import as_row, as_text, format_command, format_no_command, format_unknown
 from agent.cli.dispatch import Subparsers, add_command
 from agent.domain.errors import ConfigError
@@ -39,7 +39,6 @@ LIVE_S, SAVED_S = 30.0, 30.0
 ALARM_TTFT = Objective(under_s=1.0, share=0.99)  # without an SLO, 1 % above 1 s is a warning
 _MIB_PER_GIB = 1024
 _MIN_COVERAGE = 0.8  # of the window; below it the policies propose nothing
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s)?")
 
 
 def add_advise(subparsers: Subparsers) -> None:
@@ -210,19 +209,10 @@ def _command(flags: str, model: str) -> ServeCommand:
 
 def _slo(args: argparse.Namespace) -> Slo:
     """The objectives from the options. Default for TTFT: ALARM_TTFT, except for the batch profile."""
-    ttft, itl = (_objective(args.ttft, "--ttft"), _objective(args.itl, "--itl"))
+    ttft, itl = (parse_objective(args.ttft, "--ttft"), parse_objective(args.itl, "--itl"))
     if args.ttft is None and args.profile != "batch":
         ttft = ALARM_TTFT
     return Slo(ttft=ttft, itl=itl)
-
-
-def _objective(text: str | None, option: str) -> Objective | None:
-    if text is None:
-        return None
-    found = _DURATION.fullmatch(text)
-    if not found or not float(found[1]):
-        raise ConfigError(f"{option} {text}: not a duration; write it as in 500ms or 1.5s")
-    return Objective(under_s=float(found[1]) / (1000 if found[2] == "ms" else 1), share=0.95)
 
 
 def _seconds(text: str | None, option: str, default: float) -> float:

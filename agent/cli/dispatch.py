@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, str] = {
     "notify": "notify",
     "pause": "decide",
     "policies": "knobs",
+    "predict": "predict",
     "propose": "decide",
     "resume": "decide",
     "revert": "revert",

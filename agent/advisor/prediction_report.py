@@ -1,0 +1,198 @@
+"""The result of `trimtab predict`: what was assumed, the numbers with their bands, and better settings."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from agent.advisor.render import format_command
+from agent.terminal.tables import latency, lines_of, table
+from performance_model.engine_limits import EngineLimits
+from performance_model.engine_settings import limits_of
+from performance_model.errors import PredictionInputError
+from performance_model.fit import fit_law
+from performance_model.hardware_prior import prior_law
+from performance_model.iteration_log import parse_iterations
+from performance_model.outcome import Goals
+from performance_model.prediction import Band, Headroom, find_headroom, predict
+from performance_model.search import SearchResult, search
+from performance_model.step_law import COEFFICIENTS, UncertainLaw, read_law, write_law
+from performance_model.trace import Trace, duration_s
+from performance_model.work_windows import windows_of_steps
+from vllm_facts.deployment import Deployment
+from vllm_facts.shell_command.serve_command import ServeCommand, edit_command
+from vllm_facts.values import describe_changes
+
+_KV_SIZE = re.compile(r"GPU KV cache size: ([\d,]{1,20}) tokens")
+_ROWS = (
+    ("ttft_p50_s", "TTFT, median"),
+    ("ttft_p90_s", "TTFT, 90 %"),
+    ("ttft_p99_s", "TTFT, 99 %"),
+    ("itl_p50_s", "time between tokens, median request"),
+    ("itl_p90_s", "time between tokens, 90 % of requests"),
+    ("gap_p99_s", "time between tokens, 99 % of tokens"),
+    ("e2e_p50_s", "whole request, median"),
+    ("e2e_p99_s", "whole request, 99 %"),
+    ("peak_kv_share", "KV cache, peak"),
+    ("preemptions_per_request", "preemptions per request"),
+    ("rejected_share", "rejected requests"),
+    ("tokens_per_s", "generated tokens per second"),
+)
+_OF_GOALS = (("attainment", "requests within the objectives"), ("goodput_per_s", "such requests per second"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionReport:
+    """`goals`, `headroom` are None without an objective, `found` without a search."""
+
+    trace: Trace
+    law: UncertainLaw
+    limits: EngineLimits
+    bands: Mapping[str, Band]
+    goals: Goals | None
+    headroom: Headroom | None
+    found: SearchResult | None
+
+    def as_row(self) -> dict[str, Any]:
+        found = self.found
+        return {
+            "requests": len(self.trace),
+            "seconds": duration_s(self.trace),
+            "law": json.loads(write_law(self.law)),
+            "law_intervals": {name: self.law.interval(name) for name in COEFFICIENTS},
+            "limits": asdict(self.limits),
+            "predicted": {name: asdict(band) for name, band in self.bands.items()},
+            "objectives": asdict(self.goals) if self.goals else None,
+            "headroom": asdict(self.headroom) if self.headroom else None,
+            "search": None if found is None else _search_row(found),
+        }
+
+    def as_text(self, command: ServeCommand) -> str:
+        rate = len(self.trace) / max(duration_s(self.trace), 1e-9)
+        means = [
+            sum(getattr(one, name) for one in self.trace) / len(self.trace)
+            for name in ("prompt_tokens", "output_tokens")
+        ]
+        rows = (*(_OF_GOALS if self.goals else ()), *_ROWS)
+        return (
+            lines_of(
+                f"{len(self.trace):,} requests in {duration_s(self.trace):,.0f} s ({rate:.2f} a second), on "
+                f"average {means[0]:,.0f} prompt and {means[1]:,.0f} output tokens; KV cache of "
+                f"{self.limits.kv_tokens:,} tokens; step times: {self.law.source or 'a measured law'}."
+            )
+            + "\n"
+            + table(
+                ("", "predicted", "80 % of draws"),
+                [_band_row(name, title, self.bands[name]) for name, title in rows if name in self.bands],
+            )
+            + (_headroom_text(self.headroom, rate) if self.headroom else "")
+            + (_search_text(self.found, command) if self.found else "")
+        )
+
+
+def build_report(
+    case: Deployment,
+    trace: Trace,
+    goals: Goals | None,
+    *,
+    law_text: str | None,
+    log: Sequence[str],
+    kv_tokens: int | None,
+    search_settings: bool,
+) -> PredictionReport:
+    """Raises PredictionInputError."""
+    if kv_tokens is not None and kv_tokens < 1:
+        raise PredictionInputError(f"--kv-tokens {kv_tokens}: must be at least 1")
+    measured = kv_tokens or _logged_kv_tokens(log)
+    limits = limits_of(case, kv_tokens=measured)
+    law = _choose_law(case, limits, law_text, log)
+    return PredictionReport(
+        trace=trace,
+        law=law,
+        limits=limits,
+        bands=predict(trace, law, limits, goals or Goals()),
+        goals=goals,
+        headroom=find_headroom(trace, law.law, limits, goals) if goals else None,
+        found=search(case, trace, law, goals, kv_tokens=measured) if goals and search_settings else None,
+    )
+
+
+def _choose_law(case: Deployment, limits: EngineLimits, text: str | None, log: Sequence[str]) -> UncertainLaw:
+    if text is not None:
+        return read_law(text, "--law")
+    windows = list(windows_of_steps(parse_iterations(log), limits.kv_tokens))
+    if not windows:
+        return prior_law(case)
+    try:
+        attention_us = prior_law(case).law.attention_us
+    except PredictionInputError:
+        attention_us = 0.0
+    return fit_law(windows, attention_us=attention_us, source=f"{len(windows)} windows of steps in the log")
+
+
+def _logged_kv_tokens(log: Sequence[str]) -> int | None:
+    found = [match[1] for line in log if (match := _KV_SIZE.search(line[:4000]))]
+    return int(found[-1].replace(",", "")) if found else None
+
+
+def _band_row(name: str, title: str, band: Band) -> tuple[str, str, str]:
+    return title, _show(name, band.value), f"{_show(name, band.low)} to {_show(name, band.high)}"
+
+
+def _show(name: str, value: float) -> str:
+    if name.endswith("_per_s"):
+        return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004 - three digits
+    if name.endswith("_s"):
+        return latency(value)
+    return f"{value:.2f}" if name == "preemptions_per_request" else f"{value:.1%}"
+
+
+def _headroom_text(found: Headroom, rate: float) -> str:
+    if found.rate_per_s is None:
+        holds = "No load of this shape meets the objectives with this setting."
+    else:
+        holds = (
+            f"This setting meets the objectives up to {found.rate_per_s:.2f} requests a second, "
+            f"{found.rate_per_s / rate:.2f} times the load."
+        )
+    if found.replicas is None:
+        return "\n" + lines_of(f"{holds} More servers would not help.")
+    servers = "1 server meets" if found.replicas == 1 else f"{found.replicas} servers meet"
+    return "\n" + lines_of(f"{holds} {servers} them for this load.")
+
+
+def _search_text(found: SearchResult, command: ServeCommand) -> str:
+    if found.best is None:
+        return "\n" + lines_of(
+            f"Nothing to gain: {found.base:.1%} of the requests are within the objectives, and the best of "
+            f"{found.tried} settings changes that by {100 * found.gain:+.1f} points (standard error "
+            f"{100 * found.noise:.1f})."
+        )
+    better = edit_command(command, found.best.changes, {})
+    return (
+        "\n"
+        + lines_of(
+            f"Better: {describe_changes(found.best.changes)}: {found.base + found.gain:.1%} of the requests "
+            f"within the objectives instead of {found.base:.1%} (standard error {100 * found.noise:.1f} "
+            f"points; better in {found.likely:.0%} of the draws of the law), the best of {found.tried} "
+            "settings:"
+        )
+        + "\n"
+        + format_command(better)
+    )
+
+
+def _search_row(found: SearchResult) -> dict[str, Any]:
+    return {
+        "attainment": found.base,
+        "changes": dict(found.best.changes) if found.best else None,
+        "gain": found.gain,
+        "standard_error": found.noise,
+        "better_in_share_of_draws": found.likely,
+        "tried": found.tried,
+        "vetoed": found.vetoed,
+        "finalists": [
+            {"changes": dict(one.changes), "attainment": one.attainment} for one in found.finalists
+        ],
+    }

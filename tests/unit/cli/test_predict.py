@@ -1,0 +1,172 @@
+"""`trimtab predict`: numbers with bands, headroom and better settings."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from performance_model.step_law import StepLaw, UncertainLaw, write_law
+from performance_model.trace import TraceRequest, write_trace
+from tests.unit.cli.conftest import runs
+
+Predict = Callable[..., tuple[int, str, str]]
+SERVE = ("vllm", "serve", "meta-llama/Llama-3.1-8B", "--max-model-len", "8192", "--max-num-seqs")
+LAW = StepLaw(step_us=18_000, knee=111, token_us=88.0, sequence_us=40.0, kv_read_us=0.14)
+
+
+@pytest.fixture
+def predict(capsys: pytest.CaptureFixture[str]) -> Predict:
+    return runs("predict", capsys)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    random, at, made = Random(1), 0.0, []  # noqa: S311 - reproducible, not secret
+    while (at := at + random.expovariate(2.0)) < 120.0:
+        made.append(
+            TraceRequest(
+                arrival_s=at, prompt_tokens=random.randint(10, 900), output_tokens=random.randint(1, 300)
+            )
+        )
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(write_trace(made)))
+    return str(path)
+
+
+@pytest.fixture
+def law(tmp_path: Path) -> str:
+    path = tmp_path / "law.json"
+    path.write_text(write_law(UncertainLaw(law=LAW, source="measured here")))
+    return str(path)
+
+
+def found(predict: Predict, *argv: str) -> dict[str, Any]:
+    status, out, err = predict("--json", *argv)
+    assert (status, err) == (0, "")
+    document: dict[str, Any] = json.loads(out)
+    return document
+
+
+def test_numbers_come_with_bands(predict: Predict, trace: str) -> None:
+    status, out, err = predict("--trace", trace, "--gpu", "RTX 4090", "--", *SERVE, "64")
+
+    assert (status, err) == (0, "")
+    assert "step times: prior for RTX 4090." in out
+    assert "80 % of draws" in out
+    assert "TTFT, 90 %" in out
+    assert "objectives" not in out
+
+
+def test_objectives_add_the_headroom(predict: Predict, trace: str, law: str) -> None:
+    argv = ("--trace", trace, "--law", law, "--gpu", "RTX 4090", "--ttft", "1s", "--itl", "50ms")
+    small, large = (found(predict, *argv, "--", *SERVE, seqs) for seqs in ("8", "64"))
+
+    assert small["law"]["source"] == "measured here"
+    assert small["headroom"]["rate_per_s"] < large["headroom"]["rate_per_s"]
+    assert small["predicted"]["attainment"]["value"] < large["predicted"]["attainment"]["value"]
+
+
+def test_the_search_prints_a_command(predict: Predict, trace: str, law: str) -> None:
+    argv = (
+        "--trace",
+        trace,
+        "--law",
+        law,
+        "--gpu",
+        "RTX 4090",
+        "--ttft",
+        "1s",
+        "--search",
+        "--",
+        *SERVE,
+        "4",
+    )
+    status, out, _ = predict(*argv)
+    changes = found(predict, *argv)["search"]["changes"]
+
+    assert status == 0
+    assert list(changes) == ["max_num_seqs"]
+    assert out.endswith(f"--max-num-seqs {changes['max_num_seqs']}\n")
+
+
+def test_the_search_says_when_there_is_nothing_to_gain(predict: Predict, trace: str, law: str) -> None:
+    argv = (
+        "--trace",
+        trace,
+        "--law",
+        law,
+        "--gpu",
+        "RTX 4090",
+        "--ttft",
+        "1s",
+        "--search",
+        "--",
+        *SERVE,
+        "128",
+    )
+
+    assert "Nothing to gain: " in predict(*argv)[1]
+
+
+def test_a_faster_load_takes_longer(predict: Predict, trace: str, law: str) -> None:
+    argv = ("--trace", trace, "--law", law, "--gpu", "RTX 4090")
+    slow, fast, long = (
+        found(predict, *argv, *more, "--", *SERVE, "16")["predicted"]["e2e_p50_s"]["value"]
+        for more in ((), ("--rate", "2"), ("--prompt", "3"))
+    )
+
+    assert slow < fast
+    assert slow < long
+
+
+def test_the_law_and_the_kv_cache_come_from_the_log(predict: Predict, trace: str, tmp_path: Path) -> None:
+    random = Random(2)  # noqa: S311 - reproducible, not secret
+    lines = ["INFO GPU KV cache size: 40,000 tokens"]
+    for index in range(600):
+        decodes, chunk = random.randint(1, 60), random.choice([0, 0, 0, random.randint(100, 2048)])
+        share = random.randint(100, 900) / 1000
+        seconds = LAW.seconds(
+            decodes + chunk, decodes + bool(chunk), round(max(0, share * 40_000 - chunk / 2))
+        )
+        lines.append(
+            f"INFO Engine 000: Iteration({index}): "
+            f"{int(bool(chunk))} context requests, {chunk} context tokens, "
+            f"{decodes} generation requests, {decodes} generation tokens, "
+            f"iteration elapsed time: {1000 * seconds:.2f} ms, GPU KV cache usage: {share:.1%}"
+        )
+    log = tmp_path / "vllm.log"
+    log.write_text("\n".join(lines))
+
+    row = found(predict, "--trace", trace, "--log", str(log), "--gpu", "RTX 4090", "--", *SERVE, "64")
+
+    assert row["limits"]["kv_blocks"] == 2500
+    assert row["law"]["source"] == "60 windows of steps in the log"
+    assert row["law"]["law"]["step_us"] == pytest.approx(LAW.step_us, rel=0.05)
+    assert row["law"]["law"]["token_us"] == pytest.approx(LAW.token_us, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (("--trace", "gone.jsonl"), "--trace gone.jsonl: cannot be read"),
+        (("--trace", "TRACE", "--search"), "--search: needs an objective"),
+        (("--trace", "TRACE", "--ttft", "soon"), "--ttft soon: not a duration"),
+        (("--trace", "TRACE", "--rate", "0"), "--rate 0: must be a factor"),
+        (("--trace", "TRACE", "--kv-tokens", "0", "--gpu", "T4"), "--kv-tokens 0: must be at least 1"),
+        (("--trace", "TRACE"), "vLLM's defaults depend on the GPU"),
+        (("--trace", "TRACE", "--gpu", "Quadro RTX 8000"), "the speed of Quadro RTX 8000 is unknown"),
+        (("--trace", "TRACE", "--gpu", "L4", "--kv-tokens", "9000", "--law", "TRACE"), "--law: not JSON"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_named(
+    predict: Predict, trace: str, argv: tuple[str, ...], complaint: str
+) -> None:
+    words = [trace if word == "TRACE" else word for word in argv]
+
+    status, out, err = predict(*words, "--", *SERVE, "64")
+
+    assert (status, out) == (2, "")
+    assert complaint in err
