@@ -6,10 +6,12 @@ from typing import ClassVar
 
 from actuators.kubernetes import discovery
 from actuators.kubernetes.engine import KubernetesEngine
+from actuators.kubernetes.installation import make_installation
 from actuators.kubernetes.lease import LeaseLock
 from actuators.vllm.engine import ServerOptions
 from agent.domain.model import Server
 from agent.domain.ports import Lock, Site
+from agent.plugins.installation import FoundTarget, Installation
 from kubernetes_api.client import KubernetesClient
 
 
@@ -47,6 +49,11 @@ class KubernetesOptions(ServerOptions):
     async def find_unmanaged_servers() -> Sequence[tuple[Server, Mapping[str, object]]]:
         """Return the Deployments that run vLLM here, for a first config. Raises ActError."""
         return await discovery.find_unmanaged_servers()
+
+    @staticmethod
+    def make_installation(targets: Sequence[FoundTarget]) -> Installation:
+        """Return the values of the Helm chart for the Deployments that were found."""
+        return make_installation(targets)
 
 
 plugin = KubernetesOptions

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from agent.cli.dispatch import Subparsers, add_command
-from agent.config.loader import load
+from agent.config.loader import load, parse
 from agent.domain.errors import ActError, ConfigError
 from agent.domain.model import Server
 from agent.plugins import loader
+from agent.plugins.installation import FoundTarget, Installer
 
 SERVICE = Path("/etc/trimtab")
 """A config in this folder belongs to the systemd service, whose unit sets the state directory and socket."""
@@ -60,6 +61,8 @@ _FOOT = """
 # Steps of a rollout, bounds of each knob, policies: examples/trimtab.toml has every key and its default.
 """
 
+FoundEngines = tuple[str, Server, Mapping[str, object]]
+
 
 class Finder(Protocol):
     """An engine that can list the servers on this host, each with the engine's options for it."""
@@ -74,25 +77,30 @@ def add_init(subparsers: Subparsers) -> None:
         subparsers,
         "init",
         "write a first config for the vLLM servers on this host",
-        "Inspects the processes and containers of this host. Never overwrites a file. Exit status 1: no "
+        "Inspects this host and what it can reach. Never overwrites a file. Exit status 1: no "
         "server was found and nothing was written.",
     )
     parser.add_argument(
         "config",
         nargs="?",
         type=Path,
-        default=Path("trimtab.toml"),
         metavar="FILE",
-        help="file to write; default: trimtab.toml",
+        help="file to write; default: trimtab.toml, or values.yaml",
+    )
+    parser.add_argument(
+        "--engine",
+        metavar="NAME",
+        help="look for servers of this engine only; with kubernetes, FILE has the values of the Helm chart",
     )
     parser.set_defaults(run=_init)
 
 
 def _init(args: argparse.Namespace) -> int:
-    path: Path = args.config
-    if path.exists():
-        raise ConfigError(f"{path}: already exists and is left unchanged; name another file")
-    found, failures = asyncio.run(find_servers())
+    if args.engine and not hasattr(loader.load("actuators", args.engine), "find_unmanaged_servers"):
+        raise ConfigError(f"--engine {args.engine}: this is no engine that finds servers")
+    path: Path = args.config or Path("trimtab.toml")
+    _refuse_to_replace(path)
+    found, failures = asyncio.run(find_servers(args.engine))
     sys.stderr.writelines(f"not inspected: {why}\n" for why in failures)
     if not found:
         sys.stderr.write(
@@ -100,6 +108,9 @@ def _init(args: argparse.Namespace) -> int:
             "write a config by hand from examples/trimtab.toml\n"
         )
         return NO_SERVER_FOUND
+    installer = loader.load("actuators", args.engine) if args.engine else None
+    if installer is not None and hasattr(installer, "make_installation"):
+        return _write_installation(args.config, cast("Installer", installer), found)
     write_config(path, config_text(path, found))
     sys.stdout.writelines(f"found {_describe(kind, server)}\n" for kind, server, _ in found)
     tokens = path.parent / "tokens"
@@ -110,14 +121,42 @@ def _init(args: argparse.Namespace) -> int:
     return 0
 
 
-FoundEngines = tuple[str, Server, Mapping[str, object]]
+def _write_installation(path: Path | None, installer: Installer, found: Sequence[FoundEngines]) -> int:
+    names: list[str] = []
+    targets = []
+    for kind, server, options in found:
+        names.append(_name(server, names))
+        description = _describe(kind, server)
+        targets.append(FoundTarget(name=names[-1], description=description, server=server, options=options))
+    made = installer.make_installation(targets)
+    parse(made.config, here=Path.cwd())
+    path = path or Path(made.file_name)
+    _refuse_to_replace(path)
+    _write(path, made.text)
+    sys.stdout.writelines(f"found {target.description}\n" for target in targets)
+    sys.stdout.write(f"{path}: written. Set your objectives in [targets.slo], then run:\n")
+    sys.stdout.writelines(f"  {step.replace('FILE', str(path))}\n" for step in made.next_steps)
+    return 0
 
 
-async def find_servers() -> tuple[list[FoundEngines], list[str]]:
+def _refuse_to_replace(path: Path) -> None:
+    if path.exists():
+        raise ConfigError(f"{path}: already exists and is left unchanged; name another file")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+async def find_servers(only: str | None = None) -> tuple[list[FoundEngines], list[str]]:
     """The servers found, each address once, with the kind of the engine; and why other engines failed."""
     found: list[FoundEngines] = []
     failures: list[str] = []
-    for kind in loader.names("actuators"):
+    for kind in (only,) if only else loader.names("actuators"):
         engine = loader.load("actuators", kind)
         if not hasattr(engine, "find_unmanaged_servers"):
             continue
@@ -153,11 +192,7 @@ def config_text(path: Path, found: Sequence[FoundEngines]) -> str:
 
 def write_config(path: Path, text: str) -> None:
     """Write a new file. Raises ConfigError if it cannot be written or the text is not a valid config."""
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+    _write(path, text)
     try:
         load(path)
     except ConfigError:

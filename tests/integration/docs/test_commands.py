@@ -33,7 +33,7 @@ NOT_RUN: Mapping[str, str] = {
     r"bash examples/vllm_cpu.sh|\S+/python examples/tiny_model.py": "installs 3.5 GB, as CI does",
     r"systemctl|journalctl|systemd-": "needs systemd; tests/integration/systemd boots one with these units",
     r"sudoedit": "an editor",
-    r"kubectl|helm": "needs a cluster; tests/integration/kubernetes creates these objects",
+    r"kubectl|helm|trimtab init --engine": "needs a cluster; tests/integration/kubernetes has one",
     r"groupadd|useradd|install |ln ": "changes this machine; see tests/integration/packaging",
     r"iptables": "changes this machine's network",
     r"docker (build|run)": "tests/integration/packaging/test_image.py builds the image",

@@ -148,7 +148,7 @@ def test_there_are_no_rights_on_secrets_pods_or_the_cluster(values: Mapping[str,
     [
         ({"mode": "approved"}, "mode"),
         ({"persistance": {"size": "5Gi"}}, "persistance"),
-        ({"proxy": {"port": "8080"}}, "port"),
+        ({"proxy": {"ports": ["8080"]}}, "ports"),
     ],
     ids=["mode", "unknown", "type"],
 )

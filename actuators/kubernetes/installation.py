@@ -1,0 +1,59 @@
+"""The values of the Helm chart deploy/helm/trimtab for the Deployments that were found in a namespace."""
+
+from collections.abc import Sequence
+from json import dumps
+from textwrap import indent
+
+from agent.plugins.installation import FoundTarget, Installation
+
+_FIRST_PORT, _STEP = 8080, 100  # away from the ports of the pods themselves, 8081, 8082, 8090 and 8443
+_HEAD = """\
+# trimtab for the namespace {namespace}. deploy/helm/trimtab/values.yaml describes every value.
+mode: advise # suggests only; "approve" also carries out what an operator approved
+
+proxy:
+  ports: {ports} # of the Service trimtab-proxy: where the clients of each target ask from "approve" on
+
+config: |
+"""
+_TARGET = """\
+# {description}
+[[targets]]
+name = "{name}"
+[targets.slo] # your latency objectives; without them only failures are detected
+# ttft = {{ under = "500ms", share = 0.95 }} # to the first byte of the answer, for 95 % of the requests
+# itl = {{ under = "60ms", share = 0.95 }}   # mean gap between the tokens of one request
+[targets.engine]
+kind = "kubernetes"
+deployments = {deployments}
+[targets.traffic]
+kind = "envoy_deployment"
+deployment = "trimtab-proxy"
+listen = "0.0.0.0:{port}"
+"""
+
+
+def make_installation(targets: Sequence[FoundTarget]) -> Installation:
+    namespace = str(targets[0].options["namespace"])
+    ports = [_FIRST_PORT + _STEP * index for index in range(len(targets))]
+    config = "\n".join(
+        _TARGET.format(
+            description=target.description,
+            name=target.name,
+            deployments=dumps(target.options["deployments"]),
+            port=port,
+        )
+        for target, port in zip(targets, ports, strict=True)
+    )
+    at = f"--namespace {namespace}"
+    return Installation(
+        file_name="values.yaml",
+        text=_HEAD.format(namespace=namespace, ports=dumps(ports)) + indent(config, "  "),
+        config=config,
+        next_steps=(
+            "trimtab token new --tokens-file tokens --role operator --name YOU",
+            f"kubectl create secret generic trimtab-tokens {at} --from-file=tokens",
+            f"helm install trimtab deploy/helm/trimtab {at} --values FILE",
+            f"kubectl exec {at} deployment/trimtab -- trimtab check /etc/trimtab/trimtab.toml",
+        ),
+    )

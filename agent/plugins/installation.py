@@ -1,0 +1,33 @@
+"""The file by which trimtab is installed where an engine's servers run, if that is not this host."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from agent.domain.model import Server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTarget:
+    """A server as a target of the config. `options`: of its `[targets.engine]`."""
+
+    name: str
+    description: str  # one line of printable text
+    server: Server
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """`config`: the tables of the config that the file has; trimtab's own keys are set where it runs."""
+
+    file_name: str
+    text: str
+    config: str
+    next_steps: tuple[str, ...]  # commands
+
+
+class Installer(Protocol):
+    """An engine with such a file."""
+
+    def make_installation(self, targets: Sequence[FoundTarget]) -> Installation: ...

@@ -1,0 +1,106 @@
+"""`trimtab init` for a namespace, its values in the chart, and the daemon of the manifests in a pod."""
+
+import asyncio
+import base64
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agent.api.tokens import mint
+from tests.e2e.rig import TRIMTAB, Document, until
+from tests.integration.kubernetes.engines import CLAIM, serve
+from tests.support.helm import manifests, of_kind
+from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.namespace import Namespace
+
+pytestmark = pytest.mark.timeout(240)
+
+OURS = {"ConfigMap", "PersistentVolumeClaim", "Deployment"}
+
+
+async def init(here: Namespace, values: Path) -> str:
+    read = {"apiGroups": ["apps", ""], "resources": ["deployments", "pods"], "verbs": ["get", "list"]}
+    user = await here.user("person", read)
+    process = await asyncio.create_subprocess_exec(
+        *(*TRIMTAB, "init", "--engine", "kubernetes", str(values)),
+        env=os.environ | {"KUBECONFIG": str(user)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    return said.decode()
+
+
+async def install(here: Namespace, documents: list[Json], tokens: str) -> None:
+    """As `kubectl apply`, except that pods of these tests get their token by a Secret."""
+    user = json.loads((await here.user("daemon", *of_kind("Role", documents)["rules"])).read_text())
+    cluster = user["clusters"][0]["cluster"]
+    cluster["certificate-authority-data"] = _encoded(Path(cluster.pop("certificate-authority")).read_text())
+    for name, content in (
+        ("trimtab-tokens", {"tokens": tokens}),
+        ("kubeconfig", {"config": json.dumps(user)}),
+    ):
+        data = {key: _encoded(text) for key, text in content.items()}
+        await here.create("secrets", {"metadata": {"name": name}, "data": data})
+    for one in documents:
+        if one["kind"] in OURS:
+            if one["metadata"]["name"] == "trimtab" and one["kind"] == "Deployment":
+                _run_from_here(one)
+            await here.create(f"{one['kind'].lower()}s", one)
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _run_from_here(daemon: Json) -> None:
+    """Without an image: by this interpreter, with the image's own command line."""
+    spec = daemon["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    container["command"] = [sys.executable, "-m", "agent.main"]
+    container["args"] = ["run", "-c", "/etc/trimtab/trimtab.toml"]
+    container["env"].append({"name": "KUBECONFIG", "value": "/kube/config"})
+    container["volumeMounts"].append({"name": "kube", "mountPath": "/kube"})
+    spec["volumes"].append({"name": "kube", "secret": {"secretName": "kubeconfig"}})
+
+
+async def status_of(here: Namespace, token: str) -> Document:
+    """By the port that `kubectl port-forward` reaches: on the pod's loopback."""
+    command = ("ip", "netns", "exec", here.node.pod("trimtab").netns, *TRIMTAB, "status", "--json")
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env=os.environ | {"TRIMTAB_URL": "http://127.0.0.1:8090", "TRIMTAB_TOKEN": token},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    said, _ = await process.communicate()
+    return json.loads(said) if process.returncode == 0 else {}
+
+
+async def test_a_namespace_is_found_installed_and_measured(here: Namespace, tmp_path: Path) -> None:
+    await serve(here)
+    values = tmp_path / "values.yaml"
+    said = await init(here, values)
+    documents = manifests(yaml.safe_load(values.read_text()) | {"persistence": CLAIM}, namespace=here.name)
+    token, line = mint(role="viewer", principal="a", made_at=datetime.fromtimestamp(0, UTC), expires=None)
+
+    await install(here, documents, line.model_dump_json(exclude_none=True))
+    await here.available("trimtab")
+
+    async def target() -> Document:
+        found = await status_of(here, token)
+        return next(iter(found.get("targets", ())), {})
+
+    found = await until(target, lambda one: one.get("reading"), "the metrics of the Deployment")
+    assert "found kubernetes vllm: tiny" in said
+    assert f"helm install trimtab deploy/helm/trimtab --namespace {here.name} --values {values}" in said
+    assert (found["name"], found["mode"]) == ("tiny", "advise")
+    assert [server["name"] for server in found["servers"]] == ["vllm"]
+    assert {one["metadata"]["name"] for one in await here.list("services")} == set()
+    assert here.node.pod("trimtab").container("trimtab").restarts == 0

@@ -1,0 +1,33 @@
+"""The values of the chart for the Deployments of a namespace."""
+
+from pathlib import Path
+
+import yaml
+
+from actuators.kubernetes.plugin import KubernetesOptions
+from agent.config import loader
+from agent.domain.model import Server
+from agent.plugins.installation import FoundTarget
+from tests.support.helm import manifests, of_kind
+
+
+def found(name: str) -> FoundTarget:
+    return FoundTarget(
+        name=name,
+        description=f"kubernetes {name}: a model",
+        server=Server(name=name, setting={}),
+        options={"deployments": [name], "namespace": "chat"},
+    )
+
+
+def test_each_deployment_is_a_target_with_a_port_of_its_own() -> None:
+    made = KubernetesOptions.make_installation([found("one"), found("two")])
+    documents = manifests(yaml.safe_load(made.text))
+    config = loader.parse(of_kind("ConfigMap", documents)["data"]["trimtab.toml"], here=Path("/etc/trimtab"))
+
+    assert [target.name for target in config.targets] == ["one", "two"]
+    assert [target.listen for target in config.targets] == ["0.0.0.0:8080", "0.0.0.0:8180"]
+    assert config.mode == "advise"
+    ports = [one["port"] for one in of_kind("Service", documents)["spec"]["ports"]]
+    assert ports == [8080, 8180]
+    assert made.config in made.text.replace("\n  ", "\n")
