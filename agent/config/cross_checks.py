@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 
 from agent.audit.anchors import LOG, SYSLOG
 from agent.config.listen import SOCKET, UNIX
-from agent.config.tables import DEFAULT_LISTEN, FileTable
+from agent.config.tables import DEFAULT_LISTEN, DEFAULT_TRAFFIC, FileTable
 from agent.config.types import address, listens, split_address
 from agent.plugins.option_errors import describe_problem, shown, suggest_name
 from vllm_facts.knobs import FLAGS, KNOBS, tunable
@@ -110,7 +110,11 @@ def _targets(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _listen(table: object, default: str) -> str:
-    return _address(table.get("listen", default) if isinstance(table, dict) else default)
+    """Return the address of a target's proxy; empty where its kind has no such default."""
+    if not isinstance(table, dict):
+        return _address(default)
+    usual = default if table.get("kind", DEFAULT_TRAFFIC) == DEFAULT_TRAFFIC else ""
+    return _address(table.get("listen", usual))
 
 
 def _address(value: object) -> str:

@@ -22,7 +22,7 @@ from agent.config.cross_checks import (
 from agent.config.listen import Certificate, ListenOptions
 from agent.config.notify import Receiver, build_receivers
 from agent.config.plugin_tables import POLICIES, BuildPlugin, ConfiguredPlugin, PluginBuilder
-from agent.config.tables import DEFAULT_LISTEN, ApiTable, FileTable, TargetTable
+from agent.config.tables import DEFAULT_TRAFFIC, ApiTable, FileTable, TargetTable
 from agent.domain.errors import ConfigError
 from agent.domain.model import Approvers, Bound, Mode, Plan, Slo
 from agent.plugins import loader, third_party
@@ -196,7 +196,7 @@ def _find_policies_dir(document: Mapping[str, Any], here: Path) -> Path | None:
 
 
 def _build_parts(builder: PluginBuilder, target: dict[str, Any], of: str) -> TargetPlugins:
-    traffic = {"kind": "envoy", "listen": DEFAULT_LISTEN}
+    traffic = {"kind": DEFAULT_TRAFFIC}
     engine = builder.build_actuator(
         target.get("engine"), f"targets.engine{of}", {}, ("kind", "strategy", "restart_after")
     )

@@ -25,7 +25,8 @@ from agent.domain.model import Approvers, Mode
 from agent.notify.rules import NoticeSeverity
 from vllm_facts.values import Knob
 
-DEFAULT_LISTEN = "127.0.0.1:8080"
+DEFAULT_TRAFFIC = "envoy"
+DEFAULT_LISTEN = "127.0.0.1:8080"  # of that kind; others have their own, or none
 MOST_VALUES = 10_000
 MOST_STEPS = 20
 LEASE_S = (5.0, 60.0)
@@ -136,7 +137,7 @@ class EngineTable(PluginTable):
 
 
 class TrafficTable(PluginTable):
-    kind: str = "envoy"
+    kind: str = DEFAULT_TRAFFIC
     listen: Address = DEFAULT_LISTEN
 
 

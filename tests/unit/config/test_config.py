@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actuators.envoy.plugin import EnvoyTraffic
 from agent.config import loader
 from agent.config.listen import Certificate
 from agent.config.loader import Config, load
@@ -79,7 +80,8 @@ def test_the_defaults_are_safe() -> None:
     assert (target.name, target.profile, target.strategy) == ("chat", "chat", "auto")
     assert target.slo == Slo()
     assert target.engine.plugin == ("actuators", "process", {})
-    assert target.traffic.plugin == ("actuators", "envoy", {"listen": "127.0.0.1:8080"})
+    assert target.traffic.plugin == ("actuators", "envoy", {})
+    assert EnvoyTraffic().listen == "127.0.0.1:8080"
     assert [part.name for part in target.sensors] == ["vllm_metrics", "proxy_requests"]
     assert target.plan.steps == (
         Step(weight=5, requests=20, at_least_s=30, at_most_s=600),
@@ -594,3 +596,23 @@ def test_any_bytes_are_accepted_or_rejected_with_a_config_error(
     path.write_bytes(content)
     with pytest.raises(ConfigError):
         load(path, build=built)
+
+
+def test_two_targets_behind_gateways_have_no_address_in_common(tmp_path: Path) -> None:
+    targets = "".join(
+        f"""
+        [[targets]]
+        name = "{name}"
+        [targets.engine]
+        kind = "kubernetes"
+        deployments = ["{name}"]
+        [targets.traffic]
+        kind = "gateway"
+        route = "{name}"
+        """
+        for name in ("chat", "code")
+    )
+
+    found = loader.parse(targets, here=tmp_path)
+
+    assert [target.traffic.plugin.route for target in found.targets] == ["chat", "code"]
