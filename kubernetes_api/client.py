@@ -41,6 +41,7 @@ POD = _resource("", "v1", "Pod")
 EVENT = _resource("", "v1", "Event")
 CONFIG_MAP = _resource("", "v1", "ConfigMap")
 LEASE = _resource("coordination.k8s.io", "v1", "Lease")
+HTTP_ROUTE = _resource("gateway.networking.k8s.io", "v1", "HTTPRoute")
 _CACHED = frozenset({DEPLOYMENT, SERVICE, POD})
 
 

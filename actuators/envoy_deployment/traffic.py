@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 from uuid import uuid4
 
 from actuators.envoy_deployment.channel import Found, RouteChannel
@@ -34,6 +34,8 @@ lease is. The daemon asks once a second."""
 
 class DeploymentTraffic:
     """The routes of one target, for the Envoys of one Deployment."""
+
+    counts_requests: ClassVar[bool] = True
 
     def __init__(self, options: "EnvoyDeployment", site: Site) -> None:
         self._options = options

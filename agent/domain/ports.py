@@ -287,7 +287,11 @@ class Traffic(Protocol):
     """Splits the target's traffic over its servers; the proxy outlives the daemon.
 
     Its plugin may have `sensor_options`: by sensor, the options that it gets unless its own table sets them.
+    `counts_requests`: false if `in_flight` never knows, and only the engine counts a server's open requests.
     """
+
+    @property
+    def counts_requests(self) -> bool: ...
 
     def bind(self, site: Site) -> "Traffic": ...
 

@@ -179,15 +179,17 @@ class EffectRunner:
     async def _drain(self, effect: Drain) -> int:
         """Return the number of requests still open at the deadline; 0 if all ended before.
 
-        Raises ActError if the proxy, the only one that knows every request, never reported a count.
+        Raises ActError if a proxy that counts requests never reported one. Where it counts none, an engine
+        that never answers has none that could end.
         """
-        quiet_polls, open_requests, known = 0, 0, False
+        quiet_polls, open_requests, known = 0, 0, not self.traffic.counts_requests
         deadline = asyncio.get_running_loop().time() + effect.deadline_s
         while quiet_polls < QUIET_POLLS:
             at_proxy = await self.traffic.in_flight(effect.server.name)
             in_engine = await self.engine.busy(effect.server)
+            counted = at_proxy if self.traffic.counts_requests else in_engine
             open_requests, known = max(at_proxy or 0, in_engine or 0), known or at_proxy is not None
-            quiet_polls = 0 if open_requests or at_proxy is None else quiet_polls + 1
+            quiet_polls = 0 if open_requests or counted is None else quiet_polls + 1
             if asyncio.get_running_loop().time() >= deadline and known:
                 return open_requests
             if asyncio.get_running_loop().time() >= deadline:

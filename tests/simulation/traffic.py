@@ -15,6 +15,7 @@ class SimTraffic:
     """The proxy of the world."""
 
     host: Host
+    counts_requests: bool = True
 
     def bind(self, site: Site) -> Traffic:
         del site

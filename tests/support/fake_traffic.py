@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from actuators.shared.split import check, without_lease
 from agent.domain.effects import Route
@@ -28,6 +29,7 @@ class FakeTraffic:
     `in_flight_of` is what `in_flight` answers for a server; `takes_s` how long a route takes.
     """
 
+    counts_requests: ClassVar[bool] = True
     found_problems: Sequence[str] = ()
     takes_s: float = 0.0
     site: Site | None = None

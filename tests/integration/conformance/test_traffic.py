@@ -16,6 +16,7 @@ from agent.domain.errors import ActError, FencedError
 from agent.domain.model import Server
 from agent.domain.ports import Site, Traffic
 from tests.support.fake_traffic import FakeTraffic
+from tests.support.gateway.rig import GatewayRig, PlacedTraffic
 from tests.support.kubernetes.cluster import Cluster
 from tests.support.kubernetes.programs import programs
 from tests.support.kubernetes.shared_proxy import SharedEnvoyPod
@@ -50,18 +51,21 @@ Bind = Callable[[int], Traffic]  # by epoch
 Act = Callable[[Route], Awaitable[None]]
 
 
-KINDS = ["fake", "envoy", *(["envoy_deployment"] if programs() else [])]
+KINDS = ["fake", "envoy", *(["envoy_deployment", "gateway"] if programs() else [])]
 
 
 @pytest.fixture(params=KINDS)
 async def bind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bind]:
-    proxy: FakeTraffic | EnvoyTraffic | SharedEnvoyPod = FakeTraffic()
-    if request.param == "envoy":
-        proxy = EnvoyTraffic(listen=f"127.0.0.1:{free_port()}")
-    elif request.param == "envoy_deployment":
-        proxy = request.getfixturevalue("envoy_pod")
-    yield lambda epoch: proxy.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=epoch))
-    await proxy.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=0)).stop()
+    async with AsyncExitStack() as stack:
+        proxy: FakeTraffic | EnvoyTraffic | SharedEnvoyPod | GatewayRig = FakeTraffic()
+        if request.param == "envoy":
+            proxy = EnvoyTraffic(listen=f"127.0.0.1:{free_port()}")
+        elif request.param == "envoy_deployment":
+            proxy = request.getfixturevalue("envoy_pod")
+        elif request.param == "gateway":
+            proxy = await stack.enter_async_context(GatewayRig(request.getfixturevalue("cluster")))
+        yield lambda epoch: proxy.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=epoch))
+        await proxy.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=0)).stop()
 
 
 async def test_observes_none_before_the_first_route(bind: Bind) -> None:
@@ -83,7 +87,7 @@ async def test_observes_the_written_route(bind: Bind) -> None:
     assert seen.weights == {BLUE.name: 95, GREEN.name: 5}
     assert seen.addresses == {BLUE.name: BLUE.address, GREEN.name: GREEN.address}
     assert (seen.epoch, seen.leased, seen.listening) == (1, GREEN.name, True)
-    assert await traffic.in_flight(GREEN.name) == 0
+    assert await traffic.in_flight(GREEN.name) == (0 if traffic.counts_requests else None)
 
 
 async def test_a_repeated_route_is_accepted(bind: Bind) -> None:
@@ -263,6 +267,11 @@ async def test_the_fake_fails_once_on_demand_and_expires_its_lease(tmp_path: Pat
     assert [name for name, _ in fake.calls] == ["route", "route"]
 
 
+def _closed(traffic: Traffic) -> str:
+    """The status of a closed split; what a gateway answers is its own choice."""
+    return "500" if isinstance(traffic, PlacedTraffic) else "503"
+
+
 class Clients:
     """Clients of a proxy with real servers; for the fake, the computed outcome."""
 
@@ -281,7 +290,7 @@ class Clients:
         """Percent of responses by server name; rejected requests count under their status."""
         if isinstance(traffic, FakeTraffic):
             return traffic.weights_in_force or {"503": 100}
-        assert isinstance(traffic, EnvoyTraffic | DeploymentTraffic)
+        assert isinstance(traffic, EnvoyTraffic | DeploymentTraffic | PlacedTraffic)
         return dict(await asked(self.session, traffic.listen, 100))
 
     async def hold(self, traffic: Traffic, name: str) -> "asyncio.Task[Answer] | None":
@@ -289,14 +298,14 @@ class Clients:
         if isinstance(traffic, FakeTraffic):
             traffic.in_flight_of[name] = 1
             return None
-        assert isinstance(traffic, EnvoyTraffic | DeploymentTraffic)
+        assert isinstance(traffic, EnvoyTraffic | DeploymentTraffic | PlacedTraffic)
         return asyncio.create_task(ask(self.session, traffic.listen))
 
 
 @pytest.fixture
 async def clients(request: pytest.FixtureRequest) -> AsyncIterator[Clients]:
     host = "127.0.0.1"
-    if request.node.callspec.params["bind"] == "envoy_deployment":
+    if request.node.callspec.params["bind"] in {"envoy_deployment", "gateway"}:
         cluster: Cluster = request.getfixturevalue("cluster")
         host = cluster.network.address
     async with AsyncExitStack() as stack:
@@ -313,7 +322,7 @@ async def test_a_closed_split_rejects_all_requests_until_it_is_reopened(bind: Bi
     refused = await clients.served(traffic)
     await traffic.route(clients.placed(replace(ALONE, number=5)))
 
-    assert refused == {"503": 100}
+    assert refused == {_closed(traffic): 100}
     assert await clients.served(traffic) == {BLUE.name: 100}
 
 
@@ -323,14 +332,16 @@ async def test_an_open_stream_survives_closing(bind: Bind, clients: Clients) -> 
     stream = await clients.hold(traffic, BLUE.name)
 
     async def is_open() -> bool:
-        return await traffic.in_flight(BLUE.name) == 1
+        if traffic.counts_requests:
+            return await traffic.in_flight(BLUE.name) == 1
+        return clients.backends[0].served["ok"] == 1
 
     await until(is_open)
 
     await traffic.route(clients.placed(CLOSED))
 
-    assert await clients.served(traffic) == {"503": 100}
-    assert await traffic.in_flight(BLUE.name) == 1
+    assert await clients.served(traffic) == {_closed(traffic): 100}
+    assert await traffic.in_flight(BLUE.name) == (1 if traffic.counts_requests else None)
     assert stream is None or (await stream).good
 
 

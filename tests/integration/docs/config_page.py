@@ -47,7 +47,7 @@ SHAPES = {
 SIGNS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}"}
 PLUGINS = (
     ("actuators", "targets.engine", ("process", "docker", "kubernetes")),
-    ("actuators", "targets.traffic", ("envoy", "envoy_deployment")),
+    ("actuators", "targets.traffic", ("envoy", "envoy_deployment", "gateway")),
     ("sensors", "targets.sensors", ()),
     ("notifiers", "notify", ()),
 )

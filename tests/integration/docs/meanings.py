@@ -84,6 +84,7 @@ OPTIONS = {
     "nvidia_smi.stalled_after_s": "nvidia-smi is started again after this time without a line",
     "process.command": "start command of a server; empty: that of the adopted server",
     "confirm_s": "time limit for applying a configuration",
+    "settle_s": "seconds after a gateway accepts a change until no request goes where it went before",
     "containers": "the containers of the target, by name",
     "every_s": "seconds between two reads",
     "health_every_s": "seconds between two health probes",

@@ -1,0 +1,138 @@
+"""Ends the lease of a daemon that is dead: the guard of the HTTPRoutes of a namespace.
+
+    python -m actuators.gateway.guard
+
+It runs in a Deployment of its own. For each HTTPRoute that trimtab splits it notes, by its own clock, when
+the number of the renewal changed. Once that is longer ago than the lease lasts, it puts the backends of the
+annotation back, in one write that is refused if the daemon wrote meanwhile. At the start of the guard every
+lease counts as just renewed. It needs the rights to get, list and patch httproutes, and to create and patch
+the Lease by which daemons know that it runs.
+"""
+
+import argparse
+import asyncio
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import structlog
+
+from actuators.gateway.guard_sign import BEAT_S, LEASE_NAME
+from actuators.gateway.record import SplitRecord, end_lease, record_of, records, rules_with
+from agent.domain.errors import ActError
+from agent.domain.ports import Now
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import KubernetesClient
+from kubernetes_api.documents import Json
+from kubernetes_api.errors import MissingError
+
+log = structlog.get_logger(__name__)
+
+LOOK_S = 1.0  # between two looks at the HTTPRoutes: so much later than the lease it may end
+_SHOWN = ("number", "leased", "lease_s")
+
+Renewal = tuple[int, int, int]  # epoch, number and renewal of a split
+
+
+@dataclass(slots=True, kw_only=True)
+class Guard:
+    """`beat_s`: between two signs of life."""
+
+    client: KubernetesClient
+    now: Now
+    beat_s: float = BEAT_S
+    _seen: dict[tuple[str, str], tuple[Renewal, float]] = field(default_factory=dict)  # with the loop time
+    _beat_at: float | None = None
+    _answers: bool = True
+
+    async def run(self, told: asyncio.Event) -> None:
+        """Look until told to end; an API server that is away is waited for."""
+        while not told.is_set():
+            try:
+                await self.look()
+                await self._give_sign()
+                self._answers = True
+            except ActError as error:
+                if self._answers:
+                    log.warning("guard.cannot_look", why=error.why)
+                self._answers = False
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(LOOK_S, self.beat_s)):
+                    await told.wait()
+
+    async def look(self) -> None:
+        """End each lease that has not been renewed in time. Raises ActError."""
+        now = asyncio.get_running_loop().time()
+        leased = {
+            (document["metadata"]["name"], key): record
+            for document in await self.client.find(kubernetes.HTTP_ROUTE)
+            for key, record in records(document)
+            if record.leased is not None and not record.ended
+        }
+        self._seen = {place: seen for place, seen in self._seen.items() if place in leased}
+        for place, record in leased.items():
+            renewal = _renewal(record)
+            known = self._seen.get(place)
+            if known is None or known[0] != renewal:
+                self._seen[place] = renewal, now
+            elif now - known[1] >= record.lease_s:
+                await self._end(*place, renewal)
+
+    async def _end(self, route: str, key: str, renewal: Renewal) -> None:
+        async def ended(document: Json) -> list[Json] | None:
+            record = record_of(document, key)
+            if record is None or record.ended or _renewal(record) != renewal:
+                return None
+            if not rules_with(document, record.written):  # a third party has the rules
+                return None
+            log.warning("guard.lease_ended", route=route, **{name: getattr(record, name) for name in _SHOWN})
+            return end_lease(document, key, record)
+
+        try:
+            await self.client.update(kubernetes.HTTP_ROUTE, route, ended)
+        except ActError as error:
+            log.warning("guard.cannot_end_lease", route=route, why=error.why)
+
+    async def _give_sign(self) -> None:
+        """Renew the Lease; its time is for people, daemons only see that it changes."""
+        now = asyncio.get_running_loop().time()
+        if self._beat_at is not None and now - self._beat_at < self.beat_s:
+            return
+        spec = {"holderIdentity": LEASE_NAME, "renewTime": _micro_time(self.now())}
+        try:
+            await self.client.patch(kubernetes.LEASE, LEASE_NAME, {"spec": spec})
+        except MissingError:
+            await self.client.create(kubernetes.LEASE, {"metadata": {"name": LEASE_NAME}, "spec": spec})
+        self._beat_at = now
+
+
+def _renewal(record: SplitRecord) -> Renewal:
+    return record.epoch, record.number, record.renewal
+
+
+def _micro_time(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m actuators.gateway.guard", description=__doc__)
+    parser.add_argument("--namespace", default="", help="default: that of the pod, or of the kubeconfig")
+    parser.add_argument("--kubeconfig", default="", help="a file; default: the pod's service account")
+    options = parser.parse_args()
+    client = KubernetesClient(kubeconfig=options.kubeconfig, namespace=options.namespace)
+    asyncio.run(_run(Guard(client=client, now=lambda: datetime.now(UTC))))  # noqa: TID251 - the injected Now
+    return 0
+
+
+async def _run(guard: Guard) -> None:
+    """Run until SIGTERM or SIGINT."""
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    await guard.run(told)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

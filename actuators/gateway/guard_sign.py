@@ -1,0 +1,43 @@
+"""The guard's sign of life: a Lease that it renews. Whether it changes counts, not the time that it names."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import KubernetesClient
+
+LEASE_NAME: Final = "trimtab-guard"
+BEAT_S: Final = 5.0
+GONE_S: Final = 4 * BEAT_S
+"""Without a new sign for so long there is no guard: three signs may be lost to an API server that is busy."""
+
+_POLL_S = 0.5
+
+
+@dataclass(slots=True, kw_only=True)
+class GuardSign:
+    """Follows the Lease; what was written before the first look is no sign."""
+
+    client: KubernetesClient
+    _last: str | None = None
+    _seen_at: float | None = None  # loop time of the latest change
+
+    async def look(self) -> bool:
+        """Whether the guard has given a sign lately. Raises ActError."""
+        found = await self.client.get(kubernetes.LEASE, LEASE_NAME)
+        sign = str(((found or {}).get("spec") or {}).get("renewTime", ""))
+        now = asyncio.get_running_loop().time()
+        if self._last is not None and sign not in {"", self._last}:
+            self._seen_at = now
+        self._last = sign
+        return self._seen_at is not None and now - self._seen_at < GONE_S
+
+    async def wait(self, within_s: float) -> bool:
+        """Look until the guard gives a sign."""
+        end_s = asyncio.get_running_loop().time() + within_s
+        while not await self.look():
+            if asyncio.get_running_loop().time() >= end_s:
+                return False
+            await asyncio.sleep(_POLL_S)
+        return True

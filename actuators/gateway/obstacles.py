@@ -1,0 +1,80 @@
+"""Why trimtab cannot split an HTTPRoute, each with the fix: for `trimtab check` and the start."""
+
+from typing import Final
+
+from actuators.gateway.acceptance import find_refusals, find_waiting
+from actuators.gateway.backends import Backends
+from actuators.gateway.guard_sign import BEAT_S, GuardSign
+from actuators.gateway.record import record_of
+from actuators.gateway.rules import choose_rules, home_of, rule_obstacles
+from agent.domain.errors import ActError
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import KubernetesClient
+from kubernetes_api.documents import Json
+from kubernetes_api.errors import ConflictError, MissingError
+
+NO_GUARD: Final = (
+    "no guard gives a sign of life: a canary's share would stay if this daemon died; start the Deployment of "
+    "`python -m actuators.gateway.guard`"
+)
+
+
+async def find_problems(
+    client: KubernetesClient, name: str, *, rule: str, key: str, guard: GuardSign
+) -> list[str]:
+    try:
+        document = await client.get(kubernetes.HTTP_ROUTE, name)
+        if document is None:
+            return [await _explain_missing(client, name)]
+        found = await _find_rule_problems(client, document, rule, key)
+        found += [f"HTTPRoute {name}: {why}" for why in find_refusals(document) or find_waiting(document)]
+        found += await _find_missing_right(client, document)
+        if not await guard.wait(3 * BEAT_S):
+            found.append(NO_GUARD)
+    except ActError as error:
+        return [error.why]
+    return found
+
+
+async def _explain_missing(client: KubernetesClient, name: str) -> str:
+    try:
+        others = [one["metadata"]["name"] for one in await client.find(kubernetes.HTTP_ROUTE)]
+    except MissingError:
+        return "the cluster has no Gateway API (gateway.networking.k8s.io/v1): install it, and a gateway"
+    known = ", ".join(sorted(others)) or "none"
+    namespace = await client.own_namespace()
+    return f"route: there is no HTTPRoute {name} in the namespace {namespace} (there are: {known})"
+
+
+async def _find_rule_problems(client: KubernetesClient, document: Json, rule: str, key: str) -> list[str]:
+    record = record_of(document, key)
+    rules = choose_rules(document, rule)
+    home = record.home if record else home_of(document, rules)
+    found = rule_obstacles(document, rules, home, await client.own_namespace())
+    return found or await find_service_problems(client, home)
+
+
+async def find_service_problems(client: KubernetesClient, home: Backends) -> list[str]:
+    found = []
+    for one in home:
+        service = await client.get(kubernetes.SERVICE, one["name"])
+        if service is None:
+            found.append(f"there is no Service {one['name']}, which the rule names")
+        elif not (service.get("spec") or {}).get("selector"):
+            found.append(f"the Service {one['name']} has no selector: trimtab cannot know its pods")
+        elif "trimtab.dev/server" in (service["metadata"].get("labels") or {}):
+            found.append(f"the rule names {one['name']}, a Service of trimtab's: name your own")
+    return found
+
+
+async def _find_missing_right(client: KubernetesClient, document: Json) -> list[str]:
+    """Ask with a patch that changes nothing."""
+    metadata = document["metadata"]
+    try:
+        same: Json = {"metadata": {"resourceVersion": metadata["resourceVersion"]}}
+        await client.patch(kubernetes.HTTP_ROUTE, metadata["name"], same)
+    except ConflictError:
+        pass  # it may be written, and was meanwhile
+    except ActError as error:
+        return [error.why]
+    return []

@@ -1,0 +1,47 @@
+"""Split a target's traffic by the weights of an HTTPRoute, which a gateway of the cluster carries out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from actuators.gateway.traffic import GatewayTraffic
+from agent.domain.ports import Site
+from kubernetes_api.client import KubernetesClient
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayOptions:
+    """The fields are the options of `[targets.traffic]`.
+
+    `settle_s`: after a gateway has accepted a change, until no request goes where it went before. Load
+    balancers of clouds take longer than gateways that run in the cluster.
+    """
+
+    sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    route: str  # the name of the HTTPRoute
+    rule: str = ""  # the rule's name, or its place from "0" on; empty: all rules, which have one backend then
+    confirm_s: float = 10.0  # for each gateway of the route to accept a change
+    settle_s: float = 5.0
+    namespace: str = ""  # empty: that of the pod trimtab runs in, or of the kubeconfig's context
+    kubeconfig: str = ""  # a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config
+    context: str = ""  # of the kubeconfig; empty: its current one
+
+    def __post_init__(self) -> None:
+        if not self.route:
+            raise ValueError("route is empty: name an HTTPRoute, as `kubectl get httproutes` shows it")
+        if not self.confirm_s > 0 or not self.settle_s >= 0:
+            raise ValueError("confirm_s must be above 0, and settle_s at least 0")
+
+    def bind(self, site: Site) -> GatewayTraffic:
+        client = KubernetesClient(kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace)
+        return GatewayTraffic(
+            client=client,
+            site=site,
+            name=self.route,
+            rule=self.rule,
+            confirm_s=self.confirm_s,
+            settle_s=self.settle_s,
+        )
+
+
+plugin = GatewayOptions

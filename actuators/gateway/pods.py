@@ -1,0 +1,30 @@
+"""Which pods the Services of a split select."""
+
+from collections.abc import Iterable
+
+from actuators.gateway.backends import Backends
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import KubernetesClient
+
+
+async def select_same_pods(client: KubernetesClient, home: Backends, services: Iterable[str]) -> bool:
+    """Whether the backends of people stand for these Services: both select the same pods, and some."""
+    people = await find_pods(client, [one["name"] for one in home])
+    return bool(people) and people == await find_pods(client, services)
+
+
+async def find_strangers(client: KubernetesClient, home: Backends, services: Iterable[str]) -> list[str]:
+    """The pods that people's backends select and none of these Services does, by name."""
+    people, ours = await find_pods(client, [one["name"] for one in home]), await find_pods(client, services)
+    return sorted(people - ours)
+
+
+async def find_pods(client: KubernetesClient, services: Iterable[str]) -> set[str]:
+    """The names of the pods that these Services select; of a Service without a selector: none."""
+    found: set[str] = set()
+    for name in services:
+        service = await client.get(kubernetes.SERVICE, name)
+        selector = ((service or {}).get("spec") or {}).get("selector")
+        if selector:
+            found |= {pod["metadata"]["name"] for pod in await client.find(kubernetes.POD, selector)}
+    return found

@@ -1,0 +1,1 @@
+"""A gateway for tests: HTTPRoutes of the test cluster, carried out by a real Envoy."""

@@ -1,0 +1,117 @@
+"""HTTPRoutes and Endpoints as resources of Envoy, as gateways made of Envoy translate them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Json = dict[str, Any]
+
+_TYPES = "type.googleapis.com/"
+_PROTOCOL = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+_RETRY = {  # the default of Envoy Gateway
+    "retry_on": "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes",
+    "retriable_status_codes": [503],
+    "num_retries": 2,
+}
+Place = tuple[str, int]
+"""The name and the port of a Service."""
+
+
+def typed(kind: str, /, **fields: object) -> Json:
+    return {"@type": _TYPES + kind, **fields}
+
+
+def places(routes: Iterable[Json]) -> set[Place]:
+    """The Services that the routes name."""
+    return {
+        (one["name"], one["port"]) for route in routes for rule in _rules(route) for one in _backends(rule)
+    }
+
+
+def cluster(place: Place, addresses: Iterable[Place]) -> Json:
+    """`addresses`: of the ready pods, with their ports."""
+    endpoints = [
+        {"endpoint": {"address": {"socket_address": {"address": host, "port_value": port}}}}
+        for host, port in sorted(addresses)
+    ]
+    name = _cluster_name(place)
+    limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), 65_536)
+    options = {
+        "common_http_protocol_options": {"idle_timeout": "4s"},
+        "explicit_http_config": {"http_protocol_options": {}},
+    }
+    return typed(
+        "envoy.config.cluster.v3.Cluster",
+        name=name,
+        type="STATIC",
+        connect_timeout="1s",
+        load_assignment={"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]},
+        circuit_breakers={"thresholds": [limits]},
+        typed_extension_protocol_options={_PROTOCOL: typed(_PROTOCOL, **options)},
+    )
+
+
+def route_table(routes: Iterable[Json]) -> Json:
+    """One virtual host for all names; longer path prefixes first."""
+    found = [made for route in routes for rule in _rules(route) for made in _of_rule(rule)]
+    found.sort(key=lambda one: -len(one["match"]["prefix"]))
+    hosts = [{"name": "all", "domains": ["*"], "routes": found}]
+    return typed("envoy.config.route.v3.RouteConfiguration", name="main", virtual_hosts=hosts)
+
+
+def _of_rule(rule: Json) -> Iterable[Json]:
+    weights = {_cluster_name((one["name"], one["port"])): one.get("weight", 1) for one in _backends(rule)}
+    prefixes = [one.get("path", {}).get("value", "/") for one in rule.get("matches") or ()] or ["/"]
+    for prefix in prefixes:
+        if sum(weights.values()):
+            yield {"match": {"prefix": prefix}, "route": _to(weights)}
+        else:
+            yield {"match": {"prefix": prefix}, "direct_response": {"status": 500}}
+
+
+def _to(weights: Mapping[str, int]) -> Json:
+    chosen = [{"name": name, "weight": weight} for name, weight in weights.items() if weight]
+    return {
+        "weighted_clusters": {"clusters": chosen},
+        "timeout": "0s",
+        "idle_timeout": "3600s",
+        "retry_policy": _RETRY,
+    }
+
+
+def bootstrap(home: str, host: str, port: int) -> Json:
+    def file(kind: str) -> Json:
+        source = {"path": f"{home}/{kind}.json", "watched_directory": {"path": home}}
+        return {"resource_api_version": "V3", "path_config_source": source}
+
+    router = typed("envoy.extensions.filters.http.router.v3.Router")
+    manager = typed(
+        "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        stat_prefix="ingress",
+        stream_idle_timeout="3600s",
+        rds={"route_config_name": "main", "config_source": file("rds")},
+        http_filters=[{"name": "envoy.filters.http.router", "typed_config": router}],
+    )
+    filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
+    listener = {
+        "name": "ingress",
+        "address": {"socket_address": {"address": host, "port_value": port}},
+        "filter_chains": [{"filters": filters}],
+    }
+    return {
+        "node": {"id": "gate", "cluster": "gate"},
+        "admin": {"address": {"pipe": {"path": f"{home}/admin.sock", "mode": 0o600}}},
+        "dynamic_resources": {"cds_config": file("cds")},
+        "static_resources": {"listeners": [listener]},
+    }
+
+
+def _rules(route: Json) -> list[Json]:
+    return list(route["spec"].get("rules") or ())
+
+
+def _backends(rule: Json) -> list[Json]:
+    return list(rule.get("backendRefs") or ())
+
+
+def _cluster_name(place: Place) -> str:
+    return f"{place[0]}-{place[1]}"
