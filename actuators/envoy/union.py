@@ -34,15 +34,13 @@ def targets(home: Path) -> list[str]:
 
 
 def unite(home: Path, kind: str) -> None:
-    """Replace the union if it differs from the parts. Raises ActError, OSError."""
+    """Replace the union, so that Envoy also tries again what it refused before. Raises ActError, OSError."""
     united = path(home, kind)
     united.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(home / "union.lock"):
         former = _readable(united) or ()
         resources = [one for target in targets(home) for one in _of(target, home, kind, former)]
-        content = _response(resources)
-        if not united.exists() or united.read_bytes() != content:
-            replace(united, content)
+        replace(united, _response(resources))
 
 
 def _of(target: str, home: Path, kind: str, former: Sequence[Json]) -> list[Json]:

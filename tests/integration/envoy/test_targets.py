@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import shutil
 import signal
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from actuators.envoy.admin import Admin
 from actuators.envoy.plugin import EnvoyTraffic
+from actuators.envoy.process import EnvoyProcess, find_binary
+from actuators.envoy.reported_config import ReportedConfig
 from agent.domain.effects import Route
 from agent.domain.errors import ActError, FencedError
 from agent.domain.ports import Site
@@ -121,12 +126,8 @@ async def test_the_first_target_of_a_new_daemon_does_not_fence_the_next_one(
         await code.keep_alive(to(slow))
 
 
-async def test_a_killed_envoy_restarts_with_all_targets(
-    traffic: EnvoyTraffic, code: EnvoyTraffic, blue: Backend, slow: Backend, client: aiohttp.ClientSession
-) -> None:
-    slow.gap_s = 0.0
-    await traffic.route(to(blue))
-    await code.route(to(slow))
+async def killed(traffic: EnvoyTraffic) -> None:
+    """Kill Envoy."""
     os.kill(int((traffic.home / "envoy.pid").read_text()), signal.SIGKILL)
 
     async def gone() -> bool:
@@ -134,7 +135,117 @@ async def test_a_killed_envoy_restarts_with_all_targets(
         return seen is not None and not seen.listening
 
     await until(gone)
-    await asyncio.gather(traffic.keep_alive(to(blue)), code.keep_alive(to(slow)))
+
+
+async def test_a_killed_envoy_restarts_with_all_targets(
+    traffic: EnvoyTraffic, code: EnvoyTraffic, blue: Backend, slow: Backend, client: aiohttp.ClientSession
+) -> None:
+    slow.gap_s = 0.0
+    await traffic.route(to(blue))
+    await code.route(to(slow))
+    await killed(traffic)
+
+    await traffic.keep_alive(to(blue))  # it may be the first to notice
 
     assert await asked(client, traffic.listen, 5) == {blue.name: 5}
+    assert await asked(client, code.listen, 5) == {slow.name: 5}
+
+
+@pytest.mark.parametrize("garbage", [b"{", None], ids=["broken", "missing"])
+async def test_broken_files_of_one_target_do_not_harm_another_when_envoy_restarts(
+    traffic: EnvoyTraffic,
+    code: EnvoyTraffic,
+    blue: Backend,
+    slow: Backend,
+    client: aiohttp.ClientSession,
+    garbage: bytes | None,
+) -> None:
+    slow.gap_s = 0.0
+    await traffic.route(to(blue))
+    await code.route(to(slow))
+    await killed(traffic)
+    for kind in ("cds", "rds", "lds"):
+        code.files.path(kind).unlink()
+        if garbage is not None:
+            code.files.path(kind).write_bytes(garbage)
+    (traffic.home / "xds" / "cds.json").write_bytes(b"{")
+
+    await traffic.keep_alive(to(blue))
+    alone = await asked(client, traffic.listen, 5)
+    await traffic.route(to(blue, 2))
+    await code.keep_alive(to(slow))
+
+    assert alone == await asked(client, traffic.listen, 5) == {blue.name: 5}
+    assert await asked(client, code.listen, 5) == {slow.name: 5}
+
+
+async def test_a_taken_port_of_one_target_does_not_harm_another_and_is_noticed_until_it_is_free(
+    traffic: EnvoyTraffic,
+    code: EnvoyTraffic,
+    blue: Backend,
+    green: Backend,
+    slow: Backend,
+    client: aiohttp.ClientSession,
+) -> None:
+    slow.gap_s = 0.0
+    await traffic.route(to(blue))
+    await code.route(to(slow))
+    await killed(traffic)
+    host, _, port = code.listen.partition(":")
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind((host, int(port)))
+        other.listen()
+
+        await traffic.keep_alive(to(blue))
+        await traffic.route(to(green, 2))
+        with pytest.raises(ActError, match="Envoy refused lds of code"):
+            await code.keep_alive(to(slow))
+        assert await asked(client, traffic.listen, 5) == {green.name: 5}
+    await code.keep_alive(to(slow))
+
+    assert await asked(client, code.listen, 5) == {slow.name: 5}
+
+
+async def test_the_folder_of_a_removed_target_ends_its_listener_at_the_next_start(
+    traffic: EnvoyTraffic, code: EnvoyTraffic, blue: Backend, slow: Backend, tmp_path: Path
+) -> None:
+    await traffic.route(to(blue))
+    await code.route(to(slow))
+    newer = bind("chat", tmp_path, epoch=4)
+
+    shutil.rmtree(traffic.home / "targets" / "code")
+    await newer.keep_alive(to(blue))
+
+    async def closed() -> bool:
+        return not await ReportedConfig(Admin(traffic.home / "admin.sock"), "code").listening()
+
+    await until(closed)
+
+
+@pytest.mark.parametrize("kind", ["cds", "lds"])
+async def test_a_daemon_that_dies_between_a_part_and_the_union_leaves_no_gap(
+    traffic: EnvoyTraffic,
+    code: EnvoyTraffic,
+    blue: Backend,
+    slow: Backend,
+    client: aiohttp.ClientSession,
+    tmp_path: Path,
+    kind: str,
+) -> None:
+    slow.gap_s = 0.0
+    await traffic.route(to(blue))
+    before = (traffic.home / "xds" / f"{kind}.json").read_bytes()
+    await code.route(to(slow))
+    await code.stop()
+    (traffic.home / "xds" / f"{kind}.json").write_bytes(before)
+    binary = find_binary("")
+    assert binary is not None
+    process = EnvoyProcess(traffic.home)
+    await process.until_it_answers(binary, process.start(binary, concurrency=1), is_child=True)
+
+    await bind("chat", tmp_path, epoch=4).keep_alive(to(blue))
+    newer = EnvoyTraffic(listen=code.listen).bind(Site(target="code", state_dir=tmp_path / "code", epoch=4))
+    await newer.keep_alive(to(slow))
+
     assert await asked(client, code.listen, 5) == {slow.name: 5}

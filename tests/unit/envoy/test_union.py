@@ -71,17 +71,6 @@ def test_a_broken_union_is_made_again_from_the_parts(tmp_path: Path) -> None:
     assert united(tmp_path) == ["chat/r1"]
 
 
-def test_an_unchanged_union_is_not_written(tmp_path: Path) -> None:
-    write(tmp_path, "chat", "chat/r1")
-    united(tmp_path)
-    before = union.path(tmp_path, "cds").stat()
-
-    write(tmp_path, "chat", "chat/r1")
-    united(tmp_path)
-
-    assert union.path(tmp_path, "cds").stat() == before
-
-
 def test_each_content_has_a_version_of_its_own(tmp_path: Path) -> None:
     versions = []
     for names in (("chat/r1",), ("chat/r1", "chat/r2"), ("chat/r1",)):
