@@ -1,6 +1,7 @@
 """Builds the daemon from a config: the only place that passes actuators, sensors and policies to the core."""
 
 import asyncio
+import gc
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
@@ -36,6 +37,7 @@ from agent.runtime.daemon import Daemon, utc_now
 from agent.runtime.lock import find_lock_problems, hold_engine_locks, hold_lock
 from agent.runtime.loop import TargetLoop
 
+COLLECT_AFTER = 50_000  # new objects, some MiB; Python's default: 700
 log = structlog.get_logger()
 
 
@@ -147,11 +149,23 @@ async def run(config: Config, mode: Mode, *, accept_new_journal: bool = False) -
 async def _serve(daemon: Daemon, epoch: int, config: Config, entry: ApiCredentials) -> None:
     app = build_app(daemon, entry.tokens, entry.hosts, pages(), peers=entry.peers)
     runner = await serve(app, *config.api.listen, tls=entry.tls, socket_mode=entry.socket_mode)
+    collect_seldom()
     try:
         await daemon.run(epoch, ready=lambda: log.info("daemon.ready"), reload=entry.reload)
     finally:
         await runner.cleanup()
         log.info("daemon.stopped", **daemon.journal.head.log_fields())
+
+
+def collect_seldom() -> None:
+    """Leave the objects of the start out of garbage collections, and collect after more new objects.
+
+    The windows of many targets keep objects for minutes, without cycles: with Python's thresholds collections
+    took 18 % of the CPU of 50 targets (bench.capacity.replicas), the largest 0.1 s each.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, 10, 10)
 
 
 def build_delivery(
