@@ -1,13 +1,13 @@
 """The ConfigMap of one target: read, and written on condition that no other daemon has written since."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from actuators.shared.published_route import PublishedRoute, object_name
 from agent.domain.errors import ActError
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
 from kubernetes_api.documents import Json
-from kubernetes_api.errors import ConflictError
+from kubernetes_api.errors import AwayError, ConflictError
 
 _TRIES = 5  # writes that lose against another client in a row
 
@@ -76,9 +76,10 @@ class RouteChannel:
         return await self.client.patch(kubernetes.CONFIG_MAP, self.name, change)
 
     async def restore(self, before: PublishedRoute | None, written: Found) -> None:
-        """Publish what was there before a write that the pods refuse. Raises ActError."""
+        """Publish what was there before a write that the pods refuse, as this daemon's. Raises ActError."""
         if before is not None:
-            await self.write(before.renewed(), written)
+            ours = replace(before, epoch=self.epoch, process=self.process)
+            await self.write(ours.renewed(), written)
         else:
             await self.remove()
 
@@ -90,6 +91,8 @@ class RouteChannel:
         probe = {"metadata": {"name": f"{self.name}-probe"}}
         try:
             await self.client.create(kubernetes.CONFIG_MAP, probe, dry_run=True)
+        except AwayError:
+            return ""
         except ActError as error:
             return error.why
         return ""

@@ -17,6 +17,10 @@ _ANSWER_S = 2.0
 _POLL_S = 0.1
 
 
+class RefusedError(ActError):
+    """An Envoy does not take the route."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodAnswer:
     """`write`: the published route in force. `why`: the reason why another one, `refused`, is not."""
@@ -54,16 +58,20 @@ class EnvoyPods:
             return PodAnswer(pod=pod, why=f"no answer on port {STATUS_PORT}")
 
     async def confirm(self, write: str, within_s: float) -> None:
-        """Wait until every ready pod, and at least one, has this write in force. Raises ActError."""
+        """Wait until every ready pod, and at least one, has this write in force.
+
+        Raises RefusedError, and ActError for a pod that does not confirm in time.
+        """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + within_s
         while True:
             answers = await self.ask()
-            if refusing := [one for one in answers if one.refused == write and one.why]:
-                raise ActError(
+            ready = [one for one in answers if one.pod.ready]
+            if refusing := [one for one in ready or answers if one.refused == write and one.why]:
+                raise RefusedError(
                     f"the Envoy of the pod {refusing[0].pod.name} refused the route: {refusing[0].why}"
                 )
-            missing = [one for one in answers if one.pod.ready and one.write != write]
+            missing = [one for one in ready if one.write != write]
             if not missing and any(one.write == write for one in answers):
                 return
             if loop.time() > end_s:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, ClassVar
 from uuid import uuid4
 
 from actuators.envoy_deployment.channel import Found, RouteChannel
-from actuators.envoy_deployment.pods import EnvoyPods
+from actuators.envoy_deployment.pods import EnvoyPods, RefusedError
 from actuators.shared.published_route import PublishedRoute
 from actuators.shared.split import check
 from agent.domain.effects import Route
-from agent.domain.errors import ActError, FencedError
+from agent.domain.errors import ActError
 from agent.domain.ports import Site, TrafficSeen
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
 from kubernetes_api.deployment_pods import DeploymentPods
-from kubernetes_api.errors import MissingError
+from kubernetes_api.errors import AwayError, MissingError
 
 if TYPE_CHECKING:
     from actuators.envoy_deployment.plugin import EnvoyDeployment
@@ -71,6 +71,8 @@ class DeploymentTraffic:
         except MissingError:
             name = self._options.deployment
             return [f"there is no Deployment {name} of Envoys: create it as examples/kubernetes.yaml does"]
+        except AwayError:
+            return []  # says nothing about the configuration; a daemon waits for the API server
         except ActError as error:
             return [error.why]
         why = await self._channel.why_unwritable() if self._site.acts else ""
@@ -81,8 +83,7 @@ class DeploymentTraffic:
         found = await self._channel.read()
         if found is None:
             return None
-        answers = await self._pods.ask()
-        listening = any(one.listening for one in answers)
+        listening = await self._is_listening()
         published = found.route
         if published is None:
             return TrafficSeen(weights={}, addresses={}, epoch=0, listening=listening)
@@ -94,24 +95,25 @@ class DeploymentTraffic:
             listening=listening,
         )
 
+    async def _is_listening(self) -> bool:
+        with suppress(MissingError):
+            return any(one.listening for one in await self._pods.ask())
+        return False
+
     async def route(self, route: Route) -> None:
         check(route)
         async with self._turn:
             await self._route(route, await self._channel.claim())
 
     async def _route(self, route: Route, before: Found | None) -> None:
+        """A route that is not confirmed stays published: pods that are cut off take it when they are back."""
         published = self._publication(route)
         written = await self._write(published, before)
         try:
             await self._pods.confirm(published.write, self._options.confirm_s)
-        except FencedError:
-            raise  # nothing here is ours to restore
-        except ActError:
+        except RefusedError:
             self._kept = None
-            with suppress(
-                ActError
-            ):  # the API server is away: the next route, or the end of the lease, decides
-                await self._channel.restore(before.route if before else None, written)
+            await self._channel.restore(before.route if before else None, written)
             raise
 
     def _publication(self, route: Route) -> PublishedRoute:

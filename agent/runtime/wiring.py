@@ -20,9 +20,9 @@ from agent.audit.journal import Journal
 from agent.config.listen import UNIX
 from agent.config.loader import Config, Target
 from agent.config.notify import Receiver
-from agent.domain.errors import ConfigError, NoticeError
+from agent.domain.errors import ActError, ConfigError, NoticeError
 from agent.domain.model import Mode
-from agent.domain.ports import Engine, Site, Traffic
+from agent.domain.ports import Engine, Site, Traffic, TrafficSeen
 from agent.domain.state import State
 from agent.judge.verdict import AnytimeJudge
 from agent.machine.guard import Guard
@@ -39,6 +39,8 @@ from agent.runtime.loop import TargetLoop
 
 COLLECT_AFTER = 50_000  # new objects, some MiB; Python's default: 700
 log = structlog.get_logger()
+
+OBSERVE_RETRY_S = 2.0  # before the start, while what configures the proxy does not answer
 
 
 def bind_actuators(
@@ -194,8 +196,21 @@ def build_delivery(
 
 async def read_newest_epoch(config: Config) -> int:
     """Return the newest epoch of the proxies, which a new journal does not contain."""
-    seen = [await bind_actuators(config, target, epoch=0)[1].observe() for target in config.targets]
+    proxies = [(bind_actuators(config, target, epoch=0)[1], target.name) for target in config.targets]
+    seen = [await _wait_for_proxy(*proxy) for proxy in proxies]
     return max((traffic.epoch for traffic in seen if traffic is not None), default=0)
+
+
+async def _wait_for_proxy(traffic: Traffic, target: str) -> TrafficSeen | None:
+    why = ""
+    while True:
+        try:
+            return await traffic.observe()
+        except ActError as error:
+            if error.why != why:
+                why = error.why
+                log.warning("proxy.unobserved", target=target, why=why)
+        await asyncio.sleep(OBSERVE_RETRY_S)
 
 
 async def check_traffic(config: Config) -> None:

@@ -81,6 +81,7 @@ class Rig:
     token: str = ""
     daemon: asyncio.subprocess.Process | None = None
     patience_s: float = PATIENCE_S  # for a rollout
+    restarted: bool = False  # whenever it ends
 
     @property
     def config(self) -> Path:
@@ -144,6 +145,25 @@ class Rig:
         async with asyncio.timeout(PATIENCE_S):
             return await self.daemon.wait()
 
+    @asynccontextmanager
+    async def restarting(self, after_s: float = 2.0) -> AsyncIterator[None]:
+        """Start the daemon again whenever it ends, as systemd and the kubelet do."""
+
+        async def keep() -> None:
+            while self.daemon is not None:
+                await self.daemon.wait()
+                await asyncio.sleep(after_s)
+                await self.start()
+
+        self.restarted = True
+        keeping = asyncio.create_task(keep())
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            await asyncio.wait({keeping})
+            self.restarted = False
+
     async def serving(self) -> Document:
         """Wait until the target has one server and no rollout, and Envoy sends it all traffic."""
         found = await until(self.target, at_rest, "one server at rest")
@@ -171,7 +191,8 @@ class Rig:
                 return got.status, await got.json(content_type=None)
         except (aiohttp.ClientError, TimeoutError):
             assert self.daemon is not None
-            assert self.daemon.returncode in {None, -signal.SIGKILL}, self.log()[-2000:]
+            ended = self.daemon.returncode
+            assert self.restarted or ended in {None, -signal.SIGKILL}, self.log()[-2000:]
             return 0, {}
 
     async def target(self) -> Document:

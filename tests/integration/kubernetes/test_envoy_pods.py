@@ -13,7 +13,7 @@ import pytest
 from actuators.envoy_deployment.plugin import EnvoyDeployment
 from actuators.envoy_deployment.traffic import DeploymentTraffic
 from agent.domain.effects import Route
-from agent.domain.errors import ActError
+from agent.domain.errors import ActError, FencedError
 from agent.domain.ports import Site
 from sensors.proxy_requests.plugin import ProxyRequests
 from tests.integration.envoy.test_proxy_requests import SensorOutput, listening
@@ -62,8 +62,10 @@ class Pods:
 
 @pytest.fixture
 async def pods(here: Namespace, tmp_path: Path) -> AsyncIterator[Pods]:
+    """One on each of two nodes."""
     user = await here.user("daemon", *ROLE)
-    await create_proxy(here)
+    await here.add_node()
+    await create_proxy(here, cpu="40")
     async with Backend("blue", chunks=20, gap_s=0.05, host=here.cluster.network.address) as blue:
         yield Pods(here, blue, user, tmp_path)
 
@@ -76,6 +78,7 @@ async def counting(pods: Pods) -> AsyncIterator[SensorOutput]:
         yield received
 
 
+@pytest.mark.smoke
 async def test_pods_get_ready_once_a_route_is_published_and_serve_it(pods: Pods) -> None:
     traffic = pods.bind()
     before = [pod["status"]["conditions"] for pod in await proxy_pods(pods.here)]
@@ -124,6 +127,7 @@ async def test_a_new_pod_counts_from_its_first_request_on(pods: Pods) -> None:
         for one in await pods.listeners():
             await asked(session, one, 5)
         await received.until_counted(10)
+        await pods.here.add_node()
         await pods.here.api.patch(pods.here.path("deployments", PROXY), {"spec": {"replicas": 3}})
         await pods.here.available(PROXY)
         for one in await pods.listeners():
@@ -133,30 +137,33 @@ async def test_a_new_pod_counts_from_its_first_request_on(pods: Pods) -> None:
         assert received.counts == {("blue", "ok"): 25}
 
 
-async def test_a_route_that_envoy_refuses_is_named_with_its_pod_and_the_one_before_comes_back(
-    pods: Pods,
-) -> None:
-    traffic = await pods.serving()
+async def test_a_route_that_envoy_refuses_is_taken_back(pods: Pods) -> None:
+    older = await pods.serving()
+    newer = pods.bind(epoch=2)
     [server] = pods.route.servers
     broken = replace(pods.route, number=2, servers=(replace(server, address="nowhere"),))
 
     with pytest.raises(ActError, match=rf"Envoy of the pod {PROXY}-.* refused the route: .*nowhere"):
-        await traffic.route(broken)
+        await newer.route(broken)
 
-    seen = await traffic.observe()
+    seen = await newer.observe()
     assert seen is not None
-    assert seen.addresses == {"blue": server.address}
+    assert (seen.epoch, seen.addresses) == (2, {"blue": server.address})
+    with pytest.raises(FencedError):
+        await older.route(pods.route)
 
 
-async def test_a_ready_pod_that_does_not_answer_is_named(pods: Pods) -> None:
+async def test_a_ready_pod_that_does_not_answer_is_named_and_takes_the_route_later(pods: Pods) -> None:
     await pods.serving()
+    traffic = pods.bind(confirm_s=1.0)
     stuck = pods.here.node.pod(PROXY)
     stuck.container().signal(signal.SIGSTOP)
 
     with pytest.raises(ActError, match=rf"not in force after 1 s in {stuck.name} \(no answer"):
-        await pods.bind(confirm_s=1.0).route(replace(pods.route, number=2))
-
+        await traffic.route(replace(pods.route, number=2))
     stuck.container().signal(signal.SIGCONT)
+
+    await pods.bind().route(replace(pods.route, number=2))
 
 
 async def test_a_deleted_config_map_changes_nothing_and_is_published_again(pods: Pods) -> None:
@@ -187,6 +194,26 @@ async def test_pods_serve_on_without_the_api_server(pods: Pods) -> None:
         pods.here.cluster.wait()
 
     assert served == [{"blue": 10}, {"blue": 10}]
+
+
+async def test_a_lost_node_takes_its_pod_away_and_no_other(pods: Pods) -> None:
+    traffic = await pods.serving()
+    lost, kept = pods.here.nodes
+    address = kept.pod(PROXY).address
+
+    await lost.lose()
+
+    async def is_confirmed() -> bool:
+        try:
+            await traffic.route(replace(pods.route, number=2))
+        except ActError:  # until the cluster has noticed
+            return False
+        return True
+
+    await until(is_confirmed)
+    async with aiohttp.ClientSession() as session:
+        assert await asked(session, f"{address}:8080", 10) == {"blue": 10}
+    assert await traffic.in_flight("blue") == 0
 
 
 async def test_a_missing_deployment_and_a_missing_right_are_problems(here: Namespace, tmp_path: Path) -> None:

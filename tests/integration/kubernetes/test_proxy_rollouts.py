@@ -92,15 +92,14 @@ async def test_a_killed_envoy_loses_its_own_connections_only(here: Namespace, tm
 
 @pytest.mark.slow
 async def test_two_minutes_without_the_api_server_lose_no_request(here: Namespace, tmp_path: Path) -> None:
-    async with proxy_site(here, tmp_path / "s", steps=lasting(CANARY_S)) as site:
+    """The daemon ends when it cannot renew its Lease, and waits for it after each restart."""
+    async with proxy_site(here, tmp_path / "s", steps=lasting(CANARY_S)) as site, site.restarting():
         async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
             suggestion = await site.change(max_num_seqs=16)
             await site.in_phase("canary")
             here.cluster.stop_api()
             await asyncio.sleep(120.0)
             here.cluster.start_api()
-            if site.daemon is not None and site.daemon.returncode is not None:  # it lost its Lease
-                await site.start()
             rollout = await site.ended(suggestion)
             await site.restored("vllm", PROXY)
 

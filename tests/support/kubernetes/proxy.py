@@ -15,11 +15,13 @@ def of_chart(kind: str, name: str) -> Json:
     return next(one for one in _MANIFESTS if one["kind"] == kind and one["metadata"]["name"] == name)
 
 
-async def create_proxy(here: Namespace, *, replicas: int = 2, leave_s: float = 2.0) -> None:
+async def create_proxy(
+    here: Namespace, *, replicas: int = 2, leave_s: float = 2.0, cpu: str = "100m"
+) -> None:
     """Create it with its documented rights. Its pods get ready once a route is published.
 
     Pods of the rig hold no token, so that they get a kubeconfig. They see all processes of this host, and an
-    Envoy is found by its command line, so that each has a folder of its own name.
+    Envoy is found by its command line, so that each has a folder of its own name. A node has 64 `cpu`.
     """
     user = await here.user(PROXY, *of_chart("Role", PROXY)["rules"])
     deployment = of_chart("Deployment", PROXY)
@@ -30,6 +32,7 @@ async def create_proxy(here: Namespace, *, replicas: int = 2, leave_s: float = 2
     envoy["args"] += ["--kubeconfig", str(user), "--leave-s", str(leave_s)]
     envoy["args"] += ["--state-dir", f"{envoy['volumeMounts'][0]['mountPath']}/$(POD)"]
     envoy["env"] = [{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
+    envoy["resources"]["requests"]["cpu"] = cpu
     envoy["readinessProbe"]["periodSeconds"] = 1
     await here.create("deployments", deployment)
 

@@ -6,10 +6,14 @@ from typing import Any
 import pytest
 
 from agent.config import loader
+from agent.domain.errors import ActError
 from agent.domain.model import Mode
+from agent.domain.ports import Site, TrafficSeen
 from agent.plugins.loader import build
+from agent.runtime import wiring
 from agent.runtime.wiring import assemble
 from tests.support.fake_engine import FakeEngine
+from tests.support.fake_traffic import FakeTraffic
 
 CONFIG = """
 [agent]
@@ -38,3 +42,28 @@ def test_mode_and_approvers_reach_the_machine_and_the_engine(tmp_path: Path, mod
     assert (state.mode, state.approval, epoch) == (mode, "other", 5)
     assert engine.site
     assert engine.site.acts is acts
+
+
+async def test_the_start_waits_for_a_proxy_that_cannot_be_observed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AwayOnce(FakeTraffic):
+        asked = 0
+
+        def bind(self, site: Site) -> FakeTraffic:
+            del site
+            return self
+
+        async def observe(self) -> TrafficSeen | None:
+            self.asked += 1
+            if self.asked == 1:
+                raise ActError("the API server does not answer")
+            return TrafficSeen(weights={}, addresses={}, epoch=7)
+
+    def with_fake(kind: str, name: str, options: Any, **more: Any) -> object:  # noqa: ANN401 - as build
+        return AwayOnce() if name == "envoy" else build(kind, name, options, **more)
+
+    monkeypatch.setattr(wiring, "OBSERVE_RETRY_S", 0.0)
+    config = loader.parse(CONFIG, here=tmp_path, build=with_fake)
+
+    assert await wiring.read_newest_epoch(config) == 7
