@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import lightkube
 from lightkube.core.exceptions import ApiError
-from lightkube.generic_resource import create_namespaced_resource
+from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.types import CascadeType, PatchType
 
 from kubernetes_api.connection import Access, Connection, connection_to
@@ -41,6 +41,7 @@ POD = _resource("", "v1", "Pod")
 EVENT = _resource("", "v1", "Event")
 CONFIG_MAP = _resource("", "v1", "ConfigMap")
 LEASE = _resource("coordination.k8s.io", "v1", "Lease")
+TOKEN_REVIEW = create_global_resource("authentication.k8s.io", "v1", "TokenReview", "tokenreviews")
 HTTP_ROUTE = _resource("gateway.networking.k8s.io", "v1", "HTTPRoute")
 _CACHED = frozenset({DEPLOYMENT, SERVICE, POD})
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from http import HTTPStatus
@@ -12,6 +12,7 @@ from aiohttp import HttpVersion11, web
 from pydantic import TypeAdapter
 
 from agent.api.daemon_view import DaemonView
+from agent.api.external_tokens import Authenticator, ExternalTokens
 from agent.api.failed_auth import FailedAuthLog
 from agent.api.idempotency import IdempotencyKeys
 from agent.api.journal_reads import READING
@@ -55,6 +56,7 @@ def build_app(
     pages: Sequence[web.RouteDef] = (),
     *,
     peers: PeerIdentities | None = None,
+    authenticators: Mapping[str, Authenticator] | None = None,
     limits: RateLimits | None = None,
     heartbeat_s: float = events.HEARTBEAT_S,
 ) -> web.Application:
@@ -66,7 +68,13 @@ def build_app(
     limits = limits or RateLimits(now=time.monotonic)
     failed_auth = FailedAuthLog(daemon_view.report_failed_auth)
     access_control = AccessControl(
-        tokens, peers, limits, failed_auth, hosts=hosts, pages=[page.path for page in pages]
+        tokens,
+        peers,
+        limits,
+        failed_auth,
+        external=ExternalTokens(authenticators or {}, time.monotonic),
+        hosts=hosts,
+        pages=[page.path for page in pages],
     )
     idempotency = IdempotencyKeys(daemon_view.accepted)
     app = web.Application(middlewares=[access_control.middleware], client_max_size=BODY_LIMIT)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import structlog
 from aiohttp import web
 
+from agent.api.external_tokens import ExternalTokens, ReviewError
 from agent.api.failed_auth import FailedAuthLog
 from agent.api.peer_identity import PeerIdentities
 from agent.api.problems import RequestRefusedError, of_exception
@@ -51,11 +52,13 @@ class AccessControl:
         limits: RateLimits,
         failed_auth: FailedAuthLog,
         *,
+        external: ExternalTokens,
         hosts: Collection[str],
         pages: Collection[str],
     ) -> None:
         self._tokens = tokens
         self._peers = peers
+        self._external = external
         self._limits = limits
         self._failed_auth = failed_auth
         self._hosts = LOOPBACK_NAMES | {host.lower() for host in hosts}
@@ -66,7 +69,7 @@ class AccessControl:
         try:
             self._refuse_unknown_host(request)
             self._refuse_cross_site(request)
-            self._authenticate(request)
+            await self._authenticate(request)
             return await self._served(request, handler)
         except RequestRefusedError as refusal:
             return refusal.response()
@@ -86,11 +89,15 @@ class AccessControl:
                 500, "This is a bug in trimtab; the daemon's log has the details."
             ).response()
 
-    def holder(self, request: web.Request) -> Holder | None:
-        """Identify the caller by token, else by socket peer; re-checked while a stream is open."""
+    async def holder(self, request: web.Request) -> Holder | None:
+        """Identify the caller by token, else by socket peer; re-checked while a stream is open.
+
+        Raises ReviewError if another service decides about the token and does not answer.
+        """
         if "Authorization" not in request.headers:
             return self._peers.holder(request) if self._peers else None
-        return self._tokens.holder(_bearer(request))
+        text = _bearer(request)
+        return self._tokens.holder(text) or await self._external.holder(text)
 
     def charge(self, request: web.Request, size: int) -> float:
         """Charge the caller for bytes, negative to pay back; returns the seconds to wait for more."""
@@ -127,8 +134,17 @@ class AccessControl:
             detail = "A page of another site may not use this API; open trimtab's own console instead."
             raise RequestRefusedError(403, detail, kind="cross-site")
 
-    def _authenticate(self, request: web.Request) -> None:
-        holder = self.holder(request)
+    async def _authenticate(self, request: web.Request) -> None:
+        try:
+            holder = await self.holder(request)
+        except ReviewError as error:
+            log.warning("api.token_not_reviewed", why=str(error))
+            raise RequestRefusedError(
+                503,
+                "This token cannot be checked now; tokens of the tokens file work meanwhile.",
+                kind="token-not-reviewed",
+                headers={"Retry-After": "10"},
+            ) from error
         if holder is not None:
             request[HOLDER] = holder
             return

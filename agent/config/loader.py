@@ -64,6 +64,7 @@ class Config:
     audit: RetentionLimits = field(default_factory=RetentionLimits)
     anchor: AnchorOptions = field(default_factory=AnchorOptions)
     notify: tuple[Receiver, ...] = ()
+    authenticators: tuple[ConfiguredPlugin, ...] = ()
     public_url: str = ""  # of the console, for links in notices; empty: no links
 
 
@@ -115,6 +116,13 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
     problems += find_unknown_bounds(document)
     builder = PluginBuilder(build)
     policies = _build_policies(document, here, builder)
+    api = document.get("api")
+    authenticators = builder.build_all(
+        "authenticators",
+        api.get("authenticators") if isinstance(api, dict) else None,
+        "api.authenticators",
+        (),
+    )
     raw_targets = document.get("targets")
     plugins = [
         _build_parts(builder, target, target_suffix(document, index))
@@ -147,6 +155,7 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
         audit=limits(tables.agent.audit),
         anchor=AnchorOptions(every_s=tables.agent.audit.anchor.every, to=tables.agent.audit.anchor.to),
         notify=receivers,
+        authenticators=authenticators,
         public_url=tables.api.public_url or "",
     )
 

@@ -89,6 +89,7 @@ class ApiTable(ConfigTable):
     users: dict[Account, Role] = {}
     groups: dict[Account, Role] = {}
     certificates: dict[CertificateName, Role] = {}
+    authenticators: dict[str, Switch] = {}
     public_url: PublicUrl | None = None
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ from agent.plugins.third_party import GuardedPolicy, ThirdPartyPolicy, find_poli
 
 
 def names(kind: str, *, folder: Path | None = None) -> tuple[str, ...]:
-    """List the plugins of a kind ("policies", "sensors", "actuators", "notifiers") without importing them.
+    """List the plugins of a kind, which is the name of their package, without importing them.
 
     Policies include third-party ones of installed packages and of `folder`. ConfigError if names clash.
     """

@@ -149,7 +149,10 @@ async def run(config: Config, mode: Mode, *, accept_new_journal: bool = False) -
 
 
 async def _serve(daemon: Daemon, epoch: int, config: Config, entry: ApiCredentials) -> None:
-    app = build_app(daemon, entry.tokens, entry.hosts, pages(), peers=entry.peers)
+    authenticators = {one.name: one.plugin for one in config.authenticators}
+    app = build_app(
+        daemon, entry.tokens, entry.hosts, pages(), peers=entry.peers, authenticators=authenticators
+    )
     runner = await serve(app, *config.api.listen, tls=entry.tls, socket_mode=entry.socket_mode)
     collect_seldom()
     try:

@@ -9,8 +9,8 @@ from agent.domain.state import Phase
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "architecture.md"
 PRODUCT = (
-    "vllm_facts", "performance_model", "lint", "agent", "policies", "notifiers", "docker_engine",
-    "kubernetes_api", "sensors", "actuators", "docker_proxy", "simulator", "trimtab",
+    "vllm_facts", "performance_model", "lint", "agent", "policies", "notifiers", "authenticators",
+    "docker_engine", "kubernetes_api", "sensors", "actuators", "docker_proxy", "simulator", "trimtab",
 )  # fmt: skip
 LONGEST_MODULE = 350
 

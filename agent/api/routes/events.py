@@ -8,6 +8,7 @@ from typing import Any, Literal
 import structlog
 from aiohttp import web
 
+from agent.api.external_tokens import ReviewError
 from agent.api.journal_reads import read_slice, seq_of
 from agent.api.middleware import ACCESS_CONTROL
 from agent.api.operations import Call, Operation
@@ -84,7 +85,7 @@ class _Stream:
             await self._response.prepare(self._call.request)
             await asyncio.sleep(0)  # one turn of the loop: subscribe before the replay
             await self._send("retry: 2000\n\n")
-            while not closing.done() and self._is_authorised():
+            while not closing.done() and await self._is_authorised():
                 if self._behind:
                     await self._catch_up()
                 elif await self._wait_for_record(following, closing):
@@ -100,9 +101,12 @@ class _Stream:
             await _end(following, closing, records)
         return self._response
 
-    def _is_authorised(self) -> bool:
+    async def _is_authorised(self) -> bool:
         """Whether the caller still has the rights with which it opened the stream."""
-        return self._access_control.holder(self._call.request) == self._call.holder
+        try:
+            return await self._access_control.holder(self._call.request) == self._call.holder
+        except ReviewError:  # the reader may resume with Last-Event-ID
+            return False
 
     async def _wait_for_record(self, following: Following, closing: Closing) -> bool:
         """Wait for a new record; without one, send a heartbeat and check the journal."""
@@ -132,7 +136,7 @@ class _Stream:
         self._behind = bool(records)
 
     async def _event(self, record: Mapping[str, object]) -> None:
-        if not self._is_authorised():
+        if not await self._is_authorised():
             raise _RevokedError
         self._last = seq_of(record)
         data = json.dumps(record, allow_nan=False, default=str, separators=(",", ":"))

@@ -50,6 +50,7 @@ PLUGINS = (
     ("actuators", "targets.traffic", ("envoy", "envoy_deployment", "gateway")),
     ("sensors", "targets.sensors", ()),
     ("notifiers", "notify", ()),
+    ("authenticators", "api.authenticators", ()),
 )
 Row = tuple[str, str, str, str]
 
@@ -178,7 +179,11 @@ def _plugin(kind: str, path: str, name: str) -> str:
     found = loader.load(kind, name)
     source = "\n".join(loader.read_source(base.__module__) for base in found.__mro__ if base is not object)
     table_name = "[[notify]]" if kind == "notifiers" else f"[{path}]"
-    head = f"`[{path}.{name}]`" if kind == "sensors" else f'`{table_name}`, `kind = "{name}"`'
+    head = (
+        f"`[{path}.{name}]`"
+        if kind in {"sensors", "authenticators"}
+        else f'`{table_name}`, `kind = "{name}"`'
+    )
     hints = get_type_hints(found)
     does = (inspect.getdoc(sys.modules[found.__module__]) or "").split("\n\n")[0]
     options = [_option(option, source) for option in loader.options_of(found).values()]

@@ -143,6 +143,15 @@ def test_there_are_no_rights_on_secrets_pods_or_the_cluster(values: Mapping[str,
             assert set(rule["verbs"]) == {"get", "list", "watch"}
 
 
+def test_a_token_review_is_the_only_right_in_the_cluster_and_must_be_wanted() -> None:
+    before, after = manifests(), manifests({"api": {"tokenReview": True}})
+
+    [binding] = [one for one in after if one not in before]
+    assert (binding["kind"], binding["roleRef"]["name"]) == ("ClusterRoleBinding", "system:auth-delegator")
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "trimtab", "namespace": "chat"}]
+    kubernetes_validate.validate(binding, VERSIONS[-1], strict=True)
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [

@@ -39,7 +39,7 @@ def test_the_wheel_contains_every_command_and_every_plugin(tmp_path: Path) -> No
     trimtab = home / "bin" / "trimtab"
     config = tmp_path / "trimtab.toml"
     config.write_text((REPOSITORY / "examples" / "trimtab.toml").read_text())
-    kinds = "policies", "sensors", "actuators", "notifiers"
+    kinds = "policies", "sensors", "actuators", "notifiers", "authenticators"
 
     assert run(trimtab, "--version", cwd=tmp_path).startswith("trimtab ")
     assert "trimtab-docker-proxy" in run(home / "bin" / "trimtab-docker-proxy", "--help", cwd=tmp_path)

@@ -1,0 +1,58 @@
+"""Tokens that a Kubernetes API server accepts, of ServiceAccounts and of people by OIDC, by TokenReviews.
+
+The daemon's ServiceAccount needs the cluster-wide right to `create` `tokenreviews`, as the ClusterRole
+`system:auth-delegator` gives it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from agent.api.external_tokens import IdentifiedCaller, ReviewError
+from agent.api.tokens import RANKS
+from agent.config.listen import Role
+from agent.domain.errors import ActError
+from kubernetes_api.client import TOKEN_REVIEW, KubernetesClient
+from kubernetes_api.documents import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenReview:
+    """The highest role of the user and of the groups counts; without one the token is refused."""
+
+    audiences: tuple[str, ...] = ("trimtab",)  # the token must be for one of these
+    users: Mapping[str, Role] = field(default_factory=dict)  # roles by user name
+    groups: Mapping[str, Role] = field(default_factory=dict)  # roles by group
+    kubeconfig: str = ""  # a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config
+    context: str = ""  # of the kubeconfig; empty: its current one
+
+    def __post_init__(self) -> None:
+        if not self.audiences or not all(self.audiences):
+            raise ValueError("audiences is empty: a token for any service of the cluster would be accepted")
+        if not self.users and not self.groups:
+            raise ValueError("users and groups are empty: nobody would have a role")
+
+    async def identify(self, token: str) -> IdentifiedCaller | None:
+        client = KubernetesClient(kubeconfig=self.kubeconfig, context=self.context)
+        spec: Json = {"token": token, "audiences": list(self.audiences)}
+        body: Json = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "metadata": {"name": "caller"},
+            "spec": spec,
+        }
+        try:
+            status = (await client.create(TOKEN_REVIEW, body)).get("status") or {}
+        except ActError as error:
+            raise ReviewError(error.why) from error
+        user = status.get("user") or {}
+        if not status.get("authenticated") or not set(status.get("audiences") or ()) & set(self.audiences):
+            return None  # an API server that does not know audiences answers with none
+        role = self._role(str(user.get("username", "")), user.get("groups") or ())
+        return IdentifiedCaller(name=str(user["username"]), role=role) if role else None
+
+    def _role(self, user: str, groups: Sequence[str]) -> Role | None:
+        found = [self.users.get(user), *(self.groups.get(group) for group in groups)]
+        return max((role for role in found if role is not None), key=RANKS.__getitem__, default=None)
+
+
+plugin = TokenReview

@@ -1,0 +1,147 @@
+"""Callers with tokens that another service knows."""
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from agent.api.app import build_app
+from agent.api.external_tokens import (
+    AWAY_S,
+    FRESH_S,
+    MOST_KEPT,
+    REFUSED_S,
+    ExternalTokens,
+    IdentifiedCaller,
+    ReviewError,
+)
+from agent.api.tokens import LONGEST_NAME, Tokens
+from agent.config.listen import Role
+from tests.support.fake_daemon_view import FakeDaemonView
+from tests.unit.api.conftest import with_key
+
+
+class FakeService:
+    """Knows tokens by text; `away`: it does not answer."""
+
+    def __init__(self, **known: IdentifiedCaller) -> None:
+        self.known, self.away = known, False
+        self.asked: list[str] = []
+
+    async def identify(self, token: str) -> IdentifiedCaller | None:
+        self.asked.append(token)
+        if self.away:
+            raise ReviewError("the service does not answer")
+        return self.known.get(token)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+ANN = IdentifiedCaller(name="ann@example.com", role="operator")
+
+
+def made(service: FakeService) -> tuple[ExternalTokens, Clock]:
+    clock = Clock()
+    return ExternalTokens({"review": service}, clock), clock
+
+
+async def test_an_answer_is_kept_for_some_seconds() -> None:
+    service = FakeService(good=ANN)
+    tokens, clock = made(service)
+
+    found = await tokens.holder("good")
+    for _ in range(3):
+        assert await tokens.holder("good") == found
+        assert await tokens.holder("bad") is None
+    assert found
+    assert (found.principal, found.role) == ("review ann@example.com", "operator")
+    assert service.asked == ["good", "bad"]
+
+    service.known.clear()
+    clock.now = REFUSED_S
+    assert await tokens.holder("good")
+    clock.now = FRESH_S
+    assert await tokens.holder("good") is None
+
+
+async def test_an_accepted_token_outlasts_a_short_absence_of_the_service() -> None:
+    service = FakeService(good=ANN)
+    tokens, clock = made(service)
+    await tokens.holder("good")
+    service.away = True
+
+    with pytest.raises(ReviewError):
+        await tokens.holder("new")
+    clock.now = AWAY_S - 1
+    assert await tokens.holder("good")
+    clock.now = AWAY_S
+    with pytest.raises(ReviewError):
+        await tokens.holder("good")
+
+
+@pytest.mark.parametrize("text", ["", "tt_0123abcd_" + "a" * 43, "x" * 20_000, "schlüssel"])
+async def test_what_cannot_be_such_a_token_is_not_sent_away(text: str) -> None:
+    service = FakeService()
+    tokens, _ = made(service)
+
+    assert await tokens.holder(text) is None
+    assert service.asked == []
+
+
+async def test_a_flood_of_tokens_takes_bounded_memory() -> None:
+    tokens, _ = made(FakeService())
+
+    for number in range(MOST_KEPT + 10):
+        await tokens.holder(f"token {number}")
+
+    assert len(tokens._kept) == MOST_KEPT
+
+
+async def test_long_names_stay_unique_and_short() -> None:
+    first, second = ("n" * 150 + end for end in "ab")
+    service = FakeService(
+        a=IdentifiedCaller(name=first, role="viewer"), b=IdentifiedCaller(name=second, role="viewer")
+    )
+    tokens, _ = made(service)
+
+    found = [await tokens.holder(text) for text in "ab"]
+
+    names = {one.principal for one in found if one}
+    assert len(names) == 2
+    assert all(len(name.encode()) <= LONGEST_NAME for name in names)
+
+
+@pytest.mark.parametrize(("role", "status"), [("viewer", 403), ("operator", 200)])
+async def test_the_role_decides_and_the_journal_names_the_user(
+    daemon: FakeDaemonView, tokens: Tokens, role: Role, status: int
+) -> None:
+    service = FakeService(good=IdentifiedCaller(name="ann@example.com", role=role))
+    server = TestServer(build_app(daemon, tokens, authenticators={"review": service}))
+    headers = {"Authorization": "Bearer good"}
+
+    async with TestClient(server, headers=headers, middlewares=[with_key]) as client:
+        async with client.get("/v1/targets") as listed:
+            assert listed.status == 200
+        async with client.post("/v1/targets/chat/pause", json={"reason": "a test"}) as paused:
+            assert paused.status == status
+
+    named = "paused by review ann@example.com" in daemon.states()["chat"].note
+    assert named == (status == 200)
+
+
+async def test_tokens_of_the_file_work_while_the_service_is_away(
+    daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
+) -> None:
+    service = FakeService()
+    service.away = True
+    server = TestServer(build_app(daemon, tokens, authenticators={"review": service}))
+
+    async with TestClient(server) as client:
+        async with client.get("/v1/targets", headers=bearers["viewer"]) as known:
+            assert known.status == 200
+        async with client.get("/v1/targets", headers={"Authorization": "Bearer new"}) as unknown:
+            assert unknown.status == 503
+            assert (await unknown.json())["type"].endswith("token-not-reviewed")
