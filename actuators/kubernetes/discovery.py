@@ -29,7 +29,11 @@ class FoundServer:
     epoch: int = 0
     service: str = ""
     namespace: str = ""
-    adopted: bool = False  # by the name in the config; no Service of a later server selects its pods
+
+    @property
+    def ours(self) -> bool:
+        """Whether trimtab created its Deployment; not after a promotion."""
+        return self.workload.ours
 
     @property
     def active(self) -> bool:
@@ -48,7 +52,7 @@ class FoundServer:
             name=self.server,
             setting=self.workload.serve.setting,
             address=address or self.address,
-            ours=not self.adopted,
+            ours=self.ours,
             like=self.like,
         )
 
@@ -80,7 +84,6 @@ async def find_servers(reader: Reader, site: Site, names: Iterable[str]) -> dict
             like=workload.like if workload.ours else "",
             epoch=workload.epoch if workload.ours else 0,
             namespace=namespace,
-            adopted=name == workload.name,
         )
     return found
 
@@ -140,7 +143,6 @@ def _of_service(service: Json, workloads: Mapping[str, Workload], namespace: str
         epoch=max(epoch_of(labels), workload.epoch),
         service=metadata["name"],
         namespace=namespace,
-        adopted=server == workload.name,
     )
 
 

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
+
+import structlog
 
 from actuators.kubernetes.detach import Detachment
 from actuators.kubernetes.discovery import (
@@ -15,12 +15,12 @@ from actuators.kubernetes.discovery import (
     find_pods,
     find_servers,
 )
-from actuators.kubernetes.green import make_service
 from actuators.kubernetes.handover import Handover
 from actuators.kubernetes.labels import object_name
 from actuators.kubernetes.pods import Pod, PodFault, newest_first
 from actuators.kubernetes.preflight import obstacles, preflight, start_key
 from actuators.kubernetes.scale import scale_down
+from actuators.kubernetes.service import create_service, keep_service
 from actuators.kubernetes.start import Starter, read_log, remove_server
 from actuators.kubernetes.watch import Watch
 from actuators.vllm.engine import VllmEngine
@@ -33,11 +33,12 @@ from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Now, Site
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import Reader
-from kubernetes_api.errors import ConflictError
 from vllm_facts.values import Setting
 
 if TYPE_CHECKING:
     from actuators.kubernetes.plugin import KubernetesOptions
+
+logger = structlog.get_logger(__name__)
 
 _RETRY_S = 2.0  # while the API server is away
 _START_S = 1800.0  # deadline of the operator's Deployment after a promotion, if no start was measured
@@ -76,10 +77,12 @@ class KubernetesEngine(VllmEngine):
         running = [one for one in found.values() if one.active]
         if self._site.acts and not all(one.service for one in running):
             check_fence(self._site, await self._find())
-            running = [one if one.service else await self._with_service(one) for one in running]
+            running = [
+                one if one.service else await create_service(self._client, self._site, one) for one in running
+            ]
         return [
             one.to_server(await find_address(self._client.cached, one))
-            for one in sorted(running, key=lambda one: (one.adopted, one.server if not one.adopted else ""))
+            for one in sorted(running, key=lambda one: (not one.ours, one.server if one.ours else ""))
         ]
 
     async def preflight(
@@ -147,10 +150,10 @@ class KubernetesEngine(VllmEngine):
             if one.active:
                 self._times.record_stop(start_key(one.workload), asyncio.get_running_loop().time() - began)
 
-    async def retire(self, server: Server) -> None:
+    async def retire(self, server: Server) -> str | None:
         """End a server for good. If people own its Deployment, the server that replaces it moves there."""
         async with self._lock(server.name):
-            found = await self._find_fenced()
+            found, moved = await self._find_fenced(), ""
             if (one := found.get(server.name)) is not None:
                 successor = next(
                     (new for new in found.values() if new.like == one.server and new.active), None
@@ -158,11 +161,12 @@ class KubernetesEngine(VllmEngine):
                 home = find_home(one, successor, found)
                 if home is not one or successor is None:
                     await scale_down(self._client, self._site, one.workload)
-                if home and successor:
-                    await self._hand_over(home, successor)
+                if home and successor and await self._hand_over(home, successor):
+                    moved = successor.server
                 if one.workload.ours:
                     await remove_server(self._client, self._site, one)
             await self._client.delete(kubernetes.SERVICE, object_name(self._site, server.name))
+            return moved
 
     async def detach(self) -> Sequence[str]:
         """Give every Deployment back, with its flags as they are; return what was done. Raises ActError."""
@@ -176,6 +180,16 @@ class KubernetesEngine(VllmEngine):
                 ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log, external=found.external)
             )
 
+        keeping = asyncio.create_task(self._keep_service(server))
+        try:
+            found, log = await self._watch_until_gone(server, report)
+        finally:
+            keeping.cancel()
+        report(found, log, gone=True)
+
+    async def _watch_until_gone(
+        self, server: Server, report: Callable[..., None]
+    ) -> tuple[PodFault, tuple[str, ...]]:
         found, log = PodFault("has no Deployment any more", external=True), tuple[str, ...]()
         watched = ""
         while (one := await self._find_patiently(server)) is not None and one.active:
@@ -194,7 +208,19 @@ class KubernetesEngine(VllmEngine):
             found, log = await watch.until_gone()
         if one is not None and not watched:
             found = PodFault("was scaled to 0 by a third party", external=True)
-        report(found, log, gone=True)
+        return found, log
+
+    async def _keep_service(self, server: Server) -> None:
+        if self._site.acts:
+            name = object_name(self._site, server.name)
+            await keep_service(self._client, name, lambda: self._restore_service(server))
+
+    async def _restore_service(self, server: Server) -> None:
+        async with self._lock(server.name):
+            one = (await self._find_fenced()).get(server.name)
+            if one and one.active and not one.service:
+                logger.warning("kubernetes.service_restored", server=server.name)
+                await create_service(self._client, self._site, one)
 
     async def _api_key(self, server: Server) -> str:
         one = (await self._find_cached()).get(server.name)
@@ -234,13 +260,8 @@ class KubernetesEngine(VllmEngine):
             raise ActError(f"{server.name} has no running pod")
         return one, pods
 
-    async def _with_service(self, one: FoundServer) -> FoundServer:
-        body = make_service(self._site, Server(name=one.server, setting={}, like=one.like), one.workload)
-        with suppress(ConflictError):  # another call was first
-            await self._client.create(kubernetes.SERVICE, body)
-        return replace(one, service=body["metadata"]["name"])
-
-    async def _hand_over(self, old: FoundServer, new: FoundServer) -> None:
+    async def _hand_over(self, old: FoundServer, new: FoundServer) -> bool:
+        """Return whether the new server has moved."""
         key = start_key(old.workload)
 
         async def warm_up(address: str) -> None:
@@ -255,7 +276,7 @@ class KubernetesEngine(VllmEngine):
             drain_s=_DRAIN_S,
             warm_up=warm_up,
         )
-        await handover.perform()
+        return await handover.perform()
 
 
 def _addresses(one: FoundServer, pods: Sequence[Pod]) -> list[str]:

@@ -54,13 +54,16 @@ class Handover:
     def client(self) -> KubernetesClient:
         return self.starter.client
 
-    async def perform(self) -> None:
-        """Idempotent: an interrupted handover goes on. Raises AwayError while the API server is away."""
+    async def perform(self) -> bool:
+        """Return whether the server has moved; if not, green goes on to serve.
+
+        Idempotent: an interrupted handover goes on. Raises AwayError while the API server is away.
+        """
         if not self.new.workload.ours:  # it has moved already
             left = await self.client.get(kubernetes.DEPLOYMENT, self.new.service)
             if left is not None:
                 await self.end_green(await read_workload(self.client, left))
-            return
+            return True
         try:
             changed = await self._change()
         except AwayError:
@@ -68,8 +71,9 @@ class Handover:
         except (ActError, FlagError) as error:
             log.warning("kubernetes.handover_failed", deployment=self.old.workload.name, why=str(error))
             await scale_down(self.client, self.starter.site, self.old.workload)
-            return
+            return False
         await self.switch(changed)
+        return True
 
     async def _change(self) -> Workload:
         """Return the Deployment with the new flags, available and warm. Raises ActError, FlagError."""

@@ -86,8 +86,11 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retired:
+    """`moved`: the server that runs as the adopted one did, and belongs to that one's owner from now on."""
+
     at: datetime
     number: int
+    moved: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -260,8 +260,12 @@ class Engine(Protocol):
         """
         ...
 
-    async def retire(self, server: Server) -> None:
-        """Stop the server (SIGTERM, then SIGKILL of the full group) and wait for its exit. Idempotent."""
+    async def retire(self, server: Server) -> str | None:
+        """Stop the server (SIGTERM, then SIGKILL of the full group) and wait for its exit. Idempotent.
+
+        Where people own the server, the one that replaces it may move into its place: return that one's name.
+        It is left to its owner from then on, as an adopted server is.
+        """
         ...
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:

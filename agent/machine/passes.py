@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from agent.domain.effects import Effect, KeepAlive, Route, Stop
 from agent.domain.events import Event, Observed, Retired, ServerLost
+from agent.domain.model import Server
 from agent.domain.state import Phase, State
 from agent.machine.lease import is_due
 from agent.machine.open_suggestions import end_all, settle
@@ -50,6 +51,26 @@ def end_retirement(state: State, event: Event) -> State:
         return state
     kept = tuple(effect for effect in state.leaving if effect.number != event.number)
     return state if kept == state.leaving else replace(state, leaving=kept)
+
+
+def record_move(state: State, event: Event) -> State:
+    """Leave a server to its owner once it has moved into the place of an adopted one."""
+    if not isinstance(event, Retired) or not event.moved:
+        return state
+
+    def moved(server: Server | None) -> Server | None:
+        return replace(server, ours=False) if server and server.name == event.moved else server
+
+    def all_moved(servers: tuple[Server, ...]) -> tuple[Server, ...]:
+        return tuple(server for server in map(moved, servers) if server is not None)
+
+    return replace(
+        state,
+        blue=moved(state.blue),
+        green=moved(state.green),
+        peers=all_moved(state.peers),
+        crew=all_moved(state.crew),
+    )
 
 
 def withdraw_if_servers_changed(moved: Moved, event: Event) -> Moved:

@@ -128,6 +128,7 @@ BEFORE: tuple[Callable[[State, e.Event], State], ...] = (
     passes.charge_error_budget,
     traffic.remember_traffic,
     passes.end_retirement,
+    passes.record_move,
 )
 """What every event changes before the handler sees the state, in this order."""
 

@@ -127,8 +127,8 @@ class EffectRunner:
                 await self._cancel_start(effect.server)
                 await self._check_epoch()
                 self._register_stop(effect.server)
-                await self.engine.retire(effect.server)
-                return Retired(at=self.now(), number=number)
+                moved = await self.engine.retire(effect.server)
+                return Retired(at=self.now(), number=number, moved=moved or "")
 
     async def _check_epoch(self) -> None:
         """Raise FencedError if another daemon of a newer or the same epoch configured the proxy.

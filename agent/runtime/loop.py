@@ -328,7 +328,7 @@ class TargetLoop:
         """Watch the server until it exits; an adopted one until it has been started again."""
         while True:
             await self.engine.watch(server, self.emit, self.now)
-            if server.ours:
+            if self._is_ours(server.name):
                 return
             found = None
             while found is None:
@@ -337,6 +337,10 @@ class TargetLoop:
                 if found is not None and await self.engine.busy(found) is None:
                     found = None  # still loading its model
             self.emit(await self._wait_for_site(epoch))
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether trimtab starts the server again; it may have moved into an adopted server's place."""
+        return all(server.ours for server in self.state.present if server.name == name)
 
 
 def _is_same(found: Server, known: Server) -> bool:

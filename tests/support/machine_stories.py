@@ -170,6 +170,7 @@ class World:
     wedged: set[str] = field(default_factory=set)  # answer scrapes, and compute no token
     findings: tuple[Finding, ...] = ()  # of lint, on the flags
     erring: set[str] = field(default_factory=set)  # half of their requests fail
+    moved: str = ""  # the server that takes the place of an adopted one
 
     @classmethod
     def servers(cls, count: int, strategy: Strategy, *, ours: bool = False, **more: Any) -> "World":  # noqa: ANN401
@@ -285,7 +286,8 @@ class World:
             case fx.Retire(server=server):
                 self.running.pop(server.name, None)
                 self.stopped.pop(server.name, None)
-                return (e.Retired(at=self.at, number=effect.number),)
+                moved = self.moved if not server.ours else ""
+                return (e.Retired(at=self.at, number=effect.number, moved=moved),)
 
     def approve(self, actor: str = "alice") -> "World":
         suggestion = self.state.suggestion

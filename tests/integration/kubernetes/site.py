@@ -72,6 +72,10 @@ class KubernetesSite(Rig):
         words: list[str] = found["spec"]["template"]["spec"]["containers"][0]["args"]
         return words
 
+    async def scale(self, deployment: str, replicas: int) -> None:
+        """As a person does."""
+        await self.here.api.patch(self.here.path("deployments", deployment), {"spec": {"replicas": replicas}})
+
     async def deployments(self) -> dict[str, int]:
         """How many pods each Deployment wants, by name."""
         return {

@@ -195,6 +195,38 @@ async def test_a_promoted_server_keeps_its_name_without_its_service(here: Namesp
     assert service in await names(here, "services")
 
 
+async def test_a_service_that_a_third_party_deletes_is_there_again_soon(
+    here: Namespace, tmp_path: Path
+) -> None:
+    engine = await with_green(here, tmp_path)
+    watches = [
+        asyncio.create_task(engine.watch(one, lambda _: None, lambda: AT)) for one in await engine.observe()
+    ]
+    services = {one for one in await names(here, "services") if one.startswith("trimtab")}
+
+    for name in services:
+        await here.api.delete(here.path("services", name))
+
+    async def restored() -> Json:
+        return {"names": sorted(services)} if services <= await names(here, "services") else {}
+
+    await here.eventually(restored)
+    for watch in watches:
+        watch.cancel()
+    assert len(services) == 2
+
+
+async def test_a_promoted_server_belongs_to_the_owner_of_its_deployment(
+    here: Namespace, tmp_path: Path
+) -> None:
+    engine = await with_green(here, tmp_path)
+
+    moved = await engine.retire(BLUE)
+    [server] = await engine.observe()
+
+    assert (moved, server.name, server.ours) == ("chat-r1", "chat-r1", False)
+
+
 async def test_flags_of_a_mounted_config_file_change_too(here: Namespace, tmp_path: Path) -> None:
     await here.create("configmaps", {"metadata": {"name": "c"}, "data": {"c.yaml": "max-num-seqs: 8\n"}})
     mounts = [{"name": "c", "mountPath": "/c"}]

@@ -41,8 +41,16 @@ async def test_a_promoted_change_ends_in_the_operators_deployment(here: Namespac
             left = await site.restored("vllm")
             found = await site.serving()
 
+        await site.scale("vllm", 0)
+        stopped = await until(site.target, lambda target: "scaled to 0" in target["note"], "the stop noted")
+        assert await site.deployments() == {"vllm": 0}
+        await site.scale("vllm", 1)
+        await here.available("vllm")
+        await site.serving()
+
         assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout["why"]
         assert lost(traffic) == []
+        assert (stopped["phase"], await site.deployments()) == ("observing", {"vllm": 1})
         assert "16" in await site.flags("vllm")
         assert "max_num_seqs" in left["metadata"]["annotations"]["trimtab.dev/change"]
         assert [server["name"] for server in found["servers"]] == ["chat-r1"]

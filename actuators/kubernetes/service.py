@@ -1,0 +1,50 @@
+"""The Service of a server: proxies and sensors find its pods by this name, so it is there while it serves."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import structlog
+
+from actuators.kubernetes.discovery import FoundServer
+from actuators.kubernetes.green import make_service
+from agent.domain.errors import ActError, FencedError
+from agent.domain.model import Server
+from agent.domain.ports import Site
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import KubernetesClient
+from kubernetes_api.errors import ConflictError
+
+log = structlog.get_logger(__name__)
+
+_RETRY_S = 2.0  # while the API server is away
+
+
+async def create_service(client: KubernetesClient, site: Site, one: FoundServer) -> FoundServer:
+    """Return the server with its Service, created by this call or by another one before."""
+    body = make_service(site, Server(name=one.server, setting={}, like=one.like), one.workload)
+    with suppress(ConflictError):
+        await client.create(kubernetes.SERVICE, body)
+    return replace(one, service=body["metadata"]["name"])
+
+
+async def keep_service(client: KubernetesClient, name: str, restore: Callable[[], Awaitable[None]]) -> None:
+    """Call `restore` each time that a third party has deleted the Service; until cancelled."""
+    async for _ in client.cached.changes(kubernetes.SERVICE, name=name):
+        while True:
+            if await _is_there(client, name, restore):
+                break
+            await asyncio.sleep(_RETRY_S)
+
+
+async def _is_there(client: KubernetesClient, name: str, restore: Callable[[], Awaitable[None]]) -> bool:
+    """Return whether the Service is there, or is not this daemon's to create."""
+    try:
+        if await client.cached.get(kubernetes.SERVICE, name) is None:
+            await restore()
+    except FencedError:
+        return True
+    except ActError:
+        return False
+    return True
