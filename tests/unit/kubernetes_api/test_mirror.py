@@ -138,7 +138,10 @@ async def test_a_history_that_is_gone_is_listed_again(server: ApiServer, *, at_o
 
     await server.until_names({"z"})
 
-    assert server.asked == ["get", "watch 5", "get", "watch 90"]
+    async def asked() -> bool:
+        return server.asked == ["get", "watch 5", "get", "watch 90"]
+
+    await server.until(asked)
 
 
 async def test_nothing_is_told_while_no_watch_can_begin(server: ApiServer) -> None:
