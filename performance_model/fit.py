@@ -17,7 +17,7 @@ from performance_model.least_squares import solve_non_negative
 from performance_model.step_law import StepLaw, UncertainLaw
 from performance_model.work_windows import WorkWindow
 
-KNEES = (0, 32, 48, 64, 96, 128, 160, 192, 256, 384)
+KNEES = (0, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192)
 """Tokens. Kernel profiles of ten pairs of GPU and model have their knee between 50 and 140
 (microsoft/vidur, data/profiling/compute; casys-kaist/LLMServingSim, profiler/perf)."""
 
@@ -37,14 +37,15 @@ def fit_law(
 ) -> UncertainLaw:
     """The law, with `draws` refits of resampled windows as its uncertainty.
 
-    `attention_us` is kept as given: steps do not tell what their prompts attend to. Raises
-    PredictionInputError if the windows are too few or cannot tell a step from a token.
+    `attention_us` is used where the windows do not tell their prompts' attention, as those of histograms.
+    Raises PredictionInputError if the windows are too few or cannot tell a step from a token.
     """
     if len(windows) < LEAST_WINDOWS:
         raise PredictionInputError(
             f"{len(windows)} windows of steps: a fit needs at least {LEAST_WINDOWS}; record for longer"
         )
-    law = replace(_fit(windows), attention_us=attention_us)
+    is_known = any(window.attention for window in windows)
+    law = _fit(windows)
     if law.step_us <= 0:
         raise PredictionInputError(
             "the recorded steps are too alike to tell what a step and what a token costs; record traffic "
@@ -52,9 +53,10 @@ def fit_law(
         )
     random = Random(f"fit:{seed}")  # noqa: S311 - statistics, not cryptography
     refits = (_fit(random.choices(windows, k=len(windows))) for _ in range(draws))
+    kept = {} if is_known else {"attention_us": attention_us}
     return UncertainLaw(
-        law=law,
-        draws=tuple(replace(one, attention_us=attention_us) for one in refits if one.step_us > 0),
+        law=replace(law, **kept),
+        draws=tuple(replace(one, **kept) for one in refits if one.step_us > 0),
         source=source,
     )
 
@@ -78,17 +80,18 @@ def _fit_once(windows: Sequence[WorkWindow]) -> StepLaw:
     least, best = inf, StepLaw(step_us=0.0, token_us=0.0)
     for knee in KNEES:
         rows = [
-            [
-                value * weight
-                for value in (window.steps, window.excess(knee), window.sequences, window.kv_read)
-            ]
+            [value * weight for value in _columns(window, knee)]
             for window, weight in zip(windows, weights, strict=True)
         ]
-        (a, b, c, d), left = solve_non_negative(rows, wanted)
+        (a, b, c, d, e), left = solve_non_negative(rows, wanted)
         if left < least:
             least = left
-            best = StepLaw(step_us=a, knee=knee, token_us=b, sequence_us=c, kv_read_us=d)
+            best = StepLaw(step_us=a, knee=knee, token_us=b, sequence_us=c, kv_read_us=d, attention_us=e)
     return best
+
+
+def _columns(window: WorkWindow, knee: float) -> tuple[float, ...]:
+    return window.steps, window.excess(knee), window.sequences, window.kv_read, window.attention
 
 
 def expected_s(law: StepLaw, window: WorkWindow) -> float:
@@ -98,4 +101,5 @@ def expected_s(law: StepLaw, window: WorkWindow) -> float:
         + law.token_us * window.excess(law.knee)
         + law.sequence_us * window.sequences
         + law.kv_read_us * window.kv_read
+        + law.attention_us * window.attention
     )

@@ -1,7 +1,8 @@
 """What engine steps did together over some seconds: the rows that a law of step time is fitted to.
 
 Single steps are no rows: under async scheduling vLLM's times of two steps in a row alternate (0.85 and 10.9
-ms on the CPU build of 0.32), so each row sums at least STEPS of them.
+ms on the CPU build of 0.32). So a row ends between two steps without prompts, where it does not matter to
+which of both a time belongs.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +12,7 @@ from math import ceil, inf
 from performance_model.iteration_log import StepRecord
 from vllm_facts.metrics.page_totals import HistogramTotals, PageTotals
 
-STEPS = 10
+LEAST_STEPS, MOST_STEPS = 4, 30  # of a row; few, so that a chunk of a prompt stands out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,25 +24,36 @@ class WorkWindow:
     sizes: tuple[tuple[float, float], ...]  # tokens of a step, and how many steps had so many
     sequences: float
     kv_read: float  # tokens of KV cache that decoding read
+    attention: float = 0.0  # pairs of prompt token and token that it attends to, where known
 
     def excess(self, knee: float) -> float:
         """Tokens above the knee, summed over the steps."""
         return sum(count * max(0.0, tokens - knee) for tokens, count in self.sizes)
 
 
-def windows_of_steps(
-    records: Iterable[StepRecord], kv_tokens: int, steps: int = STEPS
-) -> Iterator[WorkWindow]:
-    """Windows of `steps` recorded steps; `kv_tokens`: the capacity of the KV cache.
+def windows_of_steps(records: Iterable[StepRecord], kv_tokens: int) -> Iterator[WorkWindow]:
+    """Windows of recorded steps; `kv_tokens`: the capacity of the KV cache."""
+    return (window for _, window in timed_windows(((0.0, record) for record in records), kv_tokens))
 
-    The tokens that decoding reads are those in use less half of what is being computed.
-    """
+
+def timed_windows(
+    records: Iterable[tuple[float, StepRecord]], kv_tokens: int
+) -> Iterator[tuple[float, WorkWindow]]:
+    """The same for steps with their times: each window with the time of its last step."""
     batch: list[StepRecord] = []
-    for record in records:
+    areas: list[float] = []
+    context = 0.0  # computed tokens of the prompt that is in progress
+    largest = 0
+    for at_s, record in records:
+        largest = max(largest, record.tokens)
+        areas.append(_attention(record, context))
+        in_progress = record.prefills > 0 and record.tokens == largest  # it filled the budget
+        context = (context if record.prefills == 1 else 0.0) + record.prefill_tokens if in_progress else 0.0
         batch.append(record)
-        if len(batch) == steps:
-            yield _sum_steps(batch, kv_tokens)
-            batch = []
+        is_quiet = len(batch) > 1 and not batch[-1].prefills and not batch[-2].prefills
+        if (is_quiet and len(batch) >= LEAST_STEPS) or len(batch) == MOST_STEPS:
+            yield at_s, _sum_steps(batch, areas, kv_tokens)
+            batch, areas = [], []
 
 
 def window_between(before: PageTotals, after: PageTotals, seconds: float, budget: int) -> WorkWindow | None:
@@ -88,9 +100,18 @@ def _kv_tokens(page: PageTotals) -> int | None:
         return None
 
 
-def _sum_steps(batch: Sequence[StepRecord], kv_tokens: int) -> WorkWindow:
+def _attention(record: StepRecord, context: float) -> float:
+    """An estimate, as a log has no lengths of prompts: one goes on from `context`, the others are equal."""
+    if not record.prefills:
+        return 0.0
+    each = record.prefill_tokens / record.prefills
+    return record.prefill_tokens * each / 2 + each * context
+
+
+def _sum_steps(batch: Sequence[StepRecord], areas: Sequence[float], kv_tokens: int) -> WorkWindow:
+    """The tokens that decoding reads are those in use less those of the prompts that are being computed."""
     read = (
-        max(0.0, (record.kv_share or 0.0) * kv_tokens - record.prefill_tokens / 2) if record.decodes else 0.0
+        max(0.0, (record.kv_share or 0.0) * kv_tokens - record.prefill_tokens) if record.decodes else 0.0
         for record in batch
     )
     return WorkWindow(
@@ -99,6 +120,7 @@ def _sum_steps(batch: Sequence[StepRecord], kv_tokens: int) -> WorkWindow:
         sizes=tuple((record.tokens, 1) for record in batch),
         sequences=sum(record.sequences for record in batch),
         kv_read=sum(read),
+        attention=sum(areas),
     )
 
 

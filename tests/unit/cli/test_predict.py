@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from performance_model.iteration_log import parse_iterations
 from performance_model.step_law import StepLaw, UncertainLaw, write_law
 from performance_model.trace import TraceRequest, write_trace
+from performance_model.work_windows import windows_of_steps
 from tests.unit.cli.conftest import runs
 
 Predict = Callable[..., tuple[int, str, str]]
@@ -128,9 +130,7 @@ def test_the_law_and_the_kv_cache_come_from_the_log(predict: Predict, trace: str
     for index in range(600):
         decodes, chunk = random.randint(1, 60), random.choice([0, 0, 0, random.randint(100, 2048)])
         share = random.randint(100, 900) / 1000
-        seconds = LAW.seconds(
-            decodes + chunk, decodes + bool(chunk), round(max(0, share * 40_000 - chunk / 2))
-        )
+        seconds = LAW.seconds(decodes + chunk, decodes + bool(chunk), round(max(0, share * 40_000 - chunk)))
         lines.append(
             f"INFO Engine 000: Iteration({index}): "
             f"{int(bool(chunk))} context requests, {chunk} context tokens, "
@@ -140,10 +140,11 @@ def test_the_law_and_the_kv_cache_come_from_the_log(predict: Predict, trace: str
     log = tmp_path / "vllm.log"
     log.write_text("\n".join(lines))
 
+    windows = len(list(windows_of_steps(parse_iterations(lines), 40_000)))
     row = found(predict, "--trace", trace, "--log", str(log), "--gpu", "RTX 4090", "--", *SERVE, "64")
 
     assert row["limits"]["kv_blocks"] == 2500
-    assert row["law"]["source"] == "60 windows of steps in the log"
+    assert row["law"]["source"] == f"{windows} windows of steps in the log"
     assert row["law"]["law"]["step_us"] == pytest.approx(LAW.step_us, rel=0.05)
     assert row["law"]["law"]["token_us"] == pytest.approx(LAW.token_us, rel=0.05)
 

@@ -28,7 +28,7 @@ def steps(count: int, *, seed: int = 1, noise: float = 0.0, hiccups: int = 0) ->
         share = random.uniform(0.1, 0.9)
         chunk = random.randint(16, 2048) if random.random() < 0.2 else 0
         seconds = LAW.seconds(
-            decodes + chunk, decodes + bool(chunk), round(max(0, share * KV_TOKENS - chunk / 2))
+            decodes + chunk, decodes + bool(chunk), round(max(0, share * KV_TOKENS - chunk))
         )
         made.append(
             StepRecord(

@@ -1,0 +1,123 @@
+"""Rank correlation, regret and errors of predictions for settings that were never tried."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import log2, sqrt
+from statistics import mean, median
+from typing import Any
+
+from bench.prediction.truth import LOADS, Load, kv_blocks, run_truth, traffic, unlike
+from performance_model.acceptance import ServedRequest
+from performance_model.engine import Engine
+from performance_model.engine_limits import EngineLimits
+from performance_model.fit import fit_law
+from performance_model.outcome import Goals, attainment, measure, quantile
+from performance_model.prediction import find_headroom
+from performance_model.work_windows import windows_of_steps
+from simulator.hardware import Hardware
+
+GPUS = ("4090-8b", "h100-8b", "t4-8b-awq")
+SEQS, BUDGETS = (8, 16, 32, 64, 256), (256, 512, 2048, 8192)
+SECONDS = 120.0
+LEARN_S = 300.0
+LEARN_RATE = 0.7  # of what the default carries: ordinary traffic, on which the law is fitted
+TRY_RATE = 1.25
+FAR = 2  # octaves from the recorded setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One setting: the truth and the prediction."""
+
+    octaves: float
+    truth: dict[str, float]
+    guess: dict[str, float]
+
+
+def run_world(name: str, load: Load, seed: int) -> dict[str, Any]:
+    """Fit on the default setting, predict a grid of others, and compare with the truth of each."""
+    gpu = unlike(name, seed)
+    default = EngineLimits(kv_blocks=kv_blocks(gpu), enable_prefix_caching=False)
+    goals = _goals(gpu, load)
+    first = run_truth(traffic(load, 0.2, SECONDS, seed), gpu, default, seed)
+    law = fit_law(list(windows_of_steps(first.steps, default.kv_tokens)), draws=0).law
+    rate = find_headroom(traffic(load, 0.5, SECONDS, seed + 1), law, default, goals).rate_per_s or 0.2
+    learnt = run_truth(traffic(load, LEARN_RATE * rate, LEARN_S, seed + 2), gpu, default, seed)
+    law = fit_law(list(windows_of_steps(learnt.steps, default.kv_tokens)), draws=0).law
+    trace = traffic(load, TRY_RATE * rate, SECONDS, seed + 3)
+    points = []
+    for seqs, budget in product(SEQS, BUDGETS):
+        if budget < seqs:
+            continue
+        limits = replace(default, max_num_seqs=seqs, max_num_batched_tokens=budget)
+        truth = summarise(run_truth(trace, gpu, limits, seed + 4).served(), goals)
+        run = Engine(trace, law, limits).run()
+        guess = {**measure(run, goals), "goodput": attainment(run, goals)}
+        octaves = max(
+            abs(log2(seqs / default.max_num_seqs)), abs(log2(budget / default.max_num_batched_tokens))
+        )
+        points.append(Point(octaves=octaves, truth=truth, guess=guess))
+    return {"gpu": name, "load": load.name, "rate": round(rate, 2), **_score(points)}
+
+
+def summarise(served: Sequence[ServedRequest], goals: Goals) -> dict[str, float]:
+    """The numbers that are compared, of measured requests."""
+    waits = sorted(one.ttft_s for one in served)
+    good = [one.ttft_s <= (goals.ttft_s or 1e9) and one.itl_s <= (goals.itl_s or 1e9) for one in served]
+    return {
+        "goodput": mean(good),
+        "ttft_p90_s": quantile(waits, 0.9),
+        "ttft_p99_s": quantile(waits, 0.99),
+        "itl_mean_s": mean(one.itl_s for one in served if one.itl_s > 0),
+    }
+
+
+def _goals(gpu: Hardware, load: Load) -> Goals:
+    step_s = 1e-6 * (gpu.weights_us + gpu.head_us + gpu.host_step_us)
+    slow = 3.0 if gpu.token_us > 200 else 1.0  # noqa: PLR2004 - the T4
+    return Goals(ttft_s=slow * load.ttft_s, itl_s=load.itl_times * step_s)
+
+
+def _score(points: Sequence[Point]) -> dict[str, Any]:
+    truths = [one.truth["goodput"] for one in points]
+    guesses = [one.guess["goodput"] for one in points]
+    chosen = max(range(len(points)), key=lambda at: guesses[at])
+    order = spearman(truths, guesses)
+    far = [one for one in points if one.octaves >= FAR]
+    errors = {
+        name: [abs(one.guess[name] / one.truth[name] - 1) for one in far]
+        for name in ("ttft_p90_s", "ttft_p99_s", "itl_mean_s")
+    }
+    return {
+        "spearman": None if order is None else round(order, 3),
+        "regret_points": round(100 * (max(truths) - truths[chosen]), 2),
+        "goodput_error_points": round(
+            100 * mean(abs(a - b) for a, b in zip(truths, guesses, strict=True)), 2
+        ),
+        "spread_points": round(100 * (max(truths) - min(truths)), 1),
+        "far": {
+            name: {"median": round(median(values), 3), "p90": round(quantile(sorted(values), 0.9), 3)}
+            for name, values in errors.items()
+        },
+    }
+
+
+def spearman(left: Sequence[float], right: Sequence[float]) -> float | None:
+    """Correlation of ranks, ties with their mean rank; 1 if one side is constant and so has no order to
+    miss."""
+    one, two = _ranks(left), _ranks(right)
+    middle = (len(one) - 1) / 2
+    spread = sum((a - middle) ** 2 for a in one) * sum((b - middle) ** 2 for b in two)
+    if spread == 0:
+        return None
+    return sum((a - middle) * (b - middle) for a, b in zip(one, two, strict=True)) / sqrt(spread)
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    order = sorted(values)
+    return [mean(at for at, value in enumerate(order) if value == wanted) for wanted in values]
+
+
+def run_all(seed: int = 1) -> list[dict[str, Any]]:
+    return [run_world(gpu, load, seed) for gpu in GPUS for load in LOADS]

@@ -1,0 +1,134 @@
+"""A server that the model does not know: the simulated vLLM with another law of step time.
+
+Its law is the roofline of kernel profiles with every coefficient off by a lognormal 15 %, attention one to
+four times as dear, CUDA graphs padded, 6 % of noise on each step and hiccups. The model sees what vLLM's
+iteration log would say: rounded times and a rounded share of the KV cache. The scheduler is the
+simulator's, which steps.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import log
+from random import Random
+
+from performance_model.acceptance import ServedRequest
+from performance_model.engine_limits import EngineLimits
+from performance_model.iteration_log import StepRecord
+from performance_model.trace import TraceRequest
+from simulator.hardware import GIB, PRESETS, Hardware, scaled
+from simulator.kv_cache import KvCache
+from simulator.replay import replay
+from simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
+from simulator.step_time import StepTime, StepWork
+
+OFF, JITTER = 0.15, 0.06
+HICCUP_SHARE, HICCUP_S = 0.002, 0.05
+LEFT_GIB = 1.5  # activations, graphs and context, beside weights and KV cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Median lengths of prompts and answers, in tokens, and objectives in seconds."""
+
+    name: str
+    prompt: int
+    output: int
+    ttft_s: float
+    itl_times: float  # of the shortest step
+
+
+LOADS = (
+    Load(name="chat", prompt=500, output=200, ttft_s=1.0, itl_times=2.0),
+    Load(name="rag", prompt=2500, output=120, ttft_s=3.0, itl_times=3.0),
+    Load(name="long answers", prompt=600, output=700, ttft_s=1.0, itl_times=2.0),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Recording:
+    """What a run of the truth shows."""
+
+    requests: Sequence[SimulatedRequest]
+    steps: list[StepRecord] = field(default_factory=list)
+    ends_s: list[float] = field(default_factory=list)
+
+    def served(self) -> list[ServedRequest]:
+        return [
+            ServedRequest(
+                ttft_s=(one.first_at or 0.0) - one.arrived_at,
+                itl_s=((one.last_at or 0.0) - (one.first_at or 0.0)) / max(1, one.wanted - 1),
+            )
+            for one in self.requests
+        ]
+
+
+def unlike(name: str, seed: int) -> Hardware:
+    """A preset of the simulator with other coefficients."""
+    random = Random(f"truth:{name}:{seed}")  # noqa: S311 - reproducible, not secret
+    gpu = PRESETS[name]
+    times = {
+        field: random.lognormvariate(0, OFF)
+        for field in ("weights_us", "tokens_from_us", "token_us", "head_us")
+    }
+    times |= {
+        name: random.lognormvariate(0, OFF) for name in ("kv_read_us", "host_step_us", "host_sequence_us")
+    }
+    return scaled(gpu, {**times, "prefill_attention_us": random.uniform(1, 4)})
+
+
+def kv_blocks(gpu: Hardware) -> int:
+    return int((0.9 * gpu.memory - gpu.weights - LEFT_GIB * GIB) / (16 * gpu.kv_token_bytes))
+
+
+def traffic(load: Load, rate: float, seconds: float, seed: int) -> tuple[TraceRequest, ...]:
+    random, at, made = Random(f"traffic:{load.name}:{seed}"), 0.0, []  # noqa: S311 - reproducible, not secret
+    while (at := at + random.expovariate(rate)) < seconds:
+        prompt = random.lognormvariate(log(load.prompt), 0.8)
+        output = random.lognormvariate(log(load.output), 0.8)
+        made.append(
+            TraceRequest(
+                arrival_s=at,
+                prompt_tokens=int(min(6000, max(16, prompt))),
+                output_tokens=int(min(1500, max(4, output))),
+            )
+        )
+    return tuple(made)
+
+
+def run_truth(trace: Sequence[TraceRequest], gpu: Hardware, limits: EngineLimits, seed: int) -> Recording:
+    """The simulated engine under the trace, with noise, step by step."""
+    random = Random(f"noise:{seed}")  # noqa: S311 - reproducible, not secret
+    law = StepTime(hardware=gpu)
+    cache = KvCache(limits.kv_blocks, block_size=limits.block_size, caching=False)
+    requests = [
+        SimulatedRequest(
+            name=str(number), prompt=one.prompt_tokens, wanted=one.output_tokens, arrived_at=one.arrival_s
+        )
+        for number, one in enumerate(trace)
+    ]
+    recording, now = Recording(requests=requests), 0.0
+
+    def seconds(work: StepWork) -> float:
+        nonlocal now
+        took = law.seconds(work) * random.lognormvariate(0, JITTER)
+        took += HICCUP_S if random.random() < HICCUP_SHARE else 0.0
+        now += took
+        decodes = work.sequences - work.prefills
+        recording.steps.append(
+            StepRecord(
+                seconds=round(took, 5),
+                prefills=work.prefills,
+                prefill_tokens=work.tokens - decodes,
+                decodes=decodes,
+                decode_tokens=decodes,
+                kv_share=round(cache.used_share, 3),
+            )
+        )
+        recording.ends_s.append(now)
+        return took
+
+    bounds = SchedulerLimits(
+        max_num_seqs=limits.max_num_seqs, max_num_batched_tokens=limits.max_num_batched_tokens
+    )
+    replay(requests, Scheduler(bounds, cache), seconds)
+    return recording

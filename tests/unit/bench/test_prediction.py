@@ -1,0 +1,65 @@
+"""Laws fitted to a simulated vLLM: accepted while it stays the same, and good for settings never tried."""
+
+from dataclasses import replace
+
+import pytest
+
+from bench.prediction.exactness import run_world, spearman
+from bench.prediction.truth import LOADS, Recording, kv_blocks, run_truth, traffic, unlike
+from performance_model.acceptance import Acceptance, check_ahead
+from performance_model.engine_limits import EngineLimits
+from performance_model.trace import TraceRequest
+from performance_model.work_windows import timed_windows
+
+GPU = unlike("4090-8b", 3)
+LIMITS = EngineLimits(kv_blocks=kv_blocks(GPU), enable_prefix_caching=False)
+TRACE = traffic(LOADS[0], 2.5, 420.0, 3)
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Recording:
+    return run_truth(TRACE, GPU, LIMITS, 3)
+
+
+def check(trace: tuple[TraceRequest, ...], recording: Recording, times: float = 1.0) -> Acceptance:
+    """`times`: by how much the last two minutes were slower than recorded, to their observer."""
+    served = [
+        replace(one, itl_s=one.itl_s * (times if request.arrival_s > 300 else 1.0))
+        for request, one in zip(trace, recording.served(), strict=True)
+    ]
+    stamped = zip(recording.ends_s, recording.steps, strict=True)
+    return check_ahead(trace, served, list(timed_windows(stamped, LIMITS.kv_tokens)), LIMITS)
+
+
+def test_a_law_that_predicts_the_next_windows_is_accepted(recorded: Recording) -> None:
+    found = check(TRACE, recorded)
+
+    assert len(found.itl) == len(found.ttft) == 5
+    assert found.is_accepted
+
+
+def test_a_server_that_became_slower_is_not_believed(recorded: Recording) -> None:
+    assert not check(TRACE, recorded, times=1.6).is_accepted
+
+
+def test_too_few_windows_are_not_believed() -> None:
+    trace = TRACE[:200]
+
+    assert not check(trace, run_truth(trace, GPU, LIMITS, 3)).is_accepted
+
+
+def test_settings_that_were_never_tried_are_ranked() -> None:
+    """One world; the others are in `python -m bench.prediction`."""
+    found = run_world("4090-8b", LOADS[1], 1)
+
+    assert found["spearman"] > 0.9
+    assert found["regret_points"] < 1.0
+    assert found["far"]["itl_mean_s"]["p90"] < 0.05
+    assert found["far"]["ttft_p90_s"]["p90"] < 0.20
+
+
+def test_rank_correlation_counts_ties() -> None:
+    assert spearman([1, 2, 3], [10, 20, 30]) == pytest.approx(1.0)
+    assert spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1.0)
+    assert spearman([1, 1, 2], [5, 5, 9]) == pytest.approx(1.0)
+    assert spearman([1, 1, 1], [1, 2, 3]) is None
