@@ -1,5 +1,6 @@
 """The pods of one Deployment, by its own selector: those that serve, and those that finish their requests."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agent.domain.errors import ActError
@@ -22,16 +23,15 @@ class FoundPod:
 class DeploymentPods:
     client: KubernetesClient
     deployment: str
-    _selector: dict[str, str] = field(default_factory=dict, init=False)
     _last: tuple[FoundPod, ...] | None = field(default=None, init=False)
 
     async def find(self, *, stale: bool = False) -> tuple[FoundPod, ...]:
-        """Return the running pods; with `stale`, those found last while the API server is away.
+        """Return the running pods, without a call; `stale`: those found last while the API server is away.
 
-        Raises ActError.
+        Raises ActError, MissingError without such a Deployment.
         """
         try:
-            listed = await self.client.find(kubernetes.POD, await self.selector())
+            listed = await self.client.cached.find(kubernetes.POD, await self._selector())
         except AwayError:
             if stale and self._last is not None:
                 return self._last
@@ -40,17 +40,15 @@ class DeploymentPods:
         self._last = tuple(pod for pod in found if pod is not None)
         return self._last
 
-    async def selector(self) -> dict[str, str]:
-        """Raises MissingError without such a Deployment, ActError for a selector that is no map of labels."""
-        if not self._selector:
-            document = await self.client.get(kubernetes.DEPLOYMENT, self.deployment)
-            if document is None:
-                raise MissingError(f"there is no Deployment {self.deployment}", external=True)
-            selector = document["spec"]["selector"]
-            if selector.get("matchExpressions") or not selector.get("matchLabels"):
-                raise ActError(f"the selector of the Deployment {self.deployment} must have matchLabels only")
-            self._selector = dict(selector["matchLabels"])
-        return self._selector
+    async def _selector(self) -> Mapping[str, str]:
+        document = await self.client.cached.get(kubernetes.DEPLOYMENT, self.deployment)
+        if document is None:
+            raise MissingError(f"there is no Deployment {self.deployment}", external=True)
+        selector = document["spec"]["selector"]
+        labels: Mapping[str, str] = selector.get("matchLabels") or {}
+        if selector.get("matchExpressions") or not labels:
+            raise ActError(f"the selector of the Deployment {self.deployment} must have matchLabels only")
+        return labels
 
 
 def _parse(document: Json) -> FoundPod | None:

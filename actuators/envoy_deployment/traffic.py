@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 THIS_PROCESS = uuid4().hex
 
-_LOOK_S = 10.0
+_LOOK_S = 60.0
 """Between two looks at a ConfigMap without a lease: so long a third party's deletion of it stays unnoticed,
 while the pods serve on. A look is one read of the API server."""
 
