@@ -1,6 +1,5 @@
 """Split a target's traffic by the weights of an HTTPRoute, which a gateway of the cluster carries out."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +16,7 @@ class GatewayOptions:
     balancers of clouds take longer than gateways that run in the cluster.
     """
 
-    sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    counts_requests: ClassVar[bool] = False
     route: str  # the name of the HTTPRoute
     rule: str = ""  # the rule's name, or its place from "0" on; empty: all rules, which have one backend then
     confirm_s: float = 10.0  # for each gateway of the route to accept a change

@@ -7,6 +7,7 @@ from typing import Any
 from agent.domain.errors import ConfigError
 
 SENSORS = ("vllm_metrics", "proxy_requests")
+"""On by default; the second one where the proxy counts requests."""
 POLICIES = (
     "health",
     "thermal",
@@ -71,7 +72,8 @@ class PluginBuilder:
         traffic_sensors = getattr(traffic.plugin, "sensor_options", {}) if traffic else {}
         for sensor, values in traffic_sensors.items():
             _inherit(tables, sensor, values)
-        return self.build_all("sensors", tables, name, SENSORS)
+        counted = traffic is None or getattr(traffic.plugin, "counts_requests", True)
+        return self.build_all("sensors", tables, name, SENSORS if counted else SENSORS[:1])
 
     def build_all(
         self, kind: str, table: object, name: str, default: tuple[str, ...]

@@ -60,7 +60,8 @@ class EngineSample:
     engines: Mapping[str, EngineShare] = field(default_factory=dict)  # by label; empty with one engine
     restarted: bool = False  # another process than at the previous scrape
     ttft: Buckets | None = None
-    itl: Buckets | None = None
+    itl: Buckets | None = None  # of each token
+    gaps: Buckets | None = None  # mean of each request
     e2e: Buckets | None = None
     queue: Buckets | None = None  # this and the next five: recorded when a request ends, by vLLM
     prefill: Buckets | None = None

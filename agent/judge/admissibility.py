@@ -88,7 +88,7 @@ def check_admissibility(
     requests say less of its share.
     """
     if observation.blind:
-        return Inadmissible(all=f"the proxy's records cannot be read: {observation.blind}")
+        return Inadmissible(all=f"requests cannot be counted: {observation.blind}")
     if alone:
         return Inadmissible(busier=_higher_load(trial, record) or _failing_record(record))
     if missed:

@@ -27,6 +27,7 @@ from agent.domain.reading import (
 from agent.domain.request_counts import RequestCounts, count_requests
 from agent.observe.arrivals import choose_span, count_arrivals, find_shift
 from agent.observe.attribution import summarize_queue, summarize_work
+from agent.observe.engine_counts import EngineCounter
 from agent.observe.health import summarize_health
 from agent.observe.latencies import Record, add_latencies, record_request
 from agent.observe.window import SampleWindow, average_gauge, average_rate, select_window
@@ -53,6 +54,7 @@ class _Server:
     facts: dict[str, str] = field(default_factory=dict)  # latest value by name
     pending: list[Request] = field(default_factory=list)
     counted: RequestCounts = field(default_factory=RequestCounts)
+    engine: EngineCounter = field(default_factory=EngineCounter)
     new_samples: list[EngineSample] = field(default_factory=list)  # since the last `take_liveness`
     restarted: bool = False  # since the last `take_liveness`
     tokens: float | None = None  # in the scrapes of the last `take_liveness` that had any
@@ -113,6 +115,7 @@ class Aggregator:
     """
 
     slo: Slo = field(default_factory=Slo)
+    counts_engines: bool = False  # where no proxy counts requests
     span_s: float = 30.0
     longest_s: float = 240.0  # at most so long where `span_s` has few requests
     fresh_s: float = 5.0  # a scrape covers at most so many seconds before it
@@ -201,6 +204,9 @@ class Aggregator:
     @property
     def blind(self) -> str:
         """Why requests cannot be counted; empty unless their source is lost."""
+        if self.counts_engines:
+            sources = [source for server in self._servers for source in self._own_sources(server)]
+            return "; ".join(f"{one.source}: {one.why}" for one in sources if not one.available)
         state = self._sources.get(REQUESTS)
         return f"{state.source}: {state.why}" if state is not None and not state.available else ""
 
@@ -280,6 +286,8 @@ class Aggregator:
             return
         known = self._server(sample.server, sample.at)
         known.add_scrape(sample)
+        if self.counts_engines and sample.interval_s > 0:
+            known.counted += known.engine.count(sample, self.slo)
         known.facts.update(sample.facts)
         old = sample.at - timedelta(seconds=max(2 * self.span_s, self.longest_s))
         while known.samples[0].at < old:
@@ -327,7 +335,7 @@ def _is_finite(sample: EngineSample) -> bool:
     gauges = (sample.interval_s, sample.running, sample.waiting, sample.kv_usage or 0.0)
     counters = (sample.preemptions, sample.prompt_tokens, sample.generation_tokens)
     prefix = (sample.cached_tokens, sample.prefix_queries, sample.prefix_hits)
-    latencies = (sample.ttft, sample.itl, sample.e2e)
+    latencies = (sample.ttft, sample.itl, sample.gaps, sample.e2e)
     parts = (sample.queue, sample.prefill, sample.decode, sample.inference)
     sizes = (sample.prompts, sample.answers, sample.steps)
     finite = all(isfinite(number) for number in (*gauges, *counters, *prefix))

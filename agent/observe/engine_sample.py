@@ -54,6 +54,7 @@ def sample(
         restarted=restarted,
         ttft=grown.get("ttft"),
         itl=grown.get("itl"),
+        gaps=grown.get("gaps"),
         e2e=grown.get("e2e"),
         queue=grown.get("queue"),
         prefill=grown.get("prefill"),

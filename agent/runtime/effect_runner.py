@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent.domain.effects import (
     Drain,
@@ -30,7 +30,7 @@ from agent.domain.events import (
     Stopped,
     Warmed,
 )
-from agent.domain.model import Server
+from agent.domain.model import PreflightResult, Server
 from agent.domain.ports import Engine, Now, Traffic
 from agent.quality.answer_check import Examiner
 from agent.quality.golden_prompts import GoldenPromptOptions
@@ -38,6 +38,10 @@ from agent.telemetry.self_metrics import SelfMetrics
 
 POLL_S = 0.25  # of a drain
 QUIET_POLLS = 2  # consecutive polls without open requests: a request between both counters appears in one
+COUNTED_BY_ENGINE = (
+    "vLLM's metrics count the requests, not the proxy: what fails before vLLM (refused connections, the "
+    "gateway's errors) and sessions are not seen"
+)
 ROUTE_S = 20.0  # time to confirm a split, after which it counts as failed
 
 
@@ -88,7 +92,7 @@ class EffectRunner:
     async def _act(self, effect: Effect) -> Event | None:
         match effect:
             case Preflight(number=number):
-                result = await self.engine.preflight(effect.servers, effect.setting, effect.wanted)
+                result = await self._preflight(effect)
                 return Preflighted(at=self.now(), number=number, prospect=result)
             case Launch(number=number):
                 self._register_start(effect.server)
@@ -129,6 +133,12 @@ class EffectRunner:
                 self._register_stop(effect.server)
                 moved = await self.engine.retire(effect.server)
                 return Retired(at=self.now(), number=number, moved=moved or "")
+
+    async def _preflight(self, effect: Preflight) -> PreflightResult:
+        result = await self.engine.preflight(effect.servers, effect.setting, effect.wanted)
+        if self.traffic.counts_requests:
+            return result
+        return replace(result, notes=(*result.notes, COUNTED_BY_ENGINE))
 
     async def _check_epoch(self) -> None:
         """Raise FencedError if another daemon of a newer or the same epoch configured the proxy.

@@ -112,7 +112,7 @@ def assemble(
                 now=utc_now,
                 on_state=history.add_state,
                 on_second=series[target.name].add,
-                aggregator=Aggregator(slo=target.slo),
+                aggregator=Aggregator(slo=target.slo, counts_engines=not traffic.counts_requests),
                 check=CommandCheck(),
             )
         anchors = AnchorSchedule(head=lambda: journal.head, options=config.anchor)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 from actuators.shared.split import check, without_lease
 from agent.domain.effects import Route
@@ -29,7 +28,6 @@ class FakeTraffic:
     `in_flight_of` is what `in_flight` answers for a server; `takes_s` how long a route takes.
     """
 
-    counts_requests: ClassVar[bool] = True
     found_problems: Sequence[str] = ()
     takes_s: float = 0.0
     site: Site | None = None
@@ -37,6 +35,7 @@ class FakeTraffic:
     calls: list[tuple[str, Route]] = field(default_factory=list)
     in_flight_of: dict[str, int | None] = field(default_factory=dict)
     proxies: dict[Path, _Proxy] = field(default_factory=dict)
+    counts_requests: bool = True
 
     def bind(self, site: Site) -> "FakeTraffic":
         """Shares the calls, the errors and the proxies of this one."""
@@ -122,6 +121,7 @@ class _Bound(FakeTraffic):
     def __init__(self, *, parent: FakeTraffic, site: Site) -> None:
         super().__init__(parent.found_problems, parent.takes_s, site)
         self._parent = parent
+        self.counts_requests = parent.counts_requests
         self.calls, self.in_flight_of, self.proxies = parent.calls, parent.in_flight_of, parent.proxies
 
     def _error(self) -> ActError | None:

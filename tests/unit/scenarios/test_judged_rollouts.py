@@ -70,7 +70,7 @@ def test_a_minute_without_records_holds_the_step_and_keeps_earlier_evidence(tmp_
             return before, during, story.state, await story.end()
 
     before, during, after, outcome = in_no_time(scenario())
-    assert during.note.startswith("held: the proxy's records cannot be read")
+    assert during.note.startswith("held: requests cannot be counted")
     assert valid_s(before) <= valid_s(during) <= valid_s(before) + 3 < valid_s(after) + 3
     assert green_requests(after) > green_requests(before) > 0
     assert (outcome.result, outcome.parked) == ("promoted", 0)

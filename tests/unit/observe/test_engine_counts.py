@@ -1,0 +1,93 @@
+"""Request counts from vLLM's metrics: bounds that treat both sides alike."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from agent.domain.model import Objective, Slo
+from agent.domain.reading import Buckets, EngineSample, SourceState
+from agent.observe.aggregator import Aggregator
+from agent.observe.engine_counts import EngineCounter
+
+NOON = datetime(2025, 11, 21, 12, tzinfo=UTC)
+EDGES = (0.25, 0.5, 1.0)
+SLO = Slo(ttft=Objective(under_s=0.5, share=0.95), e2e=Objective(under_s=0.5, share=0.95))
+
+
+def buckets(*counts: float) -> Buckets:
+    return Buckets(EDGES, counts, 0.0)
+
+
+def sample(
+    finished: dict[str, float],
+    ttft: Buckets | None = None,
+    e2e: Buckets | None = None,
+    answered: dict[str, float] | None = None,
+) -> EngineSample:
+    return EngineSample(
+        at=NOON,
+        server="chat-r1",
+        interval_s=1.0,
+        running=0,
+        waiting=0,
+        finished=finished,
+        ttft=ttft,
+        e2e=e2e,
+        answered=answered or {},
+    )
+
+
+def test_requests_count_by_how_they_ended() -> None:
+    found = EngineCounter().count(
+        sample({"stop": 5, "length": 3, "abort": 1, "error": 2}, answered={"2xx": 9, "4xx": 4, "5xx": 2}), SLO
+    )
+
+    assert (found.total, found.errors, found.refused) == (11, 3, 4)
+
+
+def test_a_request_that_is_late_in_two_objectives_counts_once() -> None:
+    found = EngineCounter().count(sample({"stop": 10}, buckets(4, 2, 4, 0), buckets(0, 7, 1, 2)), SLO)
+
+    assert (found.over_ttft, found.over_e2e, found.late) == (4, 3, 4)
+
+
+def test_a_late_first_token_counts_at_the_latest_when_its_request_ends() -> None:
+    counter = EngineCounter()
+
+    first = counter.count(sample({}, ttft=buckets(0, 0, 3, 0)), SLO)
+    last = counter.count(sample({"stop": 3}, e2e=buckets(0, 0, 0, 3)), SLO)
+
+    assert (first.over_ttft, first.late, last.late) == (3, 0, 3)
+
+
+@pytest.mark.parametrize(("limit_s", "over"), [(0.5, 3), (0.6, 1), (1.0, 1), (2.5, 0)])
+def test_a_limit_inside_a_bucket_counts_as_its_upper_edge(limit_s: float, over: int) -> None:
+    slo = Slo(ttft=Objective(under_s=limit_s, share=0.95))
+
+    found = EngineCounter().count(sample({"stop": 6}, buckets(1, 2, 2, 1)), slo)
+
+    assert found.over_ttft == over
+    assert sum(found.ttft) == 6
+
+
+def test_the_aggregator_counts_engines_where_no_proxy_does() -> None:
+    for counts_engines in (False, True):
+        aggregator = Aggregator(slo=SLO, counts_engines=counts_engines)
+
+        aggregator.add(sample({"stop": 4}, buckets(4, 0, 0, 0)))
+        found = aggregator.take_request_counts(NOON)
+
+        assert bool(found) is counts_engines
+        assert aggregator.take_request_counts(NOON) == {}
+
+
+def test_a_server_that_cannot_be_read_makes_its_target_blind() -> None:
+    aggregator = Aggregator(counts_engines=True)
+    aggregator.add(sample({"stop": 4}))
+
+    aggregator.add(SourceState(at=NOON, source="vllm_metrics chat-r1", available=False, why="timed out"))
+    lost = aggregator.blind
+    aggregator.add(SourceState(at=NOON, source="vllm_metrics chat-r1", available=True))
+
+    assert lost == "vllm_metrics chat-r1: timed out"
+    assert aggregator.blind == ""

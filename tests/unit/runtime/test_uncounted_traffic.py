@@ -1,0 +1,69 @@
+"""Where the proxy counts no requests, the engine ends a drain, and suggestions say what is not seen."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from agent.domain import events as e
+from agent.domain.effects import Drain, Preflight
+from agent.domain.ports import Site
+from agent.runtime.effect_runner import COUNTED_BY_ENGINE, EffectRunner
+from tests.support.fake_engine import FakeEngine
+from tests.support.fake_traffic import FakeTraffic
+from tests.support.fast_time import in_no_time, loop_now
+from tests.support.machine_stories import BLUE
+
+DRAIN = Drain(number=1, server=BLUE, deadline_s=30.0)
+
+
+def runner(engine: FakeEngine, emit: Callable[[e.Event], None], home: Path, *, counts: bool) -> EffectRunner:
+    traffic = FakeTraffic(counts_requests=counts)
+    site = Site(target="chat", state_dir=home, epoch=1)
+    return EffectRunner(engine=engine, traffic=traffic.bind(site), emit=emit, now=loop_now, epoch=1)
+
+
+def took_s(scenario: Callable[[], Awaitable[None]]) -> float:
+    async def timed() -> float:
+        began = asyncio.get_running_loop().time()
+        await scenario()
+        return asyncio.get_running_loop().time() - began
+
+    return in_no_time(timed())
+
+
+def test_a_drain_ends_when_the_engine_is_idle(tmp_path: Path) -> None:
+    engine, heard = FakeEngine(BLUE), list[e.Event]()
+    engine.requests[BLUE.name] = 3
+    performer = runner(engine, heard.append, tmp_path, counts=False)
+
+    async def scenario() -> None:
+        draining = asyncio.create_task(performer.perform(DRAIN))
+        await asyncio.sleep(10)
+        assert not draining.done()
+        engine.requests[BLUE.name] = 0
+        await draining
+
+    assert took_s(scenario) < 12
+    assert [event.lost for event in heard if isinstance(event, e.Drained)] == [0]
+
+
+def test_a_drain_of_an_engine_that_does_not_answer_ends_at_its_deadline(tmp_path: Path) -> None:
+    heard = list[e.Event]()
+    performer = runner(FakeEngine(), heard.append, tmp_path, counts=False)
+
+    assert took_s(lambda: performer.perform(DRAIN)) == pytest.approx(30, abs=1)
+    assert [type(event) for event in heard] == [e.Drained]
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_suggestion_says_what_is_not_seen(tmp_path: Path, *, counts: bool) -> None:
+    heard = list[e.Event]()
+    performer = runner(FakeEngine(BLUE), heard.append, tmp_path, counts=counts)
+
+    in_no_time(performer.perform(Preflight(number=1, servers=(BLUE,), setting={}, wanted="auto")))
+
+    [event] = heard
+    assert isinstance(event, e.Preflighted)
+    assert (COUNTED_BY_ENGINE in event.prospect.notes) is not counts
