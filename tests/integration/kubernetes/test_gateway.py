@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from actuators.gateway.guard import Guard
 from actuators.gateway.guard_sign import GuardSign
@@ -19,6 +18,7 @@ from agent.domain.model import Server
 from agent.domain.ports import Site
 from kubernetes_api.client import KubernetesClient
 from tests.integration.kubernetes.engines import GREEN, bind, serve
+from tests.integration.kubernetes.gateway_site import DAEMON, GUARD, MANIFESTS
 from tests.support.gateway.rig import utc_now
 from tests.support.gateway.stand_in import Gateway
 from tests.support.kubernetes.api import Json
@@ -28,9 +28,6 @@ from tests.support.kubernetes.namespace import Namespace
 pytestmark = pytest.mark.timeout(180)
 
 GROUP = "gateway.networking.k8s.io"
-EXAMPLE = Path(__file__).parents[3] / "examples" / "gateway-guard.yaml"
-MANIFESTS: list[Json] = list(yaml.safe_load_all(EXAMPLE.read_text(encoding="utf-8")))
-GUARD, DAEMON = (one["rules"] for one in MANIFESTS if one["kind"] == "Role")
 READS = rule([""], ["services", "pods"], ["get", "list", "watch"])
 CHAT: Json = {
     "matches": [{"path": {"type": "PathPrefix", "value": "/v1"}}],

@@ -1,0 +1,104 @@
+"""A complete site behind a gateway: the daemon on this host, the guard as a process of its own."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from actuators.gateway.record import SplitRecord, annotation, record_of
+from tests.e2e.config_builder import TARGET
+from tests.e2e.rig import until
+from tests.integration.kubernetes.engines import ROLE
+from tests.integration.kubernetes.site import KubernetesSite, KubernetesSiteConfig, user_file
+from tests.support.gateway.stand_in import Gateway
+from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.manifests import container, deployment
+from tests.support.kubernetes.namespace import Namespace
+
+ROUTE = "chat"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "gateway-guard.yaml"
+MANIFESTS: list[Json] = list(yaml.safe_load_all(EXAMPLE.read_text(encoding="utf-8")))
+GUARD, DAEMON = (one["rules"] for one in MANIFESTS if one["kind"] == "Role")
+HOME = {"vllm": 1}  # the backends of the HTTPRoute as people wrote them, with their weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewaySiteConfig(KubernetesSiteConfig):
+    def traffic(self, listen: int) -> str:
+        del listen
+        return f"""
+            kind = "gateway"
+            route = "{ROUTE}"
+            namespace = "{self.namespace}"
+            kubeconfig = "{self.kubeconfig}"
+            settle_s = 1.0
+        """
+
+    def text(self, *, api: int, listen: int) -> str:
+        """Without the options of Envoy, and of the records that it writes."""
+        lines = super().text(api=api, listen=listen).splitlines()
+        return "\n".join(
+            line for line in lines if not line.strip().startswith(("report_every_s", "proxy_requests"))
+        )
+
+
+@dataclass(kw_only=True)
+class GatewaySite(KubernetesSite):
+    gateway: Gateway
+    guard: asyncio.subprocess.Process | None = field(default=None)
+
+    async def record(self) -> SplitRecord | None:
+        return record_of(await self.gateway.get(ROUTE), annotation(TARGET))
+
+    async def weights(self) -> dict[str, int]:
+        found = await self.record()
+        return dict(found.weights) if found else {}
+
+    async def start_guard(self) -> None:
+        user = await self.here.user("guard", *GUARD)
+        words = ("--namespace", self.here.name, "--kubeconfig", str(user))
+        with (self.home / "guard.log").open("ab") as log:
+            self.guard = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "actuators.gateway.guard", *words), stdout=log, stderr=log
+            )
+
+    async def end_guard(self) -> None:
+        if self.guard is not None:
+            self.guard.terminate()
+            await self.guard.wait()
+
+    async def at_home(self) -> None:
+        """Wait until the HTTPRoute is as people wrote it."""
+        await until(lambda: self.gateway.backends(ROUTE), HOME.__eq__, "the backends of people", 120.0)
+
+
+@asynccontextmanager
+async def running(here: Namespace, home: Path, *flags: str) -> AsyncIterator[GatewaySite]:
+    """A Deployment `vllm` behind a Service of people and an HTTPRoute, adopted."""
+    await here.create("deployments", deployment("vllm", container(*flags, gpus=1)))
+    spec = {"selector": {"app": "vllm"}, "ports": [{"port": 80, "targetPort": 8000}]}
+    await here.create("services", {"metadata": {"name": "vllm"}, "spec": spec})
+    await here.available("vllm")
+    async with Gateway(here) as gateway:
+        await gateway.create(ROUTE, {"backendRefs": [{"name": "vllm", "port": 80}]})
+        kubeconfig = str(user_file(here))
+        config = GatewaySiteConfig(namespace=here.name, kubeconfig=kubeconfig, drain_s=30.0)
+        home.mkdir(exist_ok=True)
+        listen = int(gateway.listen.rpartition(":")[2])
+        rights = (*ROLE, *DAEMON)
+        site = GatewaySite(
+            home=home, site_config=config, here=here, rules=rights, gateway=gateway, listen=listen
+        )
+        site.prepare()
+        await site.start_guard()
+        await site.start()
+        try:
+            await site.serving()
+            yield site
+        finally:
+            await site.end_guard()
+            await site.tear_down()

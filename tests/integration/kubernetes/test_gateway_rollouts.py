@@ -1,0 +1,85 @@
+"""Rollouts behind a gateway: daemon, guard, clients, a real Envoy and a real API server."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from simulator.traffic import Load
+from tests.e2e.rig import lost, until
+from tests.integration.kubernetes.gateway_site import HOME, ROUTE, running
+from tests.support.kubernetes.namespace import Namespace
+
+pytestmark = pytest.mark.timeout(400)
+
+FLAGS = ("tiny", "--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "8")
+
+
+async def test_a_promoted_change_loses_no_request_and_leaves_the_route_to_people(
+    here: Namespace, tmp_path: Path
+) -> None:
+    async with running(here, tmp_path / "s", *FLAGS) as site:
+        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+            rollout = await site.switch(max_num_seqs=16)
+            await site.restored("vllm")
+            await site.at_home()
+
+        assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout["why"]
+        assert lost(traffic) == []
+        assert "16" in await site.flags("vllm")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["slow=20", "exit", "errors=0.5", "die_after=3"])
+async def test_a_bad_green_is_rolled_back_to_the_route_of_people(
+    here: Namespace, tmp_path: Path, fault: str
+) -> None:
+    async with running(here, tmp_path / "s", *FLAGS, "--sim-fault", f"max_num_seqs=16:{fault}") as site:
+        async with site.clients(load=Load(rate=10.0), timeout_s=90.0):
+            rollout = await site.switch(max_num_seqs=16)
+            await site.restored("vllm")
+
+        assert rollout["outcome"] in {"rolled_back", "failed"}, rollout["why"]
+        assert await site.gateway.backends(ROUTE) == HOME
+        assert "8" in await site.flags("vllm")
+
+
+@pytest.mark.slow
+async def test_the_guard_ends_the_lease_of_a_daemon_that_was_killed(here: Namespace, tmp_path: Path) -> None:
+    async with running(here, tmp_path / "s", *FLAGS) as site:
+        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+            suggestion = await site.change(max_num_seqs=16)
+            await site.in_phase("canary")
+            await site.kill()
+            await site.at_home()
+            left = await site.record()
+            await site.start()
+            rollout = await site.ended(suggestion)
+            await site.restored("vllm")
+
+        assert left is not None
+        assert left.ended
+        assert rollout["outcome"] in {"promoted", "rolled_back"}, rollout["why"]
+        assert lost(traffic) == []
+
+
+@pytest.mark.slow
+async def test_an_edit_in_a_canary_is_left_and_reported(here: Namespace, tmp_path: Path) -> None:
+    async with running(here, tmp_path / "s", *FLAGS) as site:
+        async with site.clients(load=Load(streams=4), timeout_s=90.0):
+            suggestion = await site.change(max_num_seqs=16)
+            await site.in_phase("canary")
+            spec = (await site.gateway.get(ROUTE))["spec"]
+            for one, weight in zip(spec["rules"][0]["backendRefs"], (70, 30), strict=True):
+                one["weight"] = weight
+            await here.api.patch(site.gateway.path(ROUTE), {"spec": spec})
+            await asyncio.sleep(8.0)  # longer than the lease
+            edited = await site.gateway.backends(ROUTE)
+
+            async def log() -> str:
+                return site.log()
+
+            await until(log, lambda text: "drift: a third party" in text, "a report of the edit")
+
+        assert sorted(edited.values()) == [30, 70]
+        assert (await site.rollout())["suggestion"] == suggestion
