@@ -1,7 +1,6 @@
 """Query a vLLM server over HTTP: health, load, model; warm-up and golden prompts."""
 
 import asyncio
-import errno
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from actuators.vllm import answers as golden_answers
+from actuators.vllm.status_line import get_status
 from actuators.vllm.warm_up import Log, WarmUpRequests, no_log
 from agent.domain.answers import GoldenAnswer
 from agent.domain.errors import ActError
@@ -35,18 +35,16 @@ class OpenAiProbe:
     api_key: str = field(default="", repr=False)
 
     async def health(self, timeout_s: float = 5.0) -> Health:
+        """Ask on a new connection: an old one does not show whether the server accepts new ones."""
         try:
-            async with (
-                self._session(timeout_s) as session,
-                session.get("/health", allow_redirects=False) as answer,
-            ):
-                why = "" if answer.status == 200 else f"/health answers {answer.status}"  # noqa: PLR2004
-                return Health(why=why, status=answer.status)
+            async with asyncio.timeout(timeout_s):
+                status = await get_status(self.address, "/health")
         except TimeoutError:
             return Health(why=f"/health does not answer within {timeout_s:g} s")
-        except (aiohttp.ClientError, ValueError) as error:
-            refused = isinstance(error, aiohttp.ClientConnectorError) and error.errno == errno.ECONNREFUSED
+        except (OSError, ValueError) as error:
+            refused = isinstance(error, ConnectionRefusedError)
             return Health(why=f"/health is not reachable: {error}", refused=refused)
+        return Health(why="" if status == 200 else f"/health answers {status}", status=status)  # noqa: PLR2004
 
     async def busy(self, timeout_s: float = 5.0) -> int | None:
         """Return the requests running and waiting, over all its engines. None: no answer, or no counts."""
@@ -118,7 +116,6 @@ class OpenAiProbe:
 
     @asynccontextmanager
     async def _session(self, timeout_s: float | None) -> AsyncIterator[aiohttp.ClientSession]:
-        """A new one each time: an old connection does not show whether the server accepts new ones."""
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=5.0)
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         async with aiohttp.ClientSession(

@@ -1,9 +1,10 @@
 """An invalid response of a server fails only that server."""
 
+import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from aiohttp import web
@@ -104,3 +105,84 @@ async def test_follows_no_redirects() -> None:
             await probe.answers(["one"], deadline_s=10)
 
     assert "/elsewhere" not in asked
+
+
+@asynccontextmanager
+async def answering(answer: bytes | None, *, asked: bool = True) -> AsyncIterator[OpenAiProbe]:
+    """A server of bytes; None: it reads requests and never answers."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if answer is None:
+            await reader.read()
+        else:
+            writer.write(answer)
+        with suppress(OSError):
+            writer.close()
+            await writer.wait_closed()
+        served.set()
+
+    served = asyncio.Event()
+    made = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with made:
+        yield OpenAiProbe(address=f"127.0.0.1:{made.sockets[0].getsockname()[1]}")
+    if asked:
+        await served.wait()
+
+
+ANSWERS = {
+    "well": (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "", 200),
+    "no reason": (b"HTTP/1.1 200 \r\n\r\n", "", 200),
+    "an old protocol": (b"HTTP/1.0 200\n\n", "", 200),
+    "down": (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", "/health answers 503", 503),
+    "closed": (b"", "/health is not reachable: it closed the connection", None),
+    "cut": (b"HTTP/1.1 20", "/health is not reachable: it answers b'HTTP/1.1 20', which is not HTTP", None),
+    "no HTTP": (
+        b"SSH-2.0-OpenSSH\r\n",
+        "/health is not reachable: it answers b'SSH-2.0-OpenSSH\\r\\n', which is not HTTP",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("answer", "why", "status"), ANSWERS.values(), ids=ANSWERS)
+async def test_the_status_line_says_whether_it_is_healthy(
+    answer: bytes, why: str, status: int | None
+) -> None:
+    async with answering(answer) as probe:
+        found = await probe.health()
+
+    assert (found.why, found.status, found.refused) == (why, status, False)
+
+
+async def test_an_endless_line_is_no_answer() -> None:
+    async with answering(b"x" * 500_000) as probe:
+        assert (await probe.health()).why.startswith("/health is not reachable")
+
+
+async def test_without_an_answer_in_time_it_is_not_healthy() -> None:
+    async with answering(None) as probe:
+        assert (await probe.health(0.05)).why == "/health does not answer within 0.05 s"
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+async def test_a_port_without_a_listener_refuses(name: str) -> None:
+    async with answering(b"", asked=False) as probe:
+        port = probe.address.rpartition(":")[2]
+
+    found = await OpenAiProbe(address=f"{name}:{port}").health()
+
+    assert (found.refused, found.status) == (True, None)
+
+
+async def test_a_name_is_probed_at_the_address_that_accepts() -> None:
+    async with answering(ANSWERS["well"][0]) as probe:
+        port = probe.address.rpartition(":")[2]
+        assert (await OpenAiProbe(address=f"localhost:{port}").health()).status == 200
+
+
+async def test_a_name_that_does_not_resolve_is_not_reachable_and_does_not_refuse() -> None:
+    found = await OpenAiProbe(address="no-such-name.invalid:8000").health()
+
+    assert found.why.startswith("/health is not reachable")
+    assert not found.refused
