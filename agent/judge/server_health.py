@@ -94,7 +94,9 @@ def is_back(health: ServerHealth, failure: Failure, at: datetime) -> bool:
         return health.fresh_s >= BACK_S * doubled
     if failure.kind == "wedged" and health.open:
         return health.advances
-    return not health.silent_s and at - failure.since >= timedelta(seconds=PAUSE_S * doubled)
+    waited = at - failure.since
+    set_back = waited < timedelta()  # the clock was
+    return not health.silent_s and (set_back or waited >= timedelta(seconds=PAUSE_S * doubled))
 
 
 def end_failure(health: ServerHealth, failure: Failure, at: datetime) -> ServerHealth:

@@ -119,6 +119,13 @@ def test_a_server_that_failed_again_soon_waits_twice_as_long() -> None:
     assert later.times == 1
 
 
+def test_a_clock_that_was_set_back_delays_no_trial() -> None:
+    failure = begin_failure(ServerHealth(), "errors", "fails", NOON)
+
+    assert is_back(after(1, WELL), failure, NOON - timedelta(hours=1))
+    assert not is_back(after(1, WELL), failure, NOON + timedelta(seconds=30))
+
+
 def test_only_a_server_whose_scrapes_are_answered_is_well() -> None:
     assert is_well(after(1, WELL))
     assert not is_well(after(1, LOST))
