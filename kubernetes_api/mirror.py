@@ -38,7 +38,7 @@ class Mirror:
     kind: Kind
     _objects: dict[str, Json] = field(default_factory=dict)
     _version: str = ""  # from where a watch goes on; empty: it begins with a list
-    _listeners: set["_Listener"] = field(default_factory=set)
+    _listeners: list["_Listener"] = field(default_factory=list)  # in the order in which they began
     _error: ActError | None = None
     _settled: asyncio.Event = field(default_factory=asyncio.Event)  # there are objects, or an error
     _task: asyncio.Task[None] | None = None
@@ -60,7 +60,7 @@ class Mirror:
     async def changes(self, labels: Mapping[str, str], name: str = "") -> AsyncIterator[None]:
         """Yield at each change of these objects, beginning at once; the caller reads them each time."""
         listener = _Listener(labels, name)
-        self._listeners.add(listener)
+        self._listeners.append(listener)
         try:
             while True:
                 self._start()
@@ -68,7 +68,7 @@ class Mirror:
                 await listener.changed.wait()
                 listener.changed.clear()
         finally:
-            self._listeners.discard(listener)
+            self._listeners.remove(listener)
 
     def refresh(self) -> None:
         """Let the next read list the objects: one of them was written through this connection."""

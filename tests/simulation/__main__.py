@@ -1,5 +1,6 @@
 """python -m tests.simulation: play histories, and shrink a failing one.
 
+--on kubernetes    with the engine of Kubernetes over a cluster in memory
 --seed 17          play one seed with its full log; shrink it if it fails
 --seeds 0-19999    play a range of seeds in --processes processes for at most --for seconds
 --least 200        fail unless each kind of fault fired so often, if all seeds were played
@@ -11,15 +12,18 @@ import multiprocessing
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
-from typing import Self
+from typing import Any, Self
 
 import structlog
 
-from tests.simulation.history import HistoryResult, play
-from tests.simulation.scenario import KINDS, scenario_of
+from tests.simulation import history, scenario
+from tests.simulation.history import HistoryResult
+from tests.simulation.kubernetes import history as kubernetes_history
+from tests.simulation.kubernetes import scenario as kubernetes_scenario
 from tests.simulation.shrink import pasted, shrunk
 
 CHUNK = 20
@@ -58,12 +62,27 @@ class Summary:
         return self
 
 
-def chunk(seeds: range) -> Summary:
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of histories; `faults`: all that may happen in them."""
+
+    play: Callable[[Any], HistoryResult]
+    scenario_of: Callable[[int], Any]
+    faults: tuple[str, ...]
+
+
+KINDS = {
+    "host": Kind(history.play, scenario.scenario_of, scenario.KINDS),
+    "kubernetes": Kind(kubernetes_history.play, kubernetes_scenario.scenario_of, kubernetes_scenario.KINDS),
+}
+
+
+def chunk(on: str, seeds: range) -> Summary:
     """Play the histories of one process."""
     quiet()
-    found = Summary()
+    kind, found = KINDS[on], Summary()
     for seed in seeds:
-        found.add(seed, play(scenario_of(seed)))
+        found.add(seed, kind.play(kind.scenario_of(seed)))
     return found
 
 
@@ -75,6 +94,7 @@ def main() -> int:
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets of names have the same order in every run
         os.execve(sys.executable, [*sys.orig_argv], {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--on", choices=KINDS, default="host")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--seeds", default="0-199")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
@@ -82,41 +102,42 @@ def main() -> int:
     parser.add_argument("--least", type=int, default=0)
     asked = parser.parse_args()
     if asked.seed is not None:
-        return one(asked.seed)
+        return one(KINDS[asked.on], asked.seed)
     first, _, last = asked.seeds.partition("-")
-    return many(range(int(first), int(last or first) + 1), asked.processes, asked.at_most_s, asked.least)
+    seeds = range(int(first), int(last or first) + 1)
+    return many(asked.on, seeds, asked.processes, asked.at_most_s, asked.least)
 
 
-def one(seed: int) -> int:
+def one(kind: Kind, seed: int) -> int:
     quiet()
-    result = play(scenario_of(seed))
+    play, result = kind.play, kind.play(kind.scenario_of(seed))
     say("\n".join(result.log))
     say(f"\n{pasted(result.scenario)}")
     if not result.violations:
         say(f"no violation: {result.outcome} after {result.seconds:.0f} s")
         return 0
     say("\n".join(result.violations))
-    kind = result.violations[0][:2]
-    small = shrunk(result.scenario, lambda scenario: any(v[:2] == kind for v in play(scenario).violations))
+    first = result.violations[0][:2]
+    small = shrunk(result.scenario, lambda scenario: any(v[:2] == first for v in play(scenario).violations))
     say(f"\nshrunk:\n{pasted(small)}\n{play(small).violations[0]}")
     return 1
 
 
-def many(seeds: range, processes: int, at_most_s: float, least: int) -> int:
+def many(on: str, seeds: range, processes: int, at_most_s: float, least: int) -> int:
     began, found = perf_counter(), Summary()
-    for part in parts(seeds, processes):
+    for part in parts(on, seeds, processes):
         found += part
         for seed in part.failed:
-            say(f"seed {seed}: {found.failed[seed]}\n  python -m tests.simulation --seed {seed}")
+            say(f"seed {seed}: {found.failed[seed]}\n  python -m tests.simulation --on {on} --seed {seed}")
         if perf_counter() - began > at_most_s:
             break
     spent_s = perf_counter() - began
-    for kind in KINDS:
+    for kind in KINDS[on].faults:
         say(f"{found.fired[kind]:6d}  {kind}")
     say(f"{found.starts} starts, {found.entries} journal entries, {found.fired.total()} faults")
     say(f"outcomes: {dict(found.outcomes)}")
     whole = found.histories == len(seeds)
-    rare = [kind for kind in KINDS if found.fired[kind] < least]
+    rare = [kind for kind in KINDS[on].faults if found.fired[kind] < least]
     if rare:
         say(f"fired less than {least} times: {', '.join(rare)}")
     each_s, rate = found.seconds / max(1, found.histories), found.histories / spent_s
@@ -125,13 +146,13 @@ def many(seeds: range, processes: int, at_most_s: float, least: int) -> int:
     return 1 if found.failed or (rare and whole) else 0
 
 
-def parts(seeds: range, processes: int) -> Iterator[Summary]:
+def parts(on: str, seeds: range, processes: int) -> Iterator[Summary]:
     chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
     if processes == 1:
-        yield from map(chunk, chunks)
+        yield from map(partial(chunk, on), chunks)
         return
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        yield from pool.imap_unordered(chunk, chunks)
+        yield from pool.imap_unordered(partial(chunk, on), chunks)
 
 
 def say(text: str) -> None:

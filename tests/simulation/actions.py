@@ -266,21 +266,12 @@ ACTIONS: dict[str, Action] = {
 
 def heal(history: "History") -> None:
     """End all faults: hanging servers answer, adopted servers run, operators are present."""
+    end_faults(history)
     world = history.world
-    history.quiet = world.quiet = True
-    history.say("-- all faults end")
-    for what in {*history.troubles} - {"unwritable"}:  # decisions made meanwhile still need writing
-        del history.troubles[what]
-    history.trouble("nothing", 0.0)
-    history.mode = history.scenario.mode
-    history.admit(frozenset(PRINCIPALS))
-    world.proxy_up = True
     for name in [one.name for one in world.servers.values() if one.status in {"hung", "wedged"}]:
         world.set_status(name, "healthy")
     for process in (*world.servers.values(), *world.stopped.values()):
         process.errors = 0.0
-    for daemon in history.daemons:
-        history.loop.thaw(daemon.owner)
     state = history.daemons[-1].state
     if not history.scenario.ours and state is not None:
         missing = [s for s in state.fleet if not s.ours and s.name not in state.vacated]
@@ -288,8 +279,27 @@ def heal(history: "History") -> None:
             if server.name not in world.servers and server.name not in world.stopped:
                 process = world.adopt(server.name, dict(server.setting), ours=False)
                 process.address = server.address
+    run_daemon(history)
+
+
+def end_faults(history: "History") -> None:
+    """End the faults of the daemon, the disk, the metrics and the proxy."""
+    history.quiet = history.world.quiet = True
+    history.say("-- all faults end")
+    for what in {*history.troubles} - {"unwritable"}:  # decisions made meanwhile still need writing
+        del history.troubles[what]
+    history.trouble("nothing", 0.0)
+    history.mode = history.scenario.mode
+    history.admit(frozenset(PRINCIPALS))
+    history.world.proxy_up = True
+    for daemon in history.daemons:
+        history.loop.thaw(daemon.owner)
+
+
+def run_daemon(history: "History") -> None:
+    """Start a daemon that acts, unless one runs."""
     newest = history.daemons[-1]
-    if newest.killed or newest.over or (state is not None and state.mode == "advise"):
+    if newest.killed or newest.over or (newest.state is not None and newest.state.mode == "advise"):
         newest.kill(None)
         history.loop.outside(1.0, history.start)
     history.loop.outside(3.0, lambda: _last_words(history))

@@ -4,21 +4,24 @@ import asyncio
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from agent.audit.records import JournalEntry
 from agent.domain.effects import Route
 from agent.domain.errors import FencedError, JournalError
 from agent.domain.model import Mode
+from agent.domain.ports import Engine
 from agent.domain.state import Phase, State
 from agent.machine.step import Machine
 from agent.machine.transitions import Rules
 from tests.simulation import actions
+from tests.simulation.adapters import SimEngine
 from tests.simulation.api_client import PRINCIPALS, shared_api
 from tests.simulation.clock import VirtualLoop, in_virtual_time
 from tests.simulation.disk import Disk, JournalStore, RecordingJournal
@@ -27,7 +30,7 @@ from tests.simulation.operators import Operator
 from tests.simulation.process import RESTART_S, Daemon, died_of
 from tests.simulation.scenario import Act, Scenario, drawn, name_of
 from tests.simulation.setup import BLUE, BOUND, PLAN, boots, is_new, rules_of
-from tests.simulation.world import World
+from tests.simulation.world import Boot, Process, World
 
 TARGET = "chat"
 QUIET_S = 50.0  # no fault begins later
@@ -80,31 +83,63 @@ class History:
     quiet: bool = False
     mixed: bool = False  # an operator changed the flags of a server
     entries: int = 0
+    quiet_s: float = QUIET_S
+    settled_s: float = SETTLED_S
 
     def __post_init__(self) -> None:
         scenario = self.scenario
         self.random = drawn("world", scenario.seed)
         self.loop = VirtualLoop(drawn("order", scenario.seed))
         self.store = JournalStore(disk=self.disk, random=self.random, now=self.loop.wall)
-        old, new = boots(scenario)
-        self.world = World(loop=self.loop, random=self.random, boot_of=lambda p: new if is_new(p) else old)
+        self.world = self.make_world()
         self.mode = scenario.mode
-        self.observer = Observer(
-            world=self.world,
-            fleet=scenario.servers,
-            swaps=scenario.strategy == "swap",
-            auto=scenario.mode == "auto",
-            old=frozenset(scenario.names),
-            drain_s=PLAN.drain_s,
-            lease_s=PLAN.lease_s,
-            bounds=(BOUND.min or 0.0, BOUND.max or 0.0),
-            acting=self._acting,
-            blind=self._is_blind,
-            allowed={frozenset(BLUE.items())},
-        )
+        self.observer = self.make_observer()
         self.world.changed, self.world.cut_open = self._changed, self.observer.cut
         self.operator = Operator(history=self)
         self.waiting = {at: 0 for at, act in enumerate(scenario.acts) if act.on}
+
+    # What histories of another kind have instead.
+
+    def make_world(self) -> World:
+        return World(loop=self.loop, random=self.random, boot_of=self.boot_of)
+
+    def boot_of(self, process: Process) -> Boot:
+        return boots(self.scenario)[is_new(process)]
+
+    def make_observer(self) -> Observer:
+        return Observer(**self.observed())
+
+    def observed(self) -> dict[str, Any]:
+        """The fields of an observer."""
+        scenario = self.scenario
+        return {
+            "world": self.world,
+            "fleet": scenario.servers,
+            "swaps": scenario.strategy == "swap",
+            "auto": scenario.mode == "auto",
+            "old": frozenset(scenario.names),
+            "drain_s": PLAN.drain_s,
+            "lease_s": PLAN.lease_s,
+            "bounds": (BOUND.min or 0.0, BOUND.max or 0.0),
+            "acting": self._acting,
+            "blind": self._is_blind,
+            "allowed": {frozenset(BLUE.items())},
+        }
+
+    def make_rules(self) -> Rules:
+        return rules_of(self.scenario, other=self.other)
+
+    def make_engine(self, daemon: Daemon) -> Engine:
+        return SimEngine(daemon, self.scenario.strategy)
+
+    def apply(self, act: Act) -> bool:
+        return actions.do(self, act)
+
+    def heal(self) -> None:
+        actions.heal(self)
+
+    def surroundings(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def say(self, what: str) -> None:
         self.log.append(f"{self.loop.now_s:7.2f}  {what}")
@@ -168,7 +203,7 @@ class History:
             self.loop.outside(0.2, lambda: self.do(act))
 
     def do(self, act: Act) -> None:
-        if not self.quiet and actions.do(self, act):
+        if not self.quiet and self.apply(act):
             self.count(act)
 
     def trouble(self, what: str, lasts_s: float) -> None:
@@ -237,8 +272,8 @@ class History:
             inner=inner, host=daemon, disk=self.disk, read=self.wrote, trouble=self.trouble
         )
         state = replace(inner.states().get(TARGET, State(target=TARGET)), mode=self.mode)
-        rules = self.rules or rules_of(self.scenario, other=self.other)
-        daemon.start(book, state, Machine(rules), self.scenario.strategy)
+        rules = self.rules or self.make_rules()
+        daemon.start(book, state, Machine(rules), self.make_engine(daemon))
         return daemon
 
     def _called(self, daemon: Daemon, kind: str, name: str, route: Route | None) -> None:
@@ -259,7 +294,8 @@ class History:
         with TemporaryDirectory(dir=SHM) if self.scenario.on_disk else nullcontext() as home:
             self.store.home = Path(home) if home else None
             try:
-                in_virtual_time(self.loop, self._play())
+                with self.surroundings():
+                    in_virtual_time(self.loop, self._play())
             finally:
                 self.disk.repaired()
         last = self.daemons[-1].state
@@ -280,16 +316,22 @@ class History:
         for act in self.scenario.acts:
             if not act.on:
                 self.loop.outside(act.at_s, partial(self.do, act))
-        await asyncio.sleep(QUIET_S)
+        await asyncio.sleep(self.quiet_s)
         await self.finish()
 
     def begin(self) -> None:
         self.admit(frozenset(PRINCIPALS))
-        for name in self.scenario.names:
-            self.world.adopt(name, dict(BLUE), ours=self.scenario.ours)
-        self.loop.outside(0.0, self.start)
+        self.begin_servers()
+        self.begin_daemon()
         self.loop.outside(0.5, self._second)
         self.loop.outside(0.75, self.operator.look)
+
+    def begin_servers(self) -> None:
+        for name in self.scenario.names:
+            self.world.adopt(name, dict(BLUE), ours=self.scenario.ours)
+
+    def begin_daemon(self) -> None:
+        self.loop.outside(0.0, self.start)
 
     def admit(self, known: frozenset[str], *, broken: bool = False) -> None:
         """Set the principals with a token; a `broken` file changes nothing."""
@@ -307,7 +349,7 @@ class History:
 
     async def finish(self) -> None:
         """End the faults; the state settles within its deadline and stays so over a restart."""
-        actions.heal(self)
+        self.heal()
         over, since_s = self.loop.create_future(), self.loop.now_s
         self.loop.outside(1.0, lambda: self._until_settled(since_s, over.set_result))
         await over
@@ -326,8 +368,8 @@ class History:
         why = self._unsettled(last=last)
         if self.observer.violations:
             return over(None)
-        if why and self.loop.now_s - since_s > SETTLED_S:
-            self.observer.wrong(f"3: {SETTLED_S:.0f} s after the last fault: {'; '.join(why)}")
+        if why and self.loop.now_s - since_s > self.settled_s:
+            self.observer.wrong(f"3: {self.settled_s:.0f} s after the last fault: {'; '.join(why)}")
             return over(None)
         if why:
             self.loop.outside(1.0, lambda: self._until_settled(since_s, over, last=last))

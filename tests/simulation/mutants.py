@@ -28,8 +28,8 @@ Put = Callable[[Any, str, object], None]
 
 
 @contextmanager
-def mutated(mutant: str) -> Iterator[None]:
-    """Apply the bug to the product, and revert it afterwards."""
+def mutated(mutant: "str | Callable[[Put], None]") -> Iterator[None]:
+    """Apply the bug, or the one of this name, to the product, and revert it afterwards."""
     undo: list[tuple[Any, str, object]] = []
 
     def put(owner: Any, name: str, new: object) -> None:  # noqa: ANN401 - a module, a class or a table
@@ -37,7 +37,7 @@ def mutated(mutant: str) -> Iterator[None]:
         _set(owner, name, new)
 
     try:
-        MUTANTS[mutant](put)
+        (MUTANTS[mutant] if isinstance(mutant, str) else mutant)(put)
         yield
     finally:
         for owner, name, old in reversed(undo):

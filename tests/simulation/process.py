@@ -11,11 +11,11 @@ from agent.audit.journal import Journal
 from agent.domain.effects import Route
 from agent.domain.errors import FencedError, JournalError
 from agent.domain.events import Event
-from agent.domain.model import Strategy
+from agent.domain.ports import Engine
 from agent.domain.state import State
 from agent.machine.step import ASKING, Machine
 from agent.runtime.loop import TargetLoop
-from tests.simulation.adapters import Killed, SimEngine
+from tests.simulation.adapters import Killed
 from tests.simulation.api_client import SimDaemon
 from tests.simulation.clock import Owner
 from tests.simulation.disk import RecordingJournal
@@ -71,7 +71,7 @@ class Daemon:
     def active(self, what: str) -> bool:
         return self.is_active(what)
 
-    def start(self, book: RecordingJournal, state: State, machine: Machine, strategy: Strategy) -> None:
+    def start(self, book: RecordingJournal, state: State, machine: Machine, engine: Engine) -> None:
         self.began_s, self.book = self.world.at_s, book
         history = History()
         history.add_state(state)
@@ -79,7 +79,7 @@ class Daemon:
             state=state,
             machine=machine,
             journal=cast("Journal", book),
-            engine=SimEngine(self, strategy),
+            engine=engine,
             traffic=SimTraffic(self),
             sensors=(Metrics(self),),
             state_dir=Path("/nowhere"),

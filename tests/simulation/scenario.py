@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Literal
+from typing import Literal, Self
 
 from agent.domain.model import Mode, Strategy
 
@@ -129,7 +129,7 @@ class Scenario:
         """Names of the initial servers."""
         return [f"vllm{number}" for number in range(self.servers)]
 
-    def without(self, at: int) -> "Scenario":
+    def without(self, at: int) -> Self:
         return replace(self, acts=(*self.acts[:at], *self.acts[at + 1 :]))
 
 

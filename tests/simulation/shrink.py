@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from typing import TypeVar
 
 from tests.simulation.scenario import Act, Scenario
 
-PLAIN = Scenario(seed=0)
+AnyScenario = TypeVar("AnyScenario", bound=Scenario)
 
 
-def shrunk(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
+def shrunk(scenario: AnyScenario, fails: Callable[[AnyScenario], bool]) -> AnyScenario:
     """Return the smallest scenario that still fails; assumes `fails(scenario)`."""
     while True:
         smaller = next((one for one in simpler(scenario) if fails(one)), None)
@@ -17,27 +18,36 @@ def shrunk(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
         scenario = smaller
 
 
-def simpler(scenario: Scenario) -> Iterator[Scenario]:
+def simpler(scenario: AnyScenario) -> Iterator[AnyScenario]:
     for at in range(len(scenario.acts)):
         yield scenario.without(at)
-    for name in ("on_disk", "exam", "impatient", "ours", "mode", "green", "servers"):
-        plain = getattr(PLAIN, name)
+    for name in (
+        one.name for one in reversed(fields(scenario)) if one.name not in {"seed", "acts", "strategy"}
+    ):
+        plain = getattr(_plain(scenario), name)
         if getattr(scenario, name) != plain and (name != "servers" or scenario.strategy != "replace"):
             yield replace(scenario, **{name: plain})
 
 
 def pasted(scenario: Scenario) -> str:
     """The source code of the scenario."""
+    kind = type(scenario)
     parts = [
         f"{f.name}={getattr(scenario, f.name)!r}"
-        for f in fields(Scenario)
-        if _differs(scenario, PLAIN, f.name)
+        for f in fields(kind)
+        if _differs(scenario, _plain(scenario), f.name)
     ]
     acts = "".join(f"        {_act(act)},\n" for act in scenario.acts)
     ending = f"    acts=(\n{acts}    ),\n" if acts else ""
     return (
-        f"Scenario(\n    seed={scenario.seed},\n" + "".join(f"    {one},\n" for one in parts) + f"{ending})"
+        f"{kind.__name__}(\n    seed={scenario.seed},\n"
+        + "".join(f"    {one},\n" for one in parts)
+        + f"{ending})"
     )
+
+
+def _plain(scenario: AnyScenario) -> AnyScenario:
+    return type(scenario)(seed=0)
 
 
 def _differs(one: object, plain: object, name: str) -> bool:

@@ -66,10 +66,11 @@ class Deployments:
         spare = _count(rolling["maxUnavailable"], wanted, up=False)
         most = wanted + surge if older else wanted
         self._scale(deployment, of_template, min(wanted, most - len(older)), template_hash(deployment))
-        unready = [pod for pod in older if not _is_ready(pod)]
-        available = sum(map(_is_ready, [*of_template, *older]))
-        may_go = max(0, available - max(0, wanted - max(spare, 0 if surge else 1)))
-        for pod in [*unready, *[pod for pod in older if pod not in unready][:may_go]]:
+        running = [pod for pod in self.pods_of(deployment) if _active(pod)]
+        new = [pod for pod in running if _hash_of(pod) == template_hash(deployment)]
+        least = max(0, wanted - max(spare, 0 if surge else 1))
+        may_go = max(0, len(running) - least - sum(not _is_ready(pod) for pod in new))
+        for pod in sorted(older, key=_is_ready)[:may_go]:
             self._delete(pod)
 
     def _scale(

@@ -61,7 +61,7 @@ def status(code: int, message: str, reason: str = "") -> Json:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """`by`: the client, as its field manager or user agent names it."""
+    """`by`: the field manager, or the user agent. `client`: for a test that tells clients apart."""
 
     method: str
     path: str
@@ -69,6 +69,11 @@ class Request:
     content: bytes = b""
     kind: str = ""  # of the content
     by: str = ""
+    client: str = ""
+
+    @property
+    def writer(self) -> str:
+        return self.client or self.by
 
     @property
     def body(self) -> Any:  # noqa: ANN401 - any JSON
@@ -186,7 +191,7 @@ class ApiServer:
             document["status"] = {"phase": "Pending"} if where.plural == "pods" else {}
         if request.query.get("dryRun"):
             return document
-        return self.store.put((where.plural, where.namespace, name), document, request.by)
+        return self.store.put((where.plural, where.namespace, name), document, request.writer)
 
     def _change(self, where: Where, request: Request) -> Json:
         """PUT and PATCH, of the object or of its status alone."""
@@ -209,7 +214,7 @@ class ApiServer:
             return before if _same(changed, before) else changed
         manager = request.by if where.part != "status" else ""
         changed["metadata"]["managedFields"] = _managed(known.get("managedFields", ()), manager, self._time())
-        return self.store.put(where.key, changed, request.by)
+        return self.store.put(where.key, changed, request.writer)
 
     def _patched(self, before: Json, request: Request) -> Json:
         try:
@@ -255,7 +260,7 @@ class ApiServer:
             return found
         if where.plural == "pods":
             return self._delete_pod(where, found, request)
-        self.store.remove(where.key, request.by)
+        self.store.remove(where.key, request.writer)
         return found
 
     def _delete_pod(self, where: Where, pod: Json, request: Request) -> Json:
@@ -264,13 +269,13 @@ class ApiServer:
         grace_s = int(asked if asked is not None else pod["spec"]["terminationGracePeriodSeconds"])
         over = pod["status"].get("phase") in {"Failed", "Succeeded"}
         if grace_s == 0 or not pod["spec"].get("nodeName") or over:
-            self.store.remove(where.key, request.by)
+            self.store.remove(where.key, request.writer)
             return pod
         if "deletionTimestamp" in pod["metadata"]:
             return pod
         at = (self.now() + timedelta(seconds=grace_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
         metadata = pod["metadata"] | {"deletionTimestamp": at, "deletionGracePeriodSeconds": grace_s}
-        return self.store.put(where.key, {**pod, "metadata": metadata}, request.by)
+        return self.store.put(where.key, {**pod, "metadata": metadata}, request.writer)
 
     def _bind(self, where: Where, request: Request) -> Json:
         pod = self._get(where)

@@ -23,12 +23,13 @@ async def at_once(request: Request, answer: Callable[[], httpx2.Response]) -> ht
 
 @dataclass(eq=False)
 class MemoryTransport(httpx2.AsyncBaseTransport):
-    """`watches`: those that are open."""
+    """`client`: who sends a request, for a test that tells clients apart. `watches`: those that are open."""
 
     server: ApiServer
     later: Later
     deliver: Deliver = at_once
     stalled: Callable[[], bool] = lambda: False
+    client: Callable[[], str] = lambda: ""
     watches: list[Watch] = field(default_factory=list)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -39,6 +40,7 @@ class MemoryTransport(httpx2.AsyncBaseTransport):
             content=await request.aread(),
             kind=request.headers.get("Content-Type", ""),
             by=request.url.params.get("fieldManager") or request.headers.get("User-Agent", ""),
+            client=self.client(),
         )
         return await self.deliver(asked, lambda: self._answer(asked))
 
@@ -76,6 +78,7 @@ class _Lines(httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         if self._watch in self._open:
             self._open.remove(self._watch)
+        self._watch.close()
 
 
 def client(server: ApiServer, later: Later, **options: Any) -> httpx2.AsyncClient:  # noqa: ANN401

@@ -47,7 +47,7 @@ class Watch:
             while (line := await self._queue.get()) is not None:
                 yield line
         finally:
-            self._close()
+            self.close()
 
     def cut(self) -> None:
         self._queue.put_nowait(None)
@@ -98,7 +98,7 @@ class Watch:
             )
         self.later(BOOKMARK_S, self._bookmark)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         if self._heard in self.server.store.listeners:
             self.server.store.listeners.remove(self._heard)
 

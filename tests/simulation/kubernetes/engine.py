@@ -1,0 +1,96 @@
+"""The real engine of one daemon, with a fault point before and after each effect."""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+from actuators.kubernetes.plugin import KubernetesOptions
+from agent.domain.answers import GoldenAnswer
+from agent.domain.events import ServerLost
+from agent.domain.model import PreflightResult, Server, Strategy
+from agent.domain.ports import Engine, Now, Site
+from tests.simulation.adapters import Host, Killed, alive
+from vllm_facts.values import Setting
+
+KUBECONFIG = Path(__file__).with_name("kubeconfig.json")
+STATE_DIR = Path("/proc/trimtab")  # nothing can be written there: each deadline is the default
+_T = TypeVar("_T")
+
+
+def engine_of(host: Host, names: tuple[str, ...], *, process: int, acts: bool) -> "FaultyEngine":
+    file = f"{KUBECONFIG.parent}/{'./' * process}{KUBECONFIG.name}"  # for a connection of its own
+    options = KubernetesOptions(deployments=names, kubeconfig=file, health_every_s=2.0, lost_after=4)
+    site = Site(target="chat", state_dir=STATE_DIR, epoch=host.epoch, acts=acts)
+    return FaultyEngine(host, options.bind(site))
+
+
+@dataclass(repr=False, slots=True)
+class FaultyEngine:
+    """The process may die before an effect begins, and after it is done."""
+
+    host: Host
+    inner: Engine
+    sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    def bind(self, site: Site) -> Engine:
+        del site
+        return self
+
+    async def _perform(self, kind: str, name: str, ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        alive(self.host)
+        fault = self.host.fault(kind)
+        if fault is not None and fault.what == "crash before":
+            self.host.kill()
+            raise Killed
+        self.host.called(kind, name, None)
+        found = await ask()
+        alive(self.host)
+        if fault is not None and fault.what == "crash after":
+            self.host.kill()
+            raise Killed
+        return found
+
+    async def problems(self) -> Sequence[str]:
+        return await self.inner.problems()
+
+    async def observe(self) -> Sequence[Server]:
+        return await self.inner.observe()
+
+    async def preflight(
+        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
+    ) -> PreflightResult:
+        name = servers[0].name
+        return await self._perform("preflight", name, lambda: self.inner.preflight(servers, setting, wanted))
+
+    async def launch(self, server: Server, deadline_s: float) -> Server:
+        return await self._perform("launch", server.name, lambda: self.inner.launch(server, deadline_s))
+
+    async def warm_up(
+        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+    ) -> None:
+        await self._perform(
+            "warm_up", server.name, lambda: self.inner.warm_up(server, requests, deadline_s, prompts)
+        )
+
+    async def answers(
+        self, server: Server, prompts: Sequence[str], deadline_s: float
+    ) -> tuple[GoldenAnswer, ...]:
+        return await self._perform(
+            "examine", server.name, lambda: self.inner.answers(server, prompts, deadline_s)
+        )
+
+    async def busy(self, server: Server) -> int | None:
+        return await self.inner.busy(server)
+
+    async def log(self, server: Server) -> tuple[str, ...]:
+        return await self.inner.log(server)
+
+    async def stop(self, server: Server) -> None:
+        await self._perform("stop", server.name, lambda: self.inner.stop(server))
+
+    async def retire(self, server: Server) -> None:
+        await self._perform("retire", server.name, lambda: self.inner.retire(server))
+
+    async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
+        await self.inner.watch(server, emit, now)

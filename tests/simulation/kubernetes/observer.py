@@ -1,0 +1,177 @@
+"""The invariants of histories on Kubernetes, besides those of all histories."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from tests.simulation.kubernetes.backends import Backend, parse_setting
+from tests.simulation.kubernetes.world import NAMESPACE, TRIMTAB, KubernetesWorld
+from tests.simulation.observer import SHUT_OUT_S, UNDECIDED, Observer
+from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.memory.store import Change
+
+HARMED_S = 90.0  # for how long a fault of pods may cost requests: the cluster heals
+HOUR_S = 3600.0
+MOST_WRITES = 20  # to the Deployment of an operator, in an hour
+WRITES = {"retire": 3, "launch": 2, "stop": 1}  # scale down, change, scale down again where that failed
+OURS = "trimtab.dev/"
+
+
+@dataclass(repr=False, slots=True, kw_only=True)
+class KubernetesObserver(Observer):
+    """`replicas`: how many pods people want of each of their Deployments."""
+
+    replicas: dict[str, int]
+    gitops: bool = False
+    harmed_s: float = -1e9
+    sent_s: dict[str, float] = field(default_factory=dict)  # when the proxy could last send to a pod, by uid
+    writes: dict[str, list[float]] = field(default_factory=dict)  # to the Deployments of operators
+    needed: int = 0  # writes to them that the effects so far may take
+
+    @property
+    def cluster_world(self) -> KubernetesWorld:
+        return cast("KubernetesWorld", self.world)
+
+    def harm(self) -> None:
+        """Pods are broken from outside, or may be from now on."""
+        self.harmed_s = self.world.at_s
+
+    @property
+    def harmed(self) -> bool:
+        return self.world.at_s - self.harmed_s < HARMED_S
+
+    def edited(self, document: Json) -> None:
+        """A person writes flags, which are then allowed."""
+        setting = parse_setting(document["spec"]["template"]["spec"]["containers"][0])
+        self.allowed.add(frozenset(setting.items()))
+
+    # Requests.
+
+    def refused(self, name: str) -> None:
+        """Check a request for which the proxy finds no pod."""
+        planned = self.swaps and self.phase in UNDECIDED | {"rolling_back", "restoring"}
+        able = self._able()
+        if not planned and not self.harmed and able and self.world.at_s - self.handed_s > HARMED_S:
+            self.wrong(f"1: a request to {name} finds no pod, and {len(able)} could serve it")
+
+    def _able(self) -> list[Backend]:
+        return [one for one in self.cluster_world.backends.by_uid.values() if one.status == "healthy"]
+
+    def backend_changed(self, backend: Backend) -> None:
+        ended = backend.status == "exited" and not self.cluster_world.epoch_of(backend)
+        if ended or backend.status in {"hung", "wedged"}:
+            self.harm()
+
+    def ended_backend(self, backend: Backend, requests: int, epoch: int) -> None:
+        """Check the end of a pod that trimtab asked for."""
+        if not epoch or not backend.answers:
+            return
+        world = self.cluster_world
+        if self.harmed or world.at_s - self.handed_s < HARMED_S:
+            self.excused += requests
+            return
+        if world.sends_to(backend):
+            self.wrong(f"1: {backend.pod.name} is ended while the proxy sends requests to it")
+        waited_s = world.at_s - self.sent_s.get(backend.pod.uid, -1e9)
+        if requests and waited_s < self.drain_s - 2.0:
+            self.wrong(f"2: {backend.pod.name} is ended {waited_s:.1f} s after its last share, requests open")
+
+    def second(self) -> None:
+        Observer.second(self)
+        if self.harmed and not self._able():
+            self.harm()  # it is not over
+        for name in self.world.in_force():
+            for backend in self.cluster_world.resolved(name):
+                self.sent_s[backend.pod.uid] = self.world.at_s
+
+    # Writes.
+
+    def performs(self, kind: str, name: str) -> None:
+        """Check an effect before it is performed; the fence is checked at each write."""
+        theirs = name in self.replicas or name not in self.world.servers
+        self.needed += WRITES.get(kind, 0) if kind == "retire" or theirs else 0
+        Observer.called(self, self.newest, kind, name, None)
+
+    def wrote_object(self, change: Change) -> None:
+        """Check a write of trimtab's."""
+        epoch, (plural, _, name) = int(change.by.removeprefix(TRIMTAB)), change.key
+        if epoch < self.newest and self.world.at_s - self.newest_s > SHUT_OUT_S:
+            self.wrong(
+                f"5: {plural} {name} is written by a daemon of epoch {epoch} after one of {self.newest} acted"
+            )
+        if plural == "deployments" and change.type != "DELETED":
+            self.starts(parse_setting(change.document["spec"]["template"]["spec"]["containers"][0]))
+        if plural == "deployments" and name in self.replicas:
+            self._wrote_theirs(change)
+
+    def _wrote_theirs(self, change: Change) -> None:
+        """Check a change of a Deployment that people own."""
+        name, before, after = change.key[2], change.before, change.document
+        if change.type != "MODIFIED":
+            self.wrong(f"8: {name} is {change.type} by trimtab")
+            return
+        if self.gitops:
+            self.wrong(f"8: {name} is written, and Argo CD owns it")
+        self._count_write(name)
+        was, now = before["spec"]["replicas"], after["spec"]["replicas"]
+        ends = [key for kind, key in self.intents if kind in {"retire", "stop", "launch"}]
+        if not ends:
+            self.wrong(f"8: {name} is written, and no effect asks for it")
+        if now not in {0, was, self.replicas[name]}:
+            self.wrong(f"8: {name} is scaled to {now}, and people want {self.replicas[name]}")
+        if _fixed(before) != _fixed(after):
+            self.wrong(f"8: more than flags, replicas and trimtab's own marks is changed in {name}")
+        if _args(before) != _args(after) and self.phase not in {
+            "promoting",
+            "observing",
+            "proposed",
+            "checking",
+            "cooldown",
+        }:
+            self.wrong(f"8: the flags of {name} are changed in the phase {self.phase}")
+
+    def _count_write(self, name: str) -> None:
+        recent = [at_s for at_s in self.writes.get(name, ()) if self.world.at_s - at_s < HOUR_S]
+        self.writes[name] = [*recent, self.world.at_s]
+        most = min(MOST_WRITES, self.needed)
+        if len(recent) + 1 > most:
+            self.wrong(f"8: {name} is written {len(recent) + 1} times within an hour, {most} are needed")
+
+    # Final state.
+
+    def settled(self, *, mixed: bool, strays: frozenset[str]) -> list[str]:
+        """As in all histories; besides, nothing of a green is left and flags are as before or approved."""
+        found = Observer.settled(self, mixed=mixed, strays=strays)
+        world, store = self.cluster_world, self.cluster_world.cluster.server.store
+        names = set(world.servers)
+        for plural in ("deployments", "services"):
+            for one in store.select(plural, NAMESPACE):
+                server = (one["metadata"].get("labels") or {}).get(f"{OURS}server")
+                if server and server not in names:
+                    found.append(f"{plural} {one['metadata']['name']} of {server} is left")
+        for process in world.servers.values():
+            if frozenset(process.setting.items()) not in self.allowed:
+                found.append(f"{process.name} runs with {process.setting}, which is not approved")
+        return found
+
+
+def _args(document: Json) -> object:
+    return document["spec"]["template"]["spec"]["containers"][0].get("args")
+
+
+def _fixed(document: Json) -> object:
+    """Return what trimtab must not change in a Deployment of an operator."""
+    metadata, spec = document["metadata"], document["spec"]
+    [one, *others] = spec["template"]["spec"]["containers"]
+    template = {**spec["template"]["spec"], "containers": [{**one, "args": []}, *others]}
+    return (
+        _without_ours(metadata.get("labels") or {}),
+        _without_ours(metadata.get("annotations") or {}),
+        {key: value for key, value in spec.items() if key not in {"replicas", "template"}},
+        spec["template"].get("metadata"),
+        template,
+    )
+
+
+def _without_ours(marks: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in marks.items() if not key.startswith(OURS)}

@@ -1,0 +1,72 @@
+"""Histories on Kubernetes; `python -m tests.simulation --on kubernetes --seeds 0-199` plays more."""
+
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from tests.simulation.__main__ import quiet
+from tests.simulation.kubernetes.history import KubernetesHistory, play
+from tests.simulation.kubernetes.mutants import CAUGHT, MUTANTS
+from tests.simulation.kubernetes.scenario import KINDS, ClusterScenario, scenario_of
+from tests.simulation.mutants import mutated
+from tests.simulation.scenario import Act, name_of
+from tests.simulation.shrink import pasted
+
+pytestmark = pytest.mark.timeout(600)
+
+FOUND = {
+    "a clock set back kept a server that had refused requests out for an hour": ClusterScenario(
+        seed=73,
+        servers=2,
+        mode="auto",
+        acts=(
+            Act(what="crash before", on="launch", lasts_s=61.6),
+            Act(what="flags edited by hand", on="phase canary", lasts_s=35.8),
+            Act(what="clock back", at_s=141.8, lasts_s=92.7),
+        ),
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    quiet()
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_fixed_faults_do_not_recur(what: str) -> None:
+    result = play(FOUND[what])
+
+    assert result.violations == [], "\n".join(result.log)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_detects_a_seeded_bug(mutant: str) -> None:
+    scenario, says = CAUGHT[mutant]
+
+    with mutated(MUTANTS[mutant]):
+        caught = KubernetesHistory(scenario=scenario, settled_s=600.0).run().violations
+
+    assert [one for one in caught if one.startswith(says)], caught
+    assert play(scenario).violations == []
+
+
+def test_a_seed_reproduces_its_history() -> None:
+    assert play(scenario_of(3)).log == play(scenario_of(3)).log
+
+
+def test_draws_every_kind_of_fault() -> None:
+    drawn = {name_of(act) for seed in range(3000) for act in scenario_of(seed).acts}
+    drawn |= {f"{act.on}: {act.what}" for seed in range(3000) for act in scenario_of(seed).acts}
+
+    assert set(KINDS) <= drawn
+
+
+def test_prints_a_scenario_that_can_be_pasted() -> None:
+    scenario = scenario_of(4)
+
+    assert eval(pasted(scenario)) == scenario  # noqa: S307
