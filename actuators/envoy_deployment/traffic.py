@@ -192,7 +192,7 @@ class DeploymentTraffic:
             return None
         return sum(count for count in counts if count is not None)
 
-    async def detach(self) -> Sequence[str]:
+    async def clear(self) -> Sequence[str]:
         """Remove the route; return what was done. The pods that run serve on by their last one."""
         async with self._turn:
             if await self._channel.read() is None:

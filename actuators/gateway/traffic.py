@@ -122,6 +122,14 @@ class GatewayTraffic:
         """Only the engine knows."""
         return None
 
+    async def clear(self) -> Sequence[str]:
+        """Give the HTTPRoute back; return what was done, once the gateway has had time to follow."""
+        if await self.observe() is None:
+            return []
+        await self.stop()
+        await asyncio.sleep(self.settle_s)
+        return [f"the HTTPRoute {self.name} is as people wrote it"]
+
     async def stop(self) -> None:
         """Give the rule back to people as they wrote it, and remove the record."""
 

@@ -1,7 +1,8 @@
 """Give the servers of a target back to the people who own their Deployments, and leave nothing of trimtab's.
 
 No request is lost: the Deployments serve before a Deployment of trimtab's ends, whose own requests end first.
-Each step is idempotent, so that an interrupted detachment is repeated.
+Each step is idempotent, so that an interrupted detachment is repeated. Each returns what it did, one sentence
+each, and raises ActError; what is done then stays done.
 """
 
 from collections.abc import Mapping
@@ -23,15 +24,20 @@ class Detachment:
     start_s: float  # deadline of a start
     drain_s: float  # for the last requests of a Deployment that ends
 
-    async def perform(self) -> list[str]:
-        """Return what was done, one sentence each. Raises ActError; what is done stays done."""
+    async def give_back(self) -> list[str]:
+        """Let people's Deployments serve alone; the names of trimtab's Services resolve to their pods."""
         said: list[str] = []
         homes = {name: await self._serve(name, said) for name in self.starter.names}
         found = await find_servers(self.starter.client, self.starter.site, self.starter.names)
         for green in (one for one in found.values() if one.workload.ours):
             await self._end(green, _home_of(green, homes))
             said.append(f"the Deployment {green.workload.name} is removed")
-        for name in homes:
+        return said
+
+    async def clear(self) -> list[str]:
+        """Remove the annotations and the Services, which nobody may use any more."""
+        said: list[str] = []
+        for name in self.starter.names:
             await self._clean(name)
         for service in await self.starter.client.find(kubernetes.SERVICE, site_labels(self.starter.site)):
             await self.starter.client.delete(kubernetes.SERVICE, service["metadata"]["name"])

@@ -168,10 +168,16 @@ class KubernetesEngine(VllmEngine):
             await self._client.delete(kubernetes.SERVICE, object_name(self._site, server.name))
             return moved
 
-    async def detach(self) -> Sequence[str]:
-        """Give every Deployment back, with its flags as they are; return what was done. Raises ActError."""
-        detachment = Detachment(starter=self._starter, start_s=_START_S, drain_s=_DRAIN_S)
-        return await detachment.perform()
+    async def give_back(self) -> Sequence[str]:
+        """Let the operator's Deployments serve alone, with their flags as they are. Raises ActError."""
+        return await self._detachment().give_back()
+
+    async def clear(self) -> Sequence[str]:
+        """Remove what else trimtab made for the target. Raises ActError."""
+        return await self._detachment().clear()
+
+    def _detachment(self) -> Detachment:
+        return Detachment(starter=self._starter, start_s=_START_S, drain_s=_DRAIN_S)
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
         def report(found: PodFault, log: tuple[str, ...], *, gone: bool) -> None:

@@ -19,14 +19,19 @@ _LOCKED_S = 60.0
 """For the locks of a daemon that vanished: they last for some time without it."""
 
 
-class Detachable(Protocol):
-    """An engine or a proxy that keeps objects beside what people own."""
+class GivesBack(Protocol):
+    """An engine whose servers stand in for those of people. Idempotent, returns what was done; ActError."""
 
-    async def detach(self) -> Sequence[str]:
-        """Let people's own servers serve again, and remove all else; return what was done. Idempotent.
+    async def give_back(self) -> Sequence[str]:
+        """Let people's own servers serve alone; the addresses of the others lead to them."""
+        ...
 
-        Raises ActError; what is done then stays done.
-        """
+
+class Clears(Protocol):
+    """An engine or a proxy that keeps objects for a target. Idempotent, returns what was done; ActError."""
+
+    async def clear(self) -> Sequence[str]:
+        """Remove them, without harm to people's own servers."""
         ...
 
 
@@ -54,7 +59,7 @@ async def _detach_all(config: Config) -> None:
         for lock in locks:
             await _hold(held, lock, config)
         for target in config.targets:
-            said = [what for part in _parts(config, target) for what in await part.detach()]
+            said = await _detach_target(config, target)
             sys.stdout.writelines(f"{target.name}: {what}\n" for what in said or ["nothing to remove"])
     for lock in locks:
         await lock.remove()
@@ -69,8 +74,14 @@ async def _hold(held: AsyncExitStack, lock: Lock, config: Config) -> None:
         raise ConfigError("a daemon runs with these targets: stop it first, then run this again") from error
 
 
-def _parts(config: Config, target: Target) -> list[Detachable]:
-    """Return the engine and the proxy, those that keep something; the others go on without trimtab."""
+async def _detach_target(config: Config, target: Target) -> list[str]:
+    """Return what was done. Of an engine without these methods the servers go on without trimtab."""
     site = Site(target=target.name, state_dir=config.state_dir / target.name, epoch=0)
-    bound = [plugin.plugin.bind(site) for plugin in (target.engine, target.traffic)]
-    return [cast("Detachable", part) for part in bound if hasattr(part, "detach")]
+    engine, traffic = target.engine.plugin.bind(site), target.traffic.plugin.bind(site)
+    said: list[str] = []
+    if hasattr(engine, "give_back"):
+        said += await cast("GivesBack", engine).give_back()
+    for part in (traffic, engine):
+        if hasattr(part, "clear"):
+            said += await cast("Clears", part).clear()
+    return said

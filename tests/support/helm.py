@@ -1,6 +1,6 @@
 """The Helm chart, rendered by Helm itself."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +10,23 @@ import yaml
 Json = dict[str, Any]
 
 CHART = Path(__file__).parents[2] / "deploy" / "helm" / "trimtab"
-ORDER = ("rbac", "claim", "config", "daemon", "proxy", "services", "networkpolicy", "servicemonitor")
+ORDER = ("rbac", "claim", "config", "daemon", "proxy", "services", "guard", "networkpolicy", "servicemonitor")
 """The templates in the order in which a reader, and `kubectl apply`, needs them."""
 
 
 def render(
-    values: Mapping[str, object] | None = None, *, name: str = "trimtab", namespace: str = "chat"
+    values: Mapping[str, object] | None = None,
+    *,
+    name: str = "trimtab",
+    namespace: str = "chat",
+    templates: Sequence[str] = ORDER,
 ) -> str:
     """The manifests as text, with their comments, as `helm template` prints them."""
     with helm_python.Chart.load(CHART) as chart:
         files = chart.render(dict(values or {}), name=name, namespace=namespace)
     by_template = {Path(path).stem: text.strip() for path, text in files.items() if path.endswith(".yaml")}
     assert by_template.keys() == set(ORDER), "name each template in ORDER"
-    return "\n---\n".join(by_template[one] for one in ORDER if by_template[one]) + "\n"
+    return "\n---\n".join(by_template[one] for one in templates if by_template[one]) + "\n"
 
 
 def manifests(

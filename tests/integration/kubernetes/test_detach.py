@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,12 +10,18 @@ from pathlib import Path
 import pytest
 
 from agent.domain.errors import ActError
-from tests.e2e.rig import trimtab
+from simulator.traffic import Load, TrafficGenerator
+from tests.e2e.config_builder import free_port
+from tests.e2e.rig import SHAPE, lost, trimtab
 from tests.integration.kubernetes.engines import GREEN, bind, names, serve
-from tests.integration.kubernetes.site import site_of
+from tests.integration.kubernetes.proxy_site import proxy_site
+from tests.integration.kubernetes.site import KubernetesSite, site_of, user_file
+from tests.integration.kubernetes.test_proxy_rollouts import restart_proxy
 from tests.support.kubernetes.manifests import headless_service
 from tests.support.kubernetes.namespace import Namespace
+from tests.support.kubernetes.proxy import PROXY
 from tests.support.kubernetes.queries import request
+from tests.support.kubernetes.service_proxy import ServiceProxy
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -54,6 +61,30 @@ async def client_of(here: Namespace, service: str, failed: list[str]) -> AsyncIt
         await asyncio.wait({asking})
 
 
+@asynccontextmanager
+async def clients_of_people(here: Namespace) -> AsyncIterator[TrafficGenerator]:
+    """Clients that ask the operator's own Service."""
+    port = free_port()
+    service = ServiceProxy(here, "vllm", port, 8000)
+    traffic = TrafficGenerator(
+        f"http://127.0.0.1:{port}", "tiny", Load(streams=16), shape=SHAPE, seed=1, timeout_s=90.0
+    )
+    await service.start()
+    try:
+        await traffic.start()
+        yield traffic
+        await traffic.stop()
+    finally:
+        await service.stop()
+
+
+def as_person(site: KubernetesSite) -> Path:
+    """The site's config with all rights."""
+    text = site.config.read_text()
+    site.config.write_text(text.replace(str(user_file(site.here)), str(site.here.cluster.kubeconfig())))
+    return site.config
+
+
 async def test_a_green_in_service_gives_the_traffic_back_and_nothing_is_left(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,7 +98,8 @@ async def test_a_green_in_service_gives_the_traffic_back_and_nothing_is_left(
     failed: list[str] = []
 
     async with client_of(here, green.address.partition(".")[0], failed):
-        said = await engine.detach()
+        said = [*await engine.give_back()]
+    await engine.clear()
 
     assert failed == []
     assert any("scaled to 1 again" in one for one in said)
@@ -75,7 +107,7 @@ async def test_a_green_in_service_gives_the_traffic_back_and_nothing_is_left(
     assert found["spec"]["replicas"] == 1
     assert await names(here, "deployments") == {"vllm"}
     assert await traces(here) == set()
-    assert await engine.detach() == []
+    assert [*await engine.give_back(), *await engine.clear()] == []
 
 
 async def test_a_deployment_that_a_person_stopped_stays_stopped(here: Namespace, tmp_path: Path) -> None:
@@ -85,7 +117,7 @@ async def test_a_deployment_that_a_person_stopped_stays_stopped(here: Namespace,
     await here.api.patch(here.path("deployments", "vllm"), {"spec": {"replicas": 0}})
 
     with pytest.raises(ActError, match="scale it up first"):
-        await engine.detach()
+        await engine.give_back()
 
     assert len(await names(here, "deployments")) == 2
 
@@ -99,15 +131,32 @@ async def test_the_command_removes_the_lease_too(here: Namespace, tmp_path: Path
         await site.kill()
     finally:
         await site.tear_down()
-    config = site.config.read_text()
-    site.config.write_text(
-        config.replace(
-            config.partition('kubeconfig = "')[2].partition('"')[0], str(here.cluster.kubeconfig())
-        )
-    )
 
-    status, said = await trimtab("detach", str(site.config))
+    status, said = await trimtab("detach", str(as_person(site)))
 
     assert status == 0, said
     assert "is removed" in said
     assert await traces(here) == set()
+
+
+async def test_an_upgrade_and_the_removal_lose_no_request(here: Namespace, tmp_path: Path) -> None:
+    """The order of docs/kubernetes.md: the clients return to the Service of people before trimtab goes."""
+    await here.create("services", headless_service("vllm", {"app": "vllm"}, 80))
+    async with proxy_site(here, tmp_path / "s") as site:
+        async with site.clients(load=Load(streams=16), timeout_s=90.0) as by_proxy:
+            await site.kill(signal.SIGTERM)
+            await restart_proxy(here)
+            await site.start()
+            await site.serving()
+        async with clients_of_people(here) as direct:
+            await site.kill(signal.SIGTERM)
+            status, said = await trimtab("detach", str(as_person(site)))
+            await here.api.delete(here.path("deployments", PROXY))
+            await here.gone("deployments", PROXY)
+            await asyncio.sleep(2.0)
+
+    await here.api.delete(here.path("services", PROXY))
+    assert (lost(by_proxy), lost(direct)) == ([], [])
+    assert status == 0, said
+    assert "ConfigMap trimtab-proxy-chat is removed" in said
+    assert {one for one in await traces(here) if not one.startswith("pods")} == set()

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from agent.config import loader
-from tests.integration.packaging.example import EXAMPLE, text
+from tests.integration.packaging.example import EXAMPLES
 from tests.support.helm import CHART, Json, manifests, of_kind
 
 pytestmark = pytest.mark.smoke
@@ -28,6 +28,7 @@ EVERYTHING: Mapping[str, Any] = {
         "proxyFrom": [{"podSelector": {"matchLabels": {"app": "gateway"}}}],
         "egress": [{"to": [{"namespaceSelector": {}}], "ports": [{"port": 9090}]}],
     },
+    "guard": {"enabled": True},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "podAnnotations": {"example.org/a": "b"},
     "nodeSelector": {"kubernetes.io/os": "linux"},
@@ -60,8 +61,9 @@ def test_helm_finds_nothing_to_complain_about() -> None:
     assert [one for one in found["messages"] if one["severity"] > 1] == []
 
 
-def test_the_plain_manifests_are_what_the_chart_renders() -> None:
-    assert EXAMPLE.read_text() == text(), "run python -m tests.integration.packaging.example"
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_plain_manifests_are_what_the_chart_renders(path: Path) -> None:
+    assert path.read_text() == EXAMPLES[path](), "run python -m tests.integration.packaging.example"
 
 
 @each_case
@@ -92,14 +94,14 @@ def test_pods_keep_to_the_restricted_profile(values: Mapping[str, Any]) -> None:
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         sources = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret", "downwardAPI"}
-        assert {key for one in pod["volumes"] for key in one if key != "name"} <= sources
+        assert {key for one in pod.get("volumes", ()) for key in one if key != "name"} <= sources
         for container in (*pod["containers"], *pod.get("initContainers", ())):
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
                 "capabilities": {"drop": ["ALL"]},
             }
-            assert "hostPort" not in str(container["ports"])
+            assert "hostPort" not in str(container.get("ports"))
 
 
 @each_case
