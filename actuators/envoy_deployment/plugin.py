@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from actuators.envoy_deployment.traffic import DeploymentTraffic
+from actuators.shared.published_route import STATUS_PORT
 from agent.domain.ports import Site
 
 
@@ -25,6 +26,8 @@ class EnvoyDeployment:
         host, _, port = self.listen.rpartition(":")
         if not port.isdecimal() or host.startswith("127.") or host in {"", "localhost", "[::1]"}:
             raise ValueError(f'listen is in a pod: "0.0.0.0:8080", or "[::]:8080", not {self.listen!r}')
+        if int(port) == STATUS_PORT:
+            raise ValueError(f"listen: the pods answer trimtab at port {STATUS_PORT}: choose another one")
         if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", self.deployment):
             raise ValueError(f"deployment must be the name of a Deployment, not {self.deployment!r}")
         if not re.fullmatch(r"[A-Za-z0-9-]+", self.session_header):

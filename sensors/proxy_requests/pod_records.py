@@ -66,6 +66,8 @@ class PodRecords:
 
     def state(self) -> tuple[bool, str] | None:
         """Whether the records of all ready pods arrive, and why not; None before the first pod."""
+        if self.following.done():
+            self.following.result()  # it ends by an error only
         broken = [one for one in self._streams.values() if one.pod.ready and one.why]
         if broken:
             return False, "; ".join(f"{one.pod.name}: {one.why}" for one in broken)

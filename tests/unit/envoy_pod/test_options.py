@@ -1,0 +1,33 @@
+"""The options of Envoys in pods."""
+
+import pytest
+
+from actuators.envoy_deployment.plugin import EnvoyDeployment
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"listen": "127.0.0.1:8080"}, "listen is in a pod"),
+        ({"listen": "8080"}, "listen is in a pod"),
+        ({"listen": "0.0.0.0:8082"}, "choose another one"),
+        ({"deployment": "Proxy"}, "deployment must be the name of a Deployment"),
+        ({"session_header": "x session"}, "session_header must be the name of a header"),
+        ({"confirm_s": 0.0}, "must be above 0"),
+    ],
+    ids=str,
+)
+def test_rejects_invalid_options(options: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        EnvoyDeployment(**options)  # type: ignore[arg-type]
+
+
+def test_the_sensor_of_requests_reads_from_the_pods() -> None:
+    plugin = EnvoyDeployment(deployment="other", namespace="chat")
+
+    assert plugin.sensor_options["proxy_requests"] == {
+        "deployment": "other",
+        "namespace": "chat",
+        "kubeconfig": "",
+        "context": "",
+    }
