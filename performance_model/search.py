@@ -24,9 +24,9 @@ from vllm_facts.deployment import Deployment
 from vllm_facts.sizing.kv_cache import estimate_fit
 from vllm_facts.values import Knob, Value
 
-WINDOWS, WINDOW_SHARE = 3, 0.04  # of the load, for the first round: each candidate sees 12 %
+WINDOWS, WINDOW_SHARE = 3, 0.03  # of the load, for the first round: each candidate sees 9 %
 LEAST_WINDOW_S = 20.0
-FINALISTS = 8
+FINALISTS = 6
 LEAST_GAIN = 0.02  # of the requests: below, restarts cost more than they bring
 ERRORS = 2.0  # standard errors that a gain must exceed
 BLOCK_S = 30.0

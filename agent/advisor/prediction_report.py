@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from agent.advisor.render import format_command
@@ -13,7 +13,7 @@ from performance_model.engine_settings import limits_of
 from performance_model.errors import PredictionInputError
 from performance_model.fit import fit_law
 from performance_model.hardware_prior import prior_law
-from performance_model.iteration_log import parse_iterations
+from performance_model.iteration_log import parse_iterations, unlogged_s
 from performance_model.outcome import Goals
 from performance_model.prediction import Band, Headroom, find_headroom, predict
 from performance_model.search import SearchResult, search
@@ -24,7 +24,7 @@ from vllm_facts.deployment import Deployment
 from vllm_facts.shell_command.serve_command import ServeCommand, edit_command
 from vllm_facts.values import describe_changes
 
-_KV_SIZE = re.compile(r"GPU KV cache size: ([\d,]{1,20}) tokens")
+_KV_SIZE = re.compile(r"KV cache size: ([\d,]{1,20}) tokens")
 _ROWS = (
     ("ttft_p50_s", "TTFT, median"),
     ("ttft_p90_s", "TTFT, 90 %"),
@@ -121,7 +121,10 @@ def build_report(
 def _choose_law(case: Deployment, limits: EngineLimits, text: str | None, log: Sequence[str]) -> UncertainLaw:
     if text is not None:
         return read_law(text, "--law")
-    windows = list(windows_of_steps(parse_iterations(log), limits.kv_tokens))
+    records = list(parse_iterations(log))
+    missing_s = unlogged_s(records)
+    steps = (replace(record, seconds=record.seconds + missing_s) for record in records)
+    windows = list(windows_of_steps(steps, limits.kv_tokens))
     if not windows:
         return prior_law(case)
     try:

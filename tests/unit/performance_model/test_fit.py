@@ -8,7 +8,7 @@ import pytest
 
 from performance_model.errors import PredictionInputError
 from performance_model.fit import expected_s, fit_law
-from performance_model.iteration_log import StepRecord, parse_iterations
+from performance_model.iteration_log import StepRecord, parse_iterations, unlogged_s
 from performance_model.least_squares import solve_non_negative
 from performance_model.step_law import StepLaw, UncertainLaw, read_law, widen, write_law
 from performance_model.work_windows import WorkWindow, window_between, windows_of_steps
@@ -43,10 +43,11 @@ def steps(count: int, *, seed: int = 1, noise: float = 0.0, hiccups: int = 0) ->
     return made
 
 
-def as_line(index: int, step: StepRecord) -> str:
+def as_line(index: int, step: StepRecord, at_s: float = 0.0) -> str:
     """The line of vLLM 0.32, v1/metrics/loggers.py: _log_iteration_details."""
+    clock = f"11-23 07:{int(at_s) // 60:02}:{int(at_s) % 60:02}"
     return (
-        f"INFO 11-23 07:00:00 [loggers.py:201] Engine 000: Iteration({index}): "
+        f"INFO {clock} [loggers.py:199] Engine 000: Iteration({index}): "
         f"{step.prefills} context requests, {step.prefill_tokens} context tokens, "
         f"{step.decodes} generation requests, {step.decode_tokens} generation tokens, "
         f"iteration elapsed time: {1000 * step.seconds:.2f} ms, GPU KV cache usage: {step.kv_share or 0:.1%}"
@@ -65,6 +66,28 @@ def test_the_law_is_found_in_a_log(noise: float) -> None:
     assert law.step_us == pytest.approx(LAW.step_us, rel=0.03)
     assert law.token_us == pytest.approx(LAW.token_us, rel=0.03)
     assert law.kv_read_us == pytest.approx(LAW.kv_read_us, rel=0.15)
+
+
+@pytest.mark.parametrize("idle_s", [0.0, 7.0])
+def test_the_clock_of_the_log_shows_what_the_elapsed_time_leaves_out(idle_s: float) -> None:
+    """vLLM logs only the wait for the result. Pauses without requests are no part of a step."""
+    recorded, at_s, lines = steps(3000), 0.0, []
+    for index, one in enumerate(recorded):
+        at_s += one.seconds
+        if index % 100 == 99:  # all requests have ended; the next step has none that decodes
+            at_s += idle_s
+            one = replace(one, prefills=1, prefill_tokens=50, decodes=0, decode_tokens=0)  # noqa: PLW2901
+        lines.append(as_line(index, replace(one, seconds=0.8 * one.seconds), at_s))
+
+    missing_s = unlogged_s(list(parse_iterations(lines)))
+
+    assert missing_s == pytest.approx(0.2 * sum(one.seconds for one in recorded) / 3000, rel=0.1)
+
+
+def test_a_log_without_a_clock_leaves_nothing_out() -> None:
+    lines = [as_line(i, one).partition("] ")[2] for i, one in enumerate(steps(1000))]
+
+    assert unlogged_s(list(parse_iterations(lines))) == 0.0
 
 
 def test_dummy_steps_are_left_out() -> None:
