@@ -1,4 +1,4 @@
-"""python -m bench.prediction [--seed N]: speed, and exactness against the simulated vLLM; a minute of CPU.
+"""python -m bench.prediction [--seed N]: speed, and exactness against the simulated vLLM; two minutes of CPU.
 
 Prints JSON and writes it to bench/results/prediction.json.
 """

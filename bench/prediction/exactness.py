@@ -18,8 +18,8 @@ from performance_model.work_windows import windows_of_steps
 from simulator.hardware import Hardware
 
 GPUS = ("4090-8b", "h100-8b", "t4-8b-awq")
-SEQS, BUDGETS = (8, 16, 32, 64, 256), (256, 512, 2048, 8192)
-SECONDS = 120.0
+SEQS, BUDGETS = (8, 16, 64, 256), (256, 2048, 8192)
+SECONDS, LEAST_REQUESTS = 120.0, 100  # of the load that settings are compared on
 LEARN_S = 300.0
 LEARN_RATE = 0.7  # of what the default carries: ordinary traffic, on which the law is fitted
 TRY_RATE = 1.25
@@ -43,9 +43,10 @@ def run_world(name: str, load: Load, seed: int) -> dict[str, Any]:
     first = run_truth(traffic(load, 0.2, SECONDS, seed), gpu, default, seed)
     law = fit_law(list(windows_of_steps(first.steps, default.kv_tokens)), draws=0).law
     rate = find_headroom(traffic(load, 0.5, SECONDS, seed + 1), law, default, goals).rate_per_s or 0.2
-    learnt = run_truth(traffic(load, LEARN_RATE * rate, LEARN_S, seed + 2), gpu, default, seed)
+    learn_s, try_s = max(LEARN_S, LEAST_REQUESTS / rate), max(SECONDS, LEAST_REQUESTS / rate)
+    learnt = run_truth(traffic(load, LEARN_RATE * rate, learn_s, seed + 2), gpu, default, seed)
     law = fit_law(list(windows_of_steps(learnt.steps, default.kv_tokens)), draws=0).law
-    trace = traffic(load, TRY_RATE * rate, SECONDS, seed + 3)
+    trace = traffic(load, TRY_RATE * rate, try_s, seed + 3)
     points = []
     for seqs, budget in product(SEQS, BUDGETS):
         if budget < seqs:
