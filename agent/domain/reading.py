@@ -21,10 +21,10 @@ class Buckets:
     edges: tuple[float, ...]
     counts: tuple[float, ...]
     sum: float
+    total: float = field(init=False, repr=False, compare=False)  # of the counts, which a window adds up often
 
-    @property
-    def total(self) -> float:
-        return sum(self.counts)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "total", sum(self.counts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ Only arrivals and prompts decide: a queue that grows under a constant load is ev
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from math import exp, log, sqrt
 
@@ -61,7 +61,8 @@ def choose_span(samples: Sequence[EngineSample], *, at: datetime, least_s: float
 
 
 def _within(samples: Sequence[EngineSample], at: datetime, span_s: float) -> list[EngineSample]:
-    return [one for one in samples if 0 <= (at - one.at).total_seconds() < span_s]
+    begin = at - timedelta(seconds=span_s)
+    return [one for one in samples if begin < one.at <= at]
 
 
 def _requests(samples: Sequence[EngineSample]) -> float:

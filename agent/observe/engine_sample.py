@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 
 from agent.domain.reading import Buckets, EngineSample, EngineShare
 from vllm_facts.errors import MetricsPageError
@@ -89,7 +90,14 @@ def _increase(before: HistogramTotals | None, after: HistogramTotals) -> Buckets
     if before is None or before.edges != after.edges:
         return None
     grown = [now - then for then, now in zip(before.counts, after.counts, strict=True)]
-    counts = tuple(high - low for low, high in zip([0.0, *grown], grown, strict=False))
+    # `or 0.0`: one object for all zeros, which most of the numbers in a window are
+    counts = tuple(high - low or 0.0 for low, high in zip([0.0, *grown], grown, strict=False))
     if min(counts) < 0.0:
         return None
-    return Buckets(after.edges[:-1], counts, after.sum - before.sum)
+    return Buckets(_finite(after.edges), counts, after.sum - before.sum)
+
+
+@lru_cache(maxsize=256)
+def _finite(edges: tuple[float, ...]) -> tuple[float, ...]:
+    """Without the infinite edge: one object for all samples, as the windows keep thousands of them."""
+    return edges[:-1]

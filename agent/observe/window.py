@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from itertools import pairwise
+from datetime import datetime, timedelta
+from itertools import compress, pairwise
 from math import ceil
+from operator import mul
 
 from agent.domain.model import Objective
 from agent.domain.reading import Buckets, EngineSample, Latency, Trend
@@ -17,10 +18,12 @@ class SampleWindow:
     samples: Sequence[EngineSample]
     early_s: Sequence[float]
     late_s: Sequence[float]
+    early_total_s: float
+    late_total_s: float
 
     @property
     def covered_s(self) -> float:
-        return sum(self.early_s) + sum(self.late_s)
+        return self.early_total_s + self.late_total_s
 
 
 def select_window(
@@ -33,35 +36,34 @@ def select_window(
     selected: list[EngineSample] = []
     early_s: list[float] = []
     late_s: list[float] = []
-    half_s = span_s / 2
+    half_s, begin = span_s / 2, at - timedelta(seconds=span_s)
     for sample in samples:
-        end_s = span_s - (at - sample.at).total_seconds()
-        if not 0 < end_s <= span_s:
+        if not begin < sample.at <= at:
             continue
+        end_s = span_s - (at - sample.at).total_seconds()
         begin_s = max(0.0, end_s - min(sample.interval_s, fresh_s))
         selected.append(sample)
         early_s.append(max(0.0, min(end_s, half_s) - begin_s))
         late_s.append(max(0.0, end_s - max(begin_s, half_s)))
-    return SampleWindow(selected, early_s, late_s)
+    return SampleWindow(selected, early_s, late_s, sum(early_s), sum(late_s))
 
 
 def average_gauge(window: SampleWindow, values: Sequence[float]) -> Trend:
     """Average by covered time; a half without scrapes repeats the mean. A first scrape alone counts fully."""
-    early_s, late_s = window.early_s, window.late_s
     if not window.covered_s:
         mean = sum(values) / len(values)
         return Trend(mean=mean, low=min(values), high=max(values), early=mean, late=mean)
-    early = sum(value * weight for value, weight in zip(values, early_s, strict=True))
-    late = sum(value * weight for value, weight in zip(values, late_s, strict=True))
-    early_total, late_total = sum(early_s), sum(late_s)
-    mean = (early + late) / (early_total + late_total)
-    counted = [value for value, *halves_s in zip(values, early_s, late_s, strict=True) if any(halves_s)]
+    early = sum(map(mul, values, window.early_s))
+    late = sum(map(mul, values, window.late_s))
+    early_total_s, late_total_s = window.early_total_s, window.late_total_s
+    mean = (early + late) / (early_total_s + late_total_s)
+    counted = list(compress(values, map(max, window.early_s, window.late_s)))
     return Trend(
         mean=mean,
         low=min(counted),
         high=max(counted),
-        early=early / early_total if early_total else mean,
-        late=late / late_total if late_total else mean,
+        early=early / early_total_s if early_total_s else mean,
+        late=late / late_total_s if late_total_s else mean,
     )
 
 
