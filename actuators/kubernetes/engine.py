@@ -191,13 +191,15 @@ class KubernetesEngine(VllmEngine):
             found, log = await self._watch_until_gone(server, report)
         finally:
             keeping.cancel()
-        report(found, log, gone=True)
+        if found is not None:
+            report(found, log, gone=True)
 
     async def _watch_until_gone(
         self, server: Server, report: Callable[..., None]
-    ) -> tuple[PodFault, tuple[str, ...]]:
-        found, log = PodFault("has no Deployment any more", external=True), tuple[str, ...]()
-        watched = ""
+    ) -> tuple[PodFault | None, tuple[str, ...]]:
+        """Return how it ended, and its last log lines; None: its owner has changed its flags."""
+        found: PodFault | None = PodFault("has no Deployment any more", external=True)
+        log, watched = tuple[str, ...](), ""
         while (one := await self._find_patiently(server)) is not None and one.active:
             if one.workload.name == watched:
                 break
@@ -212,6 +214,8 @@ class KubernetesEngine(VllmEngine):
                 on_silence=lambda found, log: report(found, log, gone=False),
             )
             found, log = await watch.until_gone()
+            if found is None:
+                return None, ()
         if one is not None and not watched:
             found = PodFault("was scaled to 0 by a third party", external=True)
         return found, log

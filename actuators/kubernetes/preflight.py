@@ -6,10 +6,12 @@ exceeded quota, a dry run of the write shows.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from actuators.kubernetes.discovery import FoundServer
 from actuators.kubernetes.green import keep_labels, make_deployment
+from actuators.kubernetes.manifest_patch import make_patch
 from actuators.kubernetes.workload import Workload
 from actuators.vllm.serve_command import http_obstacles
 from actuators.vllm.start_times import StartTimes
@@ -58,34 +60,30 @@ async def preflight(
     for blue in blues:
         if problem := "; ".join(obstacles(blue.workload)):
             return PreflightResult(problem=f"{blue.workload.name}: {problem}")
-        if owner := blue.workload.owner:
-            return PreflightResult(problem=_owned(blue.workload, owner, setting))
     services = await client.cached.find(kubernetes.SERVICE)
     selectors = [one["spec"].get("selector") or {} for one in services]
     try:
         body = make_deployment(site, Server(name="preflight", setting=setting), pattern.workload, selectors)
+        patch = "---\n".join(filter(None, (make_patch(blue.workload, setting) for blue in blues)))
     except FlagError as error:
         return PreflightResult(problem=str(error), lasting=True)
+    if owned := [blue.workload for blue in blues if blue.workload.owner]:
+        return _commit(owned[0], patch)
     if site.acts:
         try:
             await client.create(kubernetes.DEPLOYMENT, body, dry_run=True)
         except ActError as error:
             return PreflightResult(problem=error.why)
     strategy: Strategy = "surge" if wanted == "auto" else wanted
-    return _predict(pattern, strategy, times, _notes(pattern.workload, selectors))
+    predicted = _predict(pattern, strategy, times, _notes(pattern.workload, selectors))
+    return replace(predicted, patch=patch)
 
 
-def _owned(workload: Workload, owner: str, setting: Setting) -> str:
-    """Say which lines to commit where a GitOps controller would revert a write."""
-    try:
-        fields = workload.with_setting(setting)
-    except FlagError as error:
-        return str(error)
-    lines = "; ".join(f"{name}: {value}" for name, value in fields.items())
-    return (
-        f"{owner} writes the Deployment {workload.name} and would revert a change: commit these lines to its "
-        f"source: {lines}"
-    )
+def _commit(workload: Workload, patch: str) -> PreflightResult:
+    """What a GitOps controller writes is left to it: the suggestion has the change to commit."""
+    why = f"{workload.owner} writes the Deployment {workload.name} and would revert a change"
+    how = "commit the patch" if patch else "make the change there by hand: its lines hold a secret"
+    return PreflightResult(owner=workload.owner, patch=patch, why=why, notes=(f"{why}: {how}",))
 
 
 def _predict(

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from actuators.kubernetes.discovery import find_pods
+from actuators.kubernetes.discovery import find_pods, read_workload
 from actuators.kubernetes.pods import Pod, PodFault, newest_first
 from actuators.kubernetes.start import read_log
-from actuators.kubernetes.workload import Workload
+from actuators.kubernetes.workload import Workload, is_complete
 from actuators.vllm.probe import Health, OpenAiProbe
 from agent.domain.errors import ActError
 from kubernetes_api import client as kubernetes
@@ -44,12 +44,13 @@ class Watch:
     _pods: list[Pod] = field(default_factory=list, init=False)
     _restarts: dict[str, int] = field(default_factory=dict, init=False)  # by the name of a pod
     _over: set[str] | None = field(default=None, init=False)  # uids of ended pods that are known
+    _generation: int = field(default=0, init=False)  # of the Deployment whose flags are known
     _removed: str = field(default="", init=False)  # the pod that a third party deleted last
     _log: tuple[str, ...] = field(default=(), init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
-    async def until_gone(self) -> tuple[PodFault, tuple[str, ...]]:
-        """Return how the server ended, and its last log lines."""
+    async def until_gone(self) -> tuple[PodFault | None, tuple[str, ...]]:
+        """Return how the server ended, and its last log lines; None: its owner has changed its flags."""
         cached = self.client.cached
         tasks = [
             asyncio.create_task(self._follow(cached.changes(kubernetes.POD, self.workload.selector))),
@@ -62,6 +63,8 @@ class Watch:
                 with suppress(ActError):  # the API server is away
                     if (found := await self._check()) is not None:
                         return found, self._log
+                    if await self._has_other_flags():
+                        return None, ()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_S):
                         await self._changed.wait()
@@ -115,6 +118,18 @@ class Watch:
         if known and known["spec"].get("replicas", 1):
             return known
         return await self.client.get(kubernetes.DEPLOYMENT, name)
+
+    async def _has_other_flags(self) -> bool:
+        """Whether the pods of the operator's Deployment run with other flags than when the watch began."""
+        document = await self.client.cached.get(kubernetes.DEPLOYMENT, self.workload.name)
+        if self.workload.ours or document is None or not is_complete(document):
+            return False
+        generation = document["metadata"].get("generation", 0)
+        if generation == self._generation:
+            return False
+        self._generation = generation
+        now = await read_workload(self.client.cached, document)
+        return not now.problem and now.serve.setting != self.workload.serve.setting
 
     def _is_read(self, pod: Pod) -> bool:
         return pod.active and pod.address(self.workload.serve.port) == self.address

@@ -144,6 +144,14 @@ class Workload:
         return {"args": changed.command, **_env(given, changed)}
 
 
+def is_complete(document: Json) -> bool:
+    """Whether all pods of a Deployment are of its newest template and available, and no other is left."""
+    status, wanted = document.get("status") or {}, document["spec"].get("replicas", 1)
+    seen = status.get("observedGeneration", 0) >= document["metadata"].get("generation", 0)
+    counts = {status.get(key, 0) for key in ("replicas", "updatedReplicas", "availableReplicas")}
+    return seen and counts == {wanted}
+
+
 def _selector(spec: Json) -> dict[str, str]:
     """Return the labels to select the pods by. A Service cannot use expressions: all labels of the template
     fulfil them."""

@@ -10,6 +10,7 @@ from pydantic import Field
 from agent.api.daemon_view import DaemonView, find_warnings
 from agent.api.document_types import Document, DocumentText, Values
 from agent.api.finding_document import FindingDocument, finding_of
+from agent.api.preflight_document import PreflightDocument, preflight_of
 from agent.audit.history import Point
 from agent.domain.answers import AnswerComparison
 from agent.domain.error_budget import Burn
@@ -73,17 +74,6 @@ class TargetDocument(Document):
     warnings: list[str] = Field(description="faults of the daemon itself that concern every target")
 
 
-class PreflightDocument(Document):
-    strategy: Strategy = Field(
-        description="surge: an additional server; replace: servers are replaced one by one; "
-        "swap: the only server is replaced, with a planned outage"
-    )
-    why: DocumentText = Field(description="why this strategy")
-    start_s: float | None = Field(description="expected duration of a start; null: unknown")
-    outage_s: float = Field(description="duration of the planned outage; 0: none")
-    notes: list[DocumentText] = Field(description="warm or cold start, and vLLM's checks of the flags")
-
-
 class SuggestionDocument(Document):
     id: str
     target: str
@@ -104,7 +94,7 @@ class SuggestionDocument(Document):
     )
     plan: Plan | None = Field(description="plan of the rollout; null before the preflight check has ended")
     forecast: Forecast | None = Field(
-        description="expected time to a verdict at the rate of the last steady minutes; null: unknown"
+        description="time to a verdict at the latest steady rate; null: unknown"
     )
     prospect: PreflightDocument | None = Field(
         description="result of the engine's preflight check; null before its end, or if it refused"
@@ -238,19 +228,6 @@ def _servers(state: State) -> list[ServerDocument]:
     ]
 
 
-def _prospect(suggestion: Suggestion) -> PreflightDocument | None:
-    found = suggestion.prospect
-    if not suggestion.digest:
-        return None
-    return PreflightDocument(
-        strategy=found.strategy,
-        why=found.why,
-        start_s=found.start_s,
-        outage_s=found.outage_s,
-        notes=list(found.notes),
-    )
-
-
 def rank_of(suggestion: Suggestion, state: State | None) -> int | None:
     """1 for the first of the open suggestions; None if it is not open."""
     ids = [one.id for one in state.open_suggestions] if state else []
@@ -275,7 +252,7 @@ def suggestion_of(suggestion: Suggestion, state: State | None = None) -> Suggest
         evidence=list(proposal.evidence),
         mitigation=proposal.mitigation,
         notes=list(suggestion.notes),
-        prospect=_prospect(suggestion),
+        prospect=preflight_of(suggestion),
         plan=suggestion.plan,
         forecast=suggestion.forecast,
         base=suggestion.base,

@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 
 from agent.api.client import ApiClient, Json, RefusedError
 from agent.cli.dispatch import Subparsers
-from agent.cli.exits import NO, USAGE
-from agent.cli.remote_command import add_remote_command, path, print_answer
+from agent.cli.exits import NO, OK, USAGE
+from agent.cli.remote_command import add_remote_command, path, print_answer, print_text
 from agent.cli.rollouts import wait_for_rollout
 from agent.cli.watch import show_resources
 from agent.domain.statuses import SuggestionStatus
@@ -43,6 +43,10 @@ def add_suggestions(subparsers: Subparsers) -> None:
         "suggestions",
         _suggestions,
         "list suggestions, the open ones first, by rank",
+    )
+    suggestions.add_argument("id", nargs="?", metavar="SUGGESTION", help="show only this suggestion, in full")
+    suggestions.add_argument(
+        "--patch", action="store_true", help="print its change as a patch of the server's manifest, to commit"
     )
     suggestions.add_argument("--status", choices=STATUSES, help="list only suggestions with this status")
     suggestions.add_argument("--target", metavar="TARGET", help="list only suggestions for this target")
@@ -148,9 +152,26 @@ def _status(args: argparse.Namespace, daemon: ApiClient) -> int:
 
 
 def _suggestions(args: argparse.Namespace, daemon: ApiClient) -> int:
+    if args.patch and not args.id:
+        complain("--patch: name the suggestion; `trimtab suggestions` lists them")
+        return USAGE
+    if args.id:
+        found = daemon.get(path("suggestions", args.id))
+        return _print_patch(found) if args.patch else print_answer(args, found, suggestion_text(found))
     query = {name: getattr(args, name) for name in ("status", "target") if getattr(args, name)}
     answer = daemon.get("/v1/suggestions" + (f"?{urlencode(query)}" if query else ""))
     return print_answer(args, answer, suggestions_text(answer["suggestions"]))
+
+
+def _print_patch(found: Json) -> int:
+    patch = (found["prospect"] or {}).get("patch", "")
+    if not patch:
+        complain(
+            f"{found['id']} has no patch: trimtab does not know the file that the server is started from"
+        )
+        return NO
+    print_text(patch)
+    return OK
 
 
 def _approve(args: argparse.Namespace, daemon: ApiClient) -> int:

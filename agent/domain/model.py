@@ -90,6 +90,8 @@ class PreflightResult:
     deadline_s: float | None = None  # of a start, learned from earlier ones; None: as configured
     outage_s: float = 0.0  # expected outage of a swap: stop and start
     notes: tuple[str, ...] = ()  # for the operator: warm or cold start, vLLM's reading of the flags
+    patch: str = ""  # the change of the server's manifest, to be committed where that is kept
+    owner: str = ""  # what writes the manifest and would revert a change: a person commits the patch instead
     unchecked: bool = False  # advise mode starts nothing: vLLM itself was not asked about the flags
 
 

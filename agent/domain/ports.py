@@ -271,7 +271,8 @@ class Engine(Protocol):
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
         """Watch until the server exits, emit ServerLost with `gone`, and return; at once if it has exited.
 
-        Meanwhile emit ServerLost without `gone` each time the server stops answering /health.
+        Meanwhile emit ServerLost without `gone` each time the server stops answering /health. Return without
+        an event if its owner has changed its flags while it served on: the caller observes it again.
         """
         ...
 

@@ -50,7 +50,8 @@ def request_change(rules: Rules, state: State, event: ChangeAsked) -> Moved:
 def approve(_: Rules, state: State, event: Approved) -> Moved:
     """Start exactly what was shown: same digest, still open, not expired, and never in advise mode.
 
-    With `approval = "other"` an operator cannot approve their own proposal.
+    A change that is to be committed is not started. With `approval = "other"` an operator cannot approve
+    their own proposal.
     """
     suggestion = find_pending(state, event.suggestion)
     if (
@@ -60,6 +61,7 @@ def approve(_: Rules, state: State, event: Approved) -> Moved:
         or (suggestion.digest, suggestion.status) != (event.digest, "open")
         or event.at >= suggestion.expires_at
         or event.actor == barred_approver(state, suggestion)
+        or suggestion.prospect.owner
     ):
         return without_effects(state)
     chosen = bring_forward(state, suggestion.id, f"{suggestion.id} was approved")

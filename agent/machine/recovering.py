@@ -11,7 +11,7 @@ from agent.domain.events import AgentStarted
 from agent.domain.model import Server
 from agent.domain.state import Phase, State, Suggestion
 from agent.machine.launching import resume_step
-from agent.machine.open_suggestions import end_all, end_check, end_each
+from agent.machine.open_suggestions import end_all, end_check, end_each, end_suggestion
 from agent.machine.promoting import can_roll_back, promote
 from agent.machine.restoring import missing_server, recheck_missing, restore
 from agent.machine.rolling_back import roll_back
@@ -125,8 +125,18 @@ def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) 
     if green is not None and state.green is not None:
         seen = replace(seen, green=replace(green, like=state.green.like, differs=state.green.differs))
     if note:
-        seen = end_all(replace(seen, note=note), "superseded", note)
+        seen = _end_made(replace(seen, note=note))
+        seen = end_all(seen, "superseded", note)
     return seen
+
+
+def _end_made(state: State) -> State:
+    """End the suggestions that a third party has carried out: the servers run with their values."""
+    for one in state.open_suggestions:
+        running = [[server.setting.get(knob) for knob in one.proposal.to] for server in state.standing]
+        if running and all(values == list(one.proposal.to.values()) for values in running):
+            state = end_suggestion(state, one.id, "superseded", "a third party has made this change")
+    return state
 
 
 def adopt_servers(state: State, event: AgentStarted) -> State:

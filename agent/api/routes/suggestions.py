@@ -127,6 +127,9 @@ async def _approve(call: Call) -> OperationResult:
     if state.mode == "advise":
         detail = 'The mode is advise, so nothing is changed; set [agent] mode = "approve" and restart.'
         raise RequestRefusedError(409, detail, kind="mode-is-advise")
+    if owner := suggestion.prospect.owner:
+        detail = f"{owner} writes the manifest: commit the change there (`trimtab suggestions ID --patch`)."
+        raise RequestRefusedError(409, detail, kind="commit-it")
     if call.actor == barred_approver(state, suggestion):
         raise RequestRefusedError(
             403,

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from actuators.kubernetes.labels import object_name
 from actuators.kubernetes.plugin import KubernetesOptions
@@ -11,6 +12,7 @@ from agent.domain.model import Server
 from agent.domain.ports import Site
 from tests.integration.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names, serve
 from tests.support.kubernetes.manifests import container, deployment, rule
+from tests.support.kubernetes.memory.patches import apply
 from tests.support.kubernetes.namespace import Namespace
 
 pytestmark = pytest.mark.timeout(180)
@@ -156,5 +158,6 @@ async def test_a_deployment_of_a_gitops_controller_is_not_fought_over(
 
     result = await engine.preflight([blue], GREEN.setting, "auto")
 
-    assert "Argo CD" in result.problem
-    assert "'--max-num-seqs', '16'" in result.problem
+    assert (result.problem, result.owner) == ("", "Argo CD")
+    merged = apply(body, yaml.safe_load(result.patch))
+    assert merged["spec"]["template"]["spec"]["containers"][0]["args"][-1] == "16"

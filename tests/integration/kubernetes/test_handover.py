@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from actuators.kubernetes.engine import KubernetesEngine
 from agent.domain.events import ServerLost
@@ -193,6 +194,31 @@ async def test_a_promoted_server_keeps_its_name_without_its_service(here: Namesp
 
     assert (found.name, found.setting["max_num_seqs"]) == ("chat-r1", 16)
     assert service in await names(here, "services")
+
+
+async def test_flags_that_the_owner_changes_end_the_watch_without_a_loss(
+    here: Namespace, tmp_path: Path
+) -> None:
+    await serve(here)
+    engine = await bind(here, tmp_path)
+    [before] = await engine.observe()
+    lost: list[ServerLost] = []
+    watch = asyncio.create_task(engine.watch(before, lost.append, lambda: AT))
+    await asyncio.sleep(1)
+
+    result = await engine.preflight([before], {**before.setting, "max_num_seqs": 16}, "auto")
+    await here.api.call(
+        "PATCH",
+        here.path("deployments", "vllm"),
+        yaml.safe_load(result.patch),
+        kind="application/json-patch+json",
+    )
+    async with asyncio.timeout(60):
+        await watch
+    [after] = await engine.observe()
+
+    assert [one for one in lost if one.gone] == []
+    assert (before.setting["max_num_seqs"], after.setting["max_num_seqs"]) == (8, 16)
 
 
 async def test_a_service_that_a_third_party_deletes_is_there_again_soon(

@@ -155,6 +155,8 @@ async def test_checked_suggestion_shows_its_rollout_plan(client: Client, daemon:
         "start_s": 40,
         "outage_s": 52,
         "notes": ["a warm start"],
+        "patch": "",
+        "owner": "",
     }
     assert (rollout["strategy"], rollout["outage_s"]) == ("swap", 52)
 

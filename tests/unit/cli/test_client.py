@@ -96,6 +96,24 @@ def test_lists_suggestions_with_their_change(run: Run, daemon: FakeDaemonView) -
     assert run("suggestions", "--status", "open", "--target", "other")[1] == "no suggestions\n"
 
 
+def test_a_change_of_a_manifest_is_printed_and_left_to_its_owner(run: Run, daemon: FakeDaemonView) -> None:
+    daemon.checks = True
+    daemon.suggest({"max_num_seqs": 128})
+    made = daemon.answer(PreflightResult(owner="Argo CD", patch="- op: test\n"))
+
+    assert run("suggestions", made.id, "--patch") == (0, "- op: test\n", "")
+    assert run("suggestions", made.id)[1].startswith("chat-s1\n  change   max_num_seqs 64 -> 128\n")
+    status, _, err = run("approve", made.id, "--digest", made.digest)
+    assert (status, "Argo CD writes the manifest" in err) == (1, True)
+
+
+def test_a_server_without_a_manifest_has_no_patch(run: Run, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
+
+    assert "has no patch" in run("suggestions", made.id, "--patch")[2]
+    assert run("suggestions", "--patch")[0] == 2
+
+
 @pytest.mark.parametrize("option", ["--reason", "--comment"])
 def test_approval_with_the_digest_starts_the_rollout(run: Run, daemon: FakeDaemonView, option: str) -> None:
     made = daemon.suggest({"max_num_seqs": 128})

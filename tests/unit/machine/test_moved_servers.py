@@ -1,8 +1,11 @@
-"""A promoted server that runs in the adopted one's place belongs to that one's owner."""
+"""Servers and manifests of other owners: what they do is accepted, what is theirs is left to them."""
+
+from dataclasses import replace
 
 import pytest
 
 from agent.domain import events as e
+from agent.domain.model import PreflightResult
 from agent.domain.state import Phase
 from tests.support.machine_stories import World
 
@@ -13,6 +16,31 @@ def promoted(moved: str) -> World:
     world = World(moved=moved).start().until("proposed").approve().until("promoting").until("observing")
     assert [server.name for server in world.state.standing] == [GREEN]
     return world
+
+
+def proposed_to_commit() -> World:
+    """A suggestion for servers whose manifest a GitOps controller writes."""
+    return World(prospect=PreflightResult(owner="Argo CD", patch="- op: test")).start().until("proposed")
+
+
+def test_a_change_to_commit_is_held_and_not_started() -> None:
+    world = proposed_to_commit().approve()
+
+    assert world.state.phase is Phase.PROPOSED
+    assert [one.prospect.patch for one in world.state.open_suggestions] == ["- op: test"]
+
+
+def test_a_committed_change_ends_its_suggestion() -> None:
+    world = proposed_to_commit()
+    [suggestion] = world.state.open_suggestions
+    name, server = next(iter(world.running.items()))
+
+    world.running[name] = replace(server, setting={**server.setting, **suggestion.proposal.to})
+    world.start()
+
+    ended = next(one for state in world.states for one in state.ended if one.id == suggestion.id)
+    assert (ended.status, ended.notes[-1]) == ("superseded", "a third party has made this change")
+    assert world.state.rollout is None
 
 
 @pytest.mark.parametrize("moved", [GREEN, ""], ids=["moved", "not moved"])

@@ -1,0 +1,72 @@
+"""A change of flags as a patch that a person can commit where the manifest is kept.
+
+It is a JSON patch (RFC 6902) in YAML: `patches` of a kustomization and `kubectl patch --type=json` take it.
+Each changed line is tested before it is replaced, so that the patch fails on another manifest. Only changed
+lines are in it: the others may hold a secret.
+"""
+
+from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
+
+import yaml
+
+from actuators.kubernetes.workload import Workload
+from kubernetes_api.documents import Json
+from vllm_facts.values import Setting, Value
+
+
+def make_patch(workload: Workload, setting: Setting) -> str:
+    """Return the patch; empty if nothing changes, or a changed line holds a secret. Raises FlagError."""
+    container = workload.container_document
+    path = f"/spec/template/spec/containers/{workload.container}"
+    changes = [
+        change
+        for name, wanted in workload.with_setting(setting).items()
+        for change in _list_changes(f"{path}/{name}", container.get(name) or [], wanted)
+    ]
+    if not changes or any(secret in str(change) for change in changes for secret in workload.secrets):
+        return ""
+    told = f"# Deployment {workload.name}, container {container['name']}: {_told(workload, setting)}\n"
+    return told + yaml.safe_dump(changes, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def _told(workload: Workload, setting: Setting) -> str:
+    before = workload.serve.setting
+    changed = [
+        knob for knob in sorted(before.keys() | setting.keys()) if before.get(knob) != setting.get(knob)
+    ]
+    return ", ".join(f"{knob} {_word(before, knob)} -> {_word(setting, knob)}" for knob in changed)
+
+
+def _word(setting: Mapping[str, Value], knob: str) -> str:
+    return str(setting[knob]) if knob in setting else "unset"
+
+
+def _list_changes(path: str, before: Sequence[object], after: Sequence[object]) -> list[Json]:
+    """Return the operations that make one list of the other, the last lines first: indices stay valid."""
+    if not before:
+        return [{"op": "add", "path": path, "value": list(after)}] if after else []
+    keys = [repr(one) for one in before], [repr(one) for one in after]
+    found: list[Json] = []
+    for _, low, high, start, end in reversed(_blocks(*keys)):
+        common = min(high - low, end - start)
+        for at in reversed(range(low + common, high)):
+            found += [_test(path, at, before[at]), {"op": "remove", "path": f"{path}/{at}"}]
+        found += [
+            {"op": "add", "path": f"{path}/{low + common}", "value": value}
+            for value in reversed(after[start + common : end])
+        ]
+        for offset in reversed(range(common)):
+            at = low + offset
+            new = after[start + offset]
+            found += [_test(path, at, before[at]), {"op": "replace", "path": f"{path}/{at}", "value": new}]
+    return found
+
+
+def _blocks(before: list[str], after: list[str]) -> list[tuple[str, int, int, int, int]]:
+    matcher = SequenceMatcher(None, before, after, autojunk=False)
+    return [block for block in matcher.get_opcodes() if block[0] != "equal"]
+
+
+def _test(path: str, at: int, value: object) -> Json:
+    return {"op": "test", "path": f"{path}/{at}", "value": value}

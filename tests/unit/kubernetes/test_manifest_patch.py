@@ -1,0 +1,64 @@
+"""The patch of a change does to the manifest what trimtab would do, and nothing else."""
+
+import pytest
+import yaml
+
+from actuators.kubernetes.manifest_patch import make_patch
+from actuators.kubernetes.workload import Workload
+from tests.support.kubernetes.memory.patches import PatchError, apply
+from tests.support.kubernetes_documents import deployment
+from vllm_facts.values import Setting
+
+ARGS = {
+    "replaced": (["--model", "m", "--max-num-seqs", "8"], {"model": "m", "max_num_seqs": 16}),
+    "with an equals sign": (["--model=m", "--max-num-seqs=8"], {"model": "m", "max_num_seqs": 16}),
+    "added": (["--model", "m"], {"model": "m", "max_num_seqs": 16}),
+    "removed": (["--model", "m", "--max-num-seqs", "8", "--enforce-eager"], {"model": "m"}),
+    "several": (
+        ["--enforce-eager", "--max-num-seqs", "8", "--model", "m", "--block-size", "16"],
+        {"model": "m", "max_num_seqs": 16, "block_size": 32, "max_model_len": 512},
+    ),
+}
+
+
+@pytest.mark.parametrize(("args", "setting"), ARGS.values(), ids=ARGS)
+def test_the_patched_manifest_has_the_changed_flags(args: list[str], setting: Setting) -> None:
+    document = deployment(args=args)
+    workload = Workload.parse(document)
+
+    patched = apply(document, yaml.safe_load(make_patch(workload, setting)))
+
+    assert Workload.parse(patched).serve.setting == setting
+    wanted = deployment(args=workload.with_setting(setting)["args"])
+    assert patched["spec"]["template"] == wanted["spec"]["template"]
+
+
+def test_a_change_says_what_it_changes_and_tests_what_it_replaces() -> None:
+    workload = Workload.parse(deployment())
+
+    assert make_patch(workload, {"model": "m", "max_num_seqs": 16}) == (
+        "# Deployment vllm, container server: max_num_seqs 8 -> 16\n"
+        "- op: test\n  path: /spec/template/spec/containers/0/args/3\n  value: '8'\n"
+        "- op: replace\n  path: /spec/template/spec/containers/0/args/3\n  value: '16'\n"
+    )
+
+
+def test_another_manifest_is_not_patched() -> None:
+    patch = yaml.safe_load(make_patch(Workload.parse(deployment()), {"model": "m", "max_num_seqs": 16}))
+
+    with pytest.raises(PatchError):
+        apply(deployment(args=["--model", "m", "--max-num-seqs", "12"]), patch)
+
+
+def test_no_change_has_no_patch() -> None:
+    assert make_patch(Workload.parse(deployment()), {"model": "m", "max_num_seqs": 8}) == ""
+
+
+def test_a_secret_is_in_no_patch() -> None:
+    args = ["--model", "m", "--api-key", "sk-secret", "--max-num-seqs", "8"]
+    workload = Workload.parse(deployment(args=args))
+
+    patch = make_patch(workload, {**workload.serve.setting, "max_num_seqs": 16})
+
+    assert "'16'" in patch
+    assert "sk-secret" not in patch
