@@ -160,8 +160,10 @@ def test_a_token_review_is_the_only_right_in_the_cluster_and_must_be_wanted() ->
         ({"mode": "approved"}, "mode"),
         ({"persistance": {"size": "5Gi"}}, "persistance"),
         ({"proxy": {"ports": ["8080"]}}, "ports"),
+        ({"mode": "approve", "persistence": {"enabled": False}}, "outlive the pod"),
+        ({"serviceMonitor": {"enabled": True}}, "needs api.tls.secretName"),
     ],
-    ids=["mode", "unknown", "type"],
+    ids=["mode", "unknown", "type", "volume", "tls"],
 )
 def test_a_wrong_value_is_named(values: Mapping[str, Any], says: str) -> None:
     with pytest.raises(helm_python.HelmError, match=says):
