@@ -21,12 +21,12 @@ from agent.domain.errors import ActError, LockLostError
 from agent.domain.ports import Now
 from kubernetes_api.client import LEASE, KubernetesClient
 from kubernetes_api.documents import Json
-from kubernetes_api.errors import ConflictError
+from kubernetes_api.errors import ConflictError, MissingError
 
-DURATION_S: Final = 30
-"""From a renewal until another daemon may take over. An API server that restarts is away for some 20 s."""
-DEADLINE_S: Final = 20.0  # from a renewal until the holder stops to act; the rest is for its open calls
-RENEW_S: Final = 5.0
+DURATION_S: Final = 45
+"""From a renewal until another daemon may take over; a node counts as lost after 40 s, too."""
+DEADLINE_S: Final = 35.0  # from a renewal until the holder stops to act; the rest is for its open calls
+RENEW_S: Final = 10.0  # one write, as often as a kubelet renews the Lease of its node
 WAIT_S: Final = 2.0  # between two looks of a waiting daemon
 _TIME = "%Y-%m-%dT%H:%M:%S.%fZ"  # MicroTime of the API
 
@@ -86,6 +86,7 @@ class LeaseHolder:
         self._seen: Json = {}  # the Lease's spec when it last changed
         self._seen_at = 0.0  # loop time
         self._renewed_at = 0.0  # loop time before the request that renewed it
+        self._version = ""  # resourceVersion of the own last write; empty: to be read
 
     async def acquire(self) -> None:
         """Wait until this daemon holds the Lease."""
@@ -118,7 +119,7 @@ class LeaseHolder:
             async with asyncio.timeout(RENEW_S):
                 lease = await self._client.get(LEASE, self._name)
                 if lease is not None and lease["spec"].get("holderIdentity") == self._identity:
-                    await self._write(lease, {"holderIdentity": ""})
+                    await self._change(lease["metadata"]["resourceVersion"], {"holderIdentity": ""})
                     log.info("lock.released", lease=self._name)
 
     def _holder(self) -> str:
@@ -128,31 +129,35 @@ class LeaseHolder:
         """Acquire or renew the Lease; return "" if that succeeded, else why it did not."""
         began = asyncio.get_running_loop().time()
         try:
-            lease = await self._client.get(LEASE, self._name)
-            if lease is None:
-                lease = await self._client.create(LEASE, self._new())
-            else:
-                self._look(lease.get("spec") or {}, began)
-                if why := self._held_by_other(began):
-                    return why
-                lease = await self._write(lease, self._claim())
-        except ConflictError:
-            return "another daemon has changed it at the same time"
+            lease = await self._write(self._version) if self._version else await self._read_and_write(began)
+        except (ConflictError, MissingError):
+            self._version = ""
+            return "another client has changed it at the same time"
         except ActError as error:
             return error.why
+        if lease is None:
+            return f"another daemon holds it: {self._holder()}"
         self._look(lease["spec"], began)
-        self._renewed_at = began
+        self._renewed_at, self._version = began, lease["metadata"]["resourceVersion"]
         return ""
+
+    async def _read_and_write(self, at: float) -> Json | None:
+        """None: another daemon holds the Lease."""
+        lease = await self._client.get(LEASE, self._name)
+        if lease is None:
+            return await self._client.create(LEASE, self._new())
+        self._look(lease.get("spec") or {}, at)
+        if self._is_held_by_other(at):
+            return None
+        return await self._write(lease["metadata"]["resourceVersion"])
 
     def _look(self, spec: Json, at: float) -> None:
         if spec != self._seen:
             self._seen, self._seen_at = spec, at
 
-    def _held_by_other(self, at: float) -> str:
-        holder, lasts_s = self._holder(), self._seen.get("leaseDurationSeconds") or DURATION_S
-        if holder in {"", self._identity} or at >= self._seen_at + lasts_s:
-            return ""
-        return f"another daemon holds it: {holder}"
+    def _is_held_by_other(self, at: float) -> bool:
+        lasts_s = self._seen.get("leaseDurationSeconds") or DURATION_S
+        return self._holder() not in {"", self._identity} and at < self._seen_at + lasts_s
 
     def _claim(self) -> Json:
         at = self._now().strftime(_TIME)
@@ -174,8 +179,10 @@ class LeaseHolder:
             "spec": self._claim(),
         }
 
-    async def _write(self, lease: Json, spec: Json) -> Json:
-        """Change it unless another daemon has changed it since it was read."""
-        version = lease["metadata"]["resourceVersion"]
+    async def _write(self, version: str) -> Json:
+        return await self._change(version, self._claim())
+
+    async def _change(self, version: str, spec: Json) -> Json:
+        """Change it unless another client has changed it since this version."""
         change: Json = {"metadata": {"resourceVersion": version}, "spec": spec}
         return await self._client.patch(LEASE, self._name, change)

@@ -54,10 +54,15 @@ async def test_a_second_daemon_with_a_volume_of_its_own_waits_and_says_why(
     here: Namespace, tmp_path: Path
 ) -> None:
     await serve(here)
-    first, second = site_of(here, tmp_path / "a"), site_of(here, tmp_path / "b")
+    first = site_of(here, tmp_path / "a")
     await first.start()
     try:
         await first.serving()
+    except BaseException:
+        await first.tear_down()
+        raise
+    second = site_of(here, tmp_path / "b")  # now, so that its ports are others
+    try:
         await second.start()
 
         async def log() -> str:

@@ -157,7 +157,7 @@ def test_a_holder_that_cannot_renew_stops_before_another_may_act() -> None:
         leases.away = True
         await asyncio.sleep(DURATION_S)
         leases.away = False
-        assert "could not be renewed for 20 s: the API server does not answer" in first.error
+        assert "could not be renewed for 35 s: the API server does not answer" in first.error
 
     [_, (at, what)] = told(story)
 
