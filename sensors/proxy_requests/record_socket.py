@@ -32,8 +32,7 @@ async def subscribed(path: Path, target: str, inbox: "Inbox") -> AsyncIterator[N
         del shared.inboxes[target]
         if not shared.inboxes:
             del _OPEN[path]
-            shared.serving.cancel()
-            await asyncio.wait({shared.serving})
+            await shared.close()
 
 
 class Inbox(Protocol):
@@ -58,7 +57,7 @@ class RecordSocket:
         self.inboxes: dict[str, Inbox] = {}
         self.connections: set[Connection] = set()
         self._listener = _bind(path)
-        self.serving = asyncio.create_task(self._serve(), name="records of requests")
+        self._serving = asyncio.create_task(self._serve(), name="records of requests")
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
@@ -69,6 +68,11 @@ class RecordSocket:
             server.close()
             for connection in tuple(self.connections):
                 connection.close()
+
+    async def close(self) -> None:
+        self._serving.cancel()
+        await asyncio.wait({self._serving})
+        self._listener.close()  # of a task that was cancelled before it ran
 
     def add(self, message: object, connection: "Connection") -> None:
         """Add a message `[TARGET/LOG, [[seconds, fields], ...]]`. Raises SensorError for another format."""

@@ -128,7 +128,7 @@ def test_refuses_an_invalid_number(name: str) -> None:
 @sensor_names
 async def test_without_input_it_yields_only_samples_and_can_be_cancelled(name: str, tmp_path: Path) -> None:
     before = asyncio.all_tasks()
-    fleet = Fleet({"chat-r0": "127.0.0.1:1"}, state_dir=tmp_path)
+    fleet = Fleet({"chat-r0": "127.0.0.1:1"}, state_dir=tmp_path / "chat")
     async with run_sensor(built(name), fleet) as received:
         await asyncio.sleep(0.3)
 
@@ -144,7 +144,7 @@ async def test_without_input_it_yields_only_samples_and_can_be_cancelled(name: s
 @sensor_names
 @pytest.mark.parametrize("turns", range(4))
 async def test_early_cancellation_leaves_nothing_open(name: str, turns: int, tmp_path: Path) -> None:
-    fleet = Fleet({"chat-r0": "127.0.0.1:1"}, state_dir=tmp_path)
+    fleet = Fleet({"chat-r0": "127.0.0.1:1"}, state_dir=tmp_path / "chat")
     task = asyncio.create_task(built(name).run(fleet, lambda _: None, lambda: NOON))
     for _ in range(turns):
         await asyncio.sleep(0)
