@@ -33,9 +33,12 @@ class Admin:
             return None
         return body if isinstance(body, dict) else None
 
-    async def stats(self, pattern: str) -> Mapping[str, int | str] | None:
-        """Counters, gauges and texts whose names match the regular expression."""
-        answer = await self._get("/stats", format="json", filter=pattern)
+    async def stats(self, pattern: str, kind: str = "All") -> Mapping[str, int | str] | None:
+        """Those whose names match the regular expression.
+
+        `kind`: Counters, Gauges or TextReadouts, which takes Envoy a fraction of the time of all.
+        """
+        answer = await self._get("/stats", format="json", filter=pattern, type=kind)
         if answer is None:
             return None
         return {stat["name"]: stat["value"] for stat in answer.get("stats", ()) if "name" in stat}
@@ -43,7 +46,7 @@ class Admin:
     async def open_requests(self, cluster: str) -> int | None:
         """0 for a cluster that Envoy does not know."""
         name = re.escape(f"cluster.{cluster}.")
-        stats = await self.stats(rf"^{name}upstream_rq_(active|pending_active)$")
+        stats = await self.stats(rf"^{name}upstream_rq_(active|pending_active)$", "Gauges")
         return None if stats is None else sum(int(count) for count in stats.values())
 
     async def dump(self, resource: str, *, name: str) -> Sequence[Json] | None:

@@ -33,14 +33,14 @@ class ConfigExchange:
 
     async def give(self, kind: str, *wanted: Json) -> None:
         """Write a file and wait until it is in force. Raises ActError with Envoy's reason, FencedError."""
-        before = await self.reported.in_force(kind)
-        if before is None:
+        refused = await self.reported.refused(kind)
+        if refused is None:
             raise ActError(f"Envoy runs, but does not answer on {self.reported.admin.socket}")
         written = self.process.log_size()
         version = str(self.version())
         await self.place(kind, resources.response(version, *wanted))
         expected = digests(wanted) if kind != "rds" else {self.files.target: version}
-        why = await self.reported.wait(kind, expected, refused=before.refused, within_s=self.within_s)
+        why = await self.reported.wait(kind, expected, refused=refused, within_s=self.within_s)
         if why:
             reason = self.process.refusal_since(written)
             raise ActError(f"{why}: {reason}" if reason else why, self.process.log_since(written))
@@ -48,11 +48,9 @@ class ConfigExchange:
     async def ensure(self, kind: str, *wanted: Json) -> None:
         """Give clusters or the listener, unless they are in force."""
         found = self.files.read(kind) if self.files.is_usable(kind) else None
-        if found and _by_name(found[1]) == _by_name(wanted):
-            seen = await self.reported.in_force(kind)
-            if seen and seen.resources == digests(wanted):
-                return
-        await self.give(kind, *wanted)
+        written = found is not None and _by_name(found[1]) == _by_name(wanted)
+        if not written or await self.reported.in_force(kind) != digests(wanted):
+            await self.give(kind, *wanted)
 
     async def roll_back(self) -> None:
         """Raises FencedError when a newer daemon has written meanwhile: then nothing is ours to restore."""

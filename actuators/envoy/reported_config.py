@@ -9,22 +9,9 @@ from actuators.envoy.admin import Admin
 from actuators.envoy.resources import digest_of
 from actuators.envoy.split import Json
 
-REFUSED_S = 0.5  # after Envoy has counted a refusal, which may be that of another target
+REFUSED_S = 0.5  # before a counted refusal is taken for that of this write
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.1
 _STATS = {"cds": "cluster_manager.cds", "lds": "listener_manager.lds"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InForce:
-    """Envoy's state of one kind of the target's resources.
-
-    `resources`: by name the digest, of routes the version. `refused` counts refused updates: those of routes
-    of this target, others of any. `error`: why Envoy refused the target's listener.
-    """
-
-    resources: Mapping[str, str]
-    refused: int
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,39 +21,33 @@ class ReportedConfig:
     admin: Admin
     target: str
 
-    async def in_force(self, kind: str) -> InForce | None:
-        """`kind`: cds, rds or lds."""
-        prefix = _STATS.get(kind, f"http.ingress.rds.{self.target}")
-        stats = await self.admin.stats(
-            rf"^{re.escape(prefix)}\.(version_text|update_failure|update_rejected)$"
-        )
-        if stats is None:
-            return None
-        refused = sum(int(stats.get(f"{prefix}.{name}", 0)) for name in ("update_failure", "update_rejected"))
+    async def in_force(self, kind: str) -> Mapping[str, str] | None:
+        """By name the digest of clusters (cds) and of the listener (lds), or the version of routes (rds)."""
         if kind == "rds":
-            version = str(stats.get(f"{prefix}.version_text", ""))
-            return InForce(resources={self.target: version}, refused=refused)
-        if kind == "lds":
-            return await self._listener(refused)
-        entries = await self._dump("dynamic_active_clusters")
-        if entries is None:
-            return None
-        return InForce(resources=digests(entry["cluster"] for entry in entries), refused=refused)
-
-    async def _listener(self, refused: int) -> InForce | None:
+            name = f"{self._stats(kind)}.version_text"
+            stats = await self.admin.stats(f"^{re.escape(name)}$", "TextReadouts")
+            return None if stats is None else {self.target: str(stats.get(name, ""))}
+        if kind == "cds":
+            dumped = await self._dump("dynamic_active_clusters")
+            return None if dumped is None else digests(entry["cluster"] for entry in dumped)
         dumped = await self._dump("dynamic_listeners")
-        if dumped is None:
-            return None
-        active = [entry["active_state"]["listener"] for entry in dumped if "active_state" in entry]
-        errors = [entry["error_state"].get("details", "") for entry in dumped if "error_state" in entry]
-        return InForce(resources=digests(active), refused=refused, error="; ".join(errors))
+        active = (entry["active_state"]["listener"] for entry in dumped or () if "active_state" in entry)
+        return None if dumped is None else digests(active)
+
+    async def refused(self, kind: str) -> int | None:
+        """How many updates Envoy has refused: of routes those of the target, else those of any."""
+        names = rf"^{re.escape(self._stats(kind))}\.(update_failure|update_rejected)$"
+        stats = await self.admin.stats(names, "Counters")
+        return None if stats is None else sum(int(count) for count in stats.values())
+
+    def _stats(self, kind: str) -> str:
+        return _STATS.get(kind, f"http.ingress.rds.{self.target}")
 
     async def _dump(self, resource: str) -> Sequence[Json] | None:
         return await self.admin.dump(resource, name=f"^{re.escape(self.target)}(/.*)?$")
 
     async def listening(self) -> bool:
-        seen = await self.in_force("lds")
-        return bool(seen and seen.resources)
+        return bool(await self.in_force("lds"))
 
     async def resources(self, kind: str) -> tuple[Json, ...]:
         """The resources in force of kind cds or rds; empty if Envoy does not report them."""
@@ -83,27 +64,21 @@ class ReportedConfig:
         if the wanted resources do not follow.
         """
         loop = asyncio.get_running_loop()
-        end_s = loop.time() + within_s
-        refused_s, pause_s = None, 0.01
+        begun_s, pause_s = loop.time(), _FIRST_PAUSE_S
         seen = None
-        while loop.time() < end_s:
+        while loop.time() < begun_s + within_s:
             seen = await self.in_force(kind)
-            if seen and seen.resources == wanted:
+            if seen == wanted:
                 return ""
-            if seen and seen.refused > refused and refused_s is None:
-                refused_s = loop.time()
-            if (
-                refused_s is not None
-                and loop.time() > refused_s + REFUSED_S
-                and not await self._warms(wanted)
-            ):
-                return f"Envoy refused {kind} of {self.target}" + (
-                    f": {seen.error}" if seen and seen.error else ""
-                )
+            if loop.time() > begun_s + REFUSED_S and await self._has_refused(kind, wanted, refused):
+                return f"Envoy refused {kind} of {self.target}"
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        has = dict(seen.resources) if seen else "no answer"
+        has = "no answer" if seen is None else dict(seen)
         return f"Envoy did not confirm {kind} of {self.target} in {within_s:g} s: it has {has}"
+
+    async def _has_refused(self, kind: str, wanted: Mapping[str, str], refused: int) -> bool:
+        return (await self.refused(kind) or 0) > refused and not await self._warms(wanted)
 
     async def _warms(self, wanted: Mapping[str, str]) -> bool:
         """True if Envoy has accepted these clusters, and looks up the address of some."""
