@@ -94,7 +94,7 @@ class CapacitySite:
         assert self.rig.daemon is not None
         return usage_of(self.rig.daemon.pid)
 
-    def envoys(self) -> Usage:
+    def envoy(self) -> Usage:
         pid = self.rig.envoy.find()
         return usage_of(*() if pid is None else (pid,))
 

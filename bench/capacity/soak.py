@@ -58,7 +58,7 @@ async def _sample(site: CapacitySite, seconds: float) -> list[dict[str, float]]:
                 "at_s": round(clock() - began_s, 1),
                 "cpu_s": daemon.cpu_s,
                 "rss_mib": round(daemon.rss_mib, 1),
-                "envoy_rss_mib": round(site.envoys().rss_mib, 1),
+                "envoy_rss_mib": round(site.envoy().rss_mib, 1),
                 "journal_bytes": site.journal_bytes(),
                 "entries": await site.entries(),
             }

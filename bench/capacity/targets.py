@@ -2,10 +2,9 @@
 
     python -m bench.capacity.targets [--targets 1 10 50] [--seconds 60] [--rate 0.5]
 
-Each target has a simulated server, `--rate` requests/s and default options. The daemon's CPU
-is that of one tick a second of each target, also where a busy machine delays ticks. Prints a line for each
-number and writes bench/results/capacity_targets.json. Fifty targets take 6 GB of memory, and more inotify
-instances than Linux allows a user by default (docs/performance.md).
+Each target has a simulated server, `--rate` requests/s and default options; one Envoy serves all. The
+daemon's CPU is that of one tick a second of each target, also where a busy machine delays ticks. Prints a
+line for each number and writes bench/results/capacity_targets.json.
 """
 
 import argparse
@@ -27,9 +26,9 @@ async def measure(targets: int, seconds: float, rate: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="tt") as folder:
         async with running(Path(folder), targets, rate) as site:
             await asyncio.sleep(SETTLE_S)
-            since, daemon, envoys, ticks = clock(), site.daemon(), site.envoys(), await site.ticks()
+            since, daemon, envoy, ticks = clock(), site.daemon(), site.envoy(), await site.ticks()
             await asyncio.sleep(seconds)
-            took_s, daemon_after, envoys_after = clock() - since, site.daemon(), site.envoys()
+            took_s, daemon_after, envoy_after = clock() - since, site.daemon(), site.envoy()
             ticks = await site.ticks() - ticks
         counts = site.counts()
     return {
@@ -39,8 +38,8 @@ async def measure(targets: int, seconds: float, rate: float) -> dict[str, Any]:
         "ticks_per_s": round(ticks / took_s, 2),
         "daemon_cpu_percent": round(100 * targets * (daemon_after.cpu_s - daemon.cpu_s) / ticks, 2),
         "daemon_rss_mib": round(daemon_after.rss_mib, 1),
-        "envoys_cpu_percent": round(100 * (envoys_after.cpu_s - envoys.cpu_s) / took_s, 2),
-        "envoys_rss_mib": round(envoys_after.rss_mib, 1),
+        "envoy_cpu_percent": round(100 * (envoy_after.cpu_s - envoy.cpu_s) / took_s, 2),
+        "envoy_rss_mib": round(envoy_after.rss_mib, 1),
     }
 
 
@@ -50,7 +49,7 @@ def per_target(runs: list[dict[str, Any]]) -> dict[str, float]:
     more = last["targets"] - first["targets"]
     return {
         key: round((last[key] - first[key]) / more, 3)
-        for key in ("daemon_cpu_percent", "daemon_rss_mib", "envoys_cpu_percent", "envoys_rss_mib")
+        for key in ("daemon_cpu_percent", "daemon_rss_mib", "envoy_cpu_percent", "envoy_rss_mib")
         if more
     }
 
@@ -61,7 +60,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=0.5, help="requests/s of each target")
     options = parser.parse_args()
-    print("targets  ticks/s  CPU %    MiB  Envoys CPU %    MiB  lost", flush=True)
+    print("targets  ticks/s  CPU %    MiB  Envoy CPU %    MiB  lost", flush=True)
     runs = []
     for targets in options.targets:
         run = asyncio.run(measure(targets, options.seconds, options.rate))
@@ -69,7 +68,7 @@ def main() -> None:
         lost = run["requests"]["sent"] - run["requests"]["ok"]
         print(
             f"{targets:>7} {run['ticks_per_s']:>8} {run['daemon_cpu_percent']:>6} {run['daemon_rss_mib']:>6}"
-            f" {run['envoys_cpu_percent']:>13} {run['envoys_rss_mib']:>6} {lost:>5}",
+            f" {run['envoy_cpu_percent']:>13} {run['envoy_rss_mib']:>6} {lost:>5}",
             flush=True,
         )
     found = {

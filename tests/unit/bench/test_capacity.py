@@ -18,7 +18,7 @@ def test_the_config_of_fifty_targets_is_valid(tmp_path: Path) -> None:
 
 
 def test_the_cost_of_a_further_target_is_the_slope_between_the_smallest_and_the_largest_run() -> None:
-    costs = {"daemon_rss_mib": 60.0, "envoys_cpu_percent": 1.0, "envoys_rss_mib": 70.0}
+    costs = {"daemon_rss_mib": 60.0, "envoy_cpu_percent": 1.0, "envoy_rss_mib": 70.0}
     runs = [
         {"targets": 11, "daemon_cpu_percent": 12.0, **costs},
         {"targets": 1, "daemon_cpu_percent": 2.0, **costs},
@@ -27,8 +27,8 @@ def test_the_cost_of_a_further_target_is_the_slope_between_the_smallest_and_the_
     assert per_target(runs) == {
         "daemon_cpu_percent": 1.0,
         "daemon_rss_mib": 0.0,
-        "envoys_cpu_percent": 0.0,
-        "envoys_rss_mib": 0.0,
+        "envoy_cpu_percent": 0.0,
+        "envoy_rss_mib": 0.0,
     }
 
 
