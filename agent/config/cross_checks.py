@@ -9,6 +9,7 @@ from pydantic_core import ErrorDetails
 
 from agent.audit.anchors import LOG, SYSLOG
 from agent.config.listen import SOCKET, UNIX
+from agent.config.plugin_tables import ConfiguredPlugin
 from agent.config.tables import DEFAULT_LISTEN, DEFAULT_TRAFFIC, FileTable
 from agent.config.types import address, listens, split_address
 from agent.plugins.option_errors import describe_problem, shown, suggest_name
@@ -68,6 +69,28 @@ def find_clashes(document: Mapping[str, Any]) -> Iterator[str]:
     for (first, taken), (second, wanted) in combinations(listeners, 2):
         if taken and wanted and _same_port(taken, wanted):
             yield f"{second}: {wanted} is taken by {first} ({taken}): give it another port"
+
+
+def find_disagreements(
+    proxies: Sequence[tuple[str, ConfiguredPlugin | None]], document: Mapping[str, Any]
+) -> Iterator[str]:
+    """Find options of one program that serves all targets, for which two targets have different values.
+
+    `proxies`: the name and the traffic of each target.
+    """
+    agreed: dict[tuple[str, str], tuple[str, object]] = {}
+    for index, (target, proxy) in enumerate(proxies):
+        if proxy is None:
+            continue
+        for option in getattr(proxy.plugin, "shared_options", ()):
+            value = getattr(proxy.plugin, option)
+            first, wanted = agreed.setdefault((proxy.name, option), (target, value))
+            if value != wanted:
+                table = f"[targets.traffic{target_suffix(document, index)}]"
+                yield (
+                    f"{table} {option}: {shown(value)} differs from {shown(wanted)} of {first}, and one "
+                    f"program serves both: give them the same"
+                )
 
 
 def find_unknown_bounds(document: Mapping[str, Any]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from agent.config.convert import BOUNDS, bound, limits, plan, quality, slo
 from agent.config.cross_checks import (
     describe_errors,
     find_clashes,
+    find_disagreements,
     find_unknown_anchors,
     find_unknown_bounds,
     target_suffix,
@@ -140,7 +141,9 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
     problems += find_unknown_anchors(tables) if tables else ()
     if problems or tables is None:
         raise ConfigError("\n".join(problems))
-    if contradictions := list(_find_contradictions(tables.targets, document, plugins)):
+    proxies = [(table.name, traffic) for table, (_, traffic, _) in zip(tables.targets, plugins, strict=True)]
+    disagreements = find_disagreements(proxies, document)
+    if contradictions := [*_find_contradictions(tables.targets, document, plugins), *disagreements]:
         raise ConfigError("\n".join(contradictions))
     return Config(
         state_dir=_resolve_path(here, tables.agent.state_dir),

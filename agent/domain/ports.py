@@ -291,7 +291,8 @@ class TrafficSeen:
 class Traffic(Protocol):
     """Splits the target's traffic over its servers; the proxy outlives the daemon.
 
-    Its plugin may have `sensor_options`: by sensor, the options that it gets unless its own table sets them.
+    Its plugin may have `sensor_options`: by sensor, the options that it gets unless its own table sets them;
+    and `shared_options`: names of options that all targets give the same value, since they share a program.
     `counts_requests`: false if `in_flight` never knows, and only the engine counts a server's open requests.
     """
 

@@ -94,6 +94,8 @@ def assemble(
         )
         log.info("audit.opened", **journal.head.log_fields(), signed_by=signer.id if signer else None)
         epoch, history, states = max(journal.epoch(), above) + 1, History.of(journal), journal.states()
+        for name in find_removed(config, states):
+            log.warning("target.removed", target=name, why="not in the config; its servers and proxy go on")
         loops, series = {}, {}
         for target in config.targets:
             directory = config.state_dir / target.name
@@ -128,6 +130,12 @@ def assemble(
             yield daemon, epoch
         finally:
             journal.close()
+
+
+def find_removed(config: Config, states: Mapping[str, State]) -> list[str]:
+    """Targets with a proxy and a directory that the config no longer has."""
+    left = {name for name, state in states.items() if state.route and (config.state_dir / name).is_dir()}
+    return sorted(left - {target.name for target in config.targets})
 
 
 async def run(config: Config, mode: Mode, *, accept_new_journal: bool = False) -> None:

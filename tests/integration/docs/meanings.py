@@ -80,7 +80,7 @@ MEANINGS = {
 }
 
 OPTIONS = {
-    "binary": "path of Envoy; empty: the one shipped with trimtab",
+    "binary": "path of Envoy; empty: the one shipped with trimtab; the same in all targets",
     "nvidia_smi.command": "path of the executable",
     "nvidia_smi.stalled_after_s": "nvidia-smi is started again after this time without a line",
     "process.command": "start command of a server; empty: that of the adopted server",

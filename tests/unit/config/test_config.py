@@ -491,6 +491,35 @@ def test_with_several_targets_an_error_names_the_target() -> None:
     assert message.startswith("[targets.slo of batch] ttfs: unknown key")
 
 
+class OneProgram:
+    """A proxy of which one program serves all targets."""
+
+    shared_options: ClassVar[tuple[str, ...]] = ("threads",)
+
+    def __init__(self, threads: int = 2, **_: object) -> None:
+        self.threads = threads
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_options_of_one_program_are_the_same_in_all_targets(same: bool) -> None:
+    def one_program(kind: str, name: str, options: Mapping[str, Any], *, table: str) -> object:
+        return OneProgram(**options) if name == "one" else built(kind, name, options, table=table)
+
+    def parse() -> Config:
+        text = "".join(
+            f'[[targets]]\nname = "{name}"\nengine = {{ kind = "x" }}\n'
+            f'traffic = {{ kind = "one", listen = "127.0.0.1:{port}", threads = {threads} }}\n'
+            for name, port, threads in (("a", 8081, 4), ("b", 8082, 4 if same else 3))
+        )
+        return loader.parse(text, here=Path("/etc/trimtab"), build=one_program)
+
+    if same:
+        assert len(parse().targets) == 2
+        return
+    with pytest.raises(ConfigError, match=r"traffic of b. threads: 3 differs from 4 of a, and one program"):
+        parse()
+
+
 def test_names_an_unreadable_file(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b'name = "\xe9"')
     (tmp_path / "big").write_bytes(b"#" * (2**20 + 1))

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from agent.config import loader
+from agent.domain.effects import Route
 from agent.domain.errors import ActError
 from agent.domain.model import Mode
 from agent.domain.ports import Site, TrafficSeen
+from agent.domain.state import State
 from agent.plugins.loader import build
 from agent.runtime import wiring
-from agent.runtime.wiring import assemble
+from agent.runtime.wiring import assemble, find_removed
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 
@@ -25,6 +27,18 @@ name = "chat"
 kind = "process"
 serving = "http://127.0.0.1:8000"
 """
+
+
+def test_a_target_that_is_no_longer_in_the_config_is_found_until_its_directory_is_gone(
+    tmp_path: Path,
+) -> None:
+    config = loader.parse(CONFIG, here=tmp_path)
+    route = Route(number=1, servers=(), weights={}, fallback="")
+    states = {name: State(target=name, route=route) for name in ("chat", "old", "gone")}
+    for name in ("chat", "old", "idle"):
+        (tmp_path / "state" / name).mkdir(parents=True)
+
+    assert find_removed(config, {**states, "idle": State(target="idle")}) == ["old"]
 
 
 @pytest.mark.parametrize(("mode", "acts"), [("advise", False), ("approve", True), ("auto", True)])
