@@ -39,6 +39,7 @@ MAX_NEW_SAMPLES = 100  # latest scrapes of a server kept until `take_liveness`
 PROGRESS_S = 5.0  # a server that computed no token for so long makes no progress
 TOKENS = frozenset({"prompt_tokens", "generation_tokens"})
 REQUESTS = "proxy_requests"  # the source of request records
+TRAFFIC = "traffic"  # the source that says whether the split is in force
 CALIBRATION_S = 60 / len(STREAMS)
 FORGET_SPANS = 20  # spans without samples after which a server is forgotten
 
@@ -206,6 +207,7 @@ class Aggregator:
         """Why requests cannot be counted; empty unless their source is lost."""
         if self.counts_engines:
             sources = [source for server in self._servers for source in self._own_sources(server)]
+            sources += [self._sources[TRAFFIC]] if TRAFFIC in self._sources else []
             return "; ".join(f"{one.source}: {one.why}" for one in sources if not one.available)
         state = self._sources.get(REQUESTS)
         return f"{state.source}: {state.why}" if state is not None and not state.available else ""

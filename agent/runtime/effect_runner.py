@@ -56,6 +56,7 @@ class EffectRunner:
     epoch: int  # of this daemon
     exam: GoldenPromptOptions = field(default_factory=GoldenPromptOptions)
     meters: SelfMetrics = field(default_factory=SelfMetrics)
+    on_kept: Callable[[str], None] = lambda _: None  # why a KeepAlive failed; empty: it did not
     _examiner: Examiner = field(init=False)
     _starting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _stopping: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -80,6 +81,8 @@ class EffectRunner:
         except OSError as error:
             event = self._failure(effect, f"{effect.kind}: {error}", external=True)
         self._count(effect, asyncio.get_running_loop().time() - began, failed=isinstance(event, EffectFailed))
+        if isinstance(effect, KeepAlive):
+            self.on_kept(event.why if isinstance(event, EffectFailed) else "")
         if event is not None:
             self.emit(event)
 

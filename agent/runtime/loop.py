@@ -21,7 +21,7 @@ from agent.domain.ports import Engine, Now, Sensor, Traffic
 from agent.domain.reading import EngineSample, Reading, Sample, SourceState
 from agent.domain.state import State
 from agent.machine.step import Machine, numbered_effects, state_without_counts, state_without_recent
-from agent.observe.aggregator import Aggregator
+from agent.observe.aggregator import TRAFFIC, Aggregator
 from agent.runtime.command_check import CommandCheck
 from agent.runtime.effect_runner import EffectRunner
 from agent.telemetry.self_metrics import SelfMetrics
@@ -91,15 +91,15 @@ class TargetLoop:
     async def run(self, epoch: int, started: Callable[[], None]) -> None:
         """Run until cancelled. A task that fails cancels all tasks of the loop."""
         structlog.contextvars.bind_contextvars(target=self.target)
-        exam = self.machine.rules.exam
         runner = EffectRunner(
             engine=self.engine,
             traffic=self.traffic,
             emit=self.emit,
             now=self.now,
             epoch=epoch,
-            exam=exam,
+            exam=self.machine.rules.exam,
             meters=self.meters,
+            on_kept=self._note_split,
         )
         effects = await self._recover(epoch)
         started()
@@ -143,6 +143,12 @@ class TargetLoop:
             server = sample.server if isinstance(sample, EngineSample) else ""
             key = (type(sample).__name__, server)
             self.meters.received_at[key] = asyncio.get_running_loop().time()
+
+    def _note_split(self, why: str) -> None:
+        """Report once that the split cannot be kept in force, and once that it can again."""
+        known = self.aggregator.sources().get(TRAFFIC)
+        if why != (known.why if known is not None else ""):
+            self.ingest(SourceState(at=self.now(), source=TRAFFIC, available=not why, why=why))
 
     async def _observe_servers(self) -> Sequence[Server]:
         """Return the running servers; none while the engine does not answer."""
@@ -333,7 +339,8 @@ class TargetLoop:
             found = None
             while found is None:
                 await asyncio.sleep(OBSERVE_EVERY_S)
-                found = next((s for s in await self._observe_servers() if _is_same(s, server)), None)
+                seen = await self._observe_servers()
+                found = next((s for s in seen if s.name == server.name or s.address == server.address), None)
                 if found is not None and await self.engine.busy(found) is None:
                     found = None  # still loading its model
             self.emit(await self._wait_for_site(epoch))
@@ -341,7 +348,3 @@ class TargetLoop:
     def _is_ours(self, name: str) -> bool:
         """Whether trimtab starts the server again; it may have moved into an adopted server's place."""
         return all(server.ours for server in self.state.present if server.name == name)
-
-
-def _is_same(found: Server, known: Server) -> bool:
-    return found.name == known.name or found.address == known.address

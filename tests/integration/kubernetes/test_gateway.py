@@ -219,6 +219,20 @@ async def test_no_lease_without_a_guard(world: World, monkeypatch: pytest.Monkey
     assert await world.gateway.backends("chat") == {"vllm": 1}
 
 
+async def test_a_daemon_that_returns_to_a_canary_starts_without_a_guard(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(_: GuardSign, within_s: float) -> bool:
+        del within_s
+        return False
+
+    await world.traffic.route(world.canary(1))
+    world.end_guard.set()
+    monkeypatch.setattr(GuardSign, "wait", silent)
+
+    assert await world.traffic.problems() == []
+
+
 async def test_the_rule_is_given_back_at_the_end(world: World) -> None:
     before = await world.gateway.get("chat")
     await world.traffic.route(world.canary(1))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simulator.traffic import Load
-from tests.e2e.rig import lost, until
+from tests.e2e.rig import Document, lost, until
 from tests.integration.kubernetes.gateway_site import HOME, ROUTE, running
 from tests.support.kubernetes.namespace import Namespace
 
@@ -73,13 +73,14 @@ async def test_an_edit_in_a_canary_is_left_and_reported(here: Namespace, tmp_pat
             for one, weight in zip(spec["rules"][0]["backendRefs"], (70, 30), strict=True):
                 one["weight"] = weight
             await here.api.patch(site.gateway.path(ROUTE), {"spec": spec})
+            await until(site.target, _tells_drift, "a report of the edit")
             await asyncio.sleep(8.0)  # longer than the lease
             edited = await site.gateway.backends(ROUTE)
 
-            async def log() -> str:
-                return site.log()
-
-            await until(log, lambda text: "drift: a third party" in text, "a report of the edit")
-
         assert sorted(edited.values()) == [30, 70]
         assert (await site.rollout())["suggestion"] == suggestion
+
+
+def _tells_drift(target: Document) -> bool:
+    sources = {one["source"]: one for one in target.get("sources", ())}
+    return "drift: a third party" in sources.get("traffic", {}).get("why", "")

@@ -91,3 +91,13 @@ def test_a_server_that_cannot_be_read_makes_its_target_blind() -> None:
 
     assert lost == "vllm_metrics chat-r1: timed out"
     assert aggregator.blind == ""
+
+
+def test_a_split_that_is_not_in_force_makes_a_target_without_records_blind() -> None:
+    lost = SourceState(at=NOON, source="traffic", available=False, why="drift")
+
+    for counts_engines in (False, True):
+        aggregator = Aggregator(counts_engines=counts_engines)
+        aggregator.add(lost)
+
+        assert aggregator.blind == ("traffic: drift" if counts_engines else "")

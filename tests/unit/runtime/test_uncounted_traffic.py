@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent.domain import events as e
-from agent.domain.effects import Drain, Preflight
+from agent.domain.effects import Drain, KeepAlive, Preflight, Route
+from agent.domain.errors import ActError
 from agent.domain.ports import Site
 from agent.runtime.effect_runner import COUNTED_BY_ENGINE, EffectRunner
 from tests.support.fake_engine import FakeEngine
@@ -55,6 +56,25 @@ def test_a_drain_of_an_engine_that_does_not_answer_ends_at_its_deadline(tmp_path
 
     assert took_s(lambda: performer.perform(DRAIN)) == pytest.approx(30, abs=1)
     assert [type(event) for event in heard] == [e.Drained]
+
+
+def test_a_split_that_cannot_be_kept_is_told_with_its_reason(tmp_path: Path) -> None:
+    heard, kept = list[e.Event](), list[str]()
+    traffic = FakeTraffic(next_error=ActError("drift: a third party changed it"))
+    performer = EffectRunner(
+        engine=FakeEngine(BLUE),
+        traffic=traffic.bind(Site(target="chat", state_dir=tmp_path, epoch=1)),
+        emit=heard.append,
+        now=loop_now,
+        epoch=1,
+        on_kept=kept.append,
+    )
+    alone = Route(number=1, servers=(BLUE,), weights={BLUE.name: 100}, fallback=BLUE.name)
+
+    in_no_time(performer.perform(KeepAlive(route=alone)))
+    in_no_time(performer.perform(KeepAlive(route=alone)))
+
+    assert kept == ["drift: a third party changed it", ""]
 
 
 @pytest.mark.parametrize("counts", [True, False])
