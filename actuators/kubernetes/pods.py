@@ -16,6 +16,7 @@ _IMAGE_ERRORS = frozenset({"ImagePullBackOff", "InvalidImageName", "ErrImageNeve
 """`ErrImagePull` is not among them: the kubelet tries again, and only then waits (ImagePullBackOff)."""
 
 _CONFIG_ERRORS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_BACK_OFF = "CrashLoopBackOff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +83,57 @@ class Pod:
 
     def fault(self, log: Sequence[str] = ()) -> PodFault | None:
         """Return why it cannot serve, once that is certain; None: it serves, or may yet."""
-        waiting = (self.own.get("state") or {}).get("waiting") or {}
-        reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
         if self.status.get("phase") == "Failed" and self.status.get("reason"):
             return _ended_by_cluster(self.name, self.status)
-        if reason in _IMAGE_ERRORS:
-            return PodFault(
-                f"its image {self.own.get('image', '')} cannot be pulled: {message or reason}", external=True
-            )
-        if reason in _CONFIG_ERRORS:
-            return PodFault(f"its container cannot be created: {message or reason}", external=True)
-        ended = self._last_end()
-        return _describe_end(ended, log) if ended else None
+        if fault := _creation_fault(self.own, "its"):
+            return fault
+        if ended := _last_end(self.own):
+            return _describe_end(ended, log)
+        return self._fault_of_others()
 
-    def _last_end(self) -> Json | None:
-        """Return the last end of the container, whether it was started again or not."""
-        for state in (self.own.get("state") or {}, self.own.get("lastState") or {}):
-            if found := state.get("terminated"):
-                return dict(found)
+    def _fault_of_others(self) -> PodFault | None:
+        """Return why an init container or a sidecar keeps the server from its start, or the pod from traffic.
+
+        The kubelet starts a container that failed once again at once: only its back-off is certain.
+        """
+        init = self.status.get("initContainerStatuses") or ()
+        beside = (one for one in self.status.get("containerStatuses") or () if one["name"] != self.container)
+        for kind, one in (
+            *(("init container", one) for one in init),
+            *(("container", one) for one in beside),
+        ):
+            whose = f"the {kind} {one['name']}:"
+            if fault := _creation_fault(one, whose):
+                return fault
+            ended = _last_end(one)
+            if ended and _waiting(one)[0] == _BACK_OFF:
+                why = f"{whose} it ends with code {ended.get('exitCode', 0)} again and again: see its log"
+                return PodFault(why, external=True)
         return None
+
+
+def _waiting(container: Json) -> tuple[str, str]:
+    """Return why the container does not run yet, by reason and message; empty: it is not said."""
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    return str(waiting.get("reason") or ""), str(waiting.get("message") or "")
+
+
+def _last_end(container: Json) -> Json | None:
+    """Return the last end of the container, whether it was started again or not."""
+    for state in (container.get("state") or {}, container.get("lastState") or {}):
+        if found := state.get("terminated"):
+            return dict(found)
+    return None
+
+
+def _creation_fault(container: Json, whose: str) -> PodFault | None:
+    reason, message = _waiting(container)
+    if reason in _IMAGE_ERRORS:
+        image = container.get("image", "")
+        return PodFault(f"{whose} image {image} cannot be pulled: {message or reason}", external=True)
+    if reason in _CONFIG_ERRORS:
+        return PodFault(f"{whose} container cannot be created: {message or reason}", external=True)
+    return None
 
 
 def _ended_by_cluster(name: str, status: Json) -> PodFault:

@@ -35,8 +35,50 @@ def test_names_the_cause(document: Json, says: str, external: bool) -> None:
     assert fault.external == external
 
 
+def beside(name: str, state: Json, last: Json | None = None) -> Json:
+    return {"name": name, "image": "busybox", "state": state, "lastState": last or {}}
+
+
+STARTING = waiting("PodInitializing")
+CRASHES = (waiting("CrashLoopBackOff"), ended(1))
+
+
 @pytest.mark.parametrize(
-    "document", [pod(), pod(state=waiting("ContainerCreating")), pod(state=waiting("ErrImagePull"))]
+    ("document", "says"),
+    [
+        (
+            pod(state=STARTING, initContainerStatuses=[beside("fetch", *CRASHES)]),
+            "the init container fetch: it ends with code 1 again and again",
+        ),
+        (
+            pod(state=STARTING, initContainerStatuses=[beside("fetch", waiting("ImagePullBackOff", "gone"))]),
+            "the init container fetch: image busybox cannot be pulled: gone",
+        ),
+        (
+            pod(ready=False, containerStatuses=[beside("server", {"running": {}}), beside("auth", *CRASHES)]),
+            "the container auth: it ends with code 1 again and again",
+        ),
+    ],
+    ids=["init container", "image of an init container", "sidecar"],
+)
+def test_names_the_container_that_keeps_the_server_from_serving(document: Json, says: str) -> None:
+    fault = Pod.parse(document, "server").fault()
+
+    assert fault is not None
+    assert says in fault.why
+    assert fault.external
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pod(),
+        pod(state=waiting("ContainerCreating")),
+        pod(state=waiting("ErrImagePull")),
+        pod(state=STARTING, initContainerStatuses=[beside("fetch", ended(1))]),
+        pod(initContainerStatuses=[beside("fetch", ended(0, "Completed"), ended(1))]),
+        pod(initContainerStatuses=[beside("proxy", {"running": {}}, ended(1))]),
+    ],
 )
 def test_a_pod_that_may_yet_serve_has_no_fault(document: Json) -> None:
     assert Pod.parse(document, "server").fault() is None
