@@ -130,7 +130,7 @@ class Engine:
             self._admit(chunks, left, longest)
         batch = self._batch
         if not chunks and not batch.size:
-            self._wait_for_arrival()
+            self._reject_front()
             return
         tokens, kv_read, attention = batch.size, batch.context + batch.size, 0.0
         for request, count in chunks:
@@ -148,8 +148,8 @@ class Engine:
         self._end_step(1)
         self._finish(chunks, took)
 
-    def _wait_for_arrival(self) -> None:
-        """Nothing can run, as a prompt above the budget without chunked prefill: reject the front."""
+    def _reject_front(self) -> None:
+        """Nothing can run, as with a prompt above the budget without chunked prefill."""
         self._unanswered -= self._waiting[0].prompt
         self._waiting.popleft().rejected = True
 

@@ -88,7 +88,7 @@ def find_headroom(trace: Trace, law: StepLaw, limits: EngineLimits, goals: Goals
 
 
 def _find_replicas(trace: Trace, law: StepLaw, limits: EngineLimits, goals: Goals) -> int | None:
-    """The least number of replicas, each with every n-th request, that all meet the goals; None above 64."""
+    """The least number of replicas, each with every n-th request, that meet the goals together."""
     for count in range(1, min(MOST_REPLICAS, len(trace)) + 1):
         met = 0.0
         for first in range(count):

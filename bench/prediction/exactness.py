@@ -20,7 +20,7 @@ from simulator.hardware import Hardware
 GPUS = ("4090-8b", "h100-8b", "t4-8b-awq")
 SEQS, BUDGETS = (8, 16, 64, 256), (256, 2048, 8192)
 SECONDS, LEAST_REQUESTS = 120.0, 100  # of the load that settings are compared on
-LEARN_S = 300.0
+LEARN_S = 600.0
 LEARN_RATE = 0.7  # of what the default carries: ordinary traffic, on which the law is fitted
 TRY_RATE = 1.25
 FAR = 2  # octaves from the recorded setting
