@@ -39,6 +39,7 @@ async def test_a_rollout_loses_no_request(here: Namespace, tmp_path: Path) -> No
         assert "16" in await site.flags("vllm")
 
 
+@pytest.mark.slow
 async def test_a_bad_green_is_rolled_back(here: Namespace, tmp_path: Path) -> None:
     async with proxy_site(here, tmp_path / "s", "--sim-fault", "max_num_seqs=16:errors=0.5") as site:
         async with site.clients(load=Load(rate=10.0), timeout_s=90.0):
@@ -76,6 +77,7 @@ async def test_a_rolling_restart_of_the_envoys_loses_no_request(here: Namespace,
         assert lost(traffic) == []
 
 
+@pytest.mark.slow
 async def test_a_killed_envoy_loses_its_own_connections_only(here: Namespace, tmp_path: Path) -> None:
     async with proxy_site(here, tmp_path / "s", steps=lasting(CANARY_S)) as site:
         async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
