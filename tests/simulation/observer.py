@@ -259,7 +259,7 @@ class Observer:
             if not process.answers:
                 self.silent_s[process.name] = world.at_s
         calm = worked_s is not None and min(worked_s, world.at_s - self.faulted_s) > CALM_S
-        able = [p.name for p in world.servers.values() if p.answers]
+        able = [p.name for p in world.servers.values() if p.answers and world.errors_of(p) < BAD]
         planned = self.swaps and self.phase in UNDECIDED | {"rolling_back", "restoring"}
         outage = not self._served and bool(able) and not planned
         self._nobody_since = (self._nobody_since or world.at_s) if outage else None

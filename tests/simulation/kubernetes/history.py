@@ -19,7 +19,7 @@ from tests.simulation.kubernetes.scenario import ClusterScenario
 from tests.simulation.kubernetes.world import KubernetesWorld
 from tests.simulation.process import Daemon
 from tests.simulation.scenario import Act
-from tests.simulation.setup import rules_of
+from tests.simulation.setup import BLUE, boots, rules_of
 from tests.simulation.world import Boot, Process
 
 QUIET_S = 220.0
@@ -55,7 +55,8 @@ class KubernetesHistory(History):
         )
 
     def boot_of(self, process: Process) -> Boot:
-        return replace(History.boot_of(self, process), takes_s=self.scenario.boots_s)
+        new = process.setting.get("max_num_seqs") not in {BLUE["max_num_seqs"], actions.EDITED}
+        return replace(boots(self.scenario)[new], takes_s=self.scenario.boots_s)
 
     def make_observer(self) -> KubernetesObserver:
         scenario = self.scenario

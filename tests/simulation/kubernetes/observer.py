@@ -6,7 +6,7 @@ from typing import cast
 
 from tests.simulation.kubernetes.backends import Backend, parse_setting
 from tests.simulation.kubernetes.world import NAMESPACE, TRIMTAB, KubernetesWorld
-from tests.simulation.observer import SHUT_OUT_S, UNDECIDED, Observer
+from tests.simulation.observer import SHUT_OUT_S, UNDECIDED, Observer, Written
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.memory.store import Change
 
@@ -26,6 +26,7 @@ class KubernetesObserver(Observer):
     harmed_s: float = -1e9
     sent_s: dict[str, float] = field(default_factory=dict)  # when the proxy could last send to a pod, by uid
     writes: dict[str, list[float]] = field(default_factory=dict)  # to the Deployments of operators
+    promoted: bool = False  # a rollout was, or is being
     needed: int = 0  # writes to them that the effects so far may take
 
     @property
@@ -45,6 +46,10 @@ class KubernetesObserver(Observer):
         setting = parse_setting(document["spec"]["template"]["spec"]["containers"][0])
         self.allowed.add(frozenset(setting.items()))
 
+    def wrote(self, entry: Written, epoch: int) -> None:
+        Observer.wrote(self, entry, epoch)
+        self.promoted |= self.phase == "promoting"
+
     # Requests.
 
     def refused(self, name: str) -> None:
@@ -53,6 +58,10 @@ class KubernetesObserver(Observer):
         able = self._able()
         if not planned and not self.harmed and able and self.world.at_s - self.handed_s > HARMED_S:
             self.wrong(f"1: a request to {name} finds no pod, and {len(able)} could serve it")
+
+    def _nobody_serves(self, what: str, name: str) -> None:
+        if not self.harmed:
+            Observer._nobody_serves(self, what, name)
 
     def _able(self) -> list[Backend]:
         return [one for one in self.cluster_world.backends.by_uid.values() if one.status == "healthy"]
@@ -121,14 +130,8 @@ class KubernetesObserver(Observer):
             self.wrong(f"8: {name} is scaled to {now}, and people want {self.replicas[name]}")
         if _fixed(before) != _fixed(after):
             self.wrong(f"8: more than flags, replicas and trimtab's own marks is changed in {name}")
-        if _args(before) != _args(after) and self.phase not in {
-            "promoting",
-            "observing",
-            "proposed",
-            "checking",
-            "cooldown",
-        }:
-            self.wrong(f"8: the flags of {name} are changed in the phase {self.phase}")
+        if _args(before) != _args(after) and not self.promoted:
+            self.wrong(f"8: the flags of {name} are changed in the phase {self.phase}, before any promotion")
 
     def _count_write(self, name: str) -> None:
         recent = [at_s for at_s in self.writes.get(name, ()) if self.world.at_s - at_s < HOUR_S]

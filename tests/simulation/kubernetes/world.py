@@ -94,7 +94,7 @@ class KubernetesWorld(World):
             self._add(found, name, deployment, f"{service['metadata']['name']}.{NAMESPACE}.svc:8000")
         for document in store.select("deployments", NAMESPACE):
             name = document["metadata"]["name"]
-            if name in self.names and name not in served:
+            if name in self.names and name not in served and name not in found:
                 self._add(found, name, name, "")
         for name in [*self.servers.keys() - found.keys()]:
             del self.servers[name]
@@ -105,14 +105,12 @@ class KubernetesWorld(World):
         backends = self.of_deployment(deployment)
         if document is None or not (backends or document["spec"]["replicas"]):
             return
-        process = self.servers.get(name) or Process(
-            name=name, setting={}, address=address, ours=name != deployment
-        )
+        process = self.servers.get(name) or Process(name=name, setting={}, address=address, ours=False)
         settings = [dict(one.setting) for one in backends if one.answers]
         process.setting = (
             settings or [parse_setting(document["spec"]["template"]["spec"]["containers"][0])]
         )[0]
-        process.address, process.ours = address, deployment not in self.names or name != deployment
+        process.address, process.ours = address, deployment not in self.names
         status = _together([one.status for one in backends])
         if process.status != status:
             process.status, process.since_s = status, self.at_s
