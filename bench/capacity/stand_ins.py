@@ -22,7 +22,7 @@ from agent.config.loader import load
 from agent.domain.effects import Route
 from agent.domain.events import ServerLost
 from agent.domain.model import Server
-from agent.domain.ports import Now, Site, TrafficSeen, View
+from agent.domain.ports import EnginePlugin, Now, Site, Traffic, TrafficSeen, View
 from agent.domain.reading import Request, RequestSample, Sample
 from agent.plugins import loader
 from agent.runtime.wiring import run
@@ -74,6 +74,7 @@ class PodEngineOptions:
 class IdleTraffic:
     """A proxy that accepts each route."""
 
+    counts_requests: ClassVar[bool] = True
     seen: TrafficSeen | None = None
 
     def bind(self, site: Site) -> "IdleTraffic":
@@ -135,11 +136,13 @@ def build(
     **more: Any,  # noqa: ANN401 - as of the loader
 ) -> object:
     """Build a plugin as the loader does, or its stand-in."""
+    engine: EnginePlugin = PodEngineOptions(pods)
+    traffic: Traffic = IdleTraffic()
     match kind, name:
         case "actuators", "process":
-            return PodEngineOptions(pods)
+            return engine
         case "actuators", _:
-            return IdleTraffic()
+            return traffic
         case "sensors", "proxy_requests":
             return SteadyRequests(rate)
         case _:
