@@ -52,6 +52,9 @@ class ProxyRequests:
             raise ValueError(f'paths must be prefixes such as "/v1/", not {self.paths!r}')
         given = [name for name in STALLED_AFTER_S if getattr(self, name) is not None]
         check_periods(self, *given, "every_s")
+        for name in ("deployment", "namespace", "kubeconfig", "context"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(f"{name} must be a string, not {getattr(self, name)!r}")
 
     def slo_problems(self, slo: Slo) -> Iterator[str]:
         """A limit below a promise would count requests that may still keep it."""
