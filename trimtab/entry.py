@@ -15,6 +15,7 @@ PACKAGES = frozenset(
     {
         "actuators",
         "agent",
+        "authenticators",
         "docker_engine",
         "docker_proxy",
         "kubernetes_api",
