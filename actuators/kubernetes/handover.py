@@ -100,7 +100,11 @@ class Handover:
         return written and workload.serve.setting == self.new.workload.serve.setting
 
     async def _write(self) -> Workload:
-        """Write the flags, the number of replicas and the reason in one change."""
+        """Write the flags, the number of replicas and the reason in one change.
+
+        If a third party scaled the Deployment to 0, its number of replicas is that of green, which was made
+        like it.
+        """
 
         async def to_wanted(document: Json) -> list[Json]:
             workload = await read_workload(self.client, document)
@@ -117,7 +121,8 @@ class Handover:
         annotations = {SERVES_AS: self.new.server, CHANGE: _describe(workload.serve.setting, wanted)}
         if workload.serve.setting == wanted:  # of an attempt that was interrupted, or failed
             annotations[CHANGE] = workload.annotations.get(CHANGE, annotations[CHANGE])
-        return json_patch(workload, workload.with_setting(wanted), workload.usual_replicas, annotations)
+        replicas = workload.replicas or workload.remembered_replicas or self.new.workload.usual_replicas
+        return json_patch(workload, workload.with_setting(wanted), replicas, annotations)
 
     async def _warm_up(self, workload: Workload) -> None:
         found = await patiently(lambda: find_pods(self.client, workload))

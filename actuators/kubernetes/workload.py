@@ -83,8 +83,13 @@ class Workload:
 
     @property
     def usual_replicas(self) -> int:
-        """How many pods it has while it serves: trimtab remembers the number when it scales to 0."""
-        return self.replicas or int(self.annotations.get(REPLICAS, "1"))
+        """How many pods it has while it serves; 1 if a third party scaled it to 0."""
+        return self.replicas or self.remembered_replicas or 1
+
+    @property
+    def remembered_replicas(self) -> int:
+        """How many pods it had when trimtab scaled it to 0; 0: trimtab did not."""
+        return int(self.annotations.get(REPLICAS, "0"))
 
     @property
     def ours(self) -> bool:

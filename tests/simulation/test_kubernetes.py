@@ -26,6 +26,9 @@ FOUND = {
             Act(what="clock back", at_s=141.8, lasts_s=92.7),
         ),
     ),
+    "a Deployment that a person had scaled to 0 came back with one pod instead of two": ClusterScenario(
+        seed=368, replicas=2, acts=(Act(what="deployment scaled to 0 by hand", on="phase warming"),)
+    ),
 }
 
 

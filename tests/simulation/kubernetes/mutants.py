@@ -90,6 +90,7 @@ def _with(workload: Workload, setting: Any) -> Json:  # noqa: ANN401
 def forgets_the_replicas(put: Put) -> None:
     """Scale the operator's Deployment up to one pod, whatever it had."""
     put(Workload, "usual_replicas", 1)
+    put(Workload, "remembered_replicas", 0)
 
 
 def ignores_the_owner(put: Put) -> None:
