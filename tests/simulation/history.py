@@ -230,8 +230,9 @@ class History:
         return next((one for one in reversed(self.daemons) if one.works), None)
 
     def _acting(self) -> float | None:
+        """Seconds that a daemon has run; None without one, or in advise mode, which suspends rollouts."""
         daemon = self.daemon
-        return self.loop.now_s - daemon.began_s if daemon is not None else None
+        return self.loop.now_s - daemon.began_s if daemon is not None and self.mode != "advise" else None
 
     def _is_blind(self) -> bool:
         """Whether the daemon cannot see how servers do, or could not a moment ago."""

@@ -29,6 +29,14 @@ FOUND = {
     "a Deployment that a person had scaled to 0 came back with one pod instead of two": ClusterScenario(
         seed=368, replicas=2, acts=(Act(what="deployment scaled to 0 by hand", on="phase warming"),)
     ),
+    "a rollout suspended in advise mode was to renew its lease": ClusterScenario(
+        seed=262,
+        exam=True,
+        impatient=True,
+        several=True,
+        replicas=2,
+        acts=(Act(what="daemon restarted in advise mode", at_s=133.4, lasts_s=126.6),),
+    ),
 }
 
 
