@@ -83,17 +83,20 @@ def begin_failure(health: ServerHealth, kind: FailureKind, why: str, at: datetim
     return Failure(kind=kind, why=why, since=at, times=health.failures + 1 if again else 1)
 
 
-def is_back(health: ServerHealth, failure: Failure, at: datetime) -> bool:
+def is_back(health: ServerHealth, failure: Failure, at: datetime, *, needed: bool = False) -> bool:
     """Whether a failing server may get requests again.
 
     What answers again shows it by itself. Failing requests show nothing once the server gets none, so after a
-    pause that doubles it is tried: at most REQUESTS of its requests decide again.
+    pause that doubles it is tried: at most REQUESTS of its requests decide again. `needed`: the servers with
+    traffic hang, so that a trial costs nothing and answered scrapes suffice for it.
     """
+    if failure.kind == "wedged" and health.open:
+        return health.advances
+    if needed and health.fresh_s >= BACK_S:
+        return True
     doubled = 2.0 ** min(failure.times - 1, MOST_DOUBLINGS)
     if failure.kind in ("paused", "silent"):
         return health.fresh_s >= BACK_S * doubled
-    if failure.kind == "wedged" and health.open:
-        return health.advances
     waited = at - failure.since
     set_back = waited < timedelta()  # the clock was
     return not health.silent_s and (set_back or waited >= timedelta(seconds=PAUSE_S * doubled))

@@ -29,6 +29,7 @@ def assess_servers(state: State, event: Event) -> State:
         for server in state.up
     }
     failing: dict[str, Failure] = {}
+    outage = _carriers_hang(state)
     for name, now in health.items():
         known, pulse = state.failing.get(name), event.pulses.get(name)
         found = find_failure(now, [other for one, other in health.items() if one != name])
@@ -39,11 +40,20 @@ def assess_servers(state: State, event: Event) -> State:
             continue
         elif found is not None and found[0] in HANGING and known.kind not in HANGING:
             failing[name] = replace(known, kind=found[0], why=found[1])
-        elif is_back(now, known, event.at) or (pulse is not None and pulse.restarted):
+        elif (pulse is not None and pulse.restarted) or is_back(
+            now, known, event.at, needed=outage and not carries(state, name)
+        ):
             health[name] = end_failure(now, known, event.at)
         else:
             failing[name] = known
     return replace(state, health=health, failing=failing)
+
+
+def _carriers_hang(state: State) -> bool:
+    """Whether every server with a share hangs, so that nobody serves."""
+    shares = state.route.weights if state.route is not None else {}
+    kinds = [state.failing[n].kind if n in state.failing else None for n, weight in shares.items() if weight]
+    return bool(kinds) and all(kind in HANGING for kind in kinds)
 
 
 def _note_silence(state: State, event: ServerLost) -> State:

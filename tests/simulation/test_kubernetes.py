@@ -37,6 +37,12 @@ FOUND = {
         replicas=2,
         acts=(Act(what="daemon restarted in advise mode", at_s=133.4, lasts_s=126.6),),
     ),
+    "a server that had refused requests was kept out while the one with the traffic hung": ClusterScenario(
+        seed=583,
+        green="hangs",
+        mode="auto",
+        acts=(Act(what="pod deleted by hand", at_s=85.9, lasts_s=9.5),),
+    ),
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from agent.domain.reading import EngineLiveness
 from agent.domain.request_counts import RequestCounts
-from agent.domain.server_health import ServerHealth
+from agent.domain.server_health import Failure, FailureKind, ServerHealth
 from agent.judge.server_health import (
     begin_failure,
     end_failure,
@@ -117,6 +117,21 @@ def test_a_server_that_failed_again_soon_waits_twice_as_long() -> None:
     assert waits == [60, 120, 240, 480, 960, 960, 960]
     later = begin_failure(health, "errors", "fails", at + timedelta(minutes=11))
     assert later.times == 1
+
+
+@pytest.mark.parametrize("how", ["errors", "unreached", "silent", "paused"])
+def test_answered_scrapes_end_the_wait_of_a_needed_server(how: FailureKind) -> None:
+    failure = Failure(kind=how, why="fails", since=NOON, times=5)
+
+    assert is_back(after(5, WELL), failure, NOON, needed=True)
+    assert not is_back(after(4, WELL), failure, NOON, needed=True)
+    assert not is_back(after(5, WELL), failure, NOON)
+
+
+def test_a_needed_server_that_stands_still_is_not_back() -> None:
+    failure = Failure(kind="wedged", why="stands still", since=NOON)
+
+    assert not is_back(after(60, STUCK), failure, NOON, needed=True)
 
 
 def test_a_clock_that_was_set_back_delays_no_trial() -> None:

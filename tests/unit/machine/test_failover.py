@@ -133,6 +133,42 @@ def test_a_rollback_of_a_silent_green_beside_a_frozen_blue_moves_nothing() -> No
     assert world.weights == {BLUE.name: 100}
 
 
+def blue_that_erred_twice() -> World:
+    """Blue answers again, and waits for its next trial, which is 120 s after its second failure."""
+    world = in_canary()
+    world.erring.add(BLUE.name)
+    seconds_until(world, {GREEN: 100})
+    while world.weights != {BLUE.name: 50, GREEN: 50}:
+        world.tick()
+    seconds_until(world, {GREEN: 100})
+    world.erring.clear()
+    assert world.state.failing[BLUE.name].times == 2
+    return world
+
+
+@pytest.mark.parametrize("after_s", [0, 30])
+def test_a_blue_in_its_pause_takes_the_traffic_of_a_green_that_hangs(after_s: int) -> None:
+    world = blue_that_erred_twice().tick(after_s)
+    world.frozen.add(GREEN)
+    assert seconds_until(world, {BLUE.name: 100}, limit_s=30) <= 10
+    world.until("cooldown")
+    assert world.weights == {BLUE.name: 100}
+
+
+def test_a_blue_that_hangs_too_gets_no_traffic_of_a_green_that_hangs() -> None:
+    world = blue_that_erred_twice()
+    world.frozen |= {BLUE.name, GREEN}
+    world.tick(60)
+    assert world.weights[GREEN] == 100
+
+
+def test_a_blue_in_its_pause_gets_no_traffic_while_green_serves() -> None:
+    world = blue_that_erred_twice()
+    for _ in range(110):
+        world.tick()
+        assert world.weights[GREEN] == 100
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("weight", [50, 100])
 def test_a_failing_green_is_rolled_back(fault: str, weight: int) -> None:
