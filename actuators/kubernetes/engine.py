@@ -56,6 +56,8 @@ class KubernetesEngine(VllmEngine):
         self._client = options.client()
         self._times = StartTimes.at(site.state_dir)
         self._starter = Starter(client=self._client, site=site, names=options.deployments)
+        self._retiring = asyncio.Lock()  # a handover changes two servers: retirements take turns
+        self._moving = ""  # the server that a handover moves to the operator's Deployment
 
     async def problems(self) -> Sequence[str]:
         try:
@@ -151,14 +153,18 @@ class KubernetesEngine(VllmEngine):
                 self._times.record_stop(start_key(one.workload), asyncio.get_running_loop().time() - began)
 
     async def retire(self, server: Server) -> str | None:
-        """End a server for good. If people own its Deployment, the server that replaces it moves there."""
-        async with self._lock(server.name):
+        """End a server for good. If people own its Deployment, the server that replaces it moves there.
+
+        If that server exits meanwhile, it is no loss to act on unless the handover fails.
+        """
+        async with self._retiring, self._lock(server.name):
             found, moved = await self._find_fenced(), ""
             if (one := found.get(server.name)) is not None:
                 successor = next(
                     (new for new in found.values() if new.like == one.server and new.active), None
                 )
                 home = find_home(one, successor, found)
+                self._moving = successor.server if home and successor else ""
                 if home is not one or successor is None:
                     await scale_down(self._client, self._site, one.workload)
                 if home and successor and await self._hand_over(home, successor):
@@ -216,6 +222,10 @@ class KubernetesEngine(VllmEngine):
             found, log = await watch.until_gone()
             if found is None:
                 return None, ()
+            if self._retiring.locked() and self._moving == server.name:
+                report(found, log, gone=False)  # the operator's Deployment starts in its place
+                async with self._retiring:
+                    pass
         if one is not None and not watched:
             found = PodFault("was scaled to 0 by a third party", external=True)
         return found, log

@@ -60,6 +60,23 @@ def test_fixed_faults_do_not_recur(what: str) -> None:
     assert result.violations == [], "\n".join(result.log)
 
 
+@pytest.mark.parametrize("at_s", [88.0, 91.34, 110.0])  # before, while and after its Service is switched
+def test_a_green_that_exits_in_its_handover_goes_on_in_the_operators_deployment(at_s: float) -> None:
+    scenario = ClusterScenario(
+        seed=0,
+        strategy="swap",
+        spare=False,
+        boots_s=(5.0, 12.0),
+        acts=(Act(what="new server exits", at_s=at_s),),
+    )
+
+    result = play(scenario)
+
+    assert result.violations == []
+    assert [line for line in result.log if "rollout.promoted" in line], "\n".join(result.log)
+    assert [line for line in result.log if "create trimtab-vllm0" in line] == []
+
+
 @pytest.mark.smoke
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_detects_a_seeded_bug(mutant: str) -> None:
