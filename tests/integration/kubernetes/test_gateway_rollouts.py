@@ -10,7 +10,7 @@ from tests.e2e.rig import Document, lost, until
 from tests.integration.kubernetes.gateway_site import HOME, ROUTE, running
 from tests.support.kubernetes.namespace import Namespace
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
 FLAGS = ("tiny", "--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "8")
 
@@ -29,7 +29,6 @@ async def test_a_promoted_change_loses_no_request_and_leaves_the_route_to_people
         assert "16" in await site.flags("vllm")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["slow=20", "exit", "errors=0.5", "die_after=3"])
 async def test_a_bad_green_is_rolled_back_to_the_route_of_people(
     here: Namespace, tmp_path: Path, fault: str
@@ -44,7 +43,6 @@ async def test_a_bad_green_is_rolled_back_to_the_route_of_people(
         assert "8" in await site.flags("vllm")
 
 
-@pytest.mark.slow
 async def test_the_guard_ends_the_lease_of_a_daemon_that_was_killed(here: Namespace, tmp_path: Path) -> None:
     async with running(here, tmp_path / "s", *FLAGS) as site:
         async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
@@ -63,7 +61,6 @@ async def test_the_guard_ends_the_lease_of_a_daemon_that_was_killed(here: Namesp
         assert lost(traffic) == []
 
 
-@pytest.mark.slow
 async def test_an_edit_in_a_canary_is_left_and_reported(here: Namespace, tmp_path: Path) -> None:
     async with running(here, tmp_path / "s", *FLAGS) as site:
         async with site.clients(load=Load(streams=4), timeout_s=90.0):

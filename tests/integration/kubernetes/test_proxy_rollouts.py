@@ -12,7 +12,7 @@ from tests.integration.kubernetes.proxy_site import proxy_site
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.proxy import PROXY
 
-pytestmark = pytest.mark.timeout(500)
+pytestmark = [pytest.mark.timeout(500), pytest.mark.slow]
 
 CANARY_S = 20.0  # at least, so that what happens in the canary is over before its end
 
@@ -39,7 +39,6 @@ async def test_a_rollout_loses_no_request(here: Namespace, tmp_path: Path) -> No
         assert "16" in await site.flags("vllm")
 
 
-@pytest.mark.slow
 async def test_a_bad_green_is_rolled_back(here: Namespace, tmp_path: Path) -> None:
     async with proxy_site(here, tmp_path / "s", "--sim-fault", "max_num_seqs=16:errors=0.5") as site:
         async with site.clients(load=Load(rate=10.0), timeout_s=90.0):
@@ -77,7 +76,6 @@ async def test_a_rolling_restart_of_the_envoys_loses_no_request(here: Namespace,
         assert lost(traffic) == []
 
 
-@pytest.mark.slow
 async def test_a_killed_envoy_loses_its_own_connections_only(here: Namespace, tmp_path: Path) -> None:
     async with proxy_site(here, tmp_path / "s", steps=lasting(CANARY_S)) as site:
         async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
@@ -92,7 +90,6 @@ async def test_a_killed_envoy_loses_its_own_connections_only(here: Namespace, tm
         assert len(lost(traffic)) <= 16
 
 
-@pytest.mark.slow
 async def test_two_minutes_without_the_api_server_lose_no_request(here: Namespace, tmp_path: Path) -> None:
     """The daemon ends when it cannot renew its Lease, and waits for it after each restart."""
     async with proxy_site(here, tmp_path / "s", steps=lasting(CANARY_S)) as site, site.restarting():
