@@ -52,6 +52,11 @@ def found(predict: Predict, *argv: str) -> dict[str, Any]:
     return document
 
 
+def search_from(seqs: str, trace: str, law: str) -> tuple[str, ...]:
+    given = ("--trace", trace, "--law", law, "--gpu", "RTX 4090", "--ttft", "1s", "--search")
+    return (*given, "--", *SERVE, seqs)
+
+
 def test_numbers_come_with_bands(predict: Predict, trace: str) -> None:
     status, out, err = predict("--trace", trace, "--gpu", "RTX 4090", "--", *SERVE, "64")
 
@@ -72,20 +77,7 @@ def test_objectives_add_the_headroom(predict: Predict, trace: str, law: str) -> 
 
 
 def test_the_search_prints_a_command(predict: Predict, trace: str, law: str) -> None:
-    argv = (
-        "--trace",
-        trace,
-        "--law",
-        law,
-        "--gpu",
-        "RTX 4090",
-        "--ttft",
-        "1s",
-        "--search",
-        "--",
-        *SERVE,
-        "4",
-    )
+    argv = search_from("4", trace, law)
     status, out, _ = predict(*argv)
     changes = found(predict, *argv)["search"]["changes"]
 
@@ -95,20 +87,7 @@ def test_the_search_prints_a_command(predict: Predict, trace: str, law: str) -> 
 
 
 def test_the_search_says_when_there_is_nothing_to_gain(predict: Predict, trace: str, law: str) -> None:
-    argv = (
-        "--trace",
-        trace,
-        "--law",
-        law,
-        "--gpu",
-        "RTX 4090",
-        "--ttft",
-        "1s",
-        "--search",
-        "--",
-        *SERVE,
-        "128",
-    )
+    argv = search_from("128", trace, law)
 
     assert "Nothing to gain: " in predict(*argv)[1]
 
