@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import re
 import socket
+from contextlib import suppress
 
 CONNECT_S = 5.0
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})(?: .*)?\r?\n")
@@ -23,6 +24,8 @@ async def get_status(address: str, path: str) -> int:
         line = await reader.readline()
     finally:
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
     if found := _STATUS.fullmatch(line):
         return int(found[1])
     raise ValueError(
