@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from actuators.envoy_deployment.traffic import DeploymentTraffic
 from actuators.shared.published_route import STATUS_PORT
 from agent.domain.ports import Site
+from kubernetes_api.options import ClusterOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnvoyDeployment:
+class EnvoyDeployment(ClusterOptions):
     """The fields are the options of `[targets.traffic]`."""
 
     listen: str = "0.0.0.0:8080"
@@ -18,9 +19,6 @@ class EnvoyDeployment:
     session_header: str = "x-session-id"  # its value decides the server; without it chance does
     report_every_s: float = 2.0
     confirm_s: float = 10.0  # how long the pods may take to put a route in force
-    namespace: str = ""  # empty: that of the pod trimtab runs in, or of the kubeconfig's context
-    kubeconfig: str = ""  # a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config
-    context: str = ""  # of the kubeconfig; empty: its current one
 
     def __post_init__(self) -> None:
         host, _, port = self.listen.rpartition(":")

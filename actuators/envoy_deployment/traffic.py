@@ -14,7 +14,6 @@ from agent.domain.effects import Route
 from agent.domain.errors import ActError
 from agent.domain.ports import Site, TrafficSeen
 from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient
 from kubernetes_api.deployment_pods import DeploymentPods
 from kubernetes_api.errors import AwayError, MissingError
 
@@ -40,9 +39,7 @@ class DeploymentTraffic:
     def __init__(self, options: "EnvoyDeployment", site: Site) -> None:
         self._options = options
         self._site = site
-        self._client = KubernetesClient(
-            kubeconfig=options.kubeconfig, context=options.context, namespace=options.namespace
-        )
+        self._client = options.client()
         self._channel = RouteChannel(
             client=self._client,
             deployment=options.deployment,

@@ -5,11 +5,11 @@ from typing import ClassVar
 
 from actuators.gateway.traffic import GatewayTraffic
 from agent.domain.ports import Site
-from kubernetes_api.client import KubernetesClient
+from kubernetes_api.options import ClusterOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatewayOptions:
+class GatewayOptions(ClusterOptions):
     """The fields are the options of `[targets.traffic]`.
 
     `settle_s`: after a gateway has accepted a change, until no request goes where it went before. Load
@@ -21,9 +21,6 @@ class GatewayOptions:
     rule: str = ""  # the rule's name, or its place from "0" on; empty: all rules, which have one backend then
     confirm_s: float = 10.0  # for each gateway of the route to accept a change
     settle_s: float = 5.0
-    namespace: str = ""  # empty: that of the pod trimtab runs in, or of the kubeconfig's context
-    kubeconfig: str = ""  # a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config
-    context: str = ""  # of the kubeconfig; empty: its current one
 
     def __post_init__(self) -> None:
         if not self.route:
@@ -32,9 +29,8 @@ class GatewayOptions:
             raise ValueError("confirm_s must be above 0, and settle_s at least 0")
 
     def bind(self, site: Site) -> GatewayTraffic:
-        client = KubernetesClient(kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace)
         return GatewayTraffic(
-            client=client,
+            client=self.client(),
             site=site,
             name=self.route,
             rule=self.rule,

@@ -12,18 +12,15 @@ from actuators.vllm.engine import ServerOptions
 from agent.domain.model import Server
 from agent.domain.ports import Lock, Site
 from agent.plugins.installation import FoundTarget, Installation
-from kubernetes_api.client import KubernetesClient
+from kubernetes_api.options import ClusterOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class KubernetesOptions(ServerOptions):
+class KubernetesOptions(ServerOptions, ClusterOptions):
     """The fields are the options of `[targets.engine]`. How long a pod may take to end is in its manifest."""
 
     sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     deployments: tuple[str, ...] = ()  # that serve already; all belong to the target
-    namespace: str = ""  # empty: that of the pod trimtab runs in, or of the kubeconfig's context
-    kubeconfig: str = ""  # a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config
-    context: str = ""  # of the kubeconfig; empty: its current one
     lease: str = "trimtab"  # held while a daemon may act, so that a second one waits
 
     def __post_init__(self) -> None:
@@ -41,9 +38,6 @@ class KubernetesOptions(ServerOptions):
 
     def lock(self) -> Lock:
         return LeaseLock(client=self.client(), name=self.lease)
-
-    def client(self) -> KubernetesClient:
-        return KubernetesClient(kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace)
 
     @staticmethod
     async def find_unmanaged_servers() -> Sequence[tuple[Server, Mapping[str, object]]]:

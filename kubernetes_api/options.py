@@ -1,0 +1,17 @@
+"""The options that say which cluster and namespace a plugin works in."""
+
+from dataclasses import dataclass
+
+from kubernetes_api.client import KubernetesClient
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """Fields of a plugin's table."""
+
+    namespace: str = ""  # empty: that of the pod trimtab runs in, or of the kubeconfig's context
+    kubeconfig: str = ""  # a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config
+    context: str = ""  # of the kubeconfig; empty: its current one
+
+    def client(self) -> KubernetesClient:
+        return KubernetesClient(kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace)
