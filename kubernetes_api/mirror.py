@@ -162,7 +162,7 @@ class Mirror:
                 listener.changed.set()
 
     def _trim(self, document: Json) -> Json:
-        """Without what nobody reads: of a pod, `managedFields` is half."""
+        """Remove what no reader needs: `managedFields` is half of a pod."""
         if self.kind.__name__ == "Pod":
             document["metadata"].pop("managedFields", None)
         return document

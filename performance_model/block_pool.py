@@ -80,7 +80,7 @@ class BlockPool:
             prefix.idle.append(run)
 
     def idle(self, prefix: Prefix, count: int) -> int:
-        """Number of the first `count` blocks that nobody holds: sharing them uses up free blocks."""
+        """Number of the first `count` blocks that no request holds: sharing them uses up free blocks."""
         return max(0, count - prefix.held)
 
     def share(self, prefix: Prefix, count: int) -> None:
@@ -109,7 +109,7 @@ class BlockPool:
         return full
 
     def release(self, prefix: Prefix, held: int) -> None:
-        """Give up the first `held` blocks; those that nobody else holds become idle."""
+        """Give up the first `held` blocks; those that no other request holds become idle."""
         self._leave(prefix, held)
         still = max(prefix.users, default=0)
         if still < prefix.held:

@@ -1,4 +1,4 @@
-"""The law of step time for a model on a GPU that nobody measured: physics with the efficiency of measured
+"""The law of step time for a model on a GPU without measurements: physics with the efficiency of measured
 pairs.
 
 The efficiencies are the middle of fits of kernel profiles (microsoft/vidur, data/profiling: A100, H100, A40;

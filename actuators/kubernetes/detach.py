@@ -35,7 +35,7 @@ class Detachment:
         return said
 
     async def clear(self) -> list[str]:
-        """Remove the annotations and the Services, which nobody may use any more."""
+        """Remove the annotations and the Services, which no client may use any more."""
         said: list[str] = []
         for name in self.starter.names:
             await self._clean(name)

@@ -31,7 +31,7 @@ def object_name(deployment: str, target: str) -> str:
 class PublishedRoute:
     """One write. `write`: its own id; a write with the same route renews the lease.
 
-    The lease has no time of day: clocks of nodes differ. It begins anew in each pod that sees a new write.
+    The lease has no time of day: clocks of nodes differ. It begins again in each pod that sees a new write.
     """
 
     target: str

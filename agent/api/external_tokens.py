@@ -50,7 +50,7 @@ class ExternalTokens:
     _reviews: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_REVIEWS))
 
     async def holder(self, text: str) -> Holder | None:
-        """The holder of this token; None if nobody knows it. Raises ReviewError."""
+        """The holder of this token; None if no authenticator knows it. Raises ReviewError."""
         if not self.authenticators or not _may_be_external(text):
             return None
         key = hashlib.sha256(text.encode()).hexdigest()

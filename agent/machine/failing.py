@@ -50,7 +50,7 @@ def assess_servers(state: State, event: Event) -> State:
 
 
 def _carriers_hang(state: State) -> bool:
-    """Whether every server with a share hangs, so that nobody serves."""
+    """Whether every server with a share hangs, so that no request is answered."""
     shares = state.route.weights if state.route is not None else {}
     kinds = [state.failing[n].kind if n in state.failing else None for n, weight in shares.items() if weight]
     return bool(kinds) and all(kind in HANGING for kind in kinds)

@@ -1,7 +1,8 @@
 """Follows the records of all Envoy pods of a Deployment, shared by the sensors of one process.
 
 Each pod numbers its records and keeps the last ones, so that a connection that breaks loses none. What is
-lost nevertheless, with a killed pod for instance, is told to every inbox: those requests were not all good.
+lost nevertheless, with a killed pod for instance, is reported to every inbox: those requests were not all
+good.
 """
 
 import asyncio
