@@ -73,10 +73,15 @@ async def find_containers(
     return found
 
 
+def newest_epoch(site: Site, found: Iterable[FoundContainer]) -> int:
+    """Return the newest epoch of the daemons that made or kept a container here."""
+    kept = (one.epoch for one in snapshots.read_all(site))
+    return max([0, *kept, *(one.epoch for one in found)])
+
+
 def check_fence(site: Site, found: Iterable[FoundContainer]) -> None:
     """Raises FencedError if a newer daemon has made or kept a container here."""
-    kept = (one.epoch for one in snapshots.read_all(site))
-    refuse_older_daemon(site, max([0, *kept, *(one.epoch for one in found)]))
+    refuse_older_daemon(site, newest_epoch(site, found))
 
 
 async def _adopted(client: DockerClient, site: Site, name: str) -> FoundContainer | None:

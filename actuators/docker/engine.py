@@ -141,6 +141,9 @@ class DockerEngine(VllmEngine):
             await self._transfer_restart_policy(server.name)
         report(Finding("was ended by trimtab") if was_ended() else found, log, gone=True)
 
+    async def newest_epoch(self) -> int:
+        return discovery.newest_epoch(self._site, (await self._find()).values())
+
     async def _find(self) -> Mapping[str, FoundContainer]:
         return await discovery.find_containers(self._client, self._site, self._options.containers)
 

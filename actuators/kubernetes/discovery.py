@@ -105,9 +105,14 @@ def find_home(
     return next((other for other in idle if other.workload.annotations.get(SERVES_AS, "") in names), None)
 
 
+def newest_epoch(found: Mapping[str, FoundServer]) -> int:
+    """Return the newest epoch of the daemons that have written an object here."""
+    return max([0, *(one.epoch for one in found.values())])
+
+
 def check_fence(site: Site, found: Mapping[str, FoundServer]) -> None:
     """Raises FencedError if a newer daemon has written an object here."""
-    refuse_older_daemon(site, max([0, *(one.epoch for one in found.values())]))
+    refuse_older_daemon(site, newest_epoch(found))
 
 
 async def find_pods(reader: Reader, workload: Workload) -> list[Pod]:

@@ -14,6 +14,7 @@ from actuators.kubernetes.discovery import (
     find_home,
     find_pods,
     find_servers,
+    newest_epoch,
 )
 from actuators.kubernetes.handover import Handover
 from actuators.kubernetes.labels import object_name
@@ -86,6 +87,9 @@ class KubernetesEngine(VllmEngine):
             one.to_server(await find_address(self._client.cached, one))
             for one in sorted(running, key=lambda one: (not one.ours, one.server if one.ours else ""))
         ]
+
+    async def newest_epoch(self) -> int:
+        return newest_epoch(await self._find())
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]

@@ -191,6 +191,10 @@ class ProcessEngine(VllmEngine):
             found.append(f"command: {origin.argv[0]!r} is missing or not executable: write its full path")
         return found
 
+    async def newest_epoch(self) -> int:
+        running = await asyncio.to_thread(ownership_env.marked, self._site)
+        return ownership_env.newest_epoch(self._site, running)
+
     # Starting and ending.
 
     async def _find_fenced(self) -> Mapping[str, MarkedProcess]:

@@ -88,13 +88,13 @@ def find_mark(journal: Path, *, accept: bool) -> Mark:
 def check_start(
     tail: Tail, journal: Path, now: datetime, *, has_key: bool, epoch: int, accept: bool
 ) -> Sequence[Problem]:
-    """Return what does not fit, if the operator accepts it. `epoch`: the newest one of any proxy.
+    """Return what does not fit, if the operator accepts it. `epoch`: the newest one of any proxy or server.
 
     Raises JournalError otherwise.
     """
     problems = list(tail.find_problems(journal, now, has_key=has_key))
     if not tail.head.seq and epoch and not problems:
-        problems = [(1, f"a daemon of epoch {epoch} has written to the proxy: the journal was removed")]
+        problems = [(1, f"a daemon of epoch {epoch} has acted here: the journal was removed")]
     if problems and not accept:
         first, problem = problems[0]
         raise JournalError(

@@ -96,7 +96,8 @@ class Journal:
 
         A last line that a crash left unfinished is moved to `audit.torn-<n>`, and an entry records this.
         Raises JournalError if anything else in that file was changed, and unless `accept` if the journal does
-        not continue the one before (agent.audit.continuity). `epoch`: the newest one of any proxy.
+        not continue the one before (agent.audit.continuity). `epoch`: the newest one of any
+        proxy or server.
         """
         journal = cls(path, now, sync, limits or RetentionLimits(), signer)
         try:

@@ -202,6 +202,10 @@ class Engine(Protocol):
         """The target's running servers, found by mark or configured address; starts nothing."""
         ...
 
+    async def newest_epoch(self) -> int:
+        """The newest epoch of the daemons that started or kept a server here; 0: none. Raises ActError."""
+        ...
+
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> PreflightResult:

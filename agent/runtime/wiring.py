@@ -2,10 +2,11 @@
 
 import asyncio
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
@@ -22,7 +23,7 @@ from agent.config.loader import Config, Target
 from agent.config.notify import Receiver
 from agent.domain.errors import ActError, ConfigError, NoticeError
 from agent.domain.model import Mode
-from agent.domain.ports import Engine, Site, Traffic, TrafficSeen
+from agent.domain.ports import Engine, Site, Traffic
 from agent.domain.state import State
 from agent.judge.verdict import AnytimeJudge
 from agent.machine.guard import Guard
@@ -40,7 +41,8 @@ from agent.runtime.loop import TargetLoop
 COLLECT_AFTER = 50_000  # new objects, some MiB; Python's default: 700
 log = structlog.get_logger()
 
-OBSERVE_RETRY_S = 2.0  # before the start, while what configures the proxy does not answer
+OBSERVE_RETRY_S = 2.0  # before the start, while engine or proxy does not answer
+_T = TypeVar("_T")
 
 
 def bind_actuators(
@@ -206,21 +208,25 @@ def build_delivery(
 
 
 async def read_newest_epoch(config: Config) -> int:
-    """Return the newest epoch of the proxies, which a new journal does not contain."""
-    proxies = [(bind_actuators(config, target, epoch=0)[1], target.name) for target in config.targets]
-    seen = [await _wait_for_proxy(*proxy) for proxy in proxies]
-    return max((traffic.epoch for traffic in seen if traffic is not None), default=0)
+    """Return the newest epoch that proxies and servers carry, which a new journal does not contain."""
+    found = [0]
+    for target in config.targets:
+        engine, traffic = bind_actuators(config, target, epoch=0)
+        found.append(await _wait_for(target.name, engine.newest_epoch))
+        seen = await _wait_for(target.name, traffic.observe)
+        found.append(seen.epoch if seen is not None else 0)
+    return max(found)
 
 
-async def _wait_for_proxy(traffic: Traffic, target: str) -> TrafficSeen | None:
+async def _wait_for(target: str, ask: Callable[[], Awaitable[_T]]) -> _T:
     why = ""
     while True:
         try:
-            return await traffic.observe()
+            return await ask()
         except ActError as error:
             if error.why != why:
                 why = error.why
-                log.warning("proxy.unobserved", target=target, why=why)
+                log.warning("waiting for engine and proxy", target=target, why=why)
         await asyncio.sleep(OBSERVE_RETRY_S)
 
 

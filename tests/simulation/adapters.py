@@ -146,11 +146,16 @@ class SimEngine:
     async def problems(self) -> Sequence[str]:
         return ()
 
+    def _newest_epoch(self) -> int:
+        world = self.host.world
+        return max((p.epoch for p in (*world.servers.values(), *world.stopped.values())), default=0)
+
+    async def newest_epoch(self) -> int:
+        return self._newest_epoch()
+
     def _fence(self) -> None:
         """Fence like the engines: by the epoch of a newer daemon's servers."""
-        world = self.host.world
-        newest = max((p.epoch for p in (*world.servers.values(), *world.stopped.values())), default=0)
-        fenced(newest, self.host.epoch)
+        fenced(self._newest_epoch(), self.host.epoch)
 
     async def observe(self) -> Sequence[Server]:
         await wait(self.host, 0.05)

@@ -37,6 +37,7 @@ class FakeEngine:
         self.takes_s = takes_s
         self.site: Site | None = None
         self.target = target
+        self.epoch = 0  # the newest one of a daemon that launched a server
         self.wrong: list[str] = []  # what `problems` says
         self.prospect = PreflightResult(why="memory has room for everything")
         self.wrong_answers: dict[str, str] = {}  # to every prompt, by server name
@@ -74,6 +75,9 @@ class FakeEngine:
     async def observe(self) -> Sequence[Server]:
         return list(self.servers.values())
 
+    async def newest_epoch(self) -> int:
+        return self.epoch
+
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> PreflightResult:
@@ -91,6 +95,7 @@ class FakeEngine:
         if again := self.stopped.pop(server.name, None):
             self.servers[server.name] = again
             return again
+        self.epoch = max(self.epoch, self.site.epoch if self.site else 0)
         setting = {knob: value for knob, value in server.setting.items() if value is not None}
         address = f"127.0.0.1:{next(self._ports)}"
         self.servers[server.name] = replace(server, setting=setting, address=address, ours=True)

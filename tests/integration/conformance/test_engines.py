@@ -81,7 +81,7 @@ class FakeRig:
     starts_again = True
 
     def __init__(self) -> None:
-        self.engine = FakeEngine()
+        self.engine = FakeEngine().bind(Site(target="chat", state_dir=Path("unused"), epoch=1))
         self.die = self.engine.die
         self.hang = self.engine.hang
         self.wake = self.engine.wake
@@ -269,6 +269,12 @@ async def test_observes_a_launched_server_with_the_requested_setting(rig: Rig) -
     assert (launched.name, launched.setting, launched.ours) == ("chat-r1", SETTING, True)
     assert list(await rig.engine.observe()) == [launched]
     assert list(await rig.restarted().observe()) == [launched]
+
+
+async def test_the_newest_epoch_is_that_of_the_daemon_that_launched_a_server(rig: Rig) -> None:
+    await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+
+    assert await rig.restarted().newest_epoch() == 1
 
 
 async def test_a_repeated_launch_returns_the_same_server(rig: Rig) -> None:

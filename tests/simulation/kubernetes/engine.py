@@ -57,6 +57,9 @@ class FaultyEngine:
     async def observe(self) -> Sequence[Server]:
         return await self.inner.observe()
 
+    async def newest_epoch(self) -> int:
+        return await self.inner.newest_epoch()
+
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> PreflightResult:

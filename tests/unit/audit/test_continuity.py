@@ -180,7 +180,7 @@ def test_an_acceptance_without_a_reason_records_nothing(path: Path) -> None:
 
 
 def test_a_journal_without_its_mark_but_with_a_running_proxy_was_removed(tmp_path: Path) -> None:
-    assert "epoch 7 has written to the proxy" in refusal(tmp_path / "audit.jsonl", epoch=7)
+    assert "epoch 7 has acted here" in refusal(tmp_path / "audit.jsonl", epoch=7)
     assert not (tmp_path / "audit.jsonl").exists()
 
 

@@ -58,26 +58,43 @@ def test_mode_and_approvers_reach_the_machine_and_the_engine(tmp_path: Path, mod
     assert engine.site.acts is acts
 
 
-async def test_the_start_waits_for_a_proxy_that_cannot_be_observed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class EngineAwayOnce(FakeEngine):
+    asked = 0
+
+    async def newest_epoch(self) -> int:
+        self.asked += 1
+        if self.asked == 1:
+            raise ActError("the API server does not answer")
+        return self.epoch
+
+
+class TrafficAwayOnce(FakeTraffic):
+    epoch = 0
+    asked = 0
+
+    def bind(self, site: Site) -> FakeTraffic:
+        del site
+        return self
+
+    async def observe(self) -> TrafficSeen | None:
+        self.asked += 1
+        if self.asked == 1:
+            raise ActError("the API server does not answer")
+        return TrafficSeen(weights={}, addresses={}, epoch=self.epoch)
+
+
+@pytest.mark.parametrize(("at_engine", "at_proxy"), [(3, 7), (7, 3), (7, 0)])
+async def test_the_epoch_follows_the_newest_of_servers_and_proxy_once_both_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_engine: int, at_proxy: int
 ) -> None:
-    class AwayOnce(FakeTraffic):
-        asked = 0
+    engine, traffic = EngineAwayOnce(), TrafficAwayOnce()
+    engine.epoch, traffic.epoch = at_engine, at_proxy
+    fakes = {"process": engine, "envoy": traffic}
 
-        def bind(self, site: Site) -> FakeTraffic:
-            del site
-            return self
-
-        async def observe(self) -> TrafficSeen | None:
-            self.asked += 1
-            if self.asked == 1:
-                raise ActError("the API server does not answer")
-            return TrafficSeen(weights={}, addresses={}, epoch=7)
-
-    def with_fake(kind: str, name: str, options: Any, **more: Any) -> object:  # noqa: ANN401 - as build
-        return AwayOnce() if name == "envoy" else build(kind, name, options, **more)
+    def with_fakes(kind: str, name: str, options: Any, **more: Any) -> object:  # noqa: ANN401 - as build
+        return fakes.get(name) or build(kind, name, options, **more)
 
     monkeypatch.setattr(wiring, "OBSERVE_RETRY_S", 0.0)
-    config = loader.parse(CONFIG, here=tmp_path, build=with_fake)
+    config = loader.parse(CONFIG, here=tmp_path, build=with_fakes)
 
     assert await wiring.read_newest_epoch(config) == 7

@@ -1,0 +1,51 @@
+"""A daemon that starts where something is missing."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from actuators.kubernetes.labels import EPOCH
+from tests.e2e.rig import PATIENCE_S
+from tests.integration.kubernetes.engines import serve
+from tests.integration.kubernetes.site import KubernetesSite, site_of
+from tests.support.kubernetes.namespace import Namespace
+
+pytestmark = pytest.mark.timeout(240)
+
+
+async def lose_volume(site: KubernetesSite) -> None:
+    """Epoch 5 is left on the Service of the server."""
+    await site.kill()
+    site.envoy.end()
+    shutil.rmtree(site.state_dir)
+    [service] = [
+        one for one in await site.here.list("services") if EPOCH in one["metadata"].get("labels", {})
+    ]
+    path = site.here.path("services", service["metadata"]["name"])
+    await site.here.api.patch(path, {"metadata": {"labels": {EPOCH: "5"}}})
+
+
+async def test_a_daemon_that_lost_volume_and_routes_names_it_and_goes_on_above_the_epoch_of_the_objects(
+    here: Namespace, tmp_path: Path
+) -> None:
+    await serve(here)
+    site = site_of(here, tmp_path)
+    await site.start()
+    try:
+        await site.serving()
+        await lose_volume(site)
+        refused = await site.start()
+        async with asyncio.timeout(PATIENCE_S):
+            assert await refused.wait() == 2
+        said = site.log()
+        await site.start("--accept-new-journal")
+        await site.serving()
+        await site.change(max_num_seqs=16)
+
+        assert "a daemon of epoch 5 has acted here" in said
+        assert "--accept-new-journal" in said
+        await site.in_phase("canary")
+    finally:
+        await site.tear_down()
