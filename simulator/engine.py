@@ -1,7 +1,7 @@
 """The scheduler on the event loop's clock: requests in, tokens out, at the computed pace."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isinf
 
 from simulator.metrics import Metrics
@@ -32,12 +32,22 @@ class TokenStream:
 class SimulatedEngine:
     """Runs the scheduler until cancelled, on the clock of the loop."""
 
-    def __init__(self, scheduler: Scheduler, pace: Pace, metrics: Metrics, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        pace: Pace,
+        metrics: Metrics,
+        *,
+        seed: int = 0,
+        log_step: Callable[[str], object] | None = None,
+    ) -> None:
         self.scheduler = scheduler
         self.pace = pace
         self.metrics = metrics
         self.used_at: float | None = None  # loop time of the first completion that was asked for
         self._seed = seed
+        self._log_step = log_step
+        self._steps = 0
         self._streams: dict[SimulatedRequest, TokenStream] = {}
         self._work_came = asyncio.Event()
         self._count = 0
@@ -97,7 +107,22 @@ class SimulatedEngine:
             if isinf(due):
                 await asyncio.Event().wait()
             await asyncio.sleep(due - loop.time())
+            self._log(step, loop.time() - now)
             self._deliver(step, loop.time())
+
+    def _log(self, step: ScheduledStep, seconds: float) -> None:
+        """vLLM's line of --enable-logging-iteration-details."""
+        self._steps += 1
+        if self._log_step is None:
+            return
+        work = step.work
+        decodes = work.sequences - work.prefills
+        self._log_step(
+            f"Engine 000: Iteration({self._steps}): {work.prefills} context requests, "
+            f"{work.tokens - decodes} context tokens, {decodes} generation requests, {decodes} generation "
+            f"tokens, iteration elapsed time: {1000 * seconds:.2f} ms, "
+            f"GPU KV cache usage: {100 * self.scheduler.cache.used_share:.1f}%"
+        )
 
     def _deliver(self, step: ScheduledStep, now: float) -> None:
         tokens = prompts = 0

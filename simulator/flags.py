@@ -30,12 +30,13 @@ _DEFAULTS = {
 """Defaults that vLLM decides after parsing."""
 _SIMULATED = frozenset(
     """
-    api_key block_size disable_log_stats enable_chunked_prefill enable_prefix_caching enforce_eager
-    gpu_memory_utilization host kv_cache_dtype kv_cache_memory_bytes long_prefill_token_threshold
-    long_prefill_token_threshold_adaptive max_cudagraph_capture_size max_model_len max_num_active_seqs
-    max_num_batched_tokens max_num_queued_reqs max_num_queued_tokens max_num_scheduled_tokens max_num_seqs
-    model num_gpu_blocks_override performance_mode port scheduler_reserve_full_isl scheduling_policy seed
-    served_model_name shutdown_timeout stream_interval watermark
+    api_key block_size disable_log_stats enable_chunked_prefill enable_logging_iteration_details
+    enable_prefix_caching enforce_eager gpu_memory_utilization host kv_cache_dtype kv_cache_memory_bytes
+    long_prefill_token_threshold long_prefill_token_threshold_adaptive max_cudagraph_capture_size
+    max_model_len max_num_active_seqs max_num_batched_tokens max_num_queued_reqs max_num_queued_tokens
+    max_num_scheduled_tokens max_num_seqs model num_gpu_blocks_override performance_mode port
+    scheduler_reserve_full_isl scheduling_policy seed served_model_name shutdown_timeout stream_interval
+    watermark
     """.split()  # noqa: SIM905 - one a line would be a page
 )
 _CHOICES = {"kv_cache_dtype": sorted(_KV_BYTES), "scheduling_policy": ["fcfs"]}
@@ -85,6 +86,7 @@ class Flags:
     shutdown_timeout: int
     stream_interval: int
     log_stats: bool
+    log_iterations: bool
     enforce_eager: bool
     enable_prefix_caching: bool
     kv_cache_dtype: str
@@ -205,6 +207,7 @@ def _resolve(options: argparse.Namespace, given: Mapping[str, object]) -> Flags:
         shutdown_timeout=options.shutdown_timeout,
         stream_interval=options.stream_interval,
         log_stats=not options.disable_log_stats,
+        log_iterations=options.enable_logging_iteration_details,
         enforce_eager=options.enforce_eager,
         enable_prefix_caching=options.enable_prefix_caching,
         kv_cache_dtype=options.kv_cache_dtype,

@@ -63,6 +63,7 @@ def build(flags: Flags, now: VirtualClock) -> tuple[SimulatedEngine, Frontend]:
         pace,
         Metrics(flags.names[0], facts, now()),
         seed=flags.seed,
+        log_step=_say if flags.log_iterations else None,
     )
     return engine, Frontend(flags, engine, now)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
+from performance_model.iteration_log import parse_iterations
 from tests.unit.simulator.running import process, running, scrape, until
 
 ONE = '{engine="0",model_name="tiny"}'
@@ -243,3 +244,18 @@ async def test_a_drain_finishes_running_requests_and_aborts_new_ones() -> None:
     assert '"finish_reason":"length"' in rest
     assert rest.rstrip().endswith("data: [DONE]")
     assert code == 0
+
+
+async def test_steps_are_logged_in_vllms_words_only_where_asked_for() -> None:
+    async with process("--enable-logging-iteration-details") as server:
+        await ask(server.url, "completions", prompt=[1, 2, 3, 4], max_tokens=2, ignore_eos=True)
+        await server.said(r"Iteration\(2\)")
+    async with process() as silent:
+        await ask(silent.url, "completions", prompt=[1, 2, 3, 4], max_tokens=2, ignore_eos=True)
+        silent.process.terminate()
+        await silent.said("shutdown triggered")
+
+    prompt, token = parse_iterations(server.lines)
+    assert (prompt.prefill_tokens, prompt.decodes) == (4, 0)
+    assert (token.prefill_tokens, token.decodes) == (0, 1)
+    assert not list(parse_iterations(silent.lines))
