@@ -111,7 +111,7 @@ class SimulatedEngine:
             self._deliver(step, loop.time())
 
     def _log(self, step: ScheduledStep, seconds: float) -> None:
-        """vLLM's line of --enable-logging-iteration-details."""
+        """The line of vLLM with --enable-logging-iteration-details."""
         self._steps += 1
         if self._log_step is None:
             return
