@@ -7,7 +7,8 @@ TrimtabError
 ├── LockLostError    another daemon may act now: this one must not
 ├── JournalError     the audit journal cannot be read or written
 ├── NoticeError      a notification could not be delivered
-└── SensorError      a source's answer cannot be parsed
+├── SensorError      a source's answer cannot be parsed
+└── WorkerError      a computation in the worker process gave no result
 """
 
 
@@ -55,3 +56,7 @@ class NoticeError(TrimtabError):
         super().__init__(why)
         self.passes = passes
         self.after_s = after_s
+
+
+class WorkerError(TrimtabError):
+    """The call gave no result: the worker process ended, took too long or has a defect."""

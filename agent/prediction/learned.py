@@ -1,0 +1,42 @@
+"""What the daemon has learned about one target: its load, and the law of step time of its servers."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from performance_model.acceptance import Acceptance
+from performance_model.step_law import UncertainLaw
+from performance_model.trace import Trace
+from vllm_facts.deployment import Deployment
+
+TRACE_S = 900.0  # the last 15 minutes: long enough for bursts, short enough for the present load
+TokenCounts = Literal["records", "histograms"]
+"""`records`: arrivals and lengths of single requests, from the proxy. `histograms`: arrivals from vLLM's
+gauges and counters each second, lengths drawn from its histograms."""
+
+LawSource = Literal["iteration log", "histograms", ""]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedModel:
+    """Immutable and picklable, as the worker process computes it and computes with it.
+
+    `trace` is the share of one server: with `servers` equal servers (pods of a Deployment count singly),
+    every `servers`-th request of the target. `law` is the accepted one; without it `why_no_law` says what is
+    missing.
+    """
+
+    target: str
+    server: str  # whose deployment `case` is
+    case: Deployment  # in force
+    fitted_at: datetime
+    trace: Trace
+    counts_from: TokenCounts
+    servers: int = 1
+    kv_tokens: int | None = None  # measured size of the KV cache of one server
+    law: UncertainLaw | None = None
+    law_source: LawSource = ""
+    rows: int = 0  # windows of steps that the law was fitted to
+    acceptance: Acceptance | None = None  # errors of predictions one window ahead; None: none was checked yet
+    outside_s: float = 0.0  # of a request's TTFT, mean: API server and tokenizer, which the law leaves out
+    why_no_law: str = ""
