@@ -64,6 +64,9 @@ class TargetDocument(Document):
     sources: list[SourceDocument]
     suggestion: str | None = Field(description="id of the first suggestion that needs approval")
     suggestions: list[str] = Field(description="ids of all suggestions that need approval, by rank")
+    held: list[str] = Field(
+        description="ids of suggestions that cannot be approved, as their patch is to be committed, by rank"
+    )
     rollout: str | None = Field(description="id of the latest rollout")
     failover: DocumentText = Field(description="which servers fail, and which carry their traffic; or empty")
     waits: DocumentText = Field(description="what the step of a running rollout still lacks; empty: nothing")
@@ -177,7 +180,7 @@ class RolloutDocument(Document):
 
 def target_of(daemon: DaemonView, state: State) -> TargetDocument:
     reading = daemon.readings().get(state.target)
-    waiting = [suggestion.id for suggestion in state.open_suggestions]
+    waiting = [suggestion.id for suggestion in state.open_suggestions if not suggestion.held]
     ttft = reading.ttft if reading else None
     slo = daemon.slos().get(state.target)
     return TargetDocument(
@@ -199,6 +202,7 @@ def target_of(daemon: DaemonView, state: State) -> TargetDocument:
         ],
         suggestion=waiting[0] if waiting else None,
         suggestions=waiting,
+        held=[suggestion.id for suggestion in state.open_suggestions if suggestion.held],
         rollout=state.rollout.id if state.rollout else None,
         failover=describe_failover(state),
         waits=state.rollout.waits if state.rollout and state.phase is Phase.CANARY else "",

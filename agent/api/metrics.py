@@ -94,7 +94,7 @@ def _sample_target(name: str, state: State, at: datetime) -> Iterator[MetricSamp
     yield "target_paused", (name,), state.paused
     yield "target_servers", (name,), len(state.standing)
     yield "target_servers_lost", (name,), sum(server.name in state.gone for server in state.fleet)
-    waiting = state.open_suggestions
+    waiting = [one for one in state.open_suggestions if not one.held]
     yield "target_suggestion_open", (name,), bool(waiting)
     yield "target_suggestions_open", (name,), len(waiting)
     if waiting:

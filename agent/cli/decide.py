@@ -17,6 +17,7 @@ from agent.domain.statuses import SuggestionStatus
 from agent.terminal.tables import (
     change,
     complain,
+    is_held,
     outage_s,
     safe,
     status_text,
@@ -185,6 +186,8 @@ def _approve(args: argparse.Namespace, daemon: ApiClient) -> int:
             return USAGE
         suggestion = _wait_for_check(daemon, daemon.get(path("suggestions", args.id)))
         sys.stderr.write(suggestion_text(suggestion))
+        if is_held(suggestion):
+            raise RefusedError({"status": 409, "detail": f"{args.id} is held: {_how_to_commit(args.id)}"})
         if suggestion["status"] == "refused":
             raise RefusedError({"status": 409, "detail": f"{args.id} was refused: {_last_note(suggestion)}"})
         outage = f", with an outage of about {outage_s(suggestion):.0f} s" if outage_s(suggestion) else ""
@@ -208,6 +211,10 @@ def _find_rollout(daemon: ApiClient, suggestion: Json) -> str:
     raise RefusedError({"status": 409, "detail": f"{suggestion['id']} is approved, but no rollout started"})
 
 
+def _how_to_commit(suggestion: str) -> str:
+    return f"commit the change where the manifest is kept: `trimtab suggestions {suggestion} --patch`"
+
+
 def _confirm(question: str) -> bool:
     sys.stderr.write(question)
     sys.stderr.flush()
@@ -227,6 +234,8 @@ def _propose(args: argparse.Namespace, daemon: ApiClient) -> int:
     body = {"to": to, "reason": args.reason}
     answer = _wait_for_check(daemon, daemon.post(path("targets", args.target, "suggestions"), body))
     name = safe(answer["id"])
+    if is_held(answer):
+        return print_answer(args, answer, f"{suggestion_text(answer)}It is held: {_how_to_commit(name)}")
     if answer["status"] == "open":
         by = f" by another operator than {safe(answer['barred'])}" if answer["barred"] else ""
         ending = f"It needs approval{by}: `trimtab approve {name}`"

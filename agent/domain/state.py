@@ -77,6 +77,11 @@ class Suggestion:
     status: SuggestionStatus = "checking"
     decided_by: str = ""
 
+    @property
+    def held(self) -> bool:
+        """Whether it cannot be approved: what writes the server's manifest would revert the change."""
+        return bool(self.prospect.owner)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:

@@ -142,7 +142,7 @@ def start_by_itself(rules: Rules, state: State, still: Iterable[Suggestion], at:
     for one in still:
         bounds = {knob: rules.guard.bounds.get(knob) for knob in one.proposal.to}
         aborted = was_aborted(state.outcomes, one.proposal.to, at)
-        free = one.proposal.klass == "auto" and not one.prospect.owner
+        free = one.proposal.klass == "auto" and not one.held
         if free and None not in bounds.values() and not aborted:
             allowed = "; ".join(f"{knob} in {b.min}..{b.max}" for knob, b in bounds.items() if b)
             chosen = bring_forward(state, one.id, f"{one.id} was approved")

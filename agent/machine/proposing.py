@@ -61,7 +61,7 @@ def approve(_: Rules, state: State, event: Approved) -> Moved:
         or (suggestion.digest, suggestion.status) != (event.digest, "open")
         or event.at >= suggestion.expires_at
         or event.actor == barred_approver(state, suggestion)
-        or suggestion.prospect.owner
+        or suggestion.held
     ):
         return without_effects(state)
     chosen = bring_forward(state, suggestion.id, f"{suggestion.id} was approved")

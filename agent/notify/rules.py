@@ -180,11 +180,9 @@ def _waiting(suggestion: Suggestion, at: datetime, kind: str) -> Notice:
         for knob, value in proposal.to.items()
     )
     until = f"until {suggestion.expires_at:%Y-%m-%d %H:%M} UTC"
-    waits = (
-        f"waits for approval {until}"
-        if kind == "suggestion.waiting"
-        else f"expires soon: still waits {until}"
-    )
+    owner = suggestion.prospect.owner
+    act = f"for a commit, as {owner} writes the manifest," if owner else "for approval"
+    waits = f"waits {act} {until}" if kind == "suggestion.waiting" else f"expires soon: still waits {until}"
     return Notice(
         id=f"{kind}/{suggestion.id}",
         kind=kind,

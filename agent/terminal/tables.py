@@ -11,6 +11,7 @@ from agent.terminal.cell_width import NARROW, cells, clipped, folded, padded, wr
 Json = Mapping[str, Any]
 GAP = "  "
 READABLE = 20  # minimum cells of a prose column while other columns can still shrink
+_HELD = "is held: commit its change where the manifest is kept"
 SECONDS = 10  # shorter latencies are shown in milliseconds
 
 
@@ -128,13 +129,19 @@ def notes_text(targets: Sequence[Json]) -> str:
             text += lines_of(f"{name}: {safe(target['note'])}")
         if target["waits"]:
             text += lines_of(f"{name}: waits for {safe(target['waits'])}")
-        for suggestion in map(safe, target["suggestions"]):
-            text += lines_of(f"{name}: {suggestion} needs approval: `trimtab approve {suggestion}`")
+        text += _open_suggestions_text(target)
         text += _findings_text(target)
         for source in target["sources"]:
             if not source["available"]:
                 text += lines_of(f"{name}: {safe(source['source'])} is lost: {safe(source['why'])}", RED)
     return f"\n{text}" if text else ""
+
+
+def _open_suggestions_text(target: Json) -> str:
+    name = safe(target["name"])
+    lines = [f"{one} needs approval: `trimtab approve {one}`" for one in map(safe, target["suggestions"])]
+    lines += [f"{one} {_HELD}: `trimtab suggestions {one} --patch`" for one in map(safe, target["held"])]
+    return "".join(lines_of(f"{name}: {line}") for line in lines)
 
 
 def _findings_text(target: Json) -> str:
@@ -147,8 +154,9 @@ def _findings_text(target: Json) -> str:
 def target_line(target: Json) -> str:
     """The state of a target, without measurements, in one line."""
     phase = target["phase"] + (" (paused)" if target["paused"] else "")
-    pending = ", ".join(f"{suggestion} needs approval" for suggestion in target["suggestions"])
-    parts = [phase, *map(_server, target["servers"]), pending, target["note"], *target.get("warnings", ())]
+    pending = [f"{suggestion} needs approval" for suggestion in target["suggestions"]]
+    pending += [f"{suggestion} {_HELD}" for suggestion in target["held"]]
+    parts = [phase, *map(_server, target["servers"]), *pending, target["note"], *target.get("warnings", ())]
     return f"{safe(target['name'])}: {safe(', '.join(filter(None, parts)))}"
 
 
@@ -217,7 +225,7 @@ def suggestions_text(suggestions: Sequence[Json]) -> str:
         (
             found["id"],
             found["target"],
-            found["status"],
+            _status(found),
             found["rank"] or "-",
             found["class"],
             change(found),
@@ -248,7 +256,7 @@ def suggestion_text(found: Json) -> str:
         ),
         *([("approval", f"by another operator than {safe(found['barred'])}")] if found["barred"] else []),
         ("expires", moment(found["expires_at"])),
-        ("status", safe(found["status"])),
+        ("status", safe(_status(found))),
     ]
     wrapped_lines = (
         line for label, text in lines for line in folded(f"  {label:9}{text}", columns(), " " * 11)
@@ -257,6 +265,15 @@ def suggestion_text(found: Json) -> str:
     return (
         f"{shown}  digest   {safe(found['digest']) or 'none yet'}\n"  # not wrapped, so that it can be copied
     )
+
+
+def _status(suggestion: Json) -> str:
+    return "held" if is_held(suggestion) else str(suggestion["status"])
+
+
+def is_held(suggestion: Json) -> bool:
+    """Whether it is open, but to be committed where the server's manifest is kept."""
+    return suggestion["status"] == "open" and bool((suggestion["prospect"] or {}).get("owner"))
 
 
 def outage_s(suggestion: Json) -> float:

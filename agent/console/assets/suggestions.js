@@ -49,7 +49,7 @@ export function suggestionsPage(context, root) {
 }
 
 const left = (context, one) => (new Date(one.expires_at) - context.now()) / 1000;
-const statusOf = (context, one) => (one.status === "open" && left(context, one) <= 0 ? "expired" : one.status);
+const statusOf = (context, one) => (one.status !== "open" ? one.status : left(context, one) <= 0 ? "expired" : one.prospect?.owner ? "held" : "open");
 
 export function suggestionPage(context, root, id) {
   let shown = null;  // the version on screen, which an approval names
@@ -183,11 +183,12 @@ export function suggestionPage(context, root, id) {
   }
 
   function decision(status) {
-    if (shown.decided_by || !["open", "checking"].includes(status)) return [el("h2", "Decision"), el("p", over(status))];
+    if (shown.decided_by || !["open", "held", "checking"].includes(status)) return [el("h2", "Decision"), el("p", over(status))];
     const seconds = left(context, shown);
     const common = newer ? "It has changed since you opened it." : sending ? "Being sent." : barred(context);
     const approving = common || (status === "checking" ? "The preflight check still runs." : "")
       || (shown.class === "note" ? "This is advice only." : "")
+      || (status === "held" ? `${shown.prospect.owner} writes the manifest: commit the change there.` : "")
       || (target.mode === "advise" ? "The mode is advise: nothing is changed. Set [agent] mode = \"approve\" and restart." : "")
       || (shown.barred && shown.barred === context.me.principal ? "You proposed it: another operator must approve it." : "")
       || (target.paused ? "The target is paused; resume it first." : "");
@@ -198,7 +199,8 @@ export function suggestionPage(context, root, id) {
         action("approve", "Approve…", approve, { reason: approving, tone: "primary" }),
         action("deny", "Deny…", deny, { reason: common, by: common && common === approving ? "why-approve" : "" })),
       shown.barred && el("p", { class: "muted" }, `${shown.barred} proposed it, so another operator must approve it.`),
-      shown.digest && el("p", { class: "digest" }, "You approve exactly this, by its digest ", el("code", shown.digest)),
+      status === "held" && shown.prospect.patch && el("pre", { tabindex: "0", "aria-label": "Patch to commit" }, shown.prospect.patch),
+      status !== "held" && shown.digest && el("p", { class: "digest" }, "You approve exactly this, by its digest ", el("code", shown.digest)),
     ];
   }
 

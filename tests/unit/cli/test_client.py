@@ -107,6 +107,21 @@ def test_a_change_of_a_manifest_is_printed_and_left_to_its_owner(run: Run, daemo
     assert (status, "Argo CD writes the manifest" in err) == (1, True)
 
 
+def test_a_held_suggestion_is_shown_with_what_to_commit(run: Run, daemon: FakeDaemonView) -> None:
+    daemon.checks = True
+    daemon.suggest({"max_num_seqs": 128})
+    daemon.answer(PreflightResult(owner="Argo CD", patch="- op: test\n"))
+
+    shown = run("status")[1]
+    assert (
+        "chat-s1 is held: commit its change where the manifest is kept: `trimtab suggestions chat-s1" in shown
+    )
+    assert "needs approval" not in shown
+    assert "held" in run("suggestions")[1].splitlines()[1]
+    target = json.loads(run("status", "chat", "--json")[1])
+    assert (target["suggestion"], target["suggestions"], target["held"]) == (None, [], ["chat-s1"])
+
+
 def test_a_server_without_a_manifest_has_no_patch(run: Run, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
 
