@@ -5,7 +5,7 @@ Only for stories whose waits are all on timers; one that talks to a socket takes
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -35,7 +35,9 @@ class FastLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jump.now
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # noqa: ANN401 - as the base
+    def run_in_executor(
+        self, executor: object, func: Callable[..., Any], *args: object
+    ) -> asyncio.Future[Any]:
         """Call it here: no timer would wait for a thread."""
         del executor
         done: asyncio.Future[Any] = self.create_future()
