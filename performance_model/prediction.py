@@ -9,6 +9,7 @@ certain than either.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from performance_model.band import Band
 from performance_model.engine import Engine
 from performance_model.engine_limits import EngineLimits
 from performance_model.outcome import Goals, attainment, measure, quantile
@@ -21,16 +22,6 @@ LOW, HIGH = 0.1, 0.9
 _MOST_TIMES = 64.0  # the load that headroom looks for, relative to the recorded one
 _EXACT = 0.02  # relative error of the headroom
 MOST_REPLICAS = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """`value` for the load as recorded and the most likely law; 80 % of the draws lie from `low` to
-    `high`."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,18 @@
 """Searches the settings near the one in force for one that serves the recorded load better.
 
 Candidates race: all of them on short windows of the load, the best few on the whole load. The windows are
-the same for all, so requests, not luck, tell them apart. The gain of the winner is judged by pairs: the
-difference of goodput in each block of BLOCK_S seconds. Plateaus are the rule, so the winner is the setting
-with the fewest changed flags among those that are as good as the best, and no change is proposed for a gain
-within max(2 %, 2 standard errors).
+the same for all, so requests, not luck, tell them apart. The gain of a finalist is judged by pairs: the
+difference of goodput in each block of BLOCK_S seconds, and on the windows for each draw of the law. Finalists
+are ranked by the lower end of their gain. Plateaus are the rule, so the winner is the setting with the fewest
+changed flags among those that are as good as the best, and no change is proposed for a gain within max(2 %, 2
+standard errors).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import sqrt
+from statistics import pstdev
 
 from performance_model.engine import Engine, EngineRun
 from performance_model.engine_limits import EngineLimits
@@ -31,19 +33,30 @@ LEAST_GAIN = 0.02  # of the requests: below, restarts cost more than they bring
 ERRORS = 2.0  # standard errors that a gain must exceed
 BLOCK_S = 30.0
 MOST = 60
+LAWS = 8  # draws of the law that each finalist sees
+LOW_QUANTILE = 1.28  # standard deviations from the middle of a normal distribution to its 10 % quantile
 
 Changes = Mapping[Knob, Value]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A setting near the one in force; `attainment` is over the whole load, None if it lost the first
-    round."""
+    """A setting near the one in force. What is None is known of finalists alone.
+
+    Shares of the requests; `gain` is over the setting in force, and 90 % of the draws lie above `low`.
+    """
 
     changes: Changes
     limits: EngineLimits
     screened: float  # attainment on the windows
-    attainment: float | None = None
+    attainment: float | None = None  # over the whole load
+    gain: float = 0.0
+    noise: float = 1.0  # standard error of the gain
+    likely: float = 0.0  # share of the draws of the law in which it is better
+
+    @property
+    def low(self) -> float:
+        return self.gain - LOW_QUANTILE * self.noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +74,27 @@ class SearchResult:
     finalists: tuple[Candidate, ...]
 
 
+def allow_all(_: Changes) -> str:
+    """Refuse nothing."""
+    return ""
+
+
 def search(
-    case: Deployment, trace: Trace, law: UncertainLaw, goals: Goals, *, kv_tokens: int | None = None
+    case: Deployment,
+    trace: Trace,
+    law: UncertainLaw,
+    goals: Goals,
+    *,
+    kv_tokens: int | None = None,
+    refuse: Callable[[Changes], str] = allow_all,
 ) -> SearchResult:
-    """Raises PredictionInputError if the setting in force cannot be predicted."""
+    """`refuse`: why a change must not be tried; empty if it may.
+
+    Raises PredictionInputError if the setting in force cannot be predicted.
+    """
     base = limits_of(case, kv_tokens=kv_tokens)
     vetoed: dict[str, int] = {}
-    nearby = list(_admissible(case, base, vetoed))
+    nearby = list(_admissible(case, base, refuse, vetoed))
     parts = _windows(trace)
     screened = sorted(
         (
@@ -80,29 +107,60 @@ def search(
     )
     base_run = Engine(trace, law.law, base).run()
     own = attainment(base_run, goals)
-    finalists = []
-    for one in screened[:FINALISTS] if own < 1 - LEAST_GAIN / 2 else ():
-        run = Engine(trace, law.law, one.limits).run()
-        gain, noise = paired_gain(base_run, run, goals)
-        finalists.append(
-            (
-                gain,
-                noise,
-                Candidate(
-                    changes=one.changes, limits=one.limits, screened=one.screened, attainment=own + gain
-                ),
-            )
-        )
-    gain, noise, best = _simplest(finalists)
+    finalists = [
+        _judge(one, trace, law.law, goals, base_run)
+        for one in (screened[:FINALISTS] if own < 1 - LEAST_GAIN / 2 else ())
+    ]
+    better = [one for one in finalists if one.gain > LEAST_GAIN]
+    laws = law.draws[:LAWS] if better else ()
+    by_law = [_mean_attainment(parts, drawn, base, goals) for drawn in laws]
+    doubted = [_doubt(one, parts, laws, goals, by_law) for one in better]
+    finalists = sorted((*doubted, *(one for one in finalists if one not in better)), key=lambda one: -one.low)
+    first = finalists[0] if finalists else None
+    best = _simplest(finalists)
+    shown = best or first
     return SearchResult(
         base=own,
         best=best,
-        gain=gain,
-        noise=noise,
-        likely=_share_better(parts, law, base, best.limits, goals) if best else 0.0,
+        gain=shown.gain if shown else 0.0,
+        noise=shown.noise if shown else 0.0,
+        likely=best.likely if best else 0.0,
         tried=len(nearby),
         vetoed=vetoed,
-        finalists=tuple(one for _, _, one in sorted(finalists, key=lambda found: -found[0])),
+        finalists=tuple(finalists),
+    )
+
+
+def _judge(one: Candidate, trace: Trace, law: StepLaw, goals: Goals, base_run: EngineRun) -> Candidate:
+    """Add the gain over the whole load, with its error from the load."""
+    gain, noise = paired_gain(base_run, Engine(trace, law, one.limits).run(), goals)
+    return replace(
+        one,
+        attainment=attainment(base_run, goals) + gain,
+        gain=gain,
+        noise=noise,
+        likely=float(gain > 0),
+    )
+
+
+def _doubt(
+    one: Candidate,
+    parts: Sequence[Trace],
+    laws: Sequence[StepLaw],
+    goals: Goals,
+    base_by_law: Sequence[float],
+) -> Candidate:
+    """Add the error of the law, by the gain on the windows under each of its draws."""
+    gains = [
+        _mean_attainment(parts, drawn, one.limits, goals) - base
+        for drawn, base in zip(laws, base_by_law, strict=True)
+    ]
+    if not gains:
+        return one
+    return replace(
+        one,
+        noise=sqrt(one.noise**2 + pstdev(gains) ** 2),
+        likely=sum(gain > 0 for gain in gains) / len(gains),
     )
 
 
@@ -145,16 +203,16 @@ def paired_gain(base: EngineRun, other: EngineRun, goals: Goals) -> tuple[float,
 
 
 def _admissible(
-    case: Deployment, base: EngineLimits, vetoed: dict[str, int]
+    case: Deployment, base: EngineLimits, refuse: Callable[[Changes], str], vetoed: dict[str, int]
 ) -> Iterator[tuple[Changes, EngineLimits]]:
     count = 0
     for changes in neighbours(case, base):
         if count == MOST:
             return
-        changed = with_changes(case, changes)
+        why = refuse(changes)
         try:
-            limits = limits_of(changed, kv_tokens=_moved_kv(case, changed, base))
-            why = veto(changed, limits)
+            limits = base if why else moved_limits(case, base, changes)
+            why = why or veto(with_changes(case, changes), limits)
         except PredictionInputError as error:
             why, limits = str(error), base
         if why:
@@ -164,32 +222,27 @@ def _admissible(
         yield changes, limits
 
 
-def _moved_kv(case: Deployment, changed: Deployment, base: EngineLimits) -> int:
-    """The KV cache in force, moved by what the estimate says of the change."""
+def moved_limits(case: Deployment, base: EngineLimits, changes: Changes) -> EngineLimits:
+    """The limits after a change: the KV cache in force, moved by what the estimate says of the change.
+
+    Raises PredictionInputError.
+    """
+    changed = with_changes(case, changes)
     before, after = estimate_fit(case), estimate_fit(changed)
     moved = after.kv_tokens - before.kv_tokens if before and after else 0
-    return max(base.block_size, base.kv_tokens + moved)
+    return limits_of(changed, kv_tokens=max(base.block_size, base.kv_tokens + moved))
 
 
-def _simplest(finalists: Sequence[tuple[float, float, Candidate]]) -> tuple[float, float, Candidate | None]:
+def _simplest(finalists: Sequence[Candidate]) -> Candidate | None:
     """Of those as good as the best, the one with the fewest changed flags; none for too small a gain."""
     if not finalists:
-        return 0.0, 0.0, None
-    most, noise, _ = max(finalists, key=lambda found: found[0])
-    if most <= max(LEAST_GAIN, ERRORS * noise):
-        return most, noise, None
-    level = [found for found in finalists if found[0] >= most - max(LEAST_GAIN, ERRORS * noise)]
-    return min(level, key=lambda found: (len(found[2].changes), -found[0]))
-
-
-def _share_better(
-    parts: Sequence[Trace], law: UncertainLaw, base: EngineLimits, best: EngineLimits, goals: Goals
-) -> float:
-    laws = law.draws or (law.law,)
-    wins = sum(
-        _mean_attainment(parts, one, best, goals) > _mean_attainment(parts, one, base, goals) for one in laws
-    )
-    return wins / len(laws)
+        return None
+    best = max(finalists, key=lambda one: one.low)
+    noise = max(LEAST_GAIN, ERRORS * best.noise)
+    if best.gain <= noise:
+        return None
+    level = [one for one in finalists if one.gain >= best.gain - noise]
+    return min(level, key=lambda one: (len(one.changes), -one.low))
 
 
 def _mean_attainment(parts: Sequence[Trace], law: StepLaw, limits: EngineLimits, goals: Goals) -> float:

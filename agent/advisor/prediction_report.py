@@ -8,6 +8,7 @@ from typing import Any
 
 from agent.advisor.render import format_command
 from agent.terminal.tables import latency, lines_of, table
+from performance_model.band import Band
 from performance_model.engine_limits import EngineLimits
 from performance_model.engine_settings import limits_of
 from performance_model.errors import PredictionInputError
@@ -15,7 +16,7 @@ from performance_model.fit import fit_law
 from performance_model.hardware_prior import prior_law
 from performance_model.iteration_log import parse_iterations, unlogged_s
 from performance_model.outcome import Goals
-from performance_model.prediction import Band, Headroom, find_headroom, predict
+from performance_model.prediction import Headroom, find_headroom, predict
 from performance_model.search import SearchResult, search
 from performance_model.step_law import COEFFICIENTS, UncertainLaw, read_law, write_law
 from performance_model.trace import Trace, duration_s
