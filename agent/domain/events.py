@@ -7,6 +7,7 @@ from datetime import datetime
 from agent.domain.answers import AnswerComparison
 from agent.domain.calibration import Calibration
 from agent.domain.model import Approvers, Mode, PreflightResult, Server
+from agent.domain.model_advice import ModelAdvice
 from agent.domain.reading import EngineLiveness, Reading
 from agent.domain.request_counts import RequestCounts
 from vllm_facts.deployment import Finding
@@ -36,6 +37,7 @@ class Observed:
     blind: str = ""  # why requests cannot be counted now; empty if they can
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # by stream, each once a minute
     findings: tuple[Finding, ...] = ()  # of lint, on the setting in force
+    advice: ModelAdvice | None = None  # of the performance model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from agent.domain.model import (
     Step,
     Strategy,
 )
+from agent.domain.model_advice import ModelAdvice
 from agent.domain.reading import Reading, Sample
 from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import GainNeeded, Observation, Trial
@@ -46,6 +47,7 @@ class Context:
     outcomes: Sequence[Outcome] = ()  # oldest first
     case: Deployment | None = None  # card, model, version and environment, as far as known
     findings: Sequence[Finding] = ()  # of lint, on the setting in force
+    advice: ModelAdvice | None = None  # of the performance model; None: it has no accepted law
 
 
 class Policy(Protocol):

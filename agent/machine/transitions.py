@@ -52,6 +52,7 @@ class Rules:
             outcomes=state.outcomes,
             case=describe_deployment(state.blue.setting, event.reading),
             findings=event.findings,
+            advice=event.advice,
         )
 
 

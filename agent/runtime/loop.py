@@ -22,6 +22,7 @@ from agent.domain.reading import EngineSample, Reading, Sample, SourceState
 from agent.domain.state import State
 from agent.machine.step import Machine, numbered_effects, state_without_counts, state_without_recent
 from agent.observe.aggregator import TRAFFIC, Aggregator
+from agent.runtime.adviser import Adviser
 from agent.runtime.command_check import CommandCheck
 from agent.runtime.effect_runner import EffectRunner
 from agent.telemetry.self_metrics import SelfMetrics
@@ -51,6 +52,7 @@ class TargetLoop:
     on_second: Callable[[Observed], None] = lambda _: None
     aggregator: Aggregator = field(default_factory=Aggregator)
     check: CommandCheck | None = None  # None: the flags in force are not linted
+    adviser: Adviser | None = None  # None: the performance model is not asked
     reading: Reading | None = None
     meters: SelfMetrics = field(default_factory=SelfMetrics)
     events: int = 0
@@ -108,7 +110,9 @@ class TargetLoop:
                 tasks.create_task(sensor.run(self, self.ingest, self.now), name=f"{self.target} {sensor}")
             tasks.create_task(self._tick(), name=f"{self.target} tick")
             if self.check is not None:
-                tasks.create_task(self._lint_flags(self.check), name=f"{self.target} lint")
+                tasks.create_task(self.check.run(self), name=f"{self.target} lint")
+            if self.adviser is not None:
+                tasks.create_task(self.adviser.run(self), name=f"{self.target} advice")
             renewing: asyncio.Task[None] | None = None
             while True:
                 for effect in effects:
@@ -196,6 +200,7 @@ class TargetLoop:
                 blind=self.aggregator.blind,
                 calibration=self.aggregator.calibrate(at, equal),
                 findings=self.findings,
+                advice=self.adviser.advice if self.adviser is not None else None,
             )
             self.on_second(observed)
             self.emit(observed)
@@ -205,11 +210,6 @@ class TargetLoop:
     def findings(self) -> tuple[Finding, ...]:
         """What lint finds in the flags in force."""
         return self.check.findings if self.check is not None else ()
-
-    async def _lint_flags(self, check: CommandCheck) -> None:
-        while True:
-            await check.update(self.state.blue, self.reading)
-            await asyncio.sleep(OBSERVE_EVERY_S)
 
     def _main_server(self) -> Server | None:
         """Return the server with the most traffic: blue, or green in the hold step."""
@@ -240,7 +240,7 @@ class TargetLoop:
         self.state = after
         self._bind_log_context()
         self.events += 1
-        if isinstance(event, EffectFailed) and event.number:  # without one, of a KeepAlive: its runner logs
+        if isinstance(event, EffectFailed):
             log.warning("effect failed", target=self.target, why=event.why)
         if done is not None and not done.done():
             done.set_result(after)

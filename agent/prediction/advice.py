@@ -1,0 +1,149 @@
+"""What to change, by the performance model: the best joint change inside the operator's bounds, or nothing.
+
+It costs seconds of CPU, so it runs in the worker process. Pure: the same model gives the same advice.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+
+from agent.domain.model import Bound, Outcome, Slo
+from agent.domain.model_advice import ModelAdvice, PredictedChange
+from agent.machine.earlier_outcomes import why_not_again
+from agent.prediction.learned import LearnedModel
+from agent.prediction.served_load import ServedLoad, find_load
+from performance_model.band import Band
+from performance_model.engine import Engine
+from performance_model.engine_limits import EngineLimits
+from performance_model.errors import PredictionInputError
+from performance_model.outcome import Goals
+from performance_model.search import LEAST_GAIN, LOW_QUANTILE, SearchResult, paired_gain, search
+from vllm_facts.values import Knob, Setting, Value, describe_changes
+
+UNSEEN = frozenset({"enable_prefix_caching"})
+"""Knobs whose effect the trace does not show: what requests share is unknown while caching is off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceRequest:
+    """`suggested`: the changes of open suggestions, by rule."""
+
+    learned: LearnedModel
+    slo: Slo
+    at: datetime
+    bounds: Mapping[Knob, Bound] = field(default_factory=dict)
+    outcomes: tuple[Outcome, ...] = ()
+    suggested: tuple[tuple[str, Setting], ...] = ()
+
+
+def advise(request: AdviceRequest) -> ModelAdvice | None:
+    """None where there is nothing to advise on: no accepted law, no objective, too little traffic."""
+    learned = request.learned
+    try:
+        load = find_load(learned, request.slo)
+        if load.goals is None or learned.acceptance is None:
+            return None
+        found = search(
+            load.case,
+            load.trace,
+            load.law,
+            load.goals,
+            kv_tokens=learned.kv_tokens,
+            refuse=partial(why_refused, request, load.present),
+        )
+    except PredictionInputError:
+        return None
+    best, capacity = found.best, load.capacity(load.present)
+    if capacity is None:
+        return None
+    changes = dict(best.changes) if best else {}
+    return ModelAdvice(
+        made_at=request.at,
+        setting=load.case.setting,
+        rate_rps=load.rate_rps,
+        requests=len(load.trace),
+        law_source=learned.law_source,
+        itl_error=_mean_size(learned.acceptance.itl),
+        ttft_error=_mean_size(learned.acceptance.ttft),
+        wanted=load.goals.share,
+        present=load.predict(load.present),
+        best=PredictedChange(to=changes, gain=_gain_band(best.gain, best.noise)) if best else None,
+        assumed={
+            knob: getattr(load.present, knob) for knob in changes if load.case.setting.get(knob) is None
+        },
+        then=load.predict(best.limits) if best else {},
+        why_nothing="" if best else _why_nothing(found, load.goals),
+        capacity=capacity,
+        best_capacity=load.capacity(best.limits) if best else None,
+        tried=found.tried,
+        rules=tuple(_judge_rules(load, load.goals, request.suggested)),
+    )
+
+
+def why_refused(request: AdviceRequest, base: EngineLimits, changes: Mapping[Knob, Value]) -> str:
+    """Why the operator's bounds, or the outcome of an earlier rollout, forbid a change; empty: nothing."""
+    for knob, value in changes.items():
+        if knob in UNSEEN:
+            return f"the trace does not show the effect of {knob}"
+        present = request.learned.case.setting.get(knob)
+        present = getattr(base, knob, None) if present is None else present
+        if why := _out_of_bounds(knob, value, present, request.bounds.get(knob, Bound())):
+            return why
+    return why_not_again(request.outcomes, changes, request.at)
+
+
+def _out_of_bounds(knob: Knob, value: Value, present: Value, bound: Bound) -> str:
+    if present is None:
+        return f"{knob} is not set and its default is unknown"
+    if bound.allowed and value not in bound.allowed:
+        return f"{knob} is outside of its allowed values"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    low, high = bound.min, bound.max
+    if (low is not None and value < low) or (high is not None and value > high):
+        return f"{knob} is outside of its bounds"
+    if isinstance(present, int | float) and present > 0 and value > 0:
+        ratio = max(value / present, present / value)
+        if ratio > 2**bound.octaves:
+            return f"one change of {knob} is at most a factor of {2**bound.octaves:g}"
+    return ""
+
+
+def _why_nothing(found: SearchResult, goals: Goals) -> str:
+    """Why no change is better, as a sentence."""
+    if found.base >= 1 - LEAST_GAIN / 2:
+        return f"{found.base:.1%} of the requests meet the objectives: there is nothing to gain"
+    if not found.finalists:
+        return "no setting inside the bounds can be tried"
+    first = found.finalists[0]
+    few = "" if found.base + first.gain >= goals.share else ": one server is too small for the load"
+    return (
+        f"the best of {found.tried} settings, {describe_changes(first.changes)}, changes the share of "
+        f"requests within the objectives by {100 * first.gain:+.1f} points (standard error "
+        f"{100 * first.noise:.1f}){few}"
+    )
+
+
+def _judge_rules(
+    load: ServedLoad, goals: Goals, suggested: Sequence[tuple[str, Setting]]
+) -> Iterator[PredictedChange]:
+    """What the changes that rules suggest would gain, without those that are not modelled."""
+    run = Engine(load.trace, load.law.law, load.present).run() if suggested else None
+    for rule, to in suggested:
+        if run is None or UNSEEN & to.keys() or not all(hasattr(load.present, knob) for knob in to):
+            continue
+        try:
+            other = Engine(load.trace, load.law.law, load.limits_with(to)).run()
+        except PredictionInputError:
+            continue
+        gain, noise = paired_gain(run, other, goals)
+        yield PredictedChange(to=dict(to), gain=_gain_band(gain, noise), rule=rule)
+
+
+def _gain_band(gain: float, noise: float) -> Band:
+    return Band(value=gain, low=gain - LOW_QUANTILE * noise, high=gain + LOW_QUANTILE * noise)
+
+
+def _mean_size(errors: Sequence[float]) -> float:
+    return sum(map(abs, errors)) / max(1, len(errors))

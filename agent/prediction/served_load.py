@@ -1,0 +1,121 @@
+"""The recorded load of one server, with the law and the objectives, and what a setting makes of it. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+
+from agent.domain.model import Slo
+from agent.domain.model_advice import Capacity, Numbers
+from agent.prediction.learned import LearnedModel
+from performance_model.band import Band
+from performance_model.engine_limits import EngineLimits
+from performance_model.engine_settings import limits_of
+from performance_model.errors import PredictionInputError
+from performance_model.outcome import Goals
+from performance_model.prediction import find_headroom, predict
+from performance_model.resample import window
+from performance_model.search import moved_limits
+from performance_model.step_law import UncertainLaw
+from performance_model.trace import Trace, duration_s
+from vllm_facts.deployment import Deployment
+from vllm_facts.values import Knob, Value
+
+MOST_REQUESTS = 3_000  # of the trace, the latest: 5 minutes at 10 requests/s
+LEAST_REQUESTS, LEAST_S = 50, 120.0  # fewer, or a shorter trace, show no load
+REPLICATES = 8  # draws behind each band
+SHIFTED = ("ttft", "e2e")  # latencies that the time outside the engine is part of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedLoad:
+    """`present`: limits of the setting in force. `outside_s`: of each request, passes outside the engine."""
+
+    case: Deployment
+    trace: Trace
+    law: UncertainLaw
+    goals: Goals | None  # of the engine, without the time outside it
+    present: EngineLimits
+    servers: int
+    outside_s: float
+
+    @property
+    def rate_rps(self) -> float:
+        """Of one server."""
+        return len(self.trace) / max(duration_s(self.trace), 1e-9)
+
+    def limits_with(self, changes: Mapping[Knob, Value]) -> EngineLimits:
+        """Raises PredictionInputError."""
+        return moved_limits(self.case, self.present, changes) if changes else self.present
+
+    def predict(self, limits: EngineLimits) -> Numbers:
+        """TTFT and E2E as clients see them. Without objectives there is no goodput."""
+        bands = predict(self.trace, self.law, limits, self.goals or Goals(), replicates=REPLICATES)
+        shifted = {
+            name: _shift(band, self.outside_s) if name.startswith(SHIFTED) else band
+            for name, band in bands.items()
+        }
+        if self.goals is None:
+            return {
+                name: band for name, band in shifted.items() if name not in {"attainment", "goodput_per_s"}
+            }
+        return shifted
+
+    def capacity(self, limits: EngineLimits) -> Capacity | None:
+        """None without objectives. Rates are of one server, `servers` is for the load of all."""
+        if self.goals is None:
+            return None
+        found = find_headroom(self.trace, self.law.law, limits, self.goals)
+        servers = found.replicas
+        if self.servers > 1:
+            enough = found.rate_per_s and ceil(self.servers * self.rate_rps / found.rate_per_s)
+            servers = enough or (servers and servers * self.servers)
+        return Capacity(rate_rps=found.rate_per_s, servers=servers)
+
+
+def find_load(learned: LearnedModel, slo: Slo) -> ServedLoad:
+    """Raises PredictionInputError with what is missing: a law, traffic, or a setting that is modelled."""
+    if learned.law is None:
+        raise PredictionInputError(f"there is no law of step time: {learned.why_no_law}")
+    trace = latest_part(learned.trace)
+    if len(trace) < LEAST_REQUESTS or duration_s(trace) < LEAST_S:
+        raise PredictionInputError(
+            f"{len(trace)} requests in {duration_s(trace):.0f} s are recorded: a prediction needs at least "
+            f"{LEAST_REQUESTS} in {LEAST_S:.0f} s"
+        )
+    return ServedLoad(
+        case=learned.case,
+        trace=trace,
+        law=learned.law,
+        goals=goals_of(slo, learned.outside_s),
+        present=limits_of(learned.case, kv_tokens=learned.kv_tokens),
+        servers=learned.servers,
+        outside_s=learned.outside_s,
+    )
+
+
+def goals_of(slo: Slo, outside_s: float) -> Goals | None:
+    """The objectives of one request in the engine; None without any.
+
+    The share is the smallest promised one.
+    """
+    promised = [one for one in (slo.ttft, slo.itl, slo.e2e) if one is not None]
+    if not promised:
+        return None
+    return Goals(
+        ttft_s=slo.ttft.under_s - outside_s if slo.ttft else None,
+        itl_s=slo.itl.under_s if slo.itl else None,
+        e2e_s=slo.e2e.under_s - outside_s if slo.e2e else None,
+        share=min(one.share for one in promised),
+    )
+
+
+def latest_part(trace: Trace) -> Trace:
+    """The latest MOST_REQUESTS, from the time 0 on."""
+    if len(trace) <= MOST_REQUESTS:
+        return trace
+    since_s = trace[-MOST_REQUESTS].arrival_s
+    return window(trace, since_s, duration_s(trace) - since_s + 1e-6)
+
+
+def _shift(band: Band, seconds: float) -> Band:
+    return replace(band, value=band.value + seconds, low=band.low + seconds, high=band.high + seconds)

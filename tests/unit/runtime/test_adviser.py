@@ -1,0 +1,108 @@
+"""When the performance model is asked: now and then, and soon after flags or suggestions changed."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import ParamSpec, TypeVar
+
+from agent.domain.errors import WorkerError
+from agent.domain.model import Objective, Server, Slo
+from agent.domain.state import Phase, State
+from agent.prediction.advice import AdviceRequest
+from agent.prediction.learned import LearnedModel
+from agent.runtime.adviser import Adviser
+from tests.support.fast_time import in_no_time, loop_now
+from tests.support.learned import learned_model, without_law
+
+P = ParamSpec("P")
+R = TypeVar("R")
+LEARNED = learned_model(1.0, max_num_seqs=8)
+BLUE = Server(name="chat-r0", setting=LEARNED.case.setting)
+
+
+@dataclass
+class CountingWorker:
+    """Notes when it is asked; `broken`: the process ends each time."""
+
+    broken: bool = False
+    asked: list[tuple[float, AdviceRequest]] = field(default_factory=list)
+
+    async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        (request,) = args
+        assert isinstance(request, AdviceRequest)
+        self.asked.append((asyncio.get_running_loop().time(), request))
+        if self.broken:
+            raise WorkerError("the worker process ended")
+        return function(*args, **kwargs)
+
+    async def close(self) -> None:
+        return
+
+
+@dataclass
+class Target:
+    state: State
+
+
+def adviser(worker: CountingWorker, learned: LearnedModel | None = LEARNED) -> Adviser:
+    slo = Slo(ttft=Objective(under_s=1.0, share=0.95))
+    return Adviser(worker=worker, learned=lambda: learned, slo=slo, bounds={}, now=loop_now)
+
+
+async def play(one: Adviser, target: Target, *moves: tuple[float, State]) -> None:
+    """Run for 20 minutes; put each state in force at its second."""
+    task = asyncio.create_task(one.run(target))
+    for at_s, state in (*moves, (1200.0, target.state)):
+        await asyncio.sleep(at_s - asyncio.get_running_loop().time())
+        target.state = state
+    task.cancel()
+
+
+def test_it_asks_every_five_minutes_and_keeps_the_advice() -> None:
+    worker, target = CountingWorker(), Target(State(target="chat", blue=BLUE))
+    one = adviser(worker)
+
+    in_no_time(play(one, target))
+
+    assert [at_s for at_s, _ in worker.asked] == [0, 300, 600, 900]
+    assert one.advice is not None
+    assert one.advice.setting == BLUE.setting
+
+
+def test_it_asks_a_minute_later_at_the_earliest_for_flags_that_changed() -> None:
+    other = replace(BLUE, setting={**BLUE.setting, "max_num_seqs": 16})
+    worker, target = CountingWorker(), Target(State(target="chat", blue=BLUE))
+
+    in_no_time(play(adviser(worker), target, (20.0, replace(target.state, blue=other))))
+
+    assert [at_s for at_s, _ in worker.asked][:2] == [0, 60]
+    assert worker.asked[1][1].learned.case.setting["max_num_seqs"] == 16
+
+
+def test_it_does_not_ask_during_a_rollout() -> None:
+    worker, target = CountingWorker(), Target(State(target="chat", blue=BLUE, phase=Phase.CANARY))
+
+    in_no_time(play(adviser(worker), target))
+
+    assert not worker.asked
+
+
+def test_without_a_law_there_is_no_advice() -> None:
+    worker, target = CountingWorker(), Target(State(target="chat", blue=BLUE))
+    one = adviser(worker, without_law(LEARNED))
+    one.advice = None
+
+    in_no_time(play(one, target))
+
+    assert not worker.asked
+    assert one.advice is None
+
+
+def test_a_worker_that_ends_costs_only_the_advice() -> None:
+    worker, target = CountingWorker(broken=True), Target(State(target="chat", blue=BLUE))
+    one = adviser(worker)
+
+    in_no_time(play(one, target))
+
+    assert len(worker.asked) == 4
+    assert one.advice is None
