@@ -75,6 +75,11 @@ ORDER = (
     ),
     Band("memory ran out", ("M2", "M4"), "failures come before slowness"),
     Band(
+        "prediction",
+        ("PM1",),
+        "the model weighs all limits of the scheduler against each other, and says how far to go",
+    ),
+    Band(
         "KV pressure",
         ("M1", "M3", "K1", "K2", "Q2"),
         "it outranks the queue: more KV cache first, else fewer sequences, else replicas",
@@ -100,12 +105,12 @@ ORDER = (
     Band("flags", ("CL1",), "what lint finds in a running server's flags comes after all that was measured"),
     Band(
         "notes",
-        ("Q3", "Q4", "N1", "X2", "C2", "E1", "V3", "R1", "F3", "F6", "F7", "F8"),
+        ("PM3", "PM2", "Q3", "Q4", "N1", "X2", "C2", "E1", "V3", "R1", "F3", "F6", "F7", "F8"),
         "no flag to change",
     ),
 )
 
-_MEMORY_TAKERS = ("M1", "M3", "M5", "Q1", "K3", "P1", "P3", "G1", "G2", "G3", "F2", "B1", "B3", "W1")
+_MEMORY_TAKERS = ("PM1", "M1", "M3", "M5", "Q1", "K3", "P1", "P3", "G1", "G2", "G3", "F2", "B1", "B3", "W1")
 _SHORT_OF_KV = "the KV cache is the bottleneck"
 
 
@@ -146,6 +151,7 @@ YIELDS = (
     Yield(("Q4", "C1"), ("Q1", "K3"), "the sequence cap explains the queue"),
     Yield(("C2",), ("K3", "Q1", "C1"), "the other rule has more evidence"),
     Yield(("CL1",), (ANY,), "a measured cause comes before a rule about flags"),
+    Yield(("N1",), ("PM2",), "the model has counted the servers"),
     Yield(("N1",), (ANY,), "a knob may still help: replicas are the last resort"),
     Yield(("G2", "G3"), ("G1", "F2"), "without graphs their sizes and modes do not matter"),
     Yield(("F2",), ("G1",), "the same finding, from the log"),

@@ -46,7 +46,7 @@ def document() -> str:
     )
     said = [
         f"{HEAD}{order}",
-        "## Policies of the daemon\n\nEach is on unless `[policies]` has `NAME = false`.\n",
+        "## Policies of the daemon\n\nEach but `model` is on unless `[policies]` has `NAME = false`.\n",
     ]
     said += map(_policy, known("policies"))
     said.append(LINT_HEAD)

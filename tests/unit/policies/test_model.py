@@ -1,0 +1,126 @@
+"""Rules PM1, PM2 and PM3: what the performance model proposes, and when it keeps silent."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from agent.domain.model import Proposal
+from agent.domain.model_advice import Capacity, ModelAdvice, PredictedChange
+from agent.domain.ports import Context
+from agent.domain.reading import Reading
+from lint.precedence import ranked
+from performance_model.band import Band
+from policies.model import Model
+from tests.support.readings import NOON, a_context, a_reading, late, steady
+
+SETTING = {"max_num_seqs": 8}
+LATE = a_reading(running=steady(8), waiting=steady(12), ttft=late(0.6, p50=0.4, p99=9.0))
+
+
+def about(value: float) -> Band:
+    return Band(value=value, low=0.9 * value, high=1.1 * value)
+
+
+ADVICE = ModelAdvice(
+    made_at=NOON - timedelta(seconds=60),
+    setting=SETTING,
+    rate_rps=5.0,
+    requests=3_000,
+    law_source="iteration log",
+    itl_error=0.03,
+    ttft_error=0.12,
+    wanted=0.95,
+    present={"attainment": about(0.4), "goodput_per_s": about(2.0), "ttft_p90_s": about(6.0)},
+    best=PredictedChange(to={"max_num_seqs": 64}, gain=Band(value=0.58, low=0.55, high=0.61)),
+    then={"attainment": about(0.98), "goodput_per_s": about(4.9), "ttft_p90_s": about(0.3)},
+    capacity=Capacity(rate_rps=3.0, servers=2),
+    best_capacity=Capacity(rate_rps=9.0, servers=1),
+    tried=40,
+)
+NOTHING = replace(
+    ADVICE,
+    best=None,
+    then={},
+    best_capacity=None,
+    why_nothing="the best of 40 settings changes nothing",
+    capacity=Capacity(rate_rps=2.1, servers=3),
+)
+
+
+def context(advice: ModelAdvice | None, setting: dict[str, int] | None = None) -> Context:
+    return replace(a_context(SETTING if setting is None else setting), advice=advice)
+
+
+def propose(advice: ModelAdvice | None, reading: Reading = LATE) -> dict[str, Proposal]:
+    return {one.rule: one for one in Model().propose(reading, context(advice))}
+
+
+def test_the_best_change_is_proposed_with_its_numbers_before_and_after() -> None:
+    (change,) = propose(ADVICE).values()
+
+    assert (change.rule, dict(change.to)) == ("PM1", {"max_num_seqs": 64})
+    assert "40.0% meet the objectives with the present flags and 98.0% (88.2% to 107.8%)" in change.why
+    assert change.expects.startswith("TTFT (90 %) 6.00 s → 300 ms (270 ms to 330 ms)")
+    assert "up to 9.00 requests/s, at present up to 3.00 requests/s" in change.expects
+    assert "3% on the time between tokens and 12% on TTFT" in change.risks
+    assert {one.metric: one.value for one in change.evidence}["gain_low"] == 0.55
+
+
+@pytest.mark.parametrize(
+    ("advice", "reading"),
+    [
+        pytest.param(None, LATE, id="no law"),
+        pytest.param(replace(ADVICE, setting={"max_num_seqs": 16}), LATE, id="for other flags"),
+        pytest.param(replace(ADVICE, made_at=NOON - timedelta(hours=1)), LATE, id="old"),
+        pytest.param(ADVICE, replace(LATE, coverage=0.5), id="scrapes are missing"),
+        pytest.param(ADVICE, replace(LATE, ttft=late(0.0)), id="no objective is missed"),
+        pytest.param(
+            replace(NOTHING, capacity=Capacity(rate_rps=2.1, servers=None)), LATE, id="nothing helps"
+        ),
+    ],
+)
+def test_nothing_is_proposed(advice: ModelAdvice | None, reading: Reading) -> None:
+    assert not propose(advice, reading)
+
+
+def test_where_only_more_servers_help_it_says_how_many() -> None:
+    (note,) = propose(NOTHING).values()
+
+    assert (note.rule, note.klass) == ("PM2", "note")
+    assert note.expects == "capacity: 3 servers like this one"
+    assert note.why.startswith("3 servers carry the 5.00 requests/s within the objectives, one carries 2.10")
+
+
+def test_a_change_that_is_not_enough_comes_with_the_number_of_servers() -> None:
+    partly = replace(
+        ADVICE,
+        then={**ADVICE.then, "attainment": about(0.7)},
+        best_capacity=Capacity(rate_rps=3.5, servers=2),
+    )
+
+    assert set(propose(partly)) == {"PM1", "PM2"}
+
+
+def test_what_it_contradicts_is_named_with_the_predicted_loss() -> None:
+    worse = PredictedChange(to={"max_num_seqs": 4}, gain=Band(value=-0.2, low=-0.25, high=-0.15), rule="K2")
+    unclear = PredictedChange(
+        to={"max_num_seqs": 16}, gain=Band(value=-0.01, low=-0.05, high=0.03), rule="Q1"
+    )
+
+    found = propose(replace(ADVICE, rules=(worse, unclear)))
+
+    assert "K2 suggests max_num_seqs 4: -20.0 points, -25.0 to -15.0" in found["PM1"].why
+    assert "Q1 suggests max_num_seqs 16: -1.0 points" in found["PM1"].why
+    assert "contradicts K2" in found["PM3"].why
+    assert "Q1" not in found["PM3"].why
+
+
+def test_it_comes_before_the_rule_that_only_knows_a_direction() -> None:
+    change = propose(ADVICE)["PM1"]
+    rule = replace(change, rule="Q1", to={"max_num_seqs": 16})
+
+    ordered = ranked([rule, change])
+
+    assert [one.rule for one in ordered.kept] == ["PM1"]
+    assert [lost.what.rule for lost in ordered.outranked] == ["Q1"]
