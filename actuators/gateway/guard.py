@@ -5,7 +5,8 @@
 It runs in a Deployment of its own. For each HTTPRoute that trimtab splits it notes, by its own clock, when
 the number of the renewal changed. Once that is longer ago than the lease lasts, it puts the backends of the
 annotation back, in one write that is refused if the daemon wrote meanwhile. At the start of the guard every
-lease counts as just renewed. It needs the rights to get, list and patch httproutes, and to create and patch
+lease counts as just renewed. While it cannot end a lease it gives no sign of life, so that no daemon begins
+a canary that relies on it. It needs the rights to get, list and patch httproutes, and to create and patch
 the Lease by which daemons know that it runs.
 """
 
@@ -26,7 +27,7 @@ from agent.domain.ports import Now
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
 from kubernetes_api.documents import Json
-from kubernetes_api.errors import MissingError
+from kubernetes_api.errors import AwayError, MissingError
 
 log = structlog.get_logger(__name__)
 
@@ -46,13 +47,15 @@ class Guard:
     _seen: dict[tuple[str, str], tuple[Renewal, float]] = field(default_factory=dict)  # with the loop time
     _beat_at: float | None = None
     _answers: bool = True
+    _stuck: dict[tuple[str, str], str] = field(default_factory=dict)  # leases that cannot be ended, and why
 
     async def run(self, told: asyncio.Event) -> None:
         """Look until told to end; an API server that is away is waited for."""
         while not told.is_set():
             try:
                 await self.look()
-                await self._give_sign()
+                if not self._stuck:
+                    await self._give_sign()
                 self._answers = True
             except ActError as error:
                 if self._answers:
@@ -72,6 +75,7 @@ class Guard:
             if record.leased is not None and not record.ended
         }
         self._seen = {place: seen for place, seen in self._seen.items() if place in leased}
+        self._stuck = {place: why for place, why in self._stuck.items() if place in leased}
         for place, record in leased.items():
             renewal = _renewal(record)
             known = self._seen.get(place)
@@ -92,8 +96,14 @@ class Guard:
 
         try:
             await self.client.update(kubernetes.HTTP_ROUTE, route, ended)
+        except (AwayError, MissingError):
+            pass  # the next look tells
         except ActError as error:
-            log.warning("guard.cannot_end_lease", route=route, why=error.why)
+            if (route, key) not in self._stuck:
+                log.warning("guard.cannot_end_lease", route=route, why=error.why)
+            self._stuck[route, key] = error.why
+        else:
+            self._stuck.pop((route, key), None)
 
     async def _give_sign(self) -> None:
         """Renew the Lease; its time is for people, daemons only see that it changes."""

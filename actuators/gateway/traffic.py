@@ -23,14 +23,14 @@ from agent.domain.ports import Site, TrafficSeen
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
 from kubernetes_api.documents import Json
-from kubernetes_api.errors import ConflictError
+from kubernetes_api.errors import AwayError, ConflictError
 
 log = structlog.get_logger(__name__)
 
 THIS_PROCESS: Final = uuid4().hex[:12]
 """Distinguishes two daemons that started at once with the same epoch."""
 
-LOOK_S = 5.0  # between two looks at an HTTPRoute without a lease
+LOOK_S = 5.0  # between two looks at an HTTPRoute without a lease, or at one that a third party has
 RENEWED_AFTER = 1 / 3  # of a lease: two renewals may fail before it ends
 _POLL_S = 0.2
 
@@ -49,6 +49,7 @@ class GatewayTraffic:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _kept: Route | None = None  # in force at the last look
     _due_s: float = 0.0  # loop time of the next look
+    _refused: ActError | None = None  # why the last look could not keep the route, until the next one
     _changed_s: float | None = None  # loop time of the last change of backends
     _guard: GuardSign = field(init=False)
 
@@ -56,7 +57,9 @@ class GatewayTraffic:
         self._guard = GuardSign(client=self.client)
 
     def bind(self, site: Site) -> "GatewayTraffic":
-        return replace(self, site=site, _turn=asyncio.Lock(), _kept=None, _due_s=0.0, _changed_s=None)
+        return replace(
+            self, site=site, _turn=asyncio.Lock(), _kept=None, _due_s=0.0, _refused=None, _changed_s=None
+        )
 
     @property
     def _key(self) -> str:
@@ -94,14 +97,29 @@ class GatewayTraffic:
             await self._settle(route)
 
     async def keep_alive(self, route: Route) -> None:
-        """Renew the lease when a third of it is spent; without one, look every LOOK_S."""
+        """Renew the lease when a third of it is spent; without one, look every LOOK_S.
+
+        A refusal holds as long: only an API server that does not answer is asked again at once.
+        """
         check(route)
         async with self._turn:
             if route == self._kept and asyncio.get_running_loop().time() < self._due_s:
+                if self._refused is not None:
+                    raise self._refused.with_traceback(None)
                 return
-            await self._write(route, keep=True)
+            await self._keep(route)
             if not await self._guard.look() and route.leased:
                 log.warning("gateway.no_guard", route=self.name, why=obstacles.NO_GUARD)
+
+    async def _keep(self, route: Route) -> None:
+        began = asyncio.get_running_loop().time()
+        try:
+            await self._write(route, keep=True)
+        except (AwayError, FencedError):
+            raise
+        except ActError as error:
+            self._kept, self._refused, self._due_s = route, error, began + _look_s(route)
+            raise
 
     async def end_lease(self) -> bool:
         async with self._turn:
@@ -159,7 +177,7 @@ class GatewayTraffic:
         if record is not None and record.is_of(route):
             await self._until_accepted(written, before)
             self._kept = route
-        self._due_s = began + (route.lease_s * RENEWED_AFTER if route.leased else LOOK_S)
+        self._refused, self._due_s = None, began + _look_s(route)
 
     async def _change(self, document: Json, route: Route, *, keep: bool) -> list[Json] | None:
         """The patch that the route needs; None: nothing. Raises ActError if a third party has the rule."""
@@ -294,6 +312,10 @@ class GatewayTraffic:
         if self._changed_s is None:  # before this process
             self._changed_s = now
         await asyncio.sleep(max(0.0, self._changed_s + self.settle_s - now))
+
+
+def _look_s(route: Route) -> float:
+    return route.lease_s * RENEWED_AFTER if route.leased else LOOK_S
 
 
 def _is_ours(document: Json, at: int, record: SplitRecord) -> bool:

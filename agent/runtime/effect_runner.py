@@ -5,6 +5,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+import structlog
+
 from agent.domain.effects import (
     Drain,
     Effect,
@@ -36,6 +38,8 @@ from agent.quality.answer_check import Examiner
 from agent.quality.golden_prompts import GoldenPromptOptions
 from agent.telemetry.self_metrics import SelfMetrics
 
+log = structlog.get_logger()
+
 POLL_S = 0.25  # of a drain
 QUIET_POLLS = 2  # consecutive polls without open requests: a request between both counters appears in one
 COUNTED_BY_ENGINE = (
@@ -61,6 +65,7 @@ class EffectRunner:
     _starting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _stopping: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _epoch_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _kept: bool = True  # whether the latest KeepAlive succeeded
     _wrote_route: bool = False  # whether this process configured the proxy
 
     def __post_init__(self) -> None:
@@ -82,9 +87,18 @@ class EffectRunner:
             event = self._failure(effect, f"{effect.kind}: {error}", external=True)
         self._count(effect, asyncio.get_running_loop().time() - began, failed=isinstance(event, EffectFailed))
         if isinstance(effect, KeepAlive):
-            self.on_kept(event.why if isinstance(event, EffectFailed) else "")
+            self._note_kept(event.why if isinstance(event, EffectFailed) else "")
         if event is not None:
             self.emit(event)
+
+    def _note_kept(self, why: str) -> None:
+        """Log once that the split cannot be kept in force, and once that it can again."""
+        if why and self._kept:
+            log.warning("traffic.split_not_kept", why=why)
+        elif not why and not self._kept:
+            log.info("traffic.split_kept_again")
+        self._kept = not why
+        self.on_kept(why)
 
     def _count(self, effect: Effect, took_s: float, *, failed: bool) -> None:
         leased = isinstance(effect, KeepAlive) and effect.route.leased is not None

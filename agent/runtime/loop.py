@@ -240,7 +240,7 @@ class TargetLoop:
         self.state = after
         self._bind_log_context()
         self.events += 1
-        if isinstance(event, EffectFailed):
+        if isinstance(event, EffectFailed) and event.number:  # without one, of a KeepAlive: its runner logs
             log.warning("effect failed", target=self.target, why=event.why)
         if done is not None and not done.done():
             done.set_result(after)

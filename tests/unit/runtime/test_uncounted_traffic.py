@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from agent.domain import events as e
 from agent.domain.effects import Drain, KeepAlive, Preflight, Route
@@ -58,12 +59,12 @@ def test_a_drain_of_an_engine_that_does_not_answer_ends_at_its_deadline(tmp_path
     assert [type(event) for event in heard] == [e.Drained]
 
 
-def test_a_split_that_cannot_be_kept_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_a_split_that_cannot_be_kept_is_logged_when_that_begins_and_when_it_ends(tmp_path: Path) -> None:
     heard, kept = list[e.Event](), list[str]()
-    traffic = FakeTraffic(next_error=ActError("drift: a third party changed it"))
+    traffic = FakeTraffic().bind(Site(target="chat", state_dir=tmp_path, epoch=1))
     performer = EffectRunner(
         engine=FakeEngine(BLUE),
-        traffic=traffic.bind(Site(target="chat", state_dir=tmp_path, epoch=1)),
+        traffic=traffic,
         emit=heard.append,
         now=loop_now,
         epoch=1,
@@ -71,10 +72,16 @@ def test_a_split_that_cannot_be_kept_is_told_with_its_reason(tmp_path: Path) -> 
     )
     alone = Route(number=1, servers=(BLUE,), weights={BLUE.name: 100}, fallback=BLUE.name)
 
-    in_no_time(performer.perform(KeepAlive(route=alone)))
-    in_no_time(performer.perform(KeepAlive(route=alone)))
+    with capture_logs() as logs:
+        for why in ("", "drift: it was edited", "drift: it was edited again", "", ""):
+            traffic.next_error = ActError(why) if why else None
+            in_no_time(performer.perform(KeepAlive(route=alone)))
 
-    assert kept == ["drift: a third party changed it", ""]
+    assert kept == ["", "drift: it was edited", "drift: it was edited again", "", ""]
+    assert [(one["event"], one.get("why", "")) for one in logs] == [
+        ("traffic.split_not_kept", "drift: it was edited"),
+        ("traffic.split_kept_again", ""),
+    ]
 
 
 @pytest.mark.parametrize("counts", [True, False])

@@ -21,6 +21,7 @@ KINDS = {
     "events": ("v1", "Event"),
     "nodes": ("v1", "Node"),
     "leases": ("coordination.k8s.io/v1", "Lease"),
+    "httproutes": ("gateway.networking.k8s.io/v1", "HTTPRoute"),
 }
 _REASONS = {
     400: "BadRequest",
@@ -183,7 +184,7 @@ class ApiServer:
         }
         if where.namespace:
             metadata["namespace"] = where.namespace
-        if where.plural == "deployments":
+        if where.plural in {"deployments", "httproutes"}:
             metadata["generation"] = 1
         version, kind = KINDS[where.plural]
         document = {"kind": kind, "apiVersion": version, **_valid(where.plural, document)}
@@ -244,7 +245,8 @@ class ApiServer:
         metadata = {key: value for key, value in metadata.items() if value not in ({}, [])}
         if "generation" in before["metadata"]:
             changed = wanted["spec"] != before["spec"] or (
-                (metadata.get("annotations") or {}) != (before["metadata"].get("annotations") or {})
+                plural == "deployments"  # a custom resource: only its spec
+                and (metadata.get("annotations") or {}) != (before["metadata"].get("annotations") or {})
             )
             metadata["generation"] = before["metadata"]["generation"] + changed
         found = {**wanted, "metadata": metadata}
