@@ -18,7 +18,7 @@ from lightkube.generic_resource import create_global_resource, create_namespaced
 from lightkube.types import CascadeType, PatchType
 
 from kubernetes_api.connection import Access, Connection, connection_to
-from kubernetes_api.documents import Json, Kind, has_labels
+from kubernetes_api.documents import Json, Kind, has_labels, with_kind
 from kubernetes_api.errors import AwayError, ConflictError, MissingError
 from kubernetes_api.mirror import Mirror
 
@@ -36,6 +36,7 @@ def _resource(group: str, version: str, kind: str) -> Kind:
 
 
 DEPLOYMENT = _resource("apps", "v1", "Deployment")
+STATEFUL_SET = _resource("apps", "v1", "StatefulSet")
 SERVICE = _resource("", "v1", "Service")
 POD = _resource("", "v1", "Pod")
 EVENT = _resource("", "v1", "Event")
@@ -43,7 +44,7 @@ CONFIG_MAP = _resource("", "v1", "ConfigMap")
 LEASE = _resource("coordination.k8s.io", "v1", "Lease")
 TOKEN_REVIEW = create_global_resource("authentication.k8s.io", "v1", "TokenReview", "tokenreviews")
 HTTP_ROUTE = _resource("gateway.networking.k8s.io", "v1", "HTTPRoute")
-_CACHED = frozenset({DEPLOYMENT, SERVICE, POD})
+_CACHED = frozenset({DEPLOYMENT, STATEFUL_SET, SERVICE, POD})
 
 
 def is_configured() -> bool:
@@ -100,7 +101,7 @@ class KubernetesClient:
     ) -> list[Json]:
         async def read(api: lightkube.AsyncClient) -> list[Json]:
             listed = api.list(resource, labels=_selector(labels), fields=_selector(fields))
-            return [dict(one) async for one in listed]
+            return [with_kind(one, resource) async for one in listed]
 
         return await self._connection.call(f"list the {resource.__name__}s", read)
 
@@ -210,7 +211,7 @@ class KubernetesClient:
 
 @dataclass(frozen=True, slots=True)
 class CachedReader:
-    """What a watch has told of Deployments, Services and pods; other kinds are read by a call.
+    """What a watch has told of Deployments, StatefulSets, Services and pods; other kinds are read by a call.
 
     A read that follows a write of this process includes it. Raises ActError while the watch is broken. The
     documents must not be changed.

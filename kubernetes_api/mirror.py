@@ -16,7 +16,7 @@ import lightkube
 import msgspec
 
 from agent.domain.errors import ActError
-from kubernetes_api.documents import Json, Kind, has_labels
+from kubernetes_api.documents import Json, Kind, has_labels, with_kind
 from kubernetes_api.errors import AwayError, ExpiredError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Mirror:
     async def _list(self) -> None:
         async def read(api: lightkube.AsyncClient) -> tuple[list[Json], str]:
             listed = api.list(self.kind)
-            return [dict(one) async for one in listed], listed.resourceVersion
+            return [with_kind(one, self.kind) async for one in listed], listed.resourceVersion
 
         found, self._version = await self.connection.call(self._what("list"), read)
         self._objects = {one["metadata"]["name"]: self._trim(one) for one in found}

@@ -1,18 +1,18 @@
-"""Give the servers of a target back to the people who own their Deployments, and leave nothing of trimtab's.
+"""Give the servers of a target back to the people who own their workloads, and leave nothing of trimtab's.
 
-No request is lost: the Deployments serve before a Deployment of trimtab's ends, whose own requests end first.
+No request is lost: the workloads serve before a Deployment of trimtab's ends, whose own requests end first.
 Each step is idempotent, so that an interrupted detachment is repeated. Each returns what it did, one sentence
 each, and raises ActError; what is done then stays done.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from actuators.kubernetes.discovery import FoundServer, find_servers, read_workload
 from actuators.kubernetes.handover import Handover
 from actuators.kubernetes.labels import PREFIX, REPLICAS, SERVES_AS, site_labels
 from actuators.kubernetes.start import Starter, remove_server
-from actuators.kubernetes.workload import Workload
+from actuators.kubernetes.workload import Workload, WorkloadName
 from agent.domain.errors import ActError
 from kubernetes_api import client as kubernetes
 from kubernetes_api.documents import Json
@@ -25,10 +25,10 @@ class Detachment:
     drain_s: float  # for the last requests of a Deployment that ends
 
     async def give_back(self) -> list[str]:
-        """Let people's Deployments serve alone; the names of trimtab's Services resolve to their pods."""
+        """Let people's workloads serve alone; the names of trimtab's Services resolve to their pods."""
         said: list[str] = []
-        homes = {name: await self._serve(name, said) for name in self.starter.names}
-        found = await find_servers(self.starter.client, self.starter.site, self.starter.names)
+        homes = [await self._serve(one, said) for one in self.starter.adopted]
+        found = await find_servers(self.starter.client, self.starter.site, self.starter.adopted)
         for green in (one for one in found.values() if one.workload.ours):
             await self._end(green, _home_of(green, homes))
             said.append(f"the Deployment {green.workload.name} is removed")
@@ -37,8 +37,8 @@ class Detachment:
     async def clear(self) -> list[str]:
         """Remove the annotations and the Services, which no client may use any more."""
         said: list[str] = []
-        for name in self.starter.names:
-            await self._clean(name)
+        for one in self.starter.adopted:
+            await self._clean(one)
         for service in await self.starter.client.find(kubernetes.SERVICE, site_labels(self.starter.site)):
             await self.starter.client.delete(kubernetes.SERVICE, service["metadata"]["name"])
             said.append(f"the Service {service['metadata']['name']} is removed")
@@ -59,8 +59,8 @@ class Detachment:
         )
         await handover.switch(home)
 
-    async def _serve(self, name: str, said: list[str]) -> Workload:
-        """Return the operator's Deployment, available; scale it up if trimtab had scaled it to 0."""
+    async def _serve(self, name: WorkloadName, said: list[str]) -> Workload:
+        """Return the operator's workload, available; scale it up if trimtab had scaled it to 0."""
         client = self.starter.client
 
         async def to_usual(document: Json) -> Json | None:
@@ -68,16 +68,16 @@ class Detachment:
             if document["spec"].get("replicas", 1) or remembered is None:
                 return None
             version = document["metadata"]["resourceVersion"]
-            said.append(f"the Deployment {name} is scaled to {remembered} again")
+            said.append(f"{name} is scaled to {remembered} again")
             return {"metadata": {"resourceVersion": version}, "spec": {"replicas": int(remembered)}}
 
-        workload = await read_workload(client, await client.update(kubernetes.DEPLOYMENT, name, to_usual))
+        workload = await read_workload(client, await client.update(name.resource, name.name, to_usual))
         if workload.replicas:
             await self.starter.wait_until_available(workload, self.start_s)
         return workload
 
-    async def _clean(self, name: str) -> None:
-        """Remove trimtab's annotations from the operator's Deployment; its pods stay as they are."""
+    async def _clean(self, name: WorkloadName) -> None:
+        """Remove trimtab's annotations from the operator's workload; its pods stay as they are."""
 
         async def without_ours(document: Json) -> Json | None:
             notes = document["metadata"].get("annotations") or {}
@@ -85,18 +85,18 @@ class Detachment:
             version = document["metadata"]["resourceVersion"]
             return {"metadata": {"resourceVersion": version, "annotations": ours}} if ours else None
 
-        await self.starter.client.update(kubernetes.DEPLOYMENT, name, without_ours)
+        await self.starter.client.update(name.resource, name.name, without_ours)
 
 
 async def _no_warm_up(_: str) -> None:
-    """The pods of the operator's Deployment have served before."""
+    """The pods of the operator's workload have served before."""
 
 
-def _home_of(green: FoundServer, homes: Mapping[str, Workload]) -> Workload:
-    """Return the operator's Deployment that a server of trimtab's stands in for."""
+def _home_of(green: FoundServer, homes: Sequence[Workload]) -> Workload:
+    """Return the operator's workload that a server of trimtab's stands in for."""
     known = {green.server, green.like}
-    named = (one for one in homes.values() if one.name in known or one.annotations.get(SERVES_AS) in known)
-    home = next(named, next(iter(homes.values())))
+    named = (one for one in homes if one.name in known or one.annotations.get(SERVES_AS) in known)
+    home = next(named, homes[0])
     if not home.replicas:
         raise ActError(
             f"{home.name} is scaled to 0, and {green.workload.name} serves in its place: scale it up first"

@@ -1,7 +1,7 @@
-"""Find the servers of one target: the Deployments that the config names, and trimtab's own.
+"""Find the servers of one target: the workloads that the config names, and trimtab's own Deployments.
 
-A server is a Deployment together with a headless Service of trimtab's, whose name resolves to its ready pods.
-After a promotion the Service of the new server selects the pods of the operator's Deployment again.
+A server is a workload together with a headless Service of trimtab's, whose name resolves to its ready pods.
+After a promotion the Service of the new server selects the pods of the operator's workload again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVES_AS, epoch_of, server_of, site_labels
 from actuators.kubernetes.mounted_files import read_config_maps
 from actuators.kubernetes.pods import Pod, newest_first
-from actuators.kubernetes.workload import Workload
+from actuators.kubernetes.workload import OPTIONS, Workload, WorkloadName
 from actuators.vllm.engine import refuse_older_daemon
 from agent.domain.model import Server
 from agent.domain.ports import Site
@@ -37,7 +37,7 @@ class FoundServer:
 
     @property
     def active(self) -> bool:
-        """Whether it runs; not while its Deployment starts as the server that replaces it."""
+        """Whether it runs; not while its workload starts as the server that replaces it."""
         serves_as = self.workload.annotations.get(SERVES_AS, self.server)
         return self.workload.replicas > 0 and serves_as == self.server
 
@@ -57,16 +57,16 @@ class FoundServer:
         )
 
 
-async def find_servers(reader: Reader, site: Site, names: Iterable[str]) -> dict[str, FoundServer]:
+async def find_servers(reader: Reader, site: Site, adopted: Iterable[WorkloadName]) -> dict[str, FoundServer]:
     """Return the servers by name, running or stopped. Raises ActError."""
     namespace = await reader.own_namespace()
     services = await reader.find(kubernetes.SERVICE, site_labels(site))
     documents = {
         one["metadata"]["name"]: one for one in await reader.find(kubernetes.DEPLOYMENT, site_labels(site))
     }
-    for name in names:
-        if document := await reader.get(kubernetes.DEPLOYMENT, name):
-            documents[name] = document
+    for wanted in adopted:
+        if document := await reader.get(wanted.resource, wanted.name):
+            documents[wanted.name] = document
     workloads = {name: await read_workload(reader, one) for name, one in documents.items()}
     found: dict[str, FoundServer] = {}
     for service in services:
@@ -91,9 +91,9 @@ async def find_servers(reader: Reader, site: Site, names: Iterable[str]) -> dict
 def find_home(
     one: FoundServer, successor: FoundServer | None, found: Mapping[str, FoundServer]
 ) -> FoundServer | None:
-    """Return the server whose Deployment people own, and to which the successor of `one` belongs.
+    """Return the server whose workload people own, and to which the successor of `one` belongs.
 
-    It is `one` itself, or, if green has gone on to serve because that Deployment did not become available,
+    It is `one` itself, or, if green has gone on to serve because that workload did not become available,
     the idle one that `one` was to become.
     """
     if not one.workload.ours:
@@ -116,14 +116,14 @@ def check_fence(site: Site, found: Mapping[str, FoundServer]) -> None:
 
 
 async def find_pods(reader: Reader, workload: Workload) -> list[Pod]:
-    """Return the pods of a Deployment, also those that end."""
+    """Return the pods of a workload, also those that end."""
     container = str(workload.container_document["name"])
     documents = await reader.find(kubernetes.POD, workload.selector)
     return [Pod.parse(one, container) for one in documents]
 
 
 def _name_of(workload: Workload, others: Iterable[Workload]) -> str:
-    """Return the name of the server that a Deployment without a Service of trimtab's is.
+    """Return the name of the server that a workload without a Service of trimtab's is.
 
     A promoted server keeps its name if a person removes its Service.
     """
@@ -161,7 +161,7 @@ async def read_workload(reader: Reader, document: Json) -> Workload:
 
 
 async def find_unmanaged_servers() -> list[tuple[Server, dict[str, object]]]:
-    """Return the Deployments of the namespace that run vLLM, each with its `[targets.engine]` options.
+    """Return the workloads of the namespace that run vLLM, each with its `[targets.engine]` options.
 
     None outside a pod where no kubeconfig exists. Raises ActError if the API server does not answer.
     """
@@ -169,14 +169,14 @@ async def find_unmanaged_servers() -> list[tuple[Server, dict[str, object]]]:
         return []
     client = KubernetesClient()
     namespace = await client.own_namespace()
-    workloads = [Workload.parse(one) for one in await client.find(kubernetes.DEPLOYMENT)]
+    workloads = [Workload.parse(one) for resource in OPTIONS for one in await client.find(resource)]
     serving = [one for one in workloads if one.replicas and not one.ours and not one.problem]
     return [
         (
             Server(
                 name=one.name, setting=one.serve.setting, address=await _pod_address(client, one), ours=False
             ),
-            {"deployments": [one.name], "namespace": namespace},
+            {OPTIONS[one.resource]: [one.name], "namespace": namespace},
         )
         for one in serving
     ]

@@ -1,4 +1,4 @@
-"""The bound Kubernetes engine: launches, watches and ends the Deployments of one target."""
+"""The bound Kubernetes engine: launches, watches and ends the servers of one target."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +24,7 @@ from actuators.kubernetes.scale import scale_down
 from actuators.kubernetes.service import create_service, keep_service
 from actuators.kubernetes.start import Starter, read_log, remove_server
 from actuators.kubernetes.watch import Watch
+from actuators.kubernetes.workload import OPTIONS
 from actuators.vllm.engine import VllmEngine
 from actuators.vllm.probe import OpenAiProbe
 from actuators.vllm.start_times import StartTimes
@@ -42,23 +43,23 @@ if TYPE_CHECKING:
 logger = structlog.get_logger(__name__)
 
 _RETRY_S = 2.0  # while the API server is away
-_START_S = 1800.0  # deadline of the operator's Deployment after a promotion, if no start was measured
+_START_S = 1800.0  # deadline of the operator's workload after a promotion, if no start was measured
 _WARM_UP_REQUESTS = 8
 _WARM_UP_S = 600.0
 _DRAIN_S = 600.0
 
 
 class KubernetesEngine(VllmEngine):
-    """The Deployments of one target. A launched one is like the one it replaces, except for its flags."""
+    """The workloads of one target. A launched one is like the one it replaces, except for its flags."""
 
     def __init__(self, options: "KubernetesOptions", site: Site) -> None:
         super().__init__(site)
         self._options = options
         self._client = options.client()
         self._times = StartTimes.at(site.state_dir)
-        self._starter = Starter(client=self._client, site=site, names=options.deployments)
+        self._starter = Starter(client=self._client, site=site, adopted=options.adopted)
         self._retiring = asyncio.Lock()  # a handover changes two servers: retirements take turns
-        self._moving = ""  # the server that a handover moves to the operator's Deployment
+        self._moving = ""  # the server that a handover moves to the operator's workload
 
     async def problems(self) -> Sequence[str]:
         try:
@@ -66,16 +67,17 @@ class KubernetesEngine(VllmEngine):
         except ActError as error:
             return [error.why]
         wrong: list[str] = []
-        named = {one.workload.name: one for one in found.values()}
-        for name in self._options.deployments:
-            if name not in named:
-                wrong.append(f"deployments: {name}: there is none: `kubectl get deployments` shows them")
+        named = {one.workload.name: one.workload for one in found.values()}
+        for one in self._options.adopted:
+            option, workload = OPTIONS[one.resource], named.get(one.name)
+            if workload is None:
+                wrong.append(f"{option}: {one.name}: there is none: `kubectl get {option}` shows them")
             else:
-                wrong += [f"deployments: {name}: {problem}" for problem in obstacles(named[name].workload)]
+                wrong += [f"{option}: {one.name}: {problem}" for problem in obstacles(workload)]
         return wrong
 
     async def observe(self) -> Sequence[Server]:
-        """Return our servers first. An adopted Deployment gets a headless Service, unless in advise mode."""
+        """Return our servers first. An adopted workload gets a headless Service, unless in advise mode."""
         found = await self._find_cached()
         running = [one for one in found.values() if one.active]
         if self._site.acts and not all(one.service for one in running):
@@ -97,7 +99,7 @@ class KubernetesEngine(VllmEngine):
         found = await self._find_cached()
         missing = [server.name for server in servers if server.name not in found]
         if missing or not servers:
-            raise ActError(f"there is no Deployment of {', '.join(missing) or 'this target'} to ask")
+            raise ActError(f"there is no workload of {', '.join(missing) or 'this target'} to ask")
         blues = [found[server.name] for server in servers]
         return await preflight(self._client, self._site, blues, setting, wanted, self._times)
 
@@ -149,7 +151,7 @@ class KubernetesEngine(VllmEngine):
             one = (await self._find_fenced()).get(server.name)
             if one is None:
                 raise ActError(
-                    f"{server.name} has no Deployment any more: it cannot be stopped and started again"
+                    f"{server.name} has no workload any more: it cannot be stopped and started again"
                 )
             began = asyncio.get_running_loop().time()
             await scale_down(self._client, self._site, one.workload)
@@ -157,7 +159,7 @@ class KubernetesEngine(VllmEngine):
                 self._times.record_stop(start_key(one.workload), asyncio.get_running_loop().time() - began)
 
     async def retire(self, server: Server) -> str | None:
-        """End a server for good. If people own its Deployment, the server that replaces it moves there.
+        """End a server for good. If people own its workload, the server that replaces it moves there.
 
         If that server exits meanwhile, it is no loss to act on unless the handover fails.
         """
@@ -179,7 +181,7 @@ class KubernetesEngine(VllmEngine):
             return moved
 
     async def give_back(self) -> Sequence[str]:
-        """Let the operator's Deployments serve alone, with their flags as they are. Raises ActError."""
+        """Let the operator's workloads serve alone, with their flags as they are. Raises ActError."""
         return await self._detachment().give_back()
 
     async def clear(self) -> Sequence[str]:
@@ -208,7 +210,7 @@ class KubernetesEngine(VllmEngine):
         self, server: Server, report: Callable[..., None]
     ) -> tuple[PodFault | None, tuple[str, ...]]:
         """Return how it ended, and its last log lines; None: its owner has changed its flags."""
-        found: PodFault | None = PodFault("has no Deployment any more", external=True)
+        found: PodFault | None = PodFault("has no workload any more", external=True)
         log, watched = tuple[str, ...](), ""
         while (one := await self._find_patiently(server)) is not None and one.active:
             if one.workload.name == watched:
@@ -227,7 +229,7 @@ class KubernetesEngine(VllmEngine):
             if found is None:
                 return None, ()
             if self._retiring.locked() and self._moving == server.name:
-                report(found, log, gone=False)  # the operator's Deployment starts in its place
+                report(found, log, gone=False)  # the operator's workload starts in its place
                 async with self._retiring:
                     pass
         if one is not None and not watched:
@@ -257,10 +259,10 @@ class KubernetesEngine(VllmEngine):
             return ()
 
     async def _find(self) -> Mapping[str, FoundServer]:
-        return await find_servers(self._client, self._site, self._options.deployments)
+        return await find_servers(self._client, self._site, self._options.adopted)
 
     async def _find_cached(self) -> Mapping[str, FoundServer]:
-        return await find_servers(self._client.cached, self._site, self._options.deployments)
+        return await find_servers(self._client.cached, self._site, self._options.adopted)
 
     async def _find_fenced(self) -> Mapping[str, FoundServer]:
         found = await self._find()
@@ -278,7 +280,7 @@ class KubernetesEngine(VllmEngine):
 
     async def _pods_of(self, server: Server, reader: Reader) -> tuple[FoundServer, list[Pod]]:
         """Return the server with its running pods. Raises ActError if there is none."""
-        one = (await find_servers(reader, self._site, self._options.deployments)).get(server.name)
+        one = (await find_servers(reader, self._site, self._options.adopted)).get(server.name)
         pods = [pod for pod in await find_pods(reader, one.workload) if pod.ip and pod.active] if one else []
         if one is None or not pods:
             raise ActError(f"{server.name} has no running pod")

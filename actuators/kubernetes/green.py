@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 
 from actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVER, object_name, pod_labels, server_labels
+from actuators.kubernetes.statefulset import add_claims
 from actuators.kubernetes.workload import Workload
 from agent.domain.model import Server
 from agent.domain.ports import Site
@@ -25,6 +26,7 @@ def make_deployment(
     kept, _ = keep_labels(pattern, selectors)
     metadata["labels"] = {**kept, **server_labels(site, server.name)}
     metadata.pop("creationTimestamp", None)
+    add_claims(template, pattern)
     template["spec"]["containers"][pattern.container] |= pattern.with_setting(server.setting)
     spec = {key: deepcopy(value) for key, value in pattern.document["spec"].items() if key in _KEPT_SPEC}
     return {

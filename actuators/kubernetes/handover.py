@@ -1,8 +1,8 @@
-"""After a promotion: write the new flags into the Deployment that people own, and give it the traffic.
+"""After a promotion: write the new flags into the workload that people own, and give it the traffic.
 
-While green serves, that Deployment is idle. It is scaled to 0, so that its pods need no further GPUs, changed
+While green serves, that workload is idle. It is scaled to 0, so that its pods need no further GPUs, changed
 in one write, scaled up, warmed up; then the Service of the new server selects its pods, and green's own
-Deployment ends. The server keeps its name and its address. If the changed Deployment does not become
+Deployment ends. The server keeps its name and its address. If the changed workload does not become
 available, it is scaled to 0 again, and green's Deployment goes on to serve.
 """
 
@@ -41,7 +41,7 @@ WarmUp = Callable[[str], Awaitable[None]]  # by the address of a pod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """`old`: the server whose Deployment people own. `new`: the server that replaces it."""
+    """`old`: the server whose workload people own. `new`: the server that replaces it."""
 
     starter: Starter
     old: FoundServer
@@ -69,14 +69,14 @@ class Handover:
         except AwayError:
             raise
         except (ActError, FlagError) as error:
-            log.warning("kubernetes.handover_failed", deployment=self.old.workload.name, why=str(error))
+            log.warning("kubernetes.handover_failed", workload=self.old.workload.name, why=str(error))
             await scale_down(self.client, self.starter.site, self.old.workload)
             return False
         await self.switch(changed)
         return True
 
     async def _change(self) -> Workload:
-        """Return the Deployment with the new flags, available and warm. Raises ActError, FlagError."""
+        """Return the workload with the new flags, available and warm. Raises ActError, FlagError."""
         workload = await self._read()
         if not self._is_written(workload):
             await scale_down(self.client, self.starter.site, workload)
@@ -88,10 +88,10 @@ class Handover:
         return workload
 
     async def _read(self) -> Workload:
-        name = self.old.workload.name
-        found = await patiently(lambda: self.client.get(kubernetes.DEPLOYMENT, name))
+        name = self.old.workload.full_name
+        found = await patiently(lambda: self.client.get(name.resource, name.name))
         if found is None:
-            raise ActError(f"the Deployment {name} was removed by a third party", external=True)
+            raise ActError(f"{name} was removed by a third party", external=True)
         return await patiently(lambda: read_workload(self.client, found))
 
     def _is_written(self, workload: Workload) -> bool:
@@ -102,7 +102,7 @@ class Handover:
     async def _write(self) -> Workload:
         """Write the flags, the number of replicas and the reason in one change.
 
-        If a third party scaled the Deployment to 0, its number of replicas is that of green, which was made
+        If a third party scaled the workload to 0, its number of replicas is that of green, which was made
         like it.
         """
 
@@ -112,8 +112,8 @@ class Handover:
                 raise ActError(f"{workload.name}: {'; '.join(found)}", external=True)
             return self._make_change(workload)
 
-        name = self.old.workload.name
-        written = await self.client.update(kubernetes.DEPLOYMENT, name, to_wanted)
+        name = self.old.workload.full_name
+        written = await self.client.update(name.resource, name.name, to_wanted)
         return await patiently(lambda: read_workload(self.client, written))
 
     def _make_change(self, workload: Workload) -> list[Json]:
@@ -130,7 +130,7 @@ class Handover:
         await asyncio.gather(*(self.warm_up(address) for address in addresses))
 
     async def switch(self, workload: Workload) -> None:
-        """Let the name of the new server resolve to the changed Deployment's pods; then end green's."""
+        """Let the name of the new server resolve to the changed workload's pods; then end green's."""
         change: Json = {
             "metadata": {
                 "annotations": {DEPLOYMENT: workload.name},
@@ -164,7 +164,7 @@ class Handover:
 def json_patch(
     workload: Workload, fields: Mapping[str, object], replicas: int, annotations: Mapping[str, str]
 ) -> list[Json]:
-    """Return the one change of the operator's Deployment; refused if it has changed since it was read."""
+    """Return the one change of the operator's workload; refused if it has changed since it was read."""
     container = f"/spec/template/spec/containers/{workload.container}"
     kept = {name: value for name, value in workload.annotations.items() if name != REPLICAS}
     return [

@@ -1,9 +1,10 @@
-"""The values of the Helm chart deploy/helm/trimtab for the Deployments that were found in a namespace."""
+"""The values of the Helm chart deploy/helm/trimtab for the workloads that were found in a namespace."""
 
 from collections.abc import Sequence
 from json import dumps
 from textwrap import indent
 
+from actuators.kubernetes.workload import OPTIONS
 from agent.plugins.installation import FoundTarget, Installation
 
 _FIRST_PORT, _STEP = 8080, 100  # away from the ports of the pods themselves, 8081, 8082, 8090 and 8443
@@ -25,7 +26,7 @@ name = "{name}"
 # itl = {{ under = "60ms", share = 0.95 }}   # mean gap between the tokens of one request
 [targets.engine]
 kind = "kubernetes"
-deployments = {deployments}
+{option} = {names}
 [targets.traffic]
 kind = "envoy_deployment"
 deployment = "trimtab-proxy"
@@ -40,10 +41,13 @@ def make_installation(targets: Sequence[FoundTarget]) -> Installation:
         _TARGET.format(
             description=target.description,
             name=target.name,
-            deployments=dumps(target.options["deployments"]),
+            option=option,
+            names=dumps(target.options[option]),
             port=port,
         )
         for target, port in zip(targets, ports, strict=True)
+        for option in OPTIONS.values()
+        if option in target.options
     )
     at = f"--namespace {namespace}"
     return Installation(

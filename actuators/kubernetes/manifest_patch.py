@@ -26,8 +26,10 @@ def make_patch(workload: Workload, setting: Setting) -> str:
     ]
     if not changes or any(secret in str(change) for change in changes for secret in workload.secrets):
         return ""
-    told = f"# Deployment {workload.name}, container {container['name']}: {_told(workload, setting)}\n"
-    return told + yaml.safe_dump(changes, sort_keys=False, allow_unicode=True, width=1000)
+    where = f"{workload.resource.__name__} {workload.name}, container {container['name']}"
+    return f"# {where}: {_told(workload, setting)}\n" + yaml.safe_dump(
+        changes, sort_keys=False, allow_unicode=True, width=1000
+    )
 
 
 def _told(workload: Workload, setting: Setting) -> str:

@@ -1,4 +1,4 @@
-"""Run vLLM servers as Deployments: a new one is like the one it replaces, except for its flags."""
+"""Run vLLM servers as Deployments or StatefulSets: a new one is like the old one, except for its flags."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from actuators.kubernetes import discovery
 from actuators.kubernetes.engine import KubernetesEngine
 from actuators.kubernetes.installation import make_installation
 from actuators.kubernetes.lease import LeaseLock
+from actuators.kubernetes.workload import OPTIONS, WorkloadName
 from actuators.vllm.engine import ServerOptions
 from agent.domain.model import Server
 from agent.domain.ports import Lock, Site
@@ -21,17 +22,31 @@ class KubernetesOptions(ServerOptions, ClusterOptions):
 
     sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     deployments: tuple[str, ...] = ()  # that serve already; all belong to the target
+    statefulsets: tuple[str, ...] = ()  # that serve already, in place of Deployments or besides
     lease: str = "trimtab"  # held while a daemon may act, so that a second one waits
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "deployments", tuple(self.deployments))  # TOML has lists only
+        for option in OPTIONS.values():
+            object.__setattr__(self, option, tuple(getattr(self, option)))  # TOML has lists only
         super().__post_init__()
-        if not self.deployments or not all(self.deployments):
-            raise ValueError("deployments is empty: name what serves, as `kubectl get deployments` shows it")
+        names = [one.name for one in self.adopted]
+        if not names or not all(names):
+            raise ValueError(
+                "deployments and statefulsets are empty: name what serves, as "
+                "`kubectl get deployments,statefulsets` shows it"
+            )
         if not self.lease:
             raise ValueError("lease is empty: name the Lease that keeps a second daemon from acting")
-        if len(set(self.deployments)) != len(self.deployments):
-            raise ValueError("deployments: each name once")
+        if len(set(names)) != len(names):
+            raise ValueError("deployments, statefulsets: each name once: it is the name of a server")
+
+    @property
+    def adopted(self) -> tuple[WorkloadName, ...]:
+        return tuple(
+            WorkloadName(resource, name)
+            for resource, option in OPTIONS.items()
+            for name in getattr(self, option)
+        )
 
     def bind(self, site: Site) -> KubernetesEngine:
         return KubernetesEngine(self, site)
@@ -41,12 +56,12 @@ class KubernetesOptions(ServerOptions, ClusterOptions):
 
     @staticmethod
     async def find_unmanaged_servers() -> Sequence[tuple[Server, Mapping[str, object]]]:
-        """Return the Deployments that run vLLM here, for a first config. Raises ActError."""
+        """Return the workloads that run vLLM here, for a first config. Raises ActError."""
         return await discovery.find_unmanaged_servers()
 
     @staticmethod
     def make_installation(targets: Sequence[FoundTarget]) -> Installation:
-        """Return the values of the Helm chart for the Deployments that were found."""
+        """Return the values of the Helm chart for the workloads that were found."""
         return make_installation(targets)
 
 

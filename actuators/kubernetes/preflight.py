@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from actuators.kubernetes import statefulset
 from actuators.kubernetes.discovery import FoundServer
 from actuators.kubernetes.green import keep_labels, make_deployment
 from actuators.kubernetes.manifest_patch import make_patch
@@ -35,7 +36,7 @@ def obstacles(workload: Workload) -> tuple[str, ...]:
         found.append("its selector has matchExpressions, which a Service has not: write matchLabels alone")
     if workload.paused:
         found.append("it is paused, so that new flags reach no pod: `kubectl rollout resume` it")
-    return tuple(found)
+    return (*found, *statefulset.find_obstacles(workload))
 
 
 def start_key(workload: Workload) -> str:
@@ -81,7 +82,7 @@ async def preflight(
 
 def _commit(workload: Workload, patch: str) -> PreflightResult:
     """What a GitOps controller writes is left to it: the suggestion has the change to commit."""
-    why = f"{workload.owner} writes the Deployment {workload.name} and would revert a change"
+    why = f"{workload.owner} writes {workload.full_name} and would revert a change"
     how = "commit the patch" if patch else "make the change there by hand: its lines hold a secret"
     return PreflightResult(owner=workload.owner, patch=patch, why=why, notes=(f"{why}: {how}",))
 
@@ -128,6 +129,11 @@ def _notes(workload: Workload, selectors: Sequence[dict[str, str]]) -> list[str]
     if claims:
         found.append(
             f"green uses the same claims ({', '.join(claims)}); ReadWriteOnce binds it to their node"
+        )
+    if own := statefulset.describe_claims(workload):
+        found.append(
+            f"each pod of green gets claims of its own ({', '.join(own)}), which end with it: "
+            "a model that it keeps there is downloaded again"
         )
     if workload.labels.get("app.kubernetes.io/managed-by") == "Helm":
         found.append(

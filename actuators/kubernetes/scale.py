@@ -1,14 +1,14 @@
-"""Scale a Deployment down to no pods and remember how many it had."""
+"""Scale a workload down to no pods and remember how many it had."""
 
 import asyncio
 from contextlib import suppress
 
 from actuators.kubernetes.discovery import find_pods
 from actuators.kubernetes.labels import EPOCH, REPLICAS
+from actuators.kubernetes.statefulset import count_turns
 from actuators.kubernetes.workload import Workload
 from agent.domain.errors import ActError
 from agent.domain.ports import Site
-from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient, patiently
 from kubernetes_api.documents import Json
 from kubernetes_api.errors import MissingError
@@ -19,7 +19,7 @@ _GONE_WITHIN_S = 120.0
 
 
 async def scale_down(client: KubernetesClient, site: Site, workload: Workload) -> None:
-    """Return when no pod of the Deployment runs any more. Idempotent; without error if it was removed."""
+    """Return when no pod of the workload runs any more. Idempotent; without error if it was removed."""
 
     async def to_none(found: Json) -> Json | None:
         replicas = found["spec"].get("replicas", 1)
@@ -33,17 +33,17 @@ async def scale_down(client: KubernetesClient, site: Site, workload: Workload) -
         return {"metadata": metadata, "spec": {"replicas": 0}}
 
     with suppress(MissingError):
-        await client.update(kubernetes.DEPLOYMENT, workload.name, to_none)
+        await client.update(workload.resource, workload.name, to_none)
     await wait_until_gone(client, workload)
 
 
 async def wait_until_gone(client: KubernetesClient, workload: Workload) -> None:
-    """Return when no pod of the Deployment runs any more. Raises ActError.
+    """Return when no pod of the workload runs any more. Raises ActError.
 
     Evicted pods are over, and a Deployment that is scaled to 0 does not delete them.
     """
     grace_s = float(workload.template["spec"].get("terminationGracePeriodSeconds", 30))
-    limit_s = grace_s + _GONE_WITHIN_S
+    limit_s = grace_s * count_turns(workload) + _GONE_WITHIN_S
     try:
         async with asyncio.timeout(limit_s):
             while True:

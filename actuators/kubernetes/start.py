@@ -1,6 +1,6 @@
-"""Start the Deployment of a server, or scale a stopped one up again, and wait until all its pods are healthy.
+"""Start the Deployment of a server, or scale a stopped workload up again; wait until its pods are healthy.
 
-A failed start leaves no Deployment, or the stopped one as it was.
+A failed start leaves no Deployment, or the stopped workload as it was.
 """
 
 import asyncio
@@ -14,7 +14,8 @@ from actuators.kubernetes.green import make_deployment, make_service
 from actuators.kubernetes.labels import EPOCH, REPLICAS, object_name
 from actuators.kubernetes.pods import Pod, PodFault, newest_first
 from actuators.kubernetes.scale import scale_down, wait_until_gone
-from actuators.kubernetes.workload import Workload
+from actuators.kubernetes.statefulset import count_turns
+from actuators.kubernetes.workload import Workload, WorkloadName
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.errors import ActError
 from agent.domain.model import Server
@@ -38,12 +39,13 @@ _SCALES_UP = "TriggeredScaleUp"
 class Starter:
     client: KubernetesClient
     site: Site
-    names: Sequence[str]  # of the adopted Deployments
+    adopted: Sequence[WorkloadName]
 
     async def launch(self, server: Server, found: Mapping[str, FoundServer], deadline_s: float) -> Server:
-        """Return the healthy server with its address. Raises ActError; the Deployment is then as before."""
+        """Return the healthy server with its address. Raises ActError; the workload is then as before."""
         stopped = found.get(server.name)
         created = stopped is None or stopped.workload.ours
+        deadline_s *= 1 if stopped is None else count_turns(stopped.workload)
         try:
             async with asyncio.timeout(deadline_s):
                 one = await self._start(server, found)
@@ -61,7 +63,8 @@ class Starter:
         return replace(one.to_server(), like=server.like or one.like)
 
     async def wait_until_available(self, workload: Workload, deadline_s: float) -> None:
-        """Wait until every pod of a Deployment is healthy. Raises ActError."""
+        """Wait until every pod of a workload is healthy. `deadline_s`: of one start. Raises ActError."""
+        deadline_s *= count_turns(workload)
         try:
             async with asyncio.timeout(deadline_s):
                 await self._wait_for_pods(workload.name, workload)
@@ -69,7 +72,7 @@ class Starter:
             raise ActError(f"{workload.name} was not available within {deadline_s:g} s") from error
 
     async def _start(self, server: Server, found: Mapping[str, FoundServer]) -> FoundServer:
-        """Return the server with a Deployment that is scaled up and a Service."""
+        """Return the server with a workload that is scaled up and a Service."""
         one = found.get(server.name)
         if one is None:
             await self._create(server, found)
@@ -77,7 +80,7 @@ class Starter:
             await self._claim(one.workload)
             if not one.service:
                 await self._create_service(server, one.workload)
-        again = (await find_servers(self.client, self.site, self.names)).get(server.name)
+        again = (await find_servers(self.client, self.site, self.adopted)).get(server.name)
         if again is None:
             raise ActError(f"{server.name} was removed by a third party while it started", external=True)
         return again
@@ -97,7 +100,7 @@ class Starter:
             await self.client.create(kubernetes.SERVICE, make_service(self.site, server, workload))
 
     async def _claim(self, workload: Workload) -> None:
-        """Write this daemon's epoch, and scale a stopped Deployment up."""
+        """Write this daemon's epoch, and scale a stopped workload up."""
 
         async def to_usual(document: Json) -> Json | None:
             found = Workload.parse(document)
@@ -108,7 +111,7 @@ class Starter:
                 metadata["labels"] = {EPOCH: str(self.site.epoch)}
             return {"metadata": metadata, "spec": {"replicas": found.usual_replicas}}
 
-        await self.client.update(kubernetes.DEPLOYMENT, workload.name, to_usual)
+        await self.client.update(workload.resource, workload.name, to_usual)
 
     async def _wait_for_pods(self, name: str, workload: Workload) -> None:
         """Return once each pod is ready and answers /health. Raises ActError for a fault that is certain.
@@ -150,9 +153,9 @@ class Starter:
         )
 
     async def _undo(self, name: str, *, remove: bool) -> None:
-        """Remove what a failed start has created; scale a Deployment that was stopped down again."""
+        """Remove what a failed start has created; scale a workload that was stopped down again."""
         with suppress(ActError):
-            one = (await find_servers(self.client, self.site, self.names)).get(name)
+            one = (await find_servers(self.client, self.site, self.adopted)).get(name)
             if one is None or one.epoch > self.site.epoch:
                 return
             if remove:
@@ -167,9 +170,7 @@ def choose_pattern(server: Server, found: Mapping[str, FoundServer]) -> FoundSer
     for one in [*filter(None, (found.get(server.like),)), *others]:
         if one.server != server.name:
             return one
-    raise ActError(
-        f"{server.name} cannot be made: the target has no Deployment: create the first one yourself"
-    )
+    raise ActError(f"{server.name} cannot be made: the target has no workload: create the first one yourself")
 
 
 async def remove_server(client: KubernetesClient, site: Site, one: FoundServer) -> None:

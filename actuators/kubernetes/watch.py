@@ -1,7 +1,7 @@
 """Watch the pods of a server until it is gone, and report when it stops answering.
 
-The kubelet restarts containers and the Deployment controller replaces pods; that heals an operator's
-Deployment. A green Deployment that restarts is reported as gone: its setting has failed. An outage of the API
+The kubelet restarts containers and a controller replaces pods; that heals an operator's
+workload. A green Deployment that restarts is reported as gone: its setting has failed. An outage of the API
 server says nothing about the server, which is probed over HTTP.
 """
 
@@ -32,7 +32,7 @@ Say = Callable[[PodFault, tuple[str, ...]], None]
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """One server by its Deployment. `on_silence` is called each time that the server stops answering."""
+    """One server by its workload. `on_silence` is called each time that the server stops answering."""
 
     client: KubernetesClient
     workload: Workload
@@ -44,7 +44,7 @@ class Watch:
     _pods: list[Pod] = field(default_factory=list, init=False)
     _restarts: dict[str, int] = field(default_factory=dict, init=False)  # by the name of a pod
     _over: set[str] | None = field(default=None, init=False)  # uids of ended pods that are known
-    _generation: int = field(default=0, init=False)  # of the Deployment whose flags are known
+    _generation: int = field(default=0, init=False)  # of the workload whose flags are known
     _removed: str = field(default="", init=False)  # the pod that a third party deleted last
     _log: tuple[str, ...] = field(default=(), init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -54,7 +54,9 @@ class Watch:
         cached = self.client.cached
         tasks = [
             asyncio.create_task(self._follow(cached.changes(kubernetes.POD, self.workload.selector))),
-            asyncio.create_task(self._follow(cached.changes(kubernetes.DEPLOYMENT, name=self.workload.name))),
+            asyncio.create_task(
+                self._follow(cached.changes(self.workload.resource, name=self.workload.name))
+            ),
             asyncio.create_task(self._probe()),
         ]
         try:
@@ -83,11 +85,9 @@ class Watch:
 
     async def _check(self) -> PodFault | None:
         """Return why it is gone; None if it is not."""
-        document = await self._read_deployment()
+        document = await self._read_workload()
         if document is None:
-            return PodFault(
-                f"was removed by a third party: there is no Deployment {self.workload.name}", external=True
-            )
+            return PodFault(f"was removed by a third party: {self.workload.full_name} is gone", external=True)
         self._pods = await find_pods(self.client.cached, self.workload)
         if not document["spec"].get("replicas", 1):
             return PodFault("was scaled to 0 by a third party", external=True)
@@ -106,22 +106,22 @@ class Watch:
                 if self.workload.ours and not found.external:
                     return found
                 if any(other.active and other.ready for other in self._pods):
-                    log.warning("kubernetes.pod_failed", deployment=self.workload.name, why=found.why)
+                    log.warning("kubernetes.pod_failed", workload=self.workload.name, why=found.why)
                 else:
                     self.on_silence(found, self._log)
         return None
 
-    async def _read_deployment(self) -> Json | None:
+    async def _read_workload(self) -> Json | None:
         """Return it as the watch has told; before it is said to be gone or idle, it is read."""
-        name = self.workload.name
-        known = await self.client.cached.get(kubernetes.DEPLOYMENT, name)
+        name, resource = self.workload.name, self.workload.resource
+        known = await self.client.cached.get(resource, name)
         if known and known["spec"].get("replicas", 1):
             return known
-        return await self.client.get(kubernetes.DEPLOYMENT, name)
+        return await self.client.get(resource, name)
 
     async def _has_other_flags(self) -> bool:
-        """Whether the pods of the operator's Deployment run with other flags than when the watch began."""
-        document = await self.client.cached.get(kubernetes.DEPLOYMENT, self.workload.name)
+        """Whether the pods of the operator's workload run with other flags than when the watch began."""
+        document = await self.client.cached.get(self.workload.resource, self.workload.name)
         if self.workload.ours or document is None or not is_complete(document):
             return False
         generation = document["metadata"].get("generation", 0)

@@ -1,4 +1,4 @@
-"""A Deployment as the engine knows it: its container that runs vLLM, and the flags of that container."""
+"""A Deployment or StatefulSet as the engine knows it: its container that runs vLLM, and that one's flags."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,8 @@ from typing import Any, Self
 from actuators.host.origin import Origin
 from actuators.kubernetes.labels import LIKE, REPLICAS, SERVER, SITE, epoch_of, server_of
 from actuators.vllm.serve_command import ChangedCommand, ReadFile, ServeCommand
-from kubernetes_api.documents import Json
+from kubernetes_api import client as kubernetes
+from kubernetes_api.documents import Json, Kind
 from vllm_facts.errors import FlagError
 from vllm_facts.flag_parser import is_vllm_server
 from vllm_facts.values import Value
@@ -16,6 +17,10 @@ _ENTRYPOINT = ("vllm", "serve")
 """Of vllm/vllm-openai and images made from it (docs.vllm.ai deployment/docker); manifests with `args` alone
 rely on it. Before 0.11 it was `python3 -m vllm.entrypoints.openai.api_server`, with the same flags."""
 
+OPTIONS: Mapping[Kind, str] = {kubernetes.DEPLOYMENT: "deployments", kubernetes.STATEFUL_SET: "statefulsets"}
+"""The kinds that may run vLLM, each with the option that names those to adopt, as kubectl calls them."""
+
+_KINDS = {one.__name__: one for one in OPTIONS}
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 _OWNERS = {  # label or annotation: what writes the manifest
     "argocd.argoproj.io/instance": "Argo CD",
@@ -25,11 +30,22 @@ _OWNERS = {  # label or annotation: what writes the manifest
 }
 
 
+@dataclass(frozen=True, slots=True)
+class WorkloadName:
+    """What the config names: a Deployment or a StatefulSet."""
+
+    resource: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return f"the {self.resource.__name__} {self.name}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One Deployment. `problem`: why its vLLM container cannot be found or read; then `serve` is empty."""
+    """A Deployment or StatefulSet. `problem`: why its command cannot be read; then `serve` is empty."""
 
-    name: str
+    full_name: WorkloadName
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     version: str  # metadata.resourceVersion
@@ -49,7 +65,7 @@ class Workload:
         index, problem = _find_container(containers)
         serve = _serve_command(containers[index], read_file, expand=True)
         return cls(
-            name=metadata["name"],
+            full_name=WorkloadName(_KINDS[document["kind"]], metadata["name"]),
             labels=metadata.get("labels") or {},
             annotations=metadata.get("annotations") or {},
             version=metadata.get("resourceVersion", ""),
@@ -61,6 +77,14 @@ class Workload:
             problem=problem or serve.error,
             document=document,
         )
+
+    @property
+    def name(self) -> str:
+        return self.full_name.name
+
+    @property
+    def resource(self) -> Kind:
+        return self.full_name.resource
 
     @property
     def template(self) -> Json:
@@ -150,10 +174,10 @@ class Workload:
 
 
 def is_complete(document: Json) -> bool:
-    """Whether all pods of a Deployment are of its newest template and available, and no other is left."""
+    """Whether all pods of a workload are of its newest template and ready, and no other is left."""
     status, wanted = document.get("status") or {}, document["spec"].get("replicas", 1)
     seen = status.get("observedGeneration", 0) >= document["metadata"].get("generation", 0)
-    counts = {status.get(key, 0) for key in ("replicas", "updatedReplicas", "availableReplicas")}
+    counts = {status.get(key, 0) for key in ("replicas", "updatedReplicas", "readyReplicas")}
     return seen and counts == {wanted}
 
 

@@ -27,6 +27,7 @@ def deployment(
     container |= {"env": env} if env else {}
     proxy = {"name": "proxy", "image": "envoyproxy/envoy", "args": ["-c", "envoy.yaml"]}
     return {
+        "kind": "Deployment",
         "metadata": {
             "name": name,
             "labels": labels or {},

@@ -24,10 +24,14 @@ async def bind(
     epoch: int = 1,
     acts: bool = True,
     names: tuple[str, ...] = ("vllm",),
+    kind: str = "deployments",
 ) -> KubernetesEngine:
-    """With a ServiceAccount that has the rights of `rules`; without any: those of the documentation."""
+    """With a ServiceAccount that has the rights of `rules`; without any: those of the documentation.
+
+    `kind`: the option that has the names.
+    """
     user = await here.user(f"trimtab-{epoch}", *(rules or ROLE))
-    options = KubernetesOptions(deployments=names, kubeconfig=str(user))
+    options = KubernetesOptions(kubeconfig=str(user), **{kind: names})  # type: ignore[arg-type]
     return options.bind(Site(target="chat", state_dir=state_dir, epoch=epoch, acts=acts))
 
 

@@ -22,10 +22,11 @@ from tests.support.kubernetes.programs import programs
 # Without heartbeats of nodes: a node is lost when its Ready condition says so (see `Node.lose`).
 CONTROLLERS = (
     "deployment,replicaset,statefulset,endpoint,endpointslice,garbagecollector,namespace,disruption,"
-    "nodelifecycle,podgc,serviceaccount,csrcleaner"
+    "nodelifecycle,podgc,serviceaccount,csrcleaner,ephemeral-volume,pvc-protection"
 )
 EVICTION_S = 2  # from a node's loss to the deletion of its pods; 300 in a cluster with default settings
 
+_GATES = "GenericEphemeralVolume=true"  # on by default since 1.21
 _READY_WITHIN_S = 60.0
 _AUDIT = {  # one line for each request, when it comes
     "apiVersion": "audit.k8s.io/v1",
@@ -150,6 +151,7 @@ class Cluster:
             f"--audit-policy-file={folder}/audit.json",
             f"--audit-log-path={folder}/audit.log",
             "--disable-admission-plugins=ServiceAccount",  # pods here hold no token
+            f"--feature-gates={_GATES}",
             f"--default-not-ready-toleration-seconds={EVICTION_S}",
             f"--default-unreachable-toleration-seconds={EVICTION_S}",
         )
@@ -158,6 +160,7 @@ class Cluster:
         return (
             f"--kubeconfig={self.kubeconfig()}",
             f"--controllers={CONTROLLERS}",
+            f"--feature-gates={_GATES}",
             "--leader-elect=false",
             "--port=0",
             "--secure-port=0",

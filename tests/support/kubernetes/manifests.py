@@ -54,6 +54,20 @@ def deployment(
     }
 
 
+def statefulset(name: str, *containers: Json, claims: Sequence[Json] = (), **more: object) -> Json:
+    """As `deployment` makes it; `claims`: templates; `more`: of the spec, such as `podManagementPolicy`."""
+    of_deployment = deployment(name, *containers)["spec"]
+    kept = {key: of_deployment[key] for key in ("selector", "template")}
+    spec: Json = {"replicas": 1, "serviceName": name, "volumeClaimTemplates": list(claims), **kept, **more}
+    return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name}, "spec": spec}
+
+
+def claim(name: str, storage: str = "1Gi") -> Json:
+    """The template of a claim."""
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": storage}}}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
 def headless_service(name: str, selector: Json, port: int = PORT) -> Json:
     return {
         "apiVersion": "v1",

@@ -154,9 +154,9 @@ class Namespace:
         """`query`: of the API, such as `tailLines` or `previous`."""
         return str(await self.api.call("GET", self.path("pods", f"{pod}/log"), query=query))
 
-    async def available(self, deployment: str) -> Json:
-        """Wait until all replicas of a Deployment's newest template are available, and no other is left."""
-        return await self.until("deployments", deployment, _complete)
+    async def available(self, name: str, kind: str = "deployments") -> Json:
+        """Wait until all replicas of a workload's newest template are ready, and no other is left."""
+        return await self.until(kind, name, _complete)
 
     async def _situation(self) -> str:
         pods = [f"{one['metadata']['name']}: {one['status']}" for one in await self.list("pods")]
@@ -209,9 +209,9 @@ class Namespace:
             self.cluster.network.leave(name)
 
 
-def _complete(deployment: Json) -> bool:
+def _complete(workload: Json) -> bool:
     """As `kubectl rollout status` decides."""
-    status, wanted = deployment["status"], deployment["spec"]["replicas"]
-    seen = status.get("observedGeneration", 0) >= deployment["metadata"]["generation"]
-    counts = {status.get(key, 0) for key in ("replicas", "updatedReplicas", "availableReplicas")}
+    status, wanted = workload["status"], workload["spec"]["replicas"]
+    seen = status.get("observedGeneration", 0) >= workload["metadata"]["generation"]
+    counts = {status.get(key, 0) for key in ("replicas", "updatedReplicas", "readyReplicas")}
     return seen and counts == {wanted}

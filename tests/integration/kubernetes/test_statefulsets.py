@@ -1,0 +1,159 @@
+"""StatefulSets as servers: green is a Deployment, and the promoted flags go into the StatefulSet."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from actuators.kubernetes.engine import KubernetesEngine
+from actuators.kubernetes.plugin import KubernetesOptions
+from agent.domain.model import Server
+from tests.integration.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names
+from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.manifests import claim, container, statefulset
+from tests.support.kubernetes.memory.patches import apply
+from tests.support.kubernetes.namespace import Namespace
+
+pytestmark = pytest.mark.timeout(180)
+
+BLUE = Server(name="vllm", setting={})
+CACHE = {"name": "cache", "mountPath": "/root/.cache/huggingface"}
+
+
+@pytest.fixture(autouse=True)
+def _no_dns_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actuators.kubernetes.handover._DNS_S", 0.2)
+
+
+async def serve(here: Namespace, **spec: Any) -> None:  # noqa: ANN401 - of the StatefulSet
+    """A StatefulSet that keeps downloads on a claim of each pod."""
+    server = container(*FLAGS, volumeMounts=[CACHE])
+    await here.create("statefulsets", statefulset("vllm", server, claims=[claim("cache")], **spec))
+    await here.available("vllm", "statefulsets")
+
+
+async def with_green(here: Namespace, tmp_path: Path, **spec: Any) -> KubernetesEngine:  # noqa: ANN401
+    await serve(here, **spec)
+    engine = await bind(here, tmp_path, kind="statefulsets")
+    await engine.observe()
+    await engine.launch(GREEN, 60)
+    return engine
+
+
+async def args_of_pods(here: Namespace) -> dict[str, str]:
+    """The last word of each pod's command, by the pod's name."""
+    return {
+        one["metadata"]["name"]: one["spec"]["containers"][0]["args"][-1] for one in await here.list("pods")
+    }
+
+
+async def test_green_is_a_deployment_whose_pods_have_claims_of_their_own(
+    here: Namespace, tmp_path: Path
+) -> None:
+    engine = await with_green(here, tmp_path)
+    [green] = await here.list("deployments")
+    claims = await names(here, "persistentvolumeclaims")
+    [kept] = [one for one in green["spec"]["template"]["spec"]["volumes"] if one["name"] == "cache"]
+
+    assert await engine.problems() == []
+    assert "cache-vllm-0" in claims
+    assert len(claims) == 2
+    assert kept["ephemeral"]["volumeClaimTemplate"]["spec"]["resources"]["requests"] == {"storage": "1Gi"}
+    await engine.retire(GREEN)
+    await here.gone("persistentvolumeclaims", next(one for one in claims if one != "cache-vllm-0"))
+    assert await args_of_pods(here) == {"vllm-0": "8"}
+    assert [one.name for one in await engine.observe()] == ["vllm"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{}, {"podManagementPolicy": "Parallel"}, {"updateStrategy": {"type": "OnDelete"}}],
+    ids=["ordered", "parallel", "on delete"],
+)
+async def test_the_promoted_flags_reach_every_pod_of_the_statefulset(
+    here: Namespace, tmp_path: Path, spec: Json
+) -> None:
+    engine = await with_green(here, tmp_path, replicas=2, **spec)
+
+    moved = await engine.retire(BLUE)
+    [server] = await engine.observe()
+
+    found = await here.available("vllm", "statefulsets")
+    assert (moved, server.name, server.ours, server.setting["max_num_seqs"]) == (
+        "chat-r1",
+        "chat-r1",
+        False,
+        16,
+    )
+    assert await args_of_pods(here) == {"vllm-0": "16", "vllm-1": "16"}
+    assert await names(here, "deployments") == set()
+    assert await names(here, "persistentvolumeclaims") == {"cache-vllm-0", "cache-vllm-1"}
+    assert found["metadata"]["annotations"]["trimtab.dev/change"] == '{"max_num_seqs": [8, 16]}'
+
+
+async def test_green_goes_on_to_serve_where_the_changed_statefulset_cannot_start(
+    here: Namespace, tmp_path: Path
+) -> None:
+    engine = await with_green(here, tmp_path)
+    missing = container(*FLAGS, image="vllm/vllm-openai:missing", volumeMounts=[CACHE])
+    by_hand = {"type": "OnDelete", "rollingUpdate": None}
+    change = {"spec": {"updateStrategy": by_hand, "template": {"spec": {"containers": [missing]}}}}
+    await here.api.patch(here.path("statefulsets", "vllm"), change)
+
+    await engine.retire(BLUE)
+    [green] = await engine.observe()
+
+    assert green.name == "chat-r1"
+    assert (await here.get("statefulsets", "vllm"))["spec"]["replicas"] == 0
+    repaired = {"spec": {"template": {"spec": {"containers": [container(*FLAGS, volumeMounts=[CACHE])]}}}}
+    await here.api.patch(here.path("statefulsets", "vllm"), repaired)
+    later = Server(name="chat-r2", setting={**GREEN.setting, "max_num_seqs": 32}, like="chat-r1")
+    await engine.launch(later, 60)
+    await engine.retire(green)
+    assert await args_of_pods(here) == {"vllm-0": "32"}
+
+
+async def test_detach_starts_the_statefulset_again_and_leaves_no_annotation(
+    here: Namespace, tmp_path: Path
+) -> None:
+    engine = await with_green(here, tmp_path)
+    await engine.stop(BLUE)
+
+    said = [*await engine.give_back(), *await engine.clear()]
+
+    found = await here.available("vllm", "statefulsets")
+    assert said[0] == "the StatefulSet vllm is scaled to 1 again"
+    assert "trimtab.dev" not in str(found["metadata"].get("annotations"))
+    assert await names(here, "deployments") == set()
+
+
+async def test_init_finds_it_and_check_knows_that_it_is_missing(
+    here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await bind(here, tmp_path, kind="statefulsets")
+    [problem] = await engine.problems()
+    await serve(here)
+    monkeypatch.setenv("KUBECONFIG", str(await here.user("reader", *ROLE)))
+
+    [(server, options)] = await KubernetesOptions.find_unmanaged_servers()
+
+    assert problem == "statefulsets: vllm: there is none: `kubectl get statefulsets` shows them"
+    assert (server.name, server.setting["max_num_seqs"]) == ("vllm", 8)
+    assert options == {"statefulsets": ["vllm"], "namespace": here.name}
+
+
+async def test_one_of_a_gitops_controller_gets_a_patch(here: Namespace, tmp_path: Path) -> None:
+    body = statefulset("vllm", container(*FLAGS))
+    body["metadata"]["annotations"] = {"argocd.argoproj.io/tracking-id": "chat:apps/StatefulSet:chat/vllm"}
+    await here.create("statefulsets", body)
+    await here.available("vllm", "statefulsets")
+    engine = await bind(here, tmp_path, kind="statefulsets")
+    [blue] = await engine.observe()
+
+    result = await engine.preflight([blue], GREEN.setting, "auto")
+
+    assert (result.problem, result.owner) == ("", "Argo CD")
+    assert result.patch.startswith("# StatefulSet vllm, container vllm: max_num_seqs 8 -> 16")
+    merged = apply(body, yaml.safe_load(result.patch))
+    assert merged["spec"]["template"]["spec"]["containers"][0]["args"][-1] == "16"
