@@ -93,7 +93,8 @@ class DockerEngine(VllmEngine):
         one = (await self._find()).get(server.name)
         return await read_log(self._client, one.spec) if one else ()
 
-    async def stop(self, server: Server) -> None:
+    async def stop(self, server: Server, keep: int = 0) -> None:
+        del keep  # a container has no replicas
         async with self._lock(server.name):
             one = (await self._find_fenced()).get(server.name)
             if one is None:

@@ -146,7 +146,8 @@ class KubernetesEngine(VllmEngine):
         pods = newest_first(await find_pods(self._client.cached, one.workload)) if one else []
         return (await read_log(self._client, one.workload, pods[0]))[-40:] if one and pods else ()
 
-    async def stop(self, server: Server) -> None:
+    async def stop(self, server: Server, keep: int = 0) -> None:
+        del keep  # each of its servers is reported with one replica
         async with self._lock(server.name):
             one = (await self._find_fenced()).get(server.name)
             if one is None:

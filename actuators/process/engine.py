@@ -129,7 +129,8 @@ class ProcessEngine(VllmEngine):
         if server.address not in {listens(one.argv) for one in running.values()}:
             await adopted.retire(server, self._options.stop_s)
 
-    async def stop(self, server: Server) -> None:
+    async def stop(self, server: Server, keep: int = 0) -> None:
+        del keep
         raise ActError(f"{server.name} is a process: an ended process cannot be started again as it was")
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:

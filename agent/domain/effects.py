@@ -88,10 +88,14 @@ class Drain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Stop the server and free its resources; a Launch starts the same server again."""
+    """Stop the server and free its resources; a Launch starts the same server again.
+
+    `keep`: so many of its replicas serve on; the others finish their open requests first.
+    """
 
     number: int
     server: Server
+    keep: int = 0
     kind: Literal["stop"] = "stop"
 
 

@@ -14,7 +14,8 @@ Approvers = Literal["any", "other"]
 
 Strategy = Literal["surge", "replace", "swap"]
 """`surge`: green starts while all servers run. `replace`: green replaces one of several servers, then further
-new servers replace the rest, one at a time. `swap`: green replaces the only server: a planned outage."""
+new servers replace the rest, one at a time. `swap`: green replaces the only server: a planned outage. Each
+replica of a server counts as a server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class Server:
     ours: bool = True  # False: third-party, adopted by trimtab
     like: str = field(default="", compare=False)  # the server that it is a copy of, and whose slot it takes
     differs: tuple[str, ...] = field(default=(), compare=False)  # from that one, one line per field
+    replicas: int = field(default=1, compare=False)  # equal engines behind its address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -222,6 +222,7 @@ class Engine(Protocol):
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """Start `server` (or find it started) and return it with its address once /health answers 200.
 
+        One that runs with fewer replicas gets the missing ones; if that fails, it keeps those that it had.
         It is a copy of `server.like`, if that is known, except for the setting. A server that `stop` stopped
         is started unchanged, and left stopped on failure. Raises ActError, with the last log lines, if it
         exits or is not healthy within `deadline_s`; a new server is then removed, as on cancellation.
@@ -259,10 +260,11 @@ class Engine(Protocol):
         """
         ...
 
-    async def stop(self, server: Server) -> None:
+    async def stop(self, server: Server, keep: int = 0) -> None:
         """Stop the server as `retire` does and wait until its memory is free, but keep what a launch needs.
 
-        Only `launch` starts it again: neither the container runtime nor the next observe does.
+        Only `launch` starts it again: neither the container runtime nor the next observe does. Of a server
+        with replicas `keep` serve on: the others get no new requests, finish theirs, and end.
         """
         ...
 

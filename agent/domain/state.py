@@ -114,6 +114,7 @@ class Rollout:
     strategy: Strategy = "surge"
     outage_s: float = 0.0  # as shown in the suggestion; 0: none
     old: tuple[str, ...] = ()  # the servers to replace
+    replicas: Mapping[str, int] = field(default_factory=dict)  # of each old server, when the rollout began
     passed: bool = False  # the canary passed: the remaining servers are replaced
     held: bool = False  # the hold step passed: the last old server, its control, is replaced
     step: int = 0
@@ -206,6 +207,17 @@ class State:
     def standing(self) -> tuple[Server, ...]:
         """The fleet's servers that can carry traffic."""
         return tuple(s for s in self.fleet if s.name not in self.vacated and s.name not in self.gone)
+
+    @property
+    def engines(self) -> int:
+        """The replicas of all servers of the fleet that can carry traffic."""
+        return sum(server.replicas for server in self.standing)
+
+    @property
+    def stopping(self) -> str:
+        """The server that is being stopped, with all its replicas; empty: none."""
+        effect = self.awaiting
+        return effect.server.name if isinstance(effect, Stop) and not effect.keep else ""
 
     @property
     def split(self) -> Route | None:

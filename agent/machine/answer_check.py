@@ -29,7 +29,7 @@ def on_warmed(rules: Rules, state: State, event: Warmed) -> Moved:
 
 def drain_or_examine(state: State, at: datetime, why: str) -> Moved:
     """Drain the first old server; the only server answers the golden prompts before it stops."""
-    if len(state.standing) > 1 or state.rollout is None or not state.rollout.plan.examine_s:
+    if state.engines > 1 or state.rollout is None or not state.rollout.plan.examine_s:
         return drain_old_server(state, at, why)
     blue = state.standing[0]
     asked = enter_phase(

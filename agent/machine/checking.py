@@ -91,7 +91,7 @@ def plan_at(
     failing: bool,
 ) -> Plan:
     """The configured plan for this change at this request rate, and for a blue that fails its SLO by far."""
-    plan = plan_for(rules.plan, prospect, len(state.standing), rate_rps, failing=failing)
+    plan = plan_for(rules.plan, prospect, state.engines, rate_rps, failing=failing)
     examined = rules.exam.always or altering_knobs(proposal)
     return replace(plan, examine_s=rules.exam.at_most_s) if examined else plan
 

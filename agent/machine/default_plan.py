@@ -19,7 +19,7 @@ def plan_for(
     *,
     failing: bool = False,
 ) -> Plan:
-    """The configured shares up to load parity, then the hold step.
+    """The configured shares up to load parity, then the hold step. `servers`: each replica counts as one.
 
     At parity green carries as much as each other server: 1/(n+1) of the traffic next to n servers, 1/n in the
     slot of one of n. As the only server green gets all traffic at once, so there is only the hold step. With

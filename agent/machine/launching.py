@@ -36,7 +36,7 @@ def observe_start(_: Rules, state: State, event: Observed) -> Moved:
     rollout = state.rollout
     if rollout is None:
         return without_effects(state)
-    if not state.vacated:
+    if state.engines >= sum(rollout.replicas.values()) and not state.vacated:
         record = rollout.record + sum_counts(state.standing, event)
         trial = replace(rollout.trial, record_s=rollout.trial.record_s + 1.0)
         state = replace(state, rollout=replace(rollout, record=record, trial=trial))
@@ -119,7 +119,8 @@ def route_step(state: State) -> Moved:
         return without_effects(state)
     if rollout.parked:
         return request_effect(state, route_to(state.standing, *state.newcomers))
-    if state.crew and rollout.plan.steps[rollout.step].weight < ALL:
+    grown = bool(state.crew) or green.replicas > 1
+    if grown and rollout.plan.steps[rollout.step].weight < ALL:
         return request_effect(state, route_to((*state.newcomers, *state.standing)))
     if state.crew:
         return request_effect(state, route_to(state.newcomers, *state.standing))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from agent.domain.effects import Effect, KeepAlive, Route, Stop
+from agent.domain.effects import Effect, KeepAlive, Route
 from agent.domain.events import Event, Observed, Retired, ServerLost
 from agent.domain.model import Server
 from agent.domain.state import Phase, State
@@ -20,9 +20,8 @@ def record_exit(state: State, event: Event) -> State:
     """Track exited servers across phases, so that no route targets them again."""
     if not isinstance(event, ServerLost) or not event.gone:
         return state
-    requested = isinstance(state.awaiting, Stop) and state.awaiting.server.name == event.server
     present = {server.name for server in state.present}
-    if requested or event.server not in present - {*state.gone}:
+    if event.server == state.stopping or event.server not in present - {*state.gone}:
         return state
     return replace(state, gone=(*state.gone, event.server))
 

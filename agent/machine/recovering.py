@@ -6,7 +6,7 @@ What is found wins on facts, the journal on intent.
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from agent.domain.effects import KeepAlive, Launch, Route, Stop
+from agent.domain.effects import KeepAlive, Launch, Route
 from agent.domain.events import AgentStarted
 from agent.domain.model import Server
 from agent.domain.state import Phase, State, Suggestion
@@ -111,8 +111,7 @@ def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) 
         fleet.append(replace(now, like=known.like, differs=known.differs))
     fleet += servers_joining(state, event)
     running = {server.name for server in event.servers}
-    stopping = state.awaiting.server.name if isinstance(state.awaiting, Stop) else ""
-    expected = [s for s in (*fleet, *state.newcomers) if s.name not in (*state.vacated, stopping)]
+    expected = [s for s in (*fleet, *state.newcomers) if s.name not in (*state.vacated, state.stopping)]
     gone = tuple(s.name for s in expected if s.name not in running and s.address)
     crew = tuple(found.get(server.name, server) for server in state.crew)
     green = state.green

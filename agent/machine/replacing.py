@@ -1,9 +1,12 @@
-"""DRAINING and REPLACING: new servers take the slots of the old ones, one at a time."""
+"""DRAINING and REPLACING: new servers take the slots of the old ones, one at a time.
+
+Of an old server with replicas one at a time ends, and the new server in its slot gets one more.
+"""
 
 from dataclasses import replace
 from datetime import datetime
 
-from agent.domain.effects import Drain, Launch
+from agent.domain.effects import Drain, Launch, Stop
 from agent.domain.events import EffectFailed, Observed, Routed, ServerLost, Stopped
 from agent.domain.model import Server
 from agent.domain.state import Phase, State
@@ -32,32 +35,45 @@ def server_to_replace(state: State) -> Server | None:
 
 
 def drain_old_server(state: State, at: datetime, why: str) -> Moved:
-    """Move the old server's traffic to the remaining servers; without any the route is closed."""
+    """Move the traffic of the old server, or of one replica, to the remaining ones.
+
+    Without any the route is closed.
+    """
     old, rollout = server_to_replace(state), state.rollout
     if old is None or rollout is None:
         raise AssertionError(f"no slot to free in {state.phase}")
-    remaining = [s for s in state.standing if s.name != old.name]
-    state = enter_phase(state, Phase.DRAINING, at, f"{why}: {old.name} frees its slot for a new server")
-    return request_effect(state, route_to((*remaining, *state.crew), old, closed_s=rollout.outage_s))
+    left = replace(old, replicas=old.replicas - 1)
+    remaining = [
+        left if s.name == old.name else s for s in state.standing if s.name != old.name or left.replicas
+    ]
+    serving = [server for server in state.newcomers if server.address]
+    what = f"a replica of {old.name}" if left.replicas else old.name
+    state = enter_phase(state, Phase.DRAINING, at, f"{why}: {what} frees its slot for a new server")
+    return request_effect(state, route_to((*remaining, *serving), old, closed_s=rollout.outage_s))
 
 
 def on_routed(_: Rules, state: State, event: Routed) -> Moved:
     old, rollout = server_to_replace(state), state.rollout
     if old is None or rollout is None or not is_awaited(state, event.number):
         return without_effects(state)
+    if old.replicas > 1:
+        return request_effect(state, Stop(number=0, server=old, keep=old.replicas - 1))
     return request_effect(state, Drain(number=0, server=old, deadline_s=rollout.plan.drain_s))
 
 
 def on_stopped(_: Rules, state: State, event: Stopped) -> Moved:
-    """The old server's slot and memory are free: launch the new one."""
-    if not is_awaited(state, event.number):
+    """The slot and its memory are free: launch the new server, or one more of its replicas."""
+    effect, green, rollout = state.awaiting, state.green, state.rollout
+    if not isinstance(effect, Stop) or effect.number != event.number or green is None or rollout is None:
         return without_effects(state)
-    old, green, rollout = server_to_replace(state), state.green, state.rollout
-    if old is None or green is None or rollout is None:
-        return without_effects(state)
-    state = mark_stopped(state, old)
-    state = enter_phase(state, Phase.LAUNCHING, event.at, f"{old.name} has stopped")
-    return request_effect(state, Launch(number=0, server=green, deadline_s=rollout.plan.start_s))
+    what = (
+        f"{effect.server.name} has {effect.keep} replicas left"
+        if effect.keep
+        else "the old server has stopped"
+    )
+    state = enter_phase(mark_stopped(state, effect), Phase.LAUNCHING, event.at, what)
+    wanted = replace(green, replicas=green.replicas + 1) if green.address else green
+    return request_effect(state, Launch(number=0, server=wanted, deadline_s=rollout.plan.start_s))
 
 
 def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
@@ -67,15 +83,31 @@ def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
 
 
 def replace_next(state: State, at: datetime, why: str) -> Moved | None:
-    """Replace the next old server; None if none is left, or the last one is the control of the hold step."""
+    """Replace the next replica or old server; None if none is left, or the last one is the control."""
+    if state.engines == 1 and keeps_control(state):
+        return None
+    if may_give_replica(state):
+        return drain_old_server(state, at, why)
     taken = {*state.vacated, *(server.like for server in state.newcomers)}
     left = [server for server in state.standing if server.name not in taken]
-    if not left or state.green is None or (len(left) == 1 and keeps_control(state)):
+    if not left or state.green is None:
         return None
     state, name = name_next_server(replace(state, crew=state.newcomers))
     old, first = left[-1], state.crew[0]
     green = Server(name=name, setting=first.setting, like=old.name)
     return drain_old_server(replace(state, green=green), at, why)
+
+
+def may_give_replica(state: State) -> bool:
+    """Whether the newest server takes one more replica of the old one whose slot it has.
+
+    With surge the last replica of the first old server to be replaced stays as the control.
+    """
+    old, rollout = server_to_replace(state), state.rollout
+    if old is None or rollout is None or old not in state.standing:
+        return False
+    control = rollout.strategy == "surge" and state.newcomers[0].like == old.name
+    return old.replicas > control
 
 
 def keeps_control(state: State) -> bool:
@@ -104,7 +136,7 @@ def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
     """
     old = server_to_replace(state)
     leaving = state.phase is Phase.DRAINING and old is not None and event.server == old.name
-    if leaving or (not event.gone and not is_green(state, event)):
+    if (leaving and old is not None and old.replicas == 1) or (not event.gone and not is_green(state, event)):
         return without_effects(state)
     why = f"{event.server} was lost: {event.why}"
     if not is_green(state, event) and not (state.standing or state.crew) and can_serve(state, state.green):

@@ -108,7 +108,9 @@ def launch_successor(rules: Rules, state: State) -> Moved:
         return request_effect(state, Launch(number=0, server=old, deadline_s=rules.plan.start_s))
     state, name = name_next_server(state)
     # without a predecessor: as the configured command says
-    fresh = Server(name=name, setting=old.setting if old else {}, like=old.name if old else "")
+    fresh = Server(name=name, setting={})
+    if old is not None:
+        fresh = Server(name=name, setting=old.setting, like=old.name, replicas=old.replicas)
     return request_effect(state, Launch(number=0, server=fresh, deadline_s=rules.plan.start_s))
 
 

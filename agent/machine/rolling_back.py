@@ -1,10 +1,13 @@
-"""ROLLING_BACK: the new servers are retired, and each old one that was stopped starts in its slot again."""
+"""ROLLING_BACK: the new servers are retired, and each old one that was stopped starts in its slot again.
+
+A new server that has taken several replicas of an old one gives them back one at a time, while it answers.
+"""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from agent.domain.effects import Drain, Launch, Retire, Route, Stop
-from agent.domain.events import EffectFailed, Launched, Observed, Retired, Routed, ServerLost
+from agent.domain.events import EffectFailed, Launched, Observed, Retired, Routed, ServerLost, Stopped
 from agent.domain.model import OutcomeResult, Server
 from agent.domain.server_health import Failure
 from agent.domain.state import Phase, State
@@ -51,7 +54,7 @@ def roll_back(
     if rollout is None or state.green is None or not state.fleet:
         raise AssertionError(f"nothing to roll back in {state.phase}")
     if isinstance(state.awaiting, Stop):  # stopped or not, a launch starts it or finds it running
-        state = mark_stopped(state, state.awaiting.server)
+        state = mark_stopped(state, state.awaiting)
     before_traffic = not rollout.passed and state.phase in {Phase.DRAINING, Phase.LAUNCHING, Phase.WARMING}
     state = remember_outcome(state, at, result or ("failed" if before_traffic else "rolled_back"), why)
     state = order_exited_first(state)
@@ -83,10 +86,38 @@ def order_exited_first(state: State) -> State:
     return replace(state, crew=tuple(crew), green=first)
 
 
-def mark_stopped(state: State, old: Server) -> State:
-    """Record that trimtab stopped the server, which can be started again."""
-    gone = tuple(name for name in state.gone if name != old.name)
-    return replace(state, vacated=(*state.vacated, old.name), gone=gone)
+def mark_stopped(state: State, effect: Stop) -> State:
+    """Record that trimtab stopped the server, or some replicas, which can be started again."""
+    name = effect.server.name
+    if effect.keep:
+        return resize(state, name, effect.keep)
+    gone = tuple(one for one in state.gone if one != name)
+    whole = state.rollout.replicas.get(name, effect.server.replicas) if state.rollout else 1
+    return resize(replace(state, vacated=(*state.vacated, name), gone=gone), name, whole)
+
+
+def resize(state: State, name: str, replicas: int) -> State:
+    def resized(server: Server | None) -> Server | None:
+        return replace(server, replicas=replicas) if server and server.name == name else server
+
+    peers = tuple(server for server in map(resized, state.peers) if server)
+    return replace(state, blue=resized(state.blue), peers=peers, green=resized(state.green))
+
+
+def gives_back(state: State) -> bool:
+    """Whether green's newest replica makes way for one of the old server, while the others serve on."""
+    green, rollout = state.green, state.rollout
+    if green is None or rollout is None or green.replicas == 1 or rollout.hung or green.name in state.gone:
+        return False
+    return green.name not in state.failing and any(old.name == green.like for old in short_servers(state))
+
+
+def short_servers(state: State) -> list[Server]:
+    """The old servers that are stopped, or have fewer replicas than before the rollout; with all of them."""
+    whole = state.rollout.replicas if state.rollout else {}
+    stopped = [server for server in state.fleet if server.name in state.vacated]
+    fewer = [(s, whole[s.name]) for s in state.standing if s.replicas < whole.get(s.name, 0)]
+    return [*stopped, *(replace(server, replicas=replicas) for server, replicas in fewer)]
 
 
 def roll_back_next(state: State) -> Moved:
@@ -95,6 +126,9 @@ def roll_back_next(state: State) -> Moved:
     Two slots are never empty at once.
     """
     green = state.green
+    if green is not None and is_routed(state, green) and gives_back(state):
+        smaller = replace(green, replicas=green.replicas - 1)
+        return request_effect(state, route_to((*traffic_servers(state), smaller)))
     if green is not None and is_routed(state, green):
         return request_effect(
             state, route_to(traffic_servers(state), green, closed_s=expected_outage_s(state))
@@ -102,7 +136,7 @@ def roll_back_next(state: State) -> Moved:
     if green is not None:
         return request_effect(state, Retire(number=0, server=green))
     held = {server.like for server in state.crew}
-    free = [s for s in state.fleet if s.name in state.vacated and s.name not in held]
+    free = [s for s in short_servers(state) if s.name not in held]
     if free and state.rollout is not None:
         return request_effect(state, Launch(number=0, server=free[0], deadline_s=state.rollout.plan.start_s))
     wanted = route_to(traffic_servers(state), closed_s=expected_outage_s(state))
@@ -143,6 +177,8 @@ def on_routed(rules: Rules, state: State, event: Routed) -> Moved:
         return without_effects(state)
     if green is None:
         return continue_rollback(rules, state, event.at)
+    if state.planned is None and gives_back(state):
+        return request_effect(state, Stop(number=0, server=green, keep=green.replicas - 1))
     if state.route is not None and state.route.weights.get(green.name):  # a failover: it waits for blue
         return without_effects(replace(state, awaiting=None))
     draining = replace(state, note=f"{green.name} gets no new requests; its open requests may end")
@@ -155,6 +191,18 @@ def on_observed(rules: Rules, state: State, event: Observed) -> Moved:
     if state.awaiting is None and state.planned is None:
         return continue_rollback(rules, state, event.at)
     return keep_alive(count_exposed(state, event), event.at)
+
+
+def on_stopped(_: Rules, state: State, event: Stopped) -> Moved:
+    """A replica of green has ended: the old server gets one more."""
+    effect, green, rollout = state.awaiting, state.green, state.rollout
+    if not isinstance(effect, Stop) or effect.number != event.number or green is None or rollout is None:
+        return without_effects(state)
+    state = mark_stopped(state, effect)
+    old = next(server for server in state.fleet if server.name == green.like)
+    replicas = 1 if old.name in state.vacated else old.replicas + 1
+    wanted = replace(old, replicas=replicas)
+    return request_effect(state, Launch(number=0, server=wanted, deadline_s=rollout.plan.start_s))
 
 
 def on_retired(rules: Rules, state: State, event: Retired) -> Moved:

@@ -9,9 +9,13 @@ CLOSED_S = 30.0  # Retry-After of a closed route whose duration is unknown
 
 
 def equal_shares(servers: Sequence[Server], of: int = 100) -> dict[str, int]:
-    """`of` percent in equal parts; the first servers get the remainder."""
-    part, rest = divmod(of, len(servers)) if servers else (0, 0)
-    return {server.name: part + (at < rest) for at, server in enumerate(servers)}
+    """`of` percent in equal parts for each replica; the first servers get the remainder."""
+    replicas = sum(server.replicas for server in servers)
+    parts = [of * server.replicas // replicas for server in servers]
+    rest = of - sum(parts)
+    return {
+        server.name: part + (at < rest) for at, (server, part) in enumerate(zip(servers, parts, strict=True))
+    }
 
 
 def route_to(servers: Sequence[Server], *others: Server, closed_s: float = 0.0) -> Route:

@@ -43,6 +43,7 @@ def start_rollout(state: State, at: datetime, by: str) -> Moved:
         strategy=prospect.strategy,
         outage_s=prospect.outage_s,
         old=tuple(server.name for server in standing),
+        replicas={server.name: server.replicas for server in standing},
         started_at=at,
         phase_since=at,
         trial=Trial(

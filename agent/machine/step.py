@@ -106,6 +106,7 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
     (Phase.ROLLING_BACK, e.Observed): rolling_back.on_observed,
     (Phase.ROLLING_BACK, e.Routed): rolling_back.on_routed,
     (Phase.ROLLING_BACK, e.Drained): lease.on_drained,
+    (Phase.ROLLING_BACK, e.Stopped): rolling_back.on_stopped,
     (Phase.ROLLING_BACK, e.Retired): rolling_back.on_retired,
     (Phase.ROLLING_BACK, e.Launched): rolling_back.on_launched,
     (Phase.ROLLING_BACK, e.EffectFailed): rolling_back.on_failed,

@@ -50,11 +50,11 @@ def _add_counts(state: State, event: Observed) -> State:
 
 
 def _measure_rate(state: State, event: Observed) -> State:
-    """Follow the arrivals at blue's server, times the servers; the rate stays while the load changes."""
+    """Follow the arrivals at blue, times its share of the engines; the rate stays while the load changes."""
     reading, old = event.reading, state.steady
     if reading is None or reading.coverage < MIN_COVERAGE or reading.work.arrivals_per_s is None:
         return state
-    rate = reading.work.arrivals_per_s * len(state.standing)
+    rate = reading.work.arrivals_per_s * state.engines / (state.blue.replicas if state.blue else 1)
     if old is None:
         return state if reading.shift else replace(state, steady=SteadyRate(rate, event.at, event.at))
     if reading.shift or _is_gap(old.at, event.at):

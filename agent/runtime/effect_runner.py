@@ -142,7 +142,7 @@ class EffectRunner:
                 await self._cancel_start(effect.server)
                 await self._check_epoch()
                 self._register_stop(effect.server)
-                await self.engine.stop(effect.server)
+                await self.engine.stop(effect.server, effect.keep)
                 return Stopped(at=self.now(), number=number)
             case Retire(number=number):
                 await self._cancel_start(effect.server)

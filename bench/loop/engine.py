@@ -92,7 +92,8 @@ class VirtualEngine(FakeEngine):
         virtual = self.virtual.get(server.name)
         return None if virtual is None else virtual.open
 
-    async def stop(self, server: Server) -> None:
+    async def stop(self, server: Server, keep: int = 0) -> None:
+        del keep
         raise ActError(f"{server.name} is a process: an ended process cannot be started again as it was")
 
     async def retire(self, server: Server) -> None:

@@ -260,7 +260,8 @@ class SimEngine:
         alive(self.host)
         return ("its last line",) if server.name in self.host.world.servers else ()
 
-    async def stop(self, server: Server) -> None:
+    async def stop(self, server: Server, keep: int = 0) -> None:
+        del keep  # these servers have no replicas
         await self._end("stop", server.name, keep=True)
 
     async def retire(self, server: Server) -> None:

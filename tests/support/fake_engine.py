@@ -88,6 +88,7 @@ class FakeEngine:
     async def launch(self, server: Server, deadline_s: float) -> Server:
         if server.name in self.servers:
             self.calls.append(("launch", server.name))
+            self.servers[server.name] = replace(self.servers[server.name], replicas=server.replicas)
             return self.servers[server.name]
         await self._act("launch", server, deadline_s)
         if server.name in self.servers:  # a concurrent launch was faster
@@ -129,9 +130,11 @@ class FakeEngine:
     async def busy(self, server: Server) -> int | None:
         return self.requests.get(server.name, 0) if self._answers(server) else None
 
-    async def stop(self, server: Server) -> None:
+    async def stop(self, server: Server, keep: int = 0) -> None:
         await self._act("stop", server, None)
-        if (running := self.servers.pop(server.name, None)) is not None:
+        if keep and server.name in self.servers:
+            self.servers[server.name] = replace(self.servers[server.name], replicas=keep)
+        elif (running := self.servers.pop(server.name, None)) is not None:
             self.stopped[server.name] = running
         self._tell()
 

@@ -173,10 +173,19 @@ class World:
     moved: str = ""  # the server that takes the place of an adopted one
 
     @classmethod
-    def servers(cls, count: int, strategy: Strategy, *, ours: bool = False, **more: Any) -> "World":  # noqa: ANN401
+    def servers(
+        cls,
+        count: int,
+        strategy: Strategy,
+        *,
+        ours: bool = False,
+        replicas: int = 1,
+        **more: Any,  # noqa: ANN401
+    ) -> "World":
         """Return a world with `count` servers of one setting whose preflight chooses `strategy`."""
         fleet = [
-            replace(BLUE, name=f"vllm{n}", address=f"127.0.0.1:{8000 + n}", ours=ours) for n in range(count)
+            replace(BLUE, name=f"vllm{n}", address=f"127.0.0.1:{8000 + n}", ours=ours, replicas=replicas)
+            for n in range(count)
         ]
         prospect = PreflightResult(strategy=strategy, outage_s=40.0 if strategy == "swap" else 0.0)
         running = {server.name: server for server in fleet}
@@ -262,13 +271,16 @@ class World:
         match effect:
             case fx.Preflight():
                 return (e.Preflighted(at=self.at, number=effect.number, prospect=self.prospect),)
+            case fx.Stop(server=server, keep=keep) if keep:
+                self.running[server.name] = replace(self.running[server.name], replicas=keep)
+                return (e.Stopped(at=self.at, number=effect.number),)
             case fx.Stop(server=server):
                 if (up := self.running.pop(server.name, None)) is not None:
                     self.stopped[server.name] = up
                 return (e.Stopped(at=self.at, number=effect.number),)
             case fx.Launch(server=server):
                 again = self.running.get(server.name) or self.stopped.pop(server.name, None)
-                up = again or replace(server, address=address_of(server))
+                up = replace(again or replace(server, address=address_of(server)), replicas=server.replicas)
                 self.running[up.name] = up
                 return (e.Launched(at=self.at, number=effect.number, server=up),)
             case fx.WarmUp():
@@ -288,6 +300,9 @@ class World:
                 self.stopped.pop(server.name, None)
                 moved = self.moved if not server.ours else ""
                 return (e.Retired(at=self.at, number=effect.number, moved=moved),)
+
+    def replicas(self) -> dict[str, int]:
+        return {name: server.replicas for name, server in self.running.items()}
 
     def approve(self, actor: str = "alice") -> "World":
         suggestion = self.state.suggestion

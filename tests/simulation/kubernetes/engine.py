@@ -89,8 +89,8 @@ class FaultyEngine:
     async def log(self, server: Server) -> tuple[str, ...]:
         return await self.inner.log(server)
 
-    async def stop(self, server: Server) -> None:
-        await self._perform("stop", server.name, lambda: self.inner.stop(server))
+    async def stop(self, server: Server, keep: int = 0) -> None:
+        await self._perform("stop", server.name, lambda: self.inner.stop(server, keep))
 
     async def retire(self, server: Server) -> None:
         await self._perform("retire", server.name, lambda: self.inner.retire(server))

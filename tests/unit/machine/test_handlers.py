@@ -24,7 +24,8 @@ IGNORED: dict[tuple[str, type[e.Event]], set[Phase]] = {
     ("the outcome of a launch that is no longer wanted", e.Launched): set(Phase)
     - {Phase.LAUNCHING, Phase.ROLLING_BACK, Phase.RESTORING},
     ("an answer about what is no longer asked", e.Preflighted): set(Phase) - {Phase.CHECKING},
-    ("the outcome of a stop that is no longer wanted", e.Stopped): set(Phase) - {Phase.DRAINING},
+    ("the outcome of a stop that is no longer wanted", e.Stopped): set(Phase)
+    - {Phase.DRAINING, Phase.ROLLING_BACK},
     ("the outcome of a warm-up that is no longer wanted", e.Warmed): set(Phase) - {Phase.WARMING},
     ("the outcome of an examination that is no longer wanted", e.Examined): set(Phase)
     - {Phase.DRAINING, Phase.WARMING},
