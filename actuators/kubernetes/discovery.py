@@ -105,6 +105,13 @@ def find_home(
     return next((other for other in idle if other.workload.annotations.get(SERVES_AS, "") in names), None)
 
 
+def find_counterpart(one: FoundServer, found: Mapping[str, FoundServer]) -> Workload | None:
+    """Return the Deployment that is a copy of that of `one`, or of which it is a copy."""
+    others = (other for other in found.values() if other.workload.name != one.workload.name)
+    related = (other for other in others if other.like == one.server or other.server == one.like)
+    return next((other.workload for other in related), None)
+
+
 def newest_epoch(found: Mapping[str, FoundServer]) -> int:
     """Return the newest epoch of the daemons that have written an object here."""
     return max([0, *(one.epoch for one in found.values())])

@@ -9,7 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from actuators.host.server_log import shown
-from actuators.kubernetes.discovery import FoundServer, find_pods, find_servers, read_workload
+from actuators.kubernetes.discovery import (
+    FoundServer,
+    find_counterpart,
+    find_pods,
+    find_servers,
+    read_workload,
+)
 from actuators.kubernetes.green import make_deployment, make_service
 from actuators.kubernetes.labels import EPOCH, REPLICAS, object_name
 from actuators.kubernetes.pods import Pod, PodFault, newest_first
@@ -77,7 +83,7 @@ class Starter:
         if one is None:
             await self._create(server, found)
         else:
-            await self._claim(one.workload)
+            await self._claim(one.workload, find_counterpart(one, found))
             if not one.service:
                 await self._create_service(server, one.workload)
         again = (await find_servers(self.client, self.site, self.adopted)).get(server.name)
@@ -99,8 +105,11 @@ class Starter:
         with suppress(ConflictError):
             await self.client.create(kubernetes.SERVICE, make_service(self.site, server, workload))
 
-    async def _claim(self, workload: Workload) -> None:
-        """Write this daemon's epoch, and scale a stopped workload up."""
+    async def _claim(self, workload: Workload, counterpart: Workload | None) -> None:
+        """Write this daemon's epoch, and scale a stopped workload up.
+
+        One that a third party scaled to 0 gets as many pods as its counterpart.
+        """
 
         async def to_usual(document: Json) -> Json | None:
             found = Workload.parse(document)
@@ -109,7 +118,8 @@ class Starter:
             metadata: Json = {"resourceVersion": found.version, "annotations": {REPLICAS: None}}
             if found.ours:
                 metadata["labels"] = {EPOCH: str(self.site.epoch)}
-            return {"metadata": metadata, "spec": {"replicas": found.usual_replicas}}
+            replicas = found.replicas or found.remembered_replicas or (counterpart or found).usual_replicas
+            return {"metadata": metadata, "spec": {"replicas": replicas}}
 
         await self.client.update(workload.resource, workload.name, to_usual)
 

@@ -61,10 +61,10 @@ def write(
     return True
 
 
-def _patch(change: Json, by: str = "kubectl-edit") -> Action:
+def _patch(change: Json) -> Action:
     def act_on(history: "KubernetesHistory", act: Act) -> bool:
         del act
-        return write(history, "PATCH", "deployments", _name(history), change, by=by)
+        return write(history, "PATCH", "deployments", _name(history), change, by="kubectl-edit")
 
     return act_on
 
@@ -135,6 +135,13 @@ def _edit_flags(history: "KubernetesHistory", act: Act) -> bool:
         {"spec": {"template": body["spec"]["template"]}},
         by="kubectl-edit",
     )
+
+
+def _stop(history: "KubernetesHistory", act: Act) -> bool:
+    del act
+    name = _name(history)
+    history.observer.stopped.add(name)
+    return write(history, "PATCH", "deployments", name, {"spec": {"replicas": 0}}, by="kubectl-scale")
 
 
 def _scale_up(history: "KubernetesHistory", act: Act) -> bool:
@@ -218,7 +225,7 @@ ACTIONS: dict[str, Action] = {
     "node lost": _lose_node,
     "flags edited by hand": _edit_flags,
     "label added by hand": _patch({"metadata": {"labels": {"team": "search"}}}),
-    "deployment scaled to 0 by hand": _patch({"spec": {"replicas": 0}}, "kubectl-scale"),
+    "deployment scaled to 0 by hand": _stop,
     "deployment deleted by hand": _delete,
     "deployment paused by hand": _patch({"spec": {"paused": True}}),
     "green deleted by hand": _of_trimtab("deployments"),

@@ -19,9 +19,12 @@ OURS = "trimtab.dev/"
 
 @dataclass(repr=False, slots=True, kw_only=True)
 class KubernetesObserver(Observer):
-    """`replicas`: how many pods people want of each of their Deployments."""
+    """`replicas`: how many pods people want of each of their Deployments. `stopped`: they scaled these to 0,
+    so that only the number of a copy may be known. `copies`: the numbers of trimtab's Deployments."""
 
     replicas: dict[str, int]
+    stopped: set[str] = field(default_factory=set)
+    copies: set[int] = field(default_factory=set)
     gitops: bool = False
     harmed_s: float = -1e9
     sent_s: dict[str, float] = field(default_factory=dict)  # when the proxy could last send to a pod, by uid
@@ -110,6 +113,7 @@ class KubernetesObserver(Observer):
             )
         if plural == "deployments" and change.type != "DELETED":
             self.starts(parse_setting(change.document["spec"]["template"]["spec"]["containers"][0]))
+            self.copies |= set() if name in self.replicas else {change.document["spec"]["replicas"]}
         if plural == "deployments" and name in self.replicas:
             self._wrote_theirs(change)
 
@@ -126,7 +130,7 @@ class KubernetesObserver(Observer):
         ends = [key for kind, key in self.intents if kind in {"retire", "stop", "launch"}]
         if not ends:
             self.wrong(f"8: {name} is written, and no effect asks for it")
-        if now not in {0, was, self.replicas[name]}:
+        if now not in {0, was, self.replicas[name]} and not (name in self.stopped and now in self.copies):
             self.wrong(f"8: {name} is scaled to {now}, and people want {self.replicas[name]}")
         if _fixed(before) != _fixed(after):
             self.wrong(f"8: more than flags, replicas and trimtab's own marks is changed in {name}")
