@@ -11,7 +11,6 @@ from actuators.kubernetes.discovery import (
     FoundServer,
     check_fence,
     find_address,
-    find_home,
     find_pods,
     find_servers,
     newest_epoch,
@@ -20,6 +19,7 @@ from actuators.kubernetes.handover import Handover
 from actuators.kubernetes.labels import object_name
 from actuators.kubernetes.pods import Pod, PodFault, newest_first
 from actuators.kubernetes.preflight import obstacles, preflight, start_key
+from actuators.kubernetes.retirement import Retirements
 from actuators.kubernetes.scale import scale_down
 from actuators.kubernetes.service import create_service, keep_service
 from actuators.kubernetes.start import Starter, read_log, remove_server
@@ -58,8 +58,7 @@ class KubernetesEngine(VllmEngine):
         self._client = options.client()
         self._times = StartTimes.at(site.state_dir)
         self._starter = Starter(client=self._client, site=site, adopted=options.adopted)
-        self._retiring = asyncio.Lock()  # a handover changes two servers: retirements take turns
-        self._moving = ""  # the server that a handover moves to the operator's workload
+        self._retirements = Retirements()
 
     async def problems(self) -> Sequence[str]:
         try:
@@ -164,14 +163,10 @@ class KubernetesEngine(VllmEngine):
 
         If that server exits meanwhile, it is no loss to act on unless the handover fails.
         """
-        async with self._retiring, self._lock(server.name):
-            found, moved = await self._find_fenced(), ""
-            if (one := found.get(server.name)) is not None:
-                successor = next(
-                    (new for new in found.values() if new.like == one.server and new.active), None
-                )
-                home = find_home(one, successor, found)
-                self._moving = successor.server if home and successor else ""
+        async with self._retirements.turn(), self._lock(server.name):
+            one, home, successor = self._retirements.choose(server.name, await self._find_fenced())
+            moved = ""
+            if one is not None:
                 if home is not one or successor is None:
                     await scale_down(self._client, self._site, one.workload)
                 if home and successor and await self._hand_over(home, successor):
@@ -199,12 +194,14 @@ class KubernetesEngine(VllmEngine):
                 ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log, external=found.external)
             )
 
+        self._retirements.gone.discard(server.name)
         keeping = asyncio.create_task(self._keep_service(server))
         try:
             found, log = await self._watch_until_gone(server, report)
         finally:
             keeping.cancel()
         if found is not None:
+            self._retirements.gone.add(server.name)
             report(found, log, gone=True)
 
     async def _watch_until_gone(
@@ -229,10 +226,9 @@ class KubernetesEngine(VllmEngine):
             found, log = await watch.until_gone()
             if found is None:
                 return None, ()
-            if self._retiring.locked() and self._moving == server.name:
+            if await self._retirements.moves(server.name):
                 report(found, log, gone=False)  # the operator's workload starts in its place
-                async with self._retiring:
-                    pass
+                await self._retirements.wait()
         if one is not None and not watched:
             found = PodFault("was scaled to 0 by a third party", external=True)
         return found, log

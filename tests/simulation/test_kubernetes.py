@@ -60,9 +60,9 @@ def test_fixed_faults_do_not_recur(what: str) -> None:
     assert result.violations == [], "\n".join(result.log)
 
 
-@pytest.mark.parametrize("at_s", [88.0, 91.34, 110.0])  # before, while and after its Service is switched
-def test_a_green_that_exits_in_its_handover_goes_on_in_the_operators_deployment(at_s: float) -> None:
-    scenario = ClusterScenario(
+def with_green_that_exits(at_s: float) -> ClusterScenario:
+    """It is promoted at 82.3 s, and its handover begins within the next second."""
+    return ClusterScenario(
         seed=0,
         strategy="swap",
         spare=False,
@@ -70,11 +70,22 @@ def test_a_green_that_exits_in_its_handover_goes_on_in_the_operators_deployment(
         acts=(Act(what="new server exits", at_s=at_s),),
     )
 
-    result = play(scenario)
+
+@pytest.mark.parametrize("at_s", [88.0, 91.34, 110.0])  # before, while and after its Service is switched
+def test_a_green_that_exits_in_its_handover_goes_on_in_the_operators_deployment(at_s: float) -> None:
+    result = play(with_green_that_exits(at_s))
 
     assert result.violations == []
     assert [line for line in result.log if "rollout.promoted" in line], "\n".join(result.log)
     assert [line for line in result.log if "create trimtab-vllm0" in line] == []
+
+
+def test_no_copy_replaces_the_operators_deployment_whenever_green_exits_before_its_handover() -> None:
+    for tenths in range(818, 827):
+        result = play(with_green_that_exits(tenths / 10 + 0.05))
+
+        assert result.violations == []
+        assert [line for line in result.log if "create trimtab-vllm0" in line] == [], "\n".join(result.log)
 
 
 @pytest.mark.smoke
