@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import add
+from typing import Literal
 
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import Request
@@ -13,6 +14,9 @@ EDGES_S: tuple[float, ...] = tuple(round(0.001 * 2 ** (i / 4), 6) for i in range
 
 EMPTY: tuple[int, ...] = (0,) * (len(EDGES_S) + 1)
 NO_SLO = Slo()
+RequestSource = Literal["proxy", "access_log", "engine"]
+"""Who counts requests: the proxy, each attempt while it runs and with its tokens; the access log of a
+gateway, each request when it has ended; vLLM, in histograms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

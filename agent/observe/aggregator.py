@@ -9,7 +9,6 @@ from math import ceil, isfinite
 from agent.domain.calibration import STREAMS, Calibration, CalibrationWindow
 from agent.domain.model import Slo
 from agent.domain.reading import (
-    Buckets,
     EngineLiveness,
     EngineSample,
     Gpu,
@@ -24,12 +23,14 @@ from agent.domain.reading import (
     SourceState,
     Trend,
 )
-from agent.domain.request_counts import RequestCounts, count_requests
+from agent.domain.request_counts import RequestCounts, RequestSource, count_requests
 from agent.observe.arrivals import choose_span, count_arrivals, find_shift
 from agent.observe.attribution import summarize_queue, summarize_work
 from agent.observe.engine_counts import EngineCounter
 from agent.observe.health import summarize_health
 from agent.observe.latencies import Record, add_latencies, record_request
+from agent.observe.plausibility import is_finite
+from agent.observe.record_gap import RecordGap
 from agent.observe.window import SampleWindow, average_gauge, average_rate, select_window
 
 PENDING = 2_000  # requests of a server kept until `take_request_counts`; more are counted at once
@@ -56,6 +57,7 @@ class _Server:
     pending: list[Request] = field(default_factory=list)
     counted: RequestCounts = field(default_factory=RequestCounts)
     engine: EngineCounter = field(default_factory=EngineCounter)
+    gap: RecordGap = field(default_factory=RecordGap)
     new_samples: list[EngineSample] = field(default_factory=list)  # since the last `take_liveness`
     restarted: bool = False  # since the last `take_liveness`
     tokens: float | None = None  # in the scrapes of the last `take_liveness` that had any
@@ -116,7 +118,7 @@ class Aggregator:
     """
 
     slo: Slo = field(default_factory=Slo)
-    counts_engines: bool = False  # where no proxy counts requests
+    counted_by: RequestSource = "proxy"
     span_s: float = 30.0
     longest_s: float = 240.0  # at most so long where `span_s` has few requests
     fresh_s: float = 5.0  # a scrape covers at most so many seconds before it
@@ -205,12 +207,17 @@ class Aggregator:
     @property
     def blind(self) -> str:
         """Why requests cannot be counted; empty unless their source is lost."""
-        if self.counts_engines:
-            sources = [source for server in self._servers for source in self._own_sources(server)]
-            sources += [self._sources[TRAFFIC]] if TRAFFIC in self._sources else []
-            return "; ".join(f"{one.source}: {one.why}" for one in sources if not one.available)
-        state = self._sources.get(REQUESTS)
-        return f"{state.source}: {state.why}" if state is not None and not state.available else ""
+        sources: list[SourceState | None] = []
+        if self.counted_by != "engine":
+            sources.append(self._sources.get(REQUESTS))
+        if self.counted_by != "proxy":
+            sources += [source for server in self._servers for source in self._own_sources(server)]
+            sources.append(self._sources.get(TRAFFIC))
+        why = [f"{one.source}: {one.why}" for one in sources if one is not None and not one.available]
+        if self.counted_by == "access_log":
+            gaps = {name: server.gap.describe() for name, server in self._servers.items()}
+            why += [f"the gateway recorded only {gap} at {name}" for name, gap in gaps.items() if gap]
+        return "; ".join(why)
 
     def calibrate(self, at: datetime, counts: Mapping[str, RequestCounts]) -> dict[str, Calibration]:
         """Add one second's counts of servers with the same setting; calibrate one stream at a time.
@@ -284,12 +291,13 @@ class Aggregator:
         return known
 
     def _add_scrape(self, sample: EngineSample) -> None:
-        if not _is_finite(sample):
+        if not is_finite(sample):
             return
         known = self._server(sample.server, sample.at)
         known.add_scrape(sample)
-        if self.counts_engines and sample.interval_s > 0:
-            known.counted += known.engine.count(sample, self.slo)
+        if self.counted_by != "proxy" and sample.interval_s > 0:
+            known.gap.add_scrape(sample)
+            known.counted += known.engine.count(sample, self.slo, gaps_only=self.counted_by == "access_log")
         known.facts.update(sample.facts)
         old = sample.at - timedelta(seconds=max(2 * self.span_s, self.longest_s))
         while known.samples[0].at < old:
@@ -301,6 +309,7 @@ class Aggregator:
             if not isfinite(request.duration_s) or not isfinite(request.ttft_s or 0.0):
                 continue
             known = self._server(request.server, sample.at)
+            known.gap.add_records(sample.at, not request.stalled)
             known.requests.append(record_request(sample.at, request, self.slo))
             known.pending.append(request)
             if len(known.pending) >= PENDING:
@@ -331,20 +340,3 @@ def _count_outcomes(records: Iterable[Record]) -> dict[RequestOutcome, int]:
     for record in records:
         counts[record.request.outcome] = counts.get(record.request.outcome, 0) + 1
     return counts
-
-
-def _is_finite(sample: EngineSample) -> bool:
-    gauges = (sample.interval_s, sample.running, sample.waiting, sample.kv_usage or 0.0)
-    counters = (sample.preemptions, sample.prompt_tokens, sample.generation_tokens)
-    prefix = (sample.cached_tokens, sample.prefix_queries, sample.prefix_hits)
-    latencies = (sample.ttft, sample.itl, sample.gaps, sample.e2e)
-    parts = (sample.queue, sample.prefill, sample.decode, sample.inference)
-    sizes = (sample.prompts, sample.answers, sample.steps)
-    finite = all(isfinite(number) for number in (*gauges, *counters, *prefix))
-    return finite and all(_is_valid(buckets) for buckets in (*latencies, *parts, *sizes))
-
-
-def _is_valid(buckets: Buckets | None) -> bool:
-    if buckets is None:
-        return True
-    return len(buckets.counts) == len(buckets.edges) + 1 and isfinite(sum(buckets.counts))

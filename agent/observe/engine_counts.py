@@ -25,8 +25,11 @@ class EngineCounter:
     over: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LATENCIES, 0))
     late: int = 0
 
-    def count(self, sample: EngineSample, slo: Slo) -> RequestCounts:
-        """Return the counts of one scrape."""
+    def count(self, sample: EngineSample, slo: Slo, *, gaps_only: bool = False) -> RequestCounts:
+        """Return the counts of one scrape. `gaps_only`: records of requests have all but the gaps."""
+        if gaps_only:
+            gaps, slow = _spread(sample.gaps, slo.itl)
+            return RequestCounts(itl=gaps, over_itl=slow)
         ended = {reason: round(count) for reason, count in sample.finished.items()}
         answered = sum(count for reason, count in ended.items() if reason not in _NOT_OK)
         failed = ended.get("abort", 0) + max(ended.get("error", 0), round(sample.answered.get("5xx", 0)))

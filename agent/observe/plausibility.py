@@ -3,6 +3,8 @@
 The limits are far above what any engine reaches: they find nonsense, not surprises.
 """
 
+from math import isfinite
+
 from agent.domain.reading import Buckets, EngineSample, count_replicas
 from vllm_facts.defaults import positive_int
 from vllm_facts.values import Setting
@@ -48,6 +50,23 @@ def find_nonsense(sample: EngineSample, setting: Setting) -> str:
                 f"{increase:g} {name} in {sample.interval_s:.3g} s, at most {per_s:g} a second are possible"
             )
     return ""
+
+
+def is_finite(sample: EngineSample) -> bool:
+    gauges = (sample.interval_s, sample.running, sample.waiting, sample.kv_usage or 0.0)
+    counters = (sample.preemptions, sample.prompt_tokens, sample.generation_tokens)
+    prefix = (sample.cached_tokens, sample.prefix_queries, sample.prefix_hits)
+    latencies = (sample.ttft, sample.itl, sample.gaps, sample.e2e)
+    parts = (sample.queue, sample.prefill, sample.decode, sample.inference)
+    sizes = (sample.prompts, sample.answers, sample.steps)
+    finite = all(isfinite(number) for number in (*gauges, *counters, *prefix))
+    return finite and all(_is_valid(buckets) for buckets in (*latencies, *parts, *sizes))
+
+
+def _is_valid(buckets: Buckets | None) -> bool:
+    if buckets is None:
+        return True
+    return len(buckets.counts) == len(buckets.edges) + 1 and isfinite(sum(buckets.counts))
 
 
 def _count(histogram: Buckets | None) -> float:

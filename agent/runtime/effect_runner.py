@@ -1,7 +1,7 @@
 """Performs effects: each one ends in exactly one event, also on failure."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -34,6 +34,7 @@ from agent.domain.events import (
 )
 from agent.domain.model import PreflightResult, Server
 from agent.domain.ports import Engine, Now, Traffic
+from agent.domain.request_counts import RequestSource
 from agent.quality.answer_check import Examiner
 from agent.quality.golden_prompts import GoldenPromptOptions
 from agent.telemetry.self_metrics import SelfMetrics
@@ -42,10 +43,14 @@ log = structlog.get_logger()
 
 POLL_S = 0.25  # of a drain
 QUIET_POLLS = 2  # consecutive polls without open requests: a request between both counters appears in one
-COUNTED_BY_ENGINE = (
-    "vLLM's metrics count the requests, not the proxy: what fails before vLLM (refused connections, the "
-    "gateway's errors) and sessions are not seen"
-)
+UNSEEN: Mapping[RequestSource, str] = {
+    "engine": "vLLM's metrics count the requests, not the proxy: what fails before vLLM (refused "
+    "connections, the gateway's errors), clients that disconnect, and sessions are not seen",
+    "access_log": "the gateway's access log counts the requests once they have ended: requests that still "
+    "wait, attempts that the gateway repeated, and sessions are not seen",
+}
+"""What the judge does not see, for each source of requests."""
+
 ROUTE_S = 20.0  # time to confirm a split, after which it counts as failed
 
 
@@ -58,6 +63,7 @@ class EffectRunner:
     emit: Callable[[Event], None]
     now: Now
     epoch: int  # of this daemon
+    counted_by: RequestSource = "proxy"
     exam: GoldenPromptOptions = field(default_factory=GoldenPromptOptions)
     meters: SelfMetrics = field(default_factory=SelfMetrics)
     on_kept: Callable[[str], None] = lambda _: None  # why a KeepAlive failed; empty: it did not
@@ -153,9 +159,8 @@ class EffectRunner:
 
     async def _preflight(self, effect: Preflight) -> PreflightResult:
         result = await self.engine.preflight(effect.servers, effect.setting, effect.wanted)
-        if self.traffic.counts_requests:
-            return result
-        return replace(result, notes=(*result.notes, COUNTED_BY_ENGINE))
+        unseen = UNSEEN.get(self.counted_by)
+        return replace(result, notes=(*result.notes, unseen)) if unseen else result
 
     async def _check_epoch(self) -> None:
         """Raise FencedError if another daemon of a newer or the same epoch configured the proxy.

@@ -99,6 +99,7 @@ class TargetLoop:
             emit=self.emit,
             now=self.now,
             epoch=epoch,
+            counted_by=self.aggregator.counted_by,
             exam=self.machine.rules.exam,
             meters=self.meters,
             on_kept=self._note_split,
@@ -171,14 +172,13 @@ class TargetLoop:
 
     async def _observe_site(self, epoch: int) -> AgentStarted:
         traffic, servers = await self.traffic.observe(), tuple(await self.engine.observe())
-        weights = traffic.weights if traffic else None
         return AgentStarted(
             at=self.now(),
             epoch=epoch,
             mode=self.state.mode,
             approval=self.state.approval,
             servers=servers,
-            weights=weights,
+            weights=traffic.weights if traffic else None,
         )
 
     async def _tick(self) -> None:

@@ -24,6 +24,7 @@ from agent.config.notify import Receiver
 from agent.domain.errors import ActError, ConfigError, NoticeError
 from agent.domain.model import Mode
 from agent.domain.ports import Engine, Site, Traffic
+from agent.domain.request_counts import RequestSource
 from agent.domain.state import State
 from agent.judge.verdict import AnytimeJudge
 from agent.machine.guard import Guard
@@ -116,7 +117,7 @@ def assemble(
                 now=utc_now,
                 on_state=history.add_state,
                 on_second=series[target.name].add,
-                aggregator=Aggregator(slo=target.slo, counts_engines=not traffic.counts_requests),
+                aggregator=Aggregator(slo=target.slo, counted_by=find_request_source(target, traffic)),
                 check=CommandCheck(),
             )
         anchors = AnchorSchedule(head=lambda: journal.head, options=config.anchor)
@@ -132,6 +133,13 @@ def assemble(
             yield daemon, epoch
         finally:
             journal.close()
+
+
+def find_request_source(target: Target, traffic: Traffic) -> RequestSource:
+    """A sensor may count the requests of a proxy that counts none."""
+    default: RequestSource = "proxy" if traffic.counts_requests else "engine"
+    found = (getattr(sensor.plugin, "request_source", None) for sensor in target.sensors)
+    return next(filter(None, found), default)
 
 
 def find_removed(config: Config, states: Mapping[str, State]) -> list[str]:

@@ -166,6 +166,10 @@ class OpenRequests:
         if len(self._open) > MOST_OPEN:
             del self._open[next(iter(self._open))]
 
+    def add_ended(self, record: AccessRecord) -> None:
+        """Add a request of which no other record comes."""
+        self._out.append(_request(record, classify(record, record)))
+
     def _add_attempt(self, found: _Open, record: AccessRecord) -> None:
         if record.attempt in found.counted:
             return

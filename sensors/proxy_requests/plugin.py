@@ -1,19 +1,21 @@
 """Receives the proxy's access logs, and emits the outcomes of requests once a second."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
 
-from agent.domain.errors import SensorError
 from agent.domain.model import Slo
 from agent.domain.ports import Now, View
 from agent.domain.reading import RequestSample, Sample
+from agent.domain.request_counts import RequestSource
 from agent.plugins.option_errors import check_periods
-from sensors.proxy_requests.access_log import OpenRequests, parse_record
+from kubernetes_api.client import KubernetesClient
+from sensors.proxy_requests.access_log import OpenRequests
+from sensors.proxy_requests.gateway_follower import name_routes, subscribed_to_gateways
+from sensors.proxy_requests.inbox import SourceCondition, TargetInbox
 from sensors.proxy_requests.pod_records import subscribed_to_pods
-from sensors.proxy_requests.record_socket import Connection, subscribed
+from sensors.proxy_requests.record_socket import subscribed
 from sensors.shared.source_reporter import SourceReporter
 
 SOURCE = "proxy_requests"
@@ -21,12 +23,8 @@ UNREADABLE = "proxy_requests records"
 RETRY_S = 5.0
 QUIET_S = 60.0  # without an unreadable record, after which the source is available again
 LOST_S = 2.5  # the source counts as lost after a gap, so that an observation, one a second, sees it
-NOT_INFERENCE = "/v1/models"
 STALLED_AFTER_S = {"stalled_after_s": 60.0, "unstreamed_stalled_after_s": 120.0}  # at least
 TIMES_PROMISED = 10.0  # the largest promised latency
-
-SourceCondition = tuple[bool, str] | None
-"""Whether records arrive, and why; None: not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,10 @@ class ProxyRequests:
     unstreamed_stalled_after_s: float | None = None
     every_s: float = 1.0
     deployment: str = ""  # whose pods run Envoy; empty: the Envoy of this host
-    namespace: str = ""  # of that Deployment; empty: that of the pod trimtab runs in, or of the kubeconfig
+    listen: str = ""  # where gateways send their access logs by OTLP; empty: no gateway does
+    route: str = ""  # with `listen`: the HTTPRoute whose requests count
+    rule: str = ""  # of that HTTPRoute, by name or place; empty: all rules
+    namespace: str = ""  # of both; empty: that of the pod trimtab runs in, or of the kubeconfig
     kubeconfig: str = ""  # a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config
     context: str = ""  # of the kubeconfig; empty: its current one
 
@@ -52,9 +53,16 @@ class ProxyRequests:
             raise ValueError(f'paths must be prefixes such as "/v1/", not {self.paths!r}')
         given = [name for name in STALLED_AFTER_S if getattr(self, name) is not None]
         check_periods(self, *given, "every_s")
-        for name in ("deployment", "namespace", "kubeconfig", "context"):
+        if self.listen and not self.route:
+            raise ValueError("listen needs route: the HTTPRoute whose requests count")
+        for name in ("deployment", "listen", "route", "rule", "namespace", "kubeconfig", "context"):
             if not isinstance(getattr(self, name), str):
                 raise TypeError(f"{name} must be a string, not {getattr(self, name)!r}")
+
+    @property
+    def request_source(self) -> RequestSource | None:
+        """None: as the proxy counts."""
+        return "access_log" if self.listen else None
 
     def slo_problems(self, slo: Slo) -> Iterator[str]:
         """A limit below a promise would count requests that may still keep it."""
@@ -72,7 +80,7 @@ class ProxyRequests:
         }
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
-        inbox = _Inbox(self, view.slo)
+        inbox = TargetInbox(self.paths, OpenRequests(**self.stall_limits(view.slo)))
         reporter = SourceReporter(emit, now, initial=None)
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
@@ -85,7 +93,7 @@ class ProxyRequests:
                     emit(RequestSample(at=now(), requests=requests))
 
     async def _subscribe(
-        self, stack: AsyncExitStack, view: View, inbox: "_Inbox", reporter: SourceReporter
+        self, stack: AsyncExitStack, view: View, inbox: TargetInbox, reporter: SourceReporter
     ) -> Callable[[], SourceCondition]:
         """Return what tells whether records arrive."""
         if self.deployment:
@@ -95,19 +103,32 @@ class ProxyRequests:
         path = view.state_dir.parent / "envoy" / "records.sock"
         while True:
             try:
+                if self.listen:
+                    return await self._listen_to_gateways(stack, view, inbox)
                 await stack.enter_async_context(subscribed(path, view.target, inbox))
             except OSError as error:
-                reporter.report(SOURCE, available=False, why=f"cannot listen on {path}: {error}")
+                why = f"cannot listen on {self.listen or path}: {error}"
+                reporter.report(SOURCE, available=False, why=why)
                 await asyncio.sleep(RETRY_S)
             else:
                 return lambda: inbox.state(known=SOURCE in reporter.states)
+
+    async def _listen_to_gateways(
+        self, stack: AsyncExitStack, view: View, inbox: TargetInbox
+    ) -> Callable[[], SourceCondition]:
+        client = KubernetesClient(kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace)
+        names = await name_routes(client, self.route, self.rule)
+        follower = await stack.enter_async_context(subscribed_to_gateways(self.listen, names, view, inbox))
+        return follower.state
 
 
 def _default_limit(slo: Slo, least_s: float) -> float:
     return max(least_s, TIMES_PROMISED * slo.longest_s)
 
 
-def _report_source(inbox: "_Inbox", state: SourceCondition, reporter: SourceReporter, now_s: float) -> None:
+def _report_source(
+    inbox: TargetInbox, state: SourceCondition, reporter: SourceReporter, now_s: float
+) -> None:
     if now_s < inbox.lost_s + LOST_S:
         reporter.report(SOURCE, available=False, why=inbox.why_lost)
     elif state is not None:
@@ -115,7 +136,7 @@ def _report_source(inbox: "_Inbox", state: SourceCondition, reporter: SourceRepo
         reporter.report(SOURCE, available=available, why=why)
 
 
-def _report_unreadable(inbox: "_Inbox", reporter: SourceReporter, now_s: float) -> None:
+def _report_unreadable(inbox: TargetInbox, reporter: SourceReporter, now_s: float) -> None:
     if inbox.unreadable:
         why = f"{inbox.unreadable} cannot be read and do not count: {inbox.why}"
         reporter.report(UNREADABLE, available=False, why=why)
@@ -123,43 +144,6 @@ def _report_unreadable(inbox: "_Inbox", reporter: SourceReporter, now_s: float) 
             why = f"{inbox.unreadable} could not be read, none for {QUIET_S:g} s"
             reporter.report(UNREADABLE, available=True, why=why)
             inbox.unreadable = 0
-
-
-class _Inbox:
-    """The records of this target."""
-
-    def __init__(self, options: ProxyRequests, slo: Slo) -> None:
-        self.paths = options.paths
-        self.requests = OpenRequests(**options.stall_limits(slo))
-        self.active: set[Connection] = set()
-        self.unreadable = 0
-        self.unreadable_s = 0.0
-        self.why = ""
-        self.lost_s = float("-inf")
-        self.why_lost = ""
-
-    def state(self, *, known: bool) -> SourceCondition:
-        """Whether the Envoy of this host is connected; None if it never was."""
-        if self.active:
-            return True, "Envoy is connected"
-        return (False, "Envoy has closed its connection") if known else None
-
-    def lose(self, why: str) -> None:
-        self.lost_s, self.why_lost = asyncio.get_running_loop().time(), why
-
-    def add(self, log: str, fields: Mapping[Any, Any]) -> None:
-        try:
-            record = parse_record(log, fields)
-        except SensorError as error:
-            self.count_unreadable(error)
-            return
-        if record.path.startswith(self.paths) and not record.path.startswith(NOT_INFERENCE):
-            self.requests.add(record, asyncio.get_running_loop().time())
-
-    def count_unreadable(self, error: Exception) -> None:
-        self.unreadable += 1
-        self.unreadable_s = asyncio.get_running_loop().time()
-        self.why = str(error)
 
 
 plugin = ProxyRequests

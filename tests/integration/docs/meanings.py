@@ -91,6 +91,7 @@ OPTIONS = {
     "health_every_s": "seconds between two health probes",
     "host": "Docker's socket; empty: `DOCKER_HOST`, else Docker's own",
     "listen": "address for clients",
+    "proxy_requests.listen": "where gateways send their access logs by OTLP; empty: no gateway does",
     "paths": "count only requests whose path starts with one of these",
     "proxy_requests.stalled_after_s": "a request without a first byte for so long is stalled; default: ten "
     "times the largest promised latency, at least 60; must be above every promise",

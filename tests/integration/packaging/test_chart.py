@@ -29,6 +29,7 @@ EVERYTHING: Mapping[str, Any] = {
         "egress": [{"to": [{"namespaceSelector": {}}], "ports": [{"port": 9090}]}],
     },
     "guard": {"enabled": True},
+    "records": {"enabled": True, "from": [{"namespaceSelector": {"matchLabels": {"gateways": "yes"}}}]},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "podAnnotations": {"example.org/a": "b"},
     "nodeSelector": {"kubernetes.io/os": "linux"},
@@ -143,6 +144,18 @@ def test_there_are_no_rights_on_secrets_pods_or_the_cluster(values: Mapping[str,
         assert not set(rule["resources"]) & {"secrets", "pods/exec", "roles", "rolebindings", "nodes"}
         if "pods" in rule["resources"]:
             assert set(rule["verbs"]) == {"get", "list", "watch"}
+
+
+def test_gateways_may_send_records_only_where_that_is_wanted() -> None:
+    before = manifests({"networkPolicy": {"enabled": True}})
+    after = manifests({"networkPolicy": {"enabled": True}, "records": {"enabled": True}})
+
+    [service] = [one for one in after if one["metadata"]["name"] == "trimtab-records"]
+    daemon = next(pod_templates(after))["containers"][0]
+    [port] = [one for one in daemon["ports"] if one["name"] == service["spec"]["ports"][0]["targetPort"]]
+    assert port["containerPort"] == service["spec"]["ports"][0]["port"] == 4317
+    assert "4317" in str(of_kind("NetworkPolicy", after)["spec"]["ingress"])
+    assert "4317" not in str(before)
 
 
 def test_a_token_review_is_the_only_right_in_the_cluster_and_must_be_wanted() -> None:

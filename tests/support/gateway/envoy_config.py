@@ -12,6 +12,18 @@ _RETRY = {  # the default of Envoy Gateway
     "retriable_status_codes": [503],
     "num_retries": 2,
 }
+RECORDS = "accesslog_otel_0_0"
+ACCESS_LOG = {
+    "route_name": "%ROUTE_NAME%",
+    "upstream_host": "%UPSTREAM_HOST%",
+    "upstream_cluster": "%UPSTREAM_CLUSTER_RAW%",
+    "path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%",
+    "response_code": "%RESPONSE_CODE%",
+    "response_flags": "%RESPONSE_FLAGS%",
+    "duration": "%DURATION%",
+    "first_byte_us": "%COMMON_DURATION(US_TX_BEG:US_RX_BODY_BEG:us)%",
+}
+"""The format in docs/kubernetes.md."""
 Place = tuple[str, int]
 """The name and the port of a Service."""
 
@@ -52,20 +64,32 @@ def cluster(place: Place, addresses: Iterable[Place]) -> Json:
 
 def route_table(routes: Iterable[Json]) -> Json:
     """One virtual host for all names; longer path prefixes first."""
-    found = [made for route in routes for rule in _rules(route) for made in _of_rule(rule)]
+    found = [
+        made
+        for route in routes
+        for place, rule in enumerate(_rules(route))
+        for made in _of_rule(rule, _rule_name(route, place))
+    ]
     found.sort(key=lambda one: -len(one["match"]["prefix"]))
     hosts = [{"name": "all", "domains": ["*"], "routes": found}]
     return typed("envoy.config.route.v3.RouteConfiguration", name="main", virtual_hosts=hosts)
 
 
-def _of_rule(rule: Json) -> Iterable[Json]:
+def _rule_name(route: Json, place: int) -> str:
+    """As Envoy Gateway names it."""
+    metadata = route["metadata"]
+    return f"httproute/{metadata.get('namespace', 'default')}/{metadata['name']}/rule/{place}"
+
+
+def _of_rule(rule: Json, name: str) -> Iterable[Json]:
     weights = {_cluster_name((one["name"], one["port"])): one.get("weight", 1) for one in _backends(rule)}
     prefixes = [one.get("path", {}).get("value", "/") for one in rule.get("matches") or ()] or ["/"]
-    for prefix in prefixes:
+    for place, prefix in enumerate(prefixes):
+        route = {"name": f"{name}/match/{place}/*", "match": {"prefix": prefix}}
         if sum(weights.values()):
-            yield {"match": {"prefix": prefix}, "route": _to(weights)}
+            yield {**route, "route": _to(weights)}
         else:
-            yield {"match": {"prefix": prefix}, "direct_response": {"status": 500}}
+            yield {**route, "direct_response": {"status": 500}}
 
 
 def _to(weights: Mapping[str, int]) -> Json:
@@ -78,7 +102,9 @@ def _to(weights: Mapping[str, int]) -> Json:
     }
 
 
-def bootstrap(home: str, host: str, port: int) -> Json:
+def bootstrap(home: str, host: str, port: int, records: str = "") -> Json:
+    """`records`: the address that gets the access log; empty: none is kept."""
+
     def file(kind: str) -> Json:
         source = {"path": f"{home}/{kind}.json", "watched_directory": {"path": home}}
         return {"resource_api_version": "V3", "path_config_source": source}
@@ -90,6 +116,7 @@ def bootstrap(home: str, host: str, port: int) -> Json:
         stream_idle_timeout="3600s",
         rds={"route_config_name": "main", "config_source": file("rds")},
         http_filters=[{"name": "envoy.filters.http.router", "typed_config": router}],
+        access_log=[_access_log()] if records else [],
     )
     filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
     listener = {
@@ -101,7 +128,47 @@ def bootstrap(home: str, host: str, port: int) -> Json:
         "node": {"id": "gate", "cluster": "gate"},
         "admin": {"address": {"pipe": {"path": f"{home}/admin.sock", "mode": 0o600}}},
         "dynamic_resources": {"cds_config": file("cds")},
-        "static_resources": {"listeners": [listener]},
+        "static_resources": {
+            "listeners": [listener],
+            "clusters": [_records_cluster(records)] if records else [],
+        },
+    }
+
+
+def _access_log() -> Json:
+    """As Envoy Gateway renders a setting of the format JSON with a sink of the type OpenTelemetry."""
+    attributes = {"k8s.namespace.name": "gateways", "k8s.pod.name": "gate-0", **ACCESS_LOG}
+    values = [{"key": key, "value": {"string_value": value}} for key, value in attributes.items()]
+    kind = "envoy.extensions.access_loggers.open_telemetry.v3.OpenTelemetryAccessLogConfig"
+    config = typed(
+        kind,
+        common_config={
+            "log_name": "otel_envoy_accesslog",
+            "transport_api_version": "V3",
+            "grpc_service": {"envoy_grpc": {"cluster_name": RECORDS, "authority": "trimtab-records.chat"}},
+        },
+        body={"string_value": "%REQ(:METHOD)% %RESPONSE_CODE%"},
+        attributes={"values": values},
+    )
+    return {"name": "envoy.access_loggers.open_telemetry", "typed_config": config}
+
+
+def _records_cluster(address: str) -> Json:
+    """A name that is resolved again and again, spoken to by HTTP/2."""
+    host, _, port = address.rpartition(":")
+    place = {"socket_address": {"address": host, "port_value": int(port)}}
+    return {
+        "name": RECORDS,
+        "type": "STRICT_DNS",
+        "dns_refresh_rate": "1s",
+        "connect_timeout": "1s",
+        "load_assignment": {
+            "cluster_name": RECORDS,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": place}}]}],
+        },
+        "typed_extension_protocol_options": {
+            _PROTOCOL: typed(_PROTOCOL, explicit_http_config={"http2_protocol_options": {}})
+        },
     }
 
 

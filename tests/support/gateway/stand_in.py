@@ -37,11 +37,12 @@ _VERSIONS = {
 class Gateway:
     """`async with Gateway(here) as gateway`; carries out the namespace's HTTPRoutes whose parent is `gate`.
 
-    `refuses`: the name of a Service that it does not take. `away`: it does nothing while true.
+    `records`: the address that gets its access log. `refuses`: the name of a Service that it does not take.
+    `away`: it does nothing while true.
     """
 
-    def __init__(self, here: Namespace, *, lag_s: float = 0.2, port: int = 0) -> None:
-        self.here, self._lag_s = here, lag_s
+    def __init__(self, here: Namespace, *, lag_s: float = 0.2, port: int = 0, records: str = "") -> None:
+        self.here, self._lag_s, self._records = here, lag_s, records
         self.listen = f"127.0.0.1:{port or free_port()}"
         self.refuses, self.away = "", False
         self._home = Path(tempfile.mkdtemp(prefix="tt-gate-"))
@@ -60,7 +61,7 @@ class Gateway:
         self._write("rds", [route_table([])])
         host, _, port = self.listen.partition(":")
         file = self._home / "bootstrap.json"
-        file.write_text(json.dumps(bootstrap(str(self._home), host, int(port))))
+        file.write_text(json.dumps(bootstrap(str(self._home), host, int(port), self._records)))
         binary = find_binary("")
         assert binary is not None
         flags = ("--disable-hot-restart", "--concurrency", "1", "--log-level", "warning")

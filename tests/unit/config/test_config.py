@@ -16,6 +16,7 @@ from agent.config.loader import Config, load
 from agent.config.plugin_tables import POLICIES
 from agent.domain.errors import ConfigError
 from agent.domain.model import Bound, Objective, Slo, Step
+from sensors.proxy_requests.plugin import ProxyRequests
 from tests.support.sampling import examples
 
 HERE = Path("/etc/trimtab")
@@ -645,3 +646,31 @@ def test_two_targets_behind_gateways_have_no_address_in_common(tmp_path: Path) -
     found = loader.parse(targets, here=tmp_path)
 
     assert [target.traffic.plugin.route for target in found.targets] == ["chat", "code"]
+
+
+def test_a_gateway_that_sends_its_access_log_has_a_sensor_for_it(tmp_path: Path) -> None:
+    def sensors(records: str) -> dict[str, object]:
+        text = f"""
+            [[targets]]
+            name = "chat"
+            [targets.engine]
+            kind = "kubernetes"
+            deployments = ["vllm"]
+            [targets.traffic]
+            kind = "gateway"
+            route = "llm"
+            rule = "0"
+            namespace = "people"
+            {records}
+        """
+        [target] = loader.parse(text, here=tmp_path).targets
+        return {one.name: one.plugin for one in target.sensors}
+
+    without, found = sensors(""), sensors('records = "0.0.0.0:4317"')["proxy_requests"]
+
+    assert list(without) == ["vllm_metrics"]
+    assert isinstance(found, ProxyRequests)
+    assert (found.listen, found.route, found.rule) == ("0.0.0.0:4317", "llm", "0")
+    assert (found.namespace, found.request_source) == ("people", "access_log")
+    with pytest.raises(ConfigError, match="records must be an address"):
+        sensors('records = "4317"')

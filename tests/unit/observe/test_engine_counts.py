@@ -6,6 +6,7 @@ import pytest
 
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import Buckets, EngineSample, SourceState
+from agent.domain.request_counts import RequestSource
 from agent.observe.aggregator import Aggregator
 from agent.observe.engine_counts import EngineCounter
 
@@ -70,19 +71,19 @@ def test_a_limit_inside_a_bucket_counts_as_its_upper_edge(limit_s: float, over: 
     assert sum(found.ttft) == 6
 
 
-def test_the_aggregator_counts_engines_where_no_proxy_does() -> None:
-    for counts_engines in (False, True):
-        aggregator = Aggregator(slo=SLO, counts_engines=counts_engines)
+@pytest.mark.parametrize("counted_by", ["proxy", "engine"])
+def test_the_aggregator_counts_engines_where_no_proxy_does(counted_by: RequestSource) -> None:
+    aggregator = Aggregator(slo=SLO, counted_by=counted_by)
 
-        aggregator.add(sample({"stop": 4}, buckets(4, 0, 0, 0)))
-        found = aggregator.take_request_counts(NOON)
+    aggregator.add(sample({"stop": 4}, buckets(4, 0, 0, 0)))
+    found = aggregator.take_request_counts(NOON)
 
-        assert bool(found) is counts_engines
-        assert aggregator.take_request_counts(NOON) == {}
+    assert bool(found) is (counted_by == "engine")
+    assert aggregator.take_request_counts(NOON) == {}
 
 
 def test_a_server_that_cannot_be_read_makes_its_target_blind() -> None:
-    aggregator = Aggregator(counts_engines=True)
+    aggregator = Aggregator(counted_by="engine")
     aggregator.add(sample({"stop": 4}))
 
     aggregator.add(SourceState(at=NOON, source="vllm_metrics chat-r1", available=False, why="timed out"))
@@ -93,11 +94,14 @@ def test_a_server_that_cannot_be_read_makes_its_target_blind() -> None:
     assert aggregator.blind == ""
 
 
-def test_a_split_that_is_not_in_force_makes_a_target_without_records_blind() -> None:
-    lost = SourceState(at=NOON, source="traffic", available=False, why="drift")
+@pytest.mark.parametrize(
+    ("counted_by", "why"),
+    [("proxy", ""), ("access_log", "traffic: drift"), ("engine", "traffic: drift")],
+)
+def test_a_split_that_is_not_in_force_makes_a_target_behind_a_gateway_blind(
+    counted_by: RequestSource, why: str
+) -> None:
+    aggregator = Aggregator(counted_by=counted_by)
+    aggregator.add(SourceState(at=NOON, source="traffic", available=False, why="drift"))
 
-    for counts_engines in (False, True):
-        aggregator = Aggregator(counts_engines=counts_engines)
-        aggregator.add(lost)
-
-        assert aggregator.blind == ("traffic: drift" if counts_engines else "")
+    assert aggregator.blind == why

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from agent.domain import events as e
 from agent.domain.effects import Drain, KeepAlive, Preflight, Route
 from agent.domain.errors import ActError
 from agent.domain.ports import Site
-from agent.runtime.effect_runner import COUNTED_BY_ENGINE, EffectRunner
+from agent.domain.request_counts import RequestSource
+from agent.runtime.effect_runner import UNSEEN, EffectRunner
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import in_no_time, loop_now
@@ -84,13 +86,15 @@ def test_a_split_that_cannot_be_kept_is_logged_when_that_begins_and_when_it_ends
     ]
 
 
-@pytest.mark.parametrize("counts", [True, False])
-def test_a_suggestion_says_what_is_not_seen(tmp_path: Path, *, counts: bool) -> None:
+@pytest.mark.parametrize("counted_by", ["proxy", "access_log", "engine"])
+def test_a_suggestion_says_what_is_not_seen(tmp_path: Path, counted_by: RequestSource) -> None:
     heard = list[e.Event]()
-    performer = runner(FakeEngine(BLUE), heard.append, tmp_path, counts=counts)
+    performer = replace(runner(FakeEngine(BLUE), heard.append, tmp_path, counts=False), counted_by=counted_by)
 
     in_no_time(performer.perform(Preflight(number=1, servers=(BLUE,), setting={}, wanted="auto")))
 
     [event] = heard
     assert isinstance(event, e.Preflighted)
-    assert (COUNTED_BY_ENGINE in event.prospect.notes) is not counts
+    assert [note for note in event.prospect.notes if note in UNSEEN.values()] == [
+        UNSEEN[counted_by] for _ in range(1) if counted_by in UNSEEN
+    ]

@@ -1,0 +1,121 @@
+"""Requests from the access logs of gateways made of Envoy: which are the target's, and which server had them.
+
+A record is a set of attributes, by the names in docs/kubernetes.md. It comes when the request has ended, and
+tells of its last attempt only. Pure.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from agent.domain.errors import SensorError
+from sensors.proxy_requests.access_log import AccessRecord, classify, parse_record
+
+KEPT_S: Final = 600.0
+"""For which an address stays that of a server whose pods have left its name: the longest drain, and more."""
+
+_NONE: Final = "-"  # Envoy's word for an empty value
+_OF_SERVICE: Final = re.compile(
+    r"outbound\|\d*\|[^|]*\|(?P<service>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)\.svc\b"
+)
+_OF_RULE: Final = re.compile(r"httproute/(?P<owner>[^/]+/[^/]+)/rule/(?P<place>\d+)(/.*)?")
+Attributes = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteNames:
+    """The names that gateways give to the rules of one HTTPRoute in Envoy.
+
+    Envoy Gateway: `httproute/NAMESPACE/ROUTE/rule/0/match/0/HOST`. Istio: `NAMESPACE.ROUTE.0`, or the name of
+    the rule if it has one. `rule`: the name of a rule or its place; empty: every rule.
+    """
+
+    namespace: str
+    route: str
+    rule: str = ""
+
+    def include(self, name: str) -> bool:
+        if found := _OF_RULE.fullmatch(name):
+            return found["owner"] == f"{self.namespace}/{self.route}" and self._is_rule(found["place"])
+        owner, _, place = name.rpartition(".")
+        if owner == f"{self.namespace}.{self.route}" and place.isdecimal():
+            return self._is_rule(place)
+        return bool(self.rule) and not self.rule.isdecimal() and name == self.rule
+
+    def _is_rule(self, place: str) -> bool:
+        return place == self.rule or not self.rule.isdecimal()
+
+
+@dataclass(slots=True)
+class ServerAddresses:
+    """The addresses of pods, by server; those of pods that have ended are kept for a while."""
+
+    _known: dict[str, tuple[str, float]] = field(default_factory=dict)  # server, and when it had it
+    _services: dict[tuple[str, str], str] = field(default_factory=dict)  # by name and namespace
+
+    def update(self, server: str, address: str, found: tuple[str, ...], now_s: float) -> None:
+        """`address`: such as `vllm.chat.svc:8000`; `found`: the `HOST:PORT` behind it now."""
+        name, _, rest = address.rpartition(":")[0].partition(".")
+        self._services[name, rest.partition(".")[0]] = server
+        for one in found:
+            self._known[one] = server, now_s
+        self._known = {key: value for key, value in self._known.items() if now_s - value[1] < KEPT_S}
+
+    def server_of(self, host: str, cluster: str) -> str:
+        """By the pod's address, else by the Service that a cluster of Istio's names; empty: unknown."""
+        if host in self._known:
+            return self._known[host][0]
+        address = host.rpartition(":")[0]
+        servers = {server for key, (server, _) in self._known.items() if key.rpartition(":")[0] == address}
+        if len(servers) == 1 and host != _NONE:
+            return servers.pop()
+        found = _OF_SERVICE.match(cluster)
+        return self._services.get((found["service"], found["namespace"]), "") if found else ""
+
+
+def read_record(attributes: Attributes, addresses: ServerAddresses) -> AccessRecord:
+    """Raises SensorError for a record of another format."""
+    host, cluster = attributes.get("upstream_host", _NONE), attributes.get("upstream_cluster", _NONE)
+    first_byte = attributes.get("first_byte_us", _NONE)
+    record = parse_record(
+        "ds",
+        {
+            "id": "",
+            "server": addresses.server_of(host, cluster),
+            "path": attributes.get("path"),
+            "code": _number(attributes, "response_code"),
+            "flags": attributes.get("response_flags"),
+            "attempts": 0,
+            "type": "DownstreamEnd",
+            "duration_ms": _number(attributes, "duration"),
+            "ttft_us": None if first_byte == _NONE else first_byte,
+        },
+    )
+    if record.ttft_s is None and classify(record, record) == "ok":
+        raise SensorError(
+            "a record without first_byte_us, "
+            "%COMMON_DURATION(US_TX_BEG:US_RX_BODY_BEG:us)%: Envoy has it from 1.37 on"
+        )
+    return record
+
+
+def has_lost_its_server(record: AccessRecord, attributes: Attributes) -> bool:
+    """Whether it is unknown which server a request failed at, or was answered by.
+
+    A client that leaves before a server is chosen says nothing about any, nor does a refusal of the gateway.
+    """
+    if record.server:
+        return False
+    chosen = attributes.get("upstream_host", _NONE) != _NONE
+    return chosen or classify(record, record) == "failed"
+
+
+def _number(attributes: Attributes, name: str) -> float:
+    found = attributes.get(name)
+    if found is None:
+        raise SensorError(f"a record without {name} (it has {', '.join(sorted(attributes)) or 'nothing'})")
+    try:
+        return 0 if found == _NONE else float(found)
+    except ValueError as error:
+        raise SensorError(f"a record whose {name} is {found!r}") from error
