@@ -59,12 +59,16 @@ def limits_of(case: Deployment, *, kv_tokens: int | None = None) -> EngineLimits
     )
 
 
-def veto(case: Deployment, limits: EngineLimits) -> str:
-    """Why this setting must not be tried; empty if nothing speaks against it."""
-    problem = next(iter(find_problems(case)), None)
+def veto(case: Deployment, limits: EngineLimits, present: Deployment | None = None) -> str:
+    """Why this setting must not be tried; empty if nothing speaks against it.
+
+    `present`: a setting that a server runs with, which refutes what would speak against it too.
+    """
+    refuted = {one.why for one in find_problems(present)} if present else set()
+    problem = next((one for one in find_problems(case) if one.why not in refuted), None)
     if problem is not None:
         return problem.why
-    fit = estimate_fit(case)
+    fit = None if present and _does_not_fit(present) else estimate_fit(case)
     if fit is not None and fit.fits is False:
         return fit.why
     if limits.max_num_batched_tokens < limits.max_num_seqs:
@@ -72,6 +76,11 @@ def veto(case: Deployment, limits: EngineLimits) -> str:
     if limits.max_model_len is not None and limits.kv_tokens < limits.max_model_len:
         return f"the KV cache of {limits.kv_tokens} tokens does not hold a request of {limits.max_model_len}"
     return ""
+
+
+def _does_not_fit(case: Deployment) -> bool:
+    fit = estimate_fit(case)
+    return fit is not None and fit.fits is False
 
 
 def _kv_tokens(case: Deployment, measured: int | None) -> int:

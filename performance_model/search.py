@@ -212,7 +212,7 @@ def _admissible(
         why = refuse(changes)
         try:
             limits = base if why else moved_limits(case, base, changes)
-            why = why or veto(with_changes(case, changes), limits)
+            why = why or veto(with_changes(case, changes), limits, case)
         except PredictionInputError as error:
             why, limits = str(error), base
         if why:

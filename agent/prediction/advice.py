@@ -115,7 +115,8 @@ def _why_nothing(found: SearchResult, goals: Goals) -> str:
     if found.base >= 1 - LEAST_GAIN / 2:
         return f"{found.base:.1%} of the requests meet the objectives: there is nothing to gain"
     if not found.finalists:
-        return "no setting inside the bounds can be tried"
+        why = max(found.vetoed, key=lambda one: found.vetoed[one], default="there is none")
+        return f"no setting nearby can be tried, mostly for this reason: {why}"
     first = found.finalists[0]
     few = "" if found.base + first.gain >= goals.share else ": one server is too small for the load"
     return (

@@ -175,3 +175,20 @@ def test_limits_follow_the_flags() -> None:
 
     assert (found.max_num_seqs, found.watermark, found.enable_prefix_caching) == (64, 0.01, False)
     assert (found.kv_blocks, found.max_num_batched_tokens, found.max_model_len) == (900, 2048, 8192)
+
+
+def test_what_a_running_server_refutes_vetoes_nothing() -> None:
+    """The estimate of memory is wrong for this server: it runs with a longer context than fits by it."""
+    running = case(max_model_len=131_072, max_num_seqs=8)
+    limits = limits_of(running, kv_tokens=200_000)
+
+    assert veto(running, limits)
+    assert not veto(running, limits, running)
+
+
+def test_servers_are_counted_for_requests_that_a_proxy_scatters() -> None:
+    found = find_headroom(load(8.0, seconds=200.0), LAW, LIMITS, GOALS)
+
+    assert found.rate_per_s is not None
+    assert found.replicas is not None
+    assert found.replicas >= 8.0 / found.rate_per_s - 1
