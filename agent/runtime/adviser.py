@@ -79,7 +79,8 @@ class Adviser:
         if self._asked_at is None:
             return True
         waited = at - self._asked_at
-        return waited >= (AT_LEAST if self._asked != (setting, suggested) else ADVISE_EVERY)
+        is_same = self.advice is not None and self._asked == (setting, suggested)
+        return waited >= (ADVISE_EVERY if is_same else AT_LEAST)
 
 
 def _suggested(state: State) -> Suggested:

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 
 from bench.loop.jobs import prepare, run, sweep
@@ -56,12 +57,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--real", action="store_true", help="real processes in real time")
     parser.add_argument("--workers", type=int, help="runs at once; default: the cores, 3 with --real")
     parser.add_argument("--json", type=Path, default=Path("bench/results/loop.json"))
+    parser.add_argument(
+        "--model", choices=("off", "on", "alone"), help="the policy `model`, beside the rules or alone"
+    )
     parser.add_argument("--check", action="store_true", help="only check the worlds with the sweep")
     options = parser.parse_args(argv)
     try:
         worlds = [read(path) for path in options.worlds or sorted(OWN.glob("*.json"))]
         if options.real and not options.worlds:
             worlds = [world for world in worlds if world.real]
+        worlds = [replace(world, model=options.model) for world in worlds] if options.model else worlds
     except WorldError as error:
         parser.error(str(error))
     scores: list[Score] = []

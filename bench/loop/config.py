@@ -2,6 +2,7 @@
 
 import json
 
+from agent.config.plugin_tables import POLICIES
 from bench.loop.world import World
 
 
@@ -13,10 +14,16 @@ def config_text(
         f'{name} = {{ under = "{under}", share = {share} }}'
         for name, (under, share) in world.promises.items()
     )
+    others = [name for name in POLICIES if name != "health"] if world.model == "alone" else []
+    policies = "\n".join(
+        [*(f"{name} = false" for name in others), f"model = {str(world.model != 'off').lower()}"]
+    )
     return f"""
         [agent]
         state_dir = "s"
         mode = "{world.mode}"
+        [policies]
+        {policies}
         [[targets]]
         name = "{target}"
         [targets.slo]

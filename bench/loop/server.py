@@ -7,6 +7,7 @@ from datetime import datetime
 from agent.domain.reading import EngineSample, Request, RequestOutcome
 from agent.observe.engine_sample import sample
 from bench.loop.run import Ended
+from performance_model.iteration_log import StepRecord
 from simulator.flags import Flags
 from simulator.frontend import VERSION
 from simulator.scheduler import ScheduledStep, SimulatedRequest
@@ -16,6 +17,7 @@ from vllm_facts.metrics.page_totals import PageTotals
 from vllm_facts.metrics.totals import totals
 
 STALLED_AFTER_S = 60.0  # as the default of the sensor `proxy_requests`
+MOST_STEPS = 100_000  # kept: 15 minutes of 9 ms
 PATIENCE_S = 400.0  # of a client
 
 
@@ -46,6 +48,8 @@ class VirtualServer:
         self._records: list[Request] = []
         self._ended: list[Ended] = []
         self._page: tuple[PageTotals, float] | None = None
+        self._began_s = now_s  # of the current step
+        self.steps: deque[tuple[float, StepRecord]] = deque(maxlen=MOST_STEPS)  # with the time of their end
 
     @property
     def open(self) -> int:
@@ -82,6 +86,7 @@ class VirtualServer:
             if self._ends_s > until_s:
                 return
             self._now_s, step, self._step = self._ends_s, self._step, None
+            self._record_step(step.work, self._now_s - self._began_s)
             self._deliver(step)
             if most := self.scheduler.repeats(step):
                 self._repeat(step.work, most, until_s)
@@ -99,6 +104,7 @@ class VirtualServer:
                 late_s = ends_s
                 break
             self.metrics.observe("inter_token_latency_seconds", ends_s - self._now_s, sequences)
+            self._record_step(again, ends_s - self._now_s)
             self._now_s = ends_s
             done += 1
         self.metrics.observe("iteration_tokens_total", sequences, done)
@@ -107,7 +113,24 @@ class VirtualServer:
         for request in self.scheduler.running:
             request.last_at = self._now_s
         if late_s is not None:
-            self._step, self._ends_s = self.scheduler.plan(), late_s
+            self._step, self._ends_s, self._began_s = self.scheduler.plan(), late_s, self._now_s
+
+    def _record_step(self, work: StepWork, seconds: float) -> None:
+        """Keep the step as vLLM's iteration log would say it."""
+        decodes = work.sequences - work.prefills
+        self.steps.append(
+            (
+                self._now_s,
+                StepRecord(
+                    seconds=round(seconds, 5),
+                    prefills=work.prefills,
+                    prefill_tokens=work.tokens - decodes,
+                    decodes=decodes,
+                    decode_tokens=decodes,
+                    kv_share=round(self.scheduler.cache.used_share, 3),
+                ),
+            )
+        )
 
     def take_records(self, at_s: float) -> tuple[Request, ...]:
         """Return the records of the proxy since the last call: ended requests, and newly stalled ones."""
@@ -152,7 +175,7 @@ class VirtualServer:
         for request in step.admitted:
             if request.scheduled_at is None:
                 request.scheduled_at = self._now_s
-        since_s = self._now_s if self._used_s is None else self._used_s
+        since_s, self._began_s = self._now_s if self._used_s is None else self._used_s, self._now_s
         self._ends_s = self._pace.ends_s(step.work, self._now_s, since_s=since_s)
 
     def _deliver(self, step: ScheduledStep) -> None:

@@ -9,6 +9,7 @@ from agent.domain.reading import Request, RequestSample, Sample
 from bench.loop.clients import Clients
 from bench.loop.engine import VirtualEngine
 from bench.loop.run import Ended
+from simulator.scheduler import SimulatedRequest
 from tests.support.fake_traffic import FakeTraffic
 
 AFTER_THE_TICK_S = 0.5  # within the second of the daemon, for a deterministic order
@@ -23,6 +24,7 @@ class VirtualSite:
     clients: Clients | None = None  # from the begin of the load on
     ended: list[Ended] = field(default_factory=list)
     sent: int = 0
+    asked: list[SimulatedRequest] = field(default_factory=list)  # by the clients
     _view: View | None = None
     _emit: Callable[[Sample], None] = lambda _: None
 
@@ -54,6 +56,7 @@ class VirtualSite:
         weights = self.traffic.weights_in_force
         for coming in self.clients.until(at_s) if self.clients else ():
             self.sent += 1
+            self.asked.append(coming.request)
             name = _picked(weights, coming.place)
             if name in self.engine.virtual:
                 self.engine.virtual[name].ask(coming.request)

@@ -19,11 +19,14 @@ from agent.domain.ports import Site
 from agent.domain.state import Phase, State
 from agent.machine.step import Machine
 from agent.observe.aggregator import Aggregator
+from agent.prediction.worker import InlineWorker
+from agent.runtime.adviser import Adviser
 from agent.runtime.loop import TargetLoop
 from agent.runtime.wiring import build_rules
 from bench.loop.clients import Clients
 from bench.loop.config import config_text
 from bench.loop.engine import VirtualEngine
+from bench.loop.learner import VirtualLearner
 from bench.loop.run import Rolled, Run, Said
 from bench.loop.site import VirtualSite
 from bench.loop.static import LATE_S
@@ -95,9 +98,11 @@ async def _play(world: World, seed: int, home: Path) -> Run:
     engine, traffic, books = VirtualEngine(world, seed), FakeTraffic().bind(site), _Books()
     virtual = VirtualSite(engine=engine, traffic=traffic)
     journal = Journal.open(home / "audit.jsonl", now=loop_now, sync=lambda _: None, limits=made.audit)
+    learner = VirtualLearner(world=world, seed=seed, site=virtual, engine=engine)
+    rules = build_rules(made, target)
     loop = TargetLoop(
         state=State(target=TARGET, mode=world.mode),
-        machine=Machine(build_rules(made, target)),
+        machine=Machine(rules),
         journal=journal,
         engine=engine.bind(site),
         traffic=traffic,
@@ -106,6 +111,15 @@ async def _play(world: World, seed: int, home: Path) -> Run:
         now=loop_now,
         on_state=books.add,
         aggregator=Aggregator(slo=target.slo),
+        adviser=Adviser(
+            worker=InlineWorker(),
+            learned=learner.learned,
+            slo=target.slo,
+            bounds=target.bounds,
+            now=loop_now,
+        )
+        if world.model != "off"
+        else None,
     )
     daemon = asyncio.create_task(loop.run(1, lambda: None))
     tasks = [

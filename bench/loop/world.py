@@ -20,12 +20,14 @@ MODEL = "tiny"
 PROGRAM = ("-m", "simulator.server", "--model", MODEL)
 Direction = Literal["up", "down"]
 Mode = Literal["approve", "auto"]
+ModelUse = Literal["off", "on", "alone"]
+"""Of the policy `model`; `alone`: every other policy but `health` is off."""
 T = TypeVar("T")
 
 KEYS = frozenset(
     """
-    about changes flags good_at_end hardware load lost_most mode output prompt real right rollout seed seeds
-    shared_prefix slo think think_s truth within_min wrong_most
+    about changes flags good_at_end hardware load lost_most mode model output prompt real right rollout seed
+    seeds shared_prefix slo think think_s truth within_min wrong_most
     """.split()  # noqa: SIM905 - one a line would be a page
 )
 
@@ -65,6 +67,7 @@ class World:
     right: Mapping[str, Direction] | None
     shared_prefix: int = 0  # tokens that all prompts begin with
     mode: Mode = "approve"
+    model: ModelUse = "off"
     think_s: float = 20.0
     seeds: int = 20
     seed: int = 0  # of the first run
@@ -143,6 +146,7 @@ def parse_world(name: str, document: object) -> World:
         right=take("right", _right),
         shared_prefix=take("shared_prefix", _whole, 0),
         mode=take("mode", _mode, "approve"),
+        model=take("model", _model, "off"),
         think_s=take("think_s" if "think_s" in document else "think", _number, 20.0),
         seeds=take("seeds", _whole, 20),
         seed=take("seed", _whole, 0),
@@ -263,6 +267,13 @@ def _mode(value: Any) -> Mode:  # noqa: ANN401 - JSON
     if value not in modes:
         raise ValueError(f'must be "approve" or "auto", not {value!r}')
     return modes[value]
+
+
+def _model(value: Any) -> ModelUse:  # noqa: ANN401 - JSON
+    uses: Mapping[str, ModelUse] = {"off": "off", "on": "on", "alone": "alone"}
+    if value not in uses:
+        raise ValueError(f"must be one of {', '.join(uses)}, not {value!r}")
+    return uses[value]
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - JSON

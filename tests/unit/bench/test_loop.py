@@ -57,6 +57,24 @@ def test_a_cap_is_found_approved_after_thinking_and_rolled_out() -> None:
     assert run.sent == pytest.approx(960, rel=0.2)
 
 
+def test_the_model_alone_cures_a_cap_by_its_prediction() -> None:
+    world = replace(CAPPED, load=(replace(CAPPED.load[0], seconds=360.0),), model="alone")
+
+    run = play(world, 1)
+
+    assert {one.rule for one in run.said} == {"PM1"}
+    (rolled,) = run.rolled
+    assert set(rolled.to) == {"max_num_seqs"}
+    assert score(world, run).gains[rolled.id] > 0.5
+
+
+def test_the_model_leaves_a_healthy_server_alone() -> None:
+    run = play(replace(CALM, model="alone"), 1)
+
+    assert not run.said
+    assert not run.rolled
+
+
 def test_a_run_whose_operator_fails_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     async def failing(*_: object) -> None:
         raise AttributeError("no such field")

@@ -104,5 +104,5 @@ def test_a_worker_that_ends_costs_only_the_advice() -> None:
 
     in_no_time(play(one, target))
 
-    assert len(worker.asked) == 4
+    assert len(worker.asked) == 20  # a minute apart
     assert one.advice is None
