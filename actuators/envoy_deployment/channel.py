@@ -3,11 +3,10 @@
 from dataclasses import dataclass, replace
 
 from actuators.shared.published_route import PublishedRoute, object_name
-from agent.domain.errors import ActError
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
 from kubernetes_api.documents import Json
-from kubernetes_api.errors import AwayError, ConflictError
+from kubernetes_api.errors import ConflictError
 
 _TRIES = 5  # writes that lose against another client in a row
 
@@ -86,13 +85,7 @@ class RouteChannel:
     async def remove(self) -> None:
         await self.client.delete(kubernetes.CONFIG_MAP, self.name)
 
-    async def why_unwritable(self) -> str:
-        """The reason why nothing can be published; empty if it can. Changes nothing."""
+    async def check_writable(self) -> None:
+        """Raises ActError if nothing can be published. Changes nothing."""
         probe = {"metadata": {"name": f"{self.name}-probe"}}
-        try:
-            await self.client.create(kubernetes.CONFIG_MAP, probe, dry_run=True)
-        except AwayError:
-            return ""
-        except ActError as error:
-            return error.why
-        return ""
+        await self.client.create(kubernetes.CONFIG_MAP, probe, dry_run=True)

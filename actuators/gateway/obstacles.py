@@ -1,5 +1,6 @@
 """Why trimtab cannot split an HTTPRoute, each with the fix: for `trimtab check` and the start."""
 
+from contextlib import suppress
 from typing import Final
 
 from actuators.gateway.acceptance import find_refusals, find_waiting
@@ -7,11 +8,10 @@ from actuators.gateway.backends import Backends
 from actuators.gateway.guard_sign import BEAT_S, GuardSign
 from actuators.gateway.record import record_of
 from actuators.gateway.rules import choose_rules, home_of, rule_obstacles
-from agent.domain.errors import ActError
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
 from kubernetes_api.documents import Json
-from kubernetes_api.errors import ConflictError, MissingError
+from kubernetes_api.errors import AwayError, ConflictError, MissingError
 
 NO_GUARD: Final = (
     "no guard gives a sign of life: a canary's share would stay if this daemon died; start the Deployment of "
@@ -22,20 +22,21 @@ NO_GUARD: Final = (
 async def find_problems(
     client: KubernetesClient, name: str, *, rule: str, key: str, guard: GuardSign
 ) -> list[str]:
+    """Raises ActError if the API server refuses to answer."""
     try:
         document = await client.get(kubernetes.HTTP_ROUTE, name)
         if document is None:
             return [await _explain_missing(client, name)]
         found = await _find_rule_problems(client, document, rule, key)
         found += [f"HTTPRoute {name}: {why}" for why in find_refusals(document) or find_waiting(document)]
-        found += await _find_missing_right(client, document)
+        await _check_right(client, document)
         record = record_of(document, key)
         if record is not None and record.leased and not record.ended:
             return found  # a daemon that returns to a canary must start, to end it
         if not await guard.wait(3 * BEAT_S):
             found.append(NO_GUARD)
-    except ActError as error:
-        return [error.why]
+    except AwayError:
+        return []  # says nothing about the configuration; a daemon waits for the API server
     return found
 
 
@@ -70,14 +71,9 @@ async def find_service_problems(client: KubernetesClient, home: Backends) -> lis
     return found
 
 
-async def _find_missing_right(client: KubernetesClient, document: Json) -> list[str]:
-    """Ask with a patch that changes nothing."""
+async def _check_right(client: KubernetesClient, document: Json) -> None:
+    """Ask with a patch that changes nothing. Raises ActError."""
     metadata = document["metadata"]
-    try:
-        same: Json = {"metadata": {"resourceVersion": metadata["resourceVersion"]}}
+    same: Json = {"metadata": {"resourceVersion": metadata["resourceVersion"]}}
+    with suppress(ConflictError):  # it may be written, and was meanwhile
         await client.patch(kubernetes.HTTP_ROUTE, metadata["name"], same)
-    except ConflictError:
-        pass  # it may be written, and was meanwhile
-    except ActError as error:
-        return [error.why]
-    return []

@@ -1,6 +1,7 @@
 """Answers for the probes of an orchestrator, on an address of their own: plain HTTP without tokens or data.
 
-`/healthz` says whether to restart the process, `/readyz` whether recovery is done. Neither depends on
+`/healthz` says whether to restart the process, `/readyz` whether recovery is done. While the daemon waits for
+another one, or for what it asks at its start, it is healthy and not ready. Neither depends on
 vLLM or on any other program: a restart would not repair these.
 """
 
@@ -41,11 +42,17 @@ class Health:
             await runner.cleanup()
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        return _answer("ok" if self.daemon is None or not self.daemon.stuck() else "")
+        return _answer("" if self._is_stuck() else "ok", "stuck")
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        return _answer("ready" if self.daemon is not None and self.daemon.ready() else "")
+        ready = self.daemon is not None and self.daemon.ready()
+        return _answer("ready" if ready else "", "stuck" if self._is_stuck() else "waiting")
+
+    def _is_stuck(self) -> bool:
+        return self.daemon is not None and self.daemon.stuck()
 
 
-def _answer(text: str) -> web.Response:
-    return web.Response(text=f"{text}\n") if text else web.Response(status=503, text="see the daemon's log\n")
+def _answer(text: str, otherwise: str) -> web.Response:
+    if text:
+        return web.Response(text=f"{text}\n")
+    return web.Response(status=503, text=f"{otherwise}: see the daemon's log\n")

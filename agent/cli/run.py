@@ -79,7 +79,7 @@ def _run(args: argparse.Namespace) -> int:
     logging.configure(args.log_level)
     config = load(args.config)
     mode = "advise" if args.dry_run else config.mode
-    with suppress(asyncio.CancelledError):  # stopped while it waited for another daemon to end
+    with suppress(asyncio.CancelledError):  # stopped while it waited for its start
         asyncio.run(run(config, mode, accept_new_journal=args.accept_new_journal))
     return 0
 

@@ -309,7 +309,12 @@ class Traffic(Protocol):
 
     def bind(self, site: Site) -> "Traffic": ...
 
-    async def problems(self) -> Sequence[str]: ...
+    async def problems(self) -> Sequence[str]:
+        """Why every rollout would fail here, one sentence with the fix each; empty if none would.
+
+        Raises ActError if that cannot be told now.
+        """
+        ...
 
     async def observe(self) -> TrafficSeen | None:
         """The present configuration; None if no proxy was ever configured here."""

@@ -3,10 +3,8 @@
 The kernel releases the lock of the state directory when its holder exits.
 """
 
-import asyncio
 import fcntl
 import os
-import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -86,9 +84,6 @@ async def hold_engine_locks(config: Config, now: Now) -> AsyncIterator[None]:
     """Wait for the locks of the engines and hold them. Raises ConfigError, and LockLostError at the end."""
     if problems := await find_lock_problems(config):
         raise ConfigError("\n".join(problems))
-    waiting = asyncio.current_task()
-    for stop in (signal.SIGTERM, signal.SIGINT):  # the main process of a container ignores them without this
-        asyncio.get_running_loop().add_signal_handler(stop, lambda: waiting and waiting.cancel())
     async with AsyncExitStack() as held:
         for lock in find_locks(config):
             await held.enter_async_context(lock.hold(config.state_dir, now))

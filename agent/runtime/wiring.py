@@ -2,9 +2,11 @@
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import signal
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,6 +45,10 @@ COLLECT_AFTER = 50_000  # new objects, some MiB; Python's default: 700
 log = structlog.get_logger()
 
 OBSERVE_RETRY_S = 2.0  # before the start, while engine or proxy does not answer
+CHECK_S = 30.0
+"""For a proxy that cannot say whether it works: what it asks may forbid everything for some seconds after its
+own start."""
+
 _T = TypeVar("_T")
 
 
@@ -152,6 +158,7 @@ async def run(config: Config, mode: Mode, *, accept_new_journal: bool = False) -
     """Run the daemon until a signal ends it, after checking what every rollout needs."""
     health = Health()
     entry = ApiCredentials.of(config.api, utc_now)
+    end_on_signals()
     async with AsyncExitStack() as held:
         await held.enter_async_context(health.listening(config.api.health))
         if mode != "advise":
@@ -164,6 +171,13 @@ async def run(config: Config, mode: Mode, *, accept_new_journal: bool = False) -
                 "daemon.starting", mode=mode, epoch=epoch, targets=len(daemon.loops), api=config.api.listen
             )
             await _serve(daemon, epoch, config, entry)
+
+
+def end_on_signals() -> None:
+    """Until the daemon runs; the main process of a container would ignore them."""
+    starting = asyncio.current_task()
+    for stop in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(stop, lambda: starting and starting.cancel())
 
 
 async def _serve(daemon: Daemon, epoch: int, config: Config, entry: ApiCredentials) -> None:
@@ -226,12 +240,15 @@ async def read_newest_epoch(config: Config) -> int:
     return max(found)
 
 
-async def _wait_for(target: str, ask: Callable[[], Awaitable[_T]]) -> _T:
-    why = ""
+async def _wait_for(target: str, ask: Callable[[], Awaitable[_T]], at_most_s: float = inf) -> _T:
+    """Ask again while no answer comes. Raises ActError after `at_most_s`."""
+    why, end_s = "", asyncio.get_running_loop().time() + at_most_s
     while True:
         try:
             return await ask()
         except ActError as error:
+            if asyncio.get_running_loop().time() >= end_s:
+                raise
             if error.why != why:
                 why = error.why
                 log.warning("waiting for engine and proxy", target=target, why=why)
@@ -242,9 +259,12 @@ async def check_traffic(config: Config) -> None:
     """Raise ConfigError if every rollout would fail, as with a proxy that cannot split traffic."""
     for target in config.targets:
         _, traffic = bind_actuators(config, target, epoch=0)
-        found = [f"[targets.traffic] {target.name}: {what}" for what in await traffic.problems()]
+        try:
+            found = await _wait_for(target.name, traffic.problems, CHECK_S)
+        except ActError as error:
+            found = [error.why]
         if found:
-            raise ConfigError("\n".join(found))
+            raise ConfigError("\n".join(f"[targets.traffic] {target.name}: {what}" for what in found))
 
 
 async def find_problems(config: Config) -> list[str]:
@@ -256,7 +276,7 @@ async def find_problems(config: Config) -> list[str]:
         found.append(str(error))
     for target in config.targets:
         engine, traffic = bind_actuators(config, target, epoch=0, acts=config.mode != "advise")
-        of_engine, of_traffic = await asyncio.gather(engine.problems(), traffic.problems())
+        of_engine, of_traffic = await asyncio.gather(engine.problems(), _list_problems(traffic))
         found += [f"[targets.engine] {target.name}: {what}" for what in of_engine]
         found += [f"[targets.traffic] {target.name}: {what}" for what in of_traffic]
     if config.mode != "advise":
@@ -269,6 +289,13 @@ async def find_problems(config: Config) -> list[str]:
         except NoticeError as error:
             found.append(f"[[notify]] {receiver.name}: {error}")
     return found + [why for why in (find_write_error(key, folder) for key, folder in needed) if why]
+
+
+async def _list_problems(traffic: Traffic) -> Sequence[str]:
+    try:
+        return await traffic.problems()
+    except ActError as error:
+        return [error.why]
 
 
 def find_write_error(key: str, folder: Path) -> str:

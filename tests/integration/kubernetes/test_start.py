@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from actuators.kubernetes.labels import EPOCH
-from tests.e2e.rig import PATIENCE_S
-from tests.integration.kubernetes.engines import serve
-from tests.integration.kubernetes.site import KubernetesSite, site_of
+from tests.e2e.rig import PATIENCE_S, until
+from tests.integration.kubernetes.engines import ROLE, serve
+from tests.integration.kubernetes.proxy_site import ProxySite, ProxySiteConfig
+from tests.integration.kubernetes.site import KubernetesSite, site_of, user_file
 from tests.support.kubernetes.namespace import Namespace
 
 pytestmark = pytest.mark.timeout(240)
@@ -47,5 +48,44 @@ async def test_a_daemon_that_lost_volume_and_routes_names_it_and_goes_on_above_t
         assert "a daemon of epoch 5 has acted here" in said
         assert "--accept-new-journal" in said
         await site.in_phase("canary")
+    finally:
+        await site.tear_down()
+
+
+async def said(site: KubernetesSite, text: str) -> None:
+    async def log() -> str:
+        return site.log()
+
+    await until(log, lambda found: text in found, f"the log to say {text!r}")
+
+
+async def test_a_daemon_waits_for_an_api_server_that_is_away(here: Namespace, tmp_path: Path) -> None:
+    await serve(here)
+    site = site_of(here, tmp_path)
+    await here.user("daemon", *ROLE)
+    here.cluster.stop_api()
+    try:
+        await site.start()
+        await said(site, "the API server does not answer")
+        here.cluster.start_api()
+        await site.serving()
+    finally:
+        await site.tear_down()
+
+
+async def test_a_daemon_asks_again_while_the_api_server_forbids_everything(
+    here: Namespace, tmp_path: Path
+) -> None:
+    config = ProxySiteConfig(namespace=here.name, kubeconfig=str(user_file(here)))
+    site = ProxySite(home=tmp_path, site_config=config, here=here, rules=())
+    site.prepare()
+    daemon = await site.start()
+    try:
+        await said(site, "give trimtab's Role this right")
+        await here.api.patch(here.path("roles", "daemon"), {"rules": ROLE})
+        async with asyncio.timeout(PATIENCE_S):
+            assert await daemon.wait() == 2
+
+        assert "there is no Deployment trimtab-proxy of Envoys" in site.log()
     finally:
         await site.tear_down()

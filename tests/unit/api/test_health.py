@@ -31,22 +31,29 @@ def free_address() -> str:
 @pytest.mark.parametrize(
     ("daemon", "healthz", "readyz"),
     [
-        (None, 200, 503),
-        (Progress(is_ready=False), 200, 503),
-        (Progress(), 200, 200),
-        (Progress(is_ready=False, is_stuck=True), 503, 503),
+        (None, (200, "ok"), (503, "waiting: see the daemon's log")),
+        (Progress(is_ready=False), (200, "ok"), (503, "waiting: see the daemon's log")),
+        (Progress(), (200, "ok"), (200, "ready")),
+        (
+            Progress(is_ready=False, is_stuck=True),
+            (503, "stuck: see the daemon's log"),
+            (503, "stuck: see the daemon's log"),
+        ),
     ],
     ids=["waiting for another daemon", "recovering", "running", "stuck"],
 )
-async def test_only_a_stuck_daemon_is_unhealthy(daemon: Progress | None, healthz: int, readyz: int) -> None:
+async def test_only_a_stuck_daemon_is_unhealthy(
+    daemon: Progress | None, healthz: tuple[int, str], readyz: tuple[int, str]
+) -> None:
     address = free_address()
     async with Health(daemon).listening(address), ClientSession(f"http://{address}") as client:
         found = {}
         for path in ("/healthz", "/readyz", "/v1/targets"):
             async with client.get(path, headers={"Host": "10.1.2.3:8081"}) as answer:
-                found[path] = answer.status
+                found[path] = (answer.status, (await answer.text()).strip())
 
-    assert found == {"/healthz": healthz, "/readyz": readyz, "/v1/targets": 404}
+    assert found.pop("/v1/targets")[0] == 404
+    assert found == {"/healthz": healthz, "/readyz": readyz}
 
 
 async def test_an_address_in_use_is_an_error_of_the_config() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from agent.config import loader
 from agent.domain.effects import Route
-from agent.domain.errors import ActError
+from agent.domain.errors import ActError, ConfigError
 from agent.domain.model import Mode
 from agent.domain.ports import Site, TrafficSeen
 from agent.domain.state import State
@@ -98,3 +98,41 @@ async def test_the_epoch_follows_the_newest_of_servers_and_proxy_once_both_answe
     config = loader.parse(CONFIG, here=tmp_path, build=with_fakes)
 
     assert await wiring.read_newest_epoch(config) == 7
+
+
+class ForbiddenTraffic(FakeTraffic):
+    """`refusals`: how often it cannot tell its problems before it can."""
+
+    refusals = 0
+
+    def bind(self, site: Site) -> FakeTraffic:
+        del site
+        return self
+
+    async def problems(self) -> list[str]:
+        self.refusals -= 1
+        if self.refusals >= 0:
+            raise ActError("list the Pods: forbidden")
+        return []
+
+
+@pytest.mark.parametrize(("refusals", "at_most_s"), [(2, 30.0), (1_000_000, 0.05)])
+async def test_a_proxy_that_cannot_tell_its_problems_is_asked_again_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int, at_most_s: float
+) -> None:
+    traffic = ForbiddenTraffic()
+    traffic.refusals = refusals
+
+    def with_fake(kind: str, name: str, options: Any, **more: Any) -> object:  # noqa: ANN401 - as build
+        return traffic if name == "envoy" else build(kind, name, options, **more)
+
+    monkeypatch.setattr(wiring, "OBSERVE_RETRY_S", 0.0)
+    monkeypatch.setattr(wiring, "CHECK_S", at_most_s)
+    config = loader.parse(CONFIG, here=tmp_path, build=with_fake)
+
+    if refusals < 10:
+        await wiring.check_traffic(config)
+        assert traffic.refusals == -1
+    else:
+        with pytest.raises(ConfigError, match=r"\[targets.traffic\] chat: list the Pods: forbidden"):
+            await wiring.check_traffic(config)
