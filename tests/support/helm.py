@@ -10,7 +10,18 @@ import yaml
 Json = dict[str, Any]
 
 CHART = Path(__file__).parents[2] / "deploy" / "helm" / "trimtab"
-ORDER = ("rbac", "claim", "config", "daemon", "proxy", "services", "guard", "networkpolicy", "servicemonitor")
+ORDER = (
+    "rbac",
+    "claim",
+    "config",
+    "daemon",
+    "proxy",
+    "services",
+    "records",
+    "guard",
+    "networkpolicy",
+    "servicemonitor",
+)
 """The templates in the order in which a reader, and `kubectl apply`, needs them."""
 
 
