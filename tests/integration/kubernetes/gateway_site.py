@@ -58,14 +58,6 @@ class GatewaySite(KubernetesSite):
         found = await self.record()
         return dict(found.weights) if found else {}
 
-    async def start_guard(self) -> None:
-        user = await self.here.user("guard", *GUARD)
-        words = ("--namespace", self.here.name, "--kubeconfig", str(user))
-        with (self.home / "guard.log").open("ab") as log:
-            self.guard = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "actuators.gateway.guard", *words), stdout=log, stderr=log
-            )
-
     async def end_guard(self) -> None:
         if self.guard is not None:
             self.guard.terminate()
@@ -74,6 +66,15 @@ class GatewaySite(KubernetesSite):
     async def at_home(self) -> None:
         """Wait until the HTTPRoute is as people wrote it."""
         await until(lambda: self.gateway.backends(ROUTE), HOME.__eq__, "the backends of people", 120.0)
+
+
+async def start_guard(here: Namespace, home: Path) -> asyncio.subprocess.Process:
+    user = await here.user("guard", *GUARD)
+    words = ("--namespace", here.name, "--kubeconfig", str(user))
+    with (home / "guard.log").open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "actuators.gateway.guard", *words), stdout=log, stderr=log
+        )
 
 
 @asynccontextmanager
@@ -94,7 +95,7 @@ async def running(here: Namespace, home: Path, *flags: str) -> AsyncIterator[Gat
             home=home, site_config=config, here=here, rules=rights, gateway=gateway, listen=listen
         )
         site.prepare()
-        await site.start_guard()
+        site.guard = await start_guard(here, home)
         await site.start()
         try:
             await site.serving()

@@ -1,8 +1,9 @@
 """A complete site whose servers are Deployments: daemon and Envoy on this host, DNS of the cluster."""
 
 import asyncio
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from json import dumps
 from pathlib import Path
 
@@ -42,10 +43,11 @@ class KubernetesSiteConfig(SiteConfig):
 
 @dataclass(kw_only=True)
 class KubernetesSite(Rig):
-    """`rules`: the rights of the daemon's ServiceAccount in the namespace."""
+    """`rules`: the rights of the daemon's ServiceAccount. `environment`: what the daemon has besides."""
 
     here: Namespace
     rules: Sequence[Json]
+    environment: dict[str, str] = field(default_factory=dict)
     patience_s: float = 240.0
 
     async def start(self, *words: str) -> asyncio.subprocess.Process:
@@ -63,6 +65,7 @@ class KubernetesSite(Rig):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                env={**os.environ, **self.environment},
             )
         return self.daemon
 

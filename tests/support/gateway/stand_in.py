@@ -35,14 +35,16 @@ _VERSIONS = {
 
 
 class Gateway:
-    """`async with Gateway(here) as gateway`; carries out the namespace's HTTPRoutes whose parent is `gate`.
+    """`async with Gateway(here) as gateway`; carries out the namespace's HTTPRoutes whose parent is `name`.
 
     `records`: the address that gets its access log. `refuses`: the name of a Service that it does not take.
     `away`: it does nothing while true.
     """
 
-    def __init__(self, here: Namespace, *, lag_s: float = 0.2, port: int = 0, records: str = "") -> None:
-        self.here, self._lag_s, self._records = here, lag_s, records
+    def __init__(
+        self, here: Namespace, *, lag_s: float = 0.2, port: int = 0, records: str = "", name: str = NAME
+    ) -> None:
+        self.here, self._lag_s, self._records, self._name = here, lag_s, records, name
         self.listen = f"127.0.0.1:{port or free_port()}"
         self.refuses, self.away = "", False
         self._home = Path(tempfile.mkdtemp(prefix="tt-gate-"))
@@ -93,7 +95,7 @@ class Gateway:
             "apiVersion": "gateway.networking.k8s.io/v1",
             "kind": "HTTPRoute",
             "metadata": {"name": name},
-            "spec": {"parentRefs": [{"name": NAME}], "rules": list(rules)},
+            "spec": {"parentRefs": [{"name": self._name}], "rules": list(rules)},
         }
         await self.here.api.create(self.path(), body)
 
@@ -115,7 +117,9 @@ class Gateway:
 
     async def _follow_routes(self) -> None:
         async for found in self.here.api.states(self.path()):
-            mine = [one for one in found.values() if {"name": NAME} in one["spec"].get("parentRefs", ())]
+            mine = [
+                one for one in found.values() if {"name": self._name} in one["spec"].get("parentRefs", ())
+            ]
             self._routes = {one["metadata"]["name"]: one for one in mine}
             self._change.set()
 
@@ -210,7 +214,7 @@ class Gateway:
             ]:
                 parent = {
                     "controllerName": _CONTROLLER,
-                    "parentRef": {"name": NAME},
+                    "parentRef": {"name": self._name},
                     "conditions": conditions,
                 }
                 await self.here.api.patch(

@@ -1,0 +1,119 @@
+"""Kills of the daemon in each phase of rollouts on Kubernetes; reports lost requests, records and leftovers.
+
+python -m bench.kubernetes_kills [--traffic gateway] [--times N] [--targets N] [--minutes N] runs a real etcd,
+API server and controller-manager, Envoys, simulated servers and clients, and a daemon that is killed with
+kill -9 at random moments until each phase had N kills. Exits 1 if a request was lost, a rollout did not end,
+or anything was left over. Takes root, and `scripts/kubernetes build`.
+"""
+
+import argparse
+import asyncio
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench.kubernetes_kills import rounds
+from bench.kubernetes_kills.books import audit, leftovers, summary, table
+from bench.kubernetes_kills.kills import Killer
+from bench.kubernetes_kills.rollouts import Rollouts
+from bench.kubernetes_kills.site import Site, running
+from bench.kubernetes_kills.states import States
+from simulator.text import draws
+from simulator.traffic import Load, TrafficGenerator
+from simulator.workload import Shape, lengths
+from tests.support.kubernetes.cluster import Cluster
+from tests.support.kubernetes.namespace import Namespace
+
+SHAPE = Shape(prompt=lengths("uniform:8:64"), output=lengths("uniform:20:150"))  # drains take time
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.kubernetes_kills", description=__doc__)
+    parser.add_argument("--traffic", choices=("envoy", "gateway"), default="envoy")
+    parser.add_argument("--times", type=int, default=20, help="kills in each phase")
+    parser.add_argument("--targets", type=int, default=6)
+    parser.add_argument("--streams", type=int, default=16, help="clients in a closed loop, over all targets")
+    parser.add_argument("--minutes", type=float, default=35.0, help="no kill after this time")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", action="store_true", help="keep the folder of the daemon, and print it")
+    parser.add_argument("--json", type=Path, default=Path("bench/results/kubernetes_kills.json"))
+    options = parser.parse_args(argv)
+    found = asyncio.run(play(options))
+    options.json.parent.mkdir(exist_ok=True)
+    options.json.write_text(json.dumps(found, indent=2) + "\n")
+    print(table(found))
+    print(json.dumps({key: found[key] for key in found if key not in {"met", "by_phase"}}, indent=2))
+    return 0 if found["whole"] else 1
+
+
+async def play(options: argparse.Namespace) -> dict[str, Any]:
+    home = Path(tempfile.mkdtemp(prefix="kk-"))
+    names = tuple(f"t{place}" for place in range(1, options.targets + 1))
+    try:
+        with Cluster() as cluster:
+            async with (
+                Namespace(cluster, gpus=2 * len(names)) as here,
+                running(here, home, names, options.traffic) as site,
+            ):
+                return await _play(site, options)
+    finally:
+        if options.keep:
+            print(home)
+        else:
+            shutil.rmtree(home)
+
+
+async def _play(site: Site, options: argparse.Namespace) -> dict[str, Any]:
+    states, wrong = States(site.journal), list[str]()
+    targets = [Rollouts(site=site, states=states, name=name, wrong=wrong) for name in site.names]
+    killer = Killer(
+        site=site, states=states, random=draws(options.seed, "kills"), times=options.times, wrong=wrong
+    )
+    following = asyncio.create_task(states.follow())
+    async with serving(site, options.streams, options.seed) as clients:
+        stop = asyncio.Event()
+        working = asyncio.create_task(rounds.play(targets, draws(options.seed, "rounds"), stop))
+        await killer.run(options.minutes * 60)
+        stop.set()
+        await working
+        left = await leftovers(site)
+    following.cancel()
+    await site.kill(signal.SIGTERM)
+    found = {
+        **summary(killer.made, targets, clients),
+        "lacking": killer.lacking,
+        "left_over": left,
+        "audit": await audit(site),
+        "handovers_failed": site.log().count("kubernetes.handover_failed"),
+        "wrong": wrong,
+        "met": [asdict(one) for one in killer.made],
+    }
+    whole = not (found["lost"] or left or wrong or killer.lacking or found["audit"]["exit"])
+    return {"traffic": options.traffic, "whole": whole, **found}
+
+
+@asynccontextmanager
+async def serving(site: Site, streams: int, seed: int) -> AsyncIterator[Mapping[str, TrafficGenerator]]:
+    """Clients of every target; all requests have ended at the exit."""
+    clients = {}
+    async with AsyncExitStack() as undo:
+        for place, name in enumerate(site.names):
+            load = Load(streams=len(range(place, streams, len(site.names))))
+            url = site.urls[name]
+            clients[name] = TrafficGenerator(
+                url, "tiny", load, shape=SHAPE, seed=seed + place, timeout_s=90.0
+            )
+            await clients[name].start()
+            undo.push_async_callback(clients[name].stop)
+        yield clients
+
+
+if __name__ == "__main__":
+    sys.exit(main())

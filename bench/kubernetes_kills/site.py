@@ -1,0 +1,169 @@
+"""One daemon with several targets on Kubernetes, whose Envoys are pods or whose traffic a gateway splits."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+from actuators.gateway.record import annotation, record_of
+from actuators.shared.published_route import PublishedRoute, object_name
+from tests.e2e.config_builder import TARGET, free_port
+from tests.e2e.rig import until
+from tests.integration.kubernetes.engines import ROLE
+from tests.integration.kubernetes.gateway_site import DAEMON, GatewaySiteConfig, start_guard
+from tests.integration.kubernetes.proxy_site import ProxySiteConfig
+from tests.integration.kubernetes.site import KubernetesSite, KubernetesSiteConfig, user_file
+from tests.support.gateway.stand_in import Gateway
+from tests.support.kubernetes.manifests import container, deployment
+from tests.support.kubernetes.namespace import Namespace
+from tests.support.kubernetes.proxy import PROXY, create_proxy, of_chart
+from tests.support.kubernetes.service_proxy import ServiceProxy
+
+CAPS = (8, 16)
+"""Both are enough for the clients, so that one is as good as the other."""
+BAD_CAP = 12
+FLAGS = (
+    "tiny",
+    "--sim-start-s",
+    "0.5",
+    "--max-num-seqs",
+    str(CAPS[0]),
+    "--sim-fault",
+    f"max_num_seqs={BAD_CAP}:slow=20",
+)
+STEPS = ((20, 8, 4.0), (50, 8, 4.0))
+_PORT = 9000  # of the first target in an Envoy pod
+
+
+def several(text: str, names: Sequence[str]) -> str:
+    """The config with a target for each name, whose Deployment has that name, and a port of its own."""
+    head, mark, table = text.partition("[[targets]]")
+    tables = [
+        table.replace('["vllm"]', f'["{name}"]')
+        .replace(f'"{TARGET}"', f'"{name}"')
+        .replace(":8080", f":{_PORT + place}")
+        for place, name in enumerate(names)
+    ]
+    return head + "".join(mark + one for one in tables)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvoyTargets(ProxySiteConfig):
+    names: tuple[str, ...]
+
+    def text(self, *, api: int, listen: int) -> str:
+        return several(super().text(api=api, listen=listen), self.names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayTargets(GatewaySiteConfig):
+    names: tuple[str, ...]
+
+    def text(self, *, api: int, listen: int) -> str:
+        return several(super().text(api=api, listen=listen), self.names)
+
+
+@dataclass(kw_only=True)
+class Site(KubernetesSite):
+    """`urls`: for the clients of each target. `pod`: the uid of the pod that the daemon stands for."""
+
+    names: tuple[str, ...]
+    urls: dict[str, str] = field(default_factory=dict)
+    gateways: dict[str, Gateway] = field(default_factory=dict)
+    pod: str = field(default_factory=lambda: uuid4().hex)
+    restarted: bool = True
+
+    async def start(self, *words: str) -> asyncio.subprocess.Process:
+        self.environment = {"POD_UID": self.pod}
+        return await super().start(*words)
+
+    async def kill_group(self) -> None:
+        """kill -9 of the daemon's process group."""
+        assert self.daemon is not None
+        os.killpg(self.daemon.pid, signal.SIGKILL)
+        await self.daemon.wait()
+
+    async def weights_of(self, name: str) -> dict[str, int]:
+        """In percent by server, as published; empty where nothing is."""
+        if name in self.gateways:
+            found = record_of(await self.gateways[name].get(name), annotation(name))
+            return dict(found.weights) if found else {}
+        for one in await self.here.list("configmaps"):
+            if one["metadata"]["name"] == object_name(PROXY, name):
+                return dict(PublishedRoute.parse(one).route.weights)
+        return {}
+
+    async def ready(self) -> bool:
+        return (await self.ask("GET", "/readyz"))[0] == 200  # noqa: PLR2004 - HTTP
+
+
+@asynccontextmanager
+async def running(here: Namespace, home: Path, names: tuple[str, ...], traffic: str) -> AsyncIterator[Site]:
+    """A daemon that has adopted a Deployment for each name."""
+    for name in names:
+        await here.create("deployments", deployment(name, container(*FLAGS, gpus=1)))
+    async with AsyncExitStack() as undo:
+        gateways = await _gateways(here, names, undo) if traffic == "gateway" else {}
+        kind = GatewayTargets if gateways else EnvoyTargets
+        config: KubernetesSiteConfig = kind(
+            names=names,
+            namespace=here.name,
+            kubeconfig=str(user_file(here)),
+            steps=STEPS,
+            at_most_s=180.0,  # the machine may be busy, and the daemon is away for seconds
+            start_s=180.0,
+            warm_up_s=90.0,
+            drain_s=30.0,
+        )
+        rights = (*ROLE, *DAEMON) if gateways else ROLE
+        site = Site(home=home, site_config=config, here=here, rules=rights, names=names, gateways=gateways)
+        site.prepare()
+        if gateways:
+            site.urls = {name: f"http://{one.listen}" for name, one in gateways.items()}
+            guard = await start_guard(here, home)
+            undo.push_async_callback(_end, guard)
+        else:
+            await _envoys(here, site, undo)
+        for name in names:
+            await here.available(name)
+        undo.push_async_callback(site.tear_down)
+        await site.start()
+        await until(site.ready, bool, "readiness")
+        for name in names:
+            await until(partial(site.weights_of, name), {name: 100}.__eq__, f"all traffic on {name}")
+        if not gateways:
+            await here.available(PROXY)
+        yield site
+
+
+async def _gateways(here: Namespace, names: Sequence[str], undo: AsyncExitStack) -> dict[str, Gateway]:
+    """One for each target, since each listens at one address, with the Service that people wrote."""
+    gateways = {}
+    for name in names:
+        spec = {"selector": {"app": name}, "ports": [{"port": 80, "targetPort": 8000}]}
+        await here.create("services", {"metadata": {"name": name}, "spec": spec})
+        gateways[name] = await undo.enter_async_context(Gateway(here, name=f"gate-{name}"))
+        await gateways[name].create(name, {"backendRefs": [{"name": name, "port": 80}]})
+    return gateways
+
+
+async def _envoys(here: Namespace, site: Site, undo: AsyncExitStack) -> None:
+    """Two pods for all targets, and a port of this host for the clients of each."""
+    await create_proxy(here)
+    await here.create("services", of_chart("Service", PROXY))
+    for place, name in enumerate(site.names):
+        listen = free_port()
+        service = ServiceProxy(here, PROXY, listen, _PORT + place)
+        await service.start()
+        undo.push_async_callback(service.stop)
+        site.urls[name] = f"http://127.0.0.1:{listen}"
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    process.terminate()
+    await process.wait()
