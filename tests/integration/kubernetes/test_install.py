@@ -20,7 +20,7 @@ ALL: Mapping[str, Any] = {
 @pytest.mark.parametrize("values", [{"persistence": CLAIM}, ALL], ids=["default", "all"])
 async def test_each_manifest_is_accepted(here: Namespace, values: Mapping[str, Any]) -> None:
     for one in manifests(values, namespace=here.name):
-        if one["apiVersion"] == "policy/v1":  # from Kubernetes 1.21 on; with the same fields
-            one["apiVersion"] = "policy/v1beta1"
+        if one["apiVersion"] == "policy/v1":
+            one["apiVersion"] = here.policy  # with the same fields
         kind = one["kind"].lower().removesuffix("y")
         await here.create(f"{kind}ies" if one["kind"].endswith("y") else f"{kind}s", one)

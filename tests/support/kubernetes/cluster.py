@@ -159,16 +159,23 @@ class Cluster:
     def _controller_flags(self) -> tuple[str, ...]:
         return (
             f"--kubeconfig={self.kubeconfig()}",
-            f"--controllers={CONTROLLERS}",
+            *self._by_version(),
             f"--feature-gates={_GATES}",
             "--leader-elect=false",
-            "--port=0",
             "--secure-port=0",
             "--node-monitor-grace-period=24h",
             "--node-monitor-period=1s",
             "--kube-api-qps=200",
             "--kube-api-burst=400",
         )
+
+    def _by_version(self) -> tuple[str, ...]:
+        """1.20 opens a port without TLS unless told not to; from 1.29 on pods are evicted by a controller."""
+        program = self._programs / "kube-controller-manager"
+        said = subprocess.run([program, "--help"], check=True, capture_output=True, text=True).stdout
+        evicts = ",taint-eviction-controller" if "taint-eviction-controller" in said else ""
+        port = ("--port=0",) if " --port " in said else ()
+        return (f"--controllers={CONTROLLERS}{evicts}", *port)
 
     def _run(self, program: str, *flags: str) -> subprocess.Popen[bytes]:
         """With a log in the folder; killed by the kernel if this process dies."""

@@ -27,6 +27,7 @@ class Namespace:
         self.name = f"test-{secrets.token_hex(4)}"
         self.api = cluster.api()
         self.dns = Dns(self.api, cluster.network.address)
+        self.policy = ""  # the version of the group policy: v1 from Kubernetes 1.21 on, v1beta1 until 1.24
         self.nodes: list[Node] = []
         self._netns: list[str] = []
         self._scheduler: asyncio.Task[None] | None = None
@@ -36,6 +37,7 @@ class Namespace:
             await undo.enter_async_context(self.api)
             undo.push_async_callback(self._remove)
             await self.api.create("/api/v1/namespaces", {"metadata": {"name": self.name}})
+            self.policy = (await self.api.get("/apis/policy"))["preferredVersion"]["groupVersion"]
             await self._add_control_plane()
             await self.add_node(self._gpus)
             await self.dns.start()
@@ -88,7 +90,7 @@ class Namespace:
             "deployments": "apis/apps/v1",
             "replicasets": "apis/apps/v1",
             "statefulsets": "apis/apps/v1",
-            "poddisruptionbudgets": "apis/policy/v1beta1",
+            "poddisruptionbudgets": f"apis/{self.policy}",
             "networkpolicies": "apis/networking.k8s.io/v1",
             "leases": "apis/coordination.k8s.io/v1",
             "roles": "apis/rbac.authorization.k8s.io/v1",
