@@ -103,11 +103,12 @@ class SimulatedEngine:
             due = max(due, now - _MAY_LAG_S)
             for request in step.admitted:
                 request.scheduled_at = now if request.scheduled_at is None else request.scheduled_at
+            began = due
             due = self.pace.ends_s(step.work, due, since_s=now if self.used_at is None else self.used_at)
             if isinf(due):
                 await asyncio.Event().wait()
             await asyncio.sleep(due - loop.time())
-            self._log(step, loop.time() - now)
+            self._log(step, due - began)
             self._deliver(step, loop.time())
 
     def _log(self, step: ScheduledStep, seconds: float) -> None:

@@ -1,31 +1,27 @@
 """The result of `trimtab predict`: what was assumed, the numbers with their bands, and better settings."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from agent.advisor.measured_law import find_kv_tokens, law_of_log
 from agent.advisor.render import format_command
 from agent.terminal.tables import latency, lines_of, table
 from performance_model.band import Band
 from performance_model.engine_limits import EngineLimits
 from performance_model.engine_settings import limits_of
 from performance_model.errors import PredictionInputError
-from performance_model.fit import fit_law
 from performance_model.hardware_prior import prior_law
-from performance_model.iteration_log import parse_iterations, unlogged_s
 from performance_model.outcome import Goals
 from performance_model.prediction import Headroom, find_headroom, predict
 from performance_model.search import SearchResult, search
 from performance_model.step_law import COEFFICIENTS, UncertainLaw, read_law, write_law
 from performance_model.trace import Trace, duration_s
-from performance_model.work_windows import windows_of_steps
 from vllm_facts.deployment import Deployment
 from vllm_facts.shell_command.serve_command import ServeCommand, edit_command
 from vllm_facts.values import describe_changes
 
-_KV_SIZE = re.compile(r"KV cache size: ([\d,]{1,20}) tokens")
 _ROWS = (
     ("ttft_p50_s", "TTFT, median"),
     ("ttft_p90_s", "TTFT, 90 %"),
@@ -105,7 +101,7 @@ def build_report(
     """Raises PredictionInputError."""
     if kv_tokens is not None and kv_tokens < 1:
         raise PredictionInputError(f"--kv-tokens {kv_tokens}: must be at least 1")
-    measured = kv_tokens or _logged_kv_tokens(log)
+    measured = kv_tokens or find_kv_tokens(log)
     limits = limits_of(case, kv_tokens=measured)
     law = _choose_law(case, limits, law_text, log)
     return PredictionReport(
@@ -122,22 +118,7 @@ def build_report(
 def _choose_law(case: Deployment, limits: EngineLimits, text: str | None, log: Sequence[str]) -> UncertainLaw:
     if text is not None:
         return read_law(text, "--law")
-    records = list(parse_iterations(log))
-    missing_s = unlogged_s(records)
-    steps = (replace(record, seconds=record.seconds + missing_s) for record in records)
-    windows = list(windows_of_steps(steps, limits.kv_tokens))
-    if not windows:
-        return prior_law(case)
-    try:
-        attention_us = prior_law(case).law.attention_us
-    except PredictionInputError:
-        attention_us = 0.0
-    return fit_law(windows, attention_us=attention_us, source=f"{len(windows)} windows of steps in the log")
-
-
-def _logged_kv_tokens(log: Sequence[str]) -> int | None:
-    found = [match[1] for line in log if (match := _KV_SIZE.search(line[:4000]))]
-    return int(found[-1].replace(",", "")) if found else None
+    return law_of_log(case, log, limits.kv_tokens) or prior_law(case)
 
 
 def _band_row(name: str, title: str, band: Band) -> tuple[str, str, str]:

@@ -55,6 +55,7 @@ COMMANDS: Mapping[str, str] = {
     "suggestions": "decide",
     "token": "token",
     "top": "top",
+    "tune": "tune",
 }
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 MAX_LISTED_CHOICES = 12  # more do not fit into a one-line error

@@ -36,6 +36,7 @@ NOT_RUN: Mapping[str, str] = {
     r"kubectl|helm|trimtab init --engine": "needs a cluster; tests/integration/kubernetes has one",
     r"groupadd|useradd|install |ln ": "changes this machine; see tests/integration/packaging",
     r"iptables": "changes this machine's network",
+    r"trimtab tune": "needs a GPU and an hour; tests/unit/tuning runs it with simulated servers",
     r"docker (build|run)": "tests/integration/packaging/test_image.py builds the image",
     r"trimtab (check|run -c) docker\.toml|trimtab-docker-proxy check": (
         "needs a container; tests/integration/docker creates some"

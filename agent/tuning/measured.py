@@ -1,0 +1,39 @@
+"""What a trial measured: latencies and the share of requests within the objectives."""
+
+from collections.abc import Mapping, Sequence
+
+from agent.tuning.replay import Served
+from performance_model.outcome import Goals, quantile
+
+_SHARES = (10, 50, 90, 99)
+
+
+def summarise(served: Sequence[Served], goals: Goals) -> Mapping[str, float]:
+    """Under the names of `performance_model.outcome.measure`; seconds and shares."""
+    done = [one for one in served if not one.why]
+    good = sum(is_good(one, goals) for one in served)
+    seconds = max((one.arrival_s + one.late_s + one.e2e_s for one in done), default=0.0)
+    found = {
+        "attainment": good / max(1, len(served)),
+        "goodput_per_s": good / max(1e-9, served[-1].arrival_s) if served else 0.0,
+        "failed_share": 1 - len(done) / max(1, len(served)),
+        "tokens_per_s": sum(one.output_tokens for one in done) / max(1e-9, seconds),
+        "late_p99_s": quantile(sorted(one.late_s for one in served), 0.99) if served else 0.0,
+    }
+    series = {
+        "ttft": sorted(one.ttft_s for one in done),
+        "itl": sorted(one.itl_s for one in done if one.output_tokens > 1),
+        "e2e": sorted(one.e2e_s for one in done),
+    }
+    for name, values in series.items():
+        if values:
+            found[f"{name}_mean_s"] = sum(values) / len(values)
+            found.update({f"{name}_p{share}_s": quantile(values, share / 100) for share in _SHARES})
+    return found
+
+
+def is_good(one: Served, goals: Goals) -> bool:
+    return not one.why and all(
+        limit is None or value <= limit
+        for limit, value in ((goals.ttft_s, one.ttft_s), (goals.itl_s, one.itl_s), (goals.e2e_s, one.e2e_s))
+    )

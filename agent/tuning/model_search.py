@@ -1,0 +1,82 @@
+"""Model-first: every point is predicted with the measured law, the best are tried, best first.
+
+The setting in force is tried first; its steps give the law. The search ends when a trial was as good as
+predicted, when no point is predicted to gain more than its noise, or after MOST_TRIALS.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.tuning.searches import Point, Tried, untried
+from agent.tuning.space import Space
+from agent.tuning.verdict import paired_gain
+from performance_model.engine import Engine
+from performance_model.outcome import Goals
+from performance_model.search import ERRORS, LEAST_GAIN
+from performance_model.step_law import StepLaw
+from performance_model.trace import Trace
+
+MOST_TRIALS = 3  # beside the setting in force
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Predicted of one point: shares of the requests; `noise` is the standard error of `gain`."""
+
+    point: Point
+    goodput: float
+    gain: float
+    noise: float
+
+    @property
+    def is_worth_a_trial(self) -> bool:
+        return self.gain > max(LEAST_GAIN, ERRORS * self.noise)
+
+
+def forecast_all(space: Space, trace: Trace, law: StepLaw, goals: Goals) -> list[Forecast]:
+    """In the order of the space."""
+    good = [
+        [float(goals.are_met_by(one)) for one in Engine(trace, law, limits).run().requests]
+        for limits in space.limits
+    ]
+    found = []
+    for point, shares in zip(space.points, good, strict=True):
+        gain, noise = paired_gain(trace, good[0], shares)
+        found.append(Forecast(point=point, goodput=sum(shares) / len(shares), gain=gain, noise=noise))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSearch:
+    space: Space
+    forecasts: Sequence[Forecast]
+
+    def propose(self, tried: Sequence[Tried]) -> Point | None:
+        if not tried:
+            return self.space.points[0]
+        if len(tried) > MOST_TRIALS or self._is_confirmed(tried):
+            return None
+        left = untried(self.space.points, tried)
+        worth = [one for one in self.forecasts if one.is_worth_a_trial and one.point in left]
+        if not worth:
+            return None
+        most = max(one.gain for one in worth)
+        level = [one for one in worth if one.gain >= most - max(LEAST_GAIN, ERRORS * one.noise)]
+        best = min(level, key=lambda one: (len(self.space.changes_to(one.point)), -one.gain))
+        return best.point
+
+    def _is_confirmed(self, tried: Sequence[Tried]) -> bool:
+        """A trial gained at least half of what was predicted, and no point promises much more than it has."""
+        own = next((one.goodput for one in tried if one.point == self.space.points[0]), None)
+        best = max((one for one in tried if one.goodput is not None), key=_goodput, default=None)
+        if best is None or own is None or best.point == self.space.points[0]:
+            return False
+        promised = self._by_point(best.point).gain
+        return _goodput(best) - own >= promised / 2
+
+    def _by_point(self, point: Point) -> Forecast:
+        return next(one for one in self.forecasts if one.point == point)
+
+
+def _goodput(one: Tried) -> float:
+    return one.goodput or 0.0

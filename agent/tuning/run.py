@@ -1,0 +1,98 @@
+"""The order of a run: the setting in force, the law, the search, the confirmation."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent.advisor.measured_law import find_kv_tokens, law_of_log
+from agent.domain.errors import ConfigError
+from agent.tuning.calibration import calibrate
+from agent.tuning.model_search import Forecast, ModelSearch, forecast_all
+from agent.tuning.progress import Progress
+from agent.tuning.searches import GridSearch, HillClimb, Point, RandomSearch, Search
+from agent.tuning.session import Plan, Server, Session
+from agent.tuning.space import Space, build_space
+from agent.tuning.tpe import TpeSearch, import_optuna
+from agent.tuning.trials import Trial, TrialFile
+from agent.tuning.verdict import Verdict
+from performance_model.hardware_prior import prior_law
+from performance_model.step_law import UncertainLaw
+from vllm_facts.deployment import Deployment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What to search, and how. `law`: measured before; `given`: changes to try in place of those near."""
+
+    search: str
+    law: UncertainLaw | None
+    given: Sequence[Point]
+    kv_tokens: int | None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`law` and `forecasts`: of the model's search. `verdict`: None if no other setting served."""
+
+    plan: Plan
+    search: str
+    space: Space
+    trials: Sequence[Trial]
+    verdict: Verdict | None
+    law: UncertainLaw | None
+    forecasts: Sequence[Forecast]
+
+
+async def tune(plan: Plan, choice: Choice, case: Deployment, server: Server, progress: Progress) -> Outcome:
+    """Raises ConfigError, PredictionInputError."""
+    if choice.search == "tpe":
+        import_optuna()
+    file = TrialFile(plan.out / "trials.jsonl", plan.command.words, plan.trace, plan.goals)
+    session = Session(plan, server, file, progress)
+    base = await session.measure_base()
+    log = await asyncio.to_thread(_read_log, base.log)
+    kv_tokens = choice.kv_tokens or find_kv_tokens(log)
+    space = build_space(case, kv_tokens, choice.given)
+    session.place_base(space)
+    law, forecasts = None, list[Forecast]()
+    if choice.search == "model":
+        raw = choice.law or law_of_log(case, log, kv_tokens) or prior_law(case)
+        law, goals = await asyncio.to_thread(calibrate, raw, plan, space.limits[0], base.measured)
+        forecasts = await asyncio.to_thread(forecast_all, space, plan.trace, law.law, goals)
+    await session.search(space, _build_search(choice, space, forecasts), forecasts)
+    await session.confirm()
+    progress.end()
+    return Outcome(
+        plan=plan,
+        search=choice.search,
+        space=space,
+        trials=file.trials,
+        verdict=session.best(),
+        law=law,
+        forecasts=forecasts,
+    )
+
+
+def _build_search(choice: Choice, space: Space, forecasts: Sequence[Forecast]) -> Search:
+    match choice.search:
+        case "model":
+            return ModelSearch(space=space, forecasts=forecasts)
+        case "tpe":
+            return TpeSearch(space.points, choice.seed)
+        case "grid":
+            return GridSearch(space.points)
+        case "random":
+            return RandomSearch(space.points, choice.seed)
+        case "hill-climb":
+            return HillClimb(space.points)
+        case _:
+            raise ConfigError(f"--search {choice.search}: unknown")
+
+
+def _read_log(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - a name of our own
+            return file.read().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,97 @@
+"""The trials of a run, in a file of JSON lines that a later run goes on from."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent.domain.errors import ConfigError
+from agent.tuning.searches import Point, Tried
+from performance_model.outcome import Goals
+from performance_model.trace import Trace, write_trace
+
+FORMAT, VERSION = "trimtab_tune", 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """`good`: "1" for each request of the load within the objectives, else "0"; empty: nothing was measured.
+
+    `round` above 0: a repetition, to confirm.
+    """
+
+    point: Mapping[str, Any]
+    changes: Mapping[str, Any]
+    round: int = 0
+    why: str = ""  # the server did not start, or did not answer
+    predicted: float | None = None  # share of the requests within the objectives
+    measured: Mapping[str, float] = field(default_factory=dict)
+    good: str = ""
+    log: str = ""  # file
+    seconds: float = 0.0  # start, warm-up, load and stop
+
+    @property
+    def goodput(self) -> float | None:
+        return self.good.count("1") / len(self.good) if self.good else None
+
+    @property
+    def is_base(self) -> bool:
+        return not self.changes
+
+
+class TrialFile:
+    """Raises ConfigError if the file is of another command, load or objective."""
+
+    def __init__(self, path: Path, command: Sequence[str], trace: Trace, goals: Goals) -> None:
+        self._path = path
+        load = hashlib.sha256("".join(write_trace(trace)).encode()).hexdigest()
+        head = {FORMAT: VERSION, "command": list(command), "load": load, "objectives": asdict(goals)}
+        self.trials: list[Trial] = []
+        if not path.exists():
+            self._append(head)
+            return
+        first, *lines = path.read_text("utf-8").splitlines() or [""]
+        try:
+            if json.loads(first) != head:
+                raise ConfigError(
+                    f"--out {path.parent}: holds a run of another command, load or objective; give another "
+                    "folder"
+                )
+            self.trials = [Trial(**json.loads(line)) for line in _whole(lines)]
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{path}: is no file of trials: {error}") from error
+
+    def add(self, trial: Trial) -> None:
+        self._append(asdict(trial))
+        self.trials.append(trial)
+
+    def tried(self) -> list[Tried]:
+        """One for each point, over all its rounds."""
+        points: list[Point] = []
+        for trial in self.trials:
+            if trial.point not in points:
+                points.append(trial.point)
+        return [Tried(point=point, goodput=mean_goodput(self.of(point))) for point in points]
+
+    def of(self, point: Point) -> list[Trial]:
+        return [trial for trial in self.trials if trial.point == point]
+
+    def _append(self, row: Mapping[str, Any]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def mean_goodput(trials: Sequence[Trial]) -> float | None:
+    known = [trial.goodput for trial in trials if trial.goodput is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _whole(lines: Sequence[str]) -> Sequence[str]:
+    """Without a last line that was cut off when the run was killed."""
+    try:
+        json.loads(lines[-1] if lines else "{}")
+    except ValueError:
+        return lines[:-1]
+    return lines

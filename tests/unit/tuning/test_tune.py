@@ -1,0 +1,108 @@
+"""`trimtab tune` with simulated servers as processes."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from performance_model.trace import TraceRequest, write_trace
+from tests.unit.cli.conftest import runs
+from tests.unit.simulator.running import free_port
+
+Tune = Callable[..., tuple[int, str, str]]
+SERVE = (sys.executable, "-m", "simulator.server", "--model", "tiny", "--host", "127.0.0.1")
+FAST = ("--sim-start-s", "0.1", "--sim-speed", "20", "--sim-hardware", "4090-8b")
+
+
+@pytest.fixture
+def tune(capsys: pytest.CaptureFixture[str]) -> Tune:
+    return runs("tune", capsys)
+
+
+@pytest.fixture
+def command() -> tuple[str, ...]:
+    """One sequence at a time: all others wait."""
+    port = str(free_port())
+    return (*SERVE, "--port", port, *FAST, "--max-num-seqs", "1", "--max-num-batched-tokens", "2048")
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> tuple[str, ...]:
+    """80 requests within 4 s; alone each takes 0.1 s."""
+    trace = [TraceRequest(arrival_s=0.05 * at, prompt_tokens=50, output_tokens=100) for at in range(80)]
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(write_trace(trace)))
+    return "--trace", str(path), "--ttft", "1s", "--gpu", "RTX 4090", "--out", str(tmp_path / "out")
+
+
+def test_the_model_finds_the_larger_batch_and_the_report_says_it(
+    tune: Tune, command: tuple[str, ...], load: tuple[str, ...], tmp_path: Path
+) -> None:
+    status, out, err = tune(*load, "--json", "--", *command)
+    found = json.loads(out)
+
+    assert status == 0, err
+    assert found["better"]
+    assert found["verdict"]["changes"]["max_num_seqs"] > 1
+    assert found["law"]["law"]["step_us"] > 0
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "<svg" in page
+    assert "Better:" in page
+    assert [row for row in json.loads((tmp_path / "out" / "serve_params.json").read_text()) if row]
+
+
+def test_an_interrupted_run_does_not_repeat_its_trials(
+    tune: Tune, command: tuple[str, ...], load: tuple[str, ...], tmp_path: Path
+) -> None:
+    params = tmp_path / "params.json"
+    params.write_text('[{"max_num_seqs": 4}, {"max_num_seqs": 16}]')
+    given = (*load, "--search", "grid", "--serve-params", str(params))
+    tune(*given, "--trials", "2", "--", *command)
+    file = tmp_path / "out" / "trials.jsonl"
+    before = file.read_text()
+    status, out, _ = tune(*given, "--", *command)
+
+    assert status == 0
+    assert file.read_text().startswith(before)
+    rows = [json.loads(line) for line in file.read_text().splitlines()[1:]]
+    assert [row["changes"] for row in rows if not row["round"]].count({}) == 1
+    assert "max_num_seqs 16" in out
+
+
+def test_a_setting_that_does_not_start_is_told_and_not_chosen(
+    tune: Tune, command: tuple[str, ...], load: tuple[str, ...], tmp_path: Path
+) -> None:
+    params = tmp_path / "params.json"
+    params.write_text('[{"gpu_memory_utilization": 0.99}]')
+    status, out, _ = tune(*load, "--search", "grid", "--serve-params", str(params), "--", *command)
+
+    assert status == 0
+    assert "the server exited with code 1" in out
+    assert "Keep the setting" in out
+
+
+def test_a_server_that_runs_already_is_left_alone(
+    tune: Tune, load: tuple[str, ...], unused_server: str
+) -> None:
+    status, _, err = tune(*load, "--", *SERVE, "--port", unused_server)
+
+    assert status == 2
+    assert "answers at" in err
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--ttft", "1s"), "no load is given"),
+        (("--request-rate", "2"), "no objective"),
+        (("--request-rate", "2", "--ttft", "1s", "--budget", "soon"), "--budget soon"),
+        (("--trace", "x", "--num-prompts", "3", "--ttft", "1s"), "give one load, not both"),
+    ],
+)
+def test_a_missing_input_is_named(tune: Tune, given: tuple[str, ...], says: str) -> None:
+    status, _, err = tune(*given, "--", "vllm", "serve", "m")
+
+    assert status == 2
+    assert says in err

@@ -1,0 +1,47 @@
+"""When a measured setting counts as better."""
+
+from random import Random
+
+from agent.tuning.trials import Trial
+from agent.tuning.verdict import compare
+from performance_model.trace import TraceRequest
+
+TRACE = [TraceRequest(arrival_s=float(at), prompt_tokens=10, output_tokens=5) for at in range(400)]
+CHANGES = {"max_num_seqs": 8}
+
+
+def base(good: str) -> Trial:
+    return Trial(point={}, changes={}, good=good)
+
+
+def other(good: str) -> Trial:
+    return Trial(point=CHANGES, changes=CHANGES, good=good)
+
+
+def test_a_gain_of_every_block_is_better() -> None:
+    found = compare([base("10" * 200)], [other("1" * 400)], TRACE)
+
+    assert (found.base, found.gain, found.is_better) == (0.5, 0.5, True)
+
+
+def test_a_gain_of_a_single_block_is_noise() -> None:
+    found = compare([base("0" * 30 + "1" * 370)], [other("1" * 400)], TRACE)
+
+    assert found.gain > 0.02
+    assert not found.is_better
+
+
+def test_equal_settings_differ_by_chance_only() -> None:
+    random = Random(1)  # noqa: S311 - reproducible
+    said = []
+    for _ in range(200):
+        goods = ["".join(random.choices("01", weights=(1, 9), k=400)) for _ in range(2)]
+        said.append(compare([base(goods[0])], [other(goods[1])], TRACE).is_better)
+
+    assert sum(said) <= 12  # 2.3 % above two standard errors, and a few by their own error
+
+
+def test_rounds_are_averaged() -> None:
+    found = compare([base("0" * 400), base("1" * 400)], [other("1" * 400)], TRACE)
+
+    assert (found.base, found.gain) == (0.5, 0.5)
