@@ -20,7 +20,7 @@ from actuators.kubernetes.labels import object_name
 from actuators.kubernetes.pods import Pod, PodFault, newest_first
 from actuators.kubernetes.preflight import obstacles, preflight, start_key
 from actuators.kubernetes.retirement import Retirements
-from actuators.kubernetes.scale import scale_down
+from actuators.kubernetes.scale import fault_of_none, scale_down
 from actuators.kubernetes.service import create_service, keep_service
 from actuators.kubernetes.start import Starter, read_log, remove_server
 from actuators.kubernetes.watch import Watch
@@ -230,7 +230,7 @@ class KubernetesEngine(VllmEngine):
                 report(found, log, gone=False)  # the operator's workload starts in its place
                 await self._retirements.wait()
         if one is not None and not watched:
-            found = PodFault("was scaled to 0 by a third party", external=True)
+            found = fault_of_none(one.workload.annotations)
         return found, log
 
     async def _keep_service(self, server: Server) -> None:

@@ -1,10 +1,12 @@
 """Scale a workload down to no pods and remember how many it had."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 
 from actuators.kubernetes.discovery import find_pods
 from actuators.kubernetes.labels import EPOCH, REPLICAS
+from actuators.kubernetes.pods import PodFault
 from actuators.kubernetes.statefulset import count_turns
 from actuators.kubernetes.workload import Workload
 from agent.domain.errors import ActError
@@ -35,6 +37,12 @@ async def scale_down(client: KubernetesClient, site: Site, workload: Workload) -
     with suppress(MissingError):
         await client.update(workload.resource, workload.name, to_none)
     await wait_until_gone(client, workload)
+
+
+def fault_of_none(annotations: Mapping[str, str]) -> PodFault:
+    """Who scaled a workload down to no pods: trimtab leaves an annotation with it."""
+    who = "trimtab" if REPLICAS in annotations else "a third party"
+    return PodFault(f"was scaled to 0 by {who}", external=True)
 
 
 async def wait_until_gone(client: KubernetesClient, workload: Workload) -> None:

@@ -14,6 +14,7 @@ import structlog
 
 from actuators.kubernetes.discovery import find_pods, read_workload
 from actuators.kubernetes.pods import Pod, PodFault, newest_first
+from actuators.kubernetes.scale import fault_of_none
 from actuators.kubernetes.start import read_log
 from actuators.kubernetes.workload import Workload, is_complete
 from actuators.vllm.probe import Health, OpenAiProbe
@@ -90,7 +91,7 @@ class Watch:
             return PodFault(f"was removed by a third party: {self.workload.full_name} is gone", external=True)
         self._pods = await find_pods(self.client.cached, self.workload)
         if not document["spec"].get("replicas", 1):
-            return PodFault("was scaled to 0 by a third party", external=True)
+            return fault_of_none(document["metadata"].get("annotations") or {})
         if self.address and not any(self._is_read(pod) for pod in self._pods):
             return PodFault("lost the pod that was read: another one takes its place", external=True)
         if self._over is None:  # evicted before; such a pod stays until a person deletes it

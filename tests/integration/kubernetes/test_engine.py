@@ -15,7 +15,7 @@ from tests.support.kubernetes.manifests import container, deployment, rule
 from tests.support.kubernetes.memory.patches import apply
 from tests.support.kubernetes.namespace import Namespace
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.any_cluster]
 
 READ = ["get", "list", "watch"]
 

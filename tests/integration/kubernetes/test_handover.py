@@ -54,6 +54,21 @@ async def is_handed_over(here: Namespace, engine: KubernetesEngine, server: str 
     assert [one for one in await names(here, "services") if "vllm" in one] == []
 
 
+async def test_the_old_server_is_not_said_to_be_stopped_by_a_third_party(
+    here: Namespace, tmp_path: Path
+) -> None:
+    engine = await with_green(here, tmp_path)
+    lost: list[ServerLost] = []
+    watching = asyncio.create_task(engine.watch(BLUE, lost.append, lambda: AT))
+
+    await engine.retire(BLUE)
+    async with asyncio.timeout(60):
+        await watching
+
+    assert [one.why for one in lost] == ["vllm was scaled to 0 by trimtab"]
+    await is_handed_over(here, engine)
+
+
 async def test_an_evicted_pod_that_lingers_delays_nothing(here: Namespace, tmp_path: Path) -> None:
     await serve(here)
     await here.node.evict(here.node.pod("vllm"))

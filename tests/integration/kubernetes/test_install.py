@@ -17,6 +17,7 @@ ALL: Mapping[str, Any] = {
 }
 
 
+@pytest.mark.any_cluster
 @pytest.mark.parametrize("values", [{"persistence": CLAIM}, ALL], ids=["default", "all"])
 async def test_each_manifest_is_accepted(here: Namespace, values: Mapping[str, Any]) -> None:
     for one in manifests(values, namespace=here.name):

@@ -27,6 +27,7 @@ async def lock_of(here: Namespace) -> LeaseLock:
     return LeaseLock(client=KubernetesClient(kubeconfig=str(user)), name="trimtab")
 
 
+@pytest.mark.any_cluster
 async def test_the_lease_names_its_holder_and_is_released(here: Namespace, tmp_path: Path) -> None:
     lock = await lock_of(here)
 
@@ -38,6 +39,7 @@ async def test_the_lease_names_its_holder_and_is_released(here: Namespace, tmp_p
         assert (await here.get("leases", "trimtab"))["spec"]["holderIdentity"] == ""
 
 
+@pytest.mark.any_cluster
 async def test_a_daemon_whose_lease_another_took_stops_to_act(here: Namespace, tmp_path: Path) -> None:
     lock = await lock_of(here)
 

@@ -19,7 +19,7 @@ from tests.integration.kubernetes.test_lease import utc_now
 from tests.support.kubernetes.api import MERGE, Api, ApiError, Json
 from tests.support.kubernetes.namespace import Namespace
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.any_cluster]
 
 READ = {"get", "list", "watch"}
 WRITE = {"create", "patch", "delete"}

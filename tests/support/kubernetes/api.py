@@ -27,15 +27,20 @@ class ApiError(Exception):
 class Api:
     """`async with Api(url, token, ca) as api`; paths begin with /api or /apis."""
 
-    def __init__(self, url: str, token: str, ca: Path) -> None:
-        self._url, self._token = url, token
+    def __init__(
+        self, url: str, token: str, ca: Path, *, certificate: tuple[Path, Path] | None = None
+    ) -> None:
+        self._url = url
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._trust = ssl.create_default_context(cafile=str(ca))
+        if certificate is not None:
+            self._trust.load_cert_chain(*certificate)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             self._url,
-            headers={"Authorization": f"Bearer {self._token}"},
+            headers=self._headers,
             connector=aiohttp.TCPConnector(ssl=self._trust, limit=0),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
             read_bufsize=_LONGEST_LINE,

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.support.kubernetes import certificates
-from tests.support.kubernetes.api import Api, Json
+from tests.support.kubernetes import certificates, kubeconfig
+from tests.support.kubernetes.api import Api
 from tests.support.kubernetes.network import Network
 from tests.support.kubernetes.programs import programs
 
@@ -76,21 +76,9 @@ class Cluster:
         return Api(self.url, self._token, self.ca)
 
     def kubeconfig(self, name: str = "admin", token: str = "", namespace: str = "default") -> Path:
-        """Write the file, in JSON, which is YAML; it can be read from every pod, too."""
-        cluster: Json = {"server": self.url, "certificate-authority": str(self.ca)}
-        content: Json = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": name, "user": {"token": token or self._token}}],
-            "contexts": [
-                {"name": "test", "context": {"cluster": "test", "user": name, "namespace": namespace}}
-            ],
-            "current-context": "test",
-        }
-        path = self.folder / f"{namespace}-{name}.kubeconfig"
-        path.write_text(json.dumps(content))
-        return path
+        """It can be read from every pod, too."""
+        path, token = self.folder / f"{namespace}-{name}.kubeconfig", token or self._token
+        return kubeconfig.write(path, url=self.url, ca=self.ca, user=name, token=token, namespace=namespace)
 
     def requests(self, namespace: str) -> list[str]:
         """The requests of the ServiceAccounts of a namespace so far, such as "list pods"."""

@@ -1,10 +1,11 @@
 """Documents of the objects that tests create."""
 
+import os
 from collections.abc import Sequence
 
 from tests.support.kubernetes.api import Json
 
-IMAGE = "vllm/vllm-openai:v0.11.0"
+IMAGE = os.environ.get("TRIMTAB_TEST_IMAGE", "vllm/vllm-openai:v0.11.0")
 FLAGS = ("tiny", "--sim-start-s", "0.2")
 PORT = 8000
 
