@@ -40,6 +40,7 @@ _REQUEST = {
     "id": UNIQUE_ID,
     "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
     "type": "%ACCESS_LOG_TYPE%",
+    "request_bytes": "%BYTES_RECEIVED%",  # of the body
     **{
         key: f"%DYNAMIC_METADATA({NAMESPACE}:{key})%"
         for key in ("stream", "events", "tokens", "done", "error", "aborted")

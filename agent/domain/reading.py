@@ -100,6 +100,8 @@ class Request:
     duration_s: float
     ttft_s: float | None = None  # to the first byte of the body
     tokens: int | None = None  # streamed chunks, where the proxy counted them
+    request_bytes: int | None = None  # of its body, where the proxy counted them
+    began_s: float | None = None  # when it arrived, Unix time by the proxy's clock
     stalled: bool = False  # ended, and was reported as stalled before
 
 

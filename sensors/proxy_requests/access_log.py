@@ -46,6 +46,7 @@ class AccessRecord:
     stream: bool = False  # the client requested a stream
     events: bool = False  # the answer is an event stream
     tokens: int | None = None
+    request_bytes: int | None = None  # absent in the records of an older configuration
     done: bool = False
     error: bool = False  # the stream contained an error
     aborted: bool = False
@@ -58,11 +59,20 @@ class AccessRecord:
     def server_broke(self) -> bool:
         return bool(self.flags - CLIENT_LEFT)
 
+    @property
+    def began_s(self) -> float | None:
+        """Its id ends in the time of its arrival: CONNECTION-SECONDS.NANOSECONDS."""
+        try:
+            seconds = float(self.id.rpartition("-")[2])
+        except ValueError:
+            return None
+        return seconds if isfinite(seconds) else None
+
 
 def parse_record(tag: str, fields: Mapping[str, Any]) -> AccessRecord:
     """Parse a record. Raises SensorError if it has another format."""
     try:
-        ttft_us, tokens = fields.get("ttft_us"), fields.get("tokens")
+        ttft_us, tokens, size = fields.get("ttft_us"), fields.get("tokens"), fields.get("request_bytes")
         duration_s = _seconds(fields["duration_ms"] or 0, 1e3)
         of_attempt = {"us": True, "ds": False}[tag]
         return AccessRecord(
@@ -79,6 +89,7 @@ def parse_record(tag: str, fields: Mapping[str, Any]) -> AccessRecord:
             stream=fields.get("stream") is True,
             events=fields.get("events") is True,
             tokens=None if tokens is None else int(tokens),
+            request_bytes=None if size is None else int(size),
             done=fields.get("done") is True,
             error=fields.get("error") is True,
             aborted=fields.get("aborted") is True,
@@ -116,15 +127,22 @@ def classify(attempt: AccessRecord, end: AccessRecord | None) -> RequestOutcome:
 
 
 def _request(
-    record: AccessRecord, outcome: RequestOutcome, tokens: int | None = None, *, stalled: bool = False
+    record: AccessRecord,
+    outcome: RequestOutcome,
+    end: AccessRecord | None = None,
+    *,
+    stalled: bool = False,
 ) -> Request:
+    """`end`: the request's own record, if this attempt was its last."""
     return Request(
         server=record.server,
         outcome=outcome,
         status=record.code,
         duration_s=record.duration_s,
         ttft_s=record.ttft_s,
-        tokens=tokens,
+        tokens=end.tokens if end else None,
+        request_bytes=end.request_bytes if end else None,
+        began_s=record.began_s,
         stalled=stalled,
     )
 
@@ -196,8 +214,8 @@ class OpenRequests:
             found.attempts.setdefault(end.attempt, end)
         for number, attempt in found.attempts.items():
             last = end if end and number == end.attempt else None
-            tokens, stalled = last.tokens if last else None, number in found.stalled
-            self._out.append(_request(attempt, classify(attempt, last), tokens, stalled=stalled))
+            stalled = number in found.stalled
+            self._out.append(_request(attempt, classify(attempt, last), last, stalled=stalled))
         found.attempts.clear()
 
     def take_decided(self, now_s: float) -> tuple[Request, ...]:

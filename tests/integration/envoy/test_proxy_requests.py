@@ -21,6 +21,7 @@ from agent.domain.effects import Route
 from agent.domain.model import Server, Slo
 from agent.domain.ports import Site
 from agent.domain.reading import Request, RequestSample, Sample, SourceState
+from agent.runtime.daemon import utc_now
 from sensors.proxy_requests.plugin import ProxyRequests
 from tests.support.sse_backend import Backend, ask, asked, free_port, until
 
@@ -213,11 +214,16 @@ async def test_records_tokens_and_times_per_attempt(
 ) -> None:
     green.chunks, green.gap_s = 25, 0.02
 
+    before = utc_now().timestamp()
     answer = await ask(client, traffic.listen)
+    after = utc_now().timestamp()
     await received.until_counted(1)
 
     (request,) = received.requests
     assert request.tokens == answer.events == 25
+    assert request.request_bytes == len('{"prompt": "a", "stream": true}')
+    assert request.began_s is not None
+    assert before <= request.began_s <= after
     assert request.status == 200
     assert request.ttft_s is not None
     assert 0 < request.ttft_s < request.duration_s

@@ -28,6 +28,7 @@ def attempt(number: int = 1, **changed: object) -> AccessRecord:
 
 def end(attempts: int = 1, **changed: object) -> AccessRecord:
     said = {"attempts": attempts, "type": "DownstreamEnd", "events": True, "done": True, "tokens": 7}
+    said["request_bytes"] = 120
     return parse_record("ds", {**BASE, **said, **changed})
 
 
@@ -52,8 +53,15 @@ def test_attempt_records_give_times_and_request_records_give_tokens(ledger: Open
     (request,) = ledger.take_decided(0.2)
 
     assert (request.server, request.outcome, request.status) == ("blue", "ok", 200)
-    assert (request.ttft_s, request.duration_s, request.tokens) == (0.25, 1.5, 7)
+    assert (request.ttft_s, request.duration_s, request.tokens, request.request_bytes) == (0.25, 1.5, 7, 120)
     assert ledger.take_decided(9.0) == ()
+
+
+@pytest.mark.parametrize(
+    ("identity", "began_s"), [("7-1700000000.250000000", 1_700_000_000.25), ("7-inf", None), ("other", None)]
+)
+def test_the_id_of_a_request_holds_the_time_of_its_arrival(identity: str, began_s: float | None) -> None:
+    assert attempt(id=identity).began_s == began_s
 
 
 def test_a_failure_is_reported_before_its_retry_ends(ledger: OpenRequests) -> None:
@@ -152,7 +160,7 @@ VALUES = st.recursive(
 )
 NAMES = (
     *("id", "server", "path", "code", "flags", "attempt", "attempts", "duration_ms", "ttft_us", "tokens"),
-    *("type", "stream", "done", "error"),
+    *("request_bytes", "type", "stream", "done", "error"),
 )
 
 
