@@ -14,7 +14,7 @@ from actuators.docker.obstacles import obstacles
 from actuators.docker.preflight import preflight, start_key
 from actuators.docker.start import Starter
 from actuators.docker.watch import Finding, Watch
-from actuators.vllm.engine import VllmEngine
+from actuators.vllm.engine import RECENT_LINES, VllmEngine
 from actuators.vllm.start_times import StartTimes
 from agent.domain.errors import ActError
 from agent.domain.events import ServerLost
@@ -25,7 +25,6 @@ from vllm_facts.values import Setting
 if TYPE_CHECKING:
     from actuators.docker.plugin import DockerOptions
 
-_LOG_LINES = 1000  # searched for signs of compilation: the last seconds
 _RETRY_S = 2.0  # while the Docker daemon is away
 
 
@@ -85,9 +84,9 @@ class DockerEngine(VllmEngine):
         one = (await self._find()).get(server.name)
         return one.spec.serve.api_key if one else ""
 
-    async def _recent_log(self, server: Server) -> Sequence[str]:
+    async def _recent_log(self, server: Server, lines: int = RECENT_LINES) -> Sequence[str]:
         container = await self._find_id(server.name)
-        return await self._client.tail(container, _LOG_LINES) if container else ()
+        return await self._client.tail(container, lines) if container else ()
 
     async def log(self, server: Server) -> tuple[str, ...]:
         one = (await self._find()).get(server.name)

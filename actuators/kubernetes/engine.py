@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 import structlog
@@ -249,11 +250,13 @@ class KubernetesEngine(VllmEngine):
         one = (await self._find_cached()).get(server.name)
         return one.workload.serve.api_key if one else ""
 
-    async def _recent_log(self, server: Server) -> Sequence[str]:
-        try:
-            return await self.log(server)
-        except ActError:
-            return ()
+    async def _recent_log(self, server: Server, lines: int = 40) -> Sequence[str]:
+        with suppress(ActError):
+            one = (await self._find_cached()).get(server.name)
+            pods = newest_first(await find_pods(self._client.cached, one.workload)) if one else []
+            if pods:
+                return (await self._client.log(pods[0].name, pods[0].container, lines)).splitlines()
+        return ()
 
     async def _find(self) -> Mapping[str, FoundServer]:
         return await find_servers(self._client, self._site, self._options.adopted)

@@ -19,7 +19,7 @@ from actuators.host.server_log import log_cause, log_lines, log_tail
 from actuators.process import adopted
 from actuators.process.address import address_of, listens, port_of
 from actuators.process.watch import until_gone
-from actuators.vllm.engine import VllmEngine, refuse_older_daemon
+from actuators.vllm.engine import RECENT_LINES, VllmEngine, refuse_older_daemon
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.errors import ActError
 from agent.domain.events import ServerLost
@@ -112,8 +112,8 @@ class ProcessEngine(VllmEngine):
             raise
         return replace(server, setting=server.setting or _setting(one.argv), address=address, ours=True)
 
-    async def _recent_log(self, server: Server) -> Sequence[str]:
-        return await asyncio.to_thread(lambda: log_lines(*self._log(server)))
+    async def _recent_log(self, server: Server, lines: int = RECENT_LINES) -> Sequence[str]:
+        return (await asyncio.to_thread(lambda: log_lines(*self._log(server))))[-lines:]
 
     async def log(self, server: Server) -> tuple[str, ...]:
         try:

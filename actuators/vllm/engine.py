@@ -12,6 +12,10 @@ from agent.domain.errors import ActError, FencedError
 from agent.domain.model import Server
 from agent.domain.ports import Lock, Site
 
+RECENT_LINES = 1000  # searched for signs of compilation: the last seconds
+STEP_LINES = 1500  # 15 s at 100 steps a second, 0.3 MB
+STEP = "Iteration("
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
@@ -53,14 +57,17 @@ class VllmEngine(ABC):
         """Return the key that `/v1` asks for; empty if it asks for none."""
 
     @abstractmethod
-    async def _recent_log(self, server: Server) -> Sequence[str]:
-        """Return the last lines of its log, to find signs of compilation; () if it cannot be read."""
+    async def _recent_log(self, server: Server, lines: int = RECENT_LINES) -> Sequence[str]:
+        """Return about the last `lines` lines of its log; () if it cannot be read."""
 
     async def warm_up(
         self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
     ) -> None:
         probe = await self._probe(server)
         await probe.warm_up(requests, deadline_s, prompts, lambda: self._recent_log(server))
+
+    async def step_log(self, server: Server) -> tuple[str, ...]:
+        return tuple(line for line in await self._recent_log(server, STEP_LINES) if STEP in line)
 
     async def answers(
         self, server: Server, prompts: Sequence[str], deadline_s: float

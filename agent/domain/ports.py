@@ -250,7 +250,6 @@ class Engine(Protocol):
 
     async def busy(self, server: Server) -> int | None:
         """Requests running and waiting in the engine; None if it does not answer."""
-        ...
 
     async def log(self, server: Server) -> tuple[str, ...]:
         """The server's last log lines, oldest first; () if there are none.
@@ -258,7 +257,9 @@ class Engine(Protocol):
         Safe to show: a few dozen, of at most 500 characters each, without control characters and without the
         secrets that it was started with. Raises ActError if they cannot be read.
         """
-        ...
+
+    async def step_log(self, server: Server) -> tuple[str, ...]:
+        """The last lines that vLLM logged about its steps, of one replica, oldest first; () without any."""
 
     async def stop(self, server: Server, keep: int = 0) -> None:
         """Stop the server as `retire` does and wait until its memory is free, but keep what a launch needs.

@@ -260,6 +260,9 @@ class SimEngine:
         alive(self.host)
         return ("its last line",) if server.name in self.host.world.servers else ()
 
+    async def step_log(self, server: Server) -> tuple[str, ...]:
+        return tuple(line for line in await self.log(server) if "Iteration(" in line)
+
     async def stop(self, server: Server, keep: int = 0) -> None:
         del keep  # these servers have no replicas
         await self._end("stop", server.name, keep=True)

@@ -12,6 +12,11 @@ from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Now, Site
 from vllm_facts.values import Setting
 
+STEP = (
+    "Engine 000: Iteration({}): 1 context requests, 8 context tokens, 0 generation requests, "
+    "0 generation tokens, iteration elapsed time: 4.10 ms, GPU KV cache usage: 0.1%"
+)
+
 
 class FakeEngine:
     """Every bound engine is this same one: the servers outlive the daemon that started them.
@@ -110,6 +115,8 @@ class FakeEngine:
         await self._act("warm_up", server, deadline_s)
         if not self._answers(server):
             raise ActError(f"{server.name}: {requests} of {requests} warm-up requests failed")
+        if server.setting.get("enable_logging_iteration_details"):
+            self.logs[server.name] += tuple(map(STEP.format, range(requests)))
 
     async def answers(
         self, server: Server, prompts: Sequence[str], deadline_s: float
@@ -126,6 +133,9 @@ class FakeEngine:
         if self.unreadable:
             raise ActError(self.unreadable)
         return self.logs.get(server.name, ())
+
+    async def step_log(self, server: Server) -> tuple[str, ...]:
+        return tuple(line for line in self.logs.get(server.name, ()) if "Iteration(" in line)
 
     async def busy(self, server: Server) -> int | None:
         return self.requests.get(server.name, 0) if self._answers(server) else None

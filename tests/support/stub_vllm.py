@@ -18,6 +18,11 @@ REFUSED = """(APIServer pid=1) Traceback (most recent call last):
 OUT_OF_MEMORY = """(EngineCore pid=7) ERROR 11-21 08:00:00 [c.py:1] torch.OutOfMemoryError: CUDA out of memory
 (APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above."""
 
+STEP = (
+    "(EngineCore pid=7) INFO 11-23 07:00:00 [loggers.py:199] Engine 000: Iteration({}): 1 context requests, "
+    "8 context tokens, 0 generation requests, 0 generation tokens, iteration elapsed time: 4.10 ms, "
+    "GPU KV cache usage: 0.1%\n"
+)
 JIT = "WARNING [jit_monitor.py:1] Triton kernel JIT compilation during inference: kernel_{}. This causes a\n"
 
 parser = argparse.ArgumentParser(allow_abbrev=False)
@@ -28,6 +33,7 @@ parser.add_argument("--api-key", default="")
 parser.add_argument("--max-num-seqs", type=int, default=4)
 parser.add_argument("--max-model-len", type=int, default=2048)
 parser.add_argument("--enforce-eager", action=argparse.BooleanOptionalAction)
+parser.add_argument("--enable-logging-iteration-details", action="store_true")
 parser.add_argument("--busy", type=int, default=0, help="what /metrics says runs")
 parser.add_argument("--dies-of-memory", action="store_true")
 parser.add_argument(
@@ -70,6 +76,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         number = next(Handler.counter)
         sys.stderr.write(f"prompt of {len(asked['prompt'].split())} words\n")
+        if self.flags.enable_logging_iteration_details:
+            sys.stderr.write(STEP.format(number))
         if number <= self.flags.compiles:
             sys.stderr.write(JIT.format(number))
         match self.flags.completes:

@@ -26,6 +26,7 @@ from agent.domain.events import ServerLost
 from agent.domain.model import PreflightResult, Server
 from agent.domain.ports import Engine, Site
 from agent.quality.comparison import compare, flaw_of
+from performance_model.iteration_log import parse_iterations
 from tests.support.docker_engine_rig import EngineRig, place
 from tests.support.fake_engine import FakeEngine
 from tests.support.kubernetes.cluster import Cluster
@@ -411,8 +412,22 @@ async def test_the_last_lines_of_a_servers_log_can_be_read_and_shown(rig: Rig) -
     assert set(first) & set(after_a_restart)
 
 
+async def test_the_steps_in_a_servers_log_can_be_read(rig: Rig) -> None:
+    setting = {**SETTING, "enable_logging_iteration_details": True}
+    server = await rig.engine.launch(Server(name="chat-r1", setting=setting), 60)
+    await rig.engine.warm_up(server, 5, 60)
+
+    steps = list(parse_iterations(await rig.restarted().step_log(server)))
+
+    assert len(steps) >= 5
+    assert any(step.prefills for step in steps)
+
+
 async def test_an_unknown_server_has_no_log(rig: Rig) -> None:
-    assert await rig.engine.log(Server(name="chat-r9", setting=SETTING)) == ()
+    unknown = Server(name="chat-r9", setting=SETTING)
+
+    assert await rig.engine.log(unknown) == ()
+    assert await rig.engine.step_log(unknown) == ()
 
 
 async def test_the_log_of_an_exited_server_is_no_error(rig: Rig) -> None:

@@ -89,6 +89,9 @@ class FaultyEngine:
     async def log(self, server: Server) -> tuple[str, ...]:
         return await self.inner.log(server)
 
+    async def step_log(self, server: Server) -> tuple[str, ...]:
+        return await self.inner.step_log(server)
+
     async def stop(self, server: Server, keep: int = 0) -> None:
         await self._perform("stop", server.name, lambda: self.inner.stop(server, keep))
 
