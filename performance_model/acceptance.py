@@ -1,10 +1,11 @@
 """Whether a fitted law may be believed: it must predict windows that it has not seen.
 
-For each of the last WINDOWS windows the law is fitted to the steps before it and predicts the requests that
-arrived in it. The limits are between what such fits reach on ordinary traffic (4 % and 15 to 20 %) and what
-a shift of the mechanism shows (above 15 % on the tokens).
+For each of the last WINDOWS windows the law is fitted to the steps before it and predicts the requests in it.
+The limits are between what such fits reach on ordinary traffic (4 % and 15 to 20 %) and what a shift of the
+mechanism shows (above 15 % on the tokens).
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,11 +13,14 @@ from performance_model.engine import Engine
 from performance_model.engine_limits import EngineLimits
 from performance_model.fit import LEAST_WINDOWS, fit_law
 from performance_model.outcome import mean_gap_s, quantile
+from performance_model.request_state import RequestState
+from performance_model.step_law import StepLaw
 from performance_model.trace import Trace
 from performance_model.work_windows import WorkWindow
 
 WINDOWS, WINDOW_S = 5, 60.0
 ITL_ERROR, TTFT_ERROR = 0.10, 0.25
+TTFT_QUANTILE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +32,70 @@ class ServedRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredWindow:
+    """What the requests of a window measured; times are on the clock of the trace.
+
+    Records of single requests are of those that arrived in it (`by_arrival`). vLLM's histograms count a TTFT
+    at the first token and the rest at a request's end; `ttft_edges` are the finite edges of that of the TTFT.
+    """
+
+    begin_s: float
+    end_s: float
+    itl_s: float  # mean over the requests
+    ttft_s: float  # 90 % quantile
+    ttft_edges: tuple[float, ...] = ()
+    by_arrival: bool = True
+    outside_s: float = 0.0  # of each TTFT, the time outside the engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
     """Relative errors of the mean time between tokens and of the 90 % quantile of TTFT, by window."""
 
-    itl: tuple[float, ...]
-    ttft: tuple[float, ...]
+    itl: tuple[float, ...] = ()
+    ttft: tuple[float, ...] = ()
 
     @property
     def is_accepted(self) -> bool:
         if len(self.itl) < WINDOWS or len(self.ttft) < WINDOWS:
             return False
-        return _mean_size(self.itl) < ITL_ERROR and _mean_size(self.ttft) < TTFT_ERROR
+        return self.itl_error < ITL_ERROR and self.ttft_error < TTFT_ERROR
+
+    @property
+    def itl_error(self) -> float:
+        """Mean size."""
+        return _mean([abs(error) for error in self.itl])
+
+    @property
+    def ttft_error(self) -> float:
+        return _mean([abs(error) for error in self.ttft])
+
+    def add(self, errors: tuple[float, float]) -> "Acceptance":
+        """With one more window; the last WINDOWS are kept."""
+        return Acceptance(itl=(*self.itl, errors[0])[-WINDOWS:], ttft=(*self.ttft, errors[1])[-WINDOWS:])
+
+
+def check_window(
+    trace: Trace, law: StepLaw, limits: EngineLimits, measured: MeasuredWindow
+) -> tuple[float, float] | None:
+    """The relative errors of `itl_s` and `ttft_s`; None if no request is predicted in the window."""
+    known = [one for one in trace if one.arrival_s < measured.end_s]
+    if not known:
+        return None
+    requests = [one for one in Engine(known, law, limits).run().requests if one.first_s is not None]
+
+    def inside(at_s: float | None) -> bool:
+        return at_s is not None and measured.begin_s <= at_s < measured.end_s
+
+    by_arrival = measured.by_arrival
+    begun = [one for one in requests if inside(one.arrival_s if by_arrival else one.first_s)]
+    ended = begun if by_arrival else [one for one in requests if inside(one.last_s)]
+    if not begun or not ended:
+        return None
+    waits = sorted(_ttft_s(one) + measured.outside_s for one in begun)
+    wait_s = bucket_quantile(waits, measured.ttft_edges) if measured.ttft_edges else quantile(waits, 0.9)
+    gap_s = _mean([gap for one in ended if (gap := mean_gap_s(one)) > 0])
+    return _error(gap_s, measured.itl_s), _error(wait_s, measured.ttft_s)
 
 
 def check_ahead(
@@ -51,34 +108,64 @@ def check_ahead(
 ) -> Acceptance:
     """`steps`: each window of work with the time of its end, on the clock of the trace."""
     last = int(trace[-1].arrival_s // WINDOW_S)
-    itl, ttft = [], []
+    found = Acceptance()
     for number in range(max(1, last - WINDOWS + 1), last + 1):
-        before = [work for at_s, work in steps if at_s <= number * WINDOW_S]
-        if len(before) < LEAST_WINDOWS:
+        begin_s = number * WINDOW_S
+        before = [work for at_s, work in steps if at_s <= begin_s]
+        real = [
+            one
+            for request, one in zip(trace, served, strict=True)
+            if begin_s <= request.arrival_s < begin_s + WINDOW_S
+        ]
+        if len(before) < LEAST_WINDOWS or not real:
             continue
         law = fit_law(before, attention_us=attention_us, draws=0).law
-        known = [one for one in trace if one.arrival_s < (number + 1) * WINDOW_S]
-        run = Engine(known, law, limits).run()
-        chosen = [at for at, one in enumerate(known) if one.arrival_s >= number * WINDOW_S]
-        predicted = [run.requests[at] for at in chosen if run.requests[at].first_s is not None]
-        real = [served[at] for at in chosen]
-        if not predicted or not real:
-            continue
-        itl.append(_error([mean_gap_s(one) for one in predicted], [one.itl_s for one in real], mean=True))
-        waits = [(one.first_s or 0.0) - one.arrival_s for one in predicted]
-        ttft.append(_error(waits, [one.ttft_s for one in real], mean=False))
-    return Acceptance(itl=tuple(itl), ttft=tuple(ttft))
+        measured = measure_records(real, begin_s, begin_s + WINDOW_S)
+        if (errors := check_window(trace, law, limits, measured)) is not None:
+            found = found.add(errors)
+    return found
 
 
-def _error(predicted: Sequence[float], real: Sequence[float], *, mean: bool) -> float:
-    """Of the mean of the values above 0, else of their 90 % quantile."""
-    if mean:
-        sides = [[value for value in values if value > 0] or [1e-9] for values in (predicted, real)]
-        guess, truth = (sum(values) / len(values) for values in sides)
-    else:
-        guess, truth = quantile(sorted(predicted), 0.9), quantile(sorted(real), 0.9)
-    return guess / max(truth, 1e-9) - 1
+def measure_records(
+    served: Sequence[ServedRequest], begin_s: float, end_s: float, *, outside_s: float = 0.0
+) -> MeasuredWindow:
+    """The window of the requests that arrived in it."""
+    return MeasuredWindow(
+        begin_s=begin_s,
+        end_s=end_s,
+        itl_s=_mean([one.itl_s for one in served if one.itl_s > 0]),
+        ttft_s=quantile(sorted(one.ttft_s for one in served), TTFT_QUANTILE),
+        outside_s=outside_s,
+    )
 
 
-def _mean_size(errors: Sequence[float]) -> float:
-    return sum(map(abs, errors)) / len(errors)
+def bucket_quantile(values: Sequence[float], edges: Sequence[float]) -> float:
+    """The 90 % quantile of sorted values as a histogram with these edges shows it."""
+    counts = [0.0] * (len(edges) + 1)
+    for value in values:
+        counts[bisect_left(edges, value)] += 1
+    return histogram_quantile(edges, counts)
+
+
+def histogram_quantile(edges: Sequence[float], counts: Sequence[float]) -> float:
+    """Interpolated in its bucket; the largest edge where it lies above."""
+    wanted = TTFT_QUANTILE * sum(counts)
+    low = 0.0
+    for edge, count in zip(edges, counts, strict=False):
+        if count and wanted <= count:
+            return low + (edge - low) * wanted / count
+        wanted -= count
+        low = edge
+    return low
+
+
+def _ttft_s(request: RequestState) -> float:
+    return (request.first_s or 0.0) - request.arrival_s
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _error(predicted: float, measured: float) -> float:
+    return max(predicted, 1e-9) / max(measured, 1e-9) - 1

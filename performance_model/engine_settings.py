@@ -20,6 +20,22 @@ from vllm_facts.validity.engine import find_problems
 from vllm_facts.values import Knob, Value
 
 BLOCK_SIZE = 16
+SCHEDULING = frozenset(
+    {
+        *("max_num_seqs", "max_num_active_seqs", "max_num_batched_tokens", "max_num_scheduled_tokens"),
+        *(
+            "long_prefill_token_threshold",
+            "long_prefill_token_threshold_adaptive",
+            "max_num_partial_prefills",
+        ),
+        *("max_long_partial_prefills", "watermark", "scheduler_reserve_full_isl", "enable_chunked_prefill"),
+        *("enable_prefix_caching", "max_num_queued_reqs", "max_num_queued_tokens", "max_model_len"),
+        *("gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override", "api_server_count"),
+        *("enable_logging_iteration_details", "disable_log_stats", "stream_interval", "served_model_name"),
+        *("host", "port", "uvicorn_log_level", "enable_log_requests", "disable_uvicorn_access_log"),
+    }
+)
+"""Flags that decide what a step computes, or nothing about steps, and not how long the same step takes."""
 
 
 def with_changes(case: Deployment, changes: Mapping[Knob, Value]) -> Deployment:

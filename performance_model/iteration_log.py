@@ -68,10 +68,35 @@ def parse_iterations(log: Iterable[str]) -> Iterator[StepRecord]:
         )
 
 
-def unlogged_s(records: Sequence[StepRecord]) -> float:
-    """Mean time of a step that its elapsed time leaves out; 0 if the log cannot tell.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusyTime:
+    """Stretches in which the engine never idled: by the clock of the log, and as the steps' elapsed times."""
 
-    Between two steps that both decode the engine never idled, so the clock of the log advanced by their
+    wall_s: float = 0.0
+    known_s: float = 0.0
+    steps: float = 0.0
+
+    def __add__(self, other: "BusyTime") -> "BusyTime":
+        return BusyTime(
+            wall_s=self.wall_s + other.wall_s,
+            known_s=self.known_s + other.known_s,
+            steps=self.steps + other.steps,
+        )
+
+    @property
+    def unlogged_s(self) -> float:
+        """Mean time of a step that its elapsed time leaves out; 0 if the log cannot tell."""
+        is_enough = self.steps and self.known_s >= _LEAST_KNOWN_S
+        return max(0.0, (self.wall_s - self.known_s) / self.steps) if is_enough else 0.0
+
+
+def unlogged_s(records: Sequence[StepRecord]) -> float:
+    """Mean time of a step that its elapsed time leaves out; 0 if the log cannot tell."""
+    return busy_time(records).unlogged_s
+
+
+def busy_time(records: Sequence[StepRecord]) -> BusyTime:
+    """Between two steps that both decode the engine never idled, so the clock of the log advanced by their
     times. It counts whole seconds; the error of a stretch is below 1 s either way, and cancels out over
     stretches.
     """
@@ -84,7 +109,7 @@ def unlogged_s(records: Sequence[StepRecord]) -> float:
         wall_s += last - first
         known_s += elapsed_s
         steps += len(stretch) - 1
-    return max(0.0, (wall_s - known_s) / steps) if steps and known_s >= _LEAST_KNOWN_S else 0.0
+    return BusyTime(wall_s=wall_s, known_s=known_s, steps=steps)
 
 
 def _busy_stretches(records: Sequence[StepRecord]) -> Iterator[list[StepRecord]]:

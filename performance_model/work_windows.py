@@ -70,6 +70,16 @@ def window_between(before: PageTotals, after: PageTotals, seconds: float, budget
     generated = after.counters.get("generation_tokens", 0.0) - before.counters.get("generation_tokens", 0.0)
     prefilled = max(sum(part.counts) for part in (prompts, answers)) if prompts and answers else 0.0
     usage = (before.gauges.get("kv_usage", 0.0) + after.gauges.get("kv_usage", 0.0)) / 2
+    sequences = generated + prefilled
+    return window_of_counts(
+        steps, seconds=seconds, sequences=sequences, kv_tokens=usage * capacity, budget=budget
+    )
+
+
+def window_of_counts(
+    steps: HistogramTotals, *, seconds: float, sequences: float, kv_tokens: float, budget: float
+) -> WorkWindow:
+    """`steps`: tokens of the steps that a window counted, by bucket. `kv_tokens`: held on average."""
     sizes: list[tuple[float, float]] = []
     for size, count in _place_in_buckets(steps):
         parts = max(1, ceil(size / budget))
@@ -78,8 +88,8 @@ def window_between(before: PageTotals, after: PageTotals, seconds: float, budget
         seconds=seconds,
         steps=sum(steps.counts),
         sizes=tuple(sizes),
-        sequences=generated + prefilled,
-        kv_read=usage * capacity * sum(steps.counts),
+        sequences=sequences,
+        kv_read=kv_tokens * sum(steps.counts),
     )
 
 
