@@ -58,6 +58,7 @@ class Target:
 class Config:
     state_dir: Path
     mode: Mode
+    learn: bool
     approval: Approvers
     api: ListenOptions
     targets: tuple[Target, ...]
@@ -148,6 +149,7 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
     return Config(
         state_dir=_resolve_path(here, tables.agent.state_dir),
         mode=tables.agent.mode,
+        learn=tables.agent.learn,
         approval=tables.agent.approval,
         api=_listen_options(tables.api, here),
         targets=tuple(

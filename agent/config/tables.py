@@ -75,6 +75,7 @@ class AgentTable(ConfigTable):
     mode: Mode = "advise"
     approval: Approvers = "any"
     policies_dir: PathText | None = None
+    learn: bool = True
     audit: AuditTable = AuditTable()
 
 

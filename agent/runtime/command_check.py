@@ -2,29 +2,19 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 import structlog
 
 from agent.domain.model import Server
 from agent.domain.reading import Reading
-from agent.domain.state import State
 from agent.machine.transitions import describe_deployment
+from agent.runtime.companion import Observable
 from vllm_facts.deployment import Deployment, Finding
 
 LOOK_EVERY_S = 5.0
 log = structlog.get_logger(__name__)
 
 CommandLint = Callable[[Deployment], tuple[Finding, ...]]
-
-
-class Observable(Protocol):
-    """The target as seen by what is computed beside its loop."""
-
-    @property
-    def state(self) -> State: ...
-    @property
-    def reading(self) -> Reading | None: ...
 
 
 def lint_command(case: Deployment) -> tuple[Finding, ...]:

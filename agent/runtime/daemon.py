@@ -20,6 +20,7 @@ from agent.domain.reading import Reading, SourceState
 from agent.domain.state import Rollout, State, Suggestion
 from agent.notify.delivery import DeliveryCounts, NoticeDelivery
 from agent.observe.timeseries import MinuteRow, TimeSeries
+from agent.prediction.worker import InlineWorker, Worker
 from agent.runtime.anchor_schedule import AnchorSchedule
 from agent.runtime.loop import TargetLoop
 from agent.runtime.server_logs import ServerLogs
@@ -46,6 +47,7 @@ class Daemon:
     series: Mapping[str, TimeSeries] = field(default_factory=dict)  # by target
     deliveries: Sequence[NoticeDelivery] = ()
     anchors: AnchorSchedule | None = None
+    worker: Worker = field(default_factory=InlineWorker)
     systemd: SystemdNotifier = field(default_factory=find_notifier)
     _started: set[str] = field(default_factory=set)
     _logs: dict[str, ServerLogs] = field(default_factory=dict)  # by target
@@ -67,6 +69,7 @@ class Daemon:
                 for delivery in self.deliveries:
                     tasks.create_task(delivery.run(), name=f"notify {delivery.name}")
         self.systemd.stopping("unfinished rollouts are in the journal")
+        await self.worker.close()
 
     def _reload(self, reload: Callable[[], None]) -> None:
         self.systemd.reloading()

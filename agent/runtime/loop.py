@@ -24,7 +24,9 @@ from agent.machine.step import Machine, numbered_effects, state_without_counts, 
 from agent.observe.aggregator import TRAFFIC, Aggregator
 from agent.runtime.adviser import Adviser
 from agent.runtime.command_check import CommandCheck
+from agent.runtime.companion import Companion
 from agent.runtime.effect_runner import EffectRunner
+from agent.runtime.learner import Learner
 from agent.telemetry.self_metrics import SelfMetrics
 from vllm_facts.deployment import Finding
 
@@ -32,6 +34,7 @@ RETRY_S = 1.0  # between attempts to write the journal at the start
 OBSERVE_EVERY_S = 5.0  # for an adopted server that exited and may return, possibly with other flags
 COUNTS_EVERY = timedelta(seconds=10)  # how much of a canary's counts a crash may lose
 log = structlog.get_logger()
+
 
 Inbox = asyncio.Queue[tuple[Event, asyncio.Future[State] | None]]
 
@@ -52,6 +55,7 @@ class TargetLoop:
     on_second: Callable[[Observed], None] = lambda _: None
     aggregator: Aggregator = field(default_factory=Aggregator)
     check: CommandCheck | None = None  # None: the flags in force are not linted
+    learner: Learner | None = None  # None: the performance model learns nothing
     adviser: Adviser | None = None  # None: the performance model is not asked
     reading: Reading | None = None
     meters: SelfMetrics = field(default_factory=SelfMetrics)
@@ -110,10 +114,9 @@ class TargetLoop:
             for sensor in self.sensors:
                 tasks.create_task(sensor.run(self, self.ingest, self.now), name=f"{self.target} {sensor}")
             tasks.create_task(self._tick(), name=f"{self.target} tick")
-            if self.check is not None:
-                tasks.create_task(self.check.run(self), name=f"{self.target} lint")
-            if self.adviser is not None:
-                tasks.create_task(self.adviser.run(self), name=f"{self.target} advice")
+            beside: tuple[Companion | None, ...] = (self.check, self.learner, self.adviser)
+            for one in filter(None, beside):
+                tasks.create_task(one.run(self), name=f"{self.target} {type(one).__name__}")
             renewing: asyncio.Task[None] | None = None
             while True:
                 for effect in effects:
@@ -141,9 +144,10 @@ class TargetLoop:
 
     def ingest(self, sample: Sample) -> None:
         self.aggregator.add(sample)
+        if self.learner is not None:
+            self.learner.add(sample)
         if isinstance(sample, SourceState):
-            self.meters.lost.setdefault(sample.source, 0)
-            self.meters.lost[sample.source] += not sample.available
+            self.meters.lost[sample.source] = self.meters.lost.get(sample.source, 0) + (not sample.available)
         else:
             server = sample.server if isinstance(sample, EngineSample) else ""
             key = (type(sample).__name__, server)
@@ -334,8 +338,8 @@ class TargetLoop:
         """Watch the server until it exits; an adopted one until it has been started again."""
         while True:
             await self.engine.watch(server, self.emit, self.now)
-            if self._is_ours(server.name):
-                return
+            if all(one.ours for one in self.state.present if one.name == server.name):
+                return  # trimtab starts it again; it may have moved into an adopted server's place
             found = None
             while found is None:
                 await asyncio.sleep(OBSERVE_EVERY_S)
@@ -344,7 +348,3 @@ class TargetLoop:
                 if found is not None and await self.engine.busy(found) is None:
                     found = None  # still loading its model
             self.emit(await self._wait_for_site(epoch))
-
-    def _is_ours(self, name: str) -> bool:
-        """Whether trimtab starts the server again; it may have moved into an adopted server's place."""
-        return all(server.ours for server in self.state.present if server.name == name)

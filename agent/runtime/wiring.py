@@ -35,9 +35,11 @@ from agent.machine.transitions import Rules
 from agent.notify.delivery import NoticeDelivery
 from agent.observe.aggregator import Aggregator
 from agent.observe.timeseries import TimeSeries
+from agent.prediction.worker import WorkerProcess
 from agent.runtime.anchor_schedule import AnchorSchedule
 from agent.runtime.command_check import CommandCheck
 from agent.runtime.daemon import Daemon, utc_now
+from agent.runtime.learner import Learner
 from agent.runtime.lock import find_lock_problems, hold_engine_locks, hold_lock
 from agent.runtime.loop import TargetLoop
 
@@ -105,7 +107,7 @@ def assemble(
         epoch, history, states = max(journal.epoch(), above) + 1, History.of(journal), journal.states()
         for name in find_removed(config, states):
             log.warning("target.removed", target=name, why="not in the config; its servers and proxy go on")
-        loops, series = {}, {}
+        loops, series, worker = {}, {}, WorkerProcess()
         for target in config.targets:
             directory = config.state_dir / target.name
             directory.mkdir(mode=0o700, exist_ok=True)
@@ -125,6 +127,7 @@ def assemble(
                 on_second=series[target.name].add,
                 aggregator=Aggregator(slo=target.slo, counted_by=find_request_source(target, traffic)),
                 check=CommandCheck(),
+                learner=Learner(worker=worker, engine=engine, now=utc_now) if config.learn else None,
             )
         anchors = AnchorSchedule(head=lambda: journal.head, options=config.anchor)
         daemon = Daemon(
@@ -134,6 +137,7 @@ def assemble(
             series=series,
             deliveries=tuple(build_delivery(config, one, journal, loops, anchors) for one in config.notify),
             anchors=anchors,
+            worker=worker,
         )
         try:
             yield daemon, epoch

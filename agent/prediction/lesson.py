@@ -1,0 +1,208 @@
+"""Learns from a recording: trace, law of step time, and whether the law is believed. Runs in the worker."""
+
+import pickle
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from math import isnan
+
+from agent.prediction.learned import LawSource, LearnedModel
+from agent.prediction.recording import Minute, Recording, Sums, sum_minutes
+from agent.prediction.trace_builder import RecordedLoad, build_load
+from performance_model.acceptance import (
+    ITL_ERROR,
+    TTFT_ERROR,
+    WINDOW_S,
+    WINDOWS,
+    Acceptance,
+    MeasuredWindow,
+    ServedRequest,
+    check_window,
+    histogram_quantile,
+    measure_records,
+)
+from performance_model.engine_limits import EngineLimits
+from performance_model.engine_settings import limits_of
+from performance_model.errors import PredictionInputError
+from performance_model.fit import fit_law
+from performance_model.hardware_prior import prior_law
+from performance_model.iteration_log import BusyTime
+from performance_model.step_law import UncertainLaw
+from performance_model.work_windows import WorkWindow
+from vllm_facts.deployment import Deployment
+
+LEAST_LOGGED = 60  # windows of logged steps, one minute's; with fewer the histograms tell more
+LEAST_REQUESTS = 10  # in a window that a prediction is compared with
+DRAWS = 8
+LOG_FLAG = "enable_logging_iteration_details"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedLaw:
+    """A law and the steps until `until_s` (Unix time) that it was fitted to."""
+
+    law: UncertainLaw
+    source: LawSource
+    rows: int
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """`laws`: those fitted before, oldest first. `acceptance`: of their predictions."""
+
+    target: str
+    server: str
+    case: Deployment
+    servers: int
+    kv_tokens: int | None
+    at: datetime
+    recording: Recording
+    laws: tuple[FittedLaw, ...] = ()
+    acceptance: Acceptance = field(default_factory=Acceptance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """`law`: fitted in this lesson; None: it could not be."""
+
+    model: LearnedModel
+    law: FittedLaw | None
+    acceptance: Acceptance
+
+
+def learn(lesson: Lesson) -> Learned:
+    load = build_load(lesson.recording, servers=lesson.servers)
+    minutes = lesson.recording.minutes
+    outside_s = _outside_s(sum_minutes(minutes))
+    acceptance, fitted, why = lesson.acceptance, None, ""
+    try:
+        if (errors := _check(lesson, load, outside_s)) is not None:
+            acceptance = acceptance.add(errors)
+        _limits(lesson)  # a setting that is not modelled needs no law
+        fitted = _fit(lesson, draws=DRAWS if acceptance.is_accepted else 0)
+    except PredictionInputError as error:
+        why = str(error)
+    newest = fitted or (lesson.laws[-1] if lesson.laws else None)
+    in_force = newest if acceptance.is_accepted else None
+    model = LearnedModel(
+        target=lesson.target,
+        server=lesson.server,
+        case=lesson.case,
+        fitted_at=lesson.at,
+        trace=load.trace,
+        counts_from=load.counts_from,
+        servers=lesson.servers,
+        kv_tokens=lesson.kv_tokens,
+        law=in_force.law if in_force else None,
+        law_source=newest.source if newest else "",
+        rows=newest.rows if newest else 0,
+        acceptance=acceptance if acceptance.itl else None,
+        outside_s=outside_s,
+        why_no_law="" if in_force else _explain(lesson.case, newest, acceptance, why),
+    )
+    return Learned(model=model, law=fitted, acceptance=acceptance)
+
+
+def _fit(lesson: Lesson, draws: int) -> FittedLaw:
+    rows, source = choose_rows(lesson.recording.minutes)
+    if not rows:
+        raise PredictionInputError("no second with running requests was seen yet")
+    law = fit_law(
+        rows, attention_us=_attention_us(lesson.case), draws=draws, source=f"{source}, {len(rows)} windows"
+    )
+    return FittedLaw(law=law, source=source, rows=len(rows), until_s=lesson.recording.minutes[-1].end_s)
+
+
+def choose_rows(minutes: Sequence[Minute]) -> tuple[list[WorkWindow], LawSource]:
+    """Those of the iteration log where there are enough."""
+    logged = _unpickle(rows for one in minutes for rows in one.logged_rows)
+    if len(logged) < LEAST_LOGGED:
+        return _unpickle(one.histogram_rows for one in minutes), "histograms"
+    missing_s = sum((one.busy for one in minutes), BusyTime()).unlogged_s
+    full = [replace(row, seconds=row.seconds + missing_s * row.steps) for row in logged]
+    return full, "iteration log"
+
+
+def _check(lesson: Lesson, load: RecordedLoad, outside_s: float) -> tuple[float, float] | None:
+    """Errors of the last window, predicted by the newest law that was fitted before it."""
+    minutes = lesson.recording.minutes
+    if len(minutes) < 2 or not all(one.steady for one in minutes[-2:]):  # noqa: PLR2004 - a window may span two
+        return None
+    measured = _measure(lesson.recording, load, outside_s)
+    if measured is None or measured.begin_s < WINDOW_S:  # the engine's state before the trace is not known
+        return None
+    before = [one for one in lesson.laws if one.until_s <= load.begin_s + measured.begin_s]
+    if not before:
+        return None
+    return check_window(load.trace, before[-1].law.law, _limits(lesson), measured)
+
+
+def _limits(lesson: Lesson) -> EngineLimits:
+    if lesson.kv_tokens is None:
+        raise PredictionInputError("vLLM's metrics do not tell the size of the KV cache")
+    return limits_of(lesson.case, kv_tokens=lesson.kv_tokens)
+
+
+def _measure(recording: Recording, load: RecordedLoad, outside_s: float) -> MeasuredWindow | None:
+    """The last window of the load; None if it has too few requests."""
+    if load.counts_from == "histograms":
+        return _measure_histograms(recording.minutes[-1], load.begin_s, outside_s)
+    end_s, requests = load.end_s, recording.requests
+    since_s, until_s = (load.begin_s + at_s for at_s in (end_s - WINDOW_S, end_s))
+    served = [
+        ServedRequest(ttft_s=ttft_s, itl_s=0.0 if isnan(gap_s) else gap_s)
+        for begun_s, ttft_s, gap_s in zip(requests.begun_s, requests.ttft_s, requests.gap_s, strict=True)
+        if since_s <= begun_s < until_s and not isnan(ttft_s)
+    ]
+    if len(served) < LEAST_REQUESTS or not any(one.itl_s for one in served):
+        return None
+    return measure_records(served, end_s - WINDOW_S, end_s, outside_s=outside_s)
+
+
+def _measure_histograms(minute: Minute, begin_s: float, outside_s: float) -> MeasuredWindow | None:
+    ttft, gaps = minute.sums.ttft, minute.sums.gaps or minute.sums.itl
+    if ttft is None or gaps is None or ttft.total < LEAST_REQUESTS:
+        return None
+    return MeasuredWindow(
+        begin_s=minute.begin_s - begin_s,
+        end_s=minute.end_s - begin_s,
+        itl_s=gaps.sum / gaps.total,
+        ttft_s=histogram_quantile(ttft.edges, ttft.counts),
+        ttft_edges=ttft.edges,
+        by_arrival=False,
+        outside_s=outside_s,
+    )
+
+
+def _outside_s(sums: Sums) -> float:
+    """Mean time to the first token less the mean times in the engine's queue and of its prefill."""
+    parts = (sums.ttft, sums.queue, sums.prefill)
+    means = [one.sum / one.total for one in parts if one is not None]
+    return max(0.0, means[0] - means[1] - means[2]) if len(means) == len(parts) else 0.0
+
+
+def _attention_us(case: Deployment) -> float:
+    try:
+        return prior_law(case).law.attention_us
+    except PredictionInputError:
+        return 0.0
+
+
+def _explain(case: Deployment, newest: FittedLaw | None, acceptance: Acceptance, why: str) -> str:
+    if newest is None or why:
+        return why
+    if len(acceptance.itl) < WINDOWS:
+        return (
+            f"{len(acceptance.itl)} of {WINDOWS} windows of {WINDOW_S:g} s have been predicted and compared"
+        )
+    errors = (
+        f"the last {WINDOWS} predictions were off by {acceptance.itl_error:.0%} in the time between tokens "
+        f"(limit {ITL_ERROR:.0%}) and {acceptance.ttft_error:.0%} in the TTFT (limit {TTFT_ERROR:.0%})"
+    )
+    logged = case.setting.get(LOG_FLAG) is True
+    return errors if logged else f"{errors}; --{LOG_FLAG.replace('_', '-')} makes the law more exact"
+
+
+def _unpickle(parts: Iterable[bytes]) -> list[WorkWindow]:
+    return [row for part in parts for row in pickle.loads(part)]  # noqa: S301 - of the daemon, our parent

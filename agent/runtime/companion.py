@@ -1,0 +1,20 @@
+"""What works beside the loop of a target: it reads the loop's state,
+and computes what takes longer than a tick."""
+
+from typing import Protocol
+
+from agent.domain.reading import Reading
+from agent.domain.state import State
+
+
+class Observable(Protocol):
+    @property
+    def state(self) -> State: ...
+    @property
+    def reading(self) -> Reading | None: ...
+
+
+class Companion(Protocol):
+    async def run(self, target: Observable) -> None:
+        """Run until cancelled."""
+        ...

@@ -1,0 +1,102 @@
+"""A learner that watches a simulated server: its trace, its law, and when the law is believed."""
+
+from collections.abc import Sequence
+from statistics import correlation, mean
+
+import pytest
+
+from performance_model.acceptance import ITL_ERROR, TTFT_ERROR
+from performance_model.trace import TraceRequest
+from tests.unit.prediction.virtual_target import LOG, SETTING, VirtualTarget
+
+pytestmark = pytest.mark.anyio
+FIRST_S = 1.0  # of the first scrape, where the recording begins
+
+
+def mean_of(trace: Sequence[TraceRequest], name: str) -> float:
+    return float(mean(getattr(one, name) for one in trace))
+
+
+async def test_the_trace_has_the_arrivals_and_lengths_that_the_proxy_recorded() -> None:
+    target = VirtualTarget()
+
+    await target.live(3)
+
+    trace = target.model.trace
+    asked = [one for one in target.asked if one.arrival_s >= FIRST_S][: len(trace)]
+    assert target.model.counts_from == "records"
+    assert [one.arrival_s for one in trace] == pytest.approx(
+        [one.arrival_s - FIRST_S for one in asked], abs=1e-3
+    )
+    assert [one.output_tokens for one in trace] == pytest.approx(
+        [one.output_tokens for one in asked], rel=0.05, abs=1
+    )
+    lengths = [one.prompt_tokens for one in asked]
+    assert correlation([one.prompt_tokens for one in trace], lengths) > 0.98
+    assert mean_of(trace, "prompt_tokens") == pytest.approx(mean(lengths), rel=0.05)
+
+
+async def test_without_a_proxy_the_trace_has_their_rate_and_their_distribution() -> None:
+    target = VirtualTarget(has_proxy=False)
+
+    await target.live(5)
+
+    assert target.model.counts_from == "histograms"
+    assert len(target.model.trace) == pytest.approx(len(target.asked), rel=0.02)
+    for name in ("prompt_tokens", "output_tokens"):
+        assert mean_of(target.model.trace, name) == pytest.approx(mean_of(target.asked, name), rel=0.1)
+
+
+async def test_a_law_is_accepted_after_five_predicted_windows() -> None:
+    target = VirtualTarget(setting=LOG)
+
+    await target.live(9)
+
+    model, early = target.model, target.models[3]
+    assert early.law is None
+    assert "of 5 windows of 60 s" in early.why_no_law
+    assert model.law is not None
+    assert model.law_source == "iteration log"
+    assert model.acceptance is not None
+    assert model.acceptance.itl_error < ITL_ERROR
+    assert model.acceptance.ttft_error < TTFT_ERROR
+    assert model.why_no_law == ""
+
+
+async def test_the_law_survives_another_scheduler_flag_and_not_another_kernel() -> None:
+    target = VirtualTarget()
+    await target.live(9)
+
+    target.replace_server({**SETTING, "max_num_seqs": 32}, target.gpu)
+    await target.live(1)
+    after_scheduler = target.model
+    target.replace_server({**SETTING, "enforce_eager": True}, target.gpu)
+    await target.live(1)
+
+    assert after_scheduler.law is not None
+    assert after_scheduler.law_source == "histograms"
+    assert target.model.law is None
+    assert target.model.rows < 100
+
+
+async def test_a_law_is_dropped_when_the_server_becomes_slower() -> None:
+    target = VirtualTarget(gpu="h100-8b")
+    await target.live(9)
+    believed = target.model.law
+
+    target.replace_server(target.setting, "4090-8b")
+    await target.live(3)
+
+    assert believed is not None
+    assert target.model.law is None
+    assert "were off by" in target.model.why_no_law
+
+
+async def test_a_server_that_never_ran_a_request_teaches_nothing() -> None:
+    target = VirtualTarget(rate=1e-6)
+    target._due_s = 1e9
+
+    await target.live(2)
+
+    assert target.model.law is None
+    assert len(target.model.trace) == 0

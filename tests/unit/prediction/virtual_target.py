@@ -1,0 +1,142 @@
+"""One target in virtual time: clients, a simulated server, and the learner that watches it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from math import log
+from random import Random
+
+from agent.domain.model import Server
+from agent.domain.reading import Reading, RequestSample
+from agent.domain.state import State
+from agent.observe.aggregator import Aggregator
+from agent.prediction.learned import LearnedModel
+from agent.prediction.worker import InlineWorker
+from agent.runtime.learner import Learner
+from bench.loop.server import VirtualServer
+from performance_model.iteration_log import StepRecord
+from performance_model.trace import TraceRequest
+from simulator.flags import parse
+from simulator.scheduler import SimulatedRequest
+from tests.support.fake_engine import FakeEngine
+from vllm_facts.values import Setting
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+BYTES_PER_TOKEN, FRAME_BYTES = 4, 80  # of a request's body
+SETTING: Setting = {"model": "tiny", "max_num_seqs": 64, "max_num_batched_tokens": 2048}
+LOG: Setting = {**SETTING, "enable_logging_iteration_details": True}
+
+
+@dataclass(slots=True, kw_only=True)
+class VirtualTarget:
+    """`has_proxy`: requests are recorded."""
+
+    setting: Setting = field(default_factory=lambda: dict(SETTING))
+    gpu: str = "4090-8b"
+    rate: float = 4.0
+    has_proxy: bool = True
+    reading: Reading | None = None
+    asked: list[TraceRequest] = field(default_factory=list)  # arrivals since START
+    models: list[LearnedModel] = field(default_factory=list)  # of each minute
+    engine: FakeEngine = field(default_factory=FakeEngine)
+    learner: Learner = field(init=False)
+    _aggregator: Aggregator = field(default_factory=Aggregator)
+    _random: Random = field(default_factory=lambda: Random(5))  # noqa: S311 - reproducible
+    _server: VirtualServer = field(init=False)
+    _log: list[StepRecord] = field(default_factory=list)
+    _now_s: int = 0
+    _due_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.learner = Learner(worker=InlineWorker(), engine=self.engine, now=self._now)
+        self.replace_server(self.setting, self.gpu)
+
+    @property
+    def state(self) -> State:
+        blue = Server(name="chat-r0", setting=self.setting, address="127.0.0.1:8101")
+        return State(target="chat", blue=blue)
+
+    @property
+    def model(self) -> LearnedModel:
+        return self.models[-1]
+
+    def replace_server(self, setting: Setting, gpu: str) -> None:
+        """Another process of the same name."""
+        self.setting, self.gpu = setting, gpu
+        flags = [f"--{knob.replace('_', '-')}={value}" for knob, value in SETTING.items() if knob != "model"]
+        self._server = VirtualServer(
+            "chat-r0",
+            parse(["--model", "tiny", *flags, "--sim-hardware", gpu]),
+            now_s=float(self._now_s),
+            unix_s=START.timestamp() + self._now_s,
+        )
+        self._log = []
+        self.learner.observe(self)
+
+    async def live(self, minutes: int) -> None:
+        for _ in range(60 * minutes):
+            self._second()
+            if self._now_s % 15 == 0:
+                self.reading = self._aggregator.reading("chat-r0", self._now())
+                self._log += [step for _, step in self._server.steps]
+                self._server.steps.clear()
+                self.engine.logs["chat-r0"] = _lines(self._log)
+                await self.learner.read_log(self)
+            if self._now_s % 60 == 0:
+                await self.learner.learn(self)
+                self.models += [self.learner.model] if self.learner.model else []
+
+    def _second(self) -> None:
+        self._now_s += 1
+        while self._due_s < self._now_s:
+            prompt, output = self._draw(500, 2000), self._draw(150, 1000)
+            self.asked.append(TraceRequest(arrival_s=self._due_s, prompt_tokens=prompt, output_tokens=output))
+            self._server.ask(
+                SimulatedRequest(
+                    name=str(len(self.asked)),
+                    prompt=prompt,
+                    wanted=output,
+                    hashes=[len(self.asked) << 20 | block for block in range(prompt // 16)],
+                    arrived_at=self._due_s,
+                )
+            )
+            self._due_s += self._random.expovariate(self.rate)
+        self._server.advance(self._now_s)
+        ended = self._server.take_ended()
+        records = self._server.take_records(self._now_s)
+        if self.has_proxy and records:
+            at_s = {one.ended_s - one.arrived_s: one.arrived_s for one in ended}
+            seen = tuple(
+                replace(
+                    one,
+                    began_s=START.timestamp() + at_s[one.duration_s],
+                    request_bytes=FRAME_BYTES + BYTES_PER_TOKEN * self._prompt_at(at_s[one.duration_s]),
+                )
+                for one in records
+                if one.duration_s in at_s
+            )
+            self.learner.add(RequestSample(at=self._now(), requests=seen))
+        scrape = self._server.scrape(self._now(), self._now_s)
+        self._aggregator.add(scrape)
+        self.learner.add(scrape)
+
+    def _prompt_at(self, arrival_s: float) -> int:
+        return next(one.prompt_tokens for one in reversed(self.asked) if one.arrival_s == arrival_s)
+
+    def _draw(self, middle: int, most: int) -> int:
+        return int(min(most, max(4, self._random.lognormvariate(log(middle), 0.8))))
+
+    def _now(self) -> datetime:
+        return START + timedelta(seconds=self._now_s)
+
+
+def _lines(steps: Sequence[StepRecord]) -> tuple[str, ...]:
+    """The last of them as in vLLM's log."""
+    first = max(0, len(steps) - 1500)
+    return tuple(
+        f"Engine 000: Iteration({first + number}): {one.prefills} context requests, "
+        f"{one.prefill_tokens} context tokens, {one.decodes} generation requests, "
+        f"{one.decode_tokens} generation tokens, iteration elapsed time: {1000 * one.seconds:.2f} ms, "
+        f"GPU KV cache usage: {one.kv_share or 0:.1%}"
+        for number, one in enumerate(steps[first:])
+    )
