@@ -5,7 +5,7 @@ refuses them, since tokens of service accounts and certificates of clients are r
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -18,7 +18,7 @@ from lightkube.core.exceptions import ConfigError
 
 from kubernetes_api.documents import Kind
 from kubernetes_api.errors import FAILURES, status_of, to_act_error
-from kubernetes_api.mirror import Mirror
+from kubernetes_api.mirror import Mirror, Pace
 
 MANAGER: Final = "trimtab"
 """The field manager of every write: `kubectl get --show-managed-fields` names it."""
@@ -55,7 +55,7 @@ class Connection:
     access: Access
     _session: _Session | None = None
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _mirrors: dict[Kind, Mirror] = field(default_factory=dict)
+    _mirrors: dict[tuple[Kind, frozenset[tuple[str, str]]], Mirror] = field(default_factory=dict)
 
     async def call(self, what: str, ask: Callable[[lightkube.AsyncClient], Awaitable[_T]]) -> _T:
         """`what`: the call in words, for its error."""
@@ -79,16 +79,18 @@ class Connection:
         except FAILURES as error:
             raise to_act_error(what, error) from error
 
-    def mirror(self, kind: Kind) -> Mirror:
+    def mirror(self, kind: Kind, labels: Mapping[str, str], pace: Pace) -> Mirror:
         """Return what is known of the objects of a kind; it keeps itself up to date from now on."""
-        if kind not in self._mirrors:
-            self._mirrors[kind] = Mirror(self, kind)
-        return self._mirrors[kind]
+        key = kind, frozenset(labels.items())
+        if key not in self._mirrors:
+            self._mirrors[key] = Mirror(self, kind, labels, pace)
+        return self._mirrors[key]
 
     def has_written(self, kind: Kind) -> None:
-        """Let the next read of the mirror include a write that has just been made."""
-        if kind in self._mirrors:
-            self._mirrors[kind].refresh()
+        """Let the next read of a mirror include a write that has just been made."""
+        for mirror in self._mirrors.values():
+            if mirror.kind is kind:
+                mirror.refresh()
 
     async def _ask(self, ask: Callable[[lightkube.AsyncClient], Awaitable[_T]]) -> _T:
         async with self._use() as api:
