@@ -1,8 +1,6 @@
-"""Envoys that a program of their own runs: they outlive the daemon, and finish open requests at their end."""
+"""An Envoy that a Runner starts, and that finishes its open requests at its end."""
 
 import asyncio
-import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,52 +8,39 @@ from pathlib import Path
 import aiohttp
 
 from actuators.envoy.plugin import EnvoyTraffic
-from actuators.envoy.process import EnvoyProcess
+from actuators.envoy.process import EnvoyProcess, find_binary
+from actuators.envoy.runner import Runner
 from agent.domain.effects import Route
 from agent.domain.ports import Site
 from tests.support.sse_backend import Backend, ask, asked, free_port, until
 
 
 @asynccontextmanager
-async def runner(state_dir: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    command = (
-        sys.executable,
-        "-m",
-        "actuators.envoy.run",
-        str(state_dir),
-        "--leave-s",
-        "0",
-        "--drain-s",
-        "20",
-    )
-    process = await asyncio.create_subprocess_exec(*command)
+async def runner(state_dir: Path) -> AsyncIterator[Runner]:
+    binary = find_binary("")
+    assert binary is not None
+    runner = Runner(state_dir, binary, concurrency=2)
+
+    async def keep() -> None:
+        while True:
+            runner.start_missing()
+            await asyncio.sleep(0.1)
+
+    keeping = asyncio.create_task(keep())
     try:
-        yield process
+        yield runner
     finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-            await process.wait()
+        keeping.cancel()
+        await runner.end(leave_s=0, drain_s=20)
 
 
-def bind(state_dir: Path, epoch: int = 1) -> EnvoyTraffic:
-    traffic = EnvoyTraffic(listen=f"127.0.0.1:{free_port()}", start=False)
-    return traffic.bind(Site(target="chat", state_dir=state_dir / "chat", epoch=epoch))
+def bind(state_dir: Path) -> EnvoyTraffic:
+    traffic = EnvoyTraffic(listen=f"127.0.0.1:{free_port()}")
+    return traffic.bind(Site(target="chat", state_dir=state_dir / "chat", epoch=1), starts=False)
 
 
 def all_to(backend: Backend) -> Route:
     return Route(number=1, servers=(backend.server,), weights={backend.name: 100}, fallback=backend.name)
-
-
-async def test_the_daemon_writes_the_files_and_the_runner_starts_envoy(tmp_path: Path) -> None:
-    async with runner(tmp_path) as process, Backend("blue") as blue, aiohttp.ClientSession() as session:
-        traffic = bind(tmp_path)
-        await traffic.route(all_to(blue))
-        pid = EnvoyProcess(traffic.home).find()
-
-        assert await asked(session, traffic.listen, 10) == {"blue": 10}
-        assert pid is not None
-        parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
-        assert int(parent) == process.pid
 
 
 async def test_an_envoy_that_is_killed_is_started_again(tmp_path: Path) -> None:
@@ -76,9 +61,9 @@ async def test_an_envoy_that_is_killed_is_started_again(tmp_path: Path) -> None:
 
 async def test_open_requests_end_before_the_runner_does(tmp_path: Path) -> None:
     async with (
-        runner(tmp_path) as process,
         Backend("blue", chunks=30, gap_s=0.1) as blue,
         aiohttp.ClientSession() as session,
+        runner(tmp_path) as running,
     ):
         traffic = bind(tmp_path)
         await traffic.route(all_to(blue))
@@ -88,8 +73,7 @@ async def test_open_requests_end_before_the_runner_does(tmp_path: Path) -> None:
             return await traffic.in_flight("blue") == 1
 
         await until(is_open)
-        process.send_signal(signal.SIGTERM)
+        await running.end(leave_s=0, drain_s=20)
 
         assert (await stream).good
-        assert await asyncio.wait_for(process.wait(), 30) == 0
         assert EnvoyProcess(traffic.home).find() is None
