@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from actuators.gateway.record import annotation, record_of
 from actuators.shared.published_route import PublishedRoute, object_name
-from tests.e2e.config_builder import TARGET, free_port
+from tests.e2e.config_builder import TARGET
 from tests.e2e.rig import until
 from tests.integration.kubernetes.engines import ROLE
 from tests.integration.kubernetes.gateway_site import DAEMON, GatewaySiteConfig, start_guard
@@ -23,6 +23,7 @@ from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.proxy import PROXY, create_proxy, of_chart
 from tests.support.kubernetes.service_proxy import ServiceProxy
+from tests.support.ports import free_port
 
 CAPS = (8, 16)
 """Both are enough for the clients, so that one is as good as the other."""

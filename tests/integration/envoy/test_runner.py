@@ -12,7 +12,8 @@ from actuators.envoy.process import EnvoyProcess, find_binary
 from actuators.envoy.runner import Runner
 from agent.domain.effects import Route
 from agent.domain.ports import Site
-from tests.support.sse_backend import Backend, ask, asked, free_port, until
+from tests.support.ports import free_port
+from tests.support.sse_backend import Backend, ask, asked, until
 
 
 @asynccontextmanager

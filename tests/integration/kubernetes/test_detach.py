@@ -11,7 +11,6 @@ import pytest
 
 from agent.domain.errors import ActError
 from simulator.traffic import Load, TrafficGenerator
-from tests.e2e.config_builder import free_port
 from tests.e2e.rig import SHAPE, lost, trimtab
 from tests.integration.kubernetes.engines import GREEN, bind, names, serve
 from tests.integration.kubernetes.proxy_site import proxy_site
@@ -22,6 +21,7 @@ from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.proxy import PROXY
 from tests.support.kubernetes.queries import request
 from tests.support.kubernetes.service_proxy import ServiceProxy
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.timeout(240)
 
