@@ -281,7 +281,8 @@ class Engine(Protocol):
         """Watch until the server exits, emit ServerLost with `gone`, and return; at once if it has exited.
 
         Meanwhile emit ServerLost without `gone` each time the server stops answering /health. Return without
-        an event if its owner has changed its flags while it served on: the caller observes it again.
+        an event if its owner has changed its flags or replicas while it served on: the caller observes it
+        again.
         """
         ...
 

@@ -23,7 +23,7 @@ CACHE = {"name": "cache", "mountPath": "/root/.cache/huggingface"}
 
 @pytest.fixture(autouse=True)
 def _no_dns_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actuators.kubernetes.handover._DNS_S", 0.2)
+    monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 0.2)
 
 
 async def serve(here: Namespace, **spec: Any) -> None:  # noqa: ANN401 - of the StatefulSet
