@@ -59,14 +59,15 @@ class Starter:
         """Return the healthy server with its address. Raises ActError; the workload is then as before."""
         before = found.get(server.name)
         deadline_s *= 1 if before is None else count_turns(before.workload)
+        one: FoundServer | None = None
         try:
             async with asyncio.timeout(deadline_s):
                 one = await self._start(server, found)
                 await self._wait_for_pods(one.server, one.workload)
         except TimeoutError as error:
-            why = f"{server.name} was not healthy within {deadline_s:g} s"
+            late = await self._late(server.name, one.workload if one else None, deadline_s)
             await self._undo(server.name, before)
-            raise ActError(why) from error
+            raise late from error
         except FlagError as error:
             await self._undo(server.name, before)
             raise ActError(f"{server.name} cannot be started: {error}") from error
@@ -82,7 +83,7 @@ class Starter:
             async with asyncio.timeout(deadline_s):
                 await self._wait_for_pods(workload.name, workload)
         except TimeoutError as error:
-            raise ActError(f"{workload.name} was not available within {deadline_s:g} s") from error
+            raise await self._late(workload.name, workload, deadline_s) from error
 
     async def _start(self, server: Server, found: Mapping[str, FoundServer]) -> FoundServer:
         """Return the server with a workload that is scaled up and a Service."""
@@ -163,12 +164,15 @@ class Starter:
         events = await patiently(lambda: self.client.find(kubernetes.EVENT, fields=by_pod))
         if any(one.get("reason") == _SCALES_UP for one in events):
             return
-        needs = f"{workload.gpus} GPUs" if workload.gpus else "the resources of a pod"
-        raise NoNodeError(
-            f"{name}: no node takes the pod {pod.name}, which needs {needs}: {pod.unschedulable}; "
-            'add a node, or write in [targets.engine] strategy = "replace", for one pod "swap"',
-            external=True,
-        )
+        raise NoNodeError(_describe_missing_node(name, pod, workload), external=True)
+
+    async def _late(self, name: str, workload: Workload | None, deadline_s: float) -> ActError:
+        """Return why it was not healthy at its deadline."""
+        with suppress(ActError):
+            for pod in await find_pods(self.client.cached, workload) if workload else ():
+                if workload and pod.active and pod.unschedulable:
+                    return NoNodeError(_describe_missing_node(name, pod, workload), external=True)
+        return ActError(f"{name} was not healthy within {deadline_s:g} s")
 
     async def _undo(self, name: str, before: FoundServer | None) -> None:
         """Take away what a failed start has added: the server, its first pods, or some further ones."""
@@ -182,6 +186,14 @@ class Starter:
                 await remove_server(self.client, self.site, one)
             else:
                 await scale_down(self.client, self.site, one.workload)
+
+
+def _describe_missing_node(name: str, pod: Pod, workload: Workload) -> str:
+    needs = f"{workload.gpus} GPUs" if workload.gpus else "the resources of a pod"
+    return (
+        f"{name}: no node takes the pod {pod.name}, which needs {needs}: {pod.unschedulable}; "
+        'add a node, or write in [targets.engine] strategy = "replace", for one pod "swap"'
+    )
 
 
 def choose_pattern(server: Server, found: Mapping[str, FoundServer]) -> FoundServer:
