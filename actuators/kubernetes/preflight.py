@@ -74,6 +74,8 @@ async def preflight(
         except ActError as error:
             return PreflightResult(problem=error.why)
     notes = _notes(pattern.workload, selectors)
+    if not site.acts and pattern.workload.replicas > 1:
+        notes.append(f"in mode advise 1 of its {pattern.workload.replicas} pods is read")
     return replace(_predict(pattern, choice.strategy, times, notes), why=choice.why, patch=patch)
 
 
