@@ -28,6 +28,7 @@ from agent.domain.model import Mode
 from agent.domain.ports import Engine, Site, Traffic
 from agent.domain.request_counts import RequestSource
 from agent.domain.state import State
+from agent.judge.admissibility import UNEVEN, UNEVEN_UNSEEN
 from agent.judge.verdict import AnytimeJudge
 from agent.machine.guard import Guard
 from agent.machine.step import Machine
@@ -72,9 +73,10 @@ def build_rules(config: Config, target: Target) -> Rules:
         changes_per_day=target.changes_per_day,
     )
     policies = tuple((policy.name, policy.plugin) for policy in config.policies)
+    by_engine = find_request_source(target, target.traffic.plugin) == "engine"
     return Rules(
         plan=target.plan,
-        judge=AnytimeJudge(),
+        judge=AnytimeJudge(uneven=UNEVEN_UNSEEN if by_engine else UNEVEN),
         slo=target.slo,
         guard=guard,
         policies=policies,
