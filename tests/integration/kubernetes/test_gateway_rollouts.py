@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from simulator.traffic import Load
-from tests.e2e.config_builder import free_port
 from tests.e2e.rig import Document, lost, until
 from tests.integration.kubernetes.gateway_site import HOME, ROUTE, running
 from tests.support.kubernetes.namespace import Namespace
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
