@@ -9,10 +9,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 import httpx2
 import lightkube
+import yaml
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.core.exceptions import ConfigError
 
@@ -150,8 +152,15 @@ def connection_to(access: Access) -> Connection:
 
 
 def _read_config(access: Access) -> SingleConfig:
-    config = KubeConfig.from_file(access.kubeconfig) if access.kubeconfig else KubeConfig.from_env()
-    found = config.get(access.context or None)
+    """Raises ConfigError, also for a file that is being rewritten."""
+    try:
+        config = KubeConfig.from_file(access.kubeconfig) if access.kubeconfig else KubeConfig.from_env()
+        found = config.get(access.context or None)
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{access.kubeconfig or 'the kubeconfig'} is no kubeconfig: {error!r}") from error
     if found is None:
         raise ConfigError(f"{access.kubeconfig or 'the kubeconfig'} has no context {access.context!r}")
+    authority = found.cluster.certificate_auth
+    if authority and not Path(found.abs_file(authority)).is_file():
+        raise ConfigError(f"its certificate-authority {authority} is no file")
     return found

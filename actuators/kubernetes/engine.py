@@ -26,7 +26,7 @@ from actuators.kubernetes.service import create_service, keep_service
 from actuators.kubernetes.start import NoNodeError, Starter, read_log, remove_server
 from actuators.kubernetes.strategy import choose_strategy, find_waiting_pod
 from actuators.kubernetes.watch import Watch
-from actuators.kubernetes.workload import OPTIONS
+from actuators.kubernetes.workload import OPTIONS, WorkloadName
 from actuators.vllm.engine import VllmEngine
 from actuators.vllm.probe import OpenAiProbe
 from actuators.vllm.start_times import StartTimes
@@ -64,18 +64,26 @@ class KubernetesEngine(VllmEngine):
 
     async def problems(self) -> Sequence[str]:
         try:
-            found = await self._find_cached()
+            return await self._find_problems()
         except ActError as error:
             return [error.why]
+
+    async def _find_problems(self) -> Sequence[str]:
+        found = await self._find_cached()
         wrong: list[str] = []
         named = {one.workload.name: one.workload for one in found.values()}
         for one in self._options.adopted:
             option, workload = OPTIONS[one.resource], named.get(one.name)
             if workload is None:
-                wrong.append(f"{option}: {one.name}: there is none: `kubectl get {option}` shows them")
+                wrong.append(f"{option}: {await self._explain_missing(one)}")
             else:
                 wrong += [f"{option}: {one.name}: {problem}" for problem in obstacles(workload)]
         return wrong
+
+    async def _explain_missing(self, wanted: WorkloadName) -> str:
+        found = [one["metadata"]["name"] for one in await self._client.cached.find(wanted.resource)]
+        namespace, known = await self._client.own_namespace(), ", ".join(sorted(found)) or "none"
+        return f"{wanted.name}: there is none in the namespace {namespace} (there are: {known})"
 
     async def observe(self) -> Sequence[Server]:
         """Return our servers first. An adopted workload gets a headless Service, unless in advise mode."""

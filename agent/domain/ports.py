@@ -175,7 +175,11 @@ class Lock(Protocol):
 
 
 class EnginePlugin(Protocol):
-    """The options of an engine, as the config file gives them."""
+    """The options of an engine, as the config file gives them.
+
+    It may have `exclusive`: for each server that the options name, the option, the name, and what else tells
+    it from others; only one target may have it.
+    """
 
     sensors: ClassVar[Mapping[str, tuple[str, ...]]]
     """Sensors that this engine enables unless the config has `NAME = false`, by name, each with the options
