@@ -17,8 +17,10 @@ from agent.machine.guard import PERSON
 from agent.machine.transitions import IDLE
 from agent.prediction.advice import AdviceRequest, advise
 from agent.prediction.learned import LearnedModel
+from agent.prediction.what_if import WhatIf, WhatIfRequest, predict_what_if
 from agent.prediction.worker import Worker
-from vllm_facts.values import Knob, Setting
+from performance_model.errors import PredictionInputError
+from vllm_facts.values import Knob, Setting, Value
 
 LOOK_EVERY_S = 5.0
 ADVISE_EVERY = timedelta(seconds=300)  # seconds of CPU each time: 1 to 2 % of a core
@@ -44,7 +46,9 @@ class Adviser:
     slo: Slo
     bounds: Mapping[Knob, Bound]
     now: Now
+    advises: bool = True  # False: only predictions that someone asks for
     advice: ModelAdvice | None = None
+    _is_predicting: bool = False
     _asked_at: datetime | None = None
     _asked: tuple[Setting, Suggested] | None = field(default=None)
 
@@ -53,10 +57,24 @@ class Adviser:
             await self.update(target.state)
             await asyncio.sleep(LOOK_EVERY_S)
 
+    async def predict(self, changes: Mapping[Knob, Value], rate: float, prompt: float) -> WhatIf:
+        """What would happen. One at a time. Raises PredictionInputError or WorkerError."""
+        learned = self.learned()
+        if learned is None:
+            raise PredictionInputError("nothing is learned yet: the first minute of traffic is missing")
+        if self._is_predicting:
+            raise WorkerError("another prediction for this target is being computed")
+        request = WhatIfRequest(learned=learned, slo=self.slo, changes=changes, rate=rate, prompt=prompt)
+        self._is_predicting = True
+        try:
+            return await self.worker.call(predict_what_if, request)
+        finally:
+            self._is_predicting = False
+
     async def update(self, state: State) -> None:
         """Ask again if it is time, or if the flags in force or the suggestions changed."""
         learned, blue, at = self.learned(), state.blue, self.now()
-        if learned is None or learned.law is None or blue is None:
+        if not self.advises or learned is None or learned.law is None or blue is None:
             self.advice = None
             return
         if state.phase not in IDLE or not self._is_due(at, blue.setting, _suggested(state)):
