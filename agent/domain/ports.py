@@ -51,7 +51,10 @@ class Context:
 
 
 class Policy(Protocol):
-    """Proposes changes, the most urgent first. Pure: the same arguments give the same result."""
+    """Proposes changes, the most urgent first. Pure: the same arguments give the same result.
+
+    One with a true `uses_advice` gets the performance model's advice in the context, which costs CPU.
+    """
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]: ...
 
