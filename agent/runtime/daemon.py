@@ -20,8 +20,8 @@ from agent.domain.reading import Reading, SourceState
 from agent.domain.state import Rollout, State, Suggestion
 from agent.notify.delivery import DeliveryCounts, NoticeDelivery
 from agent.observe.timeseries import MinuteRow, TimeSeries
-from agent.prediction.worker import InlineWorker, Worker
 from agent.prediction.what_if import WhatIf
+from agent.prediction.worker import InlineWorker, Worker
 from agent.runtime.anchor_schedule import AnchorSchedule
 from agent.runtime.loop import TargetLoop
 from agent.runtime.server_logs import ServerLogs
