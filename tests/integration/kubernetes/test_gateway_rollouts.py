@@ -91,6 +91,23 @@ def _is_held(rollout: Document) -> bool:
     return "the gateway recorded only 0 of" in str(rollout)
 
 
+async def test_two_minutes_without_the_api_server_lose_no_request(here: Namespace, tmp_path: Path) -> None:
+    """The split stays as it is: neither daemon nor guard can write. The daemon ends with its Lease."""
+    async with running(here, tmp_path / "s", *FLAGS) as site, site.restarting():
+        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+            suggestion = await site.change(max_num_seqs=16)
+            await site.in_phase("canary")
+            here.cluster.stop_api()
+            await asyncio.sleep(120.0)
+            here.cluster.start_api()
+            rollout = await site.ended(suggestion)
+            await site.restored("vllm")
+            await site.at_home()
+
+        assert rollout["outcome"] in {"promoted", "rolled_back"}, rollout["why"]
+        assert lost(traffic) == []
+
+
 async def test_an_edit_in_a_canary_is_left_and_reported(here: Namespace, tmp_path: Path) -> None:
     async with running(here, tmp_path / "s", *FLAGS) as site:
         async with site.clients(load=Load(streams=4), timeout_s=90.0):
