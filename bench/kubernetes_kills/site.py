@@ -119,7 +119,7 @@ async def running(here: Namespace, home: Path, names: tuple[str, ...], traffic: 
             at_most_s=180.0,  # the machine may be busy, and the daemon is away for seconds
             start_s=180.0,
             warm_up_s=90.0,
-            drain_s=30.0,
+            drain_s=180.0,  # longer than the requests of a slow green last
         )
         rights = (*ROLE, *DAEMON) if gateways else ROLE
         site = Site(home=home, site_config=config, here=here, rules=rights, names=names, gateways=gateways)
