@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -102,6 +103,8 @@ def _run(args: argparse.Namespace) -> int:
     plan.out.mkdir(parents=True, exist_ok=True)
 
     async def run() -> Any:  # noqa: ANN401 - its module is imported above
+        for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the server is stopped on the way out
+            asyncio.get_running_loop().add_signal_handler(number, signal.raise_signal, signal.SIGINT)
         await server.check()
         return await tune(plan, choice, case, server, Progress())
 

@@ -27,7 +27,7 @@ from performance_model.errors import PredictionInputError
 from performance_model.fit import fit_law
 from performance_model.hardware_prior import prior_law
 from performance_model.iteration_log import BusyTime
-from performance_model.step_law import UncertainLaw
+from performance_model.step_law import StepLaw, UncertainLaw
 from performance_model.work_windows import WorkWindow
 from vllm_facts.deployment import Deployment
 
@@ -108,8 +108,13 @@ def _fit(lesson: Lesson, draws: int) -> FittedLaw:
     rows, source = choose_rows(lesson.recording.minutes)
     if not rows:
         raise PredictionInputError("no second with running requests was seen yet")
+    prior = _prior(lesson.case)
     law = fit_law(
-        rows, attention_us=_attention_us(lesson.case), draws=draws, source=f"{source}, {len(rows)} windows"
+        rows,
+        attention_us=prior.attention_us if prior else 0.0,
+        draws=draws,
+        source=f"{source}, {len(rows)} windows",
+        prior=prior if source == "histograms" else None,
     )
     return FittedLaw(law=law, source=source, rows=len(rows), until_s=lesson.recording.minutes[-1].end_s)
 
@@ -182,11 +187,12 @@ def _outside_s(sums: Sums) -> float:
     return max(0.0, means[0] - means[1] - means[2]) if len(means) == len(parts) else 0.0
 
 
-def _attention_us(case: Deployment) -> float:
+def _prior(case: Deployment) -> StepLaw | None:
+    """By the data sheet of the GPU; None if GPU or model is unknown."""
     try:
-        return prior_law(case).law.attention_us
+        return prior_law(case).law
     except PredictionInputError:
-        return 0.0
+        return None
 
 
 def _explain(case: Deployment, newest: FittedLaw | None, acceptance: Acceptance, why: str) -> str:

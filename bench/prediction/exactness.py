@@ -39,7 +39,7 @@ def run_world(name: str, load: Load, seed: int) -> dict[str, Any]:
     """Fit on the default setting, predict a grid of others, and compare with the truth of each."""
     gpu = unlike(name, seed)
     default = EngineLimits(kv_blocks=kv_blocks(gpu), enable_prefix_caching=False)
-    goals = _goals(gpu, load)
+    goals = goals_of(gpu, load)
     first = run_truth(traffic(load, 0.2, SECONDS, seed), gpu, default, seed)
     law = fit_law(list(windows_of_steps(first.steps, default.kv_tokens)), draws=0).law
     rate = find_headroom(traffic(load, 0.5, SECONDS, seed + 1), law, default, goals).rate_per_s or 0.2
@@ -74,7 +74,7 @@ def summarise(served: Sequence[ServedRequest], goals: Goals) -> dict[str, float]
     }
 
 
-def _goals(gpu: Hardware, load: Load) -> Goals:
+def goals_of(gpu: Hardware, load: Load) -> Goals:
     step_s = 1e-6 * (gpu.weights_us + gpu.head_us + gpu.host_step_us)
     slow = 3.0 if gpu.token_us > 200 else 1.0  # noqa: PLR2004 - the T4
     return Goals(ttft_s=slow * load.ttft_s, itl_s=load.itl_times * step_s)

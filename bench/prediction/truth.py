@@ -50,6 +50,7 @@ class Recording:
 
     requests: Sequence[SimulatedRequest]
     steps: list[StepRecord] = field(default_factory=list)
+    starts_s: list[float] = field(default_factory=list)  # of the steps, as the arrivals
     ends_s: list[float] = field(default_factory=list)
 
     def served(self) -> list[ServedRequest]:
@@ -112,6 +113,8 @@ def run_truth(trace: Sequence[TraceRequest], gpu: Hardware, limits: EngineLimits
         nonlocal now
         took = law.seconds(work) * random.lognormvariate(0, JITTER)
         took += HICCUP_S if random.random() < HICCUP_SHARE else 0.0
+        now = max(now, scheduler.running[0].arrived_at)  # the engine idled until then
+        recording.starts_s.append(now)
         now += took
         decodes = work.sequences - work.prefills
         recording.steps.append(
@@ -130,5 +133,6 @@ def run_truth(trace: Sequence[TraceRequest], gpu: Hardware, limits: EngineLimits
     bounds = SchedulerLimits(
         max_num_seqs=limits.max_num_seqs, max_num_batched_tokens=limits.max_num_batched_tokens
     )
-    replay(requests, Scheduler(bounds, cache), seconds)
+    scheduler = Scheduler(bounds, cache)
+    replay(requests, scheduler, seconds)
     return recording

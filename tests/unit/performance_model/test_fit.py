@@ -201,3 +201,27 @@ def test_a_faulty_law_is_refused(text: str, complaint: str) -> None:
 
 def test_an_interval_without_draws_is_the_law() -> None:
     assert UncertainLaw(law=LAW).interval("token_us") == (88.0, 88.0)
+
+
+def test_a_prior_decides_what_the_windows_do_not_tell() -> None:
+    """Steps without prompts stay below the knee: they do not tell what a token costs."""
+    decoding = [one for one in steps(3000, noise=0.03) if not one.prefills]
+    windows = list(windows_of_steps(decoding, KV_TOKENS))
+    near = replace(LAW, knee=112, token_us=100.0, kv_read_us=0.2, attention_us=0.005)
+
+    law = fit_law(windows, draws=0, prior=near).law
+
+    assert law.token_us == pytest.approx(100.0)
+    assert law.attention_us == pytest.approx(0.005)
+    assert law.knee == 112
+    assert law.kv_read_us == pytest.approx(LAW.kv_read_us, rel=0.15)  # which the windows do tell
+
+
+def test_a_wrong_prior_does_not_outvote_the_windows() -> None:
+    windows = list(windows_of_steps(steps(3000, noise=0.03), KV_TOKENS))
+    far = replace(LAW, step_us=2 * LAW.step_us, token_us=2 * LAW.token_us, kv_read_us=2 * LAW.kv_read_us)
+
+    law = fit_law(windows, draws=0, prior=far).law
+
+    assert law.step_us == pytest.approx(LAW.step_us, rel=0.05)
+    assert law.token_us == pytest.approx(LAW.token_us, rel=0.05)

@@ -1,15 +1,19 @@
 """`trimtab tune` with simulated servers as processes."""
 
 import json
+import signal
+import socket
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from performance_model.trace import TraceRequest, write_trace
-from tests.support.ports import free_port
 from tests.unit.cli.conftest import runs
+from tests.unit.simulator.running import free_port
 
 Tune = Callable[..., tuple[int, str, str]]
 SERVE = (sys.executable, "-m", "simulator.server", "--model", "tiny", "--host", "127.0.0.1")
@@ -106,3 +110,27 @@ def test_a_missing_input_is_named(tune: Tune, given: tuple[str, ...], says: str)
 
     assert status == 2
     assert says in err
+
+
+def test_a_run_that_is_terminated_stops_its_server(command: tuple[str, ...], load: tuple[str, ...]) -> None:
+    argv = (sys.executable, "-m", "agent.main", "tune", *load, "--", *command)
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        port = int(command[command.index("--port") + 1])
+        until(lambda: answers(port))
+        run.send_signal(signal.SIGTERM)
+        status = run.wait(60)
+
+    assert status == 130
+    assert not answers(port)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 100
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.1)

@@ -1,0 +1,44 @@
+"""python -m bench.tuning [--seeds N] [--searches N] [--worlds TEXT]: 1 to 2 minutes of CPU for a world.
+
+Prints the table and writes all rows to bench/results/tuning.json after each world.
+"""
+
+import argparse
+import json
+from itertools import product
+from pathlib import Path
+from time import process_time
+
+from bench.prediction.truth import LOADS
+from bench.tuning.score import play_all, summarise
+from bench.tuning.world import build_world
+
+GPUS = ("4090-8b", "t4-8b-awq", "h100-8b")
+RESULTS = Path(__file__).parents[1] / "results" / "tuning.json"
+INTENSITIES = (1.25, 0.7)  # of what the default carries
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20, help="truths of each world")
+    parser.add_argument("--searches", type=int, default=5, help="runs of each search with random numbers")
+    parser.add_argument("--worlds", default="", help="only those whose name has this text")
+    parser.add_argument("--json", type=Path, default=RESULTS, help="where the rows are written")
+    args = parser.parse_args()
+    path = args.json
+    path.parent.mkdir(exist_ok=True)
+    rows = []
+    for seed, intensity, load, gpu in product(range(1, args.seeds + 1), INTENSITIES, LOADS, GPUS):
+        if args.worlds not in f"{gpu} {load.name} x{intensity:g}":
+            continue
+        before = process_time()
+        world = build_world(gpu, load, intensity, seed)
+        rows += play_all(world, args.searches)
+        print(f"{world.name}, seed {seed}: {process_time() - before:.0f} s of CPU", flush=True)
+        result = {"seeds": args.seeds, "peers": summarise(rows), "rows": rows}
+        path.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(summarise(rows), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The searches that are compared. All get the same canaries: a window of the world's full traffic."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.tuning.model_search import Forecast, ModelSearch, forecast_all
+from agent.tuning.searches import GridSearch, HillClimb, Point, RandomSearch, Search, Tried
+from agent.tuning.space import Space
+from agent.tuning.tpe import TpeSearch
+from bench.prediction.truth import traffic
+from bench.tuning.world import LEAST_REQUESTS, TRIAL_S, World
+from performance_model.step_law import StepLaw
+
+MOST_CANARIES = 20
+LEAST_GAIN = 0.02  # a canary is promoted if it serves so much more than the setting in force
+BLIND: Mapping[str, Callable[[Sequence[Point], int], Search]] = {
+    "grid of auto_tune": lambda points, _: GridSearch(points),
+    "Optuna TPE": TpeSearch,
+    "random": RandomSearch,
+    "hill-climb": lambda points, _: HillClimb(points),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """`regret[k]`: of the setting in force after k canaries, in shares of the requests; `exposed`: requests
+    of canaries that missed the objectives and would not have in the setting in force before them."""
+
+    regret: tuple[float, ...]
+    exposed: float
+    canaries: int
+
+
+def play(world: World, start: int, search: Search | None) -> Played:
+    """From the point number `start`; None never tries anything. The first trial is the setting in force,
+    which serves anyway."""
+    own, exposed = start, 0.0
+    regret = [world.best - world.truth[own].attainment]
+    tried = [Tried(point=world.points[start], goodput=world.trials[start].attainment)]
+    while search is not None and len(tried) <= MOST_CANARIES:
+        point = search.propose(tried)
+        if point is None:
+            break
+        at = world.points.index(point)
+        measured = world.trials[at]
+        exposed += max(0.0, measured.missed - world.trials[own].missed)
+        tried.append(Tried(point=point, goodput=measured.attainment))
+        if measured.attainment > world.trials[own].attainment + LEAST_GAIN:
+            own = at
+        regret.append(world.best - world.truth[own].attainment)
+    return Played(regret=tuple(regret), exposed=exposed, canaries=len(tried) - 1)
+
+
+def space_from(world: World, start: int) -> Space:
+    """The points of the world with the start first."""
+    order = [start, *(at for at in range(len(world.points)) if at != start)]
+    return Space(
+        points=[world.points[at] for at in order], limits=[world.limits[at] for at in order], refused={}
+    )
+
+
+def model_search(world: World, start: int, law: StepLaw, *, draw: int) -> tuple[ModelSearch, list[Forecast]]:
+    """The model predicts other traffic of the same kind than the canaries and the truth get."""
+    space = space_from(world, start)
+    seconds = max(2 * TRIAL_S, LEAST_REQUESTS / world.rate)
+    trace = traffic(world.load, world.rate, seconds, world.seed + 900 + draw)
+    forecasts = forecast_all(space, trace, law, world.goals)
+    return ModelSearch(space=space, forecasts=forecasts), forecasts

@@ -1,0 +1,112 @@
+"""Worlds: a GPU that the model does not know, a load, objectives, and the truth at each point of a grid.
+
+The truth is computed once for all searches: they see the same noise at the same point.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+
+from agent.tuning.searches import Point
+from bench.prediction.exactness import goals_of
+from bench.prediction.truth import Load, Recording, kv_blocks, run_truth, traffic, unlike
+from performance_model.engine_limits import EngineLimits
+from performance_model.fit import fit_law
+from performance_model.outcome import Goals
+from performance_model.prediction import find_headroom
+from performance_model.trace import TraceRequest
+from performance_model.work_windows import windows_of_steps
+
+SEQS, BUDGETS = (4, 8, 16, 32, 64, 128, 256), (256, 512, 1024, 2048, 4096, 8192)  # 42 points
+DEFAULT = (256, 2048)
+STARTS = {"default": DEFAULT, "small batch": (8, 2048), "small budget": (256, 256)}
+LEARN_S, TRIAL_S, HELD_OUT_S = 600.0, 120.0, 240.0
+LEAST_REQUESTS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """Attainment of one run, and the number of its requests."""
+
+    attainment: float
+    requests: int
+
+    @property
+    def missed(self) -> float:
+        return self.requests * (1 - self.attainment)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """`truth`: on held-out traffic. `trials`: what a canary measures, on other traffic. By point number."""
+
+    name: str
+    goals: Goals
+    limits: tuple[EngineLimits, ...]
+    points: tuple[Point, ...]
+    rate: float
+    truth: tuple[Scored, ...]
+    trials: tuple[Scored, ...]
+    load: Load
+    seed: int
+    gpu: str
+
+    @property
+    def best(self) -> float:
+        return max(one.attainment for one in self.truth)
+
+    def number_of(self, seqs: int, budget: int) -> int:
+        return self.points.index({"max_num_seqs": seqs, "max_num_batched_tokens": budget})
+
+    def learn(self, start: int) -> tuple[Recording, tuple[TraceRequest, ...]]:
+        """Ten minutes of the world's traffic on one setting: what a daemon has seen."""
+        seconds = max(LEARN_S, LEAST_REQUESTS / self.rate)
+        trace = traffic(self.load, self.rate, seconds, self.seed + 2)
+        return run_truth(trace, unlike(self.gpu, self.seed), self.limits[start], self.seed), trace
+
+
+def build_world(gpu_name: str, load: Load, intensity: float, seed: int) -> World:
+    """`intensity`: of the rate that the default setting carries."""
+    gpu = unlike(gpu_name, seed)
+    default = EngineLimits(kv_blocks=kv_blocks(gpu), enable_prefix_caching=False)
+    goals = goals_of(gpu, load)
+    rate = intensity * _capacity(gpu_name, load, default, goals, seed)
+    points: list[Mapping[str, int]] = []
+    limits = []
+    for seqs, budget in product(SEQS, BUDGETS):
+        points.append({"max_num_seqs": seqs, "max_num_batched_tokens": budget})
+        limits.append(replace(default, max_num_seqs=seqs, max_num_batched_tokens=budget))
+
+    def score(seconds: float, shift: int) -> tuple[Scored, ...]:
+        trace = traffic(load, rate, max(seconds, LEAST_REQUESTS / rate), seed + shift)
+        runs = (run_truth(trace, gpu, one, seed + shift).served() for one in limits)
+        return tuple(
+            Scored(
+                attainment=sum(
+                    one.ttft_s <= (goals.ttft_s or 0) and one.itl_s <= (goals.itl_s or 0) for one in served
+                )
+                / len(trace),
+                requests=len(trace),
+            )
+            for served in runs
+        )
+
+    return World(
+        name=f"{gpu_name} {load.name} x{intensity:g}",
+        goals=goals,
+        limits=tuple(limits),
+        points=tuple(points),
+        rate=rate,
+        truth=score(HELD_OUT_S, 300),
+        trials=score(TRIAL_S, 400),
+        load=load,
+        seed=seed,
+        gpu=gpu_name,
+    )
+
+
+def _capacity(name: str, load: Load, default: EngineLimits, goals: Goals, seed: int) -> float:
+    """Requests a second that the default setting carries, by a law fitted to the truth."""
+    first = run_truth(traffic(load, 0.2, TRIAL_S, seed), unlike(name, seed), default, seed)
+    law = fit_law(list(windows_of_steps(first.steps, default.kv_tokens)), draws=0).law
+    return find_headroom(traffic(load, 0.5, TRIAL_S, seed + 1), law, default, goals).rate_per_s or 0.2

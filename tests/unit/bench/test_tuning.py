@@ -1,0 +1,65 @@
+"""The benchmark of searches: what it counts, on a world whose truth is given."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from agent.tuning.searches import GridSearch, Point, Tried
+from bench.prediction.truth import LOADS, kv_blocks, run_truth, traffic, unlike
+from bench.tuning.pages import windows_of_pages
+from bench.tuning.peers import play
+from bench.tuning.world import Scored, World
+from performance_model.engine_limits import EngineLimits
+from performance_model.outcome import Goals
+
+
+def world(*attainments: float) -> World:
+    """A point for each; canaries measure the truth."""
+    scored = tuple(Scored(attainment=one, requests=100) for one in attainments)
+    return World(
+        name="given",
+        goals=Goals(ttft_s=1.0),
+        limits=(EngineLimits(kv_blocks=100),) * len(attainments),
+        points=tuple({"max_num_seqs": at} for at in range(len(attainments))),
+        rate=1.0,
+        truth=scored,
+        trials=scored,
+        load=LOADS[0],
+        seed=1,
+        gpu="4090-8b",
+    )
+
+
+class Never:
+    def propose(self, tried: Sequence[Tried]) -> Point | None:  # noqa: ARG002 - the port
+        return None
+
+
+def test_regret_falls_with_a_canary_that_is_better_and_misses_are_counted() -> None:
+    given = world(0.5, 0.2, 0.9, 0.91)
+    played = play(given, 0, GridSearch(given.points))
+
+    assert played.regret == pytest.approx((0.41, 0.41, 0.01, 0.01))
+    assert played.exposed == pytest.approx(30.0)
+    assert played.canaries == 3
+
+
+def test_a_search_that_proposes_nothing_exposes_nobody() -> None:
+    played = play(world(0.5, 0.9), 0, Never())
+
+    assert played.regret == pytest.approx((0.4,))
+    assert (played.exposed, played.canaries) == (0.0, 0)
+
+
+def test_scrapes_show_the_steps_and_the_time_of_the_log() -> None:
+    gpu = unlike("4090-8b", 1)
+    limits = EngineLimits(kv_blocks=kv_blocks(gpu), enable_prefix_caching=False)
+    recording = run_truth(traffic(LOADS[1], 1.0, 60.0, 1), gpu, limits, 1)
+    windows = windows_of_pages(recording, limits, 3.0)
+    busy_s = sum(one.seconds for one in recording.steps)
+
+    assert 0.4 * busy_s < sum(one.seconds for one in windows) < 1.05 * busy_s
+    each = busy_s / len(recording.steps)
+    assert sum(one.seconds for one in windows) / sum(one.steps for one in windows) == pytest.approx(
+        each, rel=0.2
+    )
