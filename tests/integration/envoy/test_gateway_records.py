@@ -67,14 +67,22 @@ class Gate:
             envoy.kill()
             envoy.wait()
 
-    async def _answers(self) -> bool:
-        host, _, port = self.listen.partition(":")
+    async def receiver(self) -> None:
+        """Wait until the sensor listens: Envoy keeps no record that it cannot send."""
+        await until(lambda: self._answers(self.records))
+
+    async def _answers(self, address: str = "") -> bool:
+        host, _, port = (address or self.listen).partition(":")
         try:
             _, writer = await asyncio.open_connection(host, int(port))
         except OSError:
             return False
         writer.close()
         return True
+
+
+async def _all_at(total: int, *backends: Backend) -> bool:
+    return sum(sum(one.served.values()) for one in backends) >= total
 
 
 def http_route(name: str, prefix: str, **weights: int) -> Json:
@@ -137,7 +145,7 @@ async def test_each_request_counts_at_the_server_that_had_it(
     gate: Gate, fleet: Fleet, client: aiohttp.ClientSession, blue: Backend, green: Backend
 ) -> None:
     async with listening(sensor(gate), fleet):
-        await asyncio.sleep(0.5)
+        await gate.receiver()
         answers = await asyncio.gather(*(ask(client, gate.listen) for _ in range(40)))
         await fleet.until_counted(40)
 
@@ -164,7 +172,7 @@ async def test_what_a_server_fails_at_is_its_own(
 ) -> None:
     blue.mode = green.mode = mode  # type: ignore[assignment]
     async with listening(sensor(gate), fleet):
-        await asyncio.sleep(0.5)
+        await gate.receiver()
         await asyncio.gather(*(ask(client, gate.listen) for _ in range(10)))
         await fleet.until_counted(10)
 
@@ -177,9 +185,9 @@ async def test_a_client_that_leaves_is_seen(
 ) -> None:
     blue.mode = green.mode = "hang"
     async with listening(sensor(gate), fleet):
-        await asyncio.sleep(0.5)
+        await gate.receiver()
         asking = [asyncio.create_task(ask(client, gate.listen)) for _ in range(4)]
-        await asyncio.sleep(0.5)
+        await until(lambda: _all_at(4, blue, green))
         for task in asking:
             task.cancel()
         await fleet.until_counted(4)
@@ -191,18 +199,20 @@ async def test_a_pod_that_has_just_ended_keeps_its_requests_and_an_unknown_one_i
     gate: Gate, fleet: Fleet, client: aiohttp.ClientSession, blue: Backend
 ) -> None:
     async with listening(sensor(gate), fleet):
-        await asyncio.sleep(1.5)
-        fleet.up = [blue.server]  # green was looked up before
+        await gate.receiver()
         await asyncio.gather(*(ask(client, gate.listen) for _ in range(10)))
         await fleet.until_counted(10)
+        fleet.up = [blue.server]
+        await asyncio.gather(*(ask(client, gate.listen) for _ in range(10)))
+        await fleet.until_counted(20)
         known = list(fleet.states)
-        gate.program(
-            {"blue": [("127.0.0.2", blue.port)]}, http_route("chat", "/v1", blue=1)
-        )  # nobody listens there
-        await asyncio.sleep(1.0)
-        await ask(client, gate.listen)
-        await fleet.until_state(*known, ("proxy_requests", False), ("proxy_requests", True))
+        nowhere = [("127.0.0.2", blue.port)]
+        gate.program({"blue": nowhere}, http_route("chat", "/v1", blue=1))
+        while fleet.states == known:
+            await ask(client, gate.listen)
+            await asyncio.sleep(0.2)
 
+    assert fleet.states[: len(known) + 1] == [*known, ("proxy_requests", False)]
     assert {one.server for one in fleet.requests} == {"blue", "green"}
 
 
@@ -210,7 +220,7 @@ async def test_only_requests_of_the_own_route_and_path_count(
     gate: Gate, fleet: Fleet, client: aiohttp.ClientSession
 ) -> None:
     async with listening(sensor(gate, rule="0"), fleet):
-        await asyncio.sleep(0.5)
+        await gate.receiver()
         for path in ("/v1/other", "/v1/models", "/v1/empty"):
             async with client.get(f"http://{gate.listen}{path}") as answer:
                 await answer.read()
@@ -225,7 +235,7 @@ async def test_a_rule_whose_backends_have_no_pods_is_a_gap(
     gate: Gate, fleet: Fleet, client: aiohttp.ClientSession
 ) -> None:
     async with listening(sensor(gate, route="empty"), fleet):
-        await asyncio.sleep(0.5)
+        await gate.receiver()
         async with client.post(f"http://{gate.listen}/v1/empty") as answer:
             assert answer.status == 503
         await fleet.until_state(("proxy_requests", False), ("proxy_requests", True))
@@ -243,7 +253,7 @@ async def test_a_second_daemon_does_not_take_a_part_of_the_records(gate: Gate, t
     )
     fleet = Fleet(state_dir=tmp_path / "chat")
     async with listening(sensor(gate), fleet):
-        await asyncio.sleep(0.5)
+        await gate.receiver()
         second = await asyncio.create_subprocess_exec(
             sys.executable, "-c", script, gate.records, stderr=asyncio.subprocess.PIPE
         )
@@ -258,7 +268,7 @@ async def test_two_targets_share_the_address(
 ) -> None:
     other = Fleet(state_dir=tmp_path / "other", target="other", up=[blue.server])
     async with listening(sensor(gate), fleet), listening(sensor(gate, route="other"), other):
-        await asyncio.sleep(0.5)
+        await gate.receiver()
         await ask(client, gate.listen)
         async with client.post(f"http://{gate.listen}/v1/other/completions") as answer:
             await answer.read()
