@@ -11,19 +11,18 @@ from agent.api.external_tokens import IdentifiedCaller, ReviewError
 from agent.api.tokens import RANKS
 from agent.config.listen import Role
 from agent.domain.errors import ActError
-from kubernetes_api.client import TOKEN_REVIEW, KubernetesClient
+from kubernetes_api.client import TOKEN_REVIEW
 from kubernetes_api.documents import Json
+from kubernetes_api.options import AccessOptions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenReview:
+@dataclass(frozen=True, kw_only=True)
+class TokenReview(AccessOptions):
     """The highest role of the user and of the groups counts; without one the token is refused."""
 
     audiences: tuple[str, ...] = ("trimtab",)  # the token must be for one of these
     users: Mapping[str, Role] = field(default_factory=dict)  # roles by user name
     groups: Mapping[str, Role] = field(default_factory=dict)  # roles by group
-    kubeconfig: str = ""  # a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config
-    context: str = ""  # of the kubeconfig; empty: its current one
 
     def __post_init__(self) -> None:
         if not self.audiences or not all(self.audiences):
@@ -32,7 +31,6 @@ class TokenReview:
             raise ValueError("users and groups are empty: nobody would have a role")
 
     async def identify(self, token: str) -> IdentifiedCaller | None:
-        client = KubernetesClient(kubeconfig=self.kubeconfig, context=self.context)
         spec: Json = {"token": token, "audiences": list(self.audiences)}
         body: Json = {
             "apiVersion": "authentication.k8s.io/v1",
@@ -41,7 +39,7 @@ class TokenReview:
             "spec": spec,
         }
         try:
-            status = (await client.create(TOKEN_REVIEW, body)).get("status") or {}
+            status = (await self.client().create(TOKEN_REVIEW, body)).get("status") or {}
         except ActError as error:
             raise ReviewError(error.why) from error
         user = status.get("user") or {}

@@ -6,7 +6,7 @@ Objects stay JSON documents: a copy of a pod template keeps every field, also th
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from lightkube.types import CascadeType, PatchType
 from kubernetes_api.connection import Access, Connection, connection_to
 from kubernetes_api.documents import Json, Kind, has_labels, with_kind
 from kubernetes_api.errors import AwayError, ConflictError, MissingError
-from kubernetes_api.mirror import Mirror
+from kubernetes_api.mirror import STEADY, Mirror, Pace
 
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # lightkube's; at INFO it logs every request
 
@@ -171,17 +171,9 @@ class KubernetesClient:
 
         return await self._connection.call(f"read the log of the pod {pod}", read)
 
-    async def watch(
-        self, resource: Kind, labels: Mapping[str, str], server_timeout_s: int
-    ) -> AsyncGenerator[tuple[str, Json]]:
-        """Yield each change of these objects, beginning with those that exist: ADDED, MODIFIED or DELETED.
-
-        It ends with an error only, as when the API server no longer has the changes since the last one (410).
-        """
-        async with self._connection.stream(f"watch the {resource.__name__}s") as api:
-            watched = api.watch(resource, labels=_selector(labels), server_timeout=server_timeout_s)
-            async for change, document in watched:
-                yield change, dict(document)
+    def mirror(self, resource: Kind, labels: Mapping[str, str], pace: Pace) -> Mirror:
+        """Return what a list and a watch of these objects tell, kept up to date from now on."""
+        return self._connection.mirror(resource, labels, pace)
 
     async def own_namespace(self) -> str:
         """Return the namespace that the calls are about."""
@@ -241,7 +233,7 @@ class CachedReader:
         return await self.client.own_namespace()
 
     def _mirror(self, resource: Kind) -> Mirror:
-        return self.client._connection.mirror(resource)  # noqa: SLF001 - one class in two
+        return self.client.mirror(resource, {}, STEADY)
 
 
 def _selector(labels: Mapping[str, str] | None) -> dict[str, Any] | None:

@@ -5,20 +5,22 @@ refuses them, since tokens of service accounts and certificates of clients are r
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 import httpx2
 import lightkube
+import yaml
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.core.exceptions import ConfigError
 
 from kubernetes_api.documents import Kind
 from kubernetes_api.errors import FAILURES, status_of, to_act_error
-from kubernetes_api.mirror import Mirror
+from kubernetes_api.mirror import Mirror, Pace
 
 MANAGER: Final = "trimtab"
 """The field manager of every write: `kubectl get --show-managed-fields` names it."""
@@ -55,7 +57,7 @@ class Connection:
     access: Access
     _session: _Session | None = None
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _mirrors: dict[Kind, Mirror] = field(default_factory=dict)
+    _mirrors: dict[tuple[Kind, frozenset[tuple[str, str]]], Mirror] = field(default_factory=dict)
 
     async def call(self, what: str, ask: Callable[[lightkube.AsyncClient], Awaitable[_T]]) -> _T:
         """`what`: the call in words, for its error."""
@@ -79,16 +81,18 @@ class Connection:
         except FAILURES as error:
             raise to_act_error(what, error) from error
 
-    def mirror(self, kind: Kind) -> Mirror:
+    def mirror(self, kind: Kind, labels: Mapping[str, str], pace: Pace) -> Mirror:
         """Return what is known of the objects of a kind; it keeps itself up to date from now on."""
-        if kind not in self._mirrors:
-            self._mirrors[kind] = Mirror(self, kind)
-        return self._mirrors[kind]
+        key = kind, frozenset(labels.items())
+        if key not in self._mirrors:
+            self._mirrors[key] = Mirror(self, kind, labels, pace)
+        return self._mirrors[key]
 
     def has_written(self, kind: Kind) -> None:
-        """Let the next read of the mirror include a write that has just been made."""
-        if kind in self._mirrors:
-            self._mirrors[kind].refresh()
+        """Let the next read of a mirror include a write that has just been made."""
+        for mirror in self._mirrors.values():
+            if mirror.kind is kind:
+                mirror.refresh()
 
     async def _ask(self, ask: Callable[[lightkube.AsyncClient], Awaitable[_T]]) -> _T:
         async with self._use() as api:
@@ -148,8 +152,15 @@ def connection_to(access: Access) -> Connection:
 
 
 def _read_config(access: Access) -> SingleConfig:
-    config = KubeConfig.from_file(access.kubeconfig) if access.kubeconfig else KubeConfig.from_env()
-    found = config.get(access.context or None)
+    """Raises ConfigError, also for a file that is being rewritten."""
+    try:
+        config = KubeConfig.from_file(access.kubeconfig) if access.kubeconfig else KubeConfig.from_env()
+        found = config.get(access.context or None)
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{access.kubeconfig or 'the kubeconfig'} is no kubeconfig: {error!r}") from error
     if found is None:
         raise ConfigError(f"{access.kubeconfig or 'the kubeconfig'} has no context {access.context!r}")
+    authority = found.cluster.certificate_auth
+    if authority and not Path(found.abs_file(authority)).is_file():
+        raise ConfigError(f"its certificate-authority {authority} is no file")
     return found

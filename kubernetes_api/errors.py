@@ -38,6 +38,11 @@ def to_act_error(what: str, error: Exception) -> ActError:
     match error:
         case httpx2.HTTPStatusError():
             return _refusal(what, error)
+        case httpx2.TransportError() if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return AwayError(
+                f"{what}: the certificate of the API server is not accepted: {error} "
+                "(`certificate-authority` and `server` of the kubeconfig must be those of the cluster)"
+            )
         case TimeoutError() | httpx2.HTTPError():
             return AwayError(f"{what}: the API server does not answer: {str(error) or 'no answer in time'}")
         case msgspec.DecodeError():  # a proxy's page, or a line of a watch that was cut off
@@ -66,10 +71,16 @@ def _refusal(what: str, error: httpx2.HTTPStatusError) -> ActError:
         return ActError(
             f"{what}: the API server forbids it: {why} (give trimtab's Role this right)", external=True
         )
+    if code == HTTPStatus.UNAUTHORIZED:
+        return ActError(
+            f"{what}: the API server does not accept the credentials (401): {why} (the token or certificate "
+            "of the kubeconfig is wrong or has expired: renew it; it is read again at each call)",
+            external=True,
+        )
     told = f"{what}: the API server answers {code}: {why}"
     if code == HTTPStatus.TOO_MANY_REQUESTS or code >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return AwayError(told, _retry_after(error))
-    return ActError(told, external=code == HTTPStatus.UNAUTHORIZED)
+    return ActError(told)
 
 
 def _retry_after(error: httpx2.HTTPStatusError) -> float:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import httpx2
 import lightkube
@@ -22,12 +22,23 @@ from kubernetes_api.errors import AwayError, ExpiredError
 if TYPE_CHECKING:
     from kubernetes_api.connection import Connection
 
-_WATCH_S: Final = 300  # of one request; client-go asks for 300 to 600
-_SILENCE_S: Final = 150.0
+_WATCH_S: Final = 300.0  # of one request; client-go asks for 300 to 600
 _CONNECT_S: Final = 15.0
 _FIRST_S: Final = 20.0  # for the first list, which goes on beyond it
 _AGAIN_S: Final = 1.0  # from the end of a watch to the next one: so much may be missing meanwhile
 _PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+
+
+class Pace(NamedTuple):
+    """How soon a mirror notices what is wrong, and that it is over."""
+
+    silence_s: float = 150.0  # a connection without a sign for so long is dead
+    pause_s: float = 30.0  # at most, between two attempts while the API server is away
+
+
+STEADY: Final = Pace()
+PROMPT: Final = Pace(silence_s=60.0, pause_s=1.0)
+"""For few readers, to which each second counts."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +47,8 @@ class Mirror:
 
     connection: "Connection"
     kind: Kind
+    labels: Mapping[str, str] = field(default_factory=dict)  # of the objects; empty: all
+    pace: Pace = STEADY
     _objects: dict[str, Json] = field(default_factory=dict)
     _version: str = ""  # from where a watch goes on; empty: it begins with a list
     _listeners: list["_Listener"] = field(default_factory=list)  # in the order in which they began
@@ -58,7 +71,10 @@ class Mirror:
         return self._objects
 
     async def changes(self, labels: Mapping[str, str], name: str = "") -> AsyncIterator[None]:
-        """Yield at each change of these objects, beginning at once; the caller reads them each time."""
+        """Yield at each change of these objects, beginning at once; the caller reads them each time.
+
+        It is a change, too, when they are no longer up to date, and when they are again.
+        """
         listener = _Listener(labels, name)
         self._listeners.append(listener)
         try:
@@ -106,37 +122,42 @@ class Mirror:
                 failures = 0
                 await asyncio.sleep(_AGAIN_S)
             except ActError as error:
-                self._error = error
-                self._settled.set()
+                self._settle(error)
                 asked_s = error.retry_s if isinstance(error, AwayError) else 0.0
-                await asyncio.sleep(max(asked_s, _PAUSES_S[min(failures, len(_PAUSES_S) - 1)]))
+                pause_s = min(self.pace.pause_s, _PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
+                await asyncio.sleep(max(asked_s, pause_s))
                 failures += 1
 
     async def _list(self) -> None:
         async def read(api: lightkube.AsyncClient) -> tuple[list[Json], str]:
-            listed = api.list(self.kind)
+            listed = api.list(self.kind, labels=dict(self.labels))
             return [with_kind(one, self.kind) async for one in listed], listed.resourceVersion
 
         found, self._version = await self.connection.call(self._what("list"), read)
         self._objects = {one["metadata"]["name"]: self._trim(one) for one in found}
-        self._is_current()
+        self._settle(None)
         self._wake_all()
 
     async def _watch(self) -> None:
         """Return at the request's end; raises _BrokenError if it is cut off, ActError if it cannot begin."""
-        params = {"allowWatchBookmarks": "true", "resourceVersion": self._version, "timeoutSeconds": _WATCH_S}
+        params = {
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": int(min(_WATCH_S, self.pace.silence_s * 2)),
+            "labelSelector": ",".join(f"{name}={value}" for name, value in self.labels.items()) or None,
+        }
         began = False
         try:
             async with self.connection.stream(self._what("watch")) as api:
                 client = api._client  # noqa: SLF001 - lightkube's watch knows neither bookmarks nor silence
                 asked = client.prepare_request("list", self.kind, watch=True, params=params)
-                limits = httpx2.Timeout(_CONNECT_S, read=_SILENCE_S)
+                limits = httpx2.Timeout(_CONNECT_S, read=self.pace.silence_s)
                 async with client._client.stream(  # noqa: SLF001
                     "GET", asked.url, params=asked.params, timeout=limits
                 ) as answer:
                     answer.raise_for_status()
                     began = True
-                    self._is_current()
+                    self._settle(None)
                     async for line in answer.aiter_lines():
                         self._take(msgspec.json.decode(line))
         except AwayError as error:
@@ -167,9 +188,13 @@ class Mirror:
             document["metadata"].pop("managedFields", None)
         return document
 
-    def _is_current(self) -> None:
-        self._error = None
+    def _settle(self, error: ActError | None) -> None:
+        """The objects are up to date, unless there is an error."""
+        changes = (self._error is None) is not (error is None)
+        self._error = error
         self._settled.set()
+        if changes:
+            self._wake_all()
 
     def _wake_all(self) -> None:
         for listener in self._listeners:

@@ -6,12 +6,21 @@ from kubernetes_api.client import KubernetesClient
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterOptions:
-    """Fields of a plugin's table."""
+class AccessOptions:
+    """Fields of the table of a plugin that works with the whole cluster."""
 
-    namespace: str = ""  # empty: that of the pod trimtab runs in, or of the kubeconfig's context
     kubeconfig: str = ""  # a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config
     context: str = ""  # of the kubeconfig; empty: its current one
+
+    def client(self) -> KubernetesClient:
+        return KubernetesClient(kubeconfig=self.kubeconfig, context=self.context)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions(AccessOptions):
+    """Fields of the table of a plugin that works in a namespace."""
+
+    namespace: str = ""  # empty: that of the pod trimtab runs in, or of the kubeconfig's context
 
     def client(self) -> KubernetesClient:
         return KubernetesClient(kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace)

@@ -33,6 +33,7 @@ LEAST_GAIN = 0.02  # of the requests: below, restarts cost more than they bring
 ERRORS = 2.0  # standard errors that a gain must exceed
 BLOCK_S = 30.0
 MOST = 60
+MOST_MOVED_KV = 0.25  # of the KV cache, as a side effect by the estimate, which is rough
 LAWS = 8  # draws of the law that each finalist sees
 LOW_QUANTILE = 1.28  # standard deviations from the middle of a normal distribution to its 10 % quantile
 
@@ -165,9 +166,10 @@ def _doubt(
 
 
 def neighbours(case: Deployment, base: EngineLimits) -> Iterator[Changes]:
-    """Settings up to three octaves of batch size and token budget away, and one step of the other flags."""
+    """Settings up to three octaves of batch size away, two up or five down of token budget, and one step of
+    the other flags."""
     seqs = [_octave(base.max_num_seqs, step) for step in (0, -1, 1, -2, 2, -3, 3)]
-    budgets = [_octave(base.max_num_batched_tokens, step) for step in (0, -1, 1, -2, 2)]
+    budgets = [_octave(base.max_num_batched_tokens, step) for step in (0, -1, 1, -2, 2, -3, -4, -5)]
     share = case.setting.get("gpu_memory_utilization")
     singles: Sequence[Changes] = (
         {"long_prefill_token_threshold": max(256, base.max_num_batched_tokens // 4)},
@@ -212,7 +214,9 @@ def _admissible(
         why = refuse(changes)
         try:
             limits = base if why else moved_limits(case, base, changes)
-            why = why or veto(with_changes(case, changes), limits, case)
+            why = (
+                why or veto(with_changes(case, changes), limits, case) or _side_effect(base, limits, changes)
+            )
         except PredictionInputError as error:
             why, limits = str(error), base
         if why:
@@ -220,6 +224,14 @@ def _admissible(
             continue
         count += 1
         yield changes, limits
+
+
+def _side_effect(base: EngineLimits, limits: EngineLimits, changes: Changes) -> str:
+    """Why a change relies too much on an estimate of memory: a KV cache of another size would decide."""
+    moved = limits.kv_tokens / base.kv_tokens - 1
+    if "gpu_memory_utilization" in changes or abs(moved) <= MOST_MOVED_KV:
+        return ""
+    return f"the KV cache would change by an estimated {moved:+.0%}"
 
 
 def moved_limits(case: Deployment, base: EngineLimits, changes: Changes) -> EngineLimits:

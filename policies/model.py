@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from agent.domain.lateness import has_need
 from agent.domain.model import Evidence, Proposal
@@ -27,6 +28,8 @@ class Model:
     PM1 proposes the best joint change, PM2 says how many servers the load needs where no change of one is
     enough, PM3 names the suggestion of a rule that the model expects to do harm.
     """
+
+    uses_advice: ClassVar[bool] = True  # of the performance model, which is not asked for it otherwise
 
     oldest_s: float = 900.0  # of an advice: the length of the recorded trace
     servers_at_most: int = 64  # PM2: beyond, the number is no advice

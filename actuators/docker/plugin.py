@@ -28,6 +28,10 @@ class DockerOptions(ServerOptions):
         if len(set(self.containers)) != len(self.containers):
             raise ValueError("containers: each name once")
 
+    @property
+    def exclusive(self) -> tuple[tuple[str, ...], ...]:
+        return tuple(("containers", name, self.host) for name in self.containers)
+
     def bind(self, site: Site) -> DockerEngine:
         return DockerEngine(self, site)
 

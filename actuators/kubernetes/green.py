@@ -7,7 +7,15 @@ would get traffic past the proxy, and the counts of the Deployment would be wron
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 
-from actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVER, object_name, pod_labels, server_labels
+from actuators.kubernetes.labels import (
+    DEPLOYMENT,
+    LIKE,
+    SERVER,
+    object_name,
+    pod_labels,
+    server_labels,
+    service_labels,
+)
 from actuators.kubernetes.statefulset import add_claims
 from actuators.kubernetes.workload import Workload
 from agent.domain.model import Server
@@ -24,7 +32,11 @@ def make_deployment(
     template = deepcopy(pattern.template)
     metadata = template.setdefault("metadata", {})
     kept, _ = keep_labels(pattern, selectors)
-    metadata["labels"] = {**kept, **server_labels(site, server.name)}
+    metadata["labels"] = {
+        **kept,
+        **server_labels(site, server.name),
+        **service_labels(site, server.name),
+    }
     metadata.pop("creationTimestamp", None)
     add_claims(template, pattern)
     template["spec"]["containers"][pattern.container] |= pattern.with_setting(server.setting)
@@ -39,7 +51,7 @@ def make_deployment(
         },
         "spec": {
             **spec,
-            "replicas": pattern.usual_replicas,
+            "replicas": server.replicas,
             "revisionHistoryLimit": 0,
             "selector": {"matchLabels": pod_labels(site, server)},
             "template": template,
@@ -60,7 +72,7 @@ def make_service(site: Site, server: Server, workload: Workload) -> Json:
         },
         "spec": {
             "clusterIP": "None",
-            "selector": dict(workload.selector),
+            "selector": service_labels(site, server.name) if workload.ours else dict(workload.selector),
             "ports": [{"name": "http", "port": port, "targetPort": port, "protocol": "TCP"}],
         },
     }

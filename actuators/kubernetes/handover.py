@@ -1,25 +1,26 @@
 """After a promotion: write the new flags into the workload that people own, and give it the traffic.
 
-While green serves, that workload is idle. It is scaled to 0, so that its pods need no further GPUs, changed
-in one write, scaled up, warmed up; then the Service of the new server selects its pods, and green's own
-Deployment ends. The server keeps its name and its address. If the changed workload does not become
-available, it is scaled to 0 again, and green's Deployment goes on to serve.
+While green serves, that workload is idle. It is scaled to 0, so that its pods need no further GPUs, and
+changed in one write. It gets one pod after the other; each is warmed up and serves beside green's, of which
+one ends. At last the Service of the new server selects its pods alone, and green's own Deployment ends. The
+server keeps its name and its address. If the changed workload does not become available, it is scaled to 0
+again, and green's Deployment goes on to serve.
 """
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from actuators.kubernetes.discovery import FoundServer, find_pods, read_workload
-from actuators.kubernetes.labels import CHANGE, DEPLOYMENT, EPOCH, REPLICAS, SERVES_AS
+from actuators.kubernetes.labels import CHANGE, DEPLOYMENT, EPOCH, REPLICAS, SERVES_AS, service_labels
 from actuators.kubernetes.preflight import obstacles
 from actuators.kubernetes.scale import scale_down, wait_until_gone
-from actuators.kubernetes.start import Starter
+from actuators.kubernetes.shrink import scale, wait_for_last_requests
+from actuators.kubernetes.start import NoNodeError, Starter
 from actuators.kubernetes.workload import Workload
-from actuators.vllm.probe import OpenAiProbe
 from agent.domain.errors import ActError
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient, patiently
@@ -29,12 +30,6 @@ from vllm_facts.errors import FlagError
 from vllm_facts.values import Setting, Value
 
 log = structlog.get_logger(__name__)
-
-_DNS_S = 40.0
-"""Until every client of the Service's name has the new addresses: CoreDNS caches them for 30 s at most (its
-Kubernetes default), Envoy asks again every 5 s."""
-
-_POLL_S = 1.0
 
 WarmUp = Callable[[str], Awaitable[None]]  # by the address of a pod
 
@@ -46,8 +41,7 @@ class Handover:
     starter: Starter
     old: FoundServer
     new: FoundServer
-    start_s: float  # deadline of the start
-    drain_s: float  # for the last requests of green's pods
+    start_s: float  # deadline of the start of a pod
     warm_up: WarmUp
 
     @property
@@ -70,22 +64,73 @@ class Handover:
             raise
         except (ActError, FlagError) as error:
             log.warning("kubernetes.handover_failed", workload=self.old.workload.name, why=str(error))
-            await scale_down(self.client, self.starter.site, self.old.workload)
+            await self._give_back()
             return False
         await self.switch(changed)
         return True
 
     async def _change(self) -> Workload:
-        """Return the workload with the new flags, available and warm. Raises ActError, FlagError."""
+        """Return the workload with the new flags, available and warm. Raises ActError, FlagError.
+
+        Its pods serve beside green's as soon as they are warm, and green has one less for each; where no node
+        has room for a pod more, green's ends before.
+        """
         workload = await self._read()
         if not self._is_written(workload):
             await scale_down(self.client, self.starter.site, workload)
             workload = await self._write()
-        await self.starter.wait_until_available(workload, self.start_s)
-        await self._warm_up(workload)
-        if (await self._read()).template != workload.template:
-            raise ActError(f"{workload.name} was changed by a third party while it started", external=True)
+        wanted, spare = workload.usual_replicas, 1
+        for replicas in range(workload.replicas, wanted + 1):
+            await self._shrink_green(wanted - replicas + spare)
+            try:
+                workload = await self._grow(workload, replicas)
+            except NoNodeError:
+                if not spare or wanted == 1:
+                    raise
+                spare = 0
+                await self._shrink_green(wanted - replicas)
+                workload = await self._grow(workload, replicas)
         return workload
+
+    async def _grow(self, workload: Workload, replicas: int) -> Workload:
+        """Return the workload with so many pods, which serve beside green's."""
+        scaled = await scale(self.client, self.starter.site, workload, replicas)
+        scaled = await patiently(lambda: read_workload(self.client, scaled.document))
+        await self.starter.wait_until_available(scaled, self.start_s)
+        await self._join(scaled)
+        if (await self._read()).template != scaled.template:
+            raise ActError(f"{scaled.name} was changed by a third party while it started", external=True)
+        return scaled
+
+    async def _join(self, workload: Workload) -> None:
+        """Warm up the pods that are new, and let the name of the new server resolve to them, too."""
+        serving = service_labels(self.starter.site, self.new.server)
+        found = await patiently(lambda: find_pods(self.client, workload))
+        new = [pod for pod in found if pod.active and pod.ip and not serving.items() <= pod.labels.items()]
+        await asyncio.gather(*(self.warm_up(pod.address(workload.serve.port)) for pod in new))
+        for pod in new:
+            await self.client.patch(kubernetes.POD, pod.name, {"metadata": {"labels": serving}})
+
+    async def _read_green(self) -> Workload | None:
+        """Return green's Deployment; None: a third party has removed it, and the handover goes on."""
+        name = self.new.workload.name
+        found = await patiently(lambda: self.client.get(kubernetes.DEPLOYMENT, name))
+        return Workload.parse(found) if found else None
+
+    async def _shrink_green(self, keep: int) -> None:
+        green = await self._read_green()
+        if green is not None and green.replicas > keep:
+            await self.starter.shrinker.shrink(replace(self.new, workload=green), keep)
+
+    async def _give_back(self) -> None:
+        """After a failure: the operator's pods end their requests, and green has all its pods again."""
+        if found := await patiently(
+            lambda: self.client.get(self.old.workload.resource, self.old.workload.name)
+        ):
+            home = replace(self.old, workload=Workload.parse(found))
+            await self.starter.shrinker.shrink(home, 0)
+        if (green := await self._read_green()) is not None:
+            await scale(self.client, self.starter.site, green, green.usual_replicas)
 
     async def _read(self) -> Workload:
         name = self.old.workload.full_name
@@ -121,48 +166,39 @@ class Handover:
         annotations = {SERVES_AS: self.new.server, CHANGE: _describe(workload.serve.setting, wanted)}
         if workload.serve.setting == wanted:  # of an attempt that was interrupted, or failed
             annotations[CHANGE] = workload.annotations.get(CHANGE, annotations[CHANGE])
-        replicas = workload.replicas or workload.remembered_replicas or self.new.workload.usual_replicas
-        return json_patch(workload, workload.with_setting(wanted), replicas, annotations)
-
-    async def _warm_up(self, workload: Workload) -> None:
-        found = await patiently(lambda: find_pods(self.client, workload))
-        addresses = [pod.address(workload.serve.port) for pod in found if pod.active and pod.ip]
-        await asyncio.gather(*(self.warm_up(address) for address in addresses))
+        replicas = workload.remembered_replicas or self.new.workload.usual_replicas
+        if replicas > 1:
+            annotations[REPLICAS] = str(replicas)  # it begins with one pod
+        return json_patch(workload, workload.with_setting(wanted), annotations)
 
     async def switch(self, workload: Workload) -> None:
         """Let the name of the new server resolve to the changed workload's pods; then end green's."""
+        serving = service_labels(self.starter.site, self.new.server)
         change: Json = {
             "metadata": {
                 "annotations": {DEPLOYMENT: workload.name},
                 "labels": {EPOCH: str(self.starter.site.epoch)},
             },
-            "spec": {"selector": {**dict.fromkeys(self.new.workload.selector), **workload.selector}},
+            "spec": {"selector": {**dict.fromkeys(serving), **workload.selector}},
         }
         await self.client.patch(kubernetes.SERVICE, self.new.service, change)
+        for pod in await patiently(lambda: find_pods(self.client, workload)):
+            if serving.keys() & pod.labels.keys():
+                unmarked: Json = {"metadata": {"labels": dict.fromkeys(serving)}}
+                await self.client.patch(kubernetes.POD, pod.name, unmarked)
         await self.end_green(self.new.workload)
 
     async def end_green(self, green: Workload) -> None:
         """Delete green's own Deployment once no client has its addresses and its last request has ended."""
-        await asyncio.sleep(_DNS_S)
-        await self._drain(green)
+        await wait_for_last_requests(
+            lambda: find_pods(self.client.cached, green), green.serve.port, self.new.server
+        )
         await self.client.delete(kubernetes.DEPLOYMENT, green.name)
         await wait_until_gone(self.client, green)
 
-    async def _drain(self, green: Workload) -> None:
-        """Wait until green's pods have no request, or for the deadline."""
-        port = green.serve.port
-        end_s = asyncio.get_running_loop().time() + self.drain_s
-        while asyncio.get_running_loop().time() < end_s:
-            found = await patiently(lambda: find_pods(self.client.cached, green))
-            pods = [pod for pod in found if pod.active and pod.ip]
-            counts = await asyncio.gather(*(OpenAiProbe(address=pod.address(port)).busy() for pod in pods))
-            if not any(counts):
-                return
-            await asyncio.sleep(_POLL_S)
-
 
 def json_patch(
-    workload: Workload, fields: Mapping[str, object], replicas: int, annotations: Mapping[str, str]
+    workload: Workload, fields: Mapping[str, object], annotations: Mapping[str, str]
 ) -> list[Json]:
     """Return the one change of the operator's workload; refused if it has changed since it was read."""
     container = f"/spec/template/spec/containers/{workload.container}"
@@ -170,7 +206,7 @@ def json_patch(
     return [
         {"op": "add", "path": "/metadata/resourceVersion", "value": workload.version},
         {"op": "add", "path": "/metadata/annotations", "value": {**kept, **annotations}},
-        {"op": "add", "path": "/spec/replicas", "value": replicas},
+        {"op": "add", "path": "/spec/replicas", "value": 1},
         *({"op": "add", "path": f"{container}/{name}", "value": value} for name, value in fields.items()),
     ]
 

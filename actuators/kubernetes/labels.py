@@ -14,6 +14,8 @@ SITE: Final = "trimtab.dev/site"  # keeps the objects of two daemons in one name
 SERVER: Final = "trimtab.dev/server"
 EPOCH: Final = "trimtab.dev/epoch"
 
+DRAINS: Final = "trimtab.dev/drains"  # of a pod that has left its workload: the server whose requests it ends
+
 # Annotations.
 LIKE: Final = "trimtab.dev/like"  # the server that this one is a copy of
 DEPLOYMENT: Final = "trimtab.dev/deployment"  # of a Service: what its pods belong to
@@ -39,6 +41,16 @@ def server_labels(site: Site, server: str) -> dict[str, str]:
 def pod_labels(site: Site, server: Server) -> dict[str, str]:
     """Return the labels that select the pods of a green Deployment; they never change."""
     return {SITE: _site_digest(site), SERVER: _to_label(server.name)}
+
+
+def service_labels(site: Site, server: str) -> dict[str, str]:
+    """Return the labels by which the Service of a server of trimtab's selects pods, of any workload."""
+    return {SITE: _site_digest(site), SERVES_AS: _to_label(server)}
+
+
+def draining_labels(site: Site, server: str) -> dict[str, str]:
+    """Return the labels of the pods that have left a server and end their last requests."""
+    return {SITE: _site_digest(site), DRAINS: _to_label(server)}
 
 
 def object_name(site: Site, server: str) -> str:

@@ -48,6 +48,11 @@ class KubernetesOptions(ServerOptions, ClusterOptions):
             for name in getattr(self, option)
         )
 
+    @property
+    def exclusive(self) -> tuple[tuple[str, ...], ...]:
+        cluster = (self.kubeconfig, self.context, self.namespace)
+        return tuple((OPTIONS[one.resource], one.name, *cluster) for one in self.adopted)
+
     def bind(self, site: Site) -> KubernetesEngine:
         return KubernetesEngine(self, site)
 

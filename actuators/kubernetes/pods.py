@@ -3,7 +3,7 @@
 A cause is named from the pod's status, its events and the last lines of its log.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Self
@@ -37,6 +37,7 @@ class Pod:
     restarts: int
     created: datetime
     container: str
+    labels: Mapping[str, str]
     status: Json = field(repr=False)  # of the pod
     own: Json = field(repr=False)  # of its vLLM container
 
@@ -56,6 +57,7 @@ class Pod:
             restarts=own.get("restartCount", 0),
             created=datetime.fromisoformat(metadata["creationTimestamp"]),
             container=container,
+            labels=metadata.get("labels") or {},
             status=status,
             own=own,
         )
@@ -64,6 +66,12 @@ class Pod:
     def over(self) -> bool:
         """Whether all its containers have ended for good; an evicted pod stays so until it is deleted."""
         return self.status.get("phase") in {"Failed", "Succeeded"}
+
+    @property
+    def ordinal(self) -> int:
+        """Its number in a StatefulSet; -1: it has none."""
+        name = self.labels.get("statefulset.kubernetes.io/pod-name", "")
+        return int(name.rpartition("-")[2]) if name else -1
 
     @property
     def active(self) -> bool:

@@ -7,7 +7,6 @@ exceeded quota, a dry run of the write shows.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 from actuators.kubernetes import statefulset
 from actuators.kubernetes.discovery import FoundServer
@@ -19,6 +18,7 @@ from actuators.vllm.start_times import StartTimes
 from agent.domain.errors import ActError
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Site
+from agent.machine.strategy import Choice
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
 from vllm_facts.errors import FlagError
@@ -49,15 +49,13 @@ async def preflight(
     site: Site,
     blues: Sequence[FoundServer],
     setting: Setting,
-    wanted: Strategy | Literal["auto"],
+    choice: Choice,
     times: StartTimes,
 ) -> PreflightResult:
     """`blues`: the servers that serve now; green is made like the last one. Raises ActError."""
     pattern = blues[-1]
-    if wanted == "replace":
-        return PreflightResult(
-            problem='strategy = "replace" is not there on Kubernetes: write "surge" or "swap"'
-        )
+    if choice.strategy is None:
+        return PreflightResult(problem=choice.why)
     for blue in blues:
         if problem := "; ".join(obstacles(blue.workload)):
             return PreflightResult(problem=f"{blue.workload.name}: {problem}")
@@ -75,9 +73,10 @@ async def preflight(
             await client.create(kubernetes.DEPLOYMENT, body, dry_run=True)
         except ActError as error:
             return PreflightResult(problem=error.why)
-    strategy: Strategy = "surge" if wanted == "auto" else wanted
-    predicted = _predict(pattern, strategy, times, _notes(pattern.workload, selectors))
-    return replace(predicted, patch=patch)
+    notes = _notes(pattern.workload, selectors)
+    if not site.acts and pattern.workload.replicas > 1:
+        notes.append(f"in mode advise 1 of its {pattern.workload.replicas} pods is read")
+    return replace(_predict(pattern, choice.strategy, times, notes), why=choice.why, patch=patch)
 
 
 def _commit(workload: Workload, patch: str) -> PreflightResult:
@@ -98,14 +97,11 @@ def _predict(
         else "a start: none of this image and model was measured yet"
     )
     outage_s = 0.0
-    why = f"{pattern.server} runs meanwhile, if a node has room: {pattern.workload.replicas} pods more"
     if strategy == "swap":
         outage_s = (times.expected_stop(key) or _STOP_S) + (start_s or _START_S)
-        why = f"{pattern.server} ends first, as the config asks"
         notes.insert(0, f"a planned outage of about {outage_s:.0f} s")
     return PreflightResult(
         strategy=strategy,
-        why=why,
         start_s=start_s,
         deadline_s=times.learned(key, None),
         outage_s=outage_s,

@@ -29,7 +29,7 @@ async def scale_down(client: KubernetesClient, site: Site, workload: Workload) -
             return None
         metadata = {
             "resourceVersion": found["metadata"]["resourceVersion"],
-            "annotations": {REPLICAS: str(replicas)},
+            "annotations": {REPLICAS: str(Workload.parse(found).usual_replicas)},
             "labels": {EPOCH: str(site.epoch)} if workload.ours else {},
         }
         return {"metadata": metadata, "spec": {"replicas": 0}}

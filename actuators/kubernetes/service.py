@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import replace
 
 import structlog
 
 from actuators.kubernetes.discovery import FoundServer
 from actuators.kubernetes.green import make_service
+from actuators.kubernetes.labels import service_labels
 from agent.domain.errors import ActError, FencedError
 from agent.domain.model import Server
 from agent.domain.ports import Site
@@ -22,11 +22,17 @@ _RETRY_S = 2.0  # while the API server is away
 
 
 async def create_service(client: KubernetesClient, site: Site, one: FoundServer) -> FoundServer:
-    """Return the server with its Service, created by this call or by another one before."""
+    """Return the server with its Service, which may be there for a Deployment that a person has removed."""
     body = make_service(site, Server(name=one.server, setting={}, like=one.like), one.workload)
-    with suppress(ConflictError):
+    name, selector = body["metadata"]["name"], body["spec"]["selector"]
+    try:
         await client.create(kubernetes.SERVICE, body)
-    return replace(one, service=body["metadata"]["name"])
+    except ConflictError:
+        others = dict.fromkeys(service_labels(site, one.server))
+        notes = {"annotations": body["metadata"]["annotations"]}
+        change = {"metadata": notes, "spec": {"selector": {**others, **selector}}}
+        await client.patch(kubernetes.SERVICE, name, change)
+    return replace(one, service=name)
 
 
 async def keep_service(client: KubernetesClient, name: str, restore: Callable[[], Awaitable[None]]) -> None:

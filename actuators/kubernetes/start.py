@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from actuators.host.server_log import shown
 from actuators.kubernetes.discovery import (
     FoundServer,
-    find_counterpart,
     find_pods,
     find_servers,
     read_workload,
@@ -20,6 +19,7 @@ from actuators.kubernetes.green import make_deployment, make_service
 from actuators.kubernetes.labels import EPOCH, REPLICAS, object_name
 from actuators.kubernetes.pods import Pod, PodFault, newest_first
 from actuators.kubernetes.scale import scale_down, wait_until_gone
+from actuators.kubernetes.shrink import Shrinker
 from actuators.kubernetes.statefulset import count_turns
 from actuators.kubernetes.workload import Workload, WorkloadName
 from actuators.vllm.probe import OpenAiProbe
@@ -41,30 +41,38 @@ _LOG_LINES = 200
 _SCALES_UP = "TriggeredScaleUp"
 
 
+class NoNodeError(ActError):
+    """No node has room for a pod."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
     client: KubernetesClient
     site: Site
     adopted: Sequence[WorkloadName]
 
+    @property
+    def shrinker(self) -> Shrinker:
+        return Shrinker(client=self.client, site=self.site)
+
     async def launch(self, server: Server, found: Mapping[str, FoundServer], deadline_s: float) -> Server:
         """Return the healthy server with its address. Raises ActError; the workload is then as before."""
-        stopped = found.get(server.name)
-        created = stopped is None or stopped.workload.ours
-        deadline_s *= 1 if stopped is None else count_turns(stopped.workload)
+        before = found.get(server.name)
+        deadline_s *= 1 if before is None else count_turns(before.workload)
+        one: FoundServer | None = None
         try:
             async with asyncio.timeout(deadline_s):
                 one = await self._start(server, found)
                 await self._wait_for_pods(one.server, one.workload)
         except TimeoutError as error:
-            why = f"{server.name} was not healthy within {deadline_s:g} s"
-            await self._undo(server.name, remove=created)
-            raise ActError(why) from error
+            late = await self._late(server.name, one.workload if one else None, deadline_s)
+            await self._undo(server.name, before)
+            raise late from error
         except FlagError as error:
-            await self._undo(server.name, remove=created)
+            await self._undo(server.name, before)
             raise ActError(f"{server.name} cannot be started: {error}") from error
         except BaseException:
-            await self._undo(server.name, remove=created)
+            await self._undo(server.name, before)
             raise
         return replace(one.to_server(), like=server.like or one.like)
 
@@ -75,7 +83,7 @@ class Starter:
             async with asyncio.timeout(deadline_s):
                 await self._wait_for_pods(workload.name, workload)
         except TimeoutError as error:
-            raise ActError(f"{workload.name} was not available within {deadline_s:g} s") from error
+            raise await self._late(workload.name, workload, deadline_s) from error
 
     async def _start(self, server: Server, found: Mapping[str, FoundServer]) -> FoundServer:
         """Return the server with a workload that is scaled up and a Service."""
@@ -83,7 +91,8 @@ class Starter:
         if one is None:
             await self._create(server, found)
         else:
-            await self._claim(one.workload, find_counterpart(one, found))
+            await self.shrinker.finish(one)
+            await self._claim(one.workload, server.replicas)
             if not one.service:
                 await self._create_service(server, one.workload)
         again = (await find_servers(self.client, self.site, self.adopted)).get(server.name)
@@ -105,38 +114,38 @@ class Starter:
         with suppress(ConflictError):
             await self.client.create(kubernetes.SERVICE, make_service(self.site, server, workload))
 
-    async def _claim(self, workload: Workload, counterpart: Workload | None) -> None:
-        """Write this daemon's epoch, and scale a stopped workload up.
+    async def _claim(self, workload: Workload, replicas: int) -> None:
+        """Write this daemon's epoch, and scale a workload with fewer replicas up."""
 
-        One that a third party scaled to 0 gets as many pods as its counterpart.
-        """
-
-        async def to_usual(document: Json) -> Json | None:
+        async def to_wanted(document: Json) -> Json | None:
             found = Workload.parse(document)
-            if found.replicas and (not found.ours or found.epoch == self.site.epoch):
+            if found.replicas >= replicas and (not found.ours or found.epoch == self.site.epoch):
                 return None
-            metadata: Json = {"resourceVersion": found.version, "annotations": {REPLICAS: None}}
+            wanted = max(found.replicas, replicas)
+            usual = str(found.usual_replicas) if wanted < found.usual_replicas else None
+            metadata: Json = {"resourceVersion": found.version, "annotations": {REPLICAS: usual}}
             if found.ours:
                 metadata["labels"] = {EPOCH: str(self.site.epoch)}
-            replicas = found.replicas or found.remembered_replicas or (counterpart or found).usual_replicas
-            return {"metadata": metadata, "spec": {"replicas": replicas}}
+            return {"metadata": metadata, "spec": {"replicas": wanted}}
 
-        await self.client.update(workload.resource, workload.name, to_usual)
+        await self.client.update(workload.resource, workload.name, to_wanted)
 
     async def _wait_for_pods(self, name: str, workload: Workload) -> None:
         """Return once each pod is ready and answers /health. Raises ActError for a fault that is certain.
 
-        Pods that were evicted before are no fault of this start.
+        Pods that were evicted before, or that serve already, are no fault of this start.
         """
         clock = asyncio.get_running_loop().time
         began = clock()
         over: set[str] | None = None
+        serving: set[str] | None = None
         while True:
             found = await patiently(lambda: find_pods(self.client.cached, workload))
             over = {pod.uid for pod in found if pod.over} if over is None else over
+            serving = {pod.uid for pod in found if pod.ready} if serving is None else serving
             pods = [pod for pod in found if not pod.ending and pod.uid not in over]
             for pod in newest_first(pods):
-                if pod.restarts or pod.fault() is not None:
+                if pod.uid not in serving and (pod.restarts or pod.fault() is not None):
                     raise await self._failure(name, workload, pod)
                 if pod.unschedulable and clock() - began > _NO_NODE_S:
                     await self._check_autoscaler(name, pod, workload)
@@ -150,28 +159,41 @@ class Starter:
         return ActError(f"{name}: {fault.why}", log[-30:], external=fault.external)
 
     async def _check_autoscaler(self, name: str, pod: Pod, workload: Workload) -> None:
-        """Raises ActError unless a cluster autoscaler adds a node for the pod."""
+        """Raises NoNodeError unless a cluster autoscaler adds a node for the pod."""
         by_pod = {"involvedObject.uid": pod.uid}
         events = await patiently(lambda: self.client.find(kubernetes.EVENT, fields=by_pod))
         if any(one.get("reason") == _SCALES_UP for one in events):
             return
-        needs = f"{workload.gpus} GPUs" if workload.gpus else "the resources of a pod"
-        raise ActError(
-            f"{name}: no node takes the pod {pod.name}, which needs {needs}: {pod.unschedulable}; "
-            'add a node, or write strategy = "swap" in [targets.engine]',
-            external=True,
-        )
+        raise NoNodeError(_describe_missing_node(name, pod, workload), external=True)
 
-    async def _undo(self, name: str, *, remove: bool) -> None:
-        """Remove what a failed start has created; scale a workload that was stopped down again."""
+    async def _late(self, name: str, workload: Workload | None, deadline_s: float) -> ActError:
+        """Return why it was not healthy at its deadline."""
+        with suppress(ActError):
+            for pod in await find_pods(self.client.cached, workload) if workload else ():
+                if workload and pod.active and pod.unschedulable:
+                    return NoNodeError(_describe_missing_node(name, pod, workload), external=True)
+        return ActError(f"{name} was not healthy within {deadline_s:g} s")
+
+    async def _undo(self, name: str, before: FoundServer | None) -> None:
+        """Take away what a failed start has added: the server, its first pods, or some further ones."""
         with suppress(ActError):
             one = (await find_servers(self.client, self.site, self.adopted)).get(name)
             if one is None or one.epoch > self.site.epoch:
                 return
-            if remove:
+            if before is not None and before.workload.replicas:
+                await self.shrinker.shrink(one, before.workload.replicas)
+            elif one.workload.ours:
                 await remove_server(self.client, self.site, one)
             else:
                 await scale_down(self.client, self.site, one.workload)
+
+
+def _describe_missing_node(name: str, pod: Pod, workload: Workload) -> str:
+    needs = f"{workload.gpus} GPUs" if workload.gpus else "the resources of a pod"
+    return (
+        f"{name}: no node takes the pod {pod.name}, which needs {needs}: {pod.unschedulable}; "
+        'add a node, or write in [targets.engine] strategy = "replace", for one pod "swap"'
+    )
 
 
 def choose_pattern(server: Server, found: Mapping[str, FoundServer]) -> FoundServer:

@@ -41,6 +41,7 @@ class Watch:
     timeout_s: float
     misses: int
     on_silence: Say
+    replicas: int  # that the caller knows
     address: str = ""  # of the one pod that is read in advise mode, in which no Service is created
     _pods: list[Pod] = field(default_factory=list, init=False)
     _restarts: dict[str, int] = field(default_factory=dict, init=False)  # by the name of a pod
@@ -51,7 +52,7 @@ class Watch:
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def until_gone(self) -> tuple[PodFault | None, tuple[str, ...]]:
-        """Return how the server ended, and its last log lines; None: its owner has changed its flags."""
+        """Return how the server ended, and its last log lines; None: its owner has changed it."""
         cached = self.client.cached
         tasks = [
             asyncio.create_task(self._follow(cached.changes(kubernetes.POD, self.workload.selector))),
@@ -66,7 +67,7 @@ class Watch:
                 with suppress(ActError):  # the API server is away
                     if (found := await self._check()) is not None:
                         return found, self._log
-                    if await self._has_other_flags():
+                    if await self._has_changed():
                         return None, ()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_S):
@@ -120,11 +121,14 @@ class Watch:
             return known
         return await self.client.get(resource, name)
 
-    async def _has_other_flags(self) -> bool:
-        """Whether the pods of the operator's workload run with other flags than when the watch began."""
+    async def _has_changed(self) -> bool:
+        """Whether the operator's workload has other flags or pods than when the watch began, all ready."""
         document = await self.client.cached.get(self.workload.resource, self.workload.name)
         if self.workload.ours or document is None or not is_complete(document):
             return False
+        found = Workload.parse(document)
+        if found.replicas != self.replicas and not found.remembered_replicas:
+            return True
         generation = document["metadata"].get("generation", 0)
         if generation == self._generation:
             return False

@@ -107,12 +107,12 @@ class Workload:
 
     @property
     def usual_replicas(self) -> int:
-        """How many pods it has while it serves; 1 if a third party scaled it to 0."""
-        return self.replicas or self.remembered_replicas or 1
+        """How many pods it has outside a rollout; 1 if a third party scaled it to 0."""
+        return max(self.replicas, self.remembered_replicas) or 1
 
     @property
     def remembered_replicas(self) -> int:
-        """How many pods it had when trimtab scaled it to 0; 0: trimtab did not."""
+        """How many pods it had when trimtab took some, or all, away; 0: trimtab did not."""
         return int(self.annotations.get(REPLICAS, "0"))
 
     @property
@@ -145,8 +145,7 @@ class Workload:
     @property
     def gpus(self) -> int:
         """GPUs of one pod."""
-        limits = (self.container_document.get("resources") or {}).get("limits") or {}
-        return sum(int(limits.get(kind, 0)) for kind in _GPUS if str(limits.get(kind, 0)).isdecimal())
+        return count_gpus(self.container_document)
 
     @property
     def secrets(self) -> frozenset[str]:
@@ -171,6 +170,11 @@ class Workload:
         if tuple(changed.entrypoint) != _ENTRYPOINT:
             raise FlagError("the manifest has no `command`, and the change would need one: write it there")
         return {"args": changed.command, **_env(given, changed)}
+
+
+def count_gpus(container: Json) -> int:
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return sum(int(limits.get(kind, 0)) for kind in _GPUS if str(limits.get(kind, 0)).isdecimal())
 
 
 def is_complete(document: Json) -> bool:

@@ -1,8 +1,10 @@
 """A server's load over a window, from its /metrics or from two saved pages."""
 
 import json
+import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -39,6 +41,7 @@ class Window:
     model: str = ""
     engines: int = 1  # data-parallel engines
     requests: float = 0.0  # ended in the window
+    servers: int = 1  # behind the name that was given; one of them was read
 
     @property
     def idle(self) -> bool:
@@ -50,8 +53,11 @@ class Window:
 
 
 def observe(url: str, seconds: float, slo: Slo) -> Window:
-    """Scrape the server for this time. Raises ConfigError if the first scrape fails; later ones are gaps."""
-    base = _base(url)
+    """Scrape the server for this time. Raises ConfigError if the first scrape fails; later ones are gaps.
+
+    Of several servers behind one name the same one is read each time: their counters differ.
+    """
+    base, servers = _choose_server(_base(url))
     every_s = max(0.1, min(1.0, seconds / 10))
     aggregator = Aggregator(slo=slo, span_s=seconds, fresh_s=3 * every_s)
     try:
@@ -87,7 +93,8 @@ def observe(url: str, seconds: float, slo: Slo) -> Window:
             f"{base}/metrics answered once, then not for {seconds:g} s; check that the server runs"
         )
     reading = replace(reading, series=series(body, last))
-    return Window(reading=reading, model=model, engines=_identify(last)[1], requests=ended)
+    engines = _identify(last)[1]
+    return Window(reading=reading, model=model, engines=engines, requests=ended, servers=servers)
 
 
 def compare_pages(first: Path, second: Path, seconds: float, slo: Slo) -> Window:
@@ -185,6 +192,22 @@ def _base(url: str) -> str:
         .removesuffix("/metrics")
         .removesuffix("/v1")
     )
+
+
+def _choose_server(base: str) -> tuple[str, int]:
+    """Return the address of the first server behind the name, and how many there are.
+
+    With TLS the name stays, since the certificate is for it. One that is not known is reported by the scrape.
+    """
+    parts = urlsplit(base)
+    with suppress(OSError):
+        found = socket.getaddrinfo(parts.hostname, parts.port or 80, socket.AF_INET, socket.SOCK_STREAM)
+        addresses = sorted({str(one[4][0]) for one in found})
+        if len(addresses) > 1 and parts.scheme == "http":
+            port = f":{parts.port}" if parts.port else ""
+            return f"http://{addresses[0]}{port}{parts.path}", len(addresses)
+        return base, len(addresses)
+    return base, 1
 
 
 def _get(url: str) -> bytes:

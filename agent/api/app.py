@@ -23,7 +23,18 @@ from agent.api.peer_identity import PeerIdentities
 from agent.api.problems import RequestRefusedError
 from agent.api.rate_limits import RateLimits
 from agent.api.request_parsing import BODY_LIMIT, body_of, query_of
-from agent.api.routes import audit, console, daemon, events, log, rollouts, series, suggestions, targets
+from agent.api.routes import (
+    audit,
+    console,
+    daemon,
+    events,
+    log,
+    predictions,
+    rollouts,
+    series,
+    suggestions,
+    targets,
+)
 from agent.api.target_scope import ScopedView
 from agent.api.tokens import Tokens
 from agent.domain.state import State
@@ -32,6 +43,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *daemon.OPERATIONS,
     *console.OPERATIONS,
     *targets.OPERATIONS,
+    *predictions.OPERATIONS,
     *series.OPERATIONS,
     *suggestions.OPERATIONS,
     *rollouts.OPERATIONS,

@@ -11,8 +11,10 @@ from agent.domain.reading import Reading, SourceState
 from agent.domain.state import Rollout, State, Suggestion
 from agent.notify.delivery import DeliveryCounts
 from agent.observe.timeseries import MinuteRow
+from agent.prediction.what_if import WhatIf
 from agent.telemetry.self_metrics import SelfMetrics
 from vllm_facts.deployment import Finding
+from vllm_facts.values import Setting
 
 
 class DaemonView(Protocol):
@@ -49,6 +51,13 @@ class DaemonView(Protocol):
         """The last lines that a server of the target wrote, oldest first, read now or a moment ago.
 
         Raises ActError, within seconds, when they cannot be read.
+        """
+        ...
+
+    async def predict(self, target: str, changes: Setting, rate: float, prompt: float) -> WhatIf:
+        """What would happen with these flags, this many times as fast requests and as long prompts.
+
+        Raises PredictionInputError with what is missing, and WorkerError, for a moment.
         """
         ...
 

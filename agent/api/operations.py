@@ -98,8 +98,9 @@ class Operation:
     headers: Mapping[str, str] = field(default_factory=dict)  # of the response: name and description
     takes: Mapping[str, str] = field(default_factory=dict)  # optional request headers
     refuses: Mapping[int, str] = field(default_factory=dict)  # besides what every operation refuses
+    decides: bool = True  # a POST: False if it changes nothing
 
     @property
     def needs_key(self) -> bool:
         """Whether an Idempotency-Key is required: for decisions; a pause is idempotent by itself."""
-        return self.method == "POST" and self.body is not None
+        return self.method == "POST" and self.body is not None and self.decides

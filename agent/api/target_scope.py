@@ -14,8 +14,10 @@ from agent.domain.reading import Reading, SourceState
 from agent.domain.state import Rollout, State, Suggestion
 from agent.notify.delivery import DeliveryCounts
 from agent.observe.timeseries import MinuteRow
+from agent.prediction.what_if import WhatIf
 from agent.telemetry.self_metrics import SelfMetrics
 from vllm_facts.deployment import Finding
+from vllm_facts.values import Setting
 
 T = TypeVar("T")
 ScopedRecord = Mapping[str, object]
@@ -52,6 +54,11 @@ class ScopedView:
         if not self.holder.sees(target):
             raise KeyError(target)
         return await self.whole.log(target, server)
+
+    async def predict(self, target: str, changes: Setting, rate: float, prompt: float) -> WhatIf:
+        if not self.holder.sees(target):
+            raise KeyError(target)
+        return await self.whole.predict(target, changes, rate, prompt)
 
     def wait_s(self, actor: str, target: str) -> float:
         return self.whole.wait_s(actor, target)

@@ -6,6 +6,7 @@ from agent.audit.records import DAEMON, Actor, JournalEntry
 from agent.domain import events as e
 from agent.domain.effects import Effect
 from agent.domain.model import Evidence
+from agent.domain.prediction_check import describe_check
 from agent.domain.request_counts import RequestCounts, quantile
 from agent.domain.state import Phase, Rollout, State, Suggestion
 from agent.judge.report import report_evidence
@@ -47,6 +48,7 @@ HAPPENED: dict[type[e.Event], str] = {
     e.Aborted: "rollout.aborted",
     e.Paused: "target.paused",
     e.Resumed: "target.resumed",
+    e.PredictionChecked: "prediction.checked",
 }
 
 
@@ -234,6 +236,8 @@ def _request_fields(event: e.Event) -> dict[str, Any]:
 
 def _why(event: e.Event, after: State) -> str:
     """The note of the state, and the operator's reason, which the note does not repeat in later entries."""
+    if isinstance(event, e.PredictionChecked):
+        return describe_check(event.check)
     reason = event.reason if isinstance(event, e.Denied | e.Aborted) else ""
     return f"{after.note}: {reason}" if reason else after.note
 

@@ -118,6 +118,7 @@ def _run(args: argparse.Namespace) -> int:
     advice = advise(case, lints, ranked, policies.findings)
     better = edit_command(replace(known, env={} if known.before else case.env), advice.to, advice.env)
     window = {**_summarise(reading), "idle": seen.idle, "stands_still": still, "requests": seen.requests}
+    window["servers"] = seen.servers
     refused = sorted({rule for rule, _ in find_errors(advice.after(case), lints)})
     current = {**reported, **policies.assumed}
     broken = policies.broken
@@ -275,9 +276,9 @@ def _format_window(window: Mapping[str, Any]) -> str:
         parts.append(f"{window['generation_tokens_per_s']:.0f} tokens/s")
     if window["ttft_p99_s"] is not None:
         parts.append(f"TTFT p99 {window['ttft_p99_s']:.3f} s")
-    return (
-        f"observed for {window['seconds']:g} s: {', '.join(parts)}, {window['requests']:.0f} requests ended\n"
-    )
+    ended = f"{window['requests']:.0f} requests ended"
+    one = f"1 of the {window['servers']} servers behind this name " if window["servers"] > 1 else ""
+    return f"{one}observed for {window['seconds']:g} s: {', '.join(parts)}, {ended}\n"
 
 
 def _format_mismatches(mismatches: FlagMismatches) -> str:

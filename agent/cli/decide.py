@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from agent.api.client import ApiClient, Json, RefusedError
 from agent.cli.dispatch import Subparsers
 from agent.cli.exits import NO, OK, USAGE
+from agent.cli.knob_argument import parse_knob
 from agent.cli.remote_command import add_remote_command, path, print_answer, print_text
 from agent.cli.rollouts import wait_for_rollout
 from agent.cli.watch import show_resources
@@ -25,7 +26,6 @@ from agent.terminal.tables import (
     suggestions_text,
     target_line,
 )
-from vllm_facts.errors import FlagError
 
 STATUSES: tuple[str, ...] = get_args(SuggestionStatus)
 POLL_S = 0.5
@@ -85,7 +85,7 @@ def add_propose(subparsers: Subparsers) -> None:
     propose.add_argument(
         "knobs",
         nargs="+",
-        type=_parse_knob,
+        type=parse_knob,
         metavar="KNOB=VALUE",
         help="for example max_num_seqs=128; null restores vLLM's default",
     )
@@ -124,26 +124,6 @@ def _parse_reason(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError("is empty; write the reason that the audit journal keeps")
     return text
-
-
-def _parse_knob(text: str) -> tuple[str, object]:
-    """`max_num_seqs=128`, or in vLLM's notation `--max-num-seqs=128`."""
-    from vllm_facts.flag_parser import parse_setting  # noqa: PLC0415 - only `propose` needs the flag tables
-
-    knob, equals, given = text.partition("=")
-    knob = knob.strip().removeprefix("--").replace("-", "_")
-    if not equals or re.fullmatch(r"[a-z][a-z0-9_]*", knob) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not KNOB=VALUE, such as max_num_seqs=128")
-    constants = {"null": None, "true": True, "false": False}
-    if given in constants:
-        return knob, constants[given]
-    try:  # parse as vLLM does: 64k is 64000 where the flag takes sizes
-        flags = parse_setting(
-            ["python", "-m", "vllm.entrypoints.openai.api_server", f"--{knob.replace('_', '-')}={given}"]
-        )
-    except FlagError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return knob, flags.get(knob, given)
 
 
 def _status(args: argparse.Namespace, daemon: ApiClient) -> int:

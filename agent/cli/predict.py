@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from agent.advisor.case_options import add_options, build_deployment, read_log
 from agent.advisor.objective_options import SHARE, parse_objective
 from agent.cli.dispatch import Subparsers, add_command
+from agent.cli.predict_target import predict_target
+from agent.cli.remote_command import add_remote_options
 from agent.domain.errors import ConfigError
 from vllm_facts.errors import FlagError
 from vllm_facts.shell_command.serve_command import parse_command
@@ -27,13 +29,13 @@ def add_predict(subparsers: Subparsers) -> None:
         "predict",
         "predict the latencies of a vllm serve command for recorded requests",
         "The time of a step comes from --law, from --log of a server that ran with "
-        "--enable-logging-iteration-details, or from the data sheet of --gpu, with wide bands. Exit status "
+        "--enable-logging-iteration-details, or from the data sheet of --gpu, with wide bands. Without "
+        "--trace the daemon predicts, with what it has learnt of TARGET; nothing is changed. Exit status "
         "0: predicted; 2: an input cannot be used.",
-        usage="trimtab predict --trace FILE [options] -- vllm serve MODEL [flags]",
+        usage="trimtab predict --trace FILE [options] -- vllm serve MODEL [flags]\n"
+        "       trimtab predict TARGET [KNOB=VALUE …] [rate=xN] [prompt=xN] [--json]",
     )
-    parser.add_argument(
-        "--trace", type=Path, required=True, metavar="FILE", help="recorded requests, as JSON lines"
-    )
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="recorded requests, as JSON lines")
     parser.add_argument("--law", type=Path, metavar="FILE", help="a measured law of step time, as JSON")
     parser.add_argument(
         "--kv-tokens", type=int, metavar="N", help="size of the KV cache; default: from --log, or estimated"
@@ -57,12 +59,19 @@ def add_predict(subparsers: Subparsers) -> None:
         "command",
         nargs=argparse.REMAINDER,
         metavar="-- vllm serve MODEL …",
-        help="the command, only its flags, or `docker run … IMAGE …`",
+        help="the command, only its flags, or `docker run … IMAGE …`; or TARGET and what to change",
     )
+    add_remote_options(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
+    if args.trace is None:
+        return predict_target(args)
+    return _predict_trace(args)
+
+
+def _predict_trace(args: argparse.Namespace) -> int:
     from agent.advisor import prediction_report  # noqa: PLC0415 - other commands need no model
     from performance_model.resample import scale_prompts, scale_rate  # noqa: PLC0415
     from performance_model.trace import read_trace  # noqa: PLC0415

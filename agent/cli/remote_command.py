@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from urllib.parse import quote
 
@@ -21,6 +22,12 @@ def add_remote_command(
 ) -> argparse.ArgumentParser:
     parser = add_command(subparsers, name, summary, details)
     parser.add_argument("--json", action="store_true", help="print the raw JSON response")
+    add_remote_options(parser)
+    parser.set_defaults(run=partial(call_daemon, call), command=name)
+    return parser
+
+
+def add_remote_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url", help=f"the daemon's address; default: TRIMTAB_URL, {SOCKET} if it exists, or {LOOPBACK}"
     )
@@ -30,21 +37,20 @@ def add_remote_command(
         help="a file with the API token; default: TRIMTAB_TOKEN, or the file TRIMTAB_TOKEN_FILE",
     )
 
-    def run(args: argparse.Namespace) -> int:
-        daemon = connect(args.url, args.token_file)
-        try:
-            return call(args, daemon)
-        except RefusedError as refusal:
-            if args.json:
-                print_json(refusal.problem)
-            complain(_explain(refusal, daemon))
-            return NO
-        except UnreachableError as error:
-            complain(error)
-            return AWAY
 
-    parser.set_defaults(run=run, command=name)
-    return parser
+def call_daemon(call: RemoteCall, args: argparse.Namespace) -> int:
+    """The exit status; `args` has the remote options and `json`."""
+    daemon = connect(args.url, args.token_file)
+    try:
+        return call(args, daemon)
+    except RefusedError as refusal:
+        if args.json:
+            print_json(refusal.problem)
+        complain(_explain(refusal, daemon))
+        return NO
+    except UnreachableError as error:
+        complain(error)
+        return AWAY
 
 
 def _explain(refusal: RefusedError, daemon: ApiClient) -> str:

@@ -93,6 +93,20 @@ def find_disagreements(
                 )
 
 
+def find_shared_servers(
+    engines: Sequence[tuple[str, ConfiguredPlugin | None]], document: Mapping[str, Any]
+) -> Iterator[str]:
+    """Find servers that two targets name. `engines`: the name and the engine of each target."""
+    owners: dict[tuple[str, ...], str] = {}
+    for index, (target, engine) in enumerate(engines):
+        for server in getattr(engine.plugin, "exclusive", ()) if engine else ():
+            owner = owners.setdefault((engine.name if engine else "", *server), target)
+            if owner != target:
+                table = f"[targets.engine{target_suffix(document, index)}]"
+                option, name, *_ = server
+                yield f"{table} {option}: {name} serves {owner} already: name it in one target only"
+
+
 def find_unknown_bounds(document: Mapping[str, Any]) -> Iterator[str]:
     """Find bounds without effect: a misspelled knob would keep its default bounds.
 

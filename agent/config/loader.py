@@ -16,6 +16,7 @@ from agent.config.cross_checks import (
     describe_errors,
     find_clashes,
     find_disagreements,
+    find_shared_servers,
     find_unknown_anchors,
     find_unknown_bounds,
     target_suffix,
@@ -143,8 +144,9 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
     if problems or tables is None:
         raise ConfigError("\n".join(problems))
     proxies = [(table.name, traffic) for table, (_, traffic, _) in zip(tables.targets, plugins, strict=True)]
-    disagreements = find_disagreements(proxies, document)
-    if contradictions := [*_find_contradictions(tables.targets, document, plugins), *disagreements]:
+    engines = [(table.name, engine) for table, (engine, _, _) in zip(tables.targets, plugins, strict=True)]
+    found = [*find_disagreements(proxies, document), *find_shared_servers(engines, document)]
+    if contradictions := [*_find_contradictions(tables.targets, document, plugins), *found]:
         raise ConfigError("\n".join(contradictions))
     return Config(
         state_dir=_resolve_path(here, tables.agent.state_dir),

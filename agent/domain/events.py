@@ -8,6 +8,7 @@ from agent.domain.answers import AnswerComparison
 from agent.domain.calibration import Calibration
 from agent.domain.model import Approvers, Mode, PreflightResult, Server
 from agent.domain.model_advice import ModelAdvice
+from agent.domain.prediction_check import PredictionCheck
 from agent.domain.reading import EngineLiveness, Reading
 from agent.domain.request_counts import RequestCounts
 from vllm_facts.deployment import Finding
@@ -176,6 +177,14 @@ class Resumed:
     request: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionChecked:
+    """What the performance model predicted of a rollout was compared with what it did."""
+
+    at: datetime
+    check: PredictionCheck
+
+
 PersonDecision = ChangeAsked | Approved | Denied | Aborted | Paused | Resumed
 """Decisions of an operator."""
 
@@ -198,4 +207,5 @@ Event = (
     | Aborted
     | Paused
     | Resumed
+    | PredictionChecked
 )

@@ -51,7 +51,10 @@ class Context:
 
 
 class Policy(Protocol):
-    """Proposes changes, the most urgent first. Pure: the same arguments give the same result."""
+    """Proposes changes, the most urgent first. Pure: the same arguments give the same result.
+
+    One with a true `uses_advice` gets the performance model's advice in the context, which costs CPU.
+    """
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]: ...
 
@@ -175,7 +178,11 @@ class Lock(Protocol):
 
 
 class EnginePlugin(Protocol):
-    """The options of an engine, as the config file gives them."""
+    """The options of an engine, as the config file gives them.
+
+    It may have `exclusive`: for each server that the options name, the option, the name, and what else tells
+    it from others; only one target may have it.
+    """
 
     sensors: ClassVar[Mapping[str, tuple[str, ...]]]
     """Sensors that this engine enables unless the config has `NAME = false`, by name, each with the options
@@ -281,7 +288,8 @@ class Engine(Protocol):
         """Watch until the server exits, emit ServerLost with `gone`, and return; at once if it has exited.
 
         Meanwhile emit ServerLost without `gone` each time the server stops answering /health. Return without
-        an event if its owner has changed its flags while it served on: the caller observes it again.
+        an event if its owner has changed its flags or replicas while it served on: the caller observes it
+        again.
         """
         ...
 

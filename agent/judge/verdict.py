@@ -18,7 +18,7 @@ from agent.domain.model import Forecast, Plan, Slo, Step
 from agent.domain.ports import Verdict
 from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import GainNeeded, Observation, Trial
-from agent.judge.admissibility import check_admissibility, update_recent
+from agent.judge.admissibility import UNEVEN, check_admissibility, update_recent
 from agent.judge.evidence import FULL_WEIGHT, add_observation, log_mean, log_worse
 from agent.judge.failure_modes import LEAST_CONTROL, count_bad, open_streams
 from agent.judge.forecast import forecast_plan
@@ -37,11 +37,13 @@ class AnytimeJudge:
     not pass. Proved worse by half of that it is rolled back; between the two either verdict is right. For a
     latency with an objective the limit is half of the late requests that the SLO allows, if that is more.
 
-    Below load parity nothing is proved: such a share serves the hard limits and the warm-up.
+    Below load parity nothing is proved: such a share serves the hard limits and the warm-up. `uneven`: see
+    agent.judge.admissibility.
     """
 
     alpha: float = 0.01
     beta: float = 0.05
+    uneven: float = UNEVEN
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -77,7 +79,13 @@ class AnytimeJudge:
             return trial, Verdict(kind="fail", why=f"green is worse: {why}", bad=bad)
         missed = misses_slo(trial, slo, record)
         hold = check_admissibility(
-            trial, observation, step=step, record=record, alone=by_itself, missed=missed
+            trial,
+            observation,
+            step=step,
+            record=record,
+            alone=by_itself,
+            missed=missed,
+            uneven=self.uneven,
         )
         if hold.all:
             trial = replace(trial, held_s=trial.held_s + 1.0)

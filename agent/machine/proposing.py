@@ -2,8 +2,18 @@
 
 from dataclasses import replace
 
-from agent.domain.events import Approved, ChangeAsked, Denied, Observed, Paused, Resumed, ServerLost
+from agent.domain.events import (
+    Approved,
+    ChangeAsked,
+    Denied,
+    Observed,
+    Paused,
+    PredictionChecked,
+    Resumed,
+    ServerLost,
+)
 from agent.domain.model import Proposal
+from agent.domain.prediction_check import KEPT
 from agent.domain.state import Phase, State
 from agent.machine.checking import check_suggestion
 from agent.machine.guard import PERSON, ProposalRefusal
@@ -92,6 +102,11 @@ def pause(_: Rules, state: State, event: Paused) -> Moved:
 
 def resume(_: Rules, state: State, event: Resumed) -> Moved:
     return without_effects(replace(state, paused=False, note=f"resumed by {event.actor}"))
+
+
+def record_prediction(_: Rules, state: State, event: PredictionChecked) -> Moved:
+    """Keep what became of a prediction: the model is held to it."""
+    return without_effects(replace(state, predictions=(*state.predictions, event.check)[-KEPT:]))
 
 
 def on_server_lost(rules: Rules, state: State, event: ServerLost) -> Moved:

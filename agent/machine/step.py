@@ -57,6 +57,7 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
     **{(phase, e.AgentStarted): recovering.on_started for phase in Phase},
     **{(phase, e.Paused): proposing.pause for phase in Phase},
     **{(phase, e.Resumed): proposing.resume for phase in Phase},
+    **{(phase, e.PredictionChecked): proposing.record_prediction for phase in Phase},
     **{(phase, e.ChangeAsked): proposing.request_change for phase in IDLE},
     **{(phase, e.ServerLost): proposing.on_server_lost for phase in IDLE},
     **{(phase, e.Routed): lease.on_routed for phase in RESTING},

@@ -4,35 +4,34 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Protocol
 
 import structlog
 
 from agent.domain.errors import WorkerError
+from agent.domain.events import PredictionChecked
 from agent.domain.model import Bound, Slo
 from agent.domain.model_advice import ModelAdvice
 from agent.domain.ports import Now
+from agent.domain.prediction_check import why_not_believed
 from agent.domain.state import State
-from agent.machine.guard import PERSON
+from agent.machine.open_suggestions import is_from_person
 from agent.machine.transitions import IDLE
 from agent.prediction.advice import AdviceRequest, advise
+from agent.prediction.check import check_prediction
 from agent.prediction.learned import LearnedModel
+from agent.prediction.what_if import WhatIf, WhatIfRequest, predict_what_if
 from agent.prediction.worker import Worker
-from vllm_facts.values import Knob, Setting
+from agent.runtime.companion import Observable
+from agent.runtime.held_rollout import HeldRollout
+from performance_model.errors import PredictionInputError
+from vllm_facts.values import Knob, Setting, Value
 
 LOOK_EVERY_S = 5.0
 ADVISE_EVERY = timedelta(seconds=300)  # seconds of CPU each time: 1 to 2 % of a core
 AT_LEAST = timedelta(seconds=60)  # between two, also where flags or suggestions changed
 log = structlog.get_logger(__name__)
 
-MODEL_RULE = "PM1"
-
 Suggested = tuple[tuple[str, Setting], ...]
-
-
-class Advised(Protocol):
-    @property
-    def state(self) -> State: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,19 +43,41 @@ class Adviser:
     slo: Slo
     bounds: Mapping[Knob, Bound]
     now: Now
+    advises: bool = True  # False: only predictions that someone asks for
     advice: ModelAdvice | None = None
+    _held: HeldRollout = field(default_factory=HeldRollout)
+    _is_predicting: bool = False
     _asked_at: datetime | None = None
     _asked: tuple[Setting, Suggested] | None = field(default=None)
 
-    async def run(self, target: Advised) -> None:
+    async def run(self, target: Observable) -> None:
         while True:
             await self.update(target.state)
+            if (event := await self.check_rollout(target.state)) is not None:
+                target.emit(event)
             await asyncio.sleep(LOOK_EVERY_S)
+
+    async def predict(self, changes: Mapping[Knob, Value], rate: float, prompt: float) -> WhatIf:
+        """What would happen. One at a time. Raises PredictionInputError or WorkerError."""
+        learned = self.learned()
+        if learned is None:
+            raise PredictionInputError("nothing is learned yet: the first minute of traffic is missing")
+        if self._is_predicting:
+            raise WorkerError("another prediction for this target is being computed")
+        request = WhatIfRequest(learned=learned, slo=self.slo, changes=changes, rate=rate, prompt=prompt)
+        self._is_predicting = True
+        try:
+            return await self.worker.call(predict_what_if, request)
+        finally:
+            self._is_predicting = False
 
     async def update(self, state: State) -> None:
         """Ask again if it is time, or if the flags in force or the suggestions changed."""
         learned, blue, at = self.learned(), state.blue, self.now()
-        if learned is None or learned.law is None or blue is None:
+        if not self.advises or learned is None or learned.law is None or blue is None:
+            self.advice = None
+            return
+        if why_not_believed(state.predictions):
             self.advice = None
             return
         if state.phase not in IDLE or not self._is_due(at, blue.setting, _suggested(state)):
@@ -75,6 +96,18 @@ class Adviser:
         except WorkerError as error:
             log.warning("advice.failed", target=state.target, why=str(error))
 
+    async def check_rollout(self, state: State) -> PredictionChecked | None:
+        """After the hold step of a rollout, compare it with what the law from before it predicts."""
+        request = self._held.observe(state, self.learned(), self.slo, self.now())
+        if request is None:
+            return None
+        try:
+            check = await self.worker.call(check_prediction, request)
+        except WorkerError as error:
+            log.warning("prediction.unchecked", target=state.target, why=str(error))
+            return None
+        return None if check is None else PredictionChecked(at=self.now(), check=check)
+
     def _is_due(self, at: datetime, setting: Setting, suggested: Suggested) -> bool:
         if self._asked_at is None:
             return True
@@ -86,7 +119,5 @@ class Adviser:
 def _suggested(state: State) -> Suggested:
     """The changes of the open suggestions of rules."""
     return tuple(
-        (one.proposal.rule, one.proposal.to)
-        for one in state.open_suggestions
-        if one.proposal.rule not in (PERSON, MODEL_RULE)
+        (one.proposal.rule, one.proposal.to) for one in state.open_suggestions if not is_from_person(one)
     )

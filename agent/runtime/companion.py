@@ -3,6 +3,7 @@ and computes what takes longer than a tick."""
 
 from typing import Protocol
 
+from agent.domain.events import Event
 from agent.domain.reading import Reading
 from agent.domain.state import State
 
@@ -12,6 +13,7 @@ class Observable(Protocol):
     def state(self) -> State: ...
     @property
     def reading(self) -> Reading | None: ...
+    def emit(self, event: Event) -> None: ...
 
 
 class Companion(Protocol):

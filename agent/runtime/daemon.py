@@ -20,13 +20,16 @@ from agent.domain.reading import Reading, SourceState
 from agent.domain.state import Rollout, State, Suggestion
 from agent.notify.delivery import DeliveryCounts, NoticeDelivery
 from agent.observe.timeseries import MinuteRow, TimeSeries
+from agent.prediction.what_if import WhatIf
 from agent.prediction.worker import InlineWorker, Worker
 from agent.runtime.anchor_schedule import AnchorSchedule
 from agent.runtime.loop import TargetLoop
 from agent.runtime.server_logs import ServerLogs
 from agent.telemetry.sdnotify import SystemdNotifier, find_notifier, read_watchdog_s
 from agent.telemetry.self_metrics import SelfMetrics
+from performance_model.errors import PredictionInputError
 from vllm_facts.deployment import Finding
+from vllm_facts.values import Setting
 
 STUCK_S = 10.0  # without a step, at one tick a second, after which a loop counts as stuck
 log = structlog.get_logger()
@@ -114,6 +117,12 @@ class Daemon:
 
     async def log(self, target: str, server: Server) -> tuple[str, ...]:
         return await self._logs.setdefault(target, ServerLogs(self.loops[target].engine)).read(server)
+
+    async def predict(self, target: str, changes: Setting, rate: float, prompt: float) -> WhatIf:
+        adviser = self.loops[target].adviser
+        if adviser is None:
+            raise PredictionInputError(f"{target} learns no model of its servers")
+        return await adviser.predict(changes, rate, prompt)
 
     def suggestions(self) -> Sequence[Suggestion]:
         return self.history.suggestions()

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -347,4 +347,5 @@ class TargetLoop:
                 found = next((s for s in seen if s.name == server.name or s.address == server.address), None)
                 if found is not None and await self.engine.busy(found) is None:
                     found = None  # still loading its model
+            server = replace(server, replicas=found.replicas)
             self.emit(await self._wait_for_site(epoch))

@@ -28,6 +28,7 @@ from agent.domain.model import Mode
 from agent.domain.ports import Engine, Site, Traffic
 from agent.domain.request_counts import RequestSource
 from agent.domain.state import State
+from agent.judge.admissibility import UNEVEN, UNEVEN_UNSEEN
 from agent.judge.verdict import AnytimeJudge
 from agent.machine.guard import Guard
 from agent.machine.step import Machine
@@ -36,6 +37,7 @@ from agent.notify.delivery import NoticeDelivery
 from agent.observe.aggregator import Aggregator
 from agent.observe.timeseries import TimeSeries
 from agent.prediction.worker import WorkerProcess
+from agent.runtime.adviser import Adviser
 from agent.runtime.anchor_schedule import AnchorSchedule
 from agent.runtime.command_check import CommandCheck
 from agent.runtime.daemon import Daemon, utc_now
@@ -72,9 +74,10 @@ def build_rules(config: Config, target: Target) -> Rules:
         changes_per_day=target.changes_per_day,
     )
     policies = tuple((policy.name, policy.plugin) for policy in config.policies)
+    by_engine = find_request_source(target, target.traffic.plugin) == "engine"
     return Rules(
         plan=target.plan,
-        judge=AnytimeJudge(),
+        judge=AnytimeJudge(uneven=UNEVEN_UNSEEN if by_engine else UNEVEN),
         slo=target.slo,
         guard=guard,
         policies=policies,
@@ -113,6 +116,7 @@ def assemble(
             directory.mkdir(mode=0o700, exist_ok=True)
             engine, traffic = bind_actuators(config, target, epoch, acts=mode != "advise")
             series[target.name] = TimeSeries.load(directory / "series.jsonl")
+            learner = Learner(worker=worker, engine=engine, now=utc_now) if config.learn else None
             known = states.get(target.name, State(target=target.name))
             loops[target.name] = TargetLoop(
                 state=replace(known, mode=mode, approval=config.approval),
@@ -127,7 +131,8 @@ def assemble(
                 on_second=series[target.name].add,
                 aggregator=Aggregator(slo=target.slo, counted_by=find_request_source(target, traffic)),
                 check=CommandCheck(),
-                learner=Learner(worker=worker, engine=engine, now=utc_now) if config.learn else None,
+                learner=learner,
+                adviser=build_adviser(config, target, learner) if learner is not None else None,
             )
         anchors = AnchorSchedule(head=lambda: journal.head, options=config.anchor)
         daemon = Daemon(
@@ -150,6 +155,17 @@ def find_request_source(target: Target, traffic: Traffic) -> RequestSource:
     default: RequestSource = "proxy" if traffic.counts_requests else "engine"
     found = (getattr(sensor.plugin, "request_source", None) for sensor in target.sensors)
     return next(filter(None, found), default)
+
+
+def build_adviser(config: Config, target: Target, learner: Learner) -> Adviser:
+    return Adviser(
+        worker=learner.worker,
+        learned=lambda: learner.model,
+        slo=target.slo,
+        bounds=target.bounds,
+        now=utc_now,
+        advises=any(getattr(policy.plugin, "uses_advice", False) for policy in config.policies),
+    )
 
 
 def find_removed(config: Config, states: Mapping[str, State]) -> list[str]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from bench.kubernetes_kills import rounds
 from bench.kubernetes_kills.books import audit, leftovers, summary, table
-from bench.kubernetes_kills.kills import Killer
+from bench.kubernetes_kills.kills import LASTS_S, Killer
 from bench.kubernetes_kills.rollouts import Rollouts
 from bench.kubernetes_kills.site import Site, running
 from bench.kubernetes_kills.states import States
@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.kubernetes_kills", description=__doc__)
     parser.add_argument("--traffic", choices=("envoy", "gateway"), default="envoy")
     parser.add_argument("--times", type=int, default=20, help="kills in each phase")
+    parser.add_argument("--phases", nargs="+", choices=tuple(LASTS_S), default=tuple(LASTS_S))
     parser.add_argument("--targets", type=int, default=6)
     parser.add_argument("--streams", type=int, default=16, help="clients in a closed loop, over all targets")
     parser.add_argument("--minutes", type=float, default=35.0, help="no kill after this time")
@@ -74,12 +75,18 @@ async def _play(site: Site, options: argparse.Namespace) -> dict[str, Any]:
     states, wrong = States(site.journal), list[str]()
     targets = [Rollouts(site=site, states=states, name=name, wrong=wrong) for name in site.names]
     killer = Killer(
-        site=site, states=states, random=draws(options.seed, "kills"), times=options.times, wrong=wrong
+        site=site,
+        states=states,
+        random=draws(options.seed, "kills"),
+        times=options.times,
+        phases=options.phases,
+        wrong=wrong,
     )
     following = asyncio.create_task(states.follow())
     async with serving(site, options.streams, options.seed) as clients:
         stop = asyncio.Event()
-        working = asyncio.create_task(rounds.play(targets, draws(options.seed, "rounds"), stop))
+        random = draws(options.seed, "rounds")
+        working = asyncio.create_task(rounds.play(targets, killer, random, stop))
         await killer.run(options.minutes * 60)
         stop.set()
         await working

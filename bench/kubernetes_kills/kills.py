@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -25,6 +26,7 @@ _OTHER_POD = 1 / 10
 """Share of the kills after which a pod with another uid takes over, which waits 45 s for the Lease."""
 _IN_RECOVERY = 1 / 8  # share of the kills soon after a start
 _READY_S = 180.0
+_LONG_S = 10.0  # a kill in a phase that lasts so long need not wait for the next target that enters it
 _LOOK_S = 0.05
 
 
@@ -44,7 +46,8 @@ class Killer:
     site: Site
     states: States
     random: Random
-    times: int  # for each phase
+    times: int  # for each of the phases
+    phases: Sequence[str] = tuple(LASTS_S)
     wrong: list[str]
     made: list[Kill] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -52,7 +55,9 @@ class Killer:
     @property
     def lacking(self) -> list[str]:
         """The phases that lack kills, the one with the fewest first."""
-        return sorted((one for one in LASTS_S if self.counts[one] < self.times), key=self.counts.__getitem__)
+        return sorted(
+            (one for one in self.phases if self.counts[one] < self.times), key=self.counts.__getitem__
+        )
 
     async def run(self, for_s: float) -> None:
         end_s = self._now_s() + for_s
@@ -69,7 +74,11 @@ class Killer:
             await asyncio.sleep(_LOOK_S)
             await self._check_alive()
             now = self.states.phases()
-            entered = {phase for target, phase in now.items() if before.get(target) != phase}
+            entered = {
+                phase
+                for target, phase in now.items()
+                if before.get(target) != phase or LASTS_S.get(phase, 0.0) > _LONG_S
+            }
             before = now
             if chosen := next((phase for phase in self.lacking if phase in entered), None):
                 await asyncio.sleep(self.random.uniform(0.0, LASTS_S[chosen]))

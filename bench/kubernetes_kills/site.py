@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from actuators.gateway.record import annotation, record_of
 from actuators.shared.published_route import PublishedRoute, object_name
-from tests.e2e.config_builder import TARGET, free_port
+from tests.e2e.config_builder import TARGET
 from tests.e2e.rig import until
 from tests.integration.kubernetes.engines import ROLE
 from tests.integration.kubernetes.gateway_site import DAEMON, GatewaySiteConfig, start_guard
@@ -23,6 +23,7 @@ from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.proxy import PROXY, create_proxy, of_chart
 from tests.support.kubernetes.service_proxy import ServiceProxy
+from tests.support.ports import free_port
 
 CAPS = (8, 16)
 """Both are enough for the clients, so that one is as good as the other."""
@@ -118,7 +119,7 @@ async def running(here: Namespace, home: Path, names: tuple[str, ...], traffic: 
             at_most_s=180.0,  # the machine may be busy, and the daemon is away for seconds
             start_s=180.0,
             warm_up_s=90.0,
-            drain_s=30.0,
+            drain_s=180.0,  # longer than the requests of a slow green last
         )
         rights = (*ROLE, *DAEMON) if gateways else ROLE
         site = Site(home=home, site_config=config, here=here, rules=rights, names=names, gateways=gateways)

@@ -31,13 +31,12 @@ async def subscribed_to_gateways(
     """Raises OSError if the address cannot be opened."""
     follower = GatewayFollower(names, view, inbox)
     async with subscribed_to_otlp(listen, view.target, follower):
-        task = asyncio.create_task(follower.follow(), name=f"{view.target} records of gateways")
+        follower.task = asyncio.create_task(follower.follow(), name=f"{view.target} records of gateways")
         try:
             yield follower
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            follower.task.cancel()
+            await asyncio.wait({follower.task})
 
 
 async def name_routes(client: KubernetesClient, route: str, rule: str) -> RouteNames:
@@ -55,11 +54,14 @@ class GatewayFollower:
     names: RouteNames
     view: View
     inbox: TargetInbox
+    task: asyncio.Task[None] | None = None
     _addresses: ServerAddresses = field(default_factory=ServerAddresses)
     _waiting: deque[Attributes] = field(default_factory=deque)
     _known: bool = False  # a record of this HTTPRoute has come
 
     def state(self) -> SourceCondition:
+        if self.task is not None and self.task.done():
+            self.task.result()  # it ends by an error only
         return (True, "gateways send records") if self._known else None
 
     def receive(self, attributes: Attributes) -> None:

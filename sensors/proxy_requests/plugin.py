@@ -10,7 +10,7 @@ from agent.domain.ports import Now, View
 from agent.domain.reading import RequestSample, Sample
 from agent.domain.request_counts import RequestSource
 from agent.plugins.option_errors import check_periods
-from kubernetes_api.client import KubernetesClient
+from kubernetes_api.options import ClusterOptions
 from sensors.proxy_requests.access_log import OpenRequests
 from sensors.proxy_requests.gateway_follower import name_routes, subscribed_to_gateways
 from sensors.proxy_requests.inbox import SourceCondition, TargetInbox
@@ -27,8 +27,8 @@ STALLED_AFTER_S = {"stalled_after_s": 60.0, "unstreamed_stalled_after_s": 120.0}
 TIMES_PROMISED = 10.0  # the largest promised latency
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyRequests:
+@dataclass(frozen=True, kw_only=True)
+class ProxyRequests(ClusterOptions):
     """`paths`: prefixes of the paths that count.
 
     A request is stalled long after every promise is broken: slow answers have objectives of their own. An
@@ -43,9 +43,6 @@ class ProxyRequests:
     listen: str = ""  # where gateways send their access logs by OTLP; empty: no gateway does
     route: str = ""  # with `listen`: the HTTPRoute whose requests count
     rule: str = ""  # of that HTTPRoute, by name or place; empty: all rules
-    namespace: str = ""  # of both; empty: that of the pod trimtab runs in, or of the kubeconfig
-    kubeconfig: str = ""  # a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config
-    context: str = ""  # of the kubeconfig; empty: its current one
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "paths", tuple(self.paths))  # TOML has lists
@@ -97,7 +94,7 @@ class ProxyRequests:
     ) -> Callable[[], SourceCondition]:
         """Return what tells whether records arrive."""
         if self.deployment:
-            key = (self.kubeconfig, self.context, self.namespace, self.deployment)
+            key = (self.client(), self.deployment)
             pods = await stack.enter_async_context(subscribed_to_pods(key, view.target, inbox))
             return pods.state
         path = view.state_dir.parent / "envoy" / "records.sock"
@@ -116,8 +113,7 @@ class ProxyRequests:
     async def _listen_to_gateways(
         self, stack: AsyncExitStack, view: View, inbox: TargetInbox
     ) -> Callable[[], SourceCondition]:
-        client = KubernetesClient(kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace)
-        names = await name_routes(client, self.route, self.rule)
+        names = await name_routes(self.client(), self.route, self.rule)
         follower = await stack.enter_async_context(subscribed_to_gateways(self.listen, names, view, inbox))
         return follower.state
 

@@ -24,8 +24,8 @@ LOOK_S = 2.0  # between two looks for new pods
 RETRY_S = 1.0
 SILENT_S = 5.0  # without a sign of life, which a pod gives each second
 
-Key = tuple[str, str, str, str]
-"""kubeconfig, context, namespace and name of the Deployment."""
+Key = tuple[KubernetesClient, str]
+"""The client, and the name of the Deployment."""
 
 _OPEN: dict[Key, "PodRecords"] = {}
 
@@ -55,8 +55,7 @@ class PodRecords:
     """Gives each record to the inbox of its target."""
 
     def __init__(self, key: Key) -> None:
-        kubeconfig, context, namespace, deployment = key
-        client = KubernetesClient(kubeconfig=kubeconfig, context=context, namespace=namespace)
+        client, deployment = key
         self.inboxes: dict[str, PodInbox] = {}
         self._pods = DeploymentPods(client=client, deployment=deployment)
         self._streams: dict[str, _Stream] = {}  # by the pod's name

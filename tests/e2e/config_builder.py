@@ -1,32 +1,17 @@
 """The config of a system test's site: short durations by default, overridden per test."""
 
-import itertools
-import os
-import socket
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from json import dumps
+
+from tests.support.ports import port_block
 
 TARGET = "chat"
 SERVER = (sys.executable, "-m", "simulator.server", "--model", "tiny", "--host", "127.0.0.1")
 QUICK = ("--sim-start-s", "0.2", "--sim-speed", "3", "--max-num-seqs", "8")
 
 
-# Below the ephemeral range: an outgoing connection could take a port just found free.
-BLOCK = range(10_000 + os.getpid() % 200 * 100, 10_100 + os.getpid() % 200 * 100)
-SERVERS = BLOCK[20:]
-_places = itertools.cycle(BLOCK[:20])
-
-
-def free_port() -> int:
-    """Return a port that no recent site of this run used and that no process has bound."""
-    for port in itertools.islice(_places, 20):
-        with socket.socket() as probe, suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError(f"nothing is free in {BLOCK}")
+SERVERS = port_block()
 
 
 @dataclass(frozen=True, kw_only=True)

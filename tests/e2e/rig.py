@@ -28,7 +28,8 @@ from agent.audit import chain, records
 from simulator.tally import RequestRecord
 from simulator.traffic import Load, TrafficGenerator
 from simulator.workload import Shape, lengths
-from tests.e2e.config_builder import TARGET, SiteConfig, free_port
+from tests.e2e.config_builder import TARGET, SiteConfig
+from tests.support.ports import free_port
 
 TRIMTAB = (sys.executable, "-m", "agent.main")
 SHAPE = Shape(prompt=lengths("uniform:8:64"), output=lengths("uniform:8:40"))  # 0.1 to 0.4 s

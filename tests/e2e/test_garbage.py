@@ -12,9 +12,10 @@ from aiohttp import web
 from agent.audit import chain
 from simulator.flags import parse
 from simulator.server import build
-from tests.e2e.config_builder import SiteConfig, free_port
+from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
 from tests.e2e.rig import Document, Rig, trimtab, until
+from tests.support.ports import free_port
 
 BODIES = (
     b"",

@@ -13,8 +13,9 @@ from actuators.process.engine import ProcessEngine
 from actuators.process.plugin import ProcessOptions
 from agent.domain.model import Server
 from agent.domain.ports import Site
+from tests.support.ports import free_port
 from tests.support.process_rig import SERVER, STUB, Bound, free_ports, site
-from tests.support.sse_backend import Backend, free_port
+from tests.support.sse_backend import Backend
 
 
 @pytest.fixture

@@ -5,9 +5,7 @@ another process could take the port of a restarting container.
 """
 
 import asyncio
-import random
 import secrets
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,12 +23,12 @@ from actuators.docker.spec import ContainerSpec
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.errors import ActError
 from tests.support.docker_images import Image, real_vllm_image, simulator_image
+from tests.support.ports import free_port
 
 PORT = "8000/tcp"  # where the servers listen inside
 BENCH = "trimtab.bench"  # the label of all that a bench made
 
 _T = TypeVar("_T")
-_PORTS = (20000, 29999)
 _TRIES = 10
 _BUSY = ("already allocated", "already in use")
 
@@ -108,7 +106,7 @@ class Bench:
         first, *others = networks or ("bridge",)
         endpoint = {"Aliases": [name]} if networks else {}
         for again in range(_TRIES):
-            chosen = _free_port() if port == 0 else port
+            chosen = free_port() if port == 0 else port
             published = {PORT: [{"HostIp": "127.0.0.1", "HostPort": str(chosen)}]} if chosen else {}
             body: Json = {
                 "Image": image.tag,
@@ -227,11 +225,3 @@ def _restart_policy(words: str) -> Json:
     """As `docker run --restart` has it: "no", "always", "on-failure:3"."""
     name, _, count = words.partition(":")
     return {"Name": name, "MaximumRetryCount": int(count or 0)}
-
-
-def _free_port() -> int:
-    while True:
-        port = random.randint(*_PORTS)  # noqa: S311
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port

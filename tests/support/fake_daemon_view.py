@@ -18,9 +18,12 @@ from agent.machine.guard import PERSON
 from agent.machine.open_suggestions import end_suggestion, find_pending, settle
 from agent.notify.delivery import DeliveryCounts
 from agent.observe.timeseries import MinuteRow
+from agent.prediction.learned import LearnedModel
+from agent.prediction.what_if import WhatIf, WhatIfRequest, predict_what_if
 from agent.telemetry.self_metrics import SelfMetrics
+from performance_model.errors import PredictionInputError
 from vllm_facts.deployment import Finding
-from vllm_facts.values import Value
+from vllm_facts.values import Setting, Value
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 PLAN = Plan(
@@ -53,6 +56,7 @@ class FakeDaemonView:
     at: datetime = NOON
     counted: SelfMetrics = field(default_factory=lambda: SelfMetrics(stepped_at=99.5))
     found: tuple[Finding, ...] = ()  # by lint, in the flags
+    learned: LearnedModel | None = None
     hours: dict[str, Sequence[MinuteRow]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -177,6 +181,17 @@ class FakeDaemonView:
         if self.unreadable:
             raise ActError(self.unreadable)
         return self.logs.get((target, server.name), ())
+
+    async def predict(self, target: str, changes: Setting, rate: float, prompt: float) -> WhatIf:
+        """By a known law, as if each target had recorded two requests a second."""
+        await asyncio.sleep(0)
+        self._fail_once()
+        if self.learned is None:
+            raise PredictionInputError(f"nothing is learned of {target} yet")
+        request = WhatIfRequest(
+            learned=self.learned, slo=self.slos()[target], changes=changes, rate=rate, prompt=prompt
+        )
+        return predict_what_if(request)
 
     def _fail_once(self) -> None:
         if self.next_error is not None:

@@ -1,7 +1,6 @@
 """Fixtures of the process engine tests: the stub, its ports and its leftover processes."""
 
 import asyncio
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from actuators.host import ownership_env
 from actuators.process.engine import ProcessEngine
 from agent.domain.model import Server
 from agent.domain.ports import Site
+from tests.support.ports import port_block
 
 STUB = (sys.executable, str(Path(__file__).with_name("stub_vllm.py")))
 SERVER = Server(name="chat-r1", setting={})
@@ -18,10 +18,8 @@ Bound = Callable[..., ProcessEngine]
 
 
 def free_ports() -> tuple[int, int]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        first = min(int(probe.getsockname()[1]), 65000)
-    return first, first + 99
+    block = port_block()
+    return block[0], block[-1]
 
 
 def site(state_dir: Path, epoch: int = 1) -> Site:

@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import socket
 import subprocess
 import threading
 import time
@@ -13,13 +12,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from tests.support.ports import free_port
+
 DEADLINE_S = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @dataclass

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import secrets
-import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -15,17 +13,9 @@ import aiohttp
 from aiohttp import web
 
 from agent.domain.model import Server
+from tests.support.ports import free_port
 
 Mode = Literal["ok", "503", "500", "400", "reset", "cut", "unfinished", "error", "abort", "hang", "crumbs"]
-
-
-def free_port() -> int:
-    """Below the ports that the kernel gives to outgoing connections: one of those could take it meanwhile."""
-    while True:
-        port = 15_000 + secrets.randbelow(15_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 @dataclass

@@ -24,7 +24,7 @@ from actuators.envoy.pod.records import RecordBuffer
 from actuators.envoy.pod.server import PodServer
 from actuators.envoy.pod.target import PodTarget
 from actuators.envoy.process import EnvoyProcess, find_binary
-from actuators.envoy.run import Runner
+from actuators.envoy.runner import Runner
 from actuators.shared.published_route import STATUS_PORT, PublishedRoute
 from agent.domain.ports import Site, Traffic
 from kubernetes_api.client import KubernetesClient
@@ -66,8 +66,9 @@ class EnvoyPod:
             report_every_s=route.report_every_s,
             concurrency=self._concurrency,
             binary=self._binary,
-            start=False,
-        ).bind(Site(target=route.target, state_dir=self._state_dir / route.target, epoch=_EPOCH))
+        ).bind(
+            Site(target=route.target, state_dir=self._state_dir / route.target, epoch=_EPOCH), starts=False
+        )
 
     async def keep_envoy(self) -> None:
         while True:

@@ -1,8 +1,6 @@
 """Follows the published routes of all targets. While the API server is away, the last ones stay."""
 
-import asyncio
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -12,11 +10,9 @@ from agent.domain.errors import ActError
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
 from kubernetes_api.documents import Json
+from kubernetes_api.mirror import PROMPT
 
 log = structlog.get_logger(__name__)
-
-_WATCH_S = 60.0  # of one watch: one whose connection died in silence is noticed after so long
-_RETRY_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,38 +29,23 @@ class RouteFollower:
     _targets: dict[str, str] = field(default_factory=dict, init=False)  # by the ConfigMap's name
 
     async def run(self) -> None:
-        while True:
+        mirror = self.client.mirror(kubernetes.CONFIG_MAP, {PROXY: self.deployment}, PROMPT)
+        async for _ in mirror.changes({}):
             try:
-                await self._list()
-                async with asyncio.timeout(_WATCH_S):
-                    await self._watch()
-            except TimeoutError:
-                continue
+                self._follow(await mirror.read())
             except ActError as error:
                 if not self._away:
                     log.warning("routes.not_followed", why=error.why)
                 self._away = True
-            await asyncio.sleep(_RETRY_S)
 
-    async def _list(self) -> None:
-        found = await self.client.find(kubernetes.CONFIG_MAP, {PROXY: self.deployment})
-        for document in found:
-            self._take(document)
-        for name in self._targets.keys() - {document["metadata"]["name"] for document in found}:
-            self._remove(name)
-        self.complete = True
+    def _follow(self, found: Mapping[str, Json]) -> None:
         if self._away:
             log.info("routes.followed_again")
-        self._away = False
-
-    async def _watch(self) -> None:
-        changes = self.client.watch(kubernetes.CONFIG_MAP, {PROXY: self.deployment}, int(_WATCH_S))
-        async with aclosing(changes):
-            async for change, document in changes:
-                if change == "DELETED":
-                    self._remove(document["metadata"]["name"])
-                else:
-                    self._take(document)
+        self._away, self.complete = False, True
+        for document in found.values():
+            self._take(document)
+        for name in (self._targets.keys() | self.unreadable.keys()) - found.keys():
+            self._remove(name)
 
     def _take(self, document: Json) -> None:
         name = document["metadata"]["name"]

@@ -20,7 +20,8 @@ from tests.support.gateway.rig import GatewayRig, PlacedTraffic
 from tests.support.kubernetes.cluster import Cluster
 from tests.support.kubernetes.programs import programs
 from tests.support.kubernetes.shared_proxy import SharedEnvoyPod
-from tests.support.sse_backend import Answer, Backend, ask, asked, free_port, until
+from tests.support.ports import free_port
+from tests.support.sse_backend import Answer, Backend, ask, asked, until
 
 BLUE = Server(name="chat-r1", setting={"max_num_seqs": 4}, address="127.0.0.1:9")
 GREEN = Server(name="chat-r2", setting={"max_num_seqs": 16}, address="127.0.0.1:19")

@@ -17,7 +17,7 @@ from agent.runtime.wiring import find_problems
 from tests.e2e.rig import until
 from tests.e2e.test_adopting import _answers
 from tests.support.docker_site import Bench
-from tests.support.sse_backend import free_port
+from tests.support.ports import free_port
 from vllm_facts.flag_parser import is_vllm_server
 
 VLLM = f"""#!{sys.executable}

@@ -18,7 +18,8 @@ from sensors.proxy_requests.plugin import ProxyRequests
 from tests.integration.envoy.test_proxy_requests import SensorOutput, listening
 from tests.support.gateway.envoy_config import bootstrap, cluster, route_table
 from tests.support.kubernetes.api import Json
-from tests.support.sse_backend import Backend, ask, free_port, until
+from tests.support.ports import free_port
+from tests.support.sse_backend import Backend, ask, until
 
 NAMESPACE = "chat"
 KUBECONFIG = Path(__file__).parents[2] / "simulation" / "kubernetes" / "kubeconfig.json"

@@ -23,7 +23,8 @@ from agent.domain.ports import Site
 from agent.domain.reading import Request, RequestSample, Sample, SourceState
 from agent.runtime.daemon import utc_now
 from sensors.proxy_requests.plugin import ProxyRequests
-from tests.support.sse_backend import Backend, ask, asked, free_port, until
+from tests.support.ports import free_port
+from tests.support.sse_backend import Backend, ask, asked, until
 
 
 def noon() -> datetime:

@@ -19,7 +19,8 @@ from actuators.envoy.reported_config import ReportedConfig
 from agent.domain.effects import Route
 from agent.domain.errors import ActError, FencedError
 from agent.domain.ports import Site
-from tests.support.sse_backend import Backend, ask, asked, free_port, until
+from tests.support.ports import free_port
+from tests.support.sse_backend import Backend, ask, asked, until
 
 pytestmark = pytest.mark.smoke
 

@@ -14,7 +14,8 @@ from actuators.envoy.plugin import EnvoyTraffic
 from agent.domain.effects import Route
 from agent.domain.errors import ActError, FencedError
 from agent.domain.ports import Site
-from tests.support.sse_backend import Answer, Backend, ask, asked, free_port, until
+from tests.support.ports import free_port
+from tests.support.sse_backend import Answer, Backend, ask, asked, until
 
 pytestmark = pytest.mark.smoke
 

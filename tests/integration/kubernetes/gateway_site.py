@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from actuators.gateway.guard_sign import LEASE_NAME
 from actuators.gateway.record import SplitRecord, annotation, record_of
 from tests.e2e.config_builder import TARGET
 from tests.e2e.rig import until
@@ -28,6 +29,10 @@ HOME = {"vllm": 1}  # the backends of the HTTPRoute as people wrote them, with t
 
 @dataclass(frozen=True, kw_only=True)
 class GatewaySiteConfig(KubernetesSiteConfig):
+    """`records`: the address that gets the gateway's access log; empty: there is none."""
+
+    records: str = ""
+
     def traffic(self, listen: int) -> str:
         del listen
         return f"""
@@ -36,13 +41,16 @@ class GatewaySiteConfig(KubernetesSiteConfig):
             namespace = "{self.namespace}"
             kubeconfig = "{self.kubeconfig}"
             settle_s = 1.0
+            records = "{self.records}"
         """
 
     def text(self, *, api: int, listen: int) -> str:
         """Without the options of Envoy, and of the records that it writes."""
         lines = super().text(api=api, listen=listen).splitlines()
         return "\n".join(
-            line for line in lines if not line.strip().startswith(("report_every_s", "proxy_requests"))
+            line
+            for line in lines
+            if not line.strip().startswith(("report_every_s", "proxy_requests = { stalled"))
         )
 
 
@@ -72,22 +80,33 @@ async def start_guard(here: Namespace, home: Path) -> asyncio.subprocess.Process
     user = await here.user("guard", *GUARD)
     words = ("--namespace", here.name, "--kubeconfig", str(user))
     with (home / "guard.log").open("ab") as log:
-        return await asyncio.create_subprocess_exec(
+        guard = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "actuators.gateway.guard", *words), stdout=log, stderr=log
         )
 
+    async def sign() -> Json:
+        return next((one for one in await here.list("leases") if one["metadata"]["name"] == LEASE_NAME), {})
+
+    await here.eventually(sign)
+    return guard
+
 
 @asynccontextmanager
-async def running(here: Namespace, home: Path, *flags: str) -> AsyncIterator[GatewaySite]:
-    """A Deployment `vllm` behind a Service of people and an HTTPRoute, adopted."""
+async def running(
+    here: Namespace, home: Path, *flags: str, records: str = "", sent_to: str = ""
+) -> AsyncIterator[GatewaySite]:
+    """A Deployment `vllm` behind a Service of people and an HTTPRoute, adopted.
+
+    `records`: where the daemon listens for the access log; `sent_to`: where the gateway sends it instead.
+    """
     await here.create("deployments", deployment("vllm", container(*flags, gpus=1)))
     spec = {"selector": {"app": "vllm"}, "ports": [{"port": 80, "targetPort": 8000}]}
     await here.create("services", {"metadata": {"name": "vllm"}, "spec": spec})
     await here.available("vllm")
-    async with Gateway(here) as gateway:
+    async with Gateway(here, records=sent_to or records) as gateway:
         await gateway.create(ROUTE, {"backendRefs": [{"name": "vllm", "port": 80}]})
         kubeconfig = str(user_file(here))
-        config = GatewaySiteConfig(namespace=here.name, kubeconfig=kubeconfig, drain_s=30.0)
+        config = GatewaySiteConfig(namespace=here.name, kubeconfig=kubeconfig, drain_s=30.0, records=records)
         home.mkdir(exist_ok=True)
         listen = int(gateway.listen.rpartition(":")[2])
         rights = (*ROLE, *DAEMON)

@@ -11,7 +11,6 @@ import pytest
 
 from agent.domain.errors import ActError
 from simulator.traffic import Load, TrafficGenerator
-from tests.e2e.config_builder import free_port
 from tests.e2e.rig import SHAPE, lost, trimtab
 from tests.integration.kubernetes.engines import GREEN, bind, names, serve
 from tests.integration.kubernetes.proxy_site import proxy_site
@@ -22,6 +21,7 @@ from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.proxy import PROXY
 from tests.support.kubernetes.queries import request
 from tests.support.kubernetes.service_proxy import ServiceProxy
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -88,7 +88,7 @@ def as_person(site: KubernetesSite) -> Path:
 async def test_a_green_in_service_gives_the_traffic_back_and_nothing_is_left(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actuators.kubernetes.handover._DNS_S", 2.0)
+    monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 2.0)
     await serve(here)
     await here.create("services", headless_service("vllm", {"app": "vllm"}))
     engine = await bind(here, tmp_path)

@@ -133,7 +133,7 @@ async def test_a_green_without_a_free_gpu_is_refused_with_the_schedulers_numbers
     assert await names(here, "deployments") == {"vllm"}
 
 
-async def test_a_swap_is_an_outage_and_replace_is_refused(here: Namespace, tmp_path: Path) -> None:
+async def test_a_swap_is_an_outage_and_replace_needs_a_second_pod(here: Namespace, tmp_path: Path) -> None:
     await serve(here)
     engine = await bind(here, tmp_path)
     [blue] = await engine.observe()
@@ -143,7 +143,7 @@ async def test_a_swap_is_an_outage_and_replace_is_refused(here: Namespace, tmp_p
 
     assert (swap.problem, swap.strategy) == ("", "swap")
     assert swap.outage_s > 0
-    assert "surge" in replace.problem
+    assert 'write "swap"' in replace.problem
 
 
 async def test_a_deployment_of_a_gitops_controller_is_not_fought_over(

@@ -9,6 +9,7 @@ from simulator.traffic import Load
 from tests.e2e.rig import Document, lost, until
 from tests.integration.kubernetes.gateway_site import HOME, ROUTE, running
 from tests.support.kubernetes.namespace import Namespace
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
@@ -57,6 +58,52 @@ async def test_the_guard_ends_the_lease_of_a_daemon_that_was_killed(here: Namesp
 
         assert left is not None
         assert left.ended
+        assert rollout["outcome"] in {"promoted", "rolled_back"}, rollout["why"]
+        assert lost(traffic) == []
+
+
+async def test_a_rollout_is_judged_by_the_access_log_of_the_gateway(here: Namespace, tmp_path: Path) -> None:
+    records = f"127.0.0.1:{free_port()}"
+    async with running(here, tmp_path / "s", *FLAGS, records=records) as site:
+        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+            rollout = await site.switch(max_num_seqs=16)
+            await site.at_home()
+
+        assert rollout["outcome"] == "promoted", rollout["why"]
+        assert lost(traffic) == []
+        assert rollout["green"]["asked"] > 0
+        assert rollout["green"]["ttft_p95_s"] is not None
+
+
+async def test_nothing_is_decided_while_the_records_are_lost(here: Namespace, tmp_path: Path) -> None:
+    ports = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    async with running(here, tmp_path / "s", *FLAGS, records=ports[0], sent_to=ports[1]) as site:
+        async with site.clients(load=Load(streams=16), timeout_s=90.0):
+            await site.change(max_num_seqs=16)
+            await site.in_phase("canary")
+            await until(site.rollout, _is_held, "a rollout that is held")
+            held = await site.rollout()
+
+        assert (held["outcome"], held["green"]["asked"]) == ("running", 0)
+
+
+def _is_held(rollout: Document) -> bool:
+    return "the gateway recorded only 0 of" in str(rollout)
+
+
+async def test_two_minutes_without_the_api_server_lose_no_request(here: Namespace, tmp_path: Path) -> None:
+    """The split stays as it is: neither daemon nor guard can write. The daemon ends with its Lease."""
+    async with running(here, tmp_path / "s", *FLAGS) as site, site.restarting():
+        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+            suggestion = await site.change(max_num_seqs=16)
+            await site.in_phase("canary")
+            here.cluster.stop_api()
+            await asyncio.sleep(120.0)
+            here.cluster.start_api()
+            rollout = await site.ended(suggestion)
+            await site.restored("vllm")
+            await site.at_home()
+
         assert rollout["outcome"] in {"promoted", "rolled_back"}, rollout["why"]
         assert lost(traffic) == []
 

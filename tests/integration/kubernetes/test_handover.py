@@ -29,7 +29,7 @@ NEXT = Server(name="chat-r2", setting={**GREEN.setting, "max_num_seqs": 32}, lik
 
 @pytest.fixture(autouse=True)
 def _no_dns_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actuators.kubernetes.handover._DNS_S", 0.2)
+    monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 0.2)
 
 
 async def with_green(here: Namespace, tmp_path: Path) -> KubernetesEngine:
@@ -86,7 +86,7 @@ async def test_an_evicted_pod_that_lingers_delays_nothing(here: Namespace, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("done", [False, True], ids=["before the write", "after the write"])
-@pytest.mark.parametrize("write", range(1, 6))
+@pytest.mark.parametrize("write", range(1, 7))
 async def test_a_handover_that_ends_at_any_write_goes_on(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, write: int, done: bool
 ) -> None:

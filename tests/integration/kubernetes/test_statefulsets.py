@@ -23,7 +23,7 @@ CACHE = {"name": "cache", "mountPath": "/root/.cache/huggingface"}
 
 @pytest.fixture(autouse=True)
 def _no_dns_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actuators.kubernetes.handover._DNS_S", 0.2)
+    monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 0.2)
 
 
 async def serve(here: Namespace, **spec: Any) -> None:  # noqa: ANN401 - of the StatefulSet
@@ -138,7 +138,7 @@ async def test_init_finds_it_and_check_knows_that_it_is_missing(
 
     [(server, options)] = await KubernetesOptions.find_unmanaged_servers()
 
-    assert problem == "statefulsets: vllm: there is none: `kubectl get statefulsets` shows them"
+    assert problem == f"statefulsets: vllm: there is none in the namespace {here.name} (there are: none)"
     assert (server.name, server.setting["max_num_seqs"]) == ("vllm", 8)
     assert options == {"statefulsets": ["vllm"], "namespace": here.name}
 

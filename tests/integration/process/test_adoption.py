@@ -25,6 +25,7 @@ from agent.domain.errors import ActError
 from agent.domain.events import ServerLost
 from agent.domain.model import Server
 from agent.domain.ports import Site
+from tests.support.ports import free_port
 from tests.support.process_rig import STUB, free_ports, until
 
 
@@ -32,7 +33,7 @@ class ThirdParty:
     """A manually started stub with a child process and its own environment."""
 
     def __init__(self, *, leads: bool) -> None:
-        self.port = free_ports()[0]
+        self.port = free_port()
         self.url = f"http://localhost:{self.port}"
         flags = ("--max-num-seqs", "2", "--engine-core", "--port", str(self.port))
         env = {**os.environ, "HF_HUB_OFFLINE": "1", "NOTIFY_SOCKET": "/run/x"}
@@ -204,7 +205,7 @@ async def test_an_unresponsive_process_with_the_inherited_socket_is_not_the_serv
 
 
 async def test_a_process_without_a_health_endpoint_is_no_server(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(free_ports()[0])]
+    argv = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(free_port())]
     other = subprocess.Popen(argv, cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:
         await asyncio.wait_for(until(lambda: procfs.listener(int(argv[-1]))), 60)
@@ -251,7 +252,7 @@ def test_a_server_of_another_user_cannot_be_retired(third_party: ThirdParty) -> 
 
 
 async def test_a_missing_server_to_adopt_is_a_problem(tmp_path: Path) -> None:
-    url = f"http://127.0.0.1:{free_ports()[0]}"
+    url = f"http://127.0.0.1:{free_port()}"
 
     with_command = await engine(url, tmp_path, STUB).problems()
     without = await engine(url, tmp_path).problems()

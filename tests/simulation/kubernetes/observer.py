@@ -13,7 +13,9 @@ from tests.support.kubernetes.memory.store import Change
 HARMED_S = 90.0  # for how long a fault of pods may cost requests: the cluster heals
 HOUR_S = 3600.0
 MOST_WRITES = 20  # to the Deployment of an operator, in an hour
-WRITES = {"retire": 3, "launch": 2, "stop": 1}  # scale down, change, scale down again where that failed
+WRITES = {"retire": 3, "launch": 2, "stop": 1}
+"""A retirement: scale down, change, scale down again where that failed; and one for each further pod."""
+
 OURS = "trimtab.dev/"
 
 
@@ -101,7 +103,8 @@ class KubernetesObserver(Observer):
     def performs(self, kind: str, name: str) -> None:
         """Check an effect before it is performed; the fence is checked at each write."""
         theirs = name in self.replicas or name not in self.world.servers
-        self.needed += WRITES.get(kind, 0) if kind == "retire" or theirs else 0
+        further = max(self.replicas.values()) - 1 if kind == "retire" else 0
+        self.needed += WRITES.get(kind, 0) + further if kind == "retire" or theirs else 0
         Observer.called(self, self.newest, kind, name, None)
 
     def wrote_object(self, change: Change) -> None:
@@ -130,7 +133,8 @@ class KubernetesObserver(Observer):
         ends = [key for kind, key in self.intents if kind in {"retire", "stop", "launch"}]
         if not ends:
             self.wrong(f"8: {name} is written, and no effect asks for it")
-        if now not in {0, was, self.replicas[name]} and not (name in self.stopped and now in self.copies):
+        copied = name in self.stopped and now in self.copies
+        if now != was and now > self.replicas[name] and not copied:
             self.wrong(f"8: {name} is scaled to {now}, and people want {self.replicas[name]}")
         if _fixed(before) != _fixed(after):
             self.wrong(f"8: more than flags, replicas and trimtab's own marks is changed in {name}")
@@ -156,6 +160,10 @@ class KubernetesObserver(Observer):
                 server = (one["metadata"].get("labels") or {}).get(f"{OURS}server")
                 if server and server not in names:
                     found.append(f"{plural} {one['metadata']['name']} of {server} is left")
+        for name, wanted in self.replicas.items():
+            document = store.get("deployments", NAMESPACE, name)
+            if document and 0 < document["spec"]["replicas"] < wanted:
+                found.append(f"{name} has {document['spec']['replicas']} pods, and people want {wanted}")
         for process in world.servers.values():
             if frozenset(process.setting.items()) not in self.allowed:
                 found.append(f"{process.name} runs with {process.setting}, which is not approved")

@@ -21,7 +21,7 @@ from tests.support.gateway.schema import install
 from tests.support.kubernetes.api import ApiError, Json
 from tests.support.kubernetes.events import now
 from tests.support.kubernetes.namespace import Namespace
-from tests.support.sse_backend import free_port
+from tests.support.ports import free_port
 
 ROUTES = "/apis/gateway.networking.k8s.io/v1/namespaces"
 NAME = "gate"

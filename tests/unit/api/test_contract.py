@@ -30,7 +30,7 @@ EXAMPLES = examples(
 )  # valid and invalid requests per operation and role: about 1,000 requests in a full run
 SCHEMA = schemathesis.openapi.from_dict(document(OPERATIONS))
 BOUNDED = [operation.name for operation in OPERATIONS if operation.media != "text/event-stream"]
-WITH_TEXT = {"askForChange", "approveSuggestion", "denySuggestion", "abortRollout"}
+WITH_TEXT = {"askForChange", "predictChange", "approveSuggestion", "denySuggestion", "abortRollout"}
 ROLES: tuple[Role | None, ...] = (None, "viewer", "operator", "admin")
 PLANTED = "PLANTED-abcdef0123456789"
 THERE = {"name": ["chat"], "id": ["chat-s1", "chat-s2", "chat-o1"]}

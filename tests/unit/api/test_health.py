@@ -8,6 +8,7 @@ from aiohttp import ClientSession
 
 from agent.api.health import Health
 from agent.domain.errors import ConfigError
+from tests.support.ports import free_port
 
 
 @dataclass
@@ -23,9 +24,7 @@ class Progress:
 
 
 def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ LET_IN: Mapping[str, int] = {
     "pauseTarget": 404,
     "resumeTarget": 404,
     "askForChange": 404,
+    "predictChange": 404,
     "listSuggestions": 200,
     "showSuggestion": 404,
     "approveSuggestion": 404,
@@ -42,6 +43,7 @@ LET_IN: Mapping[str, int] = {
 }
 BODIES: Mapping[str, Any] = {
     "askForChange": {"to": {"max_num_seqs": 128}, "reason": "r"},
+    "predictChange": {"to": {"max_num_seqs": 128}},
     "approveSuggestion": {"digest": ZEROS},
     "denySuggestion": {"reason": "r"},
     "abortRollout": {"reason": "r"},
@@ -67,7 +69,8 @@ async def status_of(client: Client, operation: Operation, headers: Mapping[str, 
 async def test_each_role_has_its_permissions(
     client: Client, bearers: dict[Role, dict[str, str]], operation: Operation, role: Role
 ) -> None:
-    expected = 403 if role == "viewer" and operation.method == "POST" else LET_IN[operation.name]
+    changes = operation.method == "POST" and operation.decides
+    expected = 403 if role == "viewer" and changes else LET_IN[operation.name]
 
     assert await status_of(client, operation, bearers[role]) == expected
 

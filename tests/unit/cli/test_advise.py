@@ -1,6 +1,7 @@
 """`trimtab advise` on saved scrapes of real vLLM and on a server that replays them."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,6 +55,25 @@ def test_queue_behind_a_low_cap_ranks_the_cap_first(advise: Advise, scrapes: Scr
     assert (row["evidence"]["waiting"], row["evidence"]["window_s"]) == (14.0, 10.0)
     assert document["command"] == ["vllm", "serve", "tiny", "--max-num-seqs", "16"]
     assert "enable_prefix_caching" not in {row["knob"] for row in document["findings"]}
+
+
+def test_says_that_one_of_several_servers_behind_a_name_is_read(
+    advise: Advise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them counts by itself, so that the same one is read each time."""
+    plain = socket.getaddrinfo
+
+    def resolve(host: str, *given: Any) -> Any:  # noqa: ANN401
+        names = ("127.0.0.1", "127.0.0.2") if host == "vllm.chat.svc" else (host,)
+        return [one for name in names for one in plain(name, *given)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with answering(PAGE, LATER) as url:
+        named = url.replace("127.0.0.1", "vllm.chat.svc")
+        _, out, err = advise(named, "--for", "0.5")
+
+    assert err == ""
+    assert out.startswith("1 of the 2 servers behind this name observed for ")
 
 
 def test_infers_the_cap_without_the_flags(advise: Advise, scrapes: Scrapes) -> None:

@@ -1,7 +1,7 @@
 """The config file: its values, and errors that name every invalid value."""
 
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -518,6 +518,34 @@ def test_options_of_one_program_are_the_same_in_all_targets(same: bool) -> None:
         assert len(parse().targets) == 2
         return
     with pytest.raises(ConfigError, match=r"traffic of b. threads: 3 differs from 4 of a, and one program"):
+        parse()
+
+
+class NamingEngine:
+    """An engine whose servers belong to one target."""
+
+    def __init__(self, names: Sequence[str] = (), place: str = "", **_: object) -> None:
+        self.exclusive = tuple(("names", name, place) for name in names)
+
+
+@pytest.mark.parametrize("place", ["", "elsewhere"])
+def test_a_server_belongs_to_one_target(place: str) -> None:
+    def naming(kind: str, name: str, options: Mapping[str, Any], *, table: str) -> object:
+        return NamingEngine(**options) if name == "naming" else built(kind, name, options, table=table)
+
+    def parse() -> Config:
+        text = "".join(
+            f'[[targets]]\nname = "{name}"\n'
+            f'engine = {{ kind = "naming", names = ["vllm", "{name}"], place = "{where}" }}\n'
+            f'traffic = {{ kind = "x", listen = "127.0.0.1:{port}" }}\n'
+            for name, port, where in (("a", 8081, ""), ("b", 8082, place))
+        )
+        return loader.parse(text, here=Path("/etc/trimtab"), build=naming)
+
+    if place:
+        assert len(parse().targets) == 2
+        return
+    with pytest.raises(ConfigError, match=r"\[targets.engine of b\] names: vllm serves a already"):
         parse()
 
 

@@ -13,6 +13,7 @@ from agent.domain.ports import Verdict
 from agent.domain.reading import EngineLiveness, Request, RequestOutcome
 from agent.domain.request_counts import RequestCounts, count_requests
 from agent.domain.trial import Observation, Trial
+from agent.judge.admissibility import UNEVEN, UNEVEN_UNSEEN
 from agent.judge.verdict import AnytimeJudge
 from tests.support.sampling import sampled
 
@@ -65,9 +66,15 @@ class Canary:
     """One step, second by second."""
 
     def __init__(
-        self, step: Step, *, record: RequestCounts | None = None, slo: Slo = SLO, **trial: object
+        self,
+        step: Step,
+        *,
+        record: RequestCounts | None = None,
+        slo: Slo = SLO,
+        judge: AnytimeJudge | None = None,
+        **trial: object,
     ) -> None:
-        self.step, self.slo = step, slo
+        self.step, self.slo, self.judge = step, slo, judge or AnytimeJudge()
         self.record = served(600, errors=2) if record is None else record
         self.trial = replace(Trial(calibration=CALM), **trial)  # type: ignore[arg-type]
         self.green, self.blue, self.at = RequestCounts(), RequestCounts(), NOON
@@ -83,7 +90,7 @@ class Canary:
         beside = {"b": blue} if isinstance(blue, RequestCounts) else dict(blue or {})
         second = Observation(at=self.at, green=green, blue=beside, **more)  # type: ignore[arg-type]
         self.green, self.blue = self.green + green, sum(beside.values(), self.blue)
-        self.trial, self.verdict = AnytimeJudge().update(
+        self.trial, self.verdict = self.judge.update(
             self.trial,
             step=self.step,
             slo=self.slo,
@@ -363,6 +370,17 @@ def test_a_small_share_of_the_load_is_no_evidence_of_latency() -> None:
         canary.update(served(1), served(20, slow=1))
     assert canary.verdict.kind == "wait"
     assert "green gets 5% of the requests, not 50%" in canary.verdict.why
+
+
+@pytest.mark.parametrize(("uneven", "kind"), [(UNEVEN, "pass"), (UNEVEN_UNSEEN, "wait")])
+def test_a_green_that_half_of_its_requests_do_not_reach_passes_only_where_they_are_seen(
+    uneven: float, kind: str
+) -> None:
+    canary = Canary(PARITY, judge=AnytimeJudge(uneven=uneven))
+    for _ in range(300):
+        canary.update(served(5), served(10))
+    assert canary.verdict.kind == kind
+    assert ("green gets 33% of the requests, not 50%" in canary.verdict.why) == (kind == "wait")
 
 
 @pytest.mark.parametrize("phi", sampled([4.0, 1.0], 2))

@@ -18,7 +18,7 @@ def test_green_is_a_copy_with_the_new_flags() -> None:
     green = Workload.parse(make_deployment(SITE, GREEN, blue, []))
 
     assert green.serve.setting == GREEN.setting
-    assert (green.replicas, green.like, green.epoch, green.ours) == (2, "vllm", 3, True)
+    assert (green.replicas, green.like, green.epoch, green.ours) == (GREEN.replicas, "vllm", 3, True)
     assert green.container_document["resources"] == blue.container_document["resources"]
     assert green.selector.items() <= green.template["metadata"]["labels"].items()
 

@@ -62,3 +62,16 @@ def test_a_secret_is_in_no_patch() -> None:
 
     assert "'16'" in patch
     assert "sk-secret" not in patch
+
+
+def test_a_flag_of_a_config_map_is_overridden_on_the_command_line() -> None:
+    """vLLM prefers the command line to its --config file."""
+    document = deployment()
+    document["spec"]["template"]["spec"]["containers"][0]["args"] = ["tiny", "--config", "/etc/vllm.yaml"]
+    blue = Workload.parse(document, {"/etc/vllm.yaml": "max-num-seqs: 8\n"}.get)
+
+    patch = yaml.safe_load(make_patch(blue, {**blue.serve.setting, "max_num_seqs": 16}))
+
+    words = [str(one["value"]) for one in patch if one["op"] == "add"]
+    assert blue.serve.setting["max_num_seqs"] == 8
+    assert sorted(words) == ["--max-num-seqs", "16"]

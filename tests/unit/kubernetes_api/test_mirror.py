@@ -1,22 +1,19 @@
 """What a watch tells, and what a reader learns while it is broken; the API server here plays a script."""
 
 import asyncio
-import json
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from agent.domain.errors import ActError
-from kubernetes_api.client import SERVICE, KubernetesClient
+from kubernetes_api.client import SERVICE
 from kubernetes_api.errors import AwayError
-
-Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+from kubernetes_api.mirror import PROMPT
+from tests.support.kubernetes.scripted_api import ScriptedApi
 
 
 def service(name: str, version: int, **labels: str) -> dict[str, Any]:
@@ -24,88 +21,15 @@ def service(name: str, version: int, **labels: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata}
 
 
-@dataclass
-class ApiServer:
-    """Answers each request by the next line of its script; `client` asks it."""
-
-    client: KubernetesClient
-    script: deque[Answer] = field(default_factory=deque)
-    asked: list[str] = field(default_factory=list)
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        version = request.query.get("resourceVersion", "")
-        verb = "watch" if "watch" in request.query else request.method.lower()
-        self.asked.append(f"{verb} {version}".strip())
-        return await self.script.popleft()(request)
-
-    def listed(self, version: int, *services: dict[str, Any]) -> None:
-        async def answer(_: web.Request) -> web.Response:
-            return web.json_response({"metadata": {"resourceVersion": str(version)}, "items": services})
-
-        self.script.append(answer)
-
-    def refuses(self, status: int, headers: dict[str, str] | None = None) -> None:
-        async def answer(_: web.Request) -> web.Response:
-            return web.Response(status=status, headers=headers, text="no")
-
-        self.script.append(answer)
-
-    def watched(self, *events: tuple[str, dict[str, Any]], end: asyncio.Event | None = None) -> None:
-        """Stays open until `end`, or for ever."""
-
-        async def answer(request: web.Request) -> web.StreamResponse:
-            stream = web.StreamResponse()
-            await stream.prepare(request)
-            for kind, document in events:
-                await stream.write(json.dumps({"type": kind, "object": document}).encode() + b"\n")
-            await (end or asyncio.Event()).wait()
-            return stream
-
-        self.script.append(answer)
-
-    async def names(self) -> set[str]:
-        return {one["metadata"]["name"] for one in await self.client.cached.find(SERVICE)}
-
-    async def until(self, holds: Callable[[], Awaitable[bool]]) -> None:
-        async with asyncio.timeout(20):
-            while not await holds():
-                await asyncio.sleep(0.01)
-
-    async def until_names(self, wanted: set[str]) -> None:
-        async def holds() -> bool:
-            return await self.names() == wanted
-
-        await self.until(holds)
-
-
 @pytest.fixture
-async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedApi]:
     monkeypatch.setattr("kubernetes_api.mirror._AGAIN_S", 0.01)
     monkeypatch.setattr("kubernetes_api.mirror._PAUSES_S", (0.01,))
-    path = tmp_path / "kubeconfig"
-    made = ApiServer(KubernetesClient(kubeconfig=str(path), namespace="chat"))
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", made.answer)
-    listening = TestServer(app)
-    await listening.start_server(shutdown_timeout=0.1)
-    try:
-        address = f"http://{listening.host}:{listening.port}"
-        path.write_text(
-            json.dumps(
-                {
-                    "clusters": [{"name": "test", "cluster": {"server": address}}],
-                    "users": [{"name": "me", "user": {"token": "t"}}],
-                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": "me"}}],
-                    "current-context": "test",
-                }
-            )
-        )
-        yield made
-    finally:
-        await listening.close()
+    async with ScriptedApi.running(tmp_path) as api:
+        yield api
 
 
-async def test_events_change_what_is_known_without_a_call(server: ApiServer) -> None:
+async def test_events_change_what_is_known_without_a_call(server: ScriptedApi) -> None:
     server.listed(5, service("a", 3), service("b", 4))
     server.watched(("ADDED", service("c", 6)), ("DELETED", service("a", 7)), ("MODIFIED", service("b", 8)))
 
@@ -114,7 +38,7 @@ async def test_events_change_what_is_known_without_a_call(server: ApiServer) -> 
     assert server.asked == ["get", "watch 5"]
 
 
-async def test_a_watch_goes_on_at_the_last_bookmark(server: ApiServer) -> None:
+async def test_a_watch_goes_on_at_the_last_bookmark(server: ScriptedApi) -> None:
     over = asyncio.Event()
     over.set()
     server.listed(5, service("a", 3))
@@ -127,7 +51,7 @@ async def test_a_watch_goes_on_at_the_last_bookmark(server: ApiServer) -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_a_history_that_is_gone_is_listed_again(server: ApiServer, *, at_once: bool) -> None:
+async def test_a_history_that_is_gone_is_listed_again(server: ScriptedApi, *, at_once: bool) -> None:
     server.listed(5, service("a", 3))
     if at_once:
         server.refuses(410)
@@ -144,7 +68,7 @@ async def test_a_history_that_is_gone_is_listed_again(server: ApiServer, *, at_o
     await server.until(asked)
 
 
-async def test_nothing_is_told_while_no_watch_can_begin(server: ApiServer) -> None:
+async def test_nothing_is_told_while_no_watch_can_begin(server: ScriptedApi) -> None:
     over = asyncio.Event()
     server.listed(5, service("a", 3))
     server.watched(end=over)
@@ -169,7 +93,7 @@ async def test_nothing_is_told_while_no_watch_can_begin(server: ApiServer) -> No
     await server.until(answers)
 
 
-async def test_an_overloaded_server_is_asked_after_the_time_that_it_names(server: ApiServer) -> None:
+async def test_an_overloaded_server_is_asked_after_the_time_that_it_names(server: ScriptedApi) -> None:
     server.refuses(429, {"Retry-After": "1"})
     server.listed(5)
     server.watched()
@@ -187,7 +111,7 @@ async def test_an_overloaded_server_is_asked_after_the_time_that_it_names(server
     assert clock() - began > 0.9
 
 
-async def test_a_missing_right_is_named(server: ApiServer) -> None:
+async def test_a_missing_right_is_named(server: ScriptedApi) -> None:
     for _ in range(1000):
         server.refuses(403)
 
@@ -195,7 +119,7 @@ async def test_a_missing_right_is_named(server: ApiServer) -> None:
         await server.names()
 
 
-async def test_a_read_after_a_write_includes_it(server: ApiServer) -> None:
+async def test_a_read_after_a_write_includes_it(server: ScriptedApi) -> None:
     server.listed(5, service("a", 3))
     server.watched()
     assert await server.names() == {"a"}
@@ -211,7 +135,7 @@ async def test_a_read_after_a_write_includes_it(server: ApiServer) -> None:
     assert await server.names() == {"a", "b"}
 
 
-async def test_a_listener_hears_of_its_own_objects_only(server: ApiServer) -> None:
+async def test_a_listener_hears_of_its_own_objects_only(server: ScriptedApi) -> None:
     server.listed(5, service("a", 3, app="x"), service("b", 4, app="y"))
     server.watched(("MODIFIED", service("b", 6, app="y")), ("MODIFIED", service("a", 7)))
     heard: Counter[str] = Counter()
@@ -230,3 +154,49 @@ async def test_a_listener_hears_of_its_own_objects_only(server: ApiServer) -> No
     for task in tasks:
         task.cancel()
     assert heard["none"] == 1
+
+
+async def test_a_mirror_of_labelled_objects_asks_for_no_others(server: ScriptedApi) -> None:
+    over = asyncio.Event()
+    over.set()
+    server.listed(5, service("a", 3, app="x"))
+    server.watched(("ADDED", service("b", 6, app="x")), end=over)
+    server.watched()
+    mirror = server.client.mirror(SERVICE, {"app": "x"}, PROMPT)
+
+    async def has_both() -> bool:
+        return (await mirror.read()).keys() == {"a", "b"}
+
+    await server.until(has_both)
+
+    assert server.selected == {"app=x"}
+
+
+async def test_a_listener_hears_of_an_outage_and_of_its_end(server: ScriptedApi) -> None:
+    over = asyncio.Event()
+    server.listed(5, service("a", 3))
+    server.watched(end=over)
+    server.refuses(503)
+    server.refuses(503)
+    server.watched()
+    heard: list[bool] = []
+
+    async def listen() -> None:
+        async for _ in server.client.cached.changes(SERVICE):
+            try:
+                heard.append(await server.names() == {"a"})
+            except AwayError:
+                heard.append(False)
+
+    listening = asyncio.create_task(listen())
+
+    async def heard_first() -> bool:
+        return bool(heard)
+
+    async def heard_end() -> bool:
+        return False in heard and heard[-1]
+
+    await server.until(heard_first)
+    over.set()
+    await server.until(heard_end)
+    listening.cancel()

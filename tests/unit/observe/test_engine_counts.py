@@ -1,6 +1,9 @@
 """Request counts from vLLM's metrics: bounds that treat both sides alike."""
 
+from bisect import bisect_left
+from collections import Counter
 from datetime import UTC, datetime
+from random import Random
 
 import pytest
 
@@ -8,7 +11,7 @@ from agent.domain.model import Objective, Slo
 from agent.domain.reading import Buckets, EngineSample, SourceState
 from agent.domain.request_counts import RequestSource
 from agent.observe.aggregator import Aggregator
-from agent.observe.engine_counts import EngineCounter
+from agent.observe.engine_counts import EngineCounter, count_over
 
 NOON = datetime(2025, 11, 21, 12, tzinfo=UTC)
 EDGES = (0.25, 0.5, 1.0)
@@ -61,14 +64,50 @@ def test_a_late_first_token_counts_at_the_latest_when_its_request_ends() -> None
     assert (first.over_ttft, first.late, last.late) == (3, 0, 3)
 
 
-@pytest.mark.parametrize(("limit_s", "over"), [(0.5, 3), (0.6, 1), (1.0, 1), (2.5, 0)])
-def test_a_limit_inside_a_bucket_counts_as_its_upper_edge(limit_s: float, over: int) -> None:
+@pytest.mark.parametrize(
+    ("limit_s", "over"),
+    [
+        (0.1, 60),  # below half of the first edge
+        (0.25, 50),
+        (0.5, 30),
+        (0.5 * 2**0.25, 25),  # a quarter of the bucket from 0.5 to 1.0 s, in octaves
+        (0.5 * 2**0.5, 20),
+        (1.0, 10),
+        (2**0.5, 5),
+        (2.5, 0),
+    ],
+)
+def test_a_part_of_a_bucket_is_above_a_limit_inside_it(limit_s: float, over: int) -> None:
     slo = Slo(ttft=Objective(under_s=limit_s, share=0.95))
 
-    found = EngineCounter().count(sample({"stop": 6}, buckets(1, 2, 2, 1)), slo)
+    found = EngineCounter().count(sample({"stop": 60}, buckets(10, 20, 20, 10)), slo)
 
     assert found.over_ttft == over
-    assert sum(found.ttft) == 6
+    assert sum(found.ttft) == 60
+
+
+def test_parts_of_requests_add_up_over_the_scrapes() -> None:
+    slo, counter = Slo(ttft=Objective(under_s=0.5 * 2**0.5, share=0.95)), EngineCounter()
+
+    found = [counter.count(sample({"stop": 1}, buckets(0, 0, 1, 0)), slo) for _ in range(10)]
+
+    assert [one.over_ttft for one in found] == [0, 1] * 5
+    assert [one.late for one in found] == [0, 1] * 5
+
+
+@pytest.mark.parametrize("limit_s", [0.3, 0.6, 1.1])
+def test_a_slower_server_never_has_fewer_late_requests(limit_s: float) -> None:
+    draw = Random(1)  # noqa: S311
+    for _ in range(200):
+        latencies = [draw.lognormvariate(-0.7, 0.5) for _ in range(40)]
+        slower = [one * draw.uniform(1.0, 1.5) for one in latencies]
+
+        assert count_over(measured(slower), limit_s) >= count_over(measured(latencies), limit_s)
+
+
+def measured(latencies: list[float]) -> Buckets:
+    counts = Counter(bisect_left(EDGES, one) for one in latencies)
+    return buckets(*(counts[place] for place in range(len(EDGES) + 1)))
 
 
 @pytest.mark.parametrize("counted_by", ["proxy", "engine"])

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from math import log
 from random import Random
 
+from agent.domain.events import Event
 from agent.domain.model import Server
 from agent.domain.reading import Reading, RequestSample
 from agent.domain.state import State
@@ -55,6 +56,9 @@ class VirtualTarget:
     def state(self) -> State:
         blue = Server(name="chat-r0", setting=self.setting, address="127.0.0.1:8101")
         return State(target="chat", blue=blue)
+
+    def emit(self, event: Event) -> None:
+        raise AssertionError(f"learning emits nothing, but did {event}")
 
     @property
     def model(self) -> LearnedModel:

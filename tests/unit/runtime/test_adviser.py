@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import ParamSpec, TypeVar
 
 from agent.domain.errors import WorkerError
+from agent.domain.events import Event
 from agent.domain.model import Objective, Server, Slo
+from agent.domain.reading import Reading
 from agent.domain.state import Phase, State
 from agent.prediction.advice import AdviceRequest
 from agent.prediction.learned import LearnedModel
@@ -42,6 +44,11 @@ class CountingWorker:
 @dataclass
 class Target:
     state: State
+    reading: Reading | None = None
+    emitted: list[Event] = field(default_factory=list)
+
+    def emit(self, event: Event) -> None:
+        self.emitted.append(event)
 
 
 def adviser(worker: CountingWorker, learned: LearnedModel | None = LEARNED) -> Adviser:

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -78,12 +77,6 @@ async def process(*argv: str, ready: bool = True) -> AsyncIterator[Process]:
         if started.returncode is None:
             started.kill()
         await started.communicate()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def scrape(url: str) -> dict[str, float]:

@@ -11,7 +11,8 @@ from simulator.faults import Faults, faults_for
 from simulator.step_time import StepWork
 from simulator.traffic import Load, TrafficGenerator
 from simulator.workload import Shape, lengths
-from tests.unit.simulator.running import free_port, process, running, until
+from tests.support.ports import free_port
+from tests.unit.simulator.running import process, running, until
 
 SHORT = Shape(prompt=lengths("8"), output=lengths("6"))
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from performance_model.trace import TraceRequest, write_trace
+from tests.support.ports import free_port
 from tests.unit.cli.conftest import runs
-from tests.unit.simulator.running import free_port
 
 Tune = Callable[..., tuple[int, str, str]]
 SERVE = (sys.executable, "-m", "simulator.server", "--model", "tiny", "--host", "127.0.0.1")

@@ -58,6 +58,24 @@ class WorkloadConformance:
         await ready(subject, "vllm", 0)
         assert again.status_code == 201
 
+    async def test_a_pod_with_other_labels_leaves_its_deployment(self, subject: Subject) -> None:
+        """The pod that came in its place is not ready yet, so that fewer replicas end that one."""
+        await create(subject, "deployments", deployment("vllm", replicas=2))
+        first, second = await ready(subject, "vllm", 2)
+        away = {"metadata": {"labels": {"app": None, "left": "yes"}}}
+
+        await merge(subject, "pods", first["metadata"]["name"], away)
+        await merge(subject, "deployments", "vllm", {"spec": {"replicas": 1}})
+
+        async def look() -> bool:
+            found = await pods(subject, "vllm")
+            return [one["metadata"]["uid"] for one in found] == [second["metadata"]["uid"]]
+
+        await eventually(look)
+        found = await get(subject, "pods", first["metadata"]["name"])
+        assert is_ready(found)
+        assert "deletionTimestamp" not in found["metadata"]
+
     async def test_an_evicted_pod_is_replaced_and_stays(self, subject: Subject) -> None:
         await create(subject, "deployments", deployment("vllm"))
         [old] = await ready(subject, "vllm", 1)

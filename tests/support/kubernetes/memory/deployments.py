@@ -26,6 +26,7 @@ class Deployments:
 
     def reconcile(self) -> None:
         store = self.server.store
+        self._release()
         known = {one["metadata"]["uid"] for one in store.select("deployments")}
         for pod in store.select("pods"):
             uid = pod["metadata"]["uid"]
@@ -33,6 +34,17 @@ class Deployments:
                 self._delete(pod)
         for deployment in store.select("deployments"):
             self._reconcile_one(deployment)
+
+    def _release(self) -> None:
+        """Leave pods alone whose labels the selector of their Deployment matches no more."""
+        store = self.server.store
+        selectors = {one["metadata"]["uid"]: one["spec"]["selector"] for one in store.select("deployments")}
+        for pod in store.select("pods"):
+            uid = pod["metadata"]["uid"]
+            selector = selectors.get(self.owners.get(uid, ""))
+            labels = pod["metadata"].get("labels") or {}
+            if selector is not None and not (selector.get("matchLabels") or {}).items() <= labels.items():
+                del self.owners[uid]
 
     def pods_of(self, deployment: Json) -> list[Json]:
         uid, namespace = deployment["metadata"]["uid"], deployment["metadata"]["namespace"]

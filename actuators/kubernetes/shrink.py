@@ -1,0 +1,127 @@
+"""Take pods away from a workload whose other pods serve on, without a lost request.
+
+Such a pod loses the labels by which its workload and Services select it, so that no client is sent to it any
+more; it is deleted once its last request has ended. Until the workload has fewer replicas, which is the next
+write, its controller may start another pod instead: that one ends first, since it is not ready yet.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from actuators.kubernetes.discovery import FoundServer, find_pods
+from actuators.kubernetes.labels import EPOCH, REPLICAS, draining_labels
+from actuators.kubernetes.pods import Pod
+from actuators.kubernetes.workload import Workload
+from actuators.vllm.probe import OpenAiProbe
+from agent.domain.errors import ActError
+from agent.domain.ports import Site
+from kubernetes_api import client as kubernetes
+from kubernetes_api.client import KubernetesClient, patiently
+from kubernetes_api.documents import Json
+from kubernetes_api.errors import MissingError
+
+log = structlog.get_logger(__name__)
+
+_DNS_S = 40.0
+"""Until every client of a Service's name has its new addresses: CoreDNS caches them for 30 s at most (its
+Kubernetes default), Envoy asks again every 5 s."""
+
+_DRAIN_S = 600.0  # for the last requests of a pod
+_POLL_S = 1.0
+_GONE_WITHIN_S = 120.0  # beyond the grace period
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shrinker:
+    client: KubernetesClient
+    site: Site
+
+    async def shrink(self, one: FoundServer, keep: int) -> None:
+        """Return when `keep` pods serve and the others have ended. Idempotent. Raises ActError."""
+        leaving = await self._find_leaving(one)
+        surplus = one.workload.replicas - keep - len(leaving)
+        pods = [pod for pod in await find_pods(self.client, one.workload) if pod.active]
+        for pod in last_first(pods)[: max(0, surplus)]:
+            await self._isolate(one, pod)
+        await scale(self.client, self.site, one.workload, keep)
+        await self.finish(one)
+
+    async def finish(self, one: FoundServer) -> None:
+        """End the pods that an interrupted `shrink` has taken out of the server. Raises ActError."""
+        leaving = await self._find_leaving(one)
+        if not leaving:
+            return
+        if any(pod.ready for pod in leaving):
+            await wait_for_last_requests(lambda: self._find_leaving(one), one.workload.serve.port, one.server)
+        for pod in leaving:
+            await self.client.delete(kubernetes.POD, pod.name)
+        grace_s = float(one.workload.template["spec"].get("terminationGracePeriodSeconds", 30))
+        try:
+            async with asyncio.timeout(grace_s + _GONE_WITHIN_S):
+                while True:
+                    if not await patiently(lambda: self._find_leaving(one)):
+                        return
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError as error:
+            names = ", ".join(pod.name for pod in leaving)
+            raise ActError(f"{names} did not end: `kubectl get pods`", external=True) from error
+
+    async def _isolate(self, one: FoundServer, pod: Pod) -> None:
+        services = await self.client.find(kubernetes.SERVICE)
+        selectors = [one.workload.selector, *(service["spec"].get("selector") or {} for service in services)]
+        labels = {**_without(pod.labels, selectors), **draining_labels(self.site, one.server)}
+        with suppress(MissingError):
+            await self.client.patch(kubernetes.POD, pod.name, {"metadata": {"labels": labels}})
+
+    async def _find_leaving(self, one: FoundServer) -> list[Pod]:
+        container = str(one.workload.container_document["name"])
+        found = await self.client.find(kubernetes.POD, draining_labels(self.site, one.server))
+        return [Pod.parse(document, container) for document in found]
+
+
+async def scale(client: KubernetesClient, site: Site, workload: Workload, replicas: int) -> Workload:
+    """Return the workload with so many replicas; if they are fewer, it remembers how many it had."""
+
+    async def to_wanted(document: Json) -> Json | None:
+        found = Workload.parse(document)
+        if found.replicas == replicas:
+            return None
+        usual = str(found.usual_replicas) if replicas < found.usual_replicas else None
+        metadata: Json = {"resourceVersion": found.version, "annotations": {REPLICAS: usual}}
+        if found.ours:
+            metadata["labels"] = {EPOCH: str(site.epoch)}
+        return {"metadata": metadata, "spec": {"replicas": replicas}}
+
+    return Workload.parse(await client.update(workload.resource, workload.name, to_wanted))
+
+
+async def wait_for_last_requests(
+    find: Callable[[], Awaitable[Sequence[Pod]]], port: int, server: str
+) -> None:
+    """Wait until no client has the addresses of these pods and their last request has ended."""
+    await asyncio.sleep(_DNS_S)
+    end_s = asyncio.get_running_loop().time() + _DRAIN_S
+    while True:
+        pods = [pod for pod in await patiently(find) if pod.active and pod.ip]
+        counts = await asyncio.gather(*(OpenAiProbe(address=pod.address(port)).busy() for pod in pods))
+        if not any(counts):
+            return
+        if asyncio.get_running_loop().time() > end_s:
+            log.warning("kubernetes.requests_cut", server=server, open=sum(count or 0 for count in counts))
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+def last_first(pods: Sequence[Pod]) -> list[Pod]:
+    """Return the pods in the order in which they may end: a StatefulSet ends the one of the last ordinal."""
+    return sorted(pods, key=lambda pod: (pod.ready, -pod.ordinal, -pod.created.timestamp()))
+
+
+def _without(labels: Mapping[str, str], selectors: Sequence[Mapping[str, str]]) -> dict[str, None]:
+    """Return the labels by which any of these selects a pod, as a patch removes them."""
+    used = (selector for selector in selectors if selector and selector.items() <= labels.items())
+    return {key: None for selector in used for key in selector}

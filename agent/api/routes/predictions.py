@@ -1,0 +1,110 @@
+"""What would happen with other flags or another load. Changes nothing."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent.api.document_types import Document, DocumentText, Values
+from agent.api.operations import Call, Operation
+from agent.api.problems import RequestRefusedError
+from agent.api.routes.targets import UNKNOWN, KnobName, RequestedValue, state_of
+from agent.domain.errors import WorkerError
+from agent.domain.model_advice import Capacity
+from agent.prediction.what_if import MOST_TIMES, WhatIf
+from performance_model.band import Band
+from performance_model.errors import PredictionInputError
+from vllm_facts.values import Value
+
+Times = Annotated[float, Field(ge=1 / MOST_TIMES, le=MOST_TIMES, allow_inf_nan=False)]
+
+
+class PredictionBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    to: dict[KnobName, RequestedValue] = Field(
+        default_factory=dict,
+        max_length=16,
+        description="by canonical flag name; absent: the flags in force",
+        json_schema_extra={"additionalProperties": False},
+    )
+    rate: Times = Field(default=1.0, description="how many times as fast the requests come")
+    prompt: Times = Field(default=1.0, description="how many times as long the prompts are")
+
+
+class CurvePointDocument(Document):
+    rate_rps: float = Field(description="requests per second, of one server")
+    now: dict[str, Band] = Field(description="with the flags in force")
+    then: dict[str, Band] = Field(description="with the flags that were asked for")
+
+
+class PredictionDocument(Document):
+    """Numbers by name: latencies `ttft_p90_s` in seconds, `attainment` as a share of the requests within the
+    objectives. Of each, `low` to `high` holds 80 % of the draws."""
+
+    target: str
+    to: Values
+    rate_rps: float = Field(description="recorded requests per second, of one server")
+    requests: int = Field(description="recorded, that the prediction replays")
+    law_source: str = Field(description="where the time of a step comes from")
+    warning: DocumentText = Field(
+        description="why vLLM would refuse the flags or run out of memory, or empty"
+    )
+    now: dict[str, Band] = Field(description="with the flags and the load in force")
+    then: dict[str, Band] = Field(description="with the flags and the load that were asked for")
+    capacity: Capacity | None = Field(description="of the flags in force; null without objectives")
+    then_capacity: Capacity | None
+    curve: list[CurvePointDocument] = Field(description="both settings at several rates")
+
+
+async def _predict(call: Call) -> PredictionDocument:
+    body = call.asked(PredictionBody)
+    target = state_of(call, call.part("name")).target
+    changes: dict[str, Value] = dict(body.to)
+    try:
+        found = await call.daemon.predict(target, changes, body.rate, body.prompt)
+    except PredictionInputError as error:
+        raise RequestRefusedError(409, f"Nothing can be predicted: {error}", kind="no-prediction") from error
+    except WorkerError as error:
+        raise RequestRefusedError(
+            503, f"{error}; try again in some seconds.", kind="busy", headers={"Retry-After": "5"}
+        ) from error
+    return document_of(target, found)
+
+
+def document_of(target: str, found: WhatIf) -> PredictionDocument:
+    return PredictionDocument(
+        target=target,
+        to=found.changes,
+        rate_rps=found.rate_rps,
+        requests=found.requests,
+        law_source=found.law_source,
+        warning=found.warning,
+        now=dict(found.now),
+        then=dict(found.then),
+        capacity=found.capacity,
+        then_capacity=found.then_capacity,
+        curve=[
+            CurvePointDocument(rate_rps=one.rate_rps, now=dict(one.now), then=dict(one.then))
+            for one in found.curve
+        ],
+    )
+
+
+OPERATIONS = (
+    Operation(
+        name="predictChange",
+        method="POST",
+        path="/v1/targets/{name}/predictions",
+        role="viewer",
+        summary="Predict what other flags or another load would do; changes nothing",
+        answer=_predict,
+        gives=PredictionDocument,
+        body=PredictionBody,
+        decides=False,
+        refuses={
+            **UNKNOWN,
+            409: "There is no accepted law, too little traffic, or a flag that is not modelled.",
+            503: "Another prediction for this target is being computed.",
+        },
+    ),
+)

@@ -1,0 +1,112 @@
+"""What would happen with other flags, faster requests or longer prompts. Touches nothing; pure.
+
+It costs seconds of CPU, so it runs in the worker process.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from agent.domain.model import Slo
+from agent.domain.model_advice import Capacity, Numbers
+from agent.prediction.learned import LearnedModel
+from agent.prediction.served_load import ServedLoad, find_load
+from performance_model.engine_limits import EngineLimits
+from performance_model.engine_settings import veto, with_changes
+from performance_model.errors import PredictionInputError
+from performance_model.resample import scale_prompts, scale_rate, window
+from performance_model.trace import duration_s
+from vllm_facts.values import Knob, Setting, Value
+
+CURVE = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # of the load that was asked for
+CURVE_REQUESTS, CURVE_DRAWS = 1_000, 4  # a point of the curve is 2 x 5 runs
+MOST_TIMES = 64.0
+SHOWN = ("attainment", "ttft_p90_s", "itl_p90_s")  # on the curve
+KERNEL_FLAGS = "its effect on the time of a step is not modelled; modelled are: {}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfRequest:
+    """`rate`, `prompt`: how many times as fast the requests come, and as long the prompts are."""
+
+    learned: LearnedModel
+    slo: Slo
+    changes: Mapping[Knob, Value]
+    rate: float = 1.0
+    prompt: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    rate_rps: float
+    now: Numbers
+    then: Numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """`now` is of the present flags under the present load, `then` of what was asked for.
+
+    The curve has both settings under the prompts that were asked for, at several rates.
+    """
+
+    changes: Mapping[Knob, Value]
+    rate_rps: float  # recorded, of one server
+    requests: int
+    law_source: str
+    now: Numbers
+    then: Numbers
+    warning: str  # why vLLM would refuse the flags, or they do not fit; empty if nothing is known
+    capacity: Capacity | None  # of the present flags and load; None without objectives
+    then_capacity: Capacity | None
+    curve: tuple[CurvePoint, ...]
+
+
+def predict_what_if(request: WhatIfRequest) -> WhatIf:
+    """Raises PredictionInputError with what is missing, or what is not modelled."""
+    for name, factor in (("rate", request.rate), ("prompt", request.prompt)):
+        if not 1 / MOST_TIMES <= factor <= MOST_TIMES:
+            raise PredictionInputError(f"{name}: must be a factor from 1/64 to 64, as in 1.5, not {factor:g}")
+    load = find_load(request.learned, request.slo)
+    _refuse_unmodelled(request.changes, load.present)
+    limits = load.limits_with(request.changes)
+    longer = scale_prompts(load.trace, request.prompt)
+    asked = replace(load, trace=scale_rate(longer, request.rate))
+    changed = with_changes(load.case, request.changes)
+    return WhatIf(
+        changes=dict(request.changes),
+        rate_rps=load.rate_rps,
+        requests=len(load.trace),
+        law_source=request.learned.law_source,
+        now=load.predict(load.present),
+        then=asked.predict(limits),
+        warning=veto(changed, limits, load.case),
+        capacity=load.capacity(load.present),
+        then_capacity=asked.capacity(limits),
+        curve=tuple(_curve(asked, limits)),
+    )
+
+
+def _refuse_unmodelled(changes: Setting, limits: EngineLimits) -> None:
+    known = {*EngineLimits.__dataclass_fields__, "gpu_memory_utilization"} - {"kv_blocks", "max_model_len"}
+    for knob in changes:
+        if knob not in known:
+            raise PredictionInputError(f"{knob}: {KERNEL_FLAGS.format(', '.join(sorted(known)))}")
+    if changes.get("enable_prefix_caching") is True and not limits.enable_prefix_caching:
+        raise PredictionInputError(
+            "enable_prefix_caching: what the requests have in common is not recorded while it is off"
+        )
+
+
+def _curve(load: ServedLoad, limits: EngineLimits) -> Iterator[CurvePoint]:
+    part = load.trace
+    if len(part) > CURVE_REQUESTS:
+        since_s = part[-CURVE_REQUESTS].arrival_s
+        part = window(part, since_s, duration_s(part) - since_s + 1e-6)
+    for times in CURVE:
+        at_rate = replace(load, trace=scale_rate(part, times))
+        now, then = (at_rate.predict(one, draws=CURVE_DRAWS) for one in (load.present, limits))
+        yield CurvePoint(rate_rps=load.rate_rps * times, now=_shown(now), then=_shown(then))
+
+
+def _shown(numbers: Numbers) -> Numbers:
+    return {name: numbers[name] for name in SHOWN if name in numbers}

@@ -1,0 +1,66 @@
+"""Watches a rollout's hold step, so that what was predicted of it can be compared with what it did."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from agent.domain.model import Slo
+from agent.domain.request_counts import RequestCounts
+from agent.domain.state import Phase, State
+from agent.machine.transitions import IDLE
+from agent.prediction.check import CheckRequest
+from agent.prediction.learned import LearnedModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hold:
+    """The hold step so far."""
+
+    rollout: str
+    counts: RequestCounts  # of the new servers
+    since: datetime
+    at: datetime
+
+
+@dataclass(slots=True)
+class HeldRollout:
+    """Kept in memory: a rollout during which the daemon restarts is not compared."""
+
+    _before: LearnedModel | None = None  # the latest from before the rollout
+    _hold: _Hold | None = None
+
+    def observe(
+        self, state: State, learned: LearnedModel | None, slo: Slo, at: datetime
+    ) -> CheckRequest | None:
+        """Called every few seconds. Returns what to compare once the hold step has passed."""
+        rollout, hold = state.rollout, self._hold
+        if rollout is not None and _is_held(state):
+            since = rollout.step_since or at
+            self._hold = _Hold(rollout=rollout.id, counts=rollout.green, since=since, at=at)
+            return None
+        if state.phase in IDLE and hold is None:
+            self._before = learned
+        if hold is None or state.phase is Phase.CANARY:
+            return None
+        self._hold = None
+        passed = rollout is not None and rollout.id == hold.rollout and rollout.outcome != "rolled_back"
+        if not passed or state.phase is Phase.ROLLING_BACK or learned is None or self._before is None:
+            return None
+        return CheckRequest(
+            learned=replace(learned, law=self._before.law, case=self._before.case),
+            slo=slo,
+            at=at,
+            rollout=hold.rollout,
+            to=state.suggestion.proposal.to if state.suggestion else {},
+            counts=hold.counts,
+            held_s=(hold.at - hold.since).total_seconds(),
+        )
+
+
+def _is_held(state: State) -> bool:
+    rollout = state.rollout
+    return (
+        state.phase is Phase.CANARY
+        and rollout is not None
+        and rollout.step == len(rollout.plan.steps) - 1
+        and rollout.step_since is not None
+    )

@@ -1,0 +1,182 @@
+"""Servers of several pods: one pod at a time changes, without a lost request, on a real API server."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from actuators.kubernetes.start import NoNodeError
+from agent.domain.model import Server
+from simulator.traffic import Load
+from tests.e2e.rig import lost, until
+from tests.integration.kubernetes.engines import FLAGS, GREEN, bind, names
+from tests.integration.kubernetes.site import KubernetesSite, site_of
+from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.manifests import container, deployment
+from tests.support.kubernetes.namespace import Namespace
+
+pytestmark = pytest.mark.timeout(300)
+
+BLUE = Server(name="vllm", setting={}, replicas=2)
+LONG = {"model": "tiny", "prompt": "one two three", "max_tokens": 100}
+SERVED = ("tiny", "--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "8")
+
+
+@pytest.fixture
+def _no_dns_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 0.2)
+
+
+async def serve_two(here: Namespace, *flags: str) -> None:
+    await here.create("deployments", deployment("vllm", container(*FLAGS, *flags), replicas=2))
+    await here.available("vllm")
+
+
+async def pods_of(here: Namespace, app: str = "vllm") -> list[Json]:
+    found = await here.list("pods")
+    return [one for one in found if one["metadata"]["labels"].get("app") == app]
+
+
+@pytest.mark.usefixtures("_no_dns_cache")
+async def test_a_pod_that_leaves_ends_its_requests_first(here: Namespace, tmp_path: Path) -> None:
+    await serve_two(here, "--sim-speed", "1")
+    engine = await bind(here, tmp_path)
+    [blue] = await engine.observe()
+    addresses = [f"http://{one['status']['podIP']}:8000" for one in await pods_of(here)]
+
+    async with aiohttp.ClientSession() as session:
+        asked = [asyncio.create_task(_complete(session, address)) for address in addresses]
+        await asyncio.sleep(0.3)
+        await engine.stop(blue, keep=1)
+        answers = await asyncio.gather(*asked)
+
+    assert blue.replicas == 2
+    assert answers == [200, 200]
+    found = await here.get("deployments", "vllm")
+    assert found["spec"]["replicas"] == 1
+    assert found["metadata"]["annotations"]["trimtab.dev/replicas"] == "2"
+    assert [one.replicas for one in await engine.observe()] == [1]
+    assert len(await here.list("pods")) == 1
+
+
+async def _complete(session: aiohttp.ClientSession, address: str) -> int:
+    async with session.post(f"{address}/v1/completions", json=LONG) as answer:
+        await answer.read()
+        return answer.status
+
+
+@pytest.mark.usefixtures("_no_dns_cache")
+async def test_a_pod_is_given_back(here: Namespace, tmp_path: Path) -> None:
+    await serve_two(here)
+    engine = await bind(here, tmp_path)
+    await engine.observe()
+    await engine.stop(BLUE, keep=1)
+
+    again = await engine.launch(BLUE, 60)
+
+    found = await here.available("vllm")
+    assert again.replicas == 2
+    assert found["spec"]["replicas"] == 2
+    assert "trimtab.dev/replicas" not in (found["metadata"].get("annotations") or {})
+
+
+@pytest.mark.usefixtures("_no_dns_cache")
+async def test_a_growth_that_fails_leaves_what_serves(
+    here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actuators.kubernetes.start._NO_NODE_S", 1.0)
+    await here.create("deployments", deployment("vllm", container(*FLAGS, gpus=1)))
+    await here.available("vllm")
+    engine = await bind(here, tmp_path)
+    [blue] = await engine.observe()
+    green = await engine.launch(GREEN, 60)
+
+    with pytest.raises(NoNodeError, match="no node takes"):
+        await engine.launch(replace(green, replicas=2), 60)
+
+    assert [(one.name, one.replicas) for one in await engine.observe()] == [("chat-r1", 1), ("vllm", 1)]
+    result = await engine.preflight([blue], GREEN.setting, "auto")
+    assert "Insufficient nvidia.com/gpu" in result.problem
+    assert 'strategy = "swap"' in result.problem
+    result = await engine.preflight([replace(blue, replicas=4)], GREEN.setting, "auto")
+    assert result.strategy == "replace"
+
+
+@pytest.mark.usefixtures("_no_dns_cache")
+@pytest.mark.parametrize("spare", [0, 1])
+async def test_a_handover_needs_no_more_gpus_than_the_rollout(
+    here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: int
+) -> None:
+    monkeypatch.setattr("actuators.kubernetes.start._NO_NODE_S", 1.0)
+    if spare:
+        await here.add_node(gpus=spare)
+    await here.create("deployments", deployment("vllm", container(*FLAGS, gpus=1), replicas=2))
+    await here.available("vllm")
+    engine = await bind(here, tmp_path)
+    await engine.observe()
+    await engine.stop(BLUE, keep=1)
+    green = await engine.launch(GREEN, 60)
+    await engine.stop(replace(BLUE, replicas=1))
+    await engine.launch(replace(green, replicas=2), 60)
+
+    moved = await engine.retire(BLUE)
+
+    found = await here.available("vllm")
+    assert moved == "chat-r1"
+    assert await names(here, "deployments") == {"vllm"}
+    assert found["spec"]["replicas"] == 2
+    assert [(one.name, one.replicas) for one in await engine.observe()] == [("chat-r1", 2)]
+    marks = {key for one in await pods_of(here) for key in one["metadata"]["labels"]}
+    assert marks == {"app", "pod-template-hash"}
+
+
+async def roll_out(here: Namespace, site: KubernetesSite) -> tuple[Json, list[object], int]:
+    """Return the rollout, the lost requests, and the fewest pods that served."""
+    fewest = 99
+    async with site.clients(load=Load(streams=8), timeout_s=90.0) as traffic:
+        suggestion = await site.change(max_num_seqs=16)
+
+        async def look() -> Json:
+            nonlocal fewest
+            ready = [
+                one
+                for one in await here.list("pods")
+                if "deletionTimestamp" not in one["metadata"]
+                and "trimtab.dev/drains" not in one["metadata"]["labels"]
+                and any(
+                    c["type"] == "Ready" and c["status"] == "True"
+                    for c in one["status"].get("conditions", ())
+                )
+            ]
+            fewest = min(fewest, len(ready))
+            return await site.rollout()
+
+        await until(look, lambda found: bool(found and found["ended_at"]), "the end", 1500.0)
+        rollout = await site.ended(suggestion)
+        await site.restored("vllm")
+    return rollout, list(lost(traffic)), fewest
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("strategy", "gpus", "fewest"), [("replace", 4, 3), ("surge", 5, 4)])
+async def test_four_pods_change_one_after_the_other(
+    here: Namespace, tmp_path: Path, strategy: str, gpus: int, fewest: int
+) -> None:
+    await here.add_node(gpus=gpus - 2)
+    await here.create("deployments", deployment("vllm", container(*SERVED, gpus=1), replicas=4))
+    await here.available("vllm")
+    site = site_of(here, tmp_path / "s", strategy=strategy)
+    await site.start()
+    try:
+        await site.serving()
+        rollout, gone, least = await roll_out(here, site)
+
+        assert (rollout["outcome"], rollout["lost"], gone) == ("promoted", 0, []), rollout["why"]
+        assert least >= fewest
+        found = await here.available("vllm")
+        assert (found["spec"]["replicas"], "16" in await site.flags("vllm")) == (4, True)
+    finally:
+        await site.tear_down()

@@ -1,0 +1,48 @@
+"""`trimtab predict TARGET`: what the daemon's model says of other flags and loads."""
+
+import json
+
+import pytest
+
+from tests.support.fake_daemon_view import FakeDaemonView
+from tests.support.learned import learned_model
+from tests.unit.cli.conftest import Run
+
+
+@pytest.fixture(autouse=True)
+def _has_learned(daemon: FakeDaemonView) -> None:
+    daemon.learned = learned_model(1.0, seconds=150.0, max_num_seqs=8)
+
+
+def test_it_shows_both_settings_with_bands_and_a_curve(run: Run) -> None:
+    status, out, _ = run("predict", "chat", "max_num_seqs=64", "rate=x1.5")
+
+    assert status == 0
+    assert "max_num_seqs 64, rate ×1.5" in out  # noqa: RUF001
+    assert "TTFT, 90 %" in out
+    assert "requests/s within the objectives, one server" in out
+    assert len(out.partition("REQUESTS/S")[2].splitlines()) == 8
+
+
+def test_options_may_follow_the_words(run: Run) -> None:
+    status, out, _ = run("predict", "chat", "prompt=2", "--json")
+
+    assert status == 0
+    assert json.loads(out)["to"] == {}
+
+
+def test_without_a_law_it_says_why(run: Run, daemon: FakeDaemonView) -> None:
+    daemon.learned = None
+
+    status, _, err = run("predict", "chat")
+
+    assert status == 1
+    assert "nothing is learned of chat yet" in err
+
+
+@pytest.mark.parametrize("words", [(), ("max_num_seqs=64",), ("chat", "rate=fast"), ("chat", "64")])
+def test_other_words_are_refused_with_an_example(run: Run, words: tuple[str, ...]) -> None:
+    status, _, err = run("predict", *words)
+
+    assert status == 2
+    assert "x1.5" in err or "max_num_seqs=128" in err

@@ -1,0 +1,121 @@
+"""The model is held to its predictions: the comparison, its record, and when it is not believed."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.domain.model import Objective, Slo
+from agent.domain.prediction_check import (
+    PredictionCheck,
+    bias,
+    coverage,
+    describe_check,
+    why_not_believed,
+)
+from agent.domain.reading import Request
+from agent.domain.request_counts import RequestCounts, count_requests
+from agent.prediction.check import CheckRequest, check_prediction
+from performance_model.band import Band
+from performance_model.engine import Engine
+from performance_model.engine_settings import limits_of
+from performance_model.outcome import mean_gap_s
+from tests.support.fast_time import NOON
+from tests.support.learned import LAW, deployment, learned_model
+
+SLO = Slo(ttft=Objective(under_s=1.0, share=0.95))
+LEARNED = learned_model(1.0, seconds=600.0, max_num_seqs=8)
+TO = {"max_num_seqs": 32}
+
+
+def served(*, slower: float = 1.0) -> RequestCounts:
+    """What the new setting does to the trace; every latency `slower` times as long as the law says."""
+    case = deployment({"max_num_seqs": 32})
+    run = Engine(LEARNED.trace, LAW, limits_of(case, kv_tokens=LEARNED.kv_tokens)).run()
+    requests = [
+        Request(
+            server="chat-r1",
+            outcome="ok",
+            status=200,
+            ttft_s=slower * ((one.first_s or 0.0) - one.arrival_s),
+            duration_s=slower * ((one.first_s or 0.0) - one.arrival_s + mean_gap_s(one) * (one.produced - 1)),
+            tokens=one.produced,
+        )
+        for one in run.requests
+    ]
+    return count_requests(requests, SLO)
+
+
+def compare(counts: RequestCounts, to: dict[str, int | bool] | None = None) -> PredictionCheck | None:
+    return check_prediction(
+        CheckRequest(
+            learned=LEARNED, slo=SLO, at=NOON, rollout="chat-o1", to=to or TO, counts=counts, held_s=600.0
+        )
+    )
+
+
+def test_a_setting_that_does_as_predicted_lies_in_its_bands() -> None:
+    check = compare(served())
+
+    assert check is not None
+    assert check.inside() == {"attainment": True, "ttft_p90_s": True, "itl_p90_s": True}
+    assert not check.misses
+    assert all(abs(error) < 0.15 for error in check.errors().values())
+    assert describe_check(check).startswith("chat-o1, max_num_seqs 32, ")
+
+
+def test_a_setting_that_is_half_as_fast_lies_outside() -> None:
+    check = compare(served(slower=2.0))
+
+    assert check is not None
+    assert check.misses
+    assert check.errors()["itl_p90_s"] < -0.3
+    assert "measured, outside" in describe_check(check)
+
+
+@pytest.mark.parametrize("to", [{"enforce_eager": True}, {"max_num_seqs": 32, "enforce_eager": True}])
+def test_what_is_not_modelled_is_not_compared(to: dict[str, int | bool]) -> None:
+    assert compare(served(), to) is None
+
+
+def test_few_requests_are_not_compared() -> None:
+    assert compare(RequestCounts(total=10)) is None
+
+
+def a_check(itl_s: float) -> PredictionCheck:
+    return PredictionCheck(
+        at=NOON,
+        rollout="chat-o1",
+        to=TO,
+        requests=500,
+        predicted={"itl_p90_s": Band(value=0.03, low=0.027, high=0.033)},
+        measured={"itl_p90_s": itl_s},
+    )
+
+
+def test_the_record_counts_hits_and_the_mean_error() -> None:
+    checks = [a_check(0.03), a_check(0.03), a_check(0.06)]
+
+    assert coverage(checks)["itl_p90_s"] == pytest.approx(2 / 3)
+    assert bias(checks)["itl_p90_s"] < 0
+
+
+def test_three_misses_of_five_end_the_advice_and_hits_bring_it_back() -> None:
+    missed, hit = a_check(0.06), a_check(0.03)
+
+    assert not why_not_believed([missed, missed, hit, hit, hit])
+    assert "3 of the last 5 predictions missed" in why_not_believed([hit, missed, missed, hit, missed])
+    assert not why_not_believed([missed, missed, missed, hit, hit, hit])
+
+
+def test_a_law_that_is_gone_is_compared_with_nothing() -> None:
+    request = CheckRequest(
+        learned=replace(LEARNED, law=None),
+        slo=SLO,
+        at=NOON,
+        rollout="chat-o1",
+        to=TO,
+        counts=served(),
+        held_s=600.0,
+    )
+
+    assert check_prediction(request) is None

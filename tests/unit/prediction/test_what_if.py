@@ -1,0 +1,74 @@
+"""What other flags, faster requests or longer prompts would do."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.domain.model import Objective, Slo
+from agent.prediction.what_if import CURVE, WhatIf, WhatIfRequest, predict_what_if
+from performance_model.errors import PredictionInputError
+from tests.support.learned import learned_model, without_law
+from vllm_facts.values import Setting
+
+LEARNED = learned_model(1.0, max_num_seqs=8)
+SLO = Slo(ttft=Objective(under_s=1.0, share=0.95))
+
+
+def ask(changes: Setting | None = None, *, rate: float = 1.0, prompt: float = 1.0, slo: Slo = SLO) -> WhatIf:
+    return predict_what_if(
+        WhatIfRequest(learned=LEARNED, slo=slo, changes=changes or {}, rate=rate, prompt=prompt)
+    )
+
+
+def test_more_sequences_shorten_a_queue_and_carry_more() -> None:
+    found = ask({"max_num_seqs": 64})
+
+    assert found.then["ttft_p90_s"].value < 0.8 * found.now["ttft_p90_s"].value
+    assert found.capacity is not None
+    assert found.then_capacity is not None
+    assert (found.then_capacity.rate_rps or 0) > 1.5 * (found.capacity.rate_rps or 0)
+    assert [round(one.rate_rps / found.rate_rps, 6) for one in found.curve] == list(CURVE)
+
+
+def test_without_a_change_nothing_changes() -> None:
+    found = ask()
+
+    assert found.then == found.now
+    assert all(one.now == one.then for one in found.curve)
+
+
+def test_faster_requests_and_longer_prompts_wait_longer() -> None:
+    faster, longer = ask(rate=1.5), ask(prompt=2.0)
+
+    for found in (faster, longer):
+        assert found.then["ttft_p90_s"].value > found.now["ttft_p90_s"].value
+    assert faster.curve[0].rate_rps == pytest.approx(1.5 * CURVE[0] * faster.rate_rps, rel=1e-6)
+
+
+def test_what_vllm_would_refuse_is_said() -> None:
+    assert "max_num_batched_tokens" in ask({"max_num_seqs": 4096, "max_num_batched_tokens": 2048}).warning
+
+
+def test_without_objectives_latencies_remain() -> None:
+    found = ask(slo=Slo())
+
+    assert found.capacity is None
+    assert "attainment" not in found.now
+    assert found.now["ttft_p90_s"].low <= found.now["ttft_p90_s"].high
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (WhatIfRequest(learned=without_law(LEARNED), slo=SLO, changes={}), "only 3 windows of steps"),
+        (WhatIfRequest(learned=replace(LEARNED, trace=LEARNED.trace[:9]), slo=SLO, changes={}), "9 requests"),
+        (
+            WhatIfRequest(learned=LEARNED, slo=SLO, changes={"enforce_eager": True}),
+            "enforce_eager: its effect",
+        ),
+        (WhatIfRequest(learned=LEARNED, slo=SLO, changes={}, rate=0.0), "rate: must be a factor"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused_with_the_reason(request_: WhatIfRequest, why: str) -> None:
+    with pytest.raises(PredictionInputError, match=why):
+        predict_what_if(request_)
