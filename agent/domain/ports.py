@@ -178,21 +178,15 @@ class Lock(Protocol):
 
 
 class EnginePlugin(Protocol):
-    """The options of an engine, as the config file gives them.
-
-    It may have `exclusive`: for each server that the options name, the option, the name, and what else tells
-    it from others; only one target may have it.
-    """
+    """The options of an engine, as the config file gives them. `exclusive`, optional: for each server that
+    they name, the option, the name and what else tells it from others; one target may have it."""
 
     sensors: ClassVar[Mapping[str, tuple[str, ...]]]
     """Sensors that this engine enables unless the config has `NAME = false`, by name, each with the options
     that it inherits from the engine's table unless its own table sets them."""
 
     def lock(self) -> Lock | None:
-        """Return the lock that a daemon needs to act; None: that of the state directory is enough.
-
-        Equal locks are held once.
-        """
+        """Return the lock that a daemon needs to act; None: that of the state directory is enough."""
         ...
 
     def bind(self, site: Site) -> "Engine":
@@ -319,10 +313,7 @@ class Traffic(Protocol):
     def bind(self, site: Site) -> "Traffic": ...
 
     async def problems(self) -> Sequence[str]:
-        """Why every rollout would fail here, one sentence with the fix each; empty if none would.
-
-        Raises ActError if that cannot be told now.
-        """
+        """Why every rollout would fail here, one sentence each. Raises ActError if unknown yet."""
         ...
 
     async def observe(self) -> TrafficSeen | None:
