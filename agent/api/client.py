@@ -55,11 +55,20 @@ class ApiClient:
     def get(self, path: str) -> Json:
         return self._ask("GET", path, None)
 
+    def get_text(self, path: str) -> str:
+        status, content = self._send("GET", path, None)
+        if status != http.HTTPStatus.OK:
+            self._answer(status, content)
+        return content.decode()
+
     def post(self, path: str, body: Mapping[str, object] | None = None) -> Json:
         return self._ask("POST", path, body)
 
     def _ask(self, method: str, path: str, body: Mapping[str, object] | None) -> Json:
         """Raises RefusedError with the daemon's problem document, UnreachableError, or ConfigError."""
+        return self._answer(*self._send(method, path, body))
+
+    def _send(self, method: str, path: str, body: Mapping[str, object] | None) -> tuple[int, bytes]:
         headers = {"Accept": "application/json"}
         if method == "POST":
             headers["Idempotency-Key"] = uuid4().hex
@@ -80,7 +89,7 @@ class ApiClient:
             ) from error
         finally:
             connection.close()
-        return self._answer(response.status, content)
+        return response.status, content
 
     def _answer(self, status: int, content: bytes) -> Json:
         try:

@@ -11,6 +11,7 @@ from agent.domain.reading import Reading, SourceState
 from agent.domain.state import Rollout, State, Suggestion
 from agent.notify.delivery import DeliveryCounts
 from agent.observe.timeseries import MinuteRow
+from agent.prediction.learned import LearnedModel
 from agent.prediction.what_if import WhatIf
 from agent.telemetry.self_metrics import SelfMetrics
 from vllm_facts.deployment import Finding
@@ -30,6 +31,10 @@ class DaemonView(Protocol):
 
     def findings(self) -> Mapping[str, Sequence[Finding]]:
         """What lint finds in the flags in force, by target."""
+        ...
+
+    def models(self) -> Mapping[str, LearnedModel | None]:
+        """What the performance model has learned, by target; None or absent before the first lesson."""
         ...
 
     def sources(self) -> Mapping[str, Mapping[str, SourceState]]:

@@ -14,6 +14,7 @@ from agent.domain.reading import Reading, SourceState
 from agent.domain.state import Rollout, State, Suggestion
 from agent.notify.delivery import DeliveryCounts
 from agent.observe.timeseries import MinuteRow
+from agent.prediction.learned import LearnedModel
 from agent.prediction.what_if import WhatIf
 from agent.telemetry.self_metrics import SelfMetrics
 from vllm_facts.deployment import Finding
@@ -38,6 +39,9 @@ class ScopedView:
 
     def findings(self) -> Mapping[str, Sequence[Finding]]:
         return self._mine(self.whole.findings())
+
+    def models(self) -> Mapping[str, LearnedModel | None]:
+        return self._mine(self.whole.models())
 
     def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
         return self._mine(self.whole.sources())

@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, str] = {
     "init": "init",
     "knobs": "knobs",
     "lint": "lint",
+    "model": "model",
     "notify": "notify",
     "pause": "decide",
     "policies": "knobs",
@@ -55,6 +56,7 @@ COMMANDS: Mapping[str, str] = {
     "suggestions": "decide",
     "token": "token",
     "top": "top",
+    "trace": "model",
     "tune": "tune",
 }
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

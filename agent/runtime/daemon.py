@@ -20,6 +20,7 @@ from agent.domain.reading import Reading, SourceState
 from agent.domain.state import Rollout, State, Suggestion
 from agent.notify.delivery import DeliveryCounts, NoticeDelivery
 from agent.observe.timeseries import MinuteRow, TimeSeries
+from agent.prediction.learned import LearnedModel
 from agent.prediction.what_if import WhatIf
 from agent.prediction.worker import InlineWorker, Worker
 from agent.runtime.anchor_schedule import AnchorSchedule
@@ -105,6 +106,9 @@ class Daemon:
 
     def findings(self) -> Mapping[str, Sequence[Finding]]:
         return {name: loop.findings for name, loop in self.loops.items()}
+
+    def models(self) -> Mapping[str, LearnedModel | None]:
+        return {name: loop.learner.model if loop.learner else None for name, loop in self.loops.items()}
 
     def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
         return {name: loop.aggregator.sources() for name, loop in self.loops.items()}

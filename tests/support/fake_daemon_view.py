@@ -95,6 +95,9 @@ class FakeDaemonView:
     def findings(self) -> Mapping[str, Sequence[Finding]]:
         return {self.target: self.found}
 
+    def models(self) -> Mapping[str, LearnedModel | None]:
+        return {self.target: self.learned}
+
     def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
         up = SourceState(at=self.at, source="vllm_metrics chat-r0", available=True)
         lost = SourceState(at=self.at, source="nvidia_smi", available=False, why="no such command")

@@ -26,6 +26,8 @@ LET_IN: Mapping[str, int] = {
     "listTargets": 200,
     "showSeries": 404,
     "showTarget": 404,
+    "showModel": 404,
+    "showTrace": 404,
     "pauseTarget": 404,
     "resumeTarget": 404,
     "askForChange": 404,

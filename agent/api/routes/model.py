@@ -1,0 +1,181 @@
+"""What the performance model has learned of a target: the law of step time, its errors, and the trace."""
+
+from datetime import datetime
+from itertools import islice
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent.api.document_types import Document
+from agent.api.operations import Call, Operation
+from agent.api.problems import RequestRefusedError
+from agent.api.routes.targets import state_of
+from agent.prediction.learned import LawSource, LearnedModel, TokenCounts
+from performance_model.acceptance import ITL_ERROR, TTFT_ERROR, WINDOW_S, WINDOWS
+from performance_model.resample import window
+from performance_model.step_law import COEFFICIENTS, UncertainLaw
+from performance_model.trace import duration_s, write_trace
+
+TRACE_MEDIA = "application/jsonl"
+LINES_AT_ONCE = 500  # of a trace: about 3 ms of the event loop
+
+
+class CoefficientDocument(Document):
+    value: float
+    low: float = Field(description="80 % of the laws that fit as well have it from here")
+    high: float = Field(description="to here")
+
+
+class LawDocument(Document):
+    """Microseconds: a + b * max(0, tokens - knee) + c * sequences + d * kv_read + e * attention."""
+
+    source: str
+    knee: float = Field(description="tokens")
+    coefficients: dict[str, CoefficientDocument] = Field(
+        description="step_us, token_us, sequence_us, kv_read_us, attention_us"
+    )
+
+
+class CheckDocument(Document):
+    """Predictions of windows that the law had not seen, as (predicted / measured - 1)."""
+
+    window_s: float
+    needed: int = Field(description="windows that are compared before a law is accepted")
+    itl_errors: list[float] = Field(description="of the mean time between tokens, the latest last")
+    itl_limit: float = Field(description="of their mean size")
+    ttft_errors: list[float] = Field(description="of the TTFT that 90 % of the requests stay below")
+    ttft_limit: float
+
+
+class LoadDocument(Document):
+    requests: int
+    seconds: float
+    rate_rps: float
+    prompt_tokens: float = Field(description="mean")
+    output_tokens: float = Field(description="mean")
+    cached_share: float = Field(description="of the prompt tokens, found in the prefix cache")
+    counts_from: TokenCounts = Field(
+        description="records: of single requests, from the proxy; histograms: drawn from vLLM's histograms"
+    )
+    servers: int = Field(description="equal servers that share the target's load; the trace is of one")
+
+
+class ModelDocument(Document):
+    target: str
+    at: datetime | None = Field(default=None, description="of the last lesson; null before the first")
+    law: LawDocument | None = Field(default=None, description="in force; null: none is accepted")
+    law_source: LawSource = Field(default="", description="what the newest law was fitted to")
+    windows: int = Field(default=0, description="of steps, which the newest law was fitted to")
+    check: CheckDocument
+    load: LoadDocument | None = None
+    kv_tokens: int | None = Field(default=None, description="size of a server's KV cache")
+    outside_s: float = Field(
+        default=0.0, description="mean time of a TTFT outside the engine: API server, tokenizer"
+    )
+    why_no_law: str = Field(description="and what would help; empty with a law")
+
+
+class TraceQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    minutes: int = Field(default=15, ge=1, le=15)
+
+
+async def _show(call: Call) -> ModelDocument:
+    target = state_of(call, call.part("name")).target
+    return model_of(target, call.daemon.models().get(target))
+
+
+async def _trace(call: Call) -> web.StreamResponse:
+    target = state_of(call, call.part("name")).target
+    model = call.daemon.models().get(target)
+    if model is None or not len(model.trace):
+        detail = (
+            f"No request of {target} is recorded yet: the first trace comes after a minute with requests."
+        )
+        raise RequestRefusedError(409, detail, kind="no-trace")
+    seconds = 60.0 * call.asked(TraceQuery).minutes
+    since_s = max(0.0, duration_s(model.trace) - seconds)
+    lines = write_trace(window(model.trace, since_s, seconds + 1.0))
+    response = web.StreamResponse(headers={"Content-Type": TRACE_MEDIA})
+    await response.prepare(call.request)
+    while text := "".join(islice(lines, LINES_AT_ONCE)):
+        await response.write(text.encode())
+    await response.write_eof()
+    return response
+
+
+def model_of(target: str, model: LearnedModel | None) -> ModelDocument:
+    found = model.acceptance if model else None
+    check = CheckDocument(
+        window_s=WINDOW_S,
+        needed=WINDOWS,
+        itl_errors=list(found.itl) if found else [],
+        itl_limit=ITL_ERROR,
+        ttft_errors=list(found.ttft) if found else [],
+        ttft_limit=TTFT_ERROR,
+    )
+    if model is None:
+        why = "the daemon has learned nothing yet: the first lesson is after a minute, unless learn = false"
+        return ModelDocument(target=target, check=check, why_no_law=why)
+    return ModelDocument(
+        target=target,
+        at=model.fitted_at,
+        law=_law_of(model.law) if model.law else None,
+        law_source=model.law_source,
+        windows=model.rows,
+        check=check,
+        load=_load_of(model) if len(model.trace) else None,
+        kv_tokens=model.kv_tokens,
+        outside_s=model.outside_s,
+        why_no_law=model.why_no_law,
+    )
+
+
+def _law_of(law: UncertainLaw) -> LawDocument:
+    found = {}
+    for name in COEFFICIENTS:
+        low, high = law.interval(name)
+        found[name] = CoefficientDocument(value=getattr(law.law, name), low=low, high=high)
+    return LawDocument(source=law.source, knee=law.law.knee, coefficients=found)
+
+
+def _load_of(model: LearnedModel) -> LoadDocument:
+    trace, seconds = model.trace, duration_s(model.trace)
+    prompts, cached = sum(one.prompt_tokens for one in trace), sum(one.cached_tokens for one in trace)
+    return LoadDocument(
+        requests=len(trace),
+        seconds=seconds,
+        rate_rps=len(trace) / max(seconds, 1e-9),
+        prompt_tokens=prompts / len(trace),
+        output_tokens=sum(one.output_tokens for one in trace) / len(trace),
+        cached_share=cached / max(1, prompts),
+        counts_from=model.counts_from,
+        servers=model.servers,
+    )
+
+
+OPERATIONS = (
+    Operation(
+        name="showModel",
+        method="GET",
+        path="/v1/targets/{name}/model",
+        role="viewer",
+        summary="What the performance model has learned: the law of step time, its errors, the load",
+        answer=_show,
+        gives=ModelDocument,
+        refuses={404: "No such target."},
+    ),
+    Operation(
+        name="showTrace",
+        method="GET",
+        path="/v1/targets/{name}/trace",
+        role="viewer",
+        summary="The recorded load of one server as JSON lines, without any text of requests",
+        answer=_trace,
+        gives=str,
+        media=TRACE_MEDIA,
+        query=TraceQuery,
+        refuses={404: "No such target.", 409: "Nothing is recorded yet."},
+    ),
+)

@@ -1,0 +1,110 @@
+"""`trimtab model` and `trimtab trace`: what the performance model has learned of a target."""
+
+import argparse
+import sys
+
+from agent.api.client import ApiClient, Json
+from agent.cli.dispatch import Subparsers
+from agent.cli.exits import OK
+from agent.cli.remote_command import add_remote_command, path, print_answer
+from agent.terminal.tables import latency, lines_of, moment, table
+
+UNITS = {
+    "step_us": "each step",
+    "token_us": "each token above the knee",
+    "sequence_us": "each sequence",
+    "kv_read_us": "each token of KV cache that decoding reads",
+    "attention_us": "each pair of prompt token and context token",
+}
+SOURCES = {"records": "the proxy's records", "histograms": "vLLM's histograms: lengths are drawn from them"}
+
+
+def add_model(subparsers: Subparsers) -> None:
+    model = add_remote_command(
+        subparsers,
+        "model",
+        _model,
+        "show what the performance model has learned of a target",
+        "The law of step time, its errors on the last minutes, and the recorded load; without an accepted "
+        "law, why there is none.",
+    )
+    model.add_argument("target", metavar="TARGET")
+
+
+def add_trace(subparsers: Subparsers) -> None:
+    trace = add_remote_command(
+        subparsers,
+        "trace",
+        _trace,
+        "write the recorded load of a target as JSON lines",
+        "Arrivals and numbers of tokens of one server's requests, for `trimtab predict --trace`. It holds no "
+        "text of requests.",
+    )
+    trace.add_argument("target", metavar="TARGET")
+    trace.add_argument(
+        "--minutes", type=int, default=15, metavar="N", help="only the last N, from 1 to 15; default: 15"
+    )
+
+
+def _model(args: argparse.Namespace, daemon: ApiClient) -> int:
+    answer = daemon.get(path("targets", args.target, "model"))
+    return print_answer(args, answer, model_text(answer))
+
+
+def _trace(args: argparse.Namespace, daemon: ApiClient) -> int:
+    sys.stdout.write(daemon.get_text(f"{path('targets', args.target, 'trace')}?minutes={args.minutes}"))
+    return OK
+
+
+def model_text(answer: Json) -> str:
+    parts = [_law_text(answer), _check_text(answer["check"]), _load_text(answer)]
+    return "\n".join(part for part in parts if part)
+
+
+def _law_text(answer: Json) -> str:
+    law = answer["law"]
+    if law is None:
+        return lines_of(f"No law of step time is in force: {answer['why_no_law']}.")
+    head = (
+        f"Law of step time, fitted to {answer['windows']} windows of steps ({answer['law_source']}) until "
+        f"{moment(answer['at'])}; knee at {law['knee']:g} tokens:"
+    )
+    rows = [
+        (what, f"{one['value']:.4g} µs", f"{one['low']:.4g} to {one['high']:.4g} µs")
+        for name, what in UNITS.items()
+        if (one := law["coefficients"][name])["value"] or one["high"]
+    ]
+    return lines_of(head) + "\n" + table(("time of", "law", "80 % of laws"), rows)
+
+
+def _check_text(check: Json) -> str:
+    count = len(check["itl_errors"])
+    if not count:
+        return ""
+    rows = [
+        (
+            title,
+            "  ".join(f"{error:+.0%}" for error in check[f"{name}_errors"]),
+            f"{check[f'{name}_limit']:.0%}",
+        )
+        for name, title in (("itl", "time between tokens, mean"), ("ttft", "TTFT, 90 %"))
+    ]
+    head = (
+        f"Errors of the predictions of the last {count} windows of {check['window_s']:g} s, the latest last:"
+    )
+    return lines_of(head) + "\n" + table(("", "errors", "limit of their mean size"), rows)
+
+
+def _load_text(answer: Json) -> str:
+    load = answer["load"]
+    if load is None:
+        return lines_of("No request is recorded yet.")
+    servers = "" if load["servers"] == 1 else f", one of {load['servers']} servers"
+    cache = f"; KV cache of {answer['kv_tokens']:,} tokens" if answer["kv_tokens"] else ""
+    return lines_of(
+        f"Trace{servers}: {load['requests']:,} requests in {load['seconds']:,.0f} s "
+        f"({load['rate_rps']:.2f} a second), on average {load['prompt_tokens']:,.0f} prompt and "
+        f"{load['output_tokens']:,.0f} output tokens, {load['cached_share']:.0%} of the prompts cached; from "
+        f"{SOURCES[load['counts_from']]}{cache}; {latency(answer['outside_s'])} of a TTFT pass outside the "
+        "engine."
+    )

@@ -1,0 +1,85 @@
+"""What the performance model has learned, in the API."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from agent.prediction.learned import LearnedModel
+from performance_model.acceptance import Acceptance
+from performance_model.packed_trace import pack
+from performance_model.step_law import StepLaw, UncertainLaw
+from performance_model.trace import TraceRequest, read_trace
+from tests.support.fake_daemon_view import FakeDaemonView
+from tests.unit.api.conftest import Client
+from vllm_facts.deployment import Deployment
+
+REQUESTS = [
+    TraceRequest(
+        arrival_s=second,
+        prompt_tokens=100 + second,
+        output_tokens=10,
+        cached_tokens=50,
+        prefix_group="shared",
+    )
+    for second in range(601)
+]
+LAW = StepLaw(step_us=17_000, knee=96, token_us=80)
+MODEL = LearnedModel(
+    target="chat",
+    server="chat-r0",
+    case=Deployment(setting={"max_num_seqs": 64}),
+    fitted_at=datetime(2026, 11, 20, 12, tzinfo=UTC),
+    trace=pack(REQUESTS),
+    counts_from="records",
+    servers=2,
+    kv_tokens=40_000,
+    law=UncertainLaw(law=LAW, draws=(LAW,), source="a test"),
+    law_source="iteration log",
+    rows=420,
+    acceptance=Acceptance(itl=(0.01, -0.02), ttft=(0.1, -0.05)),
+    outside_s=0.002,
+)
+
+
+async def test_shows_the_law_its_errors_and_the_load(client: Client, daemon: FakeDaemonView) -> None:
+    daemon.learned = MODEL
+
+    async with client.get("/v1/targets/chat/model") as response:
+        assert response.status == 200
+        answer = await response.json()
+
+    assert answer["law"]["knee"] == 96
+    assert answer["law"]["coefficients"]["token_us"] == {"value": 80, "low": 80, "high": 80}
+    assert (answer["law_source"], answer["windows"], answer["kv_tokens"]) == ("iteration log", 420, 40_000)
+    assert answer["check"]["itl_errors"] == [0.01, -0.02]
+    assert answer["load"]["requests"] == 601
+    assert answer["load"]["rate_rps"] == pytest.approx(601 / 600)
+    assert answer["load"]["servers"] == 2
+    assert 0 < answer["load"]["cached_share"] < 1
+
+
+async def test_says_that_nothing_is_learned_yet(client: Client) -> None:
+    async with client.get("/v1/targets/chat/model") as response:
+        answer = await response.json()
+    async with client.get("/v1/targets/chat/trace") as refused:
+        assert refused.status == 409
+
+    assert answer["law"] is None
+    assert "nothing yet" in answer["why_no_law"]
+
+
+async def test_the_trace_is_one_that_predict_reads(client: Client, daemon: FakeDaemonView) -> None:
+    daemon.learned = MODEL
+
+    async with client.get("/v1/targets/chat/trace") as response:
+        whole = await response.text()
+    async with client.get("/v1/targets/chat/trace?minutes=5") as response:
+        last = await response.text()
+
+    assert list(read_trace(whole.splitlines())) == REQUESTS
+    assert [one.prompt_tokens for one in read_trace(last.splitlines())] == [100 + s for s in range(300, 601)]
+
+
+async def test_an_unknown_target_has_no_model(client: Client) -> None:
+    async with client.get("/v1/targets/other/model") as response:
+        assert response.status == 404
