@@ -100,3 +100,13 @@ async def test_a_server_that_never_ran_a_request_teaches_nothing() -> None:
 
     assert target.model.law is None
     assert len(target.model.trace) == 0
+
+
+async def test_time_outside_the_engine_is_part_of_a_predicted_ttft() -> None:
+    target = VirtualTarget(outside_s=0.3)
+
+    await target.live(4)
+
+    assert target.model.outside_s == pytest.approx(0.3, abs=0.02)
+    assert target.model.acceptance is not None
+    assert abs(target.model.acceptance.ttft[-1]) < TTFT_ERROR

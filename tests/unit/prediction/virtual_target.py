@@ -36,6 +36,7 @@ class VirtualTarget:
     gpu: str = "4090-8b"
     rate: float = 4.0
     has_proxy: bool = True
+    outside_s: float = 0.0  # that a TTFT takes at the proxy beside that of the engine
     reading: Reading | None = None
     asked: list[TraceRequest] = field(default_factory=list)  # arrivals since START
     models: list[LearnedModel] = field(default_factory=list)  # of each minute
@@ -113,6 +114,7 @@ class VirtualTarget:
             seen = tuple(
                 replace(
                     one,
+                    ttft_s=None if one.ttft_s is None else one.ttft_s + self.outside_s,
                     began_s=START.timestamp() + at_s[one.duration_s],
                     request_bytes=FRAME_BYTES + BYTES_PER_TOKEN * self._prompt_at(at_s[one.duration_s]),
                 )
