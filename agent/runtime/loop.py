@@ -149,8 +149,7 @@ class TargetLoop:
         if isinstance(sample, SourceState):
             self.meters.lost[sample.source] = self.meters.lost.get(sample.source, 0) + (not sample.available)
         else:
-            server = sample.server if isinstance(sample, EngineSample) else ""
-            key = (type(sample).__name__, server)
+            key = (type(sample).__name__, sample.server if isinstance(sample, EngineSample) else "")
             self.meters.received_at[key] = asyncio.get_running_loop().time()
 
     def _note_split(self, why: str) -> None:
