@@ -12,25 +12,19 @@ from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
 from agent.domain.answers import GoldenAnswer
-from agent.domain.calibration import Calibration
 from agent.domain.effects import Route
 from agent.domain.events import ServerLost
 from agent.domain.model import (
     Bound,
-    Forecast,
     Outcome,
-    Plan,
     PreflightResult,
     Proposal,
     Server,
     Slo,
-    Step,
     Strategy,
 )
 from agent.domain.model_advice import ModelAdvice
 from agent.domain.reading import Reading, Sample
-from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import GainNeeded, Observation, Trial
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.values import Setting
 
@@ -57,72 +51,6 @@ class Policy(Protocol):
     """
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """`fail`: green is proved worse. `pass`: better, or not worse, as the step requires. `wait`: neither yet.
-    `futile`: the gain that the change needs cannot be expected any more. `hold`: this second's data is
-    inadmissible."""
-
-    kind: Literal["pass", "fail", "wait", "futile", "hold"]
-    why: str
-    waits: str = ""  # what a pass still lacks, each with its evidence
-    lacks_gain: bool = False  # the gain that is needed could have shown, and did not
-    bad: int = 0  # green's requests of this step that failed or were late by the judge's edges
-
-
-class Judge(Protocol):
-    """Compares green with blue. Pure: all state is in the trial, which is journalled."""
-
-    def update(
-        self,
-        trial: Trial,
-        *,
-        step: Step,
-        slo: Slo,
-        observation: Observation,
-        green: RequestCounts,
-        blue: RequestCounts,
-        record: RequestCounts,
-    ) -> tuple[Trial, Verdict]:
-        """Add one second of a step to the trial; return it with the verdict.
-
-        `green`, `blue`: counts of this step including this second. `record`: the baseline, blue alone under
-        full load before the canary.
-        """
-        ...
-
-    def forecast(
-        self,
-        plan: Plan,
-        *,
-        slo: Slo,
-        recent: RequestCounts,
-        rate_rps: float | None,
-        calibration: Mapping[str, Calibration],
-        gain_needed: GainNeeded = "never",
-    ) -> Forecast | None:
-        """How long the plan will take at this request rate; None: unknown.
-
-        `recent`: blue's counts of the last minutes.
-        """
-        ...
-
-    def gain(
-        self,
-        trial: Trial,
-        *,
-        slo: Slo,
-        level: tuple[RequestCounts, RequestCounts],
-        green: RequestCounts,
-        record: RequestCounts,
-    ) -> str:
-        """What green is measurably better at, as a sentence with numbers; "" if nothing.
-
-        `level`: counts of green and blue at equal load, at the same time; `green`: counts of the hold step.
-        """
-        ...
 
 
 class View(Protocol):

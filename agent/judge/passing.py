@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from math import log
 
 from agent.domain.model import Slo, Step
-from agent.domain.ports import Verdict
 from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import Trial
+from agent.domain.verdict import Verdict
 from agent.judge import goodput as gp
 from agent.judge.admissibility import Inadmissible
 from agent.judge.evidence import FULL_WEIGHT, log_worse

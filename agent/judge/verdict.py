@@ -15,9 +15,9 @@ from math import isfinite, log
 
 from agent.domain.calibration import Calibration
 from agent.domain.model import Forecast, Plan, Slo, Step
-from agent.domain.ports import Verdict
 from agent.domain.request_counts import RequestCounts
 from agent.domain.trial import GainNeeded, Observation, Trial
+from agent.domain.verdict import Verdict
 from agent.judge.admissibility import UNEVEN, check_admissibility, update_recent
 from agent.judge.evidence import FULL_WEIGHT, add_observation, log_mean, log_worse
 from agent.judge.failure_modes import LEAST_CONTROL, count_bad, open_streams

@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 
 from agent.domain.effects import Route
 from agent.domain.events import Observed
-from agent.domain.ports import Verdict
 from agent.domain.request_counts import RequestCounts
 from agent.domain.state import State
 from agent.domain.trial import Observation
+from agent.domain.verdict import Verdict
 from agent.machine.failing import blue_fails_more, carries, failing_newcomer
 from agent.machine.guard import PERSON
 from agent.machine.launching import begin_step, route_step, sum_counts

@@ -8,10 +8,11 @@ from typing import Literal
 from agent.domain.effects import Effect, Retire, Route
 from agent.domain.events import Observed, ServerLost
 from agent.domain.model import Outcome, OutcomeResult, Plan, Server, Slo, Strategy
-from agent.domain.ports import Context, Judge, Policy
+from agent.domain.ports import Context, Policy
 from agent.domain.reading import Reading
 from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Awaited, Phase, State, Suggestion
+from agent.domain.verdict import Judge
 from agent.machine.earlier_outcomes import DENIED_FOR
 from agent.machine.guard import Guard
 from agent.quality.golden_prompts import GoldenPromptOptions

@@ -35,7 +35,6 @@ OBSERVE_EVERY_S = 5.0  # for an adopted server that exited and may return, possi
 COUNTS_EVERY = timedelta(seconds=10)  # how much of a canary's counts a crash may lose
 log = structlog.get_logger()
 
-
 Inbox = asyncio.Queue[tuple[Event, asyncio.Future[State] | None]]
 
 

@@ -11,11 +11,12 @@ from agent.domain import events as e
 from agent.domain.answers import AnswerComparison
 from agent.domain.calibration import Calibration
 from agent.domain.model import Bound, Mode, Plan, PreflightResult, Proposal, Server, Slo, Step, Strategy
-from agent.domain.ports import Context, Verdict
+from agent.domain.ports import Context
 from agent.domain.reading import EngineLiveness, Reading, Request, Trend
 from agent.domain.request_counts import RequestCounts, count_requests
 from agent.domain.state import State
 from agent.domain.trial import GainNeeded, Observation, Trial
+from agent.domain.verdict import Verdict
 from agent.machine.guard import Guard
 from agent.machine.step import Machine
 from agent.machine.transitions import Rules

@@ -9,10 +9,10 @@ import pytest
 
 from agent.domain.calibration import Calibration
 from agent.domain.model import Objective, Slo, Step
-from agent.domain.ports import Verdict
 from agent.domain.reading import EngineLiveness, Request, RequestOutcome
 from agent.domain.request_counts import RequestCounts, count_requests
 from agent.domain.trial import Observation, Trial
+from agent.domain.verdict import Verdict
 from agent.judge.admissibility import UNEVEN, UNEVEN_UNSEEN
 from agent.judge.verdict import AnytimeJudge
 from tests.support.sampling import sampled

@@ -7,10 +7,11 @@ from typing import Any
 from agent.audit.history import History
 from agent.domain import events as e
 from agent.domain.model import Outcome, OutcomeResult, Proposal
-from agent.domain.ports import Context, Verdict
+from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from agent.domain.state import Phase, Rollout
 from agent.domain.trial import Trial
+from agent.domain.verdict import Verdict
 from agent.machine.earlier_outcomes import why_not_again
 from agent.machine.step import Machine, state_without_counts
 from tests.support.machine_stories import NOON, CountingJudge, RaiseSeqs, World, rules
