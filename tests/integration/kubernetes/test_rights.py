@@ -18,7 +18,7 @@ from kubernetes_api.client import KubernetesClient
 from tests.integration.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names
 from tests.integration.kubernetes.test_lease import utc_now
 from tests.support.kubernetes.api import MERGE, Api, ApiError, Json
-from tests.support.kubernetes.manifests import container, deployment
+from tests.support.kubernetes.manifests import container, deployment, statefulset
 from tests.support.kubernetes.namespace import Namespace
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.any_cluster]
@@ -44,6 +44,9 @@ NEVER = (
     ("POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/HERE/rolebindings"),
     ("PATCH", "/apis/coordination.k8s.io/v1/namespaces/HERE/leases/other"),
     ("DELETE", "/apis/coordination.k8s.io/v1/namespaces/HERE/leases/trimtab"),
+    ("POST", "/apis/apps/v1/namespaces/HERE/statefulsets"),
+    ("DELETE", "/apis/apps/v1/namespaces/HERE/statefulsets/any"),
+    ("DELETE", "/api/v1/namespaces/HERE/persistentvolumeclaims/any"),
     ("GET", "/apis/apps/v1/namespaces/default/deployments"),
     ("PATCH", "/apis/apps/v1/namespaces/kube-system/deployments/coredns"),
     ("GET", "/apis/apps/v1/deployments"),
@@ -113,6 +116,21 @@ async def test_a_missing_right_is_named_and_harms_nothing(
     await here.available("vllm")
     engine = await bind(here, tmp_path, *(rule for rule in rules if rule["verbs"]))
 
+    await here.create("statefulsets", statefulset("set", container(*FLAGS)))
+    await here.available("set", "statefulsets")
+    of_set = await bind(
+        here,
+        tmp_path,
+        *(rule for rule in rules if rule["verbs"]),
+        epoch=2,
+        names=("set",),
+        kind="statefulsets",
+    )
+
+    async def stop_set() -> str:
+        await of_set.stop(Server(name="set", setting={}))
+        return "; ".join(await of_set.problems())
+
     async def lock() -> str:
         client = KubernetesClient(kubeconfig=engine._options.kubeconfig)
         return await LeaseHolder(LeaseLock(client=client, name="trimtab"), "a", utc_now)._try()
@@ -158,7 +176,7 @@ async def test_a_missing_right_is_named_and_harms_nothing(
         await engine.retire(GREEN)
         return ""
 
-    calls = (lock, lock, problems, first_blue, launch, publish, shrink, retire)
+    calls = (lock, lock, problems, first_blue, launch, publish, shrink, retire, stop_set)
     said = [await _said(call) for call in calls]
     resource = ROLE[index]["resources"]
     assert any(
