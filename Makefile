@@ -32,7 +32,7 @@ layers:  ## the rules of imports between packages
 
 types:  ## mypy, strict
 	@scripts/bootstrap
-	@$(RUN)mypy vllm_facts performance_model lint agent policies notifiers authenticators docker_engine kubernetes_api sensors actuators simulator docker_proxy trimtab tests bench
+	@$(RUN)mypy vllm_facts performance_model lint agent policies notifiers authenticators docker_engine kubernetes_api sensors actuators simulator docker_proxy trimtab trimtab_vllm tests bench
 
 unit:  ## tests/unit, with coverage
 	@scripts/bootstrap

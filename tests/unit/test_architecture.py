@@ -11,6 +11,7 @@ PAGE = REPOSITORY / "docs" / "architecture.md"
 PRODUCT = (
     "vllm_facts", "performance_model", "lint", "agent", "policies", "notifiers", "authenticators",
     "docker_engine", "kubernetes_api", "sensors", "actuators", "docker_proxy", "simulator", "trimtab",
+    "trimtab_vllm",
 )  # fmt: skip
 LONGEST_MODULE = 350
 
