@@ -28,7 +28,7 @@ def add_model(subparsers: Subparsers) -> None:
         "The law of step time, its errors on the last minutes, and the recorded load; without an accepted "
         "law, why there is none.",
     )
-    model.add_argument("target", metavar="TARGET")
+    model.add_argument("target", metavar="TARGET", help="name of the target")
 
 
 def add_trace(subparsers: Subparsers) -> None:
@@ -37,10 +37,10 @@ def add_trace(subparsers: Subparsers) -> None:
         "trace",
         _trace,
         "write the recorded load of a target as JSON lines",
-        "Arrivals and numbers of tokens of one server's requests, for `trimtab predict --trace`. It holds no "
-        "text of requests.",
+        "Arrivals and numbers of tokens of one server's requests, for the option --trace of `trimtab predict`. It "
+        "holds no text of requests.",
     )
-    trace.add_argument("target", metavar="TARGET")
+    trace.add_argument("target", metavar="TARGET", help="name of the target")
     trace.add_argument(
         "--minutes", type=int, default=15, metavar="N", help="only the last N, from 1 to 15; default: 15"
     )

@@ -142,8 +142,8 @@ def test_there_are_no_rights_on_secrets_pods_or_the_cluster(values: Mapping[str,
     for rule in of_kind("Role", documents)["rules"]:
         assert "*" not in str(rule)
         assert not set(rule["resources"]) & {"secrets", "pods/exec", "roles", "rolebindings", "nodes"}
-        if "pods" in rule["resources"]:
-            assert set(rule["verbs"]) == {"get", "list", "watch"}
+        if "pods" in rule["resources"]:  # one of several that is to end loses its labels, and is deleted
+            assert set(rule["verbs"]) in ({"get", "list", "watch"}, {"patch", "delete"})
 
 
 def test_gateways_may_send_records_only_where_that_is_wanted() -> None:
