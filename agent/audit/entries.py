@@ -237,7 +237,8 @@ def _request_fields(event: e.Event) -> dict[str, Any]:
 def _why(event: e.Event, after: State) -> str:
     """The note of the state, and the operator's reason, which the note does not repeat in later entries."""
     if isinstance(event, e.PredictionChecked):
-        return describe_check(event.check)
+        why, drop = describe_check(event.check), after.law_drop
+        return f"{why}; law dropped: {drop.why}" if drop and drop.at == event.check.at else why
     reason = event.reason if isinstance(event, e.Denied | e.Aborted) else ""
     return f"{after.note}: {reason}" if reason else after.note
 

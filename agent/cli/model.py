@@ -16,6 +16,11 @@ UNITS = {
     "kv_read_us": "each token of KV cache that decoding reads",
     "attention_us": "each pair of prompt token and context token",
 }
+CHECKED = {
+    "attainment": "requests within the objectives",
+    "ttft_p90_s": "TTFT, 90 %",
+    "itl_p90_s": "time between tokens, 90 % of requests",
+}
 SOURCES = {"records": "the proxy's records", "histograms": "vLLM's histograms: lengths are drawn from them"}
 
 
@@ -25,8 +30,8 @@ def add_model(subparsers: Subparsers) -> None:
         "model",
         _model,
         "show what the performance model has learned of a target",
-        "The law of step time, its errors on the last minutes, and the recorded load; without an accepted "
-        "law, why there is none.",
+        "The law of step time, its errors on the last minutes, what became of its predictions of rollouts, "
+        "and the recorded load; without an accepted law, why there is none.",
     )
     model.add_argument("target", metavar="TARGET", help="name of the target")
 
@@ -37,8 +42,8 @@ def add_trace(subparsers: Subparsers) -> None:
         "trace",
         _trace,
         "write the recorded load of a target as JSON lines",
-        "Arrivals and numbers of tokens of one server's requests, for the option --trace of `trimtab predict`. It "
-        "holds no text of requests.",
+        "Arrivals and numbers of tokens of one server's requests, for the option --trace of "
+        "`trimtab predict`. It holds no text of requests.",
     )
     trace.add_argument("target", metavar="TARGET", help="name of the target")
     trace.add_argument(
@@ -57,7 +62,12 @@ def _trace(args: argparse.Namespace, daemon: ApiClient) -> int:
 
 
 def model_text(answer: Json) -> str:
-    parts = [_law_text(answer), _check_text(answer["check"]), _load_text(answer)]
+    parts = [
+        _law_text(answer),
+        _check_text(answer["check"]),
+        _record_text(answer["record"]),
+        _load_text(answer),
+    ]
     return "\n".join(part for part in parts if part)
 
 
@@ -93,6 +103,31 @@ def _check_text(check: Json) -> str:
         f"Errors of the predictions of the last {count} windows of {check['window_s']:g} s, the latest last:"
     )
     return lines_of(head) + "\n" + table(("", "errors", "limit of their mean size"), rows)
+
+
+def _record_text(record: Json) -> str:
+    """Of each number how often its band held, and the mean error."""
+    rows = [
+        (title, f"{record['coverage'][name]:.0%}", _bias(name, record["bias"][name]))
+        for name, title in CHECKED.items()
+        if name in record["coverage"]
+    ]
+    if not rows:
+        return ""
+    head = lines_of(
+        f"Predictions beside what was measured while new servers were held, by rollout "
+        f"({len(record['rollouts'])}); bands shall hold {record['bands_hold']:.0%}:"
+    )
+    shown = head + "\n" + table(("", "inside the band", "mean error"), rows)
+    if record["dropped_at"] is None:
+        return shown
+    return f"{shown}\n" + lines_of(
+        f"Last drop of a law: {moment(record['dropped_at'])}, as {record['dropped']}."
+    )
+
+
+def _bias(name: str, error: float) -> str:
+    return f"{error:+.0%}" if name.endswith("_s") else f"{100 * error:+.1f} points"
 
 
 def _load_text(answer: Json) -> str:

@@ -9,7 +9,9 @@ from performance_model.band import Band
 from vllm_facts.values import Knob, Value, describe_changes
 
 KEPT = 20  # checks
-LATEST, MOST_MISSED = 5, 2  # of the latest checks, so many may miss: bands hold 80 % of what comes
+BANDS_HOLD = 0.8  # of what comes, as they are the 10 % and 90 % quantiles of the draws
+LATEST, MOST_MISSED = 5, 2
+"""Of the latest checks of a law, so many may miss."""
 COARSE = sqrt(sqrt(2))  # ratio of the edges between which a latency is measured; see request_counts.EDGES_S
 
 
@@ -44,8 +46,19 @@ class PredictionCheck:
         return ((name, value) for name, value in self.measured.items() if name in self.predicted)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LawDrop:
+    """A law of step time that is not used any more, as its predictions missed.
+
+    The next one needs evidence from after `at`.
+    """
+
+    at: datetime
+    why: str
+
+
 def coverage(checks: Sequence[PredictionCheck]) -> Mapping[str, float]:
-    """Share of the checks in which the measured number lay within the band, by name; 0.8 is promised."""
+    """Share of the checks in which the measured number lay within the band, by name."""
     found: dict[str, list[bool]] = {}
     for check in checks:
         for name, is_inside in check.inside().items():
@@ -62,25 +75,40 @@ def bias(checks: Sequence[PredictionCheck]) -> Mapping[str, float]:
     return {name: sum(values) / len(values) for name, values in found.items()}
 
 
-def why_not_believed(checks: Sequence[PredictionCheck]) -> str:
-    """Why the model gives no advice: too many of the latest bands missed; empty if it is believed."""
-    missed = [check.rollout for check in checks[-LATEST:] if check.misses]
+def drop_law(checks: Sequence[PredictionCheck], before: LawDrop | None) -> LawDrop | None:
+    """The latest drop of a law: a new one if too many predictions since the one `before` missed."""
+    latest = [one for one in checks if before is None or one.at > before.at][-LATEST:]
+    missed = [one for one in latest if one.misses]
     if len(missed) <= MOST_MISSED:
-        return ""
-    return f"{len(missed)} of the last {LATEST} predictions missed their bands: {', '.join(missed)}"
+        return before
+    numbers = "; ".join(f"{one.rollout}: {_describe_misses(one)}" for one in missed)
+    return LawDrop(
+        at=latest[-1].at,
+        why=f"{len(missed)} of the last {len(latest)} predictions missed their bands ({numbers})",
+    )
 
 
 def describe_check(check: PredictionCheck) -> str:
     """One sentence with the numbers, for the audit."""
     inside = check.inside()
     parts = [
-        f"{name} {check.predicted[name].value:.3g} ({check.predicted[name].low:.3g} to "
-        f"{check.predicted[name].high:.3g}) predicted, {value:.3g} measured"
-        f"{'' if inside[name] else ', outside'}"
-        for name, value in check.measured.items()
-        if name in inside
+        f"{_describe_number(check, name)}{'' if is_inside else ', outside'}"
+        for name, is_inside in inside.items()
     ]
     return f"{check.rollout}, {describe_changes(check.to)}, {check.requests} requests: {'; '.join(parts)}"
+
+
+def _describe_misses(check: PredictionCheck) -> str:
+    missed = (name for name, is_inside in check.inside().items() if name.endswith("_s") and not is_inside)
+    return ", ".join(_describe_number(check, name) for name in missed)
+
+
+def _describe_number(check: PredictionCheck, name: str) -> str:
+    band = check.predicted[name]
+    return (
+        f"{name} {band.value:.3g} ({band.low:.3g} to {band.high:.3g}) predicted, "
+        f"{check.measured[name]:.3g} measured"
+    )
 
 
 def _overlaps(name: str, band: Band, value: float) -> bool:

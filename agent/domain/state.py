@@ -21,7 +21,7 @@ from agent.domain.model import (
     Server,
     Strategy,
 )
-from agent.domain.prediction_check import PredictionCheck
+from agent.domain.prediction_check import LawDrop, PredictionCheck
 from agent.domain.request_counts import RequestCounts
 from agent.domain.server_health import Failure, ServerHealth
 from agent.domain.statuses import SuggestionStatus
@@ -191,6 +191,7 @@ class State:
     steady: SteadyRate | None = None  # None: not measured
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # of the fleet, the latest
     predictions: tuple[PredictionCheck, ...] = ()  # compared with what was measured, oldest first
+    law_drop: LawDrop | None = None  # the latest
     budget: Budget = field(default_factory=Budget)  # of the SLO, over all servers and phases
     note: str = ""  # the reason for the present state, for operators
 

@@ -13,7 +13,7 @@ from agent.domain.events import (
     ServerLost,
 )
 from agent.domain.model import Proposal
-from agent.domain.prediction_check import KEPT
+from agent.domain.prediction_check import KEPT, drop_law
 from agent.domain.state import Phase, State
 from agent.machine.checking import check_suggestion
 from agent.machine.guard import PERSON, ProposalRefusal
@@ -105,8 +105,9 @@ def resume(_: Rules, state: State, event: Resumed) -> Moved:
 
 
 def record_prediction(_: Rules, state: State, event: PredictionChecked) -> Moved:
-    """Keep what became of a prediction: the model is held to it."""
-    return without_effects(replace(state, predictions=(*state.predictions, event.check)[-KEPT:]))
+    """Keep what became of a prediction, and drop the law if too many missed."""
+    checks = (*state.predictions, event.check)[-KEPT:]
+    return without_effects(replace(state, predictions=checks, law_drop=drop_law(checks, state.law_drop)))
 
 
 def on_server_lost(rules: Rules, state: State, event: ServerLost) -> Moved:

@@ -1,9 +1,10 @@
 """What the daemon has learned about one target: its load, and the law of step time of its servers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
+from agent.domain.prediction_check import LawDrop
 from performance_model.acceptance import Acceptance
 from performance_model.step_law import UncertainLaw
 from performance_model.trace import Trace
@@ -40,3 +41,14 @@ class LearnedModel:
     acceptance: Acceptance | None = None  # errors of predictions one window ahead; None: none was checked yet
     outside_s: float = 0.0  # of a request's TTFT, mean: API server and tokenizer, which the law leaves out
     why_no_law: str = ""
+
+
+def without_dropped(learned: LearnedModel, drop: LawDrop | None) -> LearnedModel:
+    """`learned`, without a law from before the drop."""
+    if drop is None or learned.fitted_at > drop.at:
+        return learned
+    return replace(learned, law=None, acceptance=None, why_no_law=describe_drop(drop))
+
+
+def describe_drop(drop: LawDrop) -> str:
+    return f"the law was dropped on {drop.at:%Y-%m-%d at %H:%M} UTC: {drop.why}"

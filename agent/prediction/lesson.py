@@ -51,7 +51,8 @@ class FittedLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """`laws`: those fitted before, oldest first. `acceptance`: of their predictions."""
+    """`laws`: those fitted before, oldest first. `acceptance`: of their predictions. `dropped`: why the laws
+    before these were dropped; empty: none was."""
 
     target: str
     server: str
@@ -62,6 +63,7 @@ class Lesson:
     recording: Recording
     laws: tuple[FittedLaw, ...] = ()
     acceptance: Acceptance = field(default_factory=Acceptance)
+    dropped: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,7 @@ def learn(lesson: Lesson) -> Learned:
         rows=newest.rows if newest else 0,
         acceptance=acceptance if acceptance.itl else None,
         outside_s=outside_s,
-        why_no_law="" if in_force else _explain(lesson.case, newest, acceptance, why),
+        why_no_law="" if in_force else _explain(lesson, newest, acceptance, why),
     )
     return Learned(model=model, law=fitted, acceptance=acceptance)
 
@@ -211,18 +213,20 @@ def _prior(case: Deployment) -> StepLaw | None:
         return None
 
 
-def _explain(case: Deployment, newest: FittedLaw | None, acceptance: Acceptance, why: str) -> str:
+def _explain(lesson: Lesson, newest: FittedLaw | None, acceptance: Acceptance, why: str) -> str:
+    dropped = f"; {lesson.dropped}" if lesson.dropped else ""
     if newest is None or why:
-        return why
+        return f"{why}{dropped}"
     if len(acceptance.itl) < WINDOWS:
         return (
             f"{len(acceptance.itl)} of {WINDOWS} windows of {WINDOW_S:g} s have been predicted and compared"
+            f"{dropped}"
         )
     errors = (
         f"the last {WINDOWS} predictions were off by {acceptance.itl_error:.0%} in the time between tokens "
         f"(limit {ITL_ERROR:.0%}) and {acceptance.ttft_error:.0%} in the TTFT (limit {TTFT_ERROR:.0%})"
     )
-    logged = case.setting.get(LOG_FLAG) is True
+    logged = lesson.case.setting.get(LOG_FLAG) is True
     return errors if logged else f"{errors}; --{LOG_FLAG.replace('_', '-')} makes the law more exact"
 
 

@@ -12,13 +12,12 @@ from agent.domain.events import PredictionChecked
 from agent.domain.model import Bound, Slo
 from agent.domain.model_advice import ModelAdvice
 from agent.domain.ports import Now
-from agent.domain.prediction_check import why_not_believed
 from agent.domain.state import State
 from agent.machine.open_suggestions import is_from_person
 from agent.machine.transitions import IDLE
 from agent.prediction.advice import AdviceRequest, advise
 from agent.prediction.check import check_prediction
-from agent.prediction.learned import LearnedModel
+from agent.prediction.learned import LearnedModel, without_dropped
 from agent.prediction.what_if import WhatIf, WhatIfRequest, predict_what_if
 from agent.prediction.worker import Worker
 from agent.runtime.companion import Observable
@@ -73,11 +72,8 @@ class Adviser:
 
     async def update(self, state: State) -> None:
         """Ask again if it is time, or if the flags in force or the suggestions changed."""
-        learned, blue, at = self.learned(), state.blue, self.now()
+        learned, blue, at = self._believed(state), state.blue, self.now()
         if not self.advises or learned is None or learned.law is None or blue is None:
-            self.advice = None
-            return
-        if why_not_believed(state.predictions):
             self.advice = None
             return
         if state.phase not in IDLE or not self._is_due(at, blue.setting, _suggested(state)):
@@ -98,7 +94,7 @@ class Adviser:
 
     async def check_rollout(self, state: State) -> PredictionChecked | None:
         """After the hold step of a rollout, compare it with what the law from before it predicts."""
-        request = self._held.observe(state, self.learned(), self.slo, self.now())
+        request = self._held.observe(state, self._believed(state), self.slo, self.now())
         if request is None:
             return None
         try:
@@ -107,6 +103,11 @@ class Adviser:
             log.warning("prediction.unchecked", target=state.target, why=str(error))
             return None
         return None if check is None else PredictionChecked(at=self.now(), check=check)
+
+    def _believed(self, state: State) -> LearnedModel | None:
+        """The learner notices a dropped law some seconds later."""
+        learned = self.learned()
+        return None if learned is None else without_dropped(learned, state.law_drop)
 
     def _is_due(self, at: datetime, setting: Setting, suggested: Suggested) -> bool:
         if self._asked_at is None:

@@ -8,9 +8,10 @@ import structlog
 
 from agent.domain.errors import ActError, WorkerError
 from agent.domain.ports import Engine, Now
+from agent.domain.prediction_check import LawDrop
 from agent.domain.reading import EngineSample, RequestSample, Sample, count_replicas
 from agent.machine.transitions import describe_deployment
-from agent.prediction.learned import LearnedModel
+from agent.prediction.learned import LearnedModel, describe_drop, without_dropped
 from agent.prediction.lesson import LOG_FLAG, FittedLaw, Lesson, learn
 from agent.prediction.recorder import Recorder, Role
 from agent.prediction.step_rows import kv_tokens_of, read_steps
@@ -41,6 +42,7 @@ class Learner:
     _roles: dict[str, Role] = field(default_factory=dict)  # by server
     _laws: deque[FittedLaw] = field(default_factory=lambda: deque(maxlen=LAWS))
     _acceptance: Acceptance = field(default_factory=Acceptance)
+    _drop: LawDrop | None = None  # the latest
     _last_step: int = -1
     _failed: str = ""  # why the worker gave no result, as last logged
 
@@ -63,15 +65,20 @@ class Learner:
                 await self.learn(target)
 
     def observe(self, target: Observable) -> None:
-        """Note what runs: samples are recorded by it."""
+        """Note what runs: samples are recorded by it. A law that was dropped is forgotten, with its steps."""
+        drop = target.state.law_drop
+        if drop != self._drop:
+            self._drop = drop
+            self._forget_law()
+            if self.model is not None:
+                self._set_model(without_dropped(self.model, drop))
         first = next(iter(target.state.standing), None)
         if first is None:
             return
         case = describe_deployment(first.setting, target.reading)
         if self._case is not None and _law_key(case) != _law_key(self._case):
-            self._recorder.forget_rows()
-            self._laws.clear()
-            self._acceptance, self._last_step = Acceptance(), -1
+            self._forget_law()
+            self._last_step = -1  # another log
         self._case = case
         self._roles = {
             one.name: _role(describe_deployment(one.setting, target.reading), case) for one in target.state.up
@@ -109,6 +116,7 @@ class Learner:
             recording=recording,
             laws=tuple(self._laws),
             acceptance=self._acceptance,
+            dropped=describe_drop(self._drop) if self._drop else "",
         )
         try:
             learned = await self.worker.call(learn, lesson)
@@ -120,12 +128,17 @@ class Learner:
         self._failed, self._acceptance = "", learned.acceptance
         if learned.law is not None:
             self._laws.append(learned.law)
-        self._log_law(learned.model)
-        self.model = learned.model
+        self._set_model(learned.model)
 
-    def _log_law(self, model: LearnedModel) -> None:
+    def _forget_law(self) -> None:
+        self._recorder.forget_rows()
+        self._laws.clear()
+        self._acceptance = Acceptance()
+
+    def _set_model(self, model: LearnedModel) -> None:
         """Log when a law comes into force, and when it is dropped."""
         had = self.model is not None and self.model.law is not None
+        self.model = model
         if model.law is not None and not had:
             log.info("prediction.law_accepted", target=model.target, source=model.law.source)
         elif model.law is None and had:

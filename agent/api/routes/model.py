@@ -1,17 +1,22 @@
-"""What the performance model has learned of a target: the law of step time, its errors, and the trace."""
+"""What the performance model has learned of a target: the law of step time, its errors, the trace, and what
+became of its predictions."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.api.document_types import Document
+from agent.api.document_types import Document, DocumentText, Values
 from agent.api.operations import Call, Operation
 from agent.api.problems import RequestRefusedError
 from agent.api.routes.targets import state_of
+from agent.domain.prediction_check import BANDS_HOLD, LawDrop, PredictionCheck, bias, coverage
+from agent.domain.state import State
 from agent.prediction.learned import LawSource, LearnedModel, TokenCounts
 from performance_model.acceptance import ITL_ERROR, TTFT_ERROR, WINDOW_S, WINDOWS
+from performance_model.band import Band
 from performance_model.resample import window
 from performance_model.step_law import COEFFICIENTS, UncertainLaw
 from performance_model.trace import duration_s, write_trace
@@ -60,6 +65,34 @@ class LoadDocument(Document):
     servers: int = Field(description="equal servers that share the target's load; the trace is of one")
 
 
+class RolloutCheckDocument(Document):
+    """The hold step of a rollout beside what the law from before it predicted for the same requests."""
+
+    rollout: str
+    at: datetime
+    to: Values
+    requests: int = Field(description="measured, of the new servers")
+    predicted: dict[str, Band]
+    measured: dict[str, float] = Field(description="latencies: the upper edge of their bucket")
+    misses: bool = Field(description="TTFT or the time between tokens lies outside its band")
+
+
+class RecordDocument(Document):
+    """Names: `attainment`, `ttft_p90_s`, `itl_p90_s`."""
+
+    bands_hold: float = Field(
+        default=BANDS_HOLD, description="share of measured numbers that bands shall hold"
+    )
+    coverage: dict[str, float] = Field(description="share of the rollouts with the number inside its band")
+    bias: dict[str, float] = Field(
+        description="mean error, above 0 where predictions are too large: of latencies relative, of "
+        "`attainment` in shares"
+    )
+    rollouts: list[RolloutCheckDocument] = Field(description="at most 20, the latest last")
+    dropped_at: datetime | None = Field(description="when a law was last dropped; null: none was")
+    dropped: DocumentText = Field(description="why it was; empty: none was")
+
+
 class ModelDocument(Document):
     target: str
     at: datetime | None = Field(default=None, description="of the last lesson; null before the first")
@@ -67,6 +100,7 @@ class ModelDocument(Document):
     law_source: LawSource = Field(default="", description="what the newest law was fitted to")
     windows: int = Field(default=0, description="of steps, which the newest law was fitted to")
     check: CheckDocument
+    record: RecordDocument
     load: LoadDocument | None = None
     kv_tokens: int | None = Field(default=None, description="size of a server's KV cache")
     outside_s: float = Field(
@@ -82,8 +116,8 @@ class TraceQuery(BaseModel):
 
 
 async def _show(call: Call) -> ModelDocument:
-    target = state_of(call, call.part("name")).target
-    return model_of(target, call.daemon.models().get(target))
+    state = state_of(call, call.part("name"))
+    return model_of(state, call.daemon.models().get(state.target))
 
 
 async def _trace(call: Call) -> web.StreamResponse:
@@ -105,7 +139,8 @@ async def _trace(call: Call) -> web.StreamResponse:
     return response
 
 
-def model_of(target: str, model: LearnedModel | None) -> ModelDocument:
+def model_of(state: State, model: LearnedModel | None) -> ModelDocument:
+    target, record = state.target, _record_of(state.predictions, state.law_drop)
     found = model.acceptance if model else None
     check = CheckDocument(
         window_s=WINDOW_S,
@@ -117,7 +152,7 @@ def model_of(target: str, model: LearnedModel | None) -> ModelDocument:
     )
     if model is None:
         why = "the daemon has learned nothing yet: the first lesson is after a minute, unless learn = false"
-        return ModelDocument(target=target, check=check, why_no_law=why)
+        return ModelDocument(target=target, check=check, record=record, why_no_law=why)
     return ModelDocument(
         target=target,
         at=model.fitted_at,
@@ -125,6 +160,7 @@ def model_of(target: str, model: LearnedModel | None) -> ModelDocument:
         law_source=model.law_source,
         windows=model.rows,
         check=check,
+        record=record,
         load=_load_of(model) if len(model.trace) else None,
         kv_tokens=model.kv_tokens,
         outside_s=model.outside_s,
@@ -138,6 +174,27 @@ def _law_of(law: UncertainLaw) -> LawDocument:
         low, high = law.interval(name)
         found[name] = CoefficientDocument(value=getattr(law.law, name), low=low, high=high)
     return LawDocument(source=law.source, knee=law.law.knee, coefficients=found)
+
+
+def _record_of(checks: Sequence[PredictionCheck], drop: LawDrop | None) -> RecordDocument:
+    return RecordDocument(
+        coverage=dict(coverage(checks)),
+        bias=dict(bias(checks)),
+        rollouts=[
+            RolloutCheckDocument(
+                rollout=one.rollout,
+                at=one.at,
+                to=one.to,
+                requests=one.requests,
+                predicted=dict(one.predicted),
+                measured=dict(one.measured),
+                misses=one.misses,
+            )
+            for one in checks
+        ],
+        dropped_at=drop.at if drop else None,
+        dropped=drop.why if drop else "",
+    )
 
 
 def _load_of(model: LearnedModel) -> LoadDocument:

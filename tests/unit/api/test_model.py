@@ -1,11 +1,14 @@
 """What the performance model has learned, in the API."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
+from agent.domain.prediction_check import LawDrop, PredictionCheck
 from agent.prediction.learned import LearnedModel
 from performance_model.acceptance import Acceptance
+from performance_model.band import Band
 from performance_model.packed_trace import pack
 from performance_model.step_law import StepLaw, UncertainLaw
 from performance_model.trace import TraceRequest, read_trace
@@ -56,6 +59,42 @@ async def test_shows_the_law_its_errors_and_the_load(client: Client, daemon: Fak
     assert answer["load"]["rate_rps"] == pytest.approx(601 / 600)
     assert answer["load"]["servers"] == 2
     assert 0 < answer["load"]["cached_share"] < 1
+
+
+def a_check(rollout: str, itl_s: float) -> PredictionCheck:
+    return PredictionCheck(
+        at=MODEL.fitted_at,
+        rollout=rollout,
+        to={"max_num_seqs": 32},
+        requests=500,
+        predicted={
+            "attainment": Band(value=0.95, low=0.9, high=0.98),
+            "itl_p90_s": Band(value=0.03, low=0.027, high=0.033),
+        },
+        measured={"attainment": 0.93, "itl_p90_s": itl_s},
+    )
+
+
+CHECKS = (a_check("chat-o1", 0.03), a_check("chat-o2", 0.06))
+
+
+async def test_shows_what_became_of_its_predictions(client: Client, daemon: FakeDaemonView) -> None:
+    drop = LawDrop(at=MODEL.fitted_at, why="3 of the last 5 predictions missed their bands")
+    daemon.set(replace(daemon.states()["chat"], predictions=CHECKS, law_drop=drop))
+
+    async with client.get("/v1/targets/chat/model") as response:
+        record = (await response.json())["record"]
+
+    assert record["bands_hold"] == 0.8
+    assert record["coverage"] == {"attainment": 1.0, "itl_p90_s": 0.5}
+    assert record["bias"]["attainment"] == pytest.approx(0.02)
+    assert record["bias"]["itl_p90_s"] < 0
+    assert [(one["rollout"], one["misses"]) for one in record["rollouts"]] == [
+        ("chat-o1", False),
+        ("chat-o2", True),
+    ]
+    assert record["rollouts"][1]["predicted"]["itl_p90_s"]["high"] == 0.033
+    assert record["dropped"] == drop.why
 
 
 async def test_says_that_nothing_is_learned_yet(client: Client) -> None:

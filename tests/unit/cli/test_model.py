@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from agent.domain.prediction_check import LawDrop
 from performance_model.trace import read_trace
 from tests.support.fake_daemon_view import FakeDaemonView
-from tests.unit.api.test_model import MODEL, REQUESTS
+from tests.unit.api.test_model import CHECKS, MODEL, REQUESTS
 from tests.unit.cli.conftest import Run
 
 
@@ -29,6 +30,21 @@ def test_says_why_there_is_no_law(run: Run, daemon: FakeDaemonView) -> None:
 
     assert status == 0
     assert "No law of step time is in force: 2 of 5 windows have been compared." in out
+
+
+def test_prints_the_record_of_its_predictions(run: Run, daemon: FakeDaemonView) -> None:
+    drop = LawDrop(at=MODEL.fitted_at, why="3 of the last 5 predictions missed their bands")
+    daemon.learned = MODEL
+    daemon.set(replace(daemon.states()["chat"], predictions=CHECKS, law_drop=drop))
+
+    status, out, _ = run("model", "chat")
+
+    rows = [line.split() for line in out.splitlines()]
+    assert status == 0
+    assert ["requests", "within", "the", "objectives", "100%", "+2.0", "points"] in rows
+    assert any(row[-2] == "50%" and row[-1].startswith("-") for row in rows if len(row) > 1)
+    assert "by rollout (2); bands shall hold 80%" in out
+    assert "3 of the last 5 predictions missed their bands" in out
 
 
 def test_writes_the_trace(run: Run, daemon: FakeDaemonView) -> None:

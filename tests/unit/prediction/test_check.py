@@ -1,16 +1,19 @@
-"""The model is held to its predictions: the comparison, its record, and when it is not believed."""
+"""The model is held to its predictions: the comparison, its record, and when a law is dropped."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
+from agent.audit.entries import build_entry
+from agent.domain.events import PredictionChecked
 from agent.domain.model import Objective, Slo
 from agent.domain.prediction_check import (
     PredictionCheck,
     bias,
     coverage,
     describe_check,
-    why_not_believed,
+    drop_law,
 )
 from agent.domain.reading import Request
 from agent.domain.request_counts import RequestCounts, count_requests
@@ -21,6 +24,7 @@ from performance_model.engine_settings import limits_of
 from performance_model.outcome import mean_gap_s
 from tests.support.fast_time import NOON
 from tests.support.learned import LAW, deployment, learned_model
+from tests.support.machine_stories import World
 
 SLO = Slo(ttft=Objective(under_s=1.0, share=0.95))
 LEARNED = learned_model(1.0, seconds=600.0, max_num_seqs=8)
@@ -81,10 +85,10 @@ def test_few_requests_are_not_compared() -> None:
     assert compare(RequestCounts(total=10)) is None
 
 
-def a_check(itl_s: float) -> PredictionCheck:
+def a_check(itl_s: float, number: int = 1) -> PredictionCheck:
     return PredictionCheck(
-        at=NOON,
-        rollout="chat-o1",
+        at=NOON + timedelta(hours=number),
+        rollout=f"chat-o{number}",
         to=TO,
         requests=500,
         predicted={"itl_p90_s": Band(value=0.03, low=0.027, high=0.033)},
@@ -99,12 +103,47 @@ def test_the_record_counts_hits_and_the_mean_error() -> None:
     assert bias(checks)["itl_p90_s"] < 0
 
 
-def test_three_misses_of_five_end_the_advice_and_hits_bring_it_back() -> None:
-    missed, hit = a_check(0.06), a_check(0.03)
+def checks_of(results: str) -> list[PredictionCheck]:
+    """`x`: missed."""
+    return [a_check(0.06 if one == "x" else 0.03, number) for number, one in enumerate(results, 1)]
 
-    assert not why_not_believed([missed, missed, hit, hit, hit])
-    assert "3 of the last 5 predictions missed" in why_not_believed([hit, missed, missed, hit, missed])
-    assert not why_not_believed([missed, missed, missed, hit, hit, hit])
+
+@pytest.mark.parametrize("results", ["xx...", "x.x...x", "xx....xx"])
+def test_two_misses_of_five_are_what_bands_of_80_percent_allow(results: str) -> None:
+    assert drop_law(checks_of(results), None) is None
+
+
+def test_three_misses_of_five_drop_the_law_and_say_by_how_much() -> None:
+    checks = checks_of(".xx.x")
+
+    drop = drop_law(checks, None)
+
+    assert drop is not None
+    assert drop.at == checks[-1].at
+    assert "3 of the last 5 predictions missed" in drop.why
+    assert "chat-o3: itl_p90_s 0.03 (0.027 to 0.033) predicted, 0.06 measured" in drop.why
+    assert "chat-o4" not in drop.why
+
+
+def test_the_next_law_is_not_blamed_for_the_misses_of_the_one_before() -> None:
+    checks = checks_of("xxxxxx")
+    first = drop_law(checks[:3], None)
+
+    assert first is not None
+    assert drop_law(checks[:5], first) == first
+    assert drop_law(checks, first) != first
+
+
+def test_the_drop_is_part_of_the_state_and_of_the_audit() -> None:
+    *first, last = (PredictionChecked(at=check.at, check=check) for check in checks_of("xxx"))
+    world = World().start().feed(*first)
+    before = world.state
+    world.feed(last)
+    entry = build_entry(before, world.state, last, ())
+
+    assert world.state.law_drop is not None
+    assert entry.action == "prediction.checked"
+    assert "law dropped: 3 of the last 3 predictions missed their bands" in entry.why
 
 
 def test_a_law_that_is_gone_is_compared_with_nothing() -> None:

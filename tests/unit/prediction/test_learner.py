@@ -5,9 +5,11 @@ from statistics import correlation, mean
 
 import pytest
 
+from agent.domain.prediction_check import LawDrop
 from performance_model.acceptance import ITL_ERROR, TTFT_ERROR
 from performance_model.trace import TraceRequest
 from tests.unit.prediction.virtual_target import LOG, SETTING, VirtualTarget
+from vllm_facts.values import Setting
 
 pytestmark = pytest.mark.anyio
 FIRST_S = 1.0  # of the first scrape, where the recording begins
@@ -90,6 +92,26 @@ async def test_a_law_is_dropped_when_the_server_becomes_slower() -> None:
     assert believed is not None
     assert target.model.law is None
     assert "were off by" in target.model.why_no_law
+
+
+@pytest.mark.parametrize("setting", [SETTING, LOG], ids=["histograms", "iteration log"])
+async def test_a_dropped_law_comes_back_only_by_evidence_from_after_the_drop(setting: Setting) -> None:
+    target = VirtualTarget(setting=setting)
+    await target.live(9)
+    had_law = target.model.law is not None
+
+    target.law_drop = LawDrop(at=target.now(), why="3 of the last 5 predictions missed their bands")
+    await target.live(4)
+    early = target.model
+    await target.live(4)
+
+    assert had_law
+    assert early.law is None
+    assert "of 5 windows" in early.why_no_law
+    assert "the law was dropped on 2026-01-01 at 00:09 UTC: 3 of the last 5" in early.why_no_law
+    assert early.acceptance is not None
+    assert len(early.acceptance.itl) <= 3
+    assert target.model.law is not None
 
 
 async def test_a_server_that_never_ran_a_request_teaches_nothing() -> None:

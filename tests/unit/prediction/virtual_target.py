@@ -8,6 +8,7 @@ from random import Random
 
 from agent.domain.events import Event
 from agent.domain.model import Server
+from agent.domain.prediction_check import LawDrop
 from agent.domain.reading import Reading, RequestSample
 from agent.domain.state import State
 from agent.observe.aggregator import Aggregator
@@ -38,6 +39,7 @@ class VirtualTarget:
     has_proxy: bool = True
     outside_s: float = 0.0  # that a TTFT takes at the proxy beside that of the engine
     reading: Reading | None = None
+    law_drop: LawDrop | None = None
     asked: list[TraceRequest] = field(default_factory=list)  # arrivals since START
     models: list[LearnedModel] = field(default_factory=list)  # of each minute
     engine: FakeEngine = field(default_factory=FakeEngine)
@@ -50,13 +52,13 @@ class VirtualTarget:
     _due_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.learner = Learner(worker=InlineWorker(), engine=self.engine, now=self._now)
+        self.learner = Learner(worker=InlineWorker(), engine=self.engine, now=self.now)
         self.replace_server(self.setting, self.gpu)
 
     @property
     def state(self) -> State:
         blue = Server(name="chat-r0", setting=self.setting, address="127.0.0.1:8101")
-        return State(target="chat", blue=blue)
+        return State(target="chat", blue=blue, law_drop=self.law_drop)
 
     def emit(self, event: Event) -> None:
         raise AssertionError(f"learning emits nothing, but did {event}")
@@ -82,10 +84,11 @@ class VirtualTarget:
         for _ in range(60 * minutes):
             self._second()
             if self._now_s % 15 == 0:
-                self.reading = self._aggregator.reading("chat-r0", self._now())
+                self.reading = self._aggregator.reading("chat-r0", self.now())
                 self._log += [step for _, step in self._server.steps]
                 self._server.steps.clear()
                 self.engine.logs["chat-r0"] = _lines(self._log)
+                self.learner.observe(self)
                 await self.learner.read_log(self)
             if self._now_s % 60 == 0:
                 await self.learner.learn(self)
@@ -121,8 +124,8 @@ class VirtualTarget:
                 for one in records
                 if one.duration_s in at_s
             )
-            self.learner.add(RequestSample(at=self._now(), requests=seen))
-        scrape = self._server.scrape(self._now(), self._now_s)
+            self.learner.add(RequestSample(at=self.now(), requests=seen))
+        scrape = self._server.scrape(self.now(), self._now_s)
         self._aggregator.add(scrape)
         self.learner.add(scrape)
 
@@ -132,7 +135,7 @@ class VirtualTarget:
     def _draw(self, middle: int, most: int) -> int:
         return int(min(most, max(4, self._random.lognormvariate(log(middle), 0.8))))
 
-    def _now(self) -> datetime:
+    def now(self) -> datetime:
         return START + timedelta(seconds=self._now_s)
 
 
