@@ -1,7 +1,7 @@
 """The scheduler on the event loop's clock: requests in, tokens out, at the computed pace."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isinf
 
 from simulator.metrics import Metrics
@@ -44,6 +44,7 @@ class SimulatedEngine:
         self.scheduler = scheduler
         self.pace = pace
         self.metrics = metrics
+        self.new_limits: Callable[[], Mapping[str, float] | None] = lambda: None  # since the last step
         self.used_at: float | None = None  # loop time of the first completion that was asked for
         self._seed = seed
         self._log_step = log_step
@@ -93,6 +94,7 @@ class SimulatedEngine:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
+            self._apply_limits()
             step = self.scheduler.plan()
             if step is None:
                 self._work_came.clear()
@@ -110,6 +112,15 @@ class SimulatedEngine:
             await asyncio.sleep(due - loop.time())
             self._log(step, due - began)
             self._deliver(step, loop.time())
+
+    def _apply_limits(self) -> None:
+        if (values := self.new_limits()) is not None:
+            self.scheduler.set_limits(
+                cap=int(values["max_num_seqs"]),
+                budget=int(values["max_num_scheduled_tokens"]),
+                threshold=int(values["long_prefill_token_threshold"]),
+                watermark=values["watermark"],
+            )
 
     def _log(self, step: ScheduledStep, seconds: float) -> None:
         """The line of vLLM with --enable-logging-iteration-details."""

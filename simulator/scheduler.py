@@ -5,7 +5,7 @@ one engine without speculative decoding, LoRA or connectors, first come first se
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from simulator.kv_cache import KvCache
 from simulator.step_time import StepWork
@@ -81,6 +81,12 @@ class Scheduler:
             limits.max_num_batched_tokens, limits.max_num_scheduled_tokens or limits.max_num_batched_tokens
         )
         self._watermark = int(limits.watermark * cache.blocks)
+
+    def set_limits(self, *, cap: int, budget: int, threshold: int, watermark: float) -> None:
+        """Change what bounds the next step. Requests that run go on: a lower cap is reached as they end."""
+        self.limits = replace(self.limits, long_prefill_token_threshold=threshold)
+        self._cap, self._budget = cap, budget
+        self._watermark = int(watermark * self.cache.blocks)
 
     def add(self, request: SimulatedRequest) -> None:
         """Queue a request.

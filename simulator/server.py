@@ -19,6 +19,7 @@ from simulator.engine import SimulatedEngine
 from simulator.flags import Flags, InvalidFlagError, parse
 from simulator.frontend import VERSION, Frontend
 from simulator.kv_cache import KvCache
+from simulator.live_limits import open_control
 from simulator.memory import StartError, kv_blocks
 from simulator.metrics import CacheFacts, Metrics
 from simulator.pace import Pace
@@ -87,6 +88,8 @@ async def serve(flags: Flags, now: VirtualClock) -> int:
         if flags.simulation.faults.exit:
             raise StartError("the simulated fault of this setting")
         engine, frontend = build(flags, now)
+        if (knobs := open_control(flags, os.environ)) is not None:
+            engine.new_limits = knobs.take
         _say_memory(flags, engine.scheduler.cache)
         waits = None if flags.simulation.faults.never_ready else flags.simulation.start_s / 2
         if await _within(stop, waits):

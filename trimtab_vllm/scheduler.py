@@ -7,16 +7,15 @@ watermark at the begin of each step. Just before it they are set here; all else 
 request that runs is never touched: a lower number of running requests is reached as requests end.
 
 The environment variable TRIMTAB_CONTROL has the address of the control endpoint, `/path/of/a.sock` or
-`127.0.0.1:PORT`; engine N of a data-parallel server has `.N` appended, or the port plus N. Without it, with
-a release that is not known, or if the endpoint cannot be opened, nothing is changed: the server starts in
-any case, and a line of its log says why.
+`127.0.0.1:PORT`; engine N of a data-parallel server has `.N` appended, or the port plus N. Where it cannot
+work the server starts with vLLM's own scheduler, and a line of its log says why.
 
-    GET  /knobs -> {"vllm", "number", "applied", "lease_left_s", "start", "limits", "in_force"}
+    GET  /knobs -> {"vllm", "number", "applied", "lease_left_s", "start", "limits", "kept", "in_force"}
     PUT  /knobs <- {"number": [EPOCH, N], "values": {KNOB: VALUE}, "lease_s": SECONDS or null}
 
 `values` are all knobs that differ from the start. Numbers only grow; the same number with the same values
-renews the lease. When the lease ends, every value of the start is in force again. With null there is no
-lease. `applied` is the number that the last step used; an engine without requests takes no step.
+renews the lease. When the lease ends, the last values that were set without one (null) are in force again,
+at first those of the start. `applied` is the number that the last step used; an idle engine takes no step.
 
 This file needs nothing but Python and vLLM, so that it can be mounted into a container by itself, as
 DIRECTORY/trimtab_vllm/scheduler.py with PYTHONPATH=DIRECTORY.
@@ -76,14 +75,15 @@ class Limit:
 class Knobs:
     """The values that are wanted. The control endpoint sets them, the steps of the engine read them."""
 
-    def __init__(self, start: Mapping[str, Value], limits: Mapping[str, Limit]) -> None:
+    def __init__(
+        self, start: Mapping[str, Value], limits: Mapping[str, Limit], now: Callable[[], float] = monotonic
+    ) -> None:
         self.start, self.limits = dict(start), dict(limits)
         self.applied: Number | None = None
         self.number: Number | None = None
-        self._changes: dict[str, Value] = {}
-        self._ends = inf
-        self._lock = threading.Lock()
-        self._is_new = False
+        self._changes = self._kept = dict[str, Value]()  # `_kept`: those set without a lease
+        self._ends, self._is_new = inf, False
+        self._now, self._lock = now, threading.Lock()
 
     def set(self, document: object) -> None:
         """Put a PUT's document in force. Raises Refused, and then nothing has changed."""
@@ -96,11 +96,12 @@ class Knobs:
                 raise Refused(409, f"number {list(number)} had other values: {self._changes}")
             self._is_new |= number != self.number
             self.number, self._changes = number, changes
-            self._ends = inf if lease_s is None else monotonic() + lease_s
+            self._kept = changes if lease_s is None else self._kept
+            self._ends = inf if lease_s is None else self._now() + lease_s
 
     def take(self) -> Mapping[str, Value] | None:
         """All values, if they have changed since the last call; called at the begin of each step."""
-        if not self._is_new and monotonic() < self._ends:
+        if not self._is_new and self._now() < self._ends:
             return None
         with self._lock:
             self._expire()
@@ -113,17 +114,18 @@ class Knobs:
             return {
                 "number": self.number,
                 "applied": self.applied,
-                "lease_left_s": None if self._ends == inf else round(self._ends - monotonic(), 3),
+                "lease_left_s": None if self._ends == inf else round(self._ends - self._now(), 3),
                 "start": self.start,
                 "limits": {name: [limit.low, limit.high] for name, limit in self.limits.items()},
+                "kept": {**self.start, **self._kept},
                 "in_force": {**self.start, **self._changes},
             }
 
     def _expire(self) -> None:
         """The number stays: a write that was sent before the end of the lease must not come into force."""
-        if monotonic() >= self._ends:
-            log.warning("trimtab: the lease of %s has ended; back to %s", self._changes, self.start)
-            self._changes, self._ends, self._is_new = {}, inf, True
+        if self._now() >= self._ends:
+            log.warning("trimtab: the lease of %s has ended; back to %s", self._changes, self._kept)
+            self._changes, self._ends, self._is_new = self._kept, inf, True
 
     def _parse(self, document: object) -> tuple[Number, dict[str, Value], float | None]:
         if not isinstance(document, dict) or document.keys() != {"number", "values", "lease_s"}:
@@ -205,10 +207,10 @@ class Scheduler:
         config = options["vllm_config"] if "vllm_config" in options else args[0]
         scheduler = _find_own_class(config.scheduler_config)(*args, **options)
         try:
-            _check_support(config)
+            version = _check_support(config)
             knobs = find_knobs(scheduler)
             address = find_address(os.environ.get(CONTROL, ""), config.parallel_config)
-            start_control(address, knobs, read_token())
+            start_control(address, knobs, read_token(), version)
             scheduler.schedule = HotStep(scheduler, knobs)
         except Exception as error:  # noqa: BLE001 - whatever it is, the server must start
             log.warning("trimtab: no limit can be changed while it runs: %s", error)
@@ -226,18 +228,15 @@ def _find_own_class(config: Any) -> type[Any]:  # noqa: ANN401
     return found  # type: ignore[no-any-return]
 
 
-def _check_support(config: Any) -> None:  # noqa: ANN401
-    """Raise ValueError if this release or this kind of model is not supported."""
-    version = _version()
+def _check_support(config: Any) -> str:  # noqa: ANN401
+    """The release of vLLM. Raises ValueError if it or this kind of model is not supported."""
+    version = str(import_module("vllm").__version__)
     if not is_known(version):
         known = " to ".join(".".join(map(str, release)) for release in (OLDEST, NEWEST))
         raise ValueError(f"vLLM {version} is not known to this release, which knows {known}")
     if getattr(config, "diffusion_config", None) is not None:
         raise ValueError("diffusion models have a scheduler of their own")
-
-
-def _version() -> str:
-    return str(import_module("vllm").__version__)
+    return version
 
 
 def is_known(version: str) -> bool:
@@ -271,12 +270,12 @@ def read_token() -> str:
     return token
 
 
-def start_control(address: str | tuple[str, int], knobs: Knobs, token: str) -> BaseServer:
+def start_control(address: str | tuple[str, int], knobs: Knobs, token: str, version: str) -> BaseServer:
     """Serve in a thread of its own. Raises OSError if it cannot listen, ValueError without a token it needs.
 
     A socket is its owner's alone (mode 0600); a port is open to every user of the host, so it needs a token.
     """
-    handler = type("Handler", (_Handler,), {"knobs": knobs, "token": token})
+    handler = type("Handler", (_Handler,), {"knobs": knobs, "token": token, "version": version})
     if isinstance(address, tuple):
         if not token:
             raise ValueError(f"{CONTROL} is a port, which needs a token: set {TOKEN_FILE}")
@@ -304,6 +303,7 @@ def _listen(path: Path, handler: "type[_Handler]") -> UnixStreamServer:
 class _Handler(BaseHTTPRequestHandler):
     knobs: Knobs
     token: str
+    version: str
     timeout = CLIENT_TIMEOUT_S
 
     def do_GET(self) -> None:
@@ -319,7 +319,7 @@ class _Handler(BaseHTTPRequestHandler):
         except Refused as refused:
             self._send(refused.status, {"error": str(refused)})
         else:
-            self._send(200, {"vllm": _version(), **self.knobs.show()})
+            self._send(200, {"vllm": self.version, **self.knobs.show()})
 
     def _check(self) -> None:
         given = self.headers.get("Authorization", "").removeprefix("Bearer ")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from actuators.docker.obstacles import foreign_label, notes_of, obstacles_of_container
 from actuators.docker.spec import BUILT_IN_NETWORKS, NEVER, ContainerSpec, Endpoint, Json
+from actuators.vllm.control import with_own_control
 from agent.domain.errors import ActError
 from vllm_facts.values import Value
 
@@ -69,7 +70,7 @@ def clone(
     body = {
         **_config(spec, name, labels),
         "Image": spec.image,
-        "Env": changed.env,
+        "Env": _env(changed.env, name),
         "Entrypoint": changed.entrypoint,
         "Cmd": changed.command,
         "HostConfig": _host_config(spec),
@@ -110,6 +111,14 @@ def _config(spec: ContainerSpec, name: str, labels: Mapping[str, str]) -> Json:
     }
     own = {key: value for key, value in spec.labels.items() if not foreign_label(key)}
     return {**kept, **_hostname(spec, name), "Labels": {**own, **labels}}
+
+
+def _env(lines: list[str], name: str) -> list[str]:
+    """Lines without a value stay as they are."""
+    own = with_own_control(dict(line.split("=", 1) for line in lines if "=" in line), name)
+    return [
+        f"{line.partition('=')[0]}={own[line.partition('=')[0]]}" if "=" in line else line for line in lines
+    ]
 
 
 def _hostname(spec: ContainerSpec, name: str) -> Json:

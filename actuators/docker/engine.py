@@ -10,10 +10,12 @@ from actuators.docker import stop as docker_end
 from actuators.docker.client import DockerClient
 from actuators.docker.discovery import FoundContainer
 from actuators.docker.exit_diagnosis import read_log
+from actuators.docker.mounted_files import find_socket
 from actuators.docker.obstacles import obstacles
 from actuators.docker.preflight import preflight, start_key
 from actuators.docker.start import Starter
 from actuators.docker.watch import Finding, Watch
+from actuators.vllm.control import ControlEndpoint, control_path
 from actuators.vllm.engine import RECENT_LINES, VllmEngine
 from actuators.vllm.start_times import StartTimes
 from agent.domain.errors import ActError
@@ -55,10 +57,8 @@ class DockerEngine(VllmEngine):
         for one in running:
             with suppress(OSError):  # `trimtab check` may have no permission to write
                 await docker_end.keep(self._client, self._site, one)
-        return [
-            one.to_server()
-            for one in sorted(running, key=lambda one: (not one.ours, one.server if one.ours else ""))
-        ]
+        ours_first = sorted(running, key=lambda one: (not one.ours, one.server if one.ours else ""))
+        return await asyncio.gather(*(self._with_hot_knobs(one.to_server()) for one in ours_first))
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
@@ -78,7 +78,16 @@ class DockerEngine(VllmEngine):
             starter = Starter(
                 client=self._client, site=self._site, times=self._times, publish=self._options.publish
             )
-            return await starter.launch(server, found, deadline_s)
+            launched = await starter.launch(server, found, deadline_s)
+        return await self._with_hot_knobs(launched)
+
+    async def _control(self, server: Server) -> ControlEndpoint | None:
+        one = (await self._find()).get(server.name)
+        path = control_path(one.spec.env) if one else None
+        if one is None or path is None:
+            return None
+        found = await asyncio.to_thread(find_socket, one.spec.mounts, path)
+        return ControlEndpoint(found) if found is not None else None
 
     async def _api_key(self, server: Server) -> str:
         one = (await self._find()).get(server.name)

@@ -58,6 +58,19 @@ def mounted_files(mounts: Sequence[Mount], working_dir: str) -> Callable[[str], 
     return read
 
 
+def find_socket(mounts: Sequence[Mount], path: Path) -> Path | None:
+    """Where this host has a socket of the container; None: not in a mount, or a link is on the way to it."""
+    for mount in sorted(mounts, key=lambda one: -len(one.destination)):
+        if mount.source and path.is_relative_to(mount.destination):
+            with suppress(OSError):
+                source = Path(mount.source).resolve(strict=True)
+                found = source / path.relative_to(mount.destination)
+                if found.resolve(strict=True) == found and stat.S_ISSOCK(found.stat().st_mode):
+                    return found
+            return None
+    return None
+
+
 def _read_text(path: Path, folder: Path) -> str:
     """Raises OSError, and ValueError if it is no regular text file of limited size in the folder."""
     if not path.resolve().is_relative_to(folder.resolve()):

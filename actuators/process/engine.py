@@ -19,6 +19,7 @@ from actuators.host.server_log import log_cause, log_lines, log_tail
 from actuators.process import adopted
 from actuators.process.address import address_of, listens, port_of
 from actuators.process.watch import until_gone
+from actuators.vllm.control import ControlEndpoint, control_path, with_own_control
 from actuators.vllm.engine import RECENT_LINES, VllmEngine, refuse_older_daemon
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.errors import ActError
@@ -61,11 +62,11 @@ class ProcessEngine(VllmEngine):
             Server(name=name, setting=_setting(one.argv), address=listens(one.argv))
             for name, one in sorted(running.items())
         ]
-        if not self._options.serving:
-            return ours
-        address = address_of(self._options.serving)
-        timeout_s = self._options.health_timeout_s
-        return [*ours, *await adopted.find(address, self._site, self._options.command, timeout_s)]
+        found: Sequence[Server] = ()
+        if self._options.serving:
+            address, timeout_s = address_of(self._options.serving), self._options.health_timeout_s
+            found = await adopted.find(address, self._site, self._options.command, timeout_s)
+        return await asyncio.gather(*map(self._with_hot_knobs, (*ours, *found)))
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
@@ -110,7 +111,8 @@ class ProcessEngine(VllmEngine):
         except BaseException:
             await self._undo(server.name, one)
             raise
-        return replace(server, setting=server.setting or _setting(one.argv), address=address, ours=True)
+        setting = server.setting or _setting(one.argv)
+        return await self._with_hot_knobs(replace(server, setting=setting, address=address, ours=True))
 
     async def _recent_log(self, server: Server, lines: int = RECENT_LINES) -> Sequence[str]:
         return (await asyncio.to_thread(lambda: log_lines(*self._log(server))))[-lines:]
@@ -172,6 +174,11 @@ class ProcessEngine(VllmEngine):
             return (await asyncio.to_thread(self._origin)).api_key
         return ""
 
+    async def _control(self, server: Server) -> ControlEndpoint | None:
+        one = await asyncio.to_thread(self._process_of, server)
+        path = control_path(procfs.environment(one.pid)) if one else None
+        return ControlEndpoint(path) if path is not None else None
+
     def _unstartable(self) -> list[str]:
         try:
             origin = self._origin()
@@ -215,7 +222,7 @@ class ProcessEngine(VllmEngine):
         argv = tuple(origin.command(server.setting, port))
         log = ownership_env.log_of(site, server.name)
         log_from = log.stat().st_size if log.exists() else 0
-        env = {**origin.env, **ownership_env.marks(site, server.name)}
+        env = {**with_own_control(origin.env, server.name), **ownership_env.marks(site, server.name)}
         started = spawn(argv, env=env, cwd=origin.cwd, log=log)
         note = OwnershipNote(
             pid=started.pid,

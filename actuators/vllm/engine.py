@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
+from actuators.vllm.control import CONTROL, ControlEndpoint
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.answers import GoldenAnswer
 from agent.domain.errors import ActError, FencedError
 from agent.domain.model import Server
 from agent.domain.ports import Lock, Site
+from vllm_facts.values import Setting
 
 RECENT_LINES = 1000  # searched for signs of compilation: the last seconds
 STEP_LINES = 1500  # 15 s at 100 steps a second, 0.3 MB
@@ -59,6 +61,23 @@ class VllmEngine(ABC):
     @abstractmethod
     async def _recent_log(self, server: Server, lines: int = RECENT_LINES) -> Sequence[str]:
         """Return about the last `lines` lines of its log; () if it cannot be read."""
+
+    async def _control(self, server: Server) -> ControlEndpoint | None:  # noqa: ARG002 - see the docstring
+        """Return its control endpoint; None where it has none, or this engine cannot reach any."""
+        return None
+
+    async def set_knobs(
+        self, server: Server, values: Setting, number: tuple[int, int], lease_s: float | None = None
+    ) -> None:
+        control = await self._control(server)
+        if control is None:
+            raise ActError(f"{server.name} has no {CONTROL} that can be reached: see docs/live-limits.md")
+        await control.set(server, values, number, lease_s)
+
+    async def _with_hot_knobs(self, server: Server) -> Server:
+        """The server with what can be changed of it while it runs, and what was changed so."""
+        control = await self._control(server)
+        return await control.add_to(server) if control is not None else server
 
     async def warm_up(
         self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from agent.audit.records import JournalEntry
-from agent.domain.effects import Drain, Effect, KeepAlive, Launch, Retire, Route
+from agent.domain.effects import Drain, Effect, KeepAlive, KeepKnobs, Launch, Renewal, Retire, Route
 from agent.domain.state import Phase, State
 
 MAX_ENTRIES = 500
@@ -30,7 +30,7 @@ def only_rolls_back(before: State, after: State, effects: tuple[Effect, ...]) ->
 
 def _rolls_back(effect: Effect, blue: set[str], before: State, after: State) -> bool:
     match effect:
-        case KeepAlive():
+        case KeepAlive() | KeepKnobs():
             return True
         case Route():
             weights = after.planned.weights if after.planned else effect.weights
@@ -45,7 +45,7 @@ def _rolls_back(effect: Effect, blue: set[str], before: State, after: State) -> 
 
 def _only_fails_over(before: State, after: State, effects: tuple[Effect, ...]) -> bool:
     """Whether the step only leaves servers that fail, or returns to them; the planned split is the same."""
-    routes = all(isinstance(effect, KeepAlive | Route) for effect in effects)
+    routes = all(isinstance(effect, Renewal | Route) for effect in effects)
     same = after.phase is before.phase and _planned(after) == _planned(before)
     return routes and same and after.failing != before.failing
 

@@ -40,6 +40,7 @@ HAPPENED: dict[type[e.Event], str] = {
     e.Drained: "server.drained",
     e.Stopped: "server.stopped",
     e.Retired: "server.retired",
+    e.KnobsSet: "knobs.set",
     e.EffectFailed: "effect.failed",
     e.ServerLost: "server.lost",
     e.ChangeAsked: "change.asked",

@@ -106,4 +106,31 @@ class Retire:
     kind: Literal["retire"] = "retire"
 
 
-Effect = Preflight | Launch | WarmUp | Examine | Route | KeepAlive | Drain | Stop | Retire
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetKnobs:
+    """Put values in force while the servers run: `values`, and those of the start for other hot knobs.
+
+    With a lease they go back by themselves to the values that were last set without one.
+    """
+
+    number: int
+    epoch: int  # of the daemon that requested it
+    servers: tuple[Server, ...]
+    values: Setting
+    lease_s: float | None = None
+    kind: Literal["set_knobs"] = "set_knobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepKnobs:
+    """Repeat the journalled change, which renews its lease; changes nothing, so it is not journalled.
+
+    A server that was started again meanwhile gets the values again.
+    """
+
+    change: SetKnobs
+    kind: Literal["keep_knobs"] = "keep_knobs"
+
+
+Renewal = KeepAlive | KeepKnobs
+Effect = Preflight | Launch | WarmUp | Examine | Route | Drain | Stop | Retire | SetKnobs | Renewal

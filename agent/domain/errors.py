@@ -3,7 +3,8 @@
 TrimtabError
 ├── ConfigError      the configuration is invalid; the message names the key
 ├── ActError         an actuator could not perform an effect
-│   └── FencedError  a newer daemon has written since: this one must not act
+│   ├── FencedError  a newer daemon has written since: this one must not act
+│   └── DriftError   a third party has changed the server since
 ├── LockLostError    another daemon may act now: this one must not
 ├── JournalError     the audit journal cannot be read or written
 ├── NoticeError      a notification could not be delivered
@@ -35,6 +36,10 @@ class ActError(TrimtabError):
 
 class FencedError(ActError):
     """A daemon with a newer epoch has written since; this one must stop acting."""
+
+
+class DriftError(ActError):
+    """A third party has changed the server since: what it runs with must be observed again."""
 
 
 class LockLostError(TrimtabError):

@@ -97,6 +97,12 @@ class Retired:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnobsSet:
+    at: datetime
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EffectFailed:
     """`external`: the cause lies outside the server, as in ServerLost."""
 
@@ -199,6 +205,7 @@ Event = (
     | Drained
     | Stopped
     | Retired
+    | KnobsSet
     | EffectFailed
     | ServerLost
     | ChangeAsked

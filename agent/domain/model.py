@@ -19,6 +19,17 @@ replica of a server counts as a server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HotKnobs:
+    """The knobs of a server that can be changed while it runs, each from its lowest to its highest value.
+
+    `number`: epoch and number of the last change since the server's start; None: there was none.
+    """
+
+    limits: Mapping[Knob, tuple[float, float]]
+    number: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """One vLLM server, running or to be started."""
 
@@ -29,6 +40,7 @@ class Server:
     like: str = field(default="", compare=False)  # the server that it is a copy of, and whose slot it takes
     differs: tuple[str, ...] = field(default=(), compare=False)  # from that one, one line per field
     replicas: int = field(default=1, compare=False)  # equal engines behind its address
+    hot: HotKnobs | None = field(default=None, compare=False)  # None: every change needs a restart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

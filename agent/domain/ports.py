@@ -190,6 +190,18 @@ class Engine(Protocol):
     async def step_log(self, server: Server) -> tuple[str, ...]:
         """The last lines that vLLM logged about its steps, of one replica, oldest first; () without any."""
 
+    async def set_knobs(
+        self, server: Server, values: Setting, number: tuple[int, int], lease_s: float | None = None
+    ) -> None:
+        """Put these values of hot knobs in force, and those of the server's start for its other hot knobs.
+
+        `number`: epoch and number of the effect. The same number with the same values renews the lease; below
+        the one in force nothing changes. When the lease ends, the values that were last set without a lease
+        are in force again. Raises DriftError if a third party, or a newer daemon, has set values since;
+        ActError if the server has no such knobs, refuses a value or does not answer.
+        """
+        ...
+
     async def stop(self, server: Server, keep: int = 0) -> None:
         """Stop the server as `retire` does and wait until its memory is free, but keep what a launch needs.
 

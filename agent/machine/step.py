@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Any
 
 from agent.domain import events as e
-from agent.domain.effects import Effect, KeepAlive
+from agent.domain.effects import Effect, Renewal
 from agent.domain.state import Phase, Rollout, State
 from agent.machine import (
     answer_check,
@@ -196,5 +196,5 @@ _lasting_of = _all_but(
 
 
 def numbered_effects(effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
-    """The effects that are journalled before they are performed. A KeepAlive repeats a journalled route."""
-    return tuple(effect for effect in effects if not isinstance(effect, KeepAlive))
+    """The effects that are journalled before they are performed. A renewal repeats a journalled one."""
+    return tuple(effect for effect in effects if not isinstance(effect, Renewal))

@@ -1,7 +1,7 @@
 """Performs effects: each one ends in exactly one event, also on failure."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -12,19 +12,23 @@ from agent.domain.effects import (
     Effect,
     Examine,
     KeepAlive,
+    KeepKnobs,
     Launch,
     Preflight,
+    Renewal,
     Retire,
     Route,
+    SetKnobs,
     Stop,
     WarmUp,
 )
-from agent.domain.errors import ActError, FencedError
+from agent.domain.errors import ActError, DriftError, FencedError
 from agent.domain.events import (
     Drained,
     EffectFailed,
     Event,
     Examined,
+    KnobsSet,
     Launched,
     Preflighted,
     Retired,
@@ -52,6 +56,7 @@ UNSEEN: Mapping[RequestSource, str] = {
 """What the judge does not see, for each source of requests."""
 
 ROUTE_S = 20.0  # time to confirm a split, after which it counts as failed
+LOOK_AGAIN_S = 5.0  # at least so long between two observations of servers that a third party changed
 
 
 @dataclass(slots=True)
@@ -67,26 +72,38 @@ class EffectRunner:
     exam: GoldenPromptOptions = field(default_factory=GoldenPromptOptions)
     meters: SelfMetrics = field(default_factory=SelfMetrics)
     on_kept: Callable[[str], None] = lambda _: None  # why a KeepAlive failed; empty: it did not
+    observe: Callable[[], Awaitable[Event]] | None = None  # what runs now, after a third party's change
     _examiner: Examiner = field(init=False)
     _starting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _stopping: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _epoch_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _kept: bool = True  # whether the latest KeepAlive succeeded
     _wrote_route: bool = False  # whether this process configured the proxy
+    _renewing: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # by kind: one at a time
+    _knobs_kept: bool = True  # whether the latest KeepKnobs succeeded
 
     def __post_init__(self) -> None:
         self._examiner = Examiner(engine=self.engine, exam=self.exam)
+
+    def start(self, effect: Effect, tasks: asyncio.TaskGroup) -> None:
+        """Perform the effect beside the loop. A renewal is left out while the one before it still runs."""
+        if not isinstance(effect, Renewal):
+            tasks.create_task(self.perform(effect), name=effect.kind)
+        elif (running := self._renewing.get(effect.kind)) is None or running.done():
+            self._renewing[effect.kind] = tasks.create_task(self.perform(effect))
 
     async def perform(self, effect: Effect) -> None:
         """Perform the effect and emit its event. Raises only FencedError: another daemon is active."""
         began = asyncio.get_running_loop().time()
         event: Event | None
+        drifted = False
         try:
             event = await self._act(effect)
         except FencedError:
             raise
         except ActError as error:
             event = self._failure(effect, error.why, error.log, external=error.external)
+            drifted = isinstance(error, DriftError)
         except TimeoutError:
             event = self._failure(effect, f"{effect.kind} timed out")
         except OSError as error:
@@ -94,8 +111,13 @@ class EffectRunner:
         self._count(effect, asyncio.get_running_loop().time() - began, failed=isinstance(event, EffectFailed))
         if isinstance(effect, KeepAlive):
             self._note_kept(event.why if isinstance(event, EffectFailed) else "")
-        if event is not None:
+        if isinstance(effect, KeepKnobs):
+            self._note_knobs(event.why if isinstance(event, EffectFailed) else "")
+        elif event is not None:
             self.emit(event)
+        if drifted and self.observe is not None:
+            self.emit(await self.observe())
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     def _note_kept(self, why: str) -> None:
         """Log once that the split cannot be kept in force, and once that it can again."""
@@ -105,6 +127,14 @@ class EffectRunner:
             log.info("traffic.split_kept_again")
         self._kept = not why
         self.on_kept(why)
+
+    def _note_knobs(self, why: str) -> None:
+        """Log once that values cannot be kept in force, as while a server starts, and once that they can."""
+        if why and self._knobs_kept:
+            log.warning("knobs.not_kept", why=why)
+        elif not why and not self._knobs_kept:
+            log.info("knobs.kept_again")
+        self._knobs_kept = not why
 
     def _count(self, effect: Effect, took_s: float, *, failed: bool) -> None:
         leased = isinstance(effect, KeepAlive) and effect.route.leased is not None
@@ -137,10 +167,8 @@ class EffectRunner:
                     await self._check_epoch_once()
                     await self.traffic.route(effect)
                 return Routed(at=self.now(), number=number)
-            case KeepAlive():
-                await self._check_epoch_once()
-                await self.traffic.keep_alive(effect.route)
-                return None
+            case SetKnobs() | KeepKnobs() | KeepAlive():
+                return await self._set_or_renew(effect)
             case Drain(number=number):
                 lost = await self._drain(effect)
                 return Drained(at=self.now(), number=number, lost=lost)
@@ -156,6 +184,19 @@ class EffectRunner:
                 self._register_stop(effect.server)
                 moved = await self.engine.retire(effect.server)
                 return Retired(at=self.now(), number=number, moved=moved or "")
+
+    async def _set_or_renew(self, effect: SetKnobs | Renewal) -> Event | None:
+        if isinstance(effect, KeepAlive):
+            await self._check_epoch_once()
+            await self.traffic.keep_alive(effect.route)
+            return None
+        change = effect.change if isinstance(effect, KeepKnobs) else effect
+        number = (change.epoch, change.number)
+        calls = (self.engine.set_knobs(one, change.values, number, change.lease_s) for one in change.servers)
+        for failure in await asyncio.gather(*calls, return_exceptions=True):
+            if failure is not None:
+                raise failure
+        return KnobsSet(at=self.now(), number=change.number) if isinstance(effect, SetKnobs) else None
 
     async def _preflight(self, effect: Preflight) -> PreflightResult:
         result = await self.engine.preflight(effect.servers, effect.setting, effect.wanted)
@@ -185,7 +226,7 @@ class EffectRunner:
     def _failure(
         self, effect: Effect, why: str, log: tuple[str, ...] = (), *, external: bool = False
     ) -> EffectFailed:
-        number = 0 if isinstance(effect, KeepAlive) else effect.number
+        number = 0 if isinstance(effect, Renewal) else effect.number
         return EffectFailed(at=self.now(), number=number, why=why, log=log, external=external)
 
     def _register_start(self, server: Server) -> None:

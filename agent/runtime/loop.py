@@ -13,7 +13,7 @@ from agent.audit.backlog import Backlog, only_rolls_back
 from agent.audit.entries import build_entry
 from agent.audit.journal import Journal
 from agent.audit.records import JournalEntry
-from agent.domain.effects import Effect, KeepAlive
+from agent.domain.effects import Effect
 from agent.domain.errors import ActError, JournalError
 from agent.domain.events import AgentStarted, EffectFailed, Event, Observed
 from agent.domain.model import Server, Slo
@@ -106,6 +106,7 @@ class TargetLoop:
             exam=self.machine.rules.exam,
             meters=self.meters,
             on_kept=self._note_split,
+            observe=lambda: self._wait_for_site(epoch),
         )
         effects = await self._recover(epoch)
         started()
@@ -116,14 +117,9 @@ class TargetLoop:
             beside: tuple[Companion | None, ...] = (self.check, self.learner, self.adviser)
             for one in filter(None, beside):
                 tasks.create_task(one.run(self), name=f"{self.target} {type(one).__name__}")
-            renewing: asyncio.Task[None] | None = None
             while True:
                 for effect in effects:
-                    if isinstance(effect, KeepAlive):
-                        if renewing is None or renewing.done():
-                            renewing = tasks.create_task(runner.perform(effect))
-                    else:
-                        tasks.create_task(runner.perform(effect), name=f"{self.target} {effect.kind}")
+                    runner.start(effect, tasks)
                 self._watch_servers(tasks, epoch)
                 event, done = await self._inbox.get()
                 effects = self._step(event, done) or ()

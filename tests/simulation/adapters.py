@@ -121,13 +121,15 @@ def alive(host: Host) -> None:
         raise Killed
 
 
-def seen(process: Process) -> Server:
-    return Server(
-        name=process.name,
-        setting=dict(process.setting),  # type: ignore[arg-type]
-        address=process.address,
-        ours=process.ours,
-        like=process.like,
+def seen(world: World, process: Process) -> Server:
+    return world.hot.describe(
+        Server(
+            name=process.name,
+            setting=dict(process.setting),  # type: ignore[arg-type]
+            address=process.address,
+            ours=process.ours,
+            like=process.like,
+        )
     )
 
 
@@ -159,7 +161,7 @@ class SimEngine:
 
     async def observe(self) -> Sequence[Server]:
         await wait(self.host, 0.05)
-        return [seen(process) for process in self.host.world.servers.values()]
+        return [seen(self.host.world, process) for process in self.host.world.servers.values()]
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
@@ -195,7 +197,7 @@ class SimEngine:
                 world.loop.outside(0.1, lambda: self._undo(server.name, keep=stopped))
                 await wait(host, 0.2)
             raise
-        return seen(process)
+        return seen(world, process)
 
     async def _ask_to_start(self, server: Server, setting: dict[str, object]) -> None:
         """Without a valid reply, observe whether the server has started."""
@@ -262,6 +264,23 @@ class SimEngine:
 
     async def step_log(self, server: Server) -> tuple[str, ...]:
         return tuple(line for line in await self.log(server) if "Iteration(" in line)
+
+    async def set_knobs(
+        self, server: Server, values: Setting, number: tuple[int, int], lease_s: float | None = None
+    ) -> None:
+        host, refused = self.host, list[ActError]()
+
+        def put() -> None:
+            try:
+                host.world.set_knobs(server, values, number, lease_s)
+            except ActError as error:
+                refused.append(error)
+
+        wrong = await call(host, "set_knobs", server.name, put, (0.01, 0.1))
+        if wrong:
+            raise ActError(f"{server.name}: the answer cannot be read")
+        if refused:
+            raise refused[0]
 
     async def stop(self, server: Server, keep: int = 0) -> None:
         del keep  # these servers have no replicas

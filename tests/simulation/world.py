@@ -7,7 +7,11 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
+from agent.domain.errors import ActError
+from agent.domain.model import Server
 from tests.simulation.clock import VirtualLoop
+from tests.support.hot_servers import HotServers, knobs_of
+from vllm_facts.values import Setting
 
 PERCENT = 100
 LONGEST_LEASE_S = 60.0  # the proxy ignores leases with a later end: a wrong clock
@@ -94,6 +98,8 @@ class World:
     random: Random
     boot_of: Callable[[Process], Boot]
     rate: int = 5  # requests a second
+    has_hot_knobs: bool = False  # whether the servers run with trimtab's scheduler class
+    hot: HotServers = field(default_factory=HotServers)
     servers: dict[str, Process] = field(default_factory=dict)
     stopped: dict[str, Process] = field(default_factory=dict)
     split: Split | None = None
@@ -311,9 +317,22 @@ class World:
 
     def _become(self, process: Process, status: str) -> None:
         process.status, process.since_s = status, self.at_s
+        if status == "exited":
+            self.hot.knobs.pop(process.name, None)
+        elif self.has_hot_knobs and process.name not in self.hot.knobs:
+            self.hot.knobs[process.name] = knobs_of(process.setting, lambda: self.at_s)
         for waiting in self._waiting.pop(process.name, ()):
             if not waiting.done():
                 waiting.set_result(None)
+
+    def set_knobs(
+        self, server: Server, values: Setting, number: tuple[int, int], lease_s: float | None
+    ) -> None:
+        """Raises ActError where the control endpoint would refuse it."""
+        if server.name not in self.servers:
+            raise ActError(f"{server.name} does not answer")
+        self.hot.set(server, values, number, lease_s)
+        self.changed("set_knobs", server.name, number[0])
 
     async def change_of(self, name: str) -> None:
         waiting = self.loop.create_future()

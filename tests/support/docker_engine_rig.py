@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -48,13 +48,20 @@ class EngineRig:
         )
         return engine.bind(replace(self.site, epoch=epoch, state_dir=state_dir or self.site.state_dir))
 
-    async def keep(self, *flags: str, **host: Any) -> None:  # noqa: ANN401
+    async def keep(
+        self,
+        *flags: str,
+        env: Sequence[str] = (),
+        binds: Sequence[str] = (),
+        **host: Any,  # noqa: ANN401
+    ) -> None:
         """Keep the snapshot of a retired container with these flags."""
         image = await self.bench.simulator()
         body = {
             "Image": image.tag,
             "Cmd": list(flags),
-            "HostConfig": {"Binds": list(image.binds), "Init": True, **host},
+            "Env": list(env),
+            "HostConfig": {"Binds": [*image.binds, *binds], "Init": True, **host},
         }
         made = await self.bench.client.create(body, self.adopted)
         spec = await self.bench.client.inspect(made)

@@ -10,6 +10,7 @@ from agent.domain.errors import ActError
 from agent.domain.events import ServerLost
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Now, Site
+from tests.support.hot_servers import HotServers, knobs_of
 from vllm_facts.values import Setting
 
 STEP = (
@@ -48,6 +49,7 @@ class FakeEngine:
         self.wrong_answers: dict[str, str] = {}  # to every prompt, by server name
         self.warmed_with: tuple[str, ...] = ()  # prompts
         self.stopped: dict[str, Server] = {}
+        self.hot = HotServers()
         self._ports = iter(range(8101, 9999))
         self._hanging: set[str] = set()
         self._changed = asyncio.Event()
@@ -67,6 +69,10 @@ class FakeEngine:
         self._hanging.discard(name)
         self._tell()
 
+    def make_hot(self, name: str) -> None:
+        """Give the server a control endpoint, as it has from its start on."""
+        self.hot.knobs[name] = knobs_of(self.servers[name].setting, asyncio.get_running_loop().time)
+
     def bind(self, site: Site) -> "FakeEngine":
         self.site = site
         return self
@@ -78,7 +84,7 @@ class FakeEngine:
         return list(self.wrong)
 
     async def observe(self) -> Sequence[Server]:
-        return list(self.servers.values())
+        return [self.hot.describe(server) for server in self.servers.values()]
 
     async def newest_epoch(self) -> int:
         return self.epoch
@@ -139,6 +145,14 @@ class FakeEngine:
 
     async def busy(self, server: Server) -> int | None:
         return self.requests.get(server.name, 0) if self._answers(server) else None
+
+    async def set_knobs(
+        self, server: Server, values: Setting, number: tuple[int, int], lease_s: float | None = None
+    ) -> None:
+        await self._act("set_knobs", server, None)
+        if not self._answers(server):
+            raise ActError(f"{server.name} does not answer")
+        self.hot.set(server, values, number, lease_s)
 
     async def stop(self, server: Server, keep: int = 0) -> None:
         await self._act("stop", server, None)

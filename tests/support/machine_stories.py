@@ -265,6 +265,8 @@ class World:
         if isinstance(effect, fx.KeepAlive):  # KeepAlive restores a lost split
             self.weights = self.weights if "route" in self.refuses else dict(effect.route.weights)
             return ()
+        if isinstance(effect, fx.KeepKnobs):
+            return ()
         if effect.kind in self.refuses:
             return (
                 e.EffectFailed(at=self.at, number=effect.number, why=f"{effect.kind} refused", log=("last",)),
@@ -294,6 +296,8 @@ class World:
             case fx.Route(weights=weights):
                 self.weights = dict(weights)
                 return (e.Routed(at=self.at, number=effect.number),)
+            case fx.SetKnobs(number=number):
+                return (e.KnobsSet(at=self.at, number=number),)
             case fx.Drain():
                 return (e.Drained(at=self.at, number=effect.number, lost=0),)
             case fx.Retire(server=server):

@@ -92,6 +92,11 @@ class FaultyEngine:
     async def step_log(self, server: Server) -> tuple[str, ...]:
         return await self.inner.step_log(server)
 
+    async def set_knobs(
+        self, server: Server, values: Setting, number: tuple[int, int], lease_s: float | None = None
+    ) -> None:
+        await self.inner.set_knobs(server, values, number, lease_s)
+
     async def stop(self, server: Server, keep: int = 0) -> None:
         await self._perform("stop", server.name, lambda: self.inner.stop(server, keep))
 

@@ -72,6 +72,13 @@ def test_changes_only_the_requested_flags() -> None:
     assert body["Cmd"] == ["tiny", "--sim-start-s", "0.2", "--max-num-seqs", "32", "--api-key", "sekrit"]
 
 
+def test_the_control_socket_of_green_lies_beside_that_of_blue() -> None:
+    blue = container("m")
+    blue["Config"]["Env"] = ["A=1", "TRIMTAB_CONTROL=/run/vllm/control.sock", "BARE"]
+
+    assert green(blue).body["Env"] == ["A=1", "TRIMTAB_CONTROL=/run/vllm/green.sock", "BARE"]
+
+
 def test_shares_anonymous_volumes_by_their_real_name() -> None:
     blue = recorded()
     names = {one["Destination"]: one.get("Name") for one in blue["Mounts"]}

@@ -1,12 +1,14 @@
 """Files in mounted folders: only regular text files of limited size are read."""
 
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from actuators.docker.mounted_files import LARGEST_FILE, Mount, mounted_files
+from actuators.docker.mounted_files import LARGEST_FILE, Mount, find_socket, mounted_files
 
 
 def reading(folder: Path) -> Callable[[str], str | None]:
@@ -41,3 +43,21 @@ def test_a_plain_file_is_read(folder: Path, path: str) -> None:
 )
 def test_reads_nothing_else(folder: Path, path: str) -> None:
     assert reading(folder)(path) is None
+
+
+def test_a_socket_is_found_in_a_mounted_folder_without_links(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with TemporaryDirectory() as made:  # pytest's own is longer than the path of a socket may be
+        folder, outside = Path(made).resolve(), tmp_path_factory.mktemp("outside")
+        mounts = [Mount(type="bind", name="", source=str(folder), destination="/run/vllm")]
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(folder / "control.sock"))
+            (folder / "link.sock").symlink_to("control.sock")
+            (folder / "out").symlink_to(outside)
+            (folder / "file.sock").write_text("")
+
+            assert find_socket(mounts, Path("/run/vllm/control.sock")) == folder / "control.sock"
+            for other in ("link.sock", "out/x.sock", "file.sock", "nothing.sock", "../control.sock"):
+                assert find_socket(mounts, Path("/run/vllm") / other) is None
+            assert find_socket(mounts, Path("/tmp/control.sock")) is None  # noqa: S108 - in no mount

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from trimtab_vllm import scheduler as hot
 from trimtab_vllm.scheduler import Knobs, Limit, Refused, Scheduler, find_address, is_known
 
 START = {"max_num_seqs": 4, "max_num_scheduled_tokens": 64}
@@ -65,15 +64,13 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(hot, "monotonic", clock)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
-def knobs(clock: Clock) -> Knobs:  # noqa: ARG001 - set before the first lease
-    return Knobs(START, LIMITS)
+def knobs(clock: Clock) -> Knobs:
+    return Knobs(START, LIMITS, clock)
 
 
 def in_force(knobs: Knobs) -> object:
@@ -103,6 +100,16 @@ def test_a_value_returns_to_the_start_when_its_lease_ends(knobs: Knobs, clock: C
 
     assert knobs.take() == START
     assert in_force(knobs) == START
+
+
+def test_the_end_of_a_lease_brings_back_what_was_set_without_one(knobs: Knobs, clock: Clock) -> None:
+    knobs.set(document(1, max_num_seqs=8))
+    knobs.set(document(2, 5, max_num_seqs=16))
+    assert knobs.take() == {**START, "max_num_seqs": 16}
+    clock.now_s += 5
+
+    assert knobs.take() == {**START, "max_num_seqs": 8}
+    assert knobs.show()["kept"] == knobs.show()["in_force"] == {**START, "max_num_seqs": 8}
 
 
 def test_a_lease_that_ends_before_the_first_step_leaves_the_start(knobs: Knobs, clock: Clock) -> None:

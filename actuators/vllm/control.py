@@ -1,0 +1,128 @@
+"""The control endpoint of a vLLM server whose scheduler class is trimtab's: its limits change while it runs.
+
+The environment variable TRIMTAB_CONTROL of the server has the path of its socket (docs/live-limits.md).
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from agent.domain.errors import ActError, DriftError
+from agent.domain.model import HotKnobs, Server
+from agent.io.bounded import parse_json, read_body
+from vllm_facts.knobs import KNOBS
+from vllm_facts.values import Knob, Setting
+
+CONTROL = "TRIMTAB_CONTROL"
+ANSWER_S = 2.0  # the endpoint has a thread of its own in the engine's process and answers in milliseconds
+MOST_BYTES = 65_536
+CONFLICT = 409
+OK = 200
+
+
+def control_path(env: Mapping[str, str]) -> Path | None:
+    """The socket that this environment names; None: it names none."""
+    given = env.get(CONTROL, "")
+    return Path(given) if given.startswith("/") else None
+
+
+def with_own_control(env: Mapping[str, str], server: str) -> dict[str, str]:
+    """The environment of another server: beside the socket of the first, which it would take away."""
+    path = control_path(env)
+    return dict(env) if path is None else {**env, CONTROL: str(path.with_name(f"{server}.sock"))}
+
+
+@dataclass(frozen=True, slots=True)
+class ControlEndpoint:
+    path: Path
+
+    async def add_to(self, server: Server) -> Server:
+        """The server with its hot knobs, and with the values in force that outlast a lease.
+
+        Unchanged if the endpoint does not answer, or the server has several engines: each has its own.
+        """
+        if server.setting.get("data_parallel_size") not in (None, 1):
+            return server
+        try:
+            return describe(server, await self._call("GET"))
+        except ActError:
+            return server
+
+    async def set(
+        self, server: Server, values: Setting, number: tuple[int, int], lease_s: float | None
+    ) -> None:
+        """Raises DriftError for a number below the one in force, ActError for any other refusal."""
+        document = request_body(server, await self._call("GET"), values, number, lease_s)
+        await self._call("PUT", document)
+
+    async def _call(self, method: str, document: Mapping[str, object] | None = None) -> dict[str, Any]:
+        try:
+            async with (
+                asyncio.timeout(ANSWER_S),
+                aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(self.path))) as session,
+                session.request(method, "http://engine/knobs", data=document and json.dumps(document)) as got,
+            ):
+                body = parse_json(await read_body(got, MOST_BYTES))
+        except (TimeoutError, OSError, aiohttp.ClientError, ValueError) as error:
+            raise ActError(f"{self.path}: no answer: {error!r:.200}") from error
+        if not isinstance(body, dict):
+            raise ActError(f"{self.path}: the answer is not an object")
+        if got.status != OK:
+            refused = DriftError if got.status == CONFLICT else ActError
+            raise refused(f"{self.path}: refused: {body.get('error', got.status)!s:.300}")
+        return body
+
+
+def request_body(
+    server: Server,
+    found: Mapping[str, Any],
+    values: Setting,
+    number: tuple[int, int],
+    lease_s: float | None,
+) -> dict[str, object]:
+    """The body of a PUT, for an endpoint that answers `found`. Raises ActError for a knob that it lacks."""
+    names = _wire_names(found, server.setting)
+    if unknown := sorted(values.keys() - names.keys()):
+        raise ActError(f"{server.name}: {', '.join(unknown)} cannot be changed while it runs")
+    wire = {names[knob]: value for knob, value in values.items()}
+    return {"number": list(number), "values": wire, "lease_s": lease_s}
+
+
+def describe(server: Server, document: Mapping[str, Any]) -> Server:
+    """The server with what its endpoint answers. Raises ActError for an answer that is not that of /knobs."""
+    try:
+        names = _wire_names(document, server.setting)
+        start, kept, limits = document["start"], document["kept"], document["limits"]
+        changed = {knob: kept[name] for knob, name in names.items() if kept[name] != start[name]}
+        number = document["number"] and (int(document["number"][0]), int(document["number"][1]))
+        hot = HotKnobs(
+            limits={knob: (limits[name][0], limits[name][1]) for knob, name in names.items()}, number=number
+        )
+    except (LookupError, TypeError, ValueError) as error:
+        raise ActError(f"the control endpoint of {server.name} answers {document!r:.200}") from error
+    return replace(server, setting={**server.setting, **changed}, hot=hot)
+
+
+def _wire_names(document: Mapping[str, Any], setting: Setting) -> dict[Knob, str]:
+    """By knob, its name at the endpoint.
+
+    The cap and the token budget have a flag of their own where the release has one for the cap, and where
+    the server was started with one for the budget; else they are `max_num_seqs`, `max_num_batched_tokens`.
+    """
+    version = str(document.get("vllm", ""))
+    cap = "max_num_active_seqs" if KNOBS["max_num_active_seqs"].in_version(version) else "max_num_seqs"
+    scheduled = setting.get("max_num_scheduled_tokens") is not None
+    budget = "max_num_scheduled_tokens" if scheduled else "max_num_batched_tokens"
+    known = {
+        cap: "max_num_seqs",
+        budget: "max_num_scheduled_tokens",
+        "long_prefill_token_threshold": "long_prefill_token_threshold",
+        "watermark": "watermark",
+    }
+    limits = document.get("limits") or {}
+    return {knob: name for knob, name in known.items() if name in limits}

@@ -1,0 +1,47 @@
+"""The control endpoint of trimtab's scheduler class, where the command line names that class."""
+
+import logging
+from collections.abc import Mapping
+
+from simulator.flags import Flags
+from simulator.frontend import VERSION
+from trimtab_vllm.scheduler import CONTROL, Knobs, Limit, Value, find_address, read_token, start_control
+
+CLASS = "trimtab_vllm.scheduler.Scheduler"
+_log = logging.getLogger("vllm")
+
+
+def find_knobs(flags: Flags) -> Knobs:
+    """As the scheduler class finds them in vLLM's scheduler."""
+    limits = flags.limits
+    slots = limits.max_num_seqs
+    budget = min(
+        limits.max_num_batched_tokens, limits.max_num_scheduled_tokens or limits.max_num_batched_tokens
+    )
+    start: dict[str, Value] = {
+        "max_num_seqs": limits.max_num_active_seqs or slots,
+        "max_num_scheduled_tokens": budget,
+        "long_prefill_token_threshold": limits.long_prefill_token_threshold,
+        "watermark": limits.watermark,
+    }
+    least = min(budget, slots) if limits.enable_chunked_prefill else budget
+    ranges = {
+        "max_num_seqs": Limit(1, slots),
+        "max_num_scheduled_tokens": Limit(least, budget),
+        "long_prefill_token_threshold": Limit(0, budget),
+        "watermark": Limit(0.0, 0.5),
+    }
+    return Knobs(start, ranges)
+
+
+def open_control(flags: Flags, env: Mapping[str, str]) -> Knobs | None:
+    """The values that the endpoint sets; None, with a line in the log, where none is opened."""
+    if flags.given.get("scheduler_cls") != CLASS:
+        return None
+    knobs = find_knobs(flags)
+    try:
+        start_control(find_address(env.get(CONTROL, ""), None), knobs, read_token(), VERSION)
+    except (OSError, ValueError) as error:
+        _log.warning("trimtab: no limit can be changed while it runs: %s", error)
+        return None
+    return knobs

@@ -1,0 +1,112 @@
+"""Every engine that can reach a control endpoint changes knobs of a running server in the same way."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from actuators.process.plugin import ProcessOptions
+from agent.domain.errors import ActError, DriftError
+from agent.domain.model import HotKnobs, Server
+from agent.domain.ports import Engine, Site
+from simulator.live_limits import CLASS
+from tests.support.docker_engine_rig import place
+from tests.support.fake_engine import FakeEngine
+from tests.support.process_rig import free_ports
+
+CAP, CONTROL = "max_num_active_seqs", "TRIMTAB_CONTROL"
+FLAGS = ("--sim-start-s", "0.2", "--max-num-seqs", "16", "--scheduler-cls", CLASS)
+SERVER = Server(name="chat-r1", setting={})
+
+
+class Rig:
+    def __init__(self, engine: Engine, restarted: Engine) -> None:
+        self.engine, self.restarted = engine, restarted
+
+
+class HotFake(FakeEngine):
+    async def launch(self, server: Server, deadline_s: float) -> Server:
+        launched = await super().launch(server, deadline_s)
+        if launched.name not in self.hot.knobs:
+            self.make_hot(launched.name)
+        return self.hot.describe(launched)
+
+
+@pytest.fixture(params=["fake", "process", "docker"])
+async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
+    if request.param == "fake":
+        fake = HotFake()
+        yield Rig(fake, fake)
+        return
+    with TemporaryDirectory() as folder:  # pytest's own is longer than the path of a socket may be
+        if request.param == "docker":
+            async with place(tmp_path) as here:
+                env = [f"{CONTROL}=/run/vllm/control.sock"]
+                await here.keep(*FLAGS, env=env, binds=[f"{folder}:/run/vllm"])
+                yield Rig(here.engine(), here.engine(epoch=2))
+            return
+        options = ProcessOptions(
+            command=(sys.executable, "-m", "simulator.server", "--model", "tiny", *FLAGS),
+            env={CONTROL: f"{folder}/control.sock"},
+            ports=free_ports(),
+        )
+        first, second = (options.bind(Site(target="chat", state_dir=tmp_path, epoch=n)) for n in (1, 2))
+        yield Rig(first, second)
+        await second.retire(SERVER)
+
+
+async def test_a_launched_server_has_hot_knobs(rig: Rig) -> None:
+    launched = await rig.engine.launch(SERVER, 60)
+
+    assert isinstance(launched.hot, HotKnobs)
+    assert launched.hot.limits[CAP][0] == 1
+    assert launched.hot.number is None
+    assert [server.hot for server in await rig.restarted.observe()] == [launched.hot]
+
+
+async def test_a_value_without_a_lease_is_seen_by_the_next_daemon(rig: Rig) -> None:
+    launched = await rig.engine.launch(SERVER, 60)
+
+    await rig.engine.set_knobs(launched, {CAP: 3}, (1, 5))
+
+    [found] = await rig.restarted.observe()
+    assert found.setting == {**launched.setting, CAP: 3}
+    assert found.hot is not None
+    assert found.hot.number == (1, 5)
+
+
+async def test_the_end_of_a_lease_brings_back_the_value_before(rig: Rig) -> None:
+    launched = await rig.engine.launch(SERVER, 60)
+    await rig.engine.set_knobs(launched, {CAP: 3}, (1, 5))
+
+    await rig.engine.set_knobs(launched, {CAP: 7}, (1, 6), 0.2)
+    await asyncio.sleep(0.3)
+
+    [found] = await rig.engine.observe()
+    assert found.setting[CAP] == 3
+    with pytest.raises(DriftError):
+        await rig.engine.set_knobs(launched, {CAP: 7}, (1, 5))
+
+
+async def test_a_newer_daemon_keeps_an_older_one_from_changing_anything(rig: Rig) -> None:
+    launched = await rig.engine.launch(SERVER, 60)
+    await rig.restarted.set_knobs(launched, {CAP: 3}, (2, 1))
+
+    with pytest.raises(DriftError):
+        await rig.engine.set_knobs(launched, {CAP: 7}, (1, 999))
+
+    [found] = await rig.restarted.observe()
+    assert found.setting[CAP] == 3
+
+
+async def test_what_the_server_refuses_changes_nothing(rig: Rig) -> None:
+    launched = await rig.engine.launch(SERVER, 60)
+
+    for values in ({CAP: 0}, {CAP: 10**6}, {"block_size": 32}):
+        with pytest.raises(ActError):
+            await rig.engine.set_knobs(launched, values, (1, 5))
+
+    assert [server.setting for server in await rig.engine.observe()] == [launched.setting]

@@ -1,0 +1,55 @@
+"""Servers in memory whose limits change while they run, with the values and leases of trimtab's scheduler."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from actuators.vllm.control import describe, request_body
+from agent.domain.errors import ActError, DriftError
+from agent.domain.model import Server
+from trimtab_vllm.scheduler import Knobs, Limit, Refused, Value
+from vllm_facts.values import Setting
+
+CONFLICT = 409
+VERSION = "0.32.0"
+SLOTS, BUDGET = 64, 8192
+
+
+def knobs_of(setting: Mapping[str, object], now: Callable[[], float]) -> Knobs:
+    """What the scheduler finds in a server that was started with these flags."""
+
+    def number(knob: str, default: int) -> int:
+        value = setting.get(knob)
+        return value if isinstance(value, int) else default
+
+    slots = number("max_num_seqs", SLOTS)
+    budget = number("max_num_batched_tokens", BUDGET)
+    start: dict[str, Value] = {
+        "max_num_seqs": number("max_num_active_seqs", slots),
+        "max_num_scheduled_tokens": budget,
+    }
+    return Knobs(start, {"max_num_seqs": Limit(1, slots), "max_num_scheduled_tokens": Limit(1, budget)}, now)
+
+
+@dataclass(slots=True)
+class HotServers:
+    """By server name: one that is not here has no control endpoint."""
+
+    knobs: dict[str, Knobs] = field(default_factory=dict)
+
+    def describe(self, server: Server) -> Server:
+        found = self.knobs.get(server.name)
+        return describe(server, _document(found)) if found else server
+
+    def set(self, server: Server, values: Setting, number: tuple[int, int], lease_s: float | None) -> None:
+        """Raises ActError, DriftError as an engine does."""
+        found = self.knobs.get(server.name)
+        if found is None:
+            raise ActError(f"{server.name} has no control endpoint")
+        try:
+            found.set(request_body(server, _document(found), values, number, lease_s))
+        except Refused as refused:
+            raise (DriftError if refused.status == CONFLICT else ActError)(str(refused)) from refused
+
+
+def _document(knobs: Knobs) -> dict[str, object]:
+    return {"vllm": VERSION, **knobs.show()}

@@ -1,0 +1,135 @@
+"""The client of the control endpoint, against the endpoint that runs inside vLLM."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from actuators.vllm.control import CONTROL, ControlEndpoint, control_path, describe, with_own_control
+from agent.domain.errors import ActError, DriftError
+from agent.domain.model import HotKnobs, Server
+from trimtab_vllm.scheduler import Knobs, Limit, start_control
+from vllm_facts.values import Setting
+
+FLAGS: Setting = {"model": "m", "max_num_seqs": 16, "max_num_active_seqs": 4}
+SERVER = Server(name="chat-r1", setting=FLAGS, address="127.0.0.1:8101")
+START = {"max_num_seqs": 4, "max_num_scheduled_tokens": 2048}
+LIMITS = {"max_num_seqs": Limit(1, 16), "max_num_scheduled_tokens": Limit(16, 2048)}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with TemporaryDirectory() as folder:  # pytest's own is longer than the path of a socket may be
+        yield Path(folder)
+
+
+@pytest.fixture
+def knobs() -> Knobs:
+    return Knobs(START, LIMITS)
+
+
+@pytest.fixture
+def endpoint(folder: Path, knobs: Knobs) -> Iterator[ControlEndpoint]:
+    path = folder / "control.sock"
+    server = start_control(str(path), knobs, "", "0.32.0")
+    yield ControlEndpoint(path)
+    server.shutdown()
+    server.server_close()
+
+
+async def test_a_server_has_the_knobs_of_its_endpoint_under_the_names_of_flags(
+    endpoint: ControlEndpoint,
+) -> None:
+    found = await endpoint.add_to(SERVER)
+
+    limits = {"max_num_active_seqs": (1, 16), "max_num_batched_tokens": (16, 2048)}
+    assert found.hot == HotKnobs(limits=limits)
+    assert found.setting == FLAGS
+
+
+async def test_values_without_a_lease_are_part_of_the_setting(endpoint: ControlEndpoint) -> None:
+    await endpoint.set(SERVER, {"max_num_active_seqs": 8}, (3, 7), None)
+    await endpoint.set(SERVER, {"max_num_active_seqs": 16}, (3, 8), 600)
+
+    found = await endpoint.add_to(SERVER)
+
+    assert found.setting == {**FLAGS, "max_num_active_seqs": 8}
+    assert found.hot is not None
+    assert found.hot.number == (3, 8)
+
+
+async def test_a_number_below_the_one_in_force_is_drift(endpoint: ControlEndpoint, knobs: Knobs) -> None:
+    await endpoint.set(SERVER, {"max_num_active_seqs": 8}, (3, 7), None)
+
+    with pytest.raises(DriftError, match=r"\[3, 6\] is below \[3, 7\]"):
+        await endpoint.set(SERVER, {"max_num_active_seqs": 16}, (3, 6), None)
+    await endpoint.set(SERVER, {"max_num_active_seqs": 8}, (3, 7), None)
+
+    assert knobs.take() == {**START, "max_num_seqs": 8}
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [({"max_num_active_seqs": 17}, "from 1 to 16"), ({"block_size": 32}, "block_size cannot be changed")],
+)
+async def test_a_value_outside_its_range_and_an_unknown_knob_are_refused(
+    endpoint: ControlEndpoint, knobs: Knobs, values: Setting, why: str
+) -> None:
+    with pytest.raises(ActError, match=why) as refused:
+        await endpoint.set(SERVER, values, (1, 1), None)
+
+    assert not isinstance(refused.value, DriftError)
+    assert knobs.take() is None
+
+
+async def test_without_an_endpoint_a_server_has_no_hot_knobs(folder: Path) -> None:
+    endpoint = ControlEndpoint(folder / "nothing.sock")
+
+    assert await endpoint.add_to(SERVER) == SERVER
+    with pytest.raises(ActError, match="no answer"):
+        await endpoint.set(SERVER, {}, (1, 1), None)
+
+
+async def test_a_server_of_several_engines_has_no_hot_knobs(endpoint: ControlEndpoint) -> None:
+    server = Server(name="chat-r1", setting={**FLAGS, "data_parallel_size": 2})
+
+    assert (await endpoint.add_to(server)).hot is None
+
+
+@pytest.mark.parametrize(
+    ("version", "setting", "cap", "budget"),
+    [
+        ("0.30.2", {}, "max_num_seqs", "max_num_batched_tokens"),
+        ("0.31.0", {}, "max_num_active_seqs", "max_num_batched_tokens"),
+        ("0.32.0", {"max_num_scheduled_tokens": 64}, "max_num_active_seqs", "max_num_scheduled_tokens"),
+    ],
+)
+def test_the_flag_that_a_limit_belongs_to_depends_on_the_release(
+    version: str, setting: Setting, cap: str, budget: str
+) -> None:
+    found = describe(
+        Server(name="chat-r1", setting=setting), {"vllm": version, **Knobs(START, LIMITS).show()}
+    )
+
+    assert found.hot is not None
+    assert set(found.hot.limits) == {cap, budget}
+
+
+@pytest.mark.parametrize("document", [{}, {"limits": {"watermark": [0, 1]}}, {"limits": {"max_num_seqs": 3}}])
+def test_an_answer_that_is_not_of_this_endpoint_is_refused(document: dict[str, object]) -> None:
+    with pytest.raises(ActError, match="answers"):
+        describe(SERVER, document)
+
+
+def test_only_the_path_of_a_socket_is_used() -> None:
+    assert control_path({CONTROL: "/run/vllm/control.sock"}) == Path("/run/vllm/control.sock")
+    assert control_path({CONTROL: "127.0.0.1:9100"}) is None
+    assert control_path({}) is None
+
+
+def test_another_server_gets_a_socket_of_its_own() -> None:
+    env = {"HOME": "/root", CONTROL: "/run/vllm/control.sock"}
+
+    assert with_own_control(env, "chat-r3") == {**env, CONTROL: "/run/vllm/chat-r3.sock"}
+    assert with_own_control({"HOME": "/root"}, "chat-r3") == {"HOME": "/root"}
