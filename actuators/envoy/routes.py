@@ -4,16 +4,16 @@ A full split is one route, so that shares, lease and epoch always come from the 
 """
 
 import json
-import math
 
+from actuators.envoy import hold
 from actuators.envoy.resources import ID_HEADER, IDLE, UNIQUE_ID, cluster_name, typed
 from actuators.envoy.share_table import ShareRange, first_tries, second_tries
 from actuators.envoy.split import NAMESPACE, Json
 from actuators.shared.split import without_lease
 from agent.domain.effects import Route
+from agent.domain.model import Hold
 
 RETRIED_BODY_BYTES = 16 << 20  # a request with a larger body is not tried again
-UNAVAILABLE = 503
 
 _FORWARD: Json = {
     "timeout": "0s",  # the default of 15 s cuts streams
@@ -28,12 +28,15 @@ _FORWARD: Json = {
 }
 
 
-def routes(route: Route, *, target: str, metadata: Json, session_header: str) -> Json:
-    """The split. `metadata`: the data that reads it back."""
+def routes(
+    route: Route, *, target: str, metadata: Json, session_header: str, held: Hold | None = None
+) -> Json:
+    """The split. `metadata`: the data that reads it back. `held`: how requests wait if it is closed."""
     ours = {"metadata": {"filter_metadata": {NAMESPACE: metadata}}}
     head = {"name": "split", "match": {"prefix": "/"}, **ours}
     if route.closed_s:
-        return _configuration(target, {**head, **_build_retry_answer(route)})
+        answer = _hold(target, held) if held else _build_retry_answer(route)
+        return _configuration(target, {**head, **answer})
     ahead = [_lease_over(route, target, session_header)] if route.leased else []
     return _configuration(target, *ahead, {**head, **_divided(route, target, session_header)})
 
@@ -89,18 +92,18 @@ def _group(name: str, target: str, parts: tuple[ShareRange, ...]) -> Json:
     return {"name": name, "clusters": clusters}
 
 
+def _hold(target: str, held: Hold) -> Json:
+    """Without a limit of its own for the body: what waits is bounded by the buffer of a connection."""
+    waiting = {**_FORWARD, "cluster": cluster_name(target, hold.OPENED)}
+    return {"route": waiting, "typed_per_filter_config": hold.on_route(held)}
+
+
 def _build_retry_answer(route: Route) -> Json:
-    """A retryable answer without a server, in the format that OpenAI's clients read."""
-    wait_s = math.ceil(route.closed_s)
-    message = f"The model is being restarted with other settings; ask again in {wait_s} s."
-    error = {"message": message, "type": "service_unavailable", "code": UNAVAILABLE}
+    body = json.dumps(hold.retry_answer(hold.retry_after(route)))
     return {
-        "direct_response": {
-            "status": UNAVAILABLE,
-            "body": {"inline_string": json.dumps({"error": error})},
-        },
+        "direct_response": {"status": hold.UNAVAILABLE, "body": {"inline_string": body}},
         "response_headers_to_add": [
-            _header("retry-after", str(wait_s)),
+            _header("retry-after", hold.retry_after(route)),
             _header("content-type", "application/json"),
         ],
     }

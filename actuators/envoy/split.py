@@ -1,6 +1,7 @@
 """A traffic split as requested, and as read back from the proxy's configuration."""
 
 import json
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ def metadata_of(route: Route, *, epoch: int) -> Json:
         expires_ms = shared_clock_ms() + lease_ms
         metadata.update(leased=route.leased, lease_ms=lease_ms, lease_expires_ms=expires_ms)
     if route.closed_s:
-        metadata["closed_s"] = route.closed_s
+        metadata.update(closed_s=route.closed_s, retry_after=str(math.ceil(route.closed_s)))
     return metadata
 
 

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from actuators.envoy_deployment.traffic import DeploymentTraffic
+from actuators.shared.hold import HoldOptions
 from actuators.shared.published_route import STATUS_PORT
 from agent.domain.ports import Site
 from kubernetes_api.options import ClusterOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnvoyDeployment(ClusterOptions):
+class EnvoyDeployment(HoldOptions, ClusterOptions):
     """The fields are the options of `[targets.traffic]`."""
 
     listen: str = "0.0.0.0:8080"
@@ -21,6 +22,7 @@ class EnvoyDeployment(ClusterOptions):
     confirm_s: float = 10.0  # how long the pods may take to put a route in force
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         host, _, port = self.listen.rpartition(":")
         if not port.isdecimal() or host.startswith("127.") or host in {"", "localhost", "[::1]"}:
             raise ValueError(f'listen is in a pod: "0.0.0.0:8080", or "[::]:8080", not {self.listen!r}')

@@ -12,6 +12,7 @@ from actuators.shared.published_route import PublishedRoute
 from actuators.shared.split import check
 from agent.domain.effects import Route
 from agent.domain.errors import ActError
+from agent.domain.model import Hold
 from agent.domain.ports import Site, TrafficSeen
 from kubernetes_api import client as kubernetes
 from kubernetes_api.deployment_pods import DeploymentPods
@@ -58,6 +59,10 @@ class DeploymentTraffic:
     @property
     def listen(self) -> str:
         return self._options.listen
+
+    @property
+    def hold(self) -> Hold | None:
+        return self._options.hold
 
     def bind(self, site: Site) -> "DeploymentTraffic":
         return DeploymentTraffic(self._options, site)
@@ -120,6 +125,7 @@ class DeploymentTraffic:
             listen=self._options.listen,
             session_header=self._options.session_header,
             report_every_s=self._options.report_every_s,
+            hold=self.hold,
             route=route,
         ).renewed()
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from actuators.gateway.traffic import GatewayTraffic
+from agent.domain.model import Hold
 from agent.domain.ports import Site
 from kubernetes_api.options import ClusterOptions
 
@@ -18,6 +19,7 @@ class GatewayOptions(ClusterOptions):
     """
 
     counts_requests: ClassVar[bool] = False
+    hold: ClassVar[Hold | None] = None
     route: str  # the name of the HTTPRoute
     rule: str = ""  # the rule's name, or its place from "0" on; empty: all rules, which have one backend then
     confirm_s: float = 10.0  # for each gateway of the route to accept a change

@@ -19,6 +19,7 @@ from actuators.gateway.rules import backends_of, choose_rules, home_of, rule_obs
 from actuators.shared.split import check, without_lease
 from agent.domain.effects import Route
 from agent.domain.errors import ActError, FencedError
+from agent.domain.model import Hold
 from agent.domain.ports import Site, TrafficSeen
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
@@ -46,6 +47,7 @@ class GatewayTraffic:
     confirm_s: float
     settle_s: float
     counts_requests: bool = False
+    hold: Hold | None = None  # the Gateway API has no such rule
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _kept: Route | None = None  # in force at the last look
     _due_s: float = 0.0  # loop time of the next look

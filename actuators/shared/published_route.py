@@ -6,13 +6,13 @@ of two releases work together.
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Self
 from uuid import uuid4
 
 from agent.domain.effects import Route
 from agent.domain.errors import FencedError
-from agent.domain.model import Server
+from agent.domain.model import Hold, Server
 
 Json = dict[str, Any]
 
@@ -41,6 +41,7 @@ class PublishedRoute:
     session_header: str
     report_every_s: float
     route: Route
+    hold: Hold | None = None
     lease_ended: bool = False
     write: str = ""
 
@@ -71,6 +72,7 @@ class PublishedRoute:
             "listen": self.listen,
             "session_header": self.session_header,
             "report_every_s": self.report_every_s,
+            "hold": self.hold and asdict(self.hold),
             "lease_ended": self.lease_ended,
             "route": _describe(self.route),
         }
@@ -107,6 +109,7 @@ class PublishedRoute:
                 listen=str(content["listen"]),
                 session_header=str(content["session_header"]),
                 report_every_s=float(content["report_every_s"]),
+                hold=_parse_hold(content.get("hold")),
                 lease_ended=content["lease_ended"] is True,
                 write=str(content["write"]),
                 route=_parse_route(content["route"]),
@@ -118,6 +121,13 @@ class PublishedRoute:
 def _check_format(found: object) -> None:
     if found != _FORMAT:
         raise ValueError(f"format {found!r}, known is {_FORMAT}")
+
+
+def _parse_hold(content: Json | None) -> Hold | None:
+    """None of a daemon that knows no hold."""
+    if content is None:
+        return None
+    return Hold(wait_s=float(content["wait_s"]), requests=int(content["requests"]))
 
 
 def _describe(route: Route) -> Json:

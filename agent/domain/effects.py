@@ -54,7 +54,8 @@ class Examine:
 class Route:
     """The full split, never a delta. Servers of weight 0 stay known to the proxy: open requests go on.
 
-    `closed_s` above 0: every weight is 0, and clients get 503 with that `Retry-After`.
+    `closed_s` above 0: every weight is 0. New requests wait for the next split where the proxy holds them;
+    others get 503 with that `Retry-After`.
     """
 
     number: int

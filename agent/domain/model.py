@@ -44,6 +44,14 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """How new requests wait in the proxy while no server serves."""
+
+    wait_s: float  # a request waits at most so long
+    requests: int  # at most so many begin to wait in each `wait_s`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
     """`share` of the requests stay under `under_s` seconds."""
 

@@ -16,6 +16,7 @@ from agent.domain.effects import Route
 from agent.domain.events import ServerLost
 from agent.domain.model import (
     Bound,
+    Hold,
     Outcome,
     PreflightResult,
     Proposal,
@@ -245,10 +246,14 @@ class Traffic(Protocol):
     Its plugin may have `sensor_options`: by sensor, the options that it gets unless its own table sets them;
     and `shared_options`: names of options that all targets give the same value, since they share a program.
     `counts_requests`: false if `in_flight` never knows, and only the engine counts a server's open requests.
+    `hold`: how new requests wait while the route is closed, also while the daemon is dead; None: each is
+    refused at once.
     """
 
     @property
     def counts_requests(self) -> bool: ...
+    @property
+    def hold(self) -> Hold | None: ...
 
     def bind(self, site: Site) -> "Traffic": ...
 

@@ -7,12 +7,13 @@ from datetime import datetime, timedelta
 
 from agent.domain.digest import digest
 from agent.domain.lateness import has_need
-from agent.domain.model import Bound, Forecast, Plan, PreflightResult, Proposal, Slo
+from agent.domain.model import Bound, Forecast, Hold, Plan, PreflightResult, Proposal, Slo
 from agent.domain.reading import Reading
 from agent.domain.request_counts import NO_SLO
 from agent.domain.state import State, Suggestion
 from agent.machine.earlier_outcomes import why_not_again
 from agent.machine.evidence import no_measurement
+from agent.machine.outage import describe_outage
 from vllm_facts.knobs import alters_outputs, misfit, tunable
 from vllm_facts.values import Knob, Setting, Value
 
@@ -34,6 +35,7 @@ class Guard:
     cooldown_s: float = 600.0
     suggestion_ttl_s: float = 3600.0
     changes_per_day: int = 8
+    hold: Hold | None = None  # how the proxy holds new requests while no server serves
     refresh_s: float = 60.0  # an open suggestion gets new numbers, or another value, no more often
 
     def admit(
@@ -151,7 +153,7 @@ class Guard:
             replace(
                 planned,
                 rate_rps=rate_rps,
-                notes=(*_limits(suggestion), *_details(planned)),
+                notes=(*_limits(suggestion), *_details(planned, self.hold)),
                 expires_at=expires_at,
                 status="open",
             )
@@ -268,29 +270,25 @@ def _blocker(state: State) -> str:
 
 def _limits(suggestion: Suggestion) -> tuple[str, ...]:
     """What the guard changed: the notes without the details that a seal added."""
-    return suggestion.notes[: max(0, len(suggestion.notes) - len(_details(suggestion)))]
+    return suggestion.notes[: max(0, len(suggestion.notes) - len(_details(suggestion, None)))]
 
 
-def _details(suggestion: Suggestion) -> tuple[str, ...]:
+def _details(suggestion: Suggestion, hold: Hold | None) -> tuple[str, ...]:
     plan = suggestion.plan
     if plan is None:
         return ()
-    servers = len(suggestion.servers)
-    rollout = _describe_rollout(suggestion.prospect, plan, suggestion.forecast, servers)
+    outage = describe_outage(suggestion.prospect.outage_s, plan.drain_s, hold)
+    rollout = _describe_rollout(suggestion, plan, outage)
     return (*rollout, *_describe_examination(plan, altering_knobs(suggestion.proposal)))
 
 
-def _describe_rollout(
-    prospect: PreflightResult, plan: Plan, forecast: Forecast | None, servers: int
-) -> tuple[str, ...]:
+def _describe_rollout(suggestion: Suggestion, plan: Plan, outage: str) -> tuple[str, ...]:
     """Sentences on the strategy and the duration of the rollout."""
+    prospect, forecast, servers = suggestion.prospect, suggestion.forecast, len(suggestion.servers)
     start = "" if prospect.start_s is None else f"a start takes about {prospect.start_s:.0f} s; "
     notes = [f"{prospect.strategy}: {prospect.why}"] if prospect.why else []
     if prospect.outage_s:
-        notes.append(
-            f"a planned outage of about {prospect.outage_s:.0f} s, after at most {plan.drain_s:.0f} s in"
-            " which open requests end; clients get 503 with Retry-After meanwhile"
-        )
+        notes.append(outage)
     if servers > 1:
         notes.append(f"{servers} servers, one after the other")
     notes.append(start + (_describe_forecast(forecast, plan) if forecast else _describe_minimum(plan)))

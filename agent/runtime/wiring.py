@@ -72,6 +72,7 @@ def build_rules(config: Config, target: Target) -> Rules:
         cooldown_s=target.cooldown_s,
         suggestion_ttl_s=target.suggestion_ttl_s,
         changes_per_day=target.changes_per_day,
+        hold=target.traffic.plugin.hold,
     )
     policies = tuple((policy.name, policy.plugin) for policy in config.policies)
     by_engine = find_request_source(target, target.traffic.plugin) == "engine"

@@ -21,7 +21,7 @@ from actuators.vllm.probe import OpenAiProbe
 from agent.config.loader import load
 from agent.domain.effects import Route
 from agent.domain.events import ServerLost
-from agent.domain.model import Server
+from agent.domain.model import Hold, Server
 from agent.domain.ports import EnginePlugin, Now, Site, Traffic, TrafficSeen, View
 from agent.domain.reading import Request, RequestSample, Sample
 from agent.plugins import loader
@@ -75,6 +75,7 @@ class IdleTraffic:
     """A proxy that accepts each route."""
 
     counts_requests: ClassVar[bool] = True
+    hold: ClassVar[Hold | None] = None
     seen: TrafficSeen | None = None
 
     def bind(self, site: Site) -> "IdleTraffic":

@@ -73,7 +73,8 @@ def parse_record(tag: str, fields: Mapping[str, Any]) -> AccessRecord:
     """Parse a record. Raises SensorError if it has another format."""
     try:
         ttft_us, tokens, size = fields.get("ttft_us"), fields.get("tokens"), fields.get("request_bytes")
-        duration_s = _seconds(fields["duration_ms"] or 0, 1e3)
+        whole_s = _seconds(fields["duration_ms"] or 0, 1e3)
+        duration_s = max(0.0, whole_s - _seconds(fields.get("waited_ms") or 0, 1e3))  # it waited in the proxy
         of_attempt = {"us": True, "ds": False}[tag]
         return AccessRecord(
             of_attempt=of_attempt,

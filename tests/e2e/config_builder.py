@@ -31,6 +31,7 @@ class SiteConfig:
     drain_s: float = 5.0
     stalled_after_s: float = 2.0
     lost_after: int = 2  # health probes
+    waits_s: float = 0.0  # requests, in the proxy, while no server serves
     ttft: str = "500ms"
     octaves: float = 1.0  # of max_num_seqs, in one step
     margin: float = 0.5  # so wide that twenty good answers suffice
@@ -63,6 +64,7 @@ class SiteConfig:
             [targets.traffic]
             {self.traffic(listen)}
             report_every_s = 0.5
+            hold_s = {self.waits_s}
             [targets.sensors]
             proxy_requests = {{ stalled_after_s = {self.stalled_after_s} }}
             {

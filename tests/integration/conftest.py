@@ -32,7 +32,7 @@ async def green() -> AsyncIterator[Backend]:
 
 @pytest.fixture
 def unbound() -> EnvoyTraffic:
-    return EnvoyTraffic(listen=f"127.0.0.1:{free_port()}", report_every_s=0.25)
+    return EnvoyTraffic(listen=f"127.0.0.1:{free_port()}", report_every_s=0.25, hold_s=0.0)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from agent.domain.effects import Route
 from agent.domain.errors import ActError
+from agent.domain.model import Hold
 from agent.domain.ports import Site, Traffic, TrafficSeen
 from tests.simulation.adapters import LATE_S, Host, Killed, alive, call, fenced, wait
 from tests.simulation.world import Split
@@ -16,6 +17,7 @@ class SimTraffic:
 
     host: Host
     counts_requests: bool = True
+    hold: Hold | None = None
 
     def bind(self, site: Site) -> Traffic:
         del site

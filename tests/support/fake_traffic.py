@@ -8,6 +8,7 @@ from pathlib import Path
 from actuators.shared.split import check, without_lease
 from agent.domain.effects import Route
 from agent.domain.errors import ActError, FencedError
+from agent.domain.model import Hold
 from agent.domain.ports import Site, TrafficSeen
 
 
@@ -36,6 +37,7 @@ class FakeTraffic:
     in_flight_of: dict[str, int | None] = field(default_factory=dict)
     proxies: dict[Path, _Proxy] = field(default_factory=dict)
     counts_requests: bool = True
+    hold: Hold | None = None
 
     def bind(self, site: Site) -> "FakeTraffic":
         """Shares the calls, the errors and the proxies of this one."""

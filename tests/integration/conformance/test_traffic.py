@@ -60,7 +60,7 @@ async def bind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     async with AsyncExitStack() as stack:
         proxy: FakeTraffic | EnvoyTraffic | SharedEnvoyPod | GatewayRig = FakeTraffic()
         if request.param == "envoy":
-            proxy = EnvoyTraffic(listen=f"127.0.0.1:{free_port()}")
+            proxy = EnvoyTraffic(listen=f"127.0.0.1:{free_port()}", hold_s=1.0)
         elif request.param == "envoy_deployment":
             proxy = request.getfixturevalue("envoy_pod")
         elif request.param == "gateway":

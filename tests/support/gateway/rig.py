@@ -11,6 +11,7 @@ from typing import Self
 from actuators.gateway.guard import Guard
 from actuators.gateway.plugin import GatewayOptions
 from agent.domain.effects import Route
+from agent.domain.model import Hold
 from agent.domain.ports import Site, Traffic, TrafficSeen
 from kubernetes_api.client import KubernetesClient
 from tests.support.gateway.stand_in import Gateway
@@ -100,6 +101,10 @@ class PlacedTraffic:
     @property
     def counts_requests(self) -> bool:
         return self.inner.counts_requests
+
+    @property
+    def hold(self) -> Hold | None:
+        return self.inner.hold
 
     @property
     def listen(self) -> str:

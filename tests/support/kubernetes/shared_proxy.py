@@ -52,7 +52,9 @@ class SharedEnvoyPod:
                 return {"items": found} if (found := await proxy_pods(here)) else {}
 
             [pod] = (await here.eventually(has_address))["items"]
-            yield cls(EnvoyDeployment(kubeconfig=str(user), confirm_s=60.0), pod["status"]["podIP"])
+            yield cls(
+                EnvoyDeployment(kubeconfig=str(user), confirm_s=60.0, hold_s=1.0), pod["status"]["podIP"]
+            )
 
 
 async def _user(here: Namespace) -> Path:

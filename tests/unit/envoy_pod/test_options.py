@@ -14,6 +14,7 @@ from actuators.envoy_deployment.plugin import EnvoyDeployment
         ({"deployment": "Proxy"}, "deployment must be the name of a Deployment"),
         ({"session_header": "x session"}, "session_header must be the name of a header"),
         ({"confirm_s": 0.0}, "must be above 0"),
+        ({"hold_requests": 0}, "hold_requests must be at least 1"),
     ],
     ids=str,
 )

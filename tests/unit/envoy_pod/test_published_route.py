@@ -8,7 +8,7 @@ import pytest
 from actuators.shared.published_route import PublishedRoute
 from agent.domain.effects import Route
 from agent.domain.errors import FencedError
-from agent.domain.model import Server
+from agent.domain.model import Hold, Server
 
 BLUE = Server(name="chat-r1", setting={"max_num_seqs": 4}, address="10.0.0.1:8000")
 GREEN = Server(name="chat-r2", setting={}, address="10.0.0.2:8000")
@@ -28,6 +28,7 @@ PUBLISHED = PublishedRoute(
     session_header="x-session-id",
     report_every_s=2.0,
     route=CANARY,
+    hold=Hold(wait_s=30.0, requests=512),
     write="1",
 )
 
@@ -36,6 +37,17 @@ def test_a_route_is_read_back_without_the_settings_of_its_servers() -> None:
     read = PublishedRoute.parse(PUBLISHED.to_object("trimtab-proxy"))
 
     assert read == replace(PUBLISHED, route=replace(CANARY, servers=(replace(BLUE, setting={}), GREEN)))
+
+
+def test_a_route_of_a_daemon_that_knows_no_hold_has_none() -> None:
+    document = PUBLISHED.to_object("trimtab-proxy")
+    content = json.loads(document["data"]["route.json"])
+    del content["hold"]
+
+    read = PublishedRoute.parse({**document, "data": {"route.json": json.dumps(content)}})
+
+    assert read.hold is None
+    assert not read.carries(PUBLISHED)
 
 
 def test_a_renewal_is_another_write_of_the_same_route() -> None:

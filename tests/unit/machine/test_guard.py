@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.domain.error_budget import Budget
-from agent.domain.model import Bound, Forecast, Objective, Outcome, Plan, PreflightResult, Proposal, Slo
+from agent.domain.model import Bound, Forecast, Hold, Objective, Outcome, Plan, PreflightResult, Proposal, Slo
 from agent.domain.reading import Latency, Reading
 from agent.domain.request_counts import RequestCounts
 from agent.domain.state import State, Suggestion
@@ -317,6 +317,24 @@ def test_a_planned_outage_is_reported_and_never_auto_approved() -> None:
 
     assert sealed.proposal.klass == "gated"
     assert "a planned outage of about 90 s" in " ".join(sealed.notes)
+
+
+@pytest.mark.parametrize(
+    ("hold", "outage_s", "seen"),
+    [
+        (None, 90, "clients get 503 with Retry-After meanwhile"),
+        (Hold(wait_s=30, requests=512), 20, "at most 30 s each and 512 in that time; more get 503"),
+        (Hold(wait_s=30, requests=512), 90, "those of about the first 60 s get 503 with Retry-After"),
+    ],
+    ids=["no hold", "shorter than the hold", "longer"],
+)
+def test_a_planned_outage_is_compared_with_the_hold(hold: Hold | None, outage_s: float, seen: str) -> None:
+    found, swap = admit(proposal(8)), PreflightResult(strategy="swap", why="one GPU", outage_s=outage_s)
+    assert isinstance(found, Suggestion)
+
+    sealed = replace(GUARD, hold=hold).seal(found, swap, expires_at=NOON, plan=PLAN, forecast=None)
+
+    assert seen in " ".join(sealed.notes)
 
 
 def test_a_value_rejected_by_vllm_is_not_suggested_again() -> None:

@@ -57,6 +57,16 @@ def test_attempt_records_give_times_and_request_records_give_tokens(ledger: Open
     assert ledger.take_decided(9.0) == ()
 
 
+def test_the_wait_in_the_proxy_is_not_of_the_server(ledger: OpenRequests) -> None:
+    ledger.add(running(15_000, waited_ms=14_000), 0.0)
+    held = end(duration_ms=16_000, waited_ms=14_000)
+
+    ledger.add(held, 1.0)
+
+    assert held.duration_s == 2.0
+    assert counts(ledger, 9.0) == {("blue", "ok"): 1}
+
+
 @pytest.mark.parametrize(
     ("identity", "began_s"), [("7-1700000000.250000000", 1_700_000_000.25), ("7-inf", None), ("other", None)]
 )

@@ -1,0 +1,21 @@
+"""What clients see of a planned outage, in a sentence. Pure."""
+
+from agent.domain.model import Hold
+
+
+def describe_outage(outage_s: float, drain_s: float, hold: Hold | None) -> str:
+    planned = f"a planned outage of about {outage_s:.0f} s"
+    drained = f"after at most {drain_s:.0f} s in which open requests end"
+    return f"{planned}, {drained}; {_clients_see(outage_s, hold)}"
+
+
+def _clients_see(outage_s: float, hold: Hold | None) -> str:
+    if hold is None:
+        return "clients get 503 with Retry-After meanwhile"
+    waiting = (
+        f"new requests wait in the proxy, at most {hold.wait_s:.0f} s each and {hold.requests} in that time"
+    )
+    if outage_s <= hold.wait_s:
+        return f"{waiting}; more get 503 with Retry-After"
+    late_s = outage_s - hold.wait_s
+    return f"{waiting}; those of about the first {late_s:.0f} s get 503 with Retry-After"
