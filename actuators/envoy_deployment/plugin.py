@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from actuators.envoy_deployment.traffic import DeploymentTraffic
 from actuators.shared.hold import HoldOptions
@@ -14,6 +15,8 @@ from kubernetes_api.options import ClusterOptions
 @dataclass(frozen=True, kw_only=True)
 class EnvoyDeployment(HoldOptions, ClusterOptions):
     """The fields are the options of `[targets.traffic]`."""
+
+    counts_requests: ClassVar[bool] = True
 
     listen: str = "0.0.0.0:8080"
     deployment: str = "trimtab-proxy"  # the Deployment of Envoys

@@ -24,7 +24,8 @@ OURS = {"ConfigMap", "PersistentVolumeClaim", "Deployment"}
 
 
 async def init(here: Namespace, values: Path) -> str:
-    read = {"apiGroups": ["apps", ""], "resources": ["deployments", "pods"], "verbs": ["get", "list"]}
+    resources = ["deployments", "statefulsets", "pods"]
+    read = {"apiGroups": ["apps", ""], "resources": resources, "verbs": ["get", "list"]}
     user = await here.user("person", read)
     process = await asyncio.create_subprocess_exec(
         *(*TRIMTAB, "init", "--engine", "kubernetes", str(values)),

@@ -126,3 +126,11 @@ def test_every_shipped_plugin_can_be_loaded(kind: str) -> None:
 
     assert found
     assert all(loader.options_of(loader.load(kind, name)) is not None for name in found)
+
+
+def test_every_traffic_plugin_says_whether_it_counts_requests() -> None:
+    plugins = {name: loader.load("actuators", name) for name in loader.shipped_plugins("actuators")}
+    traffic = {name: one for name, one in plugins.items() if not hasattr(one, "lock")}
+
+    assert {"envoy", "envoy_deployment", "gateway"} <= traffic.keys()
+    assert [name for name, one in traffic.items() if not hasattr(one, "counts_requests")] == []
