@@ -20,6 +20,7 @@ from lightkube.core.exceptions import ConfigError
 
 from kubernetes_api.documents import Kind
 from kubernetes_api.errors import FAILURES, status_of, to_act_error
+from kubernetes_api.handshake import close_cancelled_handshakes
 from kubernetes_api.mirror import Mirror, Pace
 
 MANAGER: Final = "trimtab"
@@ -144,6 +145,7 @@ def connection_to(access: Access) -> Connection:
     """Return the connection of this event loop."""
     key = asyncio.get_running_loop(), access
     if key not in _connections:
+        close_cancelled_handshakes()
         made = Connection(access)
         closing = asyncio.create_task(made.close_with_loop(), name="Kubernetes connection")
         closing.add_done_callback(lambda _: _connections.pop(key))
