@@ -8,6 +8,7 @@ from actuators.gateway.backends import Backends
 from actuators.gateway.guard_sign import BEAT_S, GuardSign
 from actuators.gateway.record import record_of
 from actuators.gateway.rules import choose_rules, home_of, rule_obstacles
+from agent.domain.errors import ActError
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
 from kubernetes_api.documents import Json
@@ -52,8 +53,11 @@ async def _explain_missing(client: KubernetesClient, name: str) -> str:
 
 async def _find_rule_problems(client: KubernetesClient, document: Json, rule: str, key: str) -> list[str]:
     record = record_of(document, key)
-    rules = choose_rules(document, rule)
-    home = record.home if record else home_of(document, rules)
+    try:
+        rules = choose_rules(document, rule)
+        home = record.home if record else home_of(document, rules)
+    except ActError as error:
+        return [str(error)]
     found = rule_obstacles(document, rules, home, await client.own_namespace())
     return found or await find_service_problems(client, home)
 
