@@ -25,6 +25,24 @@ class Owner:
 OWNER: ContextVar[Owner | None] = ContextVar("owner", default=None)
 
 
+class NumberedTask(asyncio.Task[Any]):
+    """Hashed by its number, so that a TaskGroup cancels its set of tasks in the same order each time."""
+
+    def __init__(
+        self,
+        coro: Coroutine[Any, Any, Any],
+        *,
+        number: int,
+        loop: asyncio.AbstractEventLoop,
+        **options: object,
+    ) -> None:
+        self._number = number
+        super().__init__(coro, loop=loop, **options)  # type: ignore[arg-type]
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """No real waiting: without a ready callback, time jumps to the next timer. No sockets, no threads."""
 
@@ -41,6 +59,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.world = Context()  # callbacks without a process
         self.broke: BaseException | None = None  # a callback of the world failed: a bug of the simulation
         self.set_exception_handler(self._heard)
+        numbers = count()
+        self.set_task_factory(
+            lambda loop, coro, **options: NumberedTask(coro, number=next(numbers), loop=loop, **options)
+        )
 
     def _heard(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Ignore abandoned tasks of killed processes; record failed callbacks."""
