@@ -19,6 +19,16 @@ LawSource = Literal["iteration log", "histograms", ""]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FittedLaw:
+    """A law and the steps until `until_s` (Unix time) that it was fitted to."""
+
+    law: UncertainLaw
+    source: LawSource
+    rows: int
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedModel:
     """Immutable and picklable, as the worker process computes it and computes with it.
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import isnan
 
-from agent.prediction.learned import LawSource, LearnedModel, TokenCounts
+from agent.prediction.learned import FittedLaw, LawSource, LearnedModel, TokenCounts
 from agent.prediction.recording import Minute, Recording, sum_minutes
+from agent.prediction.saved_model import PastSteps, SavedModel, encode, join_load, law_key, packed
 from agent.prediction.step_rows import thin
 from agent.prediction.trace_builder import RecordedLoad, build_load
 from performance_model.acceptance import (
@@ -27,8 +28,7 @@ from performance_model.engine_settings import limits_of
 from performance_model.errors import PredictionInputError
 from performance_model.fit import fit_law
 from performance_model.hardware_prior import prior_law
-from performance_model.iteration_log import BusyTime
-from performance_model.step_law import StepLaw, UncertainLaw
+from performance_model.step_law import StepLaw
 from performance_model.work_windows import WorkWindow
 from vllm_facts.deployment import Deployment
 
@@ -36,23 +36,16 @@ LEAST_LOGGED = 60  # windows of logged steps, one minute's; with fewer the histo
 LEAST_REQUESTS = 10  # in a window that a prediction is compared with
 MOST_ROWS = 400  # of a fit; with DRAWS refits some 0.7 s of CPU
 DRAWS = 8
+LAWS = 4  # fitted ones that are kept: one from before the last window is among them
 LOG_FLAG = "enable_logging_iteration_details"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedLaw:
-    """A law and the steps until `until_s` (Unix time) that it was fitted to."""
-
-    law: UncertainLaw
-    source: LawSource
-    rows: int
-    until_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
     """`laws`: those fitted before, oldest first. `acceptance`: of their predictions. `dropped`: why the laws
-    before these were dropped; empty: none was."""
+    before these were dropped; empty: none was. `past`: from before the recording; None: nothing. `last_step`:
+    number of the latest read step of the iteration log.
+    """
 
     target: str
     server: str
@@ -64,15 +57,18 @@ class Lesson:
     laws: tuple[FittedLaw, ...] = ()
     acceptance: Acceptance = field(default_factory=Acceptance)
     dropped: str = ""
+    past: SavedModel | None = None
+    last_step: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """`law`: fitted in this lesson; None: it could not be."""
+    """`law`: fitted in this lesson; None: it could not be. `saved`: for the next start of the daemon."""
 
     model: LearnedModel
     law: FittedLaw | None
     acceptance: Acceptance
+    saved: bytes
 
 
 def learn(lesson: Lesson) -> Learned:
@@ -88,12 +84,13 @@ def learn(lesson: Lesson) -> Learned:
         why = str(error)
     newest = fitted or (lesson.laws[-1] if lesson.laws else None)
     in_force = newest if acceptance.is_accepted else None
+    joined = join_load(lesson.past.load if lesson.past else None, load.trace, load.end_s, lesson.servers)
     model = LearnedModel(
         target=lesson.target,
         server=lesson.server,
         case=lesson.case,
         fitted_at=lesson.at,
-        trace=load.trace,
+        trace=load.trace if lesson.past is None else packed(joined),
         counts_from=load.counts_from,
         servers=lesson.servers,
         kv_tokens=lesson.kv_tokens,
@@ -104,11 +101,25 @@ def learn(lesson: Lesson) -> Learned:
         outside_s=outside_s,
         why_no_law="" if in_force else _explain(lesson, newest, acceptance, why),
     )
-    return Learned(model=model, law=fitted, acceptance=acceptance)
+    saved = SavedModel(
+        at=lesson.at,
+        target=lesson.target,
+        key=law_key(lesson.case),
+        load=joined,
+        counts_from=load.counts_from,
+        kv_tokens=lesson.kv_tokens,
+        outside_s=outside_s,
+        steps=_steps(lesson),
+        laws=(*lesson.laws, *((fitted,) if fitted else ()))[-LAWS:],
+        acceptance=acceptance,
+        why_no_law=model.why_no_law,
+    )
+    return Learned(model=model, law=fitted, acceptance=acceptance, saved=encode(saved))
 
 
 def _fit(lesson: Lesson, draws: int) -> FittedLaw:
-    found, source = choose_rows(lesson.recording.minutes)
+    steps = _steps(lesson)
+    found, source = choose_rows(steps)
     rows = thin(found, MOST_ROWS)
     if not rows:
         raise PredictionInputError("no second with running requests was seen yet")
@@ -123,14 +134,27 @@ def _fit(lesson: Lesson, draws: int) -> FittedLaw:
     return FittedLaw(law=law, source=source, rows=len(rows), until_s=lesson.recording.minutes[-1].end_s)
 
 
-def choose_rows(minutes: Sequence[Minute]) -> tuple[list[WorkWindow], LawSource]:
+def _steps(lesson: Lesson) -> PastSteps:
+    """All that a law is fitted to."""
+    minutes, past = lesson.recording.minutes, lesson.past.steps if lesson.past else PastSteps()
+    logged = [*past.logged, *_unpickle(rows for one in minutes for rows in one.logged_rows)]
+    counted = [*past.counted, *_unpickle(one.histogram_rows for one in minutes)]
+    return PastSteps(
+        logged=tuple(thin(logged, MOST_ROWS)),
+        counted=tuple(thin(counted, MOST_ROWS)),
+        busy=sum((one.busy for one in minutes), past.busy),
+        last=lesson.last_step,
+    )
+
+
+def choose_rows(steps: PastSteps) -> tuple[Sequence[WorkWindow], LawSource]:
     """Those of the iteration log where there are enough."""
-    logged = _unpickle(rows for one in minutes for rows in one.logged_rows)
-    if len(logged) < LEAST_LOGGED:
-        return _unpickle(one.histogram_rows for one in minutes), "histograms"
-    missing_s = sum((one.busy for one in minutes), BusyTime()).unlogged_s
-    full = [replace(row, seconds=row.seconds + missing_s * row.steps) for row in logged]
-    return full, "iteration log"
+    if len(steps.logged) < LEAST_LOGGED:
+        return steps.counted, "histograms"
+    missing_s = steps.busy.unlogged_s
+    return [
+        replace(row, seconds=row.seconds + missing_s * row.steps) for row in steps.logged
+    ], "iteration log"
 
 
 def _check(lesson: Lesson, load: RecordedLoad, outside_s: float) -> tuple[float, float] | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -11,31 +11,31 @@ from agent.domain.ports import Engine, Now
 from agent.domain.prediction_check import LawDrop
 from agent.domain.reading import EngineSample, RequestSample, Sample, count_replicas
 from agent.machine.transitions import describe_deployment
-from agent.prediction.learned import LearnedModel, describe_drop, without_dropped
-from agent.prediction.lesson import LOG_FLAG, FittedLaw, Lesson, learn
+from agent.prediction.learned import TRACE_S, FittedLaw, LearnedModel, describe_drop, without_dropped
+from agent.prediction.lesson import LAWS, LOG_FLAG, Lesson, learn
 from agent.prediction.recorder import Recorder, Role
+from agent.prediction.saved_model import SavedModel, law_key
 from agent.prediction.step_rows import kv_tokens_of, read_steps
 from agent.prediction.worker import Worker
 from agent.runtime.companion import Observable
+from agent.runtime.model_file import ModelFile
 from performance_model.acceptance import Acceptance
-from performance_model.engine_settings import SCHEDULING
 from vllm_facts.deployment import Deployment
 from vllm_facts.sizing.effective_flags import effective_batched_tokens
-from vllm_facts.values import Setting
 
 LEARN_EVERY_S = 60.0
 READ_EVERY_S = 15.0  # an iteration log; of a read, step_rows keeps a sample
-LAWS = 4  # fitted ones that are kept: one from before the last window is among them
 log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
 class Learner:
-    """`model`: the latest; None before the first lesson."""
+    """`model`: the latest; None before the first lesson. `file`: keeps it over a restart."""
 
     worker: Worker
     engine: Engine
     now: Now
+    file: ModelFile | None = None
     model: LearnedModel | None = None
     _recorder: Recorder = field(default_factory=Recorder)
     _case: Deployment | None = None  # in force
@@ -44,6 +44,7 @@ class Learner:
     _acceptance: Acceptance = field(default_factory=Acceptance)
     _drop: LawDrop | None = None  # the latest
     _last_step: int = -1
+    _past: SavedModel | None = None  # from before the start, until the recording is as long as a trace
     _failed: str = ""  # why the worker gave no result, as last logged
 
     def add(self, sample: Sample) -> None:
@@ -54,6 +55,8 @@ class Learner:
 
     async def run(self, target: Observable) -> None:
         """Run until cancelled."""
+        if self.file:
+            self.file.read(target.state.target)
         clock = asyncio.get_running_loop().time
         learn_at_s = clock() + LEARN_EVERY_S
         while True:
@@ -75,13 +78,15 @@ class Learner:
         first = next(iter(target.state.standing), None)
         if first is None:
             return
-        case = describe_deployment(first.setting, target.reading)
-        if self._case is not None and _law_key(case) != _law_key(self._case):
+        case = _known(describe_deployment(first.setting, target.reading), self._case)
+        if self._case is not None and law_key(case) != law_key(self._case):
             self._forget_law()
             self._last_step = -1  # another log
         self._case = case
+        self._restore(first.name, case)
         self._roles = {
-            one.name: _role(describe_deployment(one.setting, target.reading), case) for one in target.state.up
+            one.name: _role(_known(describe_deployment(one.setting, target.reading), case), case)
+            for one in target.state.up
         }
 
     async def read_log(self, target: Observable) -> None:
@@ -106,6 +111,8 @@ class Learner:
         recording = self._recorder.close_minute(self.now().timestamp())
         if server is None or case is None or reading is None or not recording.minutes:
             return
+        if self.file:
+            self.file.give_up()
         lesson = Lesson(
             target=target.state.target,
             server=server.name,
@@ -117,6 +124,8 @@ class Learner:
             laws=tuple(self._laws),
             acceptance=self._acceptance,
             dropped=describe_drop(self._drop) if self._drop else "",
+            past=self._past,
+            last_step=self._last_step,
         )
         try:
             learned = await self.worker.call(learn, lesson)
@@ -129,8 +138,25 @@ class Learner:
         if learned.law is not None:
             self._laws.append(learned.law)
         self._set_model(learned.model)
+        if self.file:
+            self.file.write(learned.saved)
+        if recording.minutes[-1].end_s - recording.minutes[0].begin_s >= TRACE_S:
+            self._past = None
+
+    def _restore(self, server: str, case: Deployment) -> None:
+        """Go on from what was learned before the daemon started."""
+        saved = self.file.take(case) if self.file else None
+        if saved is None:
+            return
+        if self._drop is not None and self._drop.at >= saved.at:
+            saved = saved.without_law()
+        self._past, self._last_step, self._acceptance = saved, saved.steps.last, saved.acceptance
+        self._laws.extend(saved.laws)
+        self.model = saved.model(server, case, self._drop)
+        log.info("prediction.restored", target=saved.target, at=saved.at.isoformat(), laws=len(saved.laws))
 
     def _forget_law(self) -> None:
+        self._past = self._past.without_law() if self._past else None
         self._recorder.forget_rows()
         self._laws.clear()
         self._acceptance = Acceptance()
@@ -153,15 +179,13 @@ class Learner:
 def _role(one: Deployment, in_force: Deployment) -> Role:
     return Role(
         budget=effective_batched_tokens(one),
-        same_law=_law_key(one) == _law_key(in_force),
+        same_law=law_key(one) == law_key(in_force),
         steady=one == in_force,
     )
 
 
-def _law_flags(setting: Setting) -> Setting:
-    """Without those that leave the time of a step as it is."""
-    return {knob: value for knob, value in setting.items() if knob not in SCHEDULING}
-
-
-def _law_key(case: Deployment) -> tuple[Setting, str, str]:
-    return _law_flags(case.setting), case.version, case.card.name if case.card else ""
+def _known(case: Deployment, before: Deployment | None) -> Deployment:
+    """A source that is lost for a while does not make the server another one."""
+    if before is None:
+        return case
+    return replace(case, card=case.card or before.card, version=case.version or before.version)

@@ -36,7 +36,7 @@ from agent.machine.transitions import Rules
 from agent.notify.delivery import NoticeDelivery
 from agent.observe.aggregator import Aggregator
 from agent.observe.timeseries import TimeSeries
-from agent.prediction.worker import WorkerProcess
+from agent.prediction.worker import Worker, WorkerProcess
 from agent.runtime.adviser import Adviser
 from agent.runtime.anchor_schedule import AnchorSchedule
 from agent.runtime.command_check import CommandCheck
@@ -44,6 +44,7 @@ from agent.runtime.daemon import Daemon, utc_now
 from agent.runtime.learner import Learner
 from agent.runtime.lock import find_lock_problems, hold_engine_locks, hold_lock
 from agent.runtime.loop import TargetLoop
+from agent.runtime.model_file import ModelFile
 
 COLLECT_AFTER = 50_000  # new objects, some MiB; Python's default: 700
 log = structlog.get_logger()
@@ -117,7 +118,7 @@ def assemble(
             directory.mkdir(mode=0o700, exist_ok=True)
             engine, traffic = bind_actuators(config, target, epoch, acts=mode != "advise")
             series[target.name] = TimeSeries.load(directory / "series.jsonl")
-            learner = Learner(worker=worker, engine=engine, now=utc_now) if config.learn else None
+            learner = build_learner(worker, engine, directory) if config.learn else None
             known = states.get(target.name, State(target=target.name))
             loops[target.name] = TargetLoop(
                 state=replace(known, mode=mode, approval=config.approval),
@@ -156,6 +157,11 @@ def find_request_source(target: Target, traffic: Traffic) -> RequestSource:
     default: RequestSource = "proxy" if traffic.counts_requests else "engine"
     found = (getattr(sensor.plugin, "request_source", None) for sensor in target.sensors)
     return next(filter(None, found), default)
+
+
+def build_learner(worker: Worker, engine: Engine, directory: Path) -> Learner:
+    file = ModelFile(path=directory / "model.json", now=utc_now)
+    return Learner(worker=worker, engine=engine, now=utc_now, file=file)
 
 
 def build_adviser(config: Config, target: Target, learner: Learner) -> Adviser:

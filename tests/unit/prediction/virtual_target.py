@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import log
+from pathlib import Path
 from random import Random
 
 from agent.domain.events import Event
@@ -15,6 +16,7 @@ from agent.observe.aggregator import Aggregator
 from agent.prediction.learned import LearnedModel
 from agent.prediction.worker import InlineWorker
 from agent.runtime.learner import Learner
+from agent.runtime.model_file import ModelFile
 from bench.loop.server import VirtualServer
 from performance_model.iteration_log import StepRecord
 from performance_model.trace import TraceRequest
@@ -43,6 +45,7 @@ class VirtualTarget:
     asked: list[TraceRequest] = field(default_factory=list)  # arrivals since START
     models: list[LearnedModel] = field(default_factory=list)  # of each minute
     engine: FakeEngine = field(default_factory=FakeEngine)
+    file: Path | None = None  # of what was learned
     learner: Learner = field(init=False)
     _aggregator: Aggregator = field(default_factory=Aggregator)
     _random: Random = field(default_factory=lambda: Random(5))  # noqa: S311 - reproducible
@@ -52,7 +55,7 @@ class VirtualTarget:
     _due_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.learner = Learner(worker=InlineWorker(), engine=self.engine, now=self.now)
+        self.start_daemon()
         self.replace_server(self.setting, self.gpu)
 
     @property
@@ -79,6 +82,14 @@ class VirtualTarget:
         )
         self._log = []
         self.learner.observe(self)
+
+    def start_daemon(self) -> None:
+        """The servers go on; what a daemon has in memory is lost."""
+        file = ModelFile(path=self.file, now=self.now) if self.file else None
+        self.learner = Learner(worker=InlineWorker(), engine=self.engine, now=self.now, file=file)
+        self.reading, self._aggregator = None, Aggregator()
+        if file:
+            file.read(self.state.target)
 
     async def live(self, minutes: int) -> None:
         for _ in range(60 * minutes):
