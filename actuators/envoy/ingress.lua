@@ -27,7 +27,17 @@ local function holds(handle, media_type)
   return find(handle:headers():get("content-type") or "", media_type, 1, true) ~= nil
 end
 
+-- Whether the path is one of `DENIED`, as the server reads it: below any root path, with escapes decoded.
+local function is_denied(path)
+  local decoded = path:gsub("%?.*", ""):gsub("%%(%x%x)", function(hex) return string.char(tonumber(hex, 16)) end)
+  return DENIED[decoded:match("([^/]*)/*$")] ~= nil
+end
+
 function envoy_on_request(handle)
+  if is_denied(handle:headers():get(":path") or "") then
+    handle:respond({[":status"] = "404", ["content-type"] = "application/json"}, '{"detail":"Not Found"}')
+    return
+  end
   spend_lease(handle)
   if not holds(handle, "json") then
     return

@@ -12,6 +12,7 @@ from actuators.envoy import hold
 from actuators.envoy.split import NAMESPACE, Json
 from agent.domain.errors import ActError
 from agent.domain.model import Server
+from vllm_facts.dev_routes import DEV_ROUTES
 
 RECORDS = "records.sock"
 LUA = Path(__file__).with_name("ingress.lua")
@@ -122,7 +123,7 @@ def listener(routes: Path, *, target: str, host: str, port: int, report_every_s:
     """The client port of a target. A change of weights, which is in the file `routes`, never touches it."""
     lua = typed(
         "envoy.extensions.filters.http.lua.v3.Lua",
-        default_source_code={"inline_string": LUA.read_text()},
+        default_source_code={"inline_string": _script()},
     )
     router = typed(
         "envoy.extensions.filters.http.router.v3.Router",
@@ -161,6 +162,12 @@ def listener(routes: Path, *, target: str, host: str, port: int, report_every_s:
             }
         ],
     )
+
+
+def _script() -> str:
+    """The Lua filter, with the paths that it denies."""
+    denied = ", ".join(f"{name} = true" for name in DEV_ROUTES)
+    return f"local DENIED = {{{denied}}}\n{LUA.read_text()}"
 
 
 def _with_digest(kind: str, /, **fields: object) -> Json:

@@ -11,6 +11,7 @@ import pytest
 from lint.rules import all_lints
 from tests.support.real_vllm import real_vllm
 from tests.support.sources import references, source_texts
+from vllm_facts.dev_routes import DEV_ROUTES
 from vllm_facts.knobs import KNOBS
 from vllm_facts.regressions import REGRESSIONS
 
@@ -67,3 +68,14 @@ def test_what_a_file_lacks_is_missing() -> None:
         "no such text",
         "_no_such_name",
     ]
+
+
+def test_the_routes_of_development_mode_are_known() -> None:
+    files = [
+        file
+        for folder in ("serve/dev", "rl")
+        for file in (installed() / "vllm/entrypoints" / folder).rglob("*.py")
+    ]
+    routes = {route for file in files for route in re.findall(r'@router\.\w+\(\s*"/(\w+)"', file.read_text())}
+
+    assert routes == set(DEV_ROUTES)
