@@ -1,6 +1,7 @@
 """The evidence of a time-split trial, small enough for the journal: the present values of the knobs and the
 candidate's take turns on the same servers, in blocks of 20 to 60 s."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,7 +19,10 @@ class Block:
     """The requests that began while one arm was on, as far as they have ended."""
 
     arm: Arm
-    by_lot: bool  # whether the arm was drawn; otherwise the block is no evidence
+    by_lot: bool = False  # whether the arm was drawn; otherwise the block is no evidence
+    rest: bool = False  # after a block that was far worse; not even its share counts
+    arrived: int = 0  # requests
+    busy: bool = False  # more requests arrived than before the trial
     counts: tuple[BadOf, ...] = ()  # by measure
     left: int | None = None  # requests that began in it and have not ended; None: it is on
 
@@ -42,8 +46,9 @@ class BlockMeasure:
     margin: float = 0.0  # a share of requests; only a difference above it is worse, or better
     harm: float = 0.0  # its weight in the evidence that the candidate is worse
     gain: float = 0.0  # its weight in the evidence that the candidate is better
-    present: BadOf = (0.0, 0.0)  # of the latest blocks, decaying; at first, of the baseline
-    candidate: BadOf = (0.0, 0.0)
+    levels: Mapping[str, BadOf] = field(
+        default_factory=dict
+    )  # by arm and load, of the latest blocks, decaying; at first, of the baseline
     evidence: BlockEvidence = field(default_factory=BlockEvidence)
 
 
@@ -56,14 +61,17 @@ class BlockTrial:
     gain_needed: GainNeeded = "never"
     missed: bool = False  # the present values missed the SLO before the trial
     usual: float = 0.0  # their share of bad requests before the trial
+    usual_rps: float = 0.0  # requests that arrived then; 0: unknown
     least_gain: float = 0.1  # of goodput; less is not worth the change
     margin: float = 0.01  # worse by this share of the requests does not pass as "not worse"
     measures: tuple[BlockMeasure, ...] = ()
     number: int = 0  # of the block that is on, from 1 on
-    run: int = 0  # number of blocks in a row with this arm
+    last: Arm = "present"  # of the latest block that was no rest
+    run: int = 0  # number of blocks in a row with that arm
     length_s: float = 0.0  # of the block that is on
     on_s: float = 0.0  # since its arm is in force
     counted_s: float = 0.0  # of them, those that count
+    in_flight: int = 0  # a second ago
     skip: int = 0  # requests that began behind the queue of the block before, and are left out
     queued: bool = False  # the block before left a queue
     blocks: tuple[Block, ...] = ()  # those without a result; the last one is on

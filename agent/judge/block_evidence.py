@@ -1,9 +1,10 @@
 """Evidence from blocks whose arm was drawn by lot: valid at any time and under any load.
 
-x is the share of bad requests of a block, c the middle between the shares of both arms in the blocks before,
-s = 1 if the candidate was on, else -1. If both arms are alike, x is the same whichever was drawn: drift,
-bursts, and queues that one block leaves to the next included. So given x and c both signs are equally likely,
-and a bet on the sign has a mean factor of 1, however large:
+x is the share of bad requests of a block, c the middle between the shares of both arms in the blocks before
+(those with as many arrivals as before the trial, and those with more, apart), s = 1 if the candidate was on,
+else -1. If both arms are alike, x is the same whichever was drawn, drift, bursts and queues that one block
+leaves to the next included. So given x and c both signs are equally likely, and a bet on the sign has a mean
+factor of 1, however large:
 
     better  1 + s tanh(theta z)
     worse   1 - s tanh(theta z)      z = (c - x) / the standard error of x
@@ -24,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import log, log1p, sqrt, tanh
 
-from agent.domain.blocks import Arm, BadOf, BlockMeasure
+from agent.domain.blocks import Arm, BadOf, Block, BlockMeasure
 from agent.judge.eprocess import log_sum
 
 STRENGTHS = (0.12, 0.5, 1.5)
@@ -36,17 +37,22 @@ KEEP = 0.5  # weight of the blocks before in an arm's share, each time that the 
 
 
 def add_block(
-    measure: BlockMeasure, arm: Arm, counts: BadOf, *, by_lot: bool, tolerance: float, gain: float
+    measure: BlockMeasure, block: Block, counts: BadOf, *, tolerance: float, gain: float
 ) -> BlockMeasure:
-    """Add a block's result. `tolerance`: not worse by so much; `gain`: not better by so much."""
+    """Add a block's result by this measure. `tolerance`, `gain`: not worse, not better by so much."""
     of, bad = counts
     if not of:
         return measure
-    if by_lot:
-        measure = _bet(measure, 1.0 if arm == "candidate" else -1.0, counts, tolerance, gain)
-    was_of, was_bad = measure.candidate if arm == "candidate" else measure.present
+    if block.by_lot:
+        measure = _bet(measure, block, counts, tolerance, gain)
+    level = level_of(block.arm, busy=block.busy)
+    was_of, was_bad = measure.levels.get(level, (0.0, 0.0))
     now = (round(KEEP * was_of + of, 3), round(KEEP * was_bad + bad, 3))
-    return replace(measure, candidate=now) if arm == "candidate" else replace(measure, present=now)
+    return replace(measure, levels={**measure.levels, level: now})
+
+
+def level_of(arm: Arm, *, busy: bool) -> str:
+    return f"{arm}, busy" if busy else arm
 
 
 def log_evidence(logs: Sequence[float]) -> float:
@@ -56,9 +62,9 @@ def log_evidence(logs: Sequence[float]) -> float:
     return log_sum([log(weight) + one for weight, one in zip(WEIGHTS, logs, strict=True)])
 
 
-def _bet(measure: BlockMeasure, sign: float, counts: BadOf, tolerance: float, gain: float) -> BlockMeasure:
-    of, bad = counts
-    evidence, margin, middle = measure.evidence, measure.margin, _middle(measure)
+def _bet(measure: BlockMeasure, block: Block, counts: BadOf, tolerance: float, gain: float) -> BlockMeasure:
+    (of, bad), sign = counts, 1.0 if block.arm == "candidate" else -1.0
+    evidence, margin, middle = measure.evidence, measure.margin, _middle(measure, busy=block.busy)
     d = 2 * sign * (middle - bad / of)
     noise = 2 * _standard_error(middle, of)
     if margin:
@@ -77,10 +83,14 @@ def _bet(measure: BlockMeasure, sign: float, counts: BadOf, tolerance: float, ga
     return replace(measure, evidence=evidence)
 
 
-def _middle(measure: BlockMeasure) -> float:
-    """Between the arms; an arm that was never on is taken to be like the other."""
-    shares = [bad / of for of, bad in (measure.present, measure.candidate) if of]
-    return sum(shares) / len(shares) if shares else 0.0
+def _middle(measure: BlockMeasure, *, busy: bool) -> float:
+    """Between the arms; what was never seen, an arm or a load, is taken to be like the other."""
+    arms: tuple[Arm, ...] = ("present", "candidate")
+    for load in (busy, not busy):
+        known = (measure.levels.get(level_of(arm, busy=load), (0.0, 0.0)) for arm in arms)
+        if shares := [bad / of for of, bad in known if of]:
+            return sum(shares) / len(shares)
+    return 0.0
 
 
 def _standard_error(share: float, of: float) -> float:

@@ -43,16 +43,18 @@ def begin_blocks(
     slo: Slo,
     record: RequestCounts,
     gain_needed: GainNeeded,
+    record_s: float = 0.0,
     margin: float = 0.01,
     calibration: Mapping[str, Calibration] | None = None,
 ) -> BlockTrial:
-    """`seed`: the rollout's id. `record`: counts under the present values, of the last minutes."""
+    """`seed`: the rollout's id. `record`: counts under the present values, of the last `record_s` seconds."""
     of, bad = count_missed(record)
     return BlockTrial(
         seed=seed,
         gain_needed=gain_needed,
         missed=misses_slo(Trial(calibration=calibration or {}), slo, record),
         usual=bad / of if of else 0.0,
+        usual_rps=record.asked / record_s if record_s else 0.0,
         least_gain=least_gain(record),
         margin=margin,
         measures=tuple(_with_record(measure, slo, record) for measure in _measures(slo, record)),
@@ -82,7 +84,7 @@ def _measures(slo: Slo, record: RequestCounts) -> Iterator[BlockMeasure]:
 def _with_record(measure: BlockMeasure, slo: Slo, record: RequestCounts) -> BlockMeasure:
     of, bad = count_measure(record, measure, slo)
     scale = min(1.0, RECORD_COUNTS / of) if of else 0.0
-    return replace(measure, present=(round(scale * of, 3), round(scale * bad, 3)))
+    return replace(measure, levels={"present": (round(scale * of, 3), round(scale * bad, 3))} if of else {})
 
 
 def _quantile(record: RequestCounts, name: str, share: float) -> float | None:
@@ -126,7 +128,7 @@ def _violation(trial: BlockTrial) -> str:
     """Limits outside the statistics."""
     if trial.wedged_s >= WEDGED_S:
         return f"it has run requests for {trial.wedged_s:.0f} s without producing a token"
-    was_of, was_failed = trial.measures[ERRORS].present
+    was_of, was_failed = trial.measures[ERRORS].levels.get("present", (0.0, 0.0))
     for block in trial.blocks:
         of, failed = block.counts[ERRORS] if block.counts else (0, 0)
         many = of >= CUT_REQUESTS and failed >= BAD * of
@@ -137,15 +139,14 @@ def _violation(trial: BlockTrial) -> str:
 
 
 def _add_evidence(trial: BlockTrial, block: Block) -> BlockTrial:
-    """A block without requests shows nothing."""
-    if not block.counts or not block.counts[0][0]:
+    """A rest, or a block without requests, shows nothing."""
+    if block.rest or not block.counts or not block.counts[0][0]:
         return trial
     measures = tuple(
         add_block(
             measure,
-            block.arm,
+            block,
             counts,
-            by_lot=block.by_lot,
             tolerance=max(trial.margin, measure.margin),
             gain=trial.least_gain if measure.name == GOODPUT else 2 * measure.margin,
         )

@@ -7,7 +7,7 @@ from math import exp, log
 import pytest
 from pydantic import TypeAdapter
 
-from agent.domain.blocks import Arm, BlockMeasure, BlockSecond, BlockTrial
+from agent.domain.blocks import Arm, Block, BlockMeasure, BlockSecond, BlockTrial
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import EngineLiveness
 from agent.domain.request_counts import RequestCounts
@@ -32,7 +32,7 @@ class TimeSplit:
     def __init__(
         self, record: RequestCounts, gain_needed: GainNeeded = "always", lag: int = 8, seed: str = "r-1"
     ) -> None:
-        self.trial = begin_blocks(seed, slo=SLO, record=record, gain_needed=gain_needed)
+        self.trial = begin_blocks(seed, slo=SLO, record=record, record_s=0.0, gain_needed=gain_needed)
         self.lag = lag
         self.arms: list[Arm] = []
         self._began: list[Arm] = ["present"] * lag
@@ -75,9 +75,11 @@ def test_the_schedule_is_fair_varied_and_never_stays_with_one_arm_for_long() -> 
 def test_whatever_a_block_brings_its_bets_have_a_mean_of_one_over_the_lot(
     bad: int, before: tuple[float, float]
 ) -> None:
-    measure = BlockMeasure(name="goodput", present=before, candidate=(20.0, 10.0))
+    measure = BlockMeasure(name="goodput", levels={"present": before, "candidate": (20.0, 10.0)})
     arms: tuple[Arm, ...] = ("present", "candidate")
-    ends = [add_block(measure, arm, (40, bad), by_lot=True, tolerance=0.01, gain=0.1) for arm in arms]
+    ends = [
+        add_block(measure, Block(arm=arm, by_lot=True), (40, bad), tolerance=0.01, gain=0.1) for arm in arms
+    ]
 
     for way in ("worse", "better"):
         assert sum(exp(log_evidence(getattr(end.evidence, way))) for end in ends) / 2 == pytest.approx(
@@ -86,11 +88,11 @@ def test_whatever_a_block_brings_its_bets_have_a_mean_of_one_over_the_lot(
 
 
 def test_a_block_that_was_not_drawn_is_no_evidence_but_shows_the_arm_s_share() -> None:
-    measure = BlockMeasure(name="goodput", present=(40.0, 30.0))
-    end = add_block(measure, "candidate", (40, 0), by_lot=False, tolerance=0.01, gain=0.1)
+    measure = BlockMeasure(name="goodput", levels={"present": (40.0, 30.0)})
+    end = add_block(measure, Block(arm="candidate", by_lot=False), (40, 0), tolerance=0.01, gain=0.1)
 
     assert end.evidence == measure.evidence
-    assert end.candidate == (40, 0)
+    assert end.levels["candidate"] == (40, 0)
 
 
 def test_equal_arms_seldom_reach_a_proof_where_each_block_is_bad_or_good_as_a_whole() -> None:
@@ -102,7 +104,7 @@ def test_equal_arms_seldom_reach_a_proof_where_each_block_is_bad_or_good_as_a_wh
             arm, by_lot, length_s = draw_block(f"{run}", number, last, row)  # type: ignore[arg-type]
             row, last = (row + 1 if arm == last else 1), arm
             bad = 40 if int(length_s * 10) % 3 == 0 else 0  # a burst of its own, as likely under either arm
-            measure = add_block(measure, arm, (40, bad), by_lot=by_lot, tolerance=0.01, gain=0.1)
+            measure = add_block(measure, Block(arm=arm, by_lot=by_lot), (40, bad), tolerance=0.01, gain=0.1)
             most = max(most, log_evidence(measure.evidence.better))
         proofs += most >= SURE_BETTER
 
@@ -124,6 +126,32 @@ def test_a_candidate_that_is_far_worse_fails_within_minutes_and_ends_its_blocks_
     assert verdict.kind == "fail"
     assert "the candidate is worse" in verdict.why
     assert split.arms.count("candidate") < split.arms.count("present")
+
+
+@pytest.mark.parametrize("worse", ["present", "candidate"])
+def test_after_a_block_that_is_far_worse_the_present_values_are_on_until_the_queue_is_gone(
+    worse: Arm,
+) -> None:
+    split = TimeSplit(GOOD, gain_needed="never", lag=0)
+    while not any(block.rest for block in split.trial.blocks):
+        split.second(lambda arm: BAD if arm == worse else GOOD)
+    for _ in range(30):
+        split.second(lambda _: GOOD, pulses=(pulse(waiting=3),))
+        assert split.trial.arm == "present"
+
+    for _ in range(2):
+        split.second(lambda _: GOOD)
+    assert not split.trial.blocks[-1].rest
+
+
+def test_busy_blocks_are_compared_with_busy_ones() -> None:
+    """Each load has levels of its own, so a burst under one arm is not taken for its effect."""
+    measure = BlockMeasure(name="goodput", levels={"present": (40.0, 0.0), "present, busy": (40.0, 40.0)})
+    burst = Block(arm="candidate", by_lot=True, busy=True)
+    alike = add_block(measure, burst, (40, 40), tolerance=0.01, gain=0.1)
+
+    assert log_evidence(alike.evidence.worse) == pytest.approx(0, abs=1e-3)
+    assert alike.levels["candidate, busy"] == (40, 40)
 
 
 def test_an_equal_candidate_ends_without_a_gain() -> None:
