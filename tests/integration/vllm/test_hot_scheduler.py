@@ -56,9 +56,9 @@ class HotServer:
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[HotServer]:
-    path = tmp_path / "control.sock"
+    path = tmp_path / "chat-r1.sock"  # each server has its own, beside the one named
     command = real_vllm().command(*FLAGS, *CLASS)
-    env = {**ENVIRONMENT, "PYTHONPATH": str(REPOSITORY), "TRIMTAB_CONTROL": str(path)}
+    env = {**ENVIRONMENT, "PYTHONPATH": str(REPOSITORY), "TRIMTAB_CONTROL": str(tmp_path / "control.sock")}
     engine = ProcessOptions(command=command, env=env, ports=free_ports(), stop_s=30.0).bind(
         Site(target="chat", state_dir=tmp_path, epoch=1)
     )
