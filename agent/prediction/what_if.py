@@ -11,7 +11,7 @@ from agent.domain.model_advice import Capacity, Numbers
 from agent.prediction.learned import LearnedModel
 from agent.prediction.served_load import ServedLoad, find_load
 from performance_model.engine_limits import EngineLimits
-from performance_model.engine_settings import veto, with_changes
+from performance_model.engine_settings import limits_of, veto, with_changes
 from performance_model.errors import PredictionInputError
 from performance_model.resample import scale_prompts, scale_rate, window
 from performance_model.trace import duration_s
@@ -20,7 +20,11 @@ from vllm_facts.values import Knob, Setting, Value
 CURVE = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # of the load that was asked for
 CURVE_REQUESTS, CURVE_DRAWS = 1_000, 4  # a point of the curve is 2 x 5 runs
 MOST_TIMES = 64.0
-SHOWN = ("attainment", "ttft_p90_s", "itl_p90_s")  # on the curve
+SHOWN = frozenset({"attainment"}).union(
+    f"{latency}_p{percent}_s" for latency in ("ttft", "itl") for percent in (50, 90, 99)
+)  # on the curve
+MODELLED = {*EngineLimits.__dataclass_fields__, "gpu_memory_utilization"} - {"kv_blocks", "max_model_len"}
+"""Flags whose effect a prediction tells."""
 KERNEL_FLAGS = "its effect on the time of a step is not modelled; modelled are: {}"
 
 
@@ -86,11 +90,22 @@ def predict_what_if(request: WhatIfRequest) -> WhatIf:
     )
 
 
+def modelled_flags(learned: LearnedModel) -> Setting:
+    """The flags whose effect a prediction tells, with the values in force; None: without a limit, or unknown.
+
+    Empty where the setting is not modelled.
+    """
+    try:
+        limits = limits_of(learned.case, kv_tokens=learned.kv_tokens)
+    except PredictionInputError:
+        return {}
+    return {knob: getattr(limits, knob, learned.case.setting.get(knob)) for knob in sorted(MODELLED)}
+
+
 def _refuse_unmodelled(changes: Setting, limits: EngineLimits) -> None:
-    known = {*EngineLimits.__dataclass_fields__, "gpu_memory_utilization"} - {"kv_blocks", "max_model_len"}
     for knob in changes:
-        if knob not in known:
-            raise PredictionInputError(f"{knob}: {KERNEL_FLAGS.format(', '.join(sorted(known)))}")
+        if knob not in MODELLED:
+            raise PredictionInputError(f"{knob}: {KERNEL_FLAGS.format(', '.join(sorted(MODELLED)))}")
     if changes.get("enable_prefix_caching") is True and not limits.enable_prefix_caching:
         raise PredictionInputError(
             "enable_prefix_caching: what the requests have in common is not recorded while it is off"
@@ -109,4 +124,4 @@ def _curve(load: ServedLoad, limits: EngineLimits) -> Iterator[CurvePoint]:
 
 
 def _shown(numbers: Numbers) -> Numbers:
-    return {name: numbers[name] for name in SHOWN if name in numbers}
+    return {name: band for name, band in numbers.items() if name in SHOWN}

@@ -15,6 +15,7 @@ from agent.api.routes.targets import state_of
 from agent.domain.prediction_check import BANDS_HOLD, LawDrop, PredictionCheck, bias, coverage
 from agent.domain.state import State
 from agent.prediction.learned import LawSource, LearnedModel, TokenCounts
+from agent.prediction.what_if import modelled_flags
 from performance_model.acceptance import ITL_ERROR, TTFT_ERROR, WINDOW_S, WINDOWS
 from performance_model.band import Band
 from performance_model.resample import window
@@ -106,6 +107,9 @@ class ModelDocument(Document):
     outside_s: float = Field(
         default=0.0, description="mean time of a TTFT outside the engine: API server, tokenizer"
     )
+    modelled: Values = Field(
+        default_factory=dict, description="flags whose effect a prediction tells, with the values in force"
+    )
     why_no_law: str = Field(description="and what would help; empty with a law")
 
 
@@ -164,6 +168,7 @@ def model_of(state: State, model: LearnedModel | None) -> ModelDocument:
         load=_load_of(model) if len(model.trace) else None,
         kv_tokens=model.kv_tokens,
         outside_s=model.outside_s,
+        modelled=modelled_flags(model),
         why_no_law=model.why_no_law,
     )
 

@@ -36,7 +36,7 @@ export async function problemOf(response) {
   return new Problem(response.status, body.detail || `The daemon answered ${response.status}.`, kind, retry_s);
 }
 
-async function ask(method, path, { body, key } = {}) {
+async function ask(method, path, { body, key, patience_ms = PATIENCE_MS } = {}) {
   const sent = headers({ Accept: "application/json" });
   if (body !== undefined) sent["Content-Type"] = "application/json";
   if (key) sent["Idempotency-Key"] = key;
@@ -49,7 +49,7 @@ async function ask(method, path, { body, key } = {}) {
       cache: "no-store",
       credentials: "omit",
       redirect: "error",
-      signal: AbortSignal.timeout(PATIENCE_MS),
+      signal: AbortSignal.timeout(patience_ms),
     });
   } catch {
     throw new Problem(0, "The daemon does not answer.");
@@ -65,7 +65,7 @@ async function ask(method, path, { body, key } = {}) {
 export const get = (path) => ask("GET", path);
 
 /** `key`: the same for each try of one decision, so that it counts once. */
-export const post = (path, body, key) => ask("POST", path, { body, key });
+export const post = (path, body, key, patience_ms) => ask("POST", path, { body, key, patience_ms });
 
 export function newKey() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");

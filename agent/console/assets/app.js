@@ -5,12 +5,13 @@ import { auditPage } from "./audit.js";
 import { el, fill, say } from "./dom.js";
 import { moment } from "./format.js";
 import { Live } from "./live.js";
+import { modelPage } from "./model.js";
 import { rolloutPage, rolloutsPage } from "./rollouts.js";
 import { suggestionPage, suggestionsPage } from "./suggestions.js";
 import { targetPage } from "./target.js";
 import { targetsPage } from "./targets.js";
 
-const PAGES = { targets: [targetsPage, targetPage], suggestions: [suggestionsPage, suggestionPage], rollouts: [rolloutsPage, rolloutPage], audit: [auditPage, auditPage] };
+const PAGES = { targets: [targetsPage, targetPage], suggestions: [suggestionsPage, suggestionPage], rollouts: [rolloutsPage, rolloutPage], audit: [auditPage, auditPage], model: [targetsPage, modelPage] };
 const main = document.getElementById("main");
 const banner = document.getElementById("banner");
 const context = { me: null, connection: { state: "connecting", why: "", retry_at: 0 }, now: () => new Date(Date.now() + skew) };

@@ -72,6 +72,7 @@ export function targetPage(context, root, name) {
         target.suggestions.map((id, place) => el("a", { class: "button ask", href: `#/suggestions/${encodeURIComponent(id)}` }, place ? `Also ${id}` : "A suggestion needs approval")),
         target.held.map((id) => el("a", { class: "button", href: `#/suggestions/${encodeURIComponent(id)}` }, `${id} is held, to be committed`)),
         target.rollout && el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, "Latest rollout"),
+        el("a", { href: `#/model/${encodeURIComponent(name)}` }, "Model and what if"),
         el("a", { href: `#/audit?target=${encodeURIComponent(name)}` }, "Audit of this target")));
     const bar = barred(context);
     fill(actions, target.paused

@@ -1,4 +1,4 @@
-"""A daemon with many targets and a day of history, a suggestion, a rollout and a chained audit."""
+"""A daemon with many targets and a day of history, a suggestion, a rollout, a model and a chained audit."""
 
 import json
 import math
@@ -22,12 +22,15 @@ from agent.domain.model import (
     Slo,
     Step,
 )
+from agent.domain.prediction_check import PredictionCheck
 from agent.domain.reading import Gpu, Latency, Reading, Request, RequestOutcome, SourceState, Trend
 from agent.domain.request_counts import RequestCounts, count_requests
 from agent.domain.state import Phase, Rollout, State, Suggestion
 from agent.domain.trial import EProcessPair, EvidenceStream, Trial
 from agent.observe.timeseries import MinuteRow
+from performance_model.band import Band
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
+from tests.support.learned import learned_model
 from vllm_facts.values import Value
 
 SLO = Slo(ttft=Objective(under_s=0.5, share=0.95), itl=Objective(under_s=0.06, share=0.95))
@@ -112,6 +115,9 @@ def scenery(*, targets: int = 1, hours: float = 24, at: datetime = NOON) -> Scen
         daemon.set(state)
         daemon._readings[name] = _reading(name, at, number)
         daemon.hours[name] = day(hours=hours, at=at, seed=number)
+    daemon.learned = learned_model(1.0, max_num_seqs=8)
+    chat = daemon.states()["chat"]
+    daemon.set(replace(chat, predictions=(_checked(at, "chat-o1", 0.041), _checked(at, "chat-o2", 0.062))))
     _told(daemon)
     suggest(daemon)
     if targets > 1:
@@ -319,6 +325,21 @@ def _outcomes(at: datetime) -> tuple[Outcome, ...]:
             to={"max_num_batched_tokens": 16384},
             why="green is worse: ttft: 61 of 400 bad on green, 29 of 410 on blue",
         ),
+    )
+
+
+def _checked(at: datetime, rollout: str, itl_s: float) -> PredictionCheck:
+    return PredictionCheck(
+        at=at - timedelta(hours=7),
+        rollout=rollout,
+        to={"max_num_seqs": 64},
+        requests=2210,
+        predicted={
+            "attainment": Band(value=0.97, low=0.95, high=0.985),
+            "ttft_p90_s": Band(value=0.31, low=0.24, high=0.38),
+            "itl_p90_s": Band(value=0.04, low=0.036, high=0.045),
+        },
+        measured={"attainment": 0.966, "ttft_p90_s": 0.27, "itl_p90_s": itl_s},
     )
 
 

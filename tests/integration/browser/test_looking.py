@@ -24,6 +24,7 @@ PAGES = {
     "rollouts": "/rollouts",
     "rollout": "/rollouts/code-o3",
     "audit": "/audit",
+    "model": "/model/chat",
 }
 Theme = Literal["light", "dark"]
 Tour = Callable[[str, Theme, int], Page]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agent.domain.model import Objective, Slo
-from agent.prediction.what_if import CURVE, WhatIf, WhatIfRequest, predict_what_if
+from agent.prediction.what_if import CURVE, WhatIf, WhatIfRequest, modelled_flags, predict_what_if
 from performance_model.errors import PredictionInputError
 from tests.support.learned import learned_model, without_law
 from vllm_facts.values import Setting
@@ -72,3 +72,13 @@ def test_without_objectives_latencies_remain() -> None:
 def test_what_cannot_be_predicted_is_refused_with_the_reason(request_: WhatIfRequest, why: str) -> None:
     with pytest.raises(PredictionInputError, match=why):
         predict_what_if(request_)
+
+
+def test_the_modelled_flags_are_those_that_can_be_predicted() -> None:
+    flags = modelled_flags(LEARNED)
+
+    assert flags["max_num_seqs"] == 8
+    assert flags["gpu_memory_utilization"] == 0.9
+    assert "max_model_len" not in flags
+    for knob, value in flags.items():
+        ask({knob: value})
