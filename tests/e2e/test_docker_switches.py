@@ -17,8 +17,8 @@ import pytest
 from actuators.docker.client import Json
 from simulator.traffic import TrafficGenerator
 from tests.e2e.conftest import StartDocker
-from tests.e2e.docker_rig import FLAGS, SOME, DockerRig, DockerSiteConfig
-from tests.e2e.rig import lost, until
+from tests.e2e.docker_rig import FLAGS, SOME, Answer, DockerRig, DockerSiteConfig
+from tests.e2e.rig import Document, lost, until
 from tests.support.docker_site import Bench, Container
 from vllm_facts.values import Value
 
@@ -133,13 +133,16 @@ async def test_changes_a_server_by_swap_without_spare_capacity(
     bench: Bench, docker_site: StartDocker
 ) -> None:
     blue = await bench.serving(*FLAGS, cpuset_cpus="0")
-    rig = await docker_site(DockerSiteConfig(warm_up_requests=2), blue)
+    rig = await docker_site(DockerSiteConfig(warm_up_requests=2, waits_s=60.0), blue)
     await rig.serving()
 
-    await swapped(rig, 16)
+    made, traffic, answers = await swap(rig, 16)
 
     (one,) = (await rig.containers()).values()
     assert flags(one)["--max-num-seqs"] == "16"
+    assert "new requests wait in the proxy, at most 60 s each" in " ".join(made["notes"])
+    assert lost(traffic) == []
+    assert {answer.status for answer in answers} == {200}
 
 
 @pytest.mark.slow
@@ -161,11 +164,8 @@ async def test_estimates_a_swap_from_the_measured_previous_one(
     pytest.fail(f"no outage was as long as planned: {seen}")
 
 
-async def swapped(rig: DockerRig, max_num_seqs: int) -> tuple[float, float]:
-    """Run a swap under load; return the planned and the measured outage in seconds.
-
-    Admitted requests are served to their end; new ones get Retry-After.
-    """
+async def swap(rig: DockerRig, max_num_seqs: int) -> tuple[Document, TrafficGenerator, list[Answer]]:
+    """Run a swap under load; return its suggestion, the load and the answers to probes."""
     async with rig.probing() as answers, rig.users(SOME) as traffic:
         made = await rig.propose(max_num_seqs=max_num_seqs)
         await rig.approve(made)
@@ -173,6 +173,15 @@ async def swapped(rig: DockerRig, max_num_seqs: int) -> tuple[float, float]:
         await rig.consistent_servers()
     assert (made["prospect"]["strategy"], made["class"]) == ("swap", "gated"), made
     assert (one["outcome"], one["lost"]) == ("promoted", 0), one
+    return made, traffic, answers
+
+
+async def swapped(rig: DockerRig, max_num_seqs: int) -> tuple[float, float]:
+    """Run a swap under load; return the planned and the measured outage in seconds.
+
+    Admitted requests are served to their end; new ones get Retry-After.
+    """
+    made, traffic, answers = await swap(rig, max_num_seqs)
     assert {record.why for record in lost(traffic)} <= {"HTTP 503"}
     assert {answer.status for answer in answers} == {200, 503}
     away = [answer for answer in answers if answer.status == 503]
