@@ -14,6 +14,9 @@ KINDS = {
     "never_ready": "never opens its port",
     "die_after": "exits 1 so many seconds after its first request",
     "hang_after": "produces no token from so many seconds after its first request on; /health stays 200",
+    "sleep_refused": "answers /sleep with 500",
+    "wake_fails": "answers /wake_up with 500, as without GPU memory, and sleeps on",
+    "die_asleep": "exits 1 so many seconds after it fell asleep",
     "errors": "answers this share of the requests with 500",
     "abort": "answers this share with 200 and finish_reason abort",
     "truncate": "cuts this share of the streams in the middle",
@@ -25,7 +28,7 @@ KINDS = {
     "slow_after": "five times as slow from so many seconds after its first request on",
     "stall": "ends no step in the last so many seconds of each minute since its first request",
 }
-_PLAIN = ("exit", "never_ready")
+_PLAIN = ("exit", "never_ready", "sleep_refused", "wake_fails")
 _SHARES = ("errors", "abort", "truncate", "wrong")
 _FACTORS = ("slow", "slow_prefill", "slow_decode")
 
@@ -38,6 +41,9 @@ class Faults:
     never_ready: bool = False
     die_after: float | None = None  # seconds
     hang_after: float | None = None  # seconds
+    sleep_refused: bool = False
+    wake_fails: bool = False
+    die_asleep: float | None = None  # seconds
     errors: float = 0.0
     abort: float = 0.0
     truncate: float = 0.0

@@ -10,6 +10,7 @@ from aiohttp import web
 from simulator.completions import CompletionKind, CompletionRefusal, Reply, fit, read
 from simulator.engine import SimulatedEngine, TokenStream
 from simulator.flags import Flags
+from simulator.sleep_mode import SleepMode
 from simulator.text import draws
 
 VERSION = "0.32.0"
@@ -33,6 +34,7 @@ class Frontend:
         self._names = draws(flags.seed, "names", now())
         self._since = int(now())
         self._open = 0
+        self.sleep_mode = SleepMode(self._faults)
         self.idle = asyncio.Event()  # no completion is being answered
         self.idle.set()
 
@@ -45,6 +47,7 @@ class Frontend:
         app = web.Application(middlewares=[self._count], client_max_size=64 << 20)
         app.add_routes(
             [
+                *self.sleep_mode.routes(os.environ),
                 web.get("/health", self._health),
                 web.get("/ping", self._health),
                 web.get("/version", self._version),
@@ -135,6 +138,7 @@ class Frontend:
         self._admit()
         text = self._engine.read(asked.prompt, wrong=self._luck.random() < self._faults.wrong)
         wanted = fit(asked, text.prompt_tokens, self._flags.memory.max_model_len)
+        await self.sleep_mode.awake.wait()
         stream = self._engine.submit(text, wanted, ignore_eos=asked.ignore_eos)
         try:
             if asked.stream:

@@ -7,7 +7,7 @@ there is room for it where those have some left, and not on other GPUs that happ
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from urllib.parse import urlsplit
 
@@ -69,6 +69,26 @@ async def measure_host(host: str, blues: Sequence[ContainerSpec]) -> Host:
         return Host(memory=free, memory_total=total, why=error.why)
 
 
+async def measure_for(host: str, spec: ContainerSpec) -> Host:
+    """As `measure_host`, with the GPUs of this container alone; none if one of them is unknown."""
+    found = await measure_host(host, [spec])
+    own = _gpus_on_host(spec.gpus, found.gpus or ())
+    gpus = tuple(gpu for gpu in own.values() if gpu is not None)
+    if spec.gpus.unknown or len(gpus) < len(own) or any(gpu.free_mib is None for gpu in gpus):
+        return replace(found, gpus=None, why=spec.gpus.unknown or "nvidia-smi does not report all of them")
+    return replace(found, gpus=gpus)
+
+
+def spare_memory(host: Host) -> int:
+    """Bytes of host memory that servers may take."""
+    return (host.memory or 0) - int((host.memory_total or 0) * _KEPT_SHARE)
+
+
+def expected_memory(limit: int, memory: float) -> float:
+    """Bytes of host memory that one more server like this one may take."""
+    return limit or memory * _GROWTH
+
+
 async def measure_holding(blue: ContainerSpec, client: DockerClient, setting: Setting) -> Holding:
     """`setting`: the one it runs with. Its memory is measured if it has no limit."""
     measured = None
@@ -81,7 +101,7 @@ async def measure_holding(blue: ContainerSpec, client: DockerClient, setting: Se
         cpus=blue.cpus,
         limit=blue.memory_limit,
         memory=measured,
-        utilization=_utilization(setting),
+        utilization=utilization(setting),
     )
 
 
@@ -127,13 +147,13 @@ def _capacity_like(one: Holding, held: Sequence[Holding], setting: Setting, host
 
 
 def _memory_capacity(one: Holding, host: Host) -> Capacity:
-    needed = one.limit or (None if one.memory is None else one.memory * _GROWTH)
+    needed = one.limit or (None if one.memory is None else expected_memory(0, one.memory))
     if host.memory is None:
         return Capacity(free=None, why=f"the host's free memory is not known: {host.why}")
     if needed is None:
         why = f"the memory that {one.name} needs is not known: set a limit (docker run --memory)"
         return Capacity(free=None, why=why)
-    left = host.memory - int((host.memory_total or 0) * _KEPT_SHARE)
+    left = spare_memory(host)
     by = "its limit" if one.limit else "by what it has now"
     why = f"a server like {one.name} may need {_size(needed)} ({by}), the host has {_size(left)} to spare"
     return Capacity(free=needed <= left, why=why)
@@ -150,7 +170,7 @@ def _gpu_capacity(one: Holding, held: Sequence[Holding], setting: Setting, host:
         why = f"{one.name} has GPU {', '.join(missing) or 'all'}, which nvidia-smi does not show"
         return [Capacity(free=None, why=why)]
     found = [gpu for gpu in taken.values() if gpu is not None][: gpus_needed(setting)]
-    return [_one_gpu_capacity(gpu, held, _utilization(setting), host.gpus) for gpu in found]
+    return [_one_gpu_capacity(gpu, held, utilization(setting), host.gpus) for gpu in found]
 
 
 def _one_gpu_capacity(
@@ -186,7 +206,7 @@ def _find_gpu(name: str, known: Sequence[GpuMemory]) -> GpuMemory | None:
     return found[0] if len(found) == 1 else None
 
 
-def _utilization(setting: Setting) -> float:
+def utilization(setting: Setting) -> float:
     value = setting.get("gpu_memory_utilization")
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else _UTILIZATION
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from actuators.docker import snapshots
 from actuators.docker.client import DockerClient
@@ -24,6 +24,7 @@ class FoundContainer:
     server: str
     ours: bool
     spec: ContainerSpec = field(repr=False)
+    asleep: bool = False  # trimtab has put it to sleep, and nobody has started it again since
 
     @property
     def id(self) -> str:
@@ -70,7 +71,13 @@ async def find_containers(
     for name in names:
         if (adopted := await _adopted(client, site, name)) is not None:
             found[name] = adopted
-    return found
+    return {name: _with_sleep(site, one) for name, one in found.items()}
+
+
+def _with_sleep(site: Site, one: FoundContainer) -> FoundContainer:
+    kept = snapshots.read(site, one.server)
+    same = kept is not None and kept.id == one.id and kept.asleep == one.spec.state.started_at
+    return replace(one, asleep=True) if same and one.active else one
 
 
 def newest_epoch(site: Site, found: Iterable[FoundContainer]) -> int:

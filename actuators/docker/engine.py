@@ -13,6 +13,7 @@ from actuators.docker.exit_diagnosis import read_log
 from actuators.docker.mounted_files import find_socket
 from actuators.docker.obstacles import obstacles
 from actuators.docker.preflight import preflight, start_key
+from actuators.docker.sleep import Sleeper
 from actuators.docker.start import Starter
 from actuators.docker.watch import Finding, Watch
 from actuators.vllm.control import ControlEndpoint, control_path
@@ -38,6 +39,7 @@ class DockerEngine(VllmEngine):
         self._options = options
         self._client = DockerClient(host=options.host)
         self._times = StartTimes.at(site.state_dir)
+        self.sleeper = Sleeper(client=self._client, site=site)
 
     async def problems(self) -> Sequence[str]:
         try:
@@ -53,7 +55,7 @@ class DockerEngine(VllmEngine):
 
     async def observe(self) -> Sequence[Server]:
         """Return our servers first. Each new container gets a snapshot, to make it again when it is gone."""
-        running = [one for one in (await self._find()).values() if one.active]
+        running = [one for one in (await self._find()).values() if one.active and not one.asleep]
         for one in running:
             with suppress(OSError):  # `trimtab check` may have no permission to write
                 await docker_end.keep(self._client, self._site, one)
@@ -68,13 +70,17 @@ class DockerEngine(VllmEngine):
         if missing or not servers:
             raise ActError(f"there is no container of {', '.join(missing) or 'this target'} to ask")
         blues = [found[server.name].spec for server in servers]
-        return await preflight(self._client, self._site, blues, servers, setting, wanted, self._times)
+        return await preflight(
+            self._client, self._site, blues, servers, setting, wanted, self._times, self.sleeper
+        )
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """A second launch of the same server finds the one that the first has started."""
         async with self._lock(server.name):
             found = await self._find_fenced()
             await self._sweep(found)
+            if server.name in found:
+                await self._wake(found[server.name])
             starter = Starter(
                 client=self._client, site=self._site, times=self._times, publish=self._options.publish
             )
@@ -97,11 +103,22 @@ class DockerEngine(VllmEngine):
         container = await self._find_id(server.name)
         return await self._client.tail(container, lines) if container else ()
 
+    async def warm_up(
+        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+    ) -> None:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        await super().warm_up(server, requests, deadline_s, prompts)
+        if (one := (await self._find()).get(server.name)) is not None:
+            key = start_key(one.spec, one.spec.serve.setting)
+            self._times.record_part(key, "warm_up", clock() - began)
+
     async def log(self, server: Server) -> tuple[str, ...]:
         one = (await self._find()).get(server.name)
         return await read_log(self._client, one.spec) if one else ()
 
-    async def stop(self, server: Server, keep: int = 0) -> None:
+    async def stop(self, server: Server, keep: int = 0) -> str:
+        """Let it sleep if it can, else end it. A sleeping one is woken by `launch`."""
         del keep  # a container has no replicas
         async with self._lock(server.name):
             one = (await self._find_fenced()).get(server.name)
@@ -109,11 +126,26 @@ class DockerEngine(VllmEngine):
                 raise ActError(
                     f"{server.name} has no container any more: it cannot be stopped and started again"
                 )
-            began = asyncio.get_running_loop().time()
+            clock = asyncio.get_running_loop().time
+            began, key = clock(), start_key(one.spec, one.spec.serve.setting)
+            try:
+                how = await self.sleeper.put_to_sleep(one)
+            except ActError as error:
+                how = f"{one.server} is stopped, since it cannot sleep: {error.why}"
+            else:
+                self._times.record_part(key, "sleep", clock() - began)
+                return f"{one.server} sleeps: {how}"
+            began = clock()
             await docker_end.stop(self._client, self._site, one, self._options.stop_s)
             if one.active:
-                took_s = asyncio.get_running_loop().time() - began
-                self._times.record_stop(start_key(one.spec, one.spec.serve.setting), took_s)
+                self._times.record_part(key, "stop", clock() - began)
+            return how
+
+    async def _wake(self, one: FoundContainer) -> None:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        if await self.sleeper.wake(one):
+            self._times.record_part(start_key(one.spec, one.spec.serve.setting), "wake", clock() - began)
 
     async def retire(self, server: Server) -> None:
         async with self._lock(server.name):

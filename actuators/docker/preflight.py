@@ -1,39 +1,29 @@
 """Predict the effect of a setting on containers before any is touched: strategy, times, problems."""
 
 import os
-import re
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from itertools import islice
 from typing import Literal
-
-import docker
 
 from actuators.docker import capacity
 from actuators.docker.client import DockerClient
 from actuators.docker.clone import CreateRequest, clone
 from actuators.docker.compile_cache import predict_cache_state
 from actuators.docker.dry_run import DryRunResult, dry_run
+from actuators.docker.log_head import describe_start, measured_start, read_start_log
 from actuators.docker.obstacles import obstacles
+from actuators.docker.sleep import Sleeper
 from actuators.docker.spec import ContainerSpec, Json
 from actuators.vllm.start_times import StartTimes
-from agent.domain.errors import ActError
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Site
 from agent.machine.strategy import Choice, choose_strategy
-from docker_engine.api import EngineAt
 from vllm_facts.errors import FlagError
 from vllm_facts.values import Setting
 
 _STOP_S = 10.0  # SIGTERM to a drained vLLM, until its GPU memory is free
 _ANY_PORT = 8000  # for the network of the host: the port is chosen at the start
 _START_S = 300.0  # assumed if no start was measured
-_STARTED = re.compile(rb"Application startup complete|Uvicorn running on")
-_STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
-_MAX_LOG_LINES = 20_000  # vLLM writes a few hundred until it serves
-_MAX_START_S = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +36,7 @@ class _Asked:
     servers: Sequence[Server]
     setting: Setting
     times: StartTimes
+    sleeper: Sleeper
 
     @property
     def pattern(self) -> ContainerSpec:
@@ -60,12 +51,15 @@ async def preflight(
     setting: Setting,
     wanted: Strategy | Literal["auto"],
     times: StartTimes,
+    sleeper: Sleeper,
 ) -> PreflightResult:
     """`blues`: the containers of `servers`, in their order.
 
     Raises ActError when the Engine, or the image's own vLLM, cannot be asked.
     """
-    asked = _Asked(client=client, site=site, blues=blues, servers=servers, setting=setting, times=times)
+    asked = _Asked(
+        client=client, site=site, blues=blues, servers=servers, setting=setting, times=times, sleeper=sleeper
+    )
     if problem := await _first_obstacle(asked):
         return PreflightResult(problem=problem)
     try:
@@ -157,14 +151,21 @@ async def _predict(
     begins = predict_cache_state(asked.pattern, checked)
     asked.times.foresee(key, asked.setting, begins.warm)
     start_s, note = await _predict_start(asked, key, begins.warm)
-    notes = [*begins.notes, note, *differs]
+    notes = [
+        *begins.notes,
+        note,
+        *describe_start(await read_start_log(asked.client, asked.pattern)),
+        *differs,
+    ]
     outage_s = 0.0
     if strategy == "swap":
-        stop_s = asked.times.expected_stop(key) or _STOP_S
-        outage_s = stop_s + (start_s or _START_S)
+        off_s, off, how = await _predict_stop(asked, key)
+        warm_s = asked.times.expected_part(key, "warm_up") or 0.0
+        outage_s = off_s + (start_s or _START_S) + warm_s
         assumed = "" if start_s else " (assumed)"
-        parts = f"{stop_s:.0f} s to stop, {start_s or _START_S:.0f} s to start{assumed}"
-        notes.insert(0, f"a planned outage of about {outage_s:.0f} s: {parts}")
+        parts = f"{off_s:.0f} s {off}, {start_s or _START_S:.0f} s to start{assumed}"
+        parts += f", {warm_s:.0f} s to warm up" if warm_s else ""
+        notes = [f"a planned outage of about {outage_s:.0f} s: {parts}", how, *notes]
     return PreflightResult(
         strategy=strategy,
         why=why,
@@ -173,6 +174,19 @@ async def _predict(
         outage_s=outage_s,
         notes=tuple(notes),
     )
+
+
+async def _predict_stop(asked: _Asked, key: str) -> tuple[float, str, str]:
+    """Return the expected seconds until the slot is free, what for, and a note on the way back."""
+    verdict = await asked.sleeper.judge(asked.pattern)
+    name = asked.servers[-1].name
+    if not verdict.fits:
+        back = f"{name} stops, and a rollback starts it again; it cannot sleep meanwhile: {verdict.why}"
+        return asked.times.expected_part(key, "stop") or _STOP_S, "to stop", back
+    wake_s = asked.times.expected_part(key, "wake")
+    wakes = "seconds, by vLLM's documentation" if wake_s is None else f"about {wake_s:.0f} s, as measured"
+    back = f"{name} sleeps meanwhile, and a rollback wakes it in {wakes}: {verdict.why}"
+    return asked.times.expected_part(key, "sleep") or _STOP_S, "until it sleeps", back
 
 
 async def _predict_start(asked: _Asked, key: str, warm: bool | None) -> tuple[float | None, str]:
@@ -185,30 +199,3 @@ async def _predict_start(asked: _Asked, key: str, warm: bool | None) -> tuple[fl
     if seen := await measured_start(asked.client, asked.pattern):
         return seen, f"{kind}: about {seen:.0f} s, as measured for the running server"
     return None, f"{kind}: no start of this image and model was measured yet"
-
-
-async def measured_start(client: DockerClient, blue: ContainerSpec) -> float | None:
-    """Return the seconds from its last start until it served, from its log; None: not known."""
-    engine = EngineAt(host=client.host, timeout_s=client.timeout_s)
-    with suppress(ActError, ValueError):
-        started = datetime.fromisoformat(blue.state.started_at)
-        served = await engine.ask(f"the log of {blue.id}", lambda api: _served_at(api, blue.id, started))
-        if served is not None and 0 <= (took := (served - started).total_seconds()) <= _MAX_START_S:
-            return took
-    return None
-
-
-def _served_at(api: docker.APIClient, container: str, started: datetime) -> datetime | None:
-    """Read the log as a stream, and only its head: a month of requests may follow."""
-    url = f"{api.base_url}/v{api.api_version}/containers/{container}/logs"
-    wanted = {"stdout": "1", "stderr": "1", "timestamps": "1", "since": f"{started.timestamp():.6f}"}
-    with api.get(url, params=wanted, stream=True, timeout=api.timeout) as answer:
-        return find_start(islice(answer.iter_lines(), _MAX_LOG_LINES)) if answer.ok else None
-
-
-def find_start(lines: Iterable[bytes]) -> datetime | None:
-    """Return the time stamp of the first line that reports a started server. Lines may begin with a frame."""
-    for line in lines:
-        if _STARTED.search(line) and (stamp := _STAMP.search(line)):
-            return datetime.fromisoformat(stamp[0].decode("ascii"))
-    return None

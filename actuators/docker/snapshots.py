@@ -24,6 +24,7 @@ class Snapshot:
     spec: Json = field(repr=False)  # as clone.document_to_keep returns it
     policy: Json = field(default_factory=lambda: dict(NEVER))  # its restart policy while it is not stopped
     stopped: bool = False  # by this daemon: only a launch starts it again
+    asleep: str = ""  # when the container that sleeps was started; empty: it does not sleep
     gone: bool = False  # removed by this daemon
 
     def to_spec(self) -> ContainerSpec:
@@ -34,7 +35,7 @@ def read(site: Site, server: str) -> Snapshot | None:
     """Return None if there is no snapshot, or none that can be read."""
     try:
         body = json.loads((_folder(site) / f"{server}.json").read_text(encoding="utf-8"))
-        return Snapshot(**{key.name: body[key.name] for key in fields(Snapshot)})
+        return Snapshot(**{key.name: body[key.name] for key in fields(Snapshot) if key.name in body})
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

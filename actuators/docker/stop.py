@@ -56,6 +56,7 @@ async def stop(client: DockerClient, site: Site, one: FoundContainer, grace_s: f
     await keep(client, site, one)
     snapshots.update(site, one.server, stopped=True, epoch=site.epoch)
     await end(client, one, grace_s)
+    snapshots.update(site, one.server, asleep="")
 
 
 async def retire(
@@ -106,7 +107,7 @@ async def end(client: DockerClient, one: FoundContainer, grace_s: float) -> None
 
     A paused container, or one without grace, gets SIGKILL at once: a loading server ignores SIGTERM.
     """
-    await _disable_restarts(client, one)
+    await disable_restarts(client, one)
     if not one.active:
         return
     if one.spec.state.paused or grace_s <= 0:
@@ -144,7 +145,7 @@ async def _ended(client: DockerClient, container: str) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def _disable_restarts(client: DockerClient, one: FoundContainer) -> None:
+async def disable_restarts(client: DockerClient, one: FoundContainer) -> None:
     if one.spec.restarts and not one.spec.auto_remove:
         await client.restart_policy(one.id, dict(NEVER))
 

@@ -176,7 +176,9 @@ class KubernetesEngine(VllmEngine):
             await scale_down(self._client, self._site, one.workload)
             await self._starter.shrinker.finish(one)
             if one.active:
-                self._times.record_stop(start_key(one.workload), asyncio.get_running_loop().time() - began)
+                self._times.record_part(
+                    start_key(one.workload), "stop", asyncio.get_running_loop().time() - began
+                )
 
     async def retire(self, server: Server) -> str | None:
         """End a server for good. If people own its workload, the server that replaces it moves there.

@@ -98,7 +98,7 @@ def _predict(
     )
     outage_s = 0.0
     if strategy == "swap":
-        outage_s = (times.expected_stop(key) or _STOP_S) + (start_s or _START_S)
+        outage_s = (times.expected_part(key, "stop") or _STOP_S) + (start_s or _START_S)
         notes.insert(0, f"a planned outage of about {outage_s:.0f} s")
     return PreflightResult(
         strategy=strategy,

@@ -11,7 +11,10 @@ from typing import Any, Literal
 from agent.io.bounded import parse_json
 from vllm_facts.values import Setting
 
-StartKind = Literal["warm", "cold", "unknown", "stop"]
+StartKind = Literal["warm", "cold", "unknown"]
+SwapPart = Literal["stop", "sleep", "wake", "warm_up"]
+"""`stop`, `sleep`: until its memory was free. `wake`: until it was awake."""
+
 
 _STARTS: tuple[StartKind, ...] = ("warm", "cold", "unknown")
 _KEPT = 5  # of each kind: old measurements must not outweigh recent ones
@@ -39,17 +42,17 @@ class StartTimes:
         """Record the seconds until a start was healthy. `warm`: its compiled graphs were in the cache."""
         self._add(key, _kinds(warm)[-1], seconds)
 
-    def record_stop(self, key: str, seconds: float) -> None:
-        """Record the seconds until a server had ended and its memory was free."""
-        self._add(key, "stop", seconds)
+    def record_part(self, key: str, part: SwapPart, seconds: float) -> None:
+        self._add(key, part, seconds)
+
+    def expected_part(self, key: str, part: SwapPart) -> float | None:
+        """Return the median of the last five; None: it was not measured yet."""
+        known = self._of(key, part)
+        return float(median(known)) if known else None
 
     def expected(self, key: str, warm: bool | None) -> float | None:
         """Return the median of the last five starts of this kind; of all kinds if `warm` is None."""
         known = self._of(key, *_kinds(warm))
-        return float(median(known)) if known else None
-
-    def expected_stop(self, key: str) -> float | None:
-        known = self._of(key, "stop")
         return float(median(known)) if known else None
 
     def learned(self, key: str, warm: bool | None) -> float | None:
@@ -73,11 +76,11 @@ class StartTimes:
         warm = self._read("foreseen").get(key, {}).get(_name(setting))
         return warm if isinstance(warm, bool) else None
 
-    def _of(self, key: str, *kinds: StartKind) -> list[float]:
+    def _of(self, key: str, *kinds: StartKind | SwapPart) -> list[float]:
         times = self._read("seconds").get(key, {})
         return [second for kind in kinds for second in _numbers(times.get(kind))]
 
-    def _add(self, key: str, kind: StartKind, seconds: float) -> None:
+    def _add(self, key: str, kind: StartKind | SwapPart, seconds: float) -> None:
         if not 0 <= seconds <= _LONGEST_S:
             return
         known = self._read("seconds")

@@ -85,6 +85,7 @@ class Drained:
 class Stopped:
     at: datetime
     number: int
+    how: str = ""  # where there is more than one way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

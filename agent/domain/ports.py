@@ -203,8 +203,11 @@ class Engine(Protocol):
         """
         ...
 
-    async def stop(self, server: Server, keep: int = 0) -> None:
+    async def stop(self, server: Server, keep: int = 0) -> str | None:
         """Stop the server as `retire` does and wait until its memory is free, but keep what a launch needs.
+
+        A server without open requests may also sleep, if that frees its memory. Return a sentence on how it
+        was stopped where there is more than one way.
 
         Only `launch` starts it again: neither the container runtime nor the next observe does. Of a server
         with replicas `keep` serve on: the others get no new requests, finish theirs, and end.

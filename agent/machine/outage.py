@@ -16,6 +16,7 @@ def _clients_see(outage_s: float, hold: Hold | None) -> str:
         f"new requests wait in the proxy, at most {hold.wait_s:.0f} s each and {hold.requests} in that time"
     )
     if outage_s <= hold.wait_s:
-        return f"{waiting}; more get 503 with Retry-After"
+        spare_s = hold.wait_s - outage_s
+        return f"{waiting}; more get 503 with Retry-After, or all if open ones take {spare_s:.0f} s"
     late_s = outage_s - hold.wait_s
     return f"{waiting}; those of about the first {late_s:.0f} s get 503 with Retry-After"

@@ -69,7 +69,7 @@ def on_stopped(_: Rules, state: State, event: Stopped) -> Moved:
     what = (
         f"{effect.server.name} has {effect.keep} replicas left"
         if effect.keep
-        else "the old server has stopped"
+        else event.how or "the old server has stopped"
     )
     state = enter_phase(mark_stopped(state, effect), Phase.LAUNCHING, event.at, what)
     wanted = replace(green, replicas=green.replicas + 1) if green.address else green

@@ -176,8 +176,8 @@ class EffectRunner:
                 await self._cancel_start(effect.server)
                 await self._check_epoch()
                 self._register_stop(effect.server)
-                await self.engine.stop(effect.server, effect.keep)
-                return Stopped(at=self.now(), number=number)
+                how = await self.engine.stop(effect.server, effect.keep)
+                return Stopped(at=self.now(), number=number, how=how or "")
             case Retire(number=number):
                 await self._cancel_start(effect.server)
                 await self._check_epoch()

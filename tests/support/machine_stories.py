@@ -162,6 +162,7 @@ class World:
     waiting: float = 12
     silent: bool = False  # no requests arrive
     blind: str = ""  # why requests cannot be counted
+    how: str = ""  # what the engine says of each stop
     refuses: set[str] = field(default_factory=set)  # kinds of effects that fail
     prospect: PreflightResult = field(default_factory=PreflightResult)
     wrong: bool = False  # green answers golden prompts wrongly
@@ -280,7 +281,7 @@ class World:
             case fx.Stop(server=server):
                 if (up := self.running.pop(server.name, None)) is not None:
                     self.stopped[server.name] = up
-                return (e.Stopped(at=self.at, number=effect.number),)
+                return (e.Stopped(at=self.at, number=effect.number, how=self.how),)
             case fx.Launch(server=server):
                 again = self.running.get(server.name) or self.stopped.pop(server.name, None)
                 up = replace(again or replace(server, address=address_of(server)), replicas=server.replicas)

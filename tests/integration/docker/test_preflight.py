@@ -1,17 +1,20 @@
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 
 from actuators.docker.labels import container_name
-from actuators.docker.preflight import find_start, measured_start, preflight, start_key
+from actuators.docker.log_head import find_start, measured_start
+from actuators.docker.preflight import preflight, start_key
+from actuators.docker.sleep import Sleeper
 from actuators.docker.spec import ContainerSpec
-from actuators.vllm.start_times import StartTimes
+from actuators.vllm.start_times import StartTimes, SwapPart
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Site
 from tests.integration.docker.test_dry_run import package
+from tests.support.claimed_gpu import DEV, SLEEPS, ClaimedGpu
 from tests.support.docker_documents import container
 from tests.support.docker_site import Bench, Container
 from tests.support.real_vllm import REPOSITORY
@@ -29,6 +32,7 @@ class PreflightRig:
         self.bench = bench
         self.site = Site(target=bench.prefix + "chat", state_dir=state_dir, epoch=1)
         self.times = StartTimes.at(state_dir)
+        self.sleeper = Sleeper(client=bench.client, site=self.site)
 
     async def ask(
         self,
@@ -49,7 +53,9 @@ class PreflightRig:
         specs = [ContainerSpec.parse(blue) for blue in blues]
         servers = [Server(name=one.name, setting=one.serve.setting) for one in specs]
         setting = {**servers[-1].setting, **to}
-        return await preflight(self.bench.client, self.site, specs, servers, setting, wanted, self.times)
+        return await preflight(
+            self.bench.client, self.site, specs, servers, setting, wanted, self.times, self.sleeper
+        )
 
     async def key(self, container: Container) -> str:
         return start_key(await self.bench.spec(container), {"model": "tiny"})
@@ -90,7 +96,7 @@ async def test_chooses_swap_on_a_full_host_and_reports_the_outage(rig: Preflight
     vllm = await rig.bench.serving(cpuset_cpus="0")
     key = await rig.key(vllm)
     rig.times.record(key, 40.0, None)
-    rig.times.record_stop(key, 5.0)
+    rig.times.record_part(key, "stop", 5.0)
 
     prospect = await rig.ask(MORE, vllm)
 
@@ -98,6 +104,32 @@ async def test_chooses_swap_on_a_full_host_and_reports_the_outage(rig: Preflight
     assert "pinned to its CPUs 0" in prospect.why
     assert (prospect.start_s, prospect.outage_s, prospect.deadline_s) == (40.0, 45.0, 120.0)
     assert "a planned outage of about 45 s: 5 s to stop, 40 s to start" in prospect.notes
+
+
+async def test_reports_the_sleep_and_the_warm_up_of_a_swap(rig: PreflightRig) -> None:
+    vllm = await rig.bench.serving(*SLEEPS, cpuset_cpus="0", env=DEV)
+    rig.sleeper = replace(rig.sleeper, measure=ClaimedGpu().measure)
+    key = await rig.key(vllm)
+    rig.times.record(key, 40.0, None)
+    for part, seconds in {"sleep": 3.0, "wake": 2.0, "warm_up": 7.0}.items():
+        rig.times.record_part(key, cast("SwapPart", part), seconds)
+
+    prospect = await rig.ask(MORE, vllm)
+
+    assert prospect.outage_s == 50.0
+    assert (
+        "a planned outage of about 50 s: 3 s until it sleeps, 40 s to start, 7 s to warm up" in prospect.notes
+    )
+    [back] = [note for note in prospect.notes if "sleeps meanwhile" in note]
+    assert "a rollback wakes it in about 2 s, as measured: its 72.0 GiB of weights are in host memory" in back
+
+
+async def test_says_why_a_server_cannot_sleep_in_a_swap(rig: PreflightRig) -> None:
+    vllm = await rig.bench.serving(cpuset_cpus="0")
+
+    prospect = await rig.ask(MORE, vllm)
+
+    assert any("it cannot sleep meanwhile: it was started without" in note for note in prospect.notes)
 
 
 async def test_does_not_swap_a_server_with_auto_remove(rig: PreflightRig) -> None:

@@ -211,3 +211,29 @@ def test_a_starting_daemon_sets_the_route_first(seconds: int) -> None:
     world.start()
 
     assert {effect.kind for effect in world.pending} & {"route", "keep_alive"}
+
+
+def test_the_reason_of_a_state_says_how_the_old_server_was_stopped() -> None:
+    world = World.servers(1, "swap").start().until("proposed")
+    world.how = "vllm0 sleeps: 79.0 GiB of GPU memory are free"
+
+    world.approve().until("launching")
+
+    assert world.state.note == world.how
+
+
+def test_a_server_that_does_not_wake_at_a_rollback_is_launched_again() -> None:
+    world = World.servers(1, "swap").start().until("proposed")
+    world.green_fails = 5
+    world.approve().until("rolling_back")
+    world.refuses.add("launch")
+    while world.state.tries == 0:
+        world.tick()
+    reason = world.state.note
+    world.refuses.clear()
+
+    world.until("cooldown")
+
+    assert reason == "launch refused"
+    assert list(world.running) == ["vllm0"]
+    assert world.weights == {"vllm0": 100}

@@ -19,7 +19,7 @@ def times(tmp_path: Path) -> StartTimes:
 
 def test_nothing_is_expected_before_the_first_start(times: StartTimes) -> None:
     assert times.expected(KEY, warm=None) is None
-    assert times.expected_stop(KEY) is None
+    assert times.expected_part(KEY, "stop") is None
     assert times.learned(KEY, warm=None) is None
     assert times.deadline(KEY, 600.0) == 600.0
 
@@ -35,12 +35,12 @@ def test_keeps_warm_starts_cold_starts_and_stops_apart(times: StartTimes) -> Non
     times.record(KEY, 30.0, warm=True)
     times.record(KEY, 300.0, warm=False)
     times.record(KEY, 40.0, warm=None)
-    times.record_stop(KEY, 4.0)
+    times.record_part(KEY, "stop", 4.0)
 
     assert times.expected(KEY, warm=True) == 30.0
     assert times.expected(KEY, warm=False) == 300.0
     assert times.expected(KEY, warm=None) == 40.0
-    assert times.expected_stop(KEY) == 4.0
+    assert times.expected_part(KEY, "stop") == 4.0
 
 
 def test_a_start_has_failed_after_three_times_the_slowest_one(times: StartTimes) -> None:
@@ -145,10 +145,10 @@ def test_any_file_content_gives_a_deadline_and_takes_a_start(content: bytes) -> 
         assert 600.0 <= times.deadline(KEY, 600.0) < inf
         assert times.foreseen(KEY, {"max_num_seqs": 8}) in {True, False, None}
         times.foresee(KEY, {"max_num_seqs": 8}, warm=True)
-        times.record_stop(KEY, 4.0)
+        times.record_part(KEY, "stop", 4.0)
 
         assert times.foreseen(KEY, {"max_num_seqs": 8})
-        assert (times.expected_stop(KEY) or 0.0) > 0
+        assert (times.expected_part(KEY, "stop") or 0.0) > 0
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1e300])

@@ -1,0 +1,79 @@
+"""What the log of a container says of its last start: how long it took, and for what."""
+
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from itertools import islice
+
+import docker
+
+from actuators.docker.client import DockerClient
+from actuators.docker.spec import ContainerSpec
+from agent.domain.errors import ActError
+from docker_engine.api import EngineAt
+
+_STARTED = re.compile(rb"Application startup complete|Uvicorn running on")
+_STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+_LOADED = re.compile(rb"Model loading took [0-9.]+ GiB memory and ([0-9.]+) seconds")
+_READY = re.compile(rb"init engine \([^)]*\) took ([0-9.]+) s(?:econds)?(?: \(compilation: ([0-9.]+) s)?")
+_MAX_LOG_LINES = 20_000  # vLLM writes a few hundred until it serves
+_MAX_START_S = 6 * 3600.0
+
+
+async def read_start_log(client: DockerClient, spec: ContainerSpec) -> Sequence[bytes]:
+    """Return its lines from the last start until it served, with time stamps; () if they cannot be read."""
+    engine = EngineAt(host=client.host, timeout_s=client.timeout_s)
+    with suppress(ActError, ValueError):
+        started = datetime.fromisoformat(spec.state.started_at)
+        return await engine.ask(f"the log of {spec.id}", lambda api: _read(api, spec.id, started))
+    return ()
+
+
+def _read(api: docker.APIClient, container: str, started: datetime) -> Sequence[bytes]:
+    """Read the log as a stream, and only its head: a month of requests may follow."""
+    url = f"{api.base_url}/v{api.api_version}/containers/{container}/logs"
+    wanted = {"stdout": "1", "stderr": "1", "timestamps": "1", "since": f"{started.timestamp():.6f}"}
+    with api.get(url, params=wanted, stream=True, timeout=api.timeout) as answer:
+        return until_started(islice(answer.iter_lines(), _MAX_LOG_LINES)) if answer.ok else ()
+
+
+def until_started(lines: Iterable[bytes]) -> Sequence[bytes]:
+    head = []
+    for line in lines:
+        head.append(line)
+        if _STARTED.search(line):
+            break
+    return head
+
+
+async def measured_start(client: DockerClient, blue: ContainerSpec) -> float | None:
+    """Return the seconds from its last start until it served, from its log; None: not known."""
+    served = find_start(await read_start_log(client, blue))
+    with suppress(ValueError):
+        started = datetime.fromisoformat(blue.state.started_at)
+        if served is not None and 0 <= (took := (served - started).total_seconds()) <= _MAX_START_S:
+            return took
+    return None
+
+
+def find_start(lines: Iterable[bytes]) -> datetime | None:
+    """Return the time stamp of the first line that reports a started server. Lines may begin with a frame."""
+    for line in lines:
+        if _STARTED.search(line) and (stamp := _STAMP.search(line)):
+            return datetime.fromisoformat(stamp[0].decode("ascii"))
+    return None
+
+
+def describe_start(lines: Iterable[bytes]) -> list[str]:
+    """Return a note on the parts of a start, by vLLM's own log; [] if it names none. Ranks work at once."""
+    loaded, ready, compiled = 0.0, 0.0, 0.0
+    for line in lines:
+        if found := _LOADED.search(line):
+            loaded = max(loaded, float(found[1]))
+        if found := _READY.search(line):
+            ready, compiled = max(ready, float(found[1])), max(compiled, float(found[2] or 0))
+    if not loaded or not ready:
+        return []
+    rest = f"{ready - compiled:.0f} s for the KV cache and graphs"
+    return [f"of the last start {loaded:.0f} s loaded the model, {compiled:.0f} s compiled, {rest}"]

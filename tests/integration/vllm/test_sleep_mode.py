@@ -1,0 +1,53 @@
+"""The routes of sleep mode in real vLLM. On the CPU they answer as on a GPU, and free nothing."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from actuators.process.engine import ProcessEngine
+from actuators.process.plugin import ProcessOptions
+from actuators.vllm.sleep_mode import SleepMode
+from agent.domain.model import Server
+from agent.domain.ports import Site
+from tests.support.process_rig import free_ports
+from tests.support.real_vllm import ENVIRONMENT, real_vllm
+from vllm_facts.dev_routes import DEV_MODE
+from vllm_facts.flag_parser import parse_setting
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[ProcessEngine]:
+    options = ProcessOptions(
+        command=real_vllm().command("--max-num-seqs", "2"),
+        env={**ENVIRONMENT, DEV_MODE: "1"},
+        ports=free_ports(),
+        stop_s=30.0,
+    )
+    engine = options.bind(Site(target="chat", state_dir=tmp_path, epoch=1))
+    yield engine
+    for server in await engine.observe():
+        await engine.retire(server)
+
+
+async def test_a_drained_server_sleeps_and_wakes(engine: ProcessEngine) -> None:
+    setting = parse_setting(engine._options.command)
+    server = await engine.launch(Server(name="chat-r1", setting=setting), 900)
+    mode = SleepMode(server.address)
+
+    await mode.sleep()
+    await mode.sleep()
+    busy = await engine.busy(server)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{server.address}/health") as answer,
+    ):
+        healthy = answer.status
+    await mode.wake()
+    await mode.wake()
+    await engine.warm_up(server, 2, 300)
+
+    assert (busy, healthy) == (0, 200)

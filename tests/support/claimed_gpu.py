@@ -1,0 +1,33 @@
+"""A GPU that the containers of a test only claim to have: it is free while they sleep or do not run."""
+
+from dataclasses import dataclass, replace
+
+import aiohttp
+
+from actuators.docker.capacity import Host
+from actuators.docker.spec import ContainerSpec
+from actuators.host.memory import GpuMemory
+
+GIB = 1024**3
+SLEEPS = ("--enable-sleep-mode", "--max-num-seqs", "2")
+DEV = {"VLLM_SERVER_DEV_MODE": "1"}
+FULL = GpuMemory(index=0, uuid="GPU-1", free_mib=8 * 1024.0, total_mib=80 * 1024.0)
+
+
+@dataclass
+class ClaimedGpu:
+    """80 GiB. `left_mib`: what a sleeping server still holds; `memory`: bytes that the host has free."""
+
+    left_mib: float = 1024.0
+    memory: int = 256 * GIB
+
+    async def measure(self, engine: str, spec: ContainerSpec) -> Host:
+        del engine
+        free = 80 * 1024.0 - self.left_mib if await _sleeps(spec) else FULL.free_mib
+        return Host(memory=self.memory, memory_total=512 * GIB, gpus=(replace(FULL, free_mib=free),))
+
+
+async def _sleeps(spec: ContainerSpec) -> bool:
+    url = f"http://{spec.address}/is_sleeping"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return (await answer.json())["is_sleeping"] is True
