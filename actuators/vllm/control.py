@@ -101,7 +101,9 @@ def describe(server: Server, document: Mapping[str, Any]) -> Server:
         changed = {knob: kept[name] for knob, name in names.items() if kept[name] != start[name]}
         number = document["number"] and (int(document["number"][0]), int(document["number"][1]))
         hot = HotKnobs(
-            limits={knob: (limits[name][0], limits[name][1]) for knob, name in names.items()}, number=number
+            limits={knob: (limits[name][0], limits[name][1]) for knob, name in names.items()},
+            start={knob: start[name] for knob, name in names.items()},
+            number=number,
         )
     except (LookupError, TypeError, ValueError) as error:
         raise ActError(f"the control endpoint of {server.name} answers {document!r:.200}") from error

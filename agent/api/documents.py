@@ -205,7 +205,7 @@ def target_of(daemon: DaemonView, state: State) -> TargetDocument:
         held=[suggestion.id for suggestion in state.open_suggestions if suggestion.held],
         rollout=state.rollout.id if state.rollout else None,
         failover=describe_failover(state),
-        waits=state.rollout.waits if state.rollout and state.phase is Phase.CANARY else "",
+        waits=state.rollout.waits if state.rollout and state.phase in {Phase.CANARY, Phase.TRIAL} else "",
         outcomes=[_shown(outcome) for outcome in state.outcomes],
         findings=[finding_of(one) for one in daemon.findings().get(state.target, ())],
         warnings=list(find_warnings(daemon.counters())),

@@ -9,7 +9,8 @@ from agent.domain.state import Suggestion
 
 class PreflightDocument(Document):
     strategy: Strategy = Field(
-        description="surge: an additional server; replace: servers are replaced one by one; "
+        description="hot: the servers that run take the values; surge: an additional server; "
+        "replace: servers are replaced one by one; "
         "swap: the only server is replaced, with a planned outage"
     )
     why: DocumentText = Field(description="why this strategy")

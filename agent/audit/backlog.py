@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from agent.audit.records import JournalEntry
-from agent.domain.effects import Drain, Effect, KeepAlive, KeepKnobs, Launch, Renewal, Retire, Route
+from agent.domain.effects import Drain, Effect, KeepAlive, KeepKnobs, Launch, Renewal, Retire, Route, SetKnobs
 from agent.domain.state import Phase, State
 
 MAX_ENTRIES = 500
@@ -30,7 +30,7 @@ def only_rolls_back(before: State, after: State, effects: tuple[Effect, ...]) ->
 
 def _rolls_back(effect: Effect, blue: set[str], before: State, after: State) -> bool:
     match effect:
-        case KeepAlive() | KeepKnobs():
+        case KeepAlive() | KeepKnobs() | SetKnobs(lease_s=None):  # the values before the trial
             return True
         case Route():
             weights = after.planned.weights if after.planned else effect.weights

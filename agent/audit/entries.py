@@ -13,6 +13,7 @@ from agent.judge.report import report_evidence
 from agent.machine.failing import describe_failures
 from agent.machine.failover import describe_failover
 from agent.machine.guard import PERSON
+from agent.machine.hot_trial import is_hot
 
 ENTERED = {
     Phase.CHECKING: "suggestion.checked",
@@ -22,6 +23,7 @@ ENTERED = {
     Phase.REPLACING: "rollout.replacing",
     Phase.WARMING: "server.launched",
     Phase.CANARY: "rollout.canary_started",
+    Phase.TRIAL: "rollout.trial_started",
     Phase.PROMOTING: "rollout.promoting",
     Phase.ROLLING_BACK: "rollout.rolling_back",
     Phase.COOLDOWN: "rollout.rolled_back",
@@ -56,7 +58,7 @@ HAPPENED: dict[type[e.Event], str] = {
 def build_entry(before: State, after: State, event: e.Event, effects: tuple[Effect, ...]) -> JournalEntry:
     """Build the entry of one transition; recovery continues from its `state`."""
     rollout = after.rollout
-    running = rollout is not None and (after.green is not None or before.green is not None)
+    running = _is_running(before) or _is_running(after)
     changed = changed_suggestion(before, after) or (after.suggestion if running else None)
     return JournalEntry(
         at=event.at,
@@ -75,6 +77,10 @@ def build_entry(before: State, after: State, event: e.Event, effects: tuple[Effe
         effects=effects,
         state=after,
     )
+
+
+def _is_running(state: State) -> bool:
+    return state.rollout is not None and (state.green is not None or is_hot(state))
 
 
 def actor_of(before: State, after: State, event: e.Event) -> Actor:
@@ -170,7 +176,7 @@ def starts_rollout(before: State, after: State) -> bool:
 
 def _settled_action(before: State, after: State) -> str:
     match before.phase:
-        case Phase.PROMOTING:
+        case Phase.PROMOTING | Phase.TRIAL:
             return "rollout.promoted"
         case Phase.RESTORING:
             return "server.restored"

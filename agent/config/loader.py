@@ -42,7 +42,7 @@ class Target:
     profile: str
     slo: Slo
     engine: ConfiguredPlugin
-    strategy: Literal["auto", "surge", "replace", "swap"]
+    strategy: Literal["auto", "surge", "replace", "swap", "hot"]
     restart_after_s: float | None
     traffic: ConfiguredPlugin
     listen: str  # the proxy's address for clients

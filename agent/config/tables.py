@@ -134,7 +134,7 @@ class SloTable(ConfigTable):
 
 class EngineTable(PluginTable):
     kind: str
-    strategy: Literal["auto", "surge", "replace", "swap"] = "auto"
+    strategy: Literal["auto", "surge", "replace", "swap", "hot"] = "auto"
     restart_after: PositiveSeconds | None = None
 
 

@@ -12,10 +12,10 @@ Mode = Literal["advise", "approve", "auto"]
 Approvers = Literal["any", "other"]
 """Who may approve what an operator proposed: `any` operator, or only an `other` one."""
 
-Strategy = Literal["surge", "replace", "swap"]
+Strategy = Literal["surge", "replace", "swap", "hot"]
 """`surge`: green starts while all servers run. `replace`: green replaces one of several servers, then further
 new servers replace the rest, one at a time. `swap`: green replaces the only server: a planned outage. Each
-replica of a server counts as a server."""
+replica of a server counts as a server. `hot`: the servers that run take the new values without a restart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,7 @@ class HotKnobs:
     """
 
     limits: Mapping[Knob, tuple[float, float]]
+    start: Mapping[Knob, Value] = field(default_factory=dict)  # the values that the server started with
     number: tuple[int, int] | None = None
 
 

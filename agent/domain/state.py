@@ -7,8 +7,9 @@ from enum import Enum
 from typing import Literal
 
 from agent.domain.answers import AnswerComparison
+from agent.domain.blocks import BlockTrial
 from agent.domain.calibration import Calibration
-from agent.domain.effects import Drain, Examine, Launch, Preflight, Retire, Route, Stop, WarmUp
+from agent.domain.effects import Drain, Examine, Launch, Preflight, Retire, Route, SetKnobs, Stop, WarmUp
 from agent.domain.error_budget import Budget
 from agent.domain.model import (
     Approvers,
@@ -28,7 +29,7 @@ from agent.domain.statuses import SuggestionStatus
 from agent.domain.trial import Trial
 from vllm_facts.values import Setting
 
-Awaited = Preflight | Launch | WarmUp | Examine | Route | Drain | Stop | Retire
+Awaited = Preflight | Launch | WarmUp | Examine | Route | Drain | Stop | Retire | SetKnobs
 
 FORMER_PHASES = {"vacating": "draining", "spreading": "replacing"}
 """Names of 0.1 that older journals hold."""
@@ -42,6 +43,7 @@ class Phase(Enum):
     LAUNCHING = "launching"
     WARMING = "warming"
     CANARY = "canary"
+    TRIAL = "trial"  # the present and the new values take turns on the servers that run
     REPLACING = "replacing"  # the canary passed: one further new server after the other takes its share
     PROMOTING = "promoting"  # the old servers drain and are retired; after the first one there is no way back
     ROLLING_BACK = "rolling_back"
@@ -108,7 +110,7 @@ class Rollout:
 
     id: str
     suggestion: str
-    server: str  # green's name
+    server: str  # green's name; empty where no server starts
     plan: Plan
     started_at: datetime
     phase_since: datetime
@@ -126,6 +128,7 @@ class Rollout:
         default_factory=RequestCounts
     )  # the baseline: blue alone, before the canary
     trial: Trial = field(default_factory=Trial)  # the judge's evidence
+    blocks: BlockTrial | None = None  # the evidence of a change of running servers
     parked: str = ""  # why green is suspended without traffic: no admissible evidence
     level: tuple[RequestCounts, RequestCounts] = (
         RequestCounts(),
@@ -169,6 +172,7 @@ class State:
     leaving: tuple[Retire, ...] = ()  # retirements beside the rollout, repeated until done
     leaving_asked: datetime | None = None
     route: Route | None = None  # the last one requested
+    knobs: SetKnobs | None = None  # the last change of running servers that was requested
     planned: Route | None = None  # the split that a failover replaces by `route`; None: there is no failover
     failing: Mapping[str, Failure] = field(default_factory=dict)  # by server, of those that fail at present
     health: Mapping[str, ServerHealth] = field(default_factory=dict)  # by server; lost in a crash

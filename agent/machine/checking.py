@@ -15,7 +15,7 @@ from agent.judge.goodput import fails_badly
 from agent.machine.default_plan import plan_for
 from agent.machine.earlier_outcomes import was_aborted
 from agent.machine.evidence import is_seen
-from agent.machine.guard import altering_knobs
+from agent.machine.hot_knobs import why_not_hot
 from agent.machine.open_suggestions import (
     MOST,
     bring_forward,
@@ -26,6 +26,7 @@ from agent.machine.open_suggestions import (
     share_a_knob,
 )
 from agent.machine.starting import gain_needed, start_rollout
+from agent.machine.suggestion_notes import altering_knobs
 from agent.machine.traffic import expected_rate, recent_traffic
 from agent.machine.transitions import (
     Moved,
@@ -48,10 +49,22 @@ def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: dat
         suggestion=suggestion,
         also_open=state.open_suggestions,
     )
+    if rules.strategy == "hot":
+        return answer_check(rules, asked, preflight_hot(rules, asked, suggestion), at)
     setting = {**(state.blue.setting if state.blue else {}), **suggestion.proposal.to}
     return request_effect(
         asked, Preflight(number=0, servers=state.standing, setting=setting, wanted=rules.strategy)
     )
+
+
+def preflight_hot(rules: Rules, state: State, suggestion: Suggestion) -> PreflightResult:
+    """Whether the servers that run take the change. Nothing is asked: they have said what they take."""
+    why = why_not_hot(state.standing, suggestion.proposal.to, (state.epoch, state.effects + 1))
+    if not why and (rules.exam.always or altering_knobs(suggestion.proposal)):
+        why = "golden prompts compare the answers of two servers"
+    if why:
+        return PreflightResult(problem=f'strategy = "hot", but {why}; write strategy = "auto"')
+    return PreflightResult(strategy="hot", why="the servers that run take the new values without a restart")
 
 
 def seal_suggestion(
@@ -68,14 +81,16 @@ def seal_suggestion(
     rate_rps = expected_rate(state, at)
     failing = fails_badly(recent)
     plan = plan_at(rules, state, suggestion.proposal, prospect, rate_rps=rate_rps, failing=failing)
-    forecast = rules.judge.forecast(
-        plan,
-        slo=rules.slo,
-        recent=recent,
-        rate_rps=rate_rps,
-        calibration=state.calibration,
-        gain_needed=gain_needed(suggestion.proposal, plan),
-    )
+    forecast = None
+    if prospect.strategy != "hot":
+        forecast = rules.judge.forecast(
+            plan,
+            slo=rules.slo,
+            recent=recent,
+            rate_rps=rate_rps,
+            calibration=state.calibration,
+            gain_needed=gain_needed(suggestion.proposal, plan),
+        )
     return rules.guard.seal(
         suggestion, prospect, expires_at=expires_at, plan=plan, forecast=forecast, rate_rps=rate_rps
     )
@@ -92,25 +107,30 @@ def plan_at(
 ) -> Plan:
     """The configured plan for this change at this request rate, and for a blue that fails its SLO by far."""
     plan = plan_for(rules.plan, prospect, state.engines, rate_rps, failing=failing)
-    examined = rules.exam.always or altering_knobs(proposal)
+    examined = prospect.strategy != "hot" and (rules.exam.always or altering_knobs(proposal))
     return replace(plan, examine_s=rules.exam.at_most_s) if examined else plan
 
 
 def on_preflighted(rules: Rules, state: State, event: Preflighted) -> Moved:
+    if not is_awaited(state, event.number):
+        return without_effects(state)
+    return answer_check(rules, state, event.prospect, event.at)
+
+
+def answer_check(rules: Rules, state: State, prospect: PreflightResult, at: datetime) -> Moved:
     """Propose the change; in `auto` mode an auto-class change inside its bounds needs no approval."""
     suggestion = state.suggestion
-    if suggestion is None or not is_awaited(state, event.number):
+    if suggestion is None:
         return without_effects(state)
-    prospect = event.prospect
     if prospect.problem:
         result: OutcomeResult = "refused" if prospect.lasting else "undecided"
-        return refuse_suggestion(state, event.at, prospect.problem, result)
-    expires_at = event.at + timedelta(seconds=rules.guard.suggestion_ttl_s)
-    sealed = seal_suggestion(rules, state, suggestion, prospect, at=event.at, expires_at=expires_at)
-    state = enter_phase(replace(state, suggestion=sealed, awaiting=None), Phase.PROPOSED, event.at, "")
+        return refuse_suggestion(state, at, prospect.problem, result)
+    expires_at = at + timedelta(seconds=rules.guard.suggestion_ttl_s)
+    sealed = seal_suggestion(rules, state, suggestion, prospect, at=at, expires_at=expires_at)
+    state = enter_phase(replace(state, suggestion=sealed, awaiting=None), Phase.PROPOSED, at, "")
     state = replace(make_room(state, sealed), note=sealed.proposal.why)
-    still = [sealed] if is_seen(state, sealed, event.at) else []
-    return start_by_itself(rules, state, still, event.at) or without_effects(state)
+    still = [sealed] if is_seen(state, sealed, at) else []
+    return start_by_itself(rules, state, still, at) or without_effects(state)
 
 
 def make_room(state: State, sealed: Suggestion) -> State:

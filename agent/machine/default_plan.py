@@ -25,11 +25,15 @@ def plan_for(
     slot of one of n. As the only server green gets all traffic at once, so there is only the hold step. With
     several servers the last old one keeps serving in the hold step, as the control. A share below parity that
     would get its requests too late at `rate_rps` is enlarged or left out. `failing`: blue fails its SLO by
-    far, so the shares are larger and shorter.
+    far, so the shares are larger and shorter. Running servers that take new values have one step, in which
+    both values have half of the time, with the time limit of all shares.
     """
     plan = quick_plan(plan, servers) if failing else plan
     plan = replace(plan, start_s=prospect.deadline_s or plan.start_s)
     *steps, hold = plan.steps
+    if prospect.strategy == "hot":
+        at_most_s = sum(step.at_most_s for step in steps) or hold.at_most_s
+        return replace(plan, steps=(replace(hold, weight=50, at_least_s=0.0, at_most_s=at_most_s),))
     if prospect.strategy == "swap":
         return replace(plan, steps=(hold,))
     parity = parity_of(prospect.strategy, servers)

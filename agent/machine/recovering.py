@@ -10,6 +10,8 @@ from agent.domain.effects import KeepAlive, Launch, Route
 from agent.domain.events import AgentStarted
 from agent.domain.model import Server
 from agent.domain.state import Phase, State, Suggestion
+from agent.machine import hot_trial
+from agent.machine.hot_knobs import has_drifted, with_kept_values
 from agent.machine.launching import resume_step
 from agent.machine.open_suggestions import end_all, end_check, end_each, end_suggestion
 from agent.machine.promoting import can_roll_back, promote
@@ -29,7 +31,7 @@ from agent.machine.transitions import (
 
 RESUMES = 2  # restarts of the daemon that a rollout survives; after more it is rolled back
 UNDECIDED = {Phase.DRAINING, Phase.LAUNCHING, Phase.WARMING, Phase.CANARY, Phase.REPLACING}
-MOVING = {*UNDECIDED, Phase.PROMOTING, Phase.ROLLING_BACK, Phase.RESTORING}
+MOVING = {*UNDECIDED, Phase.TRIAL, Phase.PROMOTING, Phase.ROLLING_BACK, Phase.RESTORING}
 
 FoundServers = Mapping[str, Server]
 
@@ -70,8 +72,10 @@ def adopt_in_advise_mode(state: State, event: AgentStarted, found: FoundServers)
 
 
 def resume_target(rules: Rules, state: State, event: AgentStarted, found: FoundServers) -> Moved:
-    before = {server.name: dict(server.setting) for server in state.fleet}
+    before, knobs = {server.name: dict(server.setting) for server in state.fleet}, state.knobs
     state = choose_blue(merge_found_servers(state, event, found))
+    if hot_trial.is_hot(state) and state.phase in {Phase.TRIAL, Phase.ROLLING_BACK}:
+        return hot_trial.resume(rules, state, event.at, drifted=knobs is not None and state.knobs is None)
     if state.phase is Phase.RESTORING:
         return recheck_missing(state, event.at)
     if not state.standing and not state.vacated:
@@ -102,13 +106,15 @@ def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) 
     """Update the expected servers from what was found; missing ones are gone, unless trimtab stopped them."""
     if state.blue is None:
         return adopt_servers(state, event)
-    fleet, note = [], ""
+    fleet, note, drifted = [], "", False
     names = {server.name for server in state.present}
     for known in state.fleet:
         now = found.get(known.name) or find_by_address(event, known, names) or known
+        now = with_kept_values(state.knobs, known, now)
         if dict(now.setting) != dict(known.setting):
             note = f"{now.name} runs with other flags than trimtab set: its flags are adopted"
         fleet.append(replace(now, like=known.like, differs=known.differs))
+        drifted = drifted or has_drifted(state.knobs, now)
     fleet += servers_joining(state, event)
     running = {server.name for server in event.servers}
     expected = [s for s in (*fleet, *state.newcomers) if s.name not in (*state.vacated, state.stopping)]
@@ -123,6 +129,9 @@ def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) 
     seen = replace(state, blue=fleet[0], peers=tuple(fleet[1:]), crew=crew, green=green, gone=gone)
     if green is not None and state.green is not None:
         seen = replace(seen, green=replace(green, like=state.green.like, differs=state.green.differs))
+    if drifted:
+        note = note or "another program has set limits of the running servers: its values are adopted"
+        seen = replace(seen, knobs=None)
     if note:
         seen = _end_made(replace(seen, note=note))
         seen = end_all(seen, "superseded", note)

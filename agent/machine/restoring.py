@@ -7,6 +7,7 @@ from agent.domain.effects import Launch, Retire, Route
 from agent.domain.events import EffectFailed, Launched, Retired, Routed, ServerLost
 from agent.domain.model import OutcomeResult, Server
 from agent.domain.state import Phase, State
+from agent.machine.hot_knobs import with_kept_values
 from agent.machine.open_suggestions import end_all
 from agent.machine.routes import route_to
 from agent.machine.transitions import (
@@ -147,7 +148,7 @@ def recheck_missing(state: State, at: datetime) -> Moved:
 
 def put_in_slot(state: State, name: str, server: Server) -> State:
     """Put `server` in the slot of the fleet's server `name`, which is then neither stopped nor gone."""
-    fleet = tuple(server if s.name == name else s for s in state.fleet) or (server,)
+    fleet = tuple(_in_place_of(state, s, server) if s.name == name else s for s in state.fleet) or (server,)
     return replace(
         state,
         blue=fleet[0],
@@ -155,6 +156,10 @@ def put_in_slot(state: State, name: str, server: Server) -> State:
         vacated=tuple(n for n in state.vacated if n != name),
         gone=tuple(n for n in state.gone if n != name),
     )
+
+
+def _in_place_of(state: State, known: Server, server: Server) -> Server:
+    return with_kept_values(state.knobs, known, server) if server.name == known.name else server
 
 
 def on_routed(rules: Rules, state: State, event: Routed) -> Moved:

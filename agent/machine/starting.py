@@ -9,6 +9,7 @@ from agent.domain.state import Phase, Rollout, State
 from agent.domain.trial import GainNeeded, Trial
 from agent.machine.answer_check import drain_or_examine
 from agent.machine.guard import PERSON, base_digest
+from agent.machine.hot_trial import begin_trial
 from agent.machine.open_suggestions import end_all, end_suggestion, settle
 from agent.machine.traffic import recent_traffic
 from agent.machine.transitions import (
@@ -21,7 +22,10 @@ from agent.machine.transitions import (
 
 
 def start_rollout(state: State, at: datetime, by: str) -> Moved:
-    """Carry out `state.suggestion`: launch green, or first free a slot for it. The other open ones end."""
+    """Carry out `state.suggestion`: launch green, or first free a slot for it. The other open ones end.
+
+    A change of running servers launches none.
+    """
     suggestion, standing = state.suggestion, state.standing
     if suggestion is None or suggestion.plan is None or not standing:
         return without_effects(state)
@@ -31,9 +35,10 @@ def start_rollout(state: State, at: datetime, by: str) -> Moved:
     for other in state.also_open:
         why = f"{suggestion.id} was approved; what is still useful is suggested again"
         state = end_suggestion(state, other.id, "superseded", why)
-    state, name = name_next_server(state)
-    old, prospect = standing[-1], suggestion.prospect
+    old, prospect, name = standing[-1], suggestion.prospect, ""
     record, record_s = recent_traffic(state, at)
+    if prospect.strategy != "hot":
+        state, name = name_next_server(state)
     green = Server(name=name, setting={**old.setting, **suggestion.proposal.to}, like=old.name)
     rollout = Rollout(
         id=f"{state.target}-{suggestion.id.removeprefix(f'{state.target}-s')}",
@@ -55,7 +60,10 @@ def start_rollout(state: State, at: datetime, by: str) -> Moved:
         record=record,
     )
     approved = replace(suggestion, status="approved", decided_by=by)
-    state = replace(state, green=green, rollout=rollout, suggestion=approved, sightings={})
+    state = replace(state, rollout=rollout, suggestion=approved, sightings={})
+    if prospect.strategy == "hot":
+        return begin_trial(state, at, f"{suggestion.id} approved by {by}")
+    state = replace(state, green=green)
     if prospect.strategy != "surge":
         return drain_or_examine(state, at, f"{suggestion.id} approved by {by}")
     state = enter_phase(state, Phase.LAUNCHING, at, f"{suggestion.id} approved by {by}")

@@ -7,6 +7,7 @@ OBSERVING ─suggest─▶ CHECKING ─▶ PROPOSED ─approve─▶ [DRAINING �
                                                                                                 │ all replaced
 Failure, abort or breach, while a rollback is possible:                                         ▼
 ROLLING_BACK ─old servers serve─▶ COOLDOWN ─▶ OBSERVING    CANARY(hold) ─pass─▶ PROMOTING ─▶ OBSERVING
+A change that needs no restart: PROPOSED ─▶ TRIAL ─▶ OBSERVING (agent.machine.hot_trial).
 A server that trimtab started exits: RESTORING ─▶ OBSERVING, or HALTED if none can be started.
 In every phase the traffic leaves a server that fails while another one is well (agent.machine.failover).
 """
@@ -25,6 +26,8 @@ from agent.machine import (
     checking,
     failing,
     failover,
+    hot_knobs,
+    hot_trial,
     launching,
     lease,
     open_suggestions,
@@ -51,6 +54,11 @@ HANDLED_IN_ADVISE = (e.AgentStarted, e.Paused, e.Resumed)
 
 def _keep_alive(_: Rules, state: State, event: e.Observed) -> Moved:
     return lease.keep_alive(state, event.at)
+
+
+def _if_hot(hot: Handler, other: Handler) -> Handler:
+    """Rolling back has no green to retire where the change was made on running servers."""
+    return lambda rules, state, event: (hot if hot_trial.is_hot(state) else other)(rules, state, event)
 
 
 HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
@@ -92,6 +100,11 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
     (Phase.CANARY, e.EffectFailed): launching.on_failed,
     (Phase.CANARY, e.ServerLost): launching.on_lost_in_canary,
     (Phase.CANARY, e.Aborted): launching.abort,
+    (Phase.TRIAL, e.Observed): hot_trial.observe,
+    (Phase.TRIAL, e.KnobsSet): hot_trial.on_set,
+    (Phase.TRIAL, e.EffectFailed): hot_trial.on_failed,
+    (Phase.TRIAL, e.ServerLost): hot_trial.on_lost,
+    (Phase.TRIAL, e.Aborted): hot_trial.abort,
     (Phase.REPLACING, e.Observed): replacing.on_observed,
     (Phase.REPLACING, e.Routed): launching.on_joined,
     (Phase.REPLACING, e.EffectFailed): replacing.on_failed,
@@ -110,8 +123,9 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
     (Phase.ROLLING_BACK, e.Stopped): rolling_back.on_stopped,
     (Phase.ROLLING_BACK, e.Retired): rolling_back.on_retired,
     (Phase.ROLLING_BACK, e.Launched): rolling_back.on_launched,
-    (Phase.ROLLING_BACK, e.EffectFailed): rolling_back.on_failed,
-    (Phase.ROLLING_BACK, e.ServerLost): rolling_back.on_lost,
+    (Phase.ROLLING_BACK, e.KnobsSet): hot_trial.on_back,
+    (Phase.ROLLING_BACK, e.EffectFailed): _if_hot(hot_trial.on_back_failed, rolling_back.on_failed),
+    (Phase.ROLLING_BACK, e.ServerLost): _if_hot(hot_trial.on_lost_while_back, rolling_back.on_lost),
     (Phase.RESTORING, e.Observed): _keep_alive,
     (Phase.RESTORING, e.Retired): restoring.on_retired,
     (Phase.RESTORING, e.ServerLost): restoring.on_lost,
@@ -140,6 +154,7 @@ AFTER: tuple[Callable[[Moved, e.Event], Moved], ...] = (
     passes.update_addresses_in_route,
     passes.repeat_retirements,
     passes.forget_absent_servers,
+    hot_knobs.keep_knobs,
 )
 """What every step corrects in the handler's result, in this order."""
 
@@ -191,7 +206,7 @@ def _all_but(kind: type, *names: str) -> Callable[[Any], tuple[object, ...]]:
 _counted = ("recent", "recent_since", "recent_until", "steady", "calibration", "budget", "health")
 _lasting = _all_but(State, "ended", "sightings", *_counted, "rollout")
 _lasting_of = _all_but(
-    Rollout, "green", "blue", "record", "trial", "exposed", "step_bad", "heard_at", "waits"
+    Rollout, "green", "blue", "record", "trial", "blocks", "exposed", "step_bad", "heard_at", "waits"
 )
 
 

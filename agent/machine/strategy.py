@@ -33,6 +33,8 @@ def choose_strategy(wanted: Strategy | Literal["auto"], servers: int, capacity: 
             return _replace(servers)
         case "swap":
             return _swap(servers, capacity)
+        case "hot":
+            return Choice(strategy=None, why='strategy = "hot" starts no server: no capacity is asked for')
         case "auto":
             return _auto(servers, capacity)
 

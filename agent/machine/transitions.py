@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from agent.domain.effects import Effect, Retire, Route
+from agent.domain.effects import Effect, Retire, Route, SetKnobs
 from agent.domain.events import Observed, ServerLost
 from agent.domain.model import Outcome, OutcomeResult, Plan, Server, Slo, Strategy
 from agent.domain.ports import Context, Policy
@@ -77,6 +77,9 @@ def request_effect(state: State, effect: Awaited) -> Moved:
     numbered = replace(effect, number=state.effects + 1)
     if isinstance(numbered, Route):
         state = replace(state, route=numbered, planned=None)
+    if isinstance(numbered, SetKnobs):
+        numbered = replace(numbered, epoch=state.epoch)
+        state = replace(state, knobs=numbered)
     return replace(state, effects=numbered.number, awaiting=numbered, retry_at=None), (numbered,)
 
 
@@ -105,8 +108,8 @@ def enter_phase(state: State, phase: Phase, at: datetime, note: str) -> State:
 
 
 def retry_later(state: State, at: datetime, why: str) -> State:
-    """Retry the awaited effect after a pause that doubles: up to 30 s, for a route up to 4 s."""
-    longest = timedelta(seconds=4) if isinstance(state.awaiting, Route) else LONGEST_PAUSE
+    """Retry the awaited effect after a pause that doubles: up to 30 s, for a route or for knobs up to 4 s."""
+    longest = timedelta(seconds=4) if isinstance(state.awaiting, Route | SetKnobs) else LONGEST_PAUSE
     pause = min(timedelta(seconds=2 ** min(state.tries, 6)), longest)
     return replace(state, retry_at=at + pause, tries=state.tries + 1, note=why)
 

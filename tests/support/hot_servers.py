@@ -35,10 +35,11 @@ class HotServers:
     """By server name: one that is not here has no control endpoint."""
 
     knobs: dict[str, Knobs] = field(default_factory=dict)
+    version: str = VERSION
 
     def describe(self, server: Server) -> Server:
         found = self.knobs.get(server.name)
-        return describe(server, _document(found)) if found else server
+        return describe(server, self._document(found)) if found else server
 
     def set(self, server: Server, values: Setting, number: tuple[int, int], lease_s: float | None) -> None:
         """Raises ActError, DriftError as an engine does."""
@@ -46,10 +47,9 @@ class HotServers:
         if found is None:
             raise ActError(f"{server.name} has no control endpoint")
         try:
-            found.set(request_body(server, _document(found), values, number, lease_s))
+            found.set(request_body(server, self._document(found), values, number, lease_s))
         except Refused as refused:
             raise (DriftError if refused.status == CONFLICT else ActError)(str(refused)) from refused
 
-
-def _document(knobs: Knobs) -> dict[str, object]:
-    return {"vllm": VERSION, **knobs.show()}
+    def _document(self, knobs: Knobs) -> dict[str, object]:
+        return {"vllm": self.version, **knobs.show()}

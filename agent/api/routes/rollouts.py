@@ -17,6 +17,7 @@ FORWARD = {
     Phase.LAUNCHING,
     Phase.WARMING,
     Phase.CANARY,
+    Phase.TRIAL,
     Phase.REPLACING,
     Phase.PROMOTING,
 }

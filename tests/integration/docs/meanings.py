@@ -37,8 +37,9 @@ MEANINGS = {
     "targets.slo.OBJECTIVE.share": "share of the requests that must be under it",
     "targets.slo.errors.share": "share of the requests that must succeed",
     "targets.engine.kind": "`process`, `docker` or `kubernetes`; the other keys depend on it, see below",
-    "targets.engine.strategy": "`surge`: green next to blue; `replace`: one server after another "
-    "stops for green; `swap`: the only one does, an outage; `auto`: the first for which there is capacity",
+    "targets.engine.strategy": "`hot`: the servers that run take the values ([page](../live-limits.md)); "
+    "`surge`: green next to blue; `replace`: one server after another stops for green; "
+    "`swap`: the only one does, an outage; `auto`: the first for which there is capacity",
     "targets.engine.restart_after": "without a rollout, a server that trimtab started and that hangs or "
     "refuses connections for so long is started again; default: never",
     "targets.traffic.kind": "the proxy; its other keys are below",

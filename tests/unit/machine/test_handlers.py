@@ -33,8 +33,14 @@ IGNORED: dict[tuple[str, type[e.Event]], set[Phase]] = {
     - {Phase.DRAINING, Phase.PROMOTING, Phase.ROLLING_BACK},
     ("the outcome of a retirement on the side", e.Retired): set(Phase)
     - {Phase.PROMOTING, Phase.ROLLING_BACK, Phase.RESTORING},
-    ("no change of a running server is awaited", e.KnobsSet): set(Phase),
-    ("no split is awaited", e.Routed): {Phase.CHECKING, Phase.LAUNCHING, Phase.WARMING, Phase.HALTED},
+    ("no change of a running server is awaited", e.KnobsSet): set(Phase) - {Phase.TRIAL, Phase.ROLLING_BACK},
+    ("no split is awaited", e.Routed): {
+        Phase.CHECKING,
+        Phase.LAUNCHING,
+        Phase.WARMING,
+        Phase.TRIAL,
+        Phase.HALTED,
+    },
     ("an operator must look first", e.Observed): {Phase.HALTED},
     ("an operator must look first; nothing is awaited", e.EffectFailed): {Phase.HALTED},
     ("an operator must look first; who is gone is noted all the same", e.ServerLost): {Phase.HALTED},

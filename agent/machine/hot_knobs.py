@@ -1,0 +1,91 @@
+"""Knobs that change while a server runs: which changes need no restart, which values are in force. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from agent.domain.effects import Effect, KeepKnobs, SetKnobs
+from agent.domain.events import Event, Observed
+from agent.domain.model import Server
+from agent.machine.transitions import Moved
+from vllm_facts.values import Knob, Setting, Value
+
+
+def why_not_hot(servers: Sequence[Server], to: Mapping[Knob, Value], number: tuple[int, int]) -> str:
+    """Why the change needs a restart; empty if each of the servers takes it while it runs.
+
+    `number`: epoch and number of an effect that would change it now.
+    """
+    for server in servers:
+        if server.hot is None:
+            return f"the limits of {server.name} cannot be changed while it runs"
+        if server.hot.number is not None and server.hot.number >= number:
+            return (
+                f"another program has set the limits of {server.name}, under the number {server.hot.number}"
+            )
+        for knob, value in to.items():
+            if knob not in server.hot.limits:
+                return f"{knob} cannot be changed while {server.name} runs"
+            if not _is_within(value, server.hot.limits[knob]):
+                low, high = server.hot.limits[knob]
+                return f"{knob} can be {low:g} to {high:g} while {server.name} runs, not {value}"
+    return "" if servers else "no server runs that could be changed"
+
+
+def hot_values(servers: Sequence[Server], setting: Setting) -> dict[Knob, Value]:
+    """What to set so that servers run with this setting. A value out of range is that of the start."""
+    ranges = [server.hot.limits for server in servers if server.hot is not None]
+    return {
+        knob: value
+        for knob, value in setting.items()
+        if ranges and all(knob in limits and _is_within(value, limits[knob]) for limits in ranges)
+    }
+
+
+def with_kept_values(knobs: SetKnobs | None, known: Server, found: Server) -> Server:
+    """The found server, as it runs once it has its values again: those are lost when it starts again.
+
+    Only its hot knobs differ then, and their values are those of its start. Values that a third party has
+    set, or other flags at its start, stay as found.
+    """
+    hot = known.hot
+    if knobs is None or hot is None or has_drifted(knobs, found):
+        return found
+    differing = [
+        knob
+        for knob in {*known.setting, *found.setting}
+        if known.setting.get(knob) != found.setting.get(knob)
+    ]
+    lost = all(knob in hot.limits and _is_of_start(found, knob, known) for knob in differing)
+    return replace(found, setting=known.setting) if lost else found
+
+
+def has_drifted(knobs: SetKnobs | None, found: Server) -> bool:
+    """Whether a third party has set values since."""
+    number = found.hot.number if found.hot is not None else None
+    return knobs is not None and number is not None and number > (knobs.epoch, knobs.number)
+
+
+def keep_knobs(moved: Moved, event: Event) -> Moved:
+    """Every second, repeat the last change of the servers that run: it renews its lease."""
+    state, effects = moved
+    if state.knobs is None or not isinstance(event, Observed) or state.mode == "advise":
+        return moved
+    known = {server.name: server for server in state.fleet}
+    servers = tuple(known[one.name] for one in state.knobs.servers if one.name in known)
+    if not servers:
+        return replace(state, knobs=None), effects
+    running = tuple(server for server in servers if server in state.standing)
+    if isinstance(state.awaiting, SetKnobs) or not running:
+        return moved
+    renewal: Effect = KeepKnobs(change=replace(state.knobs, servers=running))
+    return state, (*effects, renewal)
+
+
+def _is_of_start(found: Server, knob: Knob, known: Server) -> bool:
+    start = known.hot.start.get(knob) if known.hot is not None else None
+    return found.setting.get(knob) in (None, start)
+
+
+def _is_within(value: Value, limits: tuple[float, float]) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and limits[0] <= float(value or 0) <= limits[1]

@@ -1,0 +1,83 @@
+"""What an operator is shown of a suggestion's rollout: strategy, duration, outage and checks. Pure."""
+
+from agent.domain.model import Forecast, Hold, Plan, Proposal
+from agent.domain.state import Suggestion
+from agent.machine.outage import describe_outage
+from vllm_facts.knobs import alters_outputs
+from vllm_facts.values import Knob
+
+ALL = 100  # percent
+
+
+def altering_knobs(proposal: Proposal) -> tuple[Knob, ...]:
+    """The knobs of the proposal that may change the model's answers."""
+    return tuple(knob for knob in proposal.to if alters_outputs(knob))
+
+
+def notes_of_plan(suggestion: Suggestion, hold: Hold | None) -> tuple[str, ...]:
+    plan = suggestion.plan
+    if plan is None:
+        return ()
+    outage = describe_outage(suggestion.prospect.outage_s, plan.drain_s, hold)
+    rollout = _describe_rollout(suggestion, plan, outage)
+    return (*rollout, *_describe_examination(plan, altering_knobs(suggestion.proposal)))
+
+
+def _describe_rollout(suggestion: Suggestion, plan: Plan, outage: str) -> tuple[str, ...]:
+    """Sentences on the strategy and the duration of the rollout."""
+    prospect, forecast, servers = suggestion.prospect, suggestion.forecast, len(suggestion.servers)
+    if prospect.strategy == "hot":
+        return (f"hot: {prospect.why}", _describe_trial(plan), *prospect.notes)
+    start = "" if prospect.start_s is None else f"a start takes about {prospect.start_s:.0f} s; "
+    notes = [f"{prospect.strategy}: {prospect.why}"] if prospect.why else []
+    if prospect.outage_s:
+        notes.append(outage)
+    if servers > 1:
+        notes.append(f"{servers} servers, one after the other")
+    notes.append(start + (_describe_forecast(forecast, plan) if forecast else _describe_minimum(plan)))
+    return (*notes, *prospect.notes)
+
+
+def _describe_trial(plan: Plan) -> str:
+    limit_s = plan.steps[-1].at_most_s
+    return (
+        "the present and the new values take turns on the servers that run, in blocks of 20 to 60 s; a "
+        f"verdict needs traffic, and without one within {limit_s:.0f} s the change is taken back"
+    )
+
+
+def _describe_minimum(plan: Plan) -> str:
+    least_s = sum(step.at_least_s for step in plan.steps)
+    return f"a rollout takes at least {least_s:.0f} s after green is up, and needs traffic for a verdict"
+
+
+IF = {
+    "better": "if green is better than blue",
+    "gain": "until a green without a gain is given up",
+    "not_worse": "if green is not worse",
+}
+
+
+def _describe_forecast(forecast: Forecast, plan: Plan) -> str:
+    """How long a verdict takes at the present traffic."""
+    held = plan.steps[-1].weight
+    share = "all traffic" if held >= ALL else f"{held} % of the traffic, one old server the rest,"
+    expected = (
+        f"at {forecast.rate_rps:.3g} requests/s the canary takes about {forecast.usual_s:.0f} s (nine of ten "
+        f"take less than {forecast.likely_s:.0f} s) {IF[forecast.decided_by]}; green then holds {share} for "
+        f"{forecast.hold_s:.0f} s"
+    )
+    if not forecast.too_long:
+        return expected
+    weights = " and ".join(f"{weight} %" for weight in forecast.too_long)
+    fit = forecast.fitting_margin
+    fix = f"; a margin of {fit:g} instead of {plan.margin:g} would fit" if fit else ""
+    return f"{expected}; the time limit at {weights} is too short: it may be rolled back undecided{fix}"
+
+
+def _describe_examination(plan: Plan, altering: tuple[Knob, ...]) -> tuple[str, ...]:
+    """The examination before the canary, where answers may change."""
+    if not plan.examine_s:
+        return ()
+    may = f"{', '.join(altering)} may alter the answers: " if altering else ""
+    return (f"{may}green's answers to the golden prompts are compared with blue's before it gets traffic",)

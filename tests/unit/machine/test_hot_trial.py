@@ -1,0 +1,280 @@
+"""Changes of running servers: trial in blocks, verdict, and what ends it otherwise."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import pytest
+from pydantic import TypeAdapter
+
+from agent.domain import effects as fx
+from agent.domain import events as e
+from agent.domain.errors import ActError
+from agent.domain.model import Outcome, Server
+from agent.domain.request_counts import RequestCounts
+from agent.domain.state import Phase, State
+from agent.machine.hot_trial import LEASE_S
+from agent.machine.step import Machine
+from tests.support.hot_servers import HotServers, knobs_of
+from tests.support.machine_stories import BLUE, NOON, PLAN, World, counts_of, rules
+
+CAP = "max_num_seqs"  # what the policy of the stories raises from 4 to 16
+HOT = replace(BLUE, setting={"model": "m", CAP: 4}, ours=True)
+HOUR = replace(PLAN, steps=tuple(replace(step, at_most_s=1200) for step in PLAN.steps))
+VERSION = "0.30.0"  # without a flag for the cap alone
+
+
+@dataclass
+class HotWorld(World):
+    """Servers whose cap is 16 at most while they run. `candidate_fails`: of ten requests a second at 16."""
+
+    machine: Machine = field(default_factory=lambda: Machine(rules(strategy="hot", plan=HOUR)))
+    running: dict[str, Server] = field(default_factory=lambda: {HOT.name: HOT})
+    hot: HotServers = field(default_factory=lambda: HotServers(version=VERSION))
+    candidate_fails: int = 0
+    present_fails: int = 0
+
+    def seconds(self) -> float:
+        return (self.at - NOON).total_seconds()
+
+    def boot(self, name: str) -> None:
+        """The server starts: its cap is that of its command line, and may be 16 at most."""
+        knobs = knobs_of({CAP: 16}, self.seconds)
+        knobs.start["max_num_seqs"] = int(str(self.running[name].setting[CAP]))
+        self.hot.knobs[name] = knobs
+
+    def start(self) -> "HotWorld":
+        for name in self.running:
+            if name not in self.hot.knobs:
+                self.boot(name)
+        told, plain = {name: self.hot.describe(one) for name, one in self.running.items()}, self.running
+        self.running = told
+        super().start()
+        self.running = plain
+        return self
+
+    def cap(self, name: str = HOT.name) -> int:
+        shown = self.hot.knobs[name].show()["in_force"]
+        assert isinstance(shown, dict)
+        return int(shown["max_num_seqs"])
+
+    def arm(self, name: str) -> RequestCounts:
+        if name not in self.hot.knobs:
+            return super().arm(name)
+        failed = self.candidate_fails if self.cap(name) == 16 else self.present_fails
+        return counts_of(name, ok=10 - failed, failed=failed)
+
+    def perform(self, effect: fx.Effect) -> Iterable[e.Event]:
+        change = effect.change if isinstance(effect, fx.KeepKnobs) else effect
+        if not isinstance(change, fx.SetKnobs):
+            return super().perform(effect)
+        self.performed.append(effect)
+        try:
+            for server in change.servers:
+                self._set(server, change)
+        except ActError as error:
+            failed = e.EffectFailed(at=self.at, number=change.number, why=error.why)
+            return (failed,) if effect is change or change.lease_s is not None else ()
+        return (e.KnobsSet(at=self.at, number=change.number),) if effect is change else ()
+
+    def _set(self, server: Server, change: fx.SetKnobs) -> None:
+        if "set_knobs" in self.refuses or server.name not in self.running:
+            raise ActError(f"{server.name} does not answer")
+        self.hot.set(server, change.values, (change.epoch, change.number), change.lease_s)
+
+    def until_cap(self, cap: int, limit_s: int = 300) -> "HotWorld":
+        for _ in range(limit_s):
+            if self.cap() == cap:
+                return self
+            self.tick()
+        raise AssertionError(f"the cap is {self.cap()}: {self.state.phase}, {self.state.note}")
+
+    def outcome(self) -> Outcome:
+        return self.state.outcomes[-1]
+
+
+def trying(**more: int) -> HotWorld:
+    world = HotWorld(**more)  # type: ignore[arg-type]
+    world.start().until("proposed")
+    world.approve()
+    world.tick(2)
+    assert world.state.phase is Phase.TRIAL
+    return world
+
+
+def test_a_suggestion_for_running_servers_says_so_and_starts_no_server() -> None:
+    world = HotWorld().start().until("proposed")
+    suggestion = world.state.suggestion
+
+    assert suggestion is not None
+    assert suggestion.prospect.strategy == "hot"
+    assert any("take turns on the servers that run" in note for note in suggestion.notes)
+    world.approve().tick(100)
+    assert {effect.kind for effect in world.performed} <= {"route", "keep_alive", "set_knobs", "keep_knobs"}
+
+
+def test_the_values_take_turns_and_a_better_one_is_kept() -> None:
+    world = trying(present_fails=4)
+    caps = set()
+    for _ in range(1200):
+        if world.state.phase is not Phase.TRIAL:
+            break
+        caps.add(world.cap())
+        world.tick()
+
+    assert caps == {4, 16}
+    assert world.state.phase is Phase.OBSERVING
+    assert world.outcome().result == "promoted"
+    assert world.state.blue is not None
+    assert world.state.blue.setting[CAP] == 16
+    assert world.tick(60).state.note
+    assert world.cap() == 16
+
+
+def test_a_worse_value_is_taken_back_by_one_effect() -> None:
+    world = trying(candidate_fails=9)
+    world.until("rolling_back", 600)
+    world.tick()
+
+    assert world.cap() == 4
+    assert world.state.phase is Phase.COOLDOWN
+    assert world.outcome().result == "rolled_back"
+    assert world.state.blue is not None
+    assert world.state.blue.setting[CAP] == 4
+
+
+def test_an_abort_takes_the_new_values_back() -> None:
+    world = trying().until_cap(16)
+    world.feed(e.Aborted(at=world.at, actor="alice", reason="no")).tick()
+
+    assert world.cap() == 4
+    assert (world.state.phase, world.outcome().result) == (Phase.COOLDOWN, "aborted")
+
+
+def test_without_the_daemon_the_lease_takes_the_new_values_back() -> None:
+    world = trying().until_cap(16)
+    world.at += timedelta(seconds=LEASE_S)
+
+    assert world.cap() == 4
+
+
+def test_a_restart_of_the_daemon_ends_the_trial() -> None:
+    world = trying().until_cap(16)
+    world.start().tick(2)
+
+    assert world.cap() == 4
+    assert (world.state.phase, world.outcome().result) == (Phase.COOLDOWN, "undecided")
+
+
+def test_a_change_that_the_server_refuses_ends_the_trial() -> None:
+    world = trying()
+    world.refuses = {"set_knobs"}
+    world.until("rolling_back", 300)
+    world.tick(30)
+
+    assert (world.state.phase, world.outcome().result) == (Phase.COOLDOWN, "undecided")
+    assert world.cap() == 4
+
+
+def test_a_lease_that_cannot_be_renewed_ends_the_trial() -> None:
+    world = trying().until_cap(16)
+    world.refuses = {"set_knobs"}
+    world.tick(3)
+    world.refuses = set()
+    world.tick(3)
+
+    assert world.outcome().result == "undecided"
+    assert world.cap() == 4
+
+
+def test_a_server_that_exits_in_the_trial_is_restored_with_the_present_value() -> None:
+    world = trying().until_cap(16)
+    world.hot.knobs.pop(HOT.name)
+    del world.running[HOT.name]
+    world.feed(e.ServerLost(at=world.at, server=HOT.name, why="it exited")).until("restoring", 5)
+    world.tick(5)
+
+    assert world.outcome().result == "rolled_back"
+    assert [one.setting[CAP] for one in world.running.values()] == [4]
+    assert world.state.knobs is None
+
+
+def kept() -> HotWorld:
+    world = trying(present_fails=4)
+    world.until("observing", 1500)
+    assert world.cap() == 16
+    return world
+
+
+def test_a_server_that_starts_again_gets_the_values_in_force() -> None:
+    world = kept()
+    world.boot(HOT.name)
+    assert world.cap() == 4
+
+    world.tick(2)
+
+    assert world.cap() == 16
+
+
+def test_a_restart_of_the_daemon_and_of_the_server_keeps_the_value_in_force() -> None:
+    world = kept()
+    world.boot(HOT.name)
+    world.start().tick(2)
+
+    assert world.cap() == 16
+    assert world.state.blue is not None
+    assert world.state.blue.setting[CAP] == 16
+
+
+def test_values_of_a_third_party_are_adopted() -> None:
+    world = kept()
+    world.hot.set(HOT, {CAP: 9}, (world.epoch, 10_000), None)
+    world.start().tick(5)
+
+    assert world.cap() == 9
+    assert world.state.knobs is None
+    assert world.state.blue is not None
+    assert world.state.blue.setting[CAP] == 9
+
+
+def test_a_third_party_ends_a_trial_and_its_values_stay() -> None:
+    world = trying().until_cap(16)
+    world.hot.set(HOT, {CAP: 9}, (world.epoch, 10_000), None)
+    world.start().tick(5)
+
+    assert (world.state.phase, world.outcome().result) == (Phase.COOLDOWN, "undecided")
+    assert world.cap() == 9
+
+
+def test_a_change_that_needs_a_restart_is_refused() -> None:
+    world = World(machine=Machine(rules(strategy="hot")), running={HOT.name: HOT})
+    world.start().tick(5)
+
+    assert "cannot be changed while it runs" in world.state.outcomes[-1].why
+
+
+@pytest.mark.parametrize("second", range(1, 100, 7))
+def test_a_restart_at_any_second_leaves_the_servers_with_the_setting_in_force(second: int) -> None:
+    world = trying()
+    world.tick(second)
+    world.start().tick(10)
+
+    assert world.state.phase is Phase.COOLDOWN
+    assert world.state.blue is not None
+    assert world.cap() == world.state.blue.setting[CAP] == 4
+    assert not [effect for effect in world.performed if effect.kind in {"launch", "stop", "retire", "drain"}]
+
+
+def test_the_journal_reads_the_state_of_a_trial_back() -> None:
+    world = trying().until_cap(16)
+
+    assert TypeAdapter(State).validate_json(TypeAdapter(State).dump_json(world.state)) == world.state
+
+
+def test_a_trial_without_traffic_ends_undecided_at_its_time_limit() -> None:
+    world = trying()
+    world.silent = True
+    world.until("cooldown", 3000)
+
+    assert world.outcome().result == "undecided"
+    assert "no verdict within 2400 s" in world.outcome().why
