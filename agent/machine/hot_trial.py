@@ -189,7 +189,8 @@ def _leave_lost(rules: Rules, moved: Moved, at: datetime) -> Moved:
     if state.rollout is None or (state.standing and (lost is None or not lost.ours)):
         return moved
     if lost is None or not lost.ours:
-        return end_rollback(rules, state, at)
+        state, more = end_rollback(rules, state, at)
+        return state, (*effects, *more)
     state, more = restore(rules, replace(state, awaiting=None), at, state.note)
     return state, (*effects, *more)
 

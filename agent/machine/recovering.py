@@ -129,6 +129,8 @@ def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) 
     seen = replace(state, blue=fleet[0], peers=tuple(fleet[1:]), crew=crew, green=green, gone=gone)
     if green is not None and state.green is not None:
         seen = replace(seen, green=replace(green, like=state.green.like, differs=state.green.differs))
+    if note:
+        seen = replace(seen, knobs=None)
     if drifted:
         note = note or "another program has set limits of the running servers: its values are adopted"
         seen = replace(seen, knobs=None)

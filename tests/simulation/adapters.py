@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
 from agent.domain.answers import GoldenAnswer
@@ -139,6 +139,7 @@ class SimEngine:
 
     host: Host
     strategy: Strategy
+    numbers: set[tuple[tuple[int, int], str]] = field(default_factory=set)  # of knobs, and their servers
     sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def bind(self, site: Site) -> Engine:
@@ -276,7 +277,9 @@ class SimEngine:
             except ActError as error:
                 refused.append(error)
 
-        wrong = await call(host, "set_knobs", server.name, put, (0.01, 0.1))
+        kind = "keep_knobs" if (number, server.name) in self.numbers else "set_knobs"
+        self.numbers.add((number, server.name))
+        wrong = await call(host, kind, str(number[1]), put, (0.01, 0.1))
         if wrong:
             raise ActError(f"{server.name}: the answer cannot be read")
         if refused:

@@ -101,10 +101,11 @@ class History:
     # What histories of another kind have instead.
 
     def make_world(self) -> World:
-        return World(loop=self.loop, random=self.random, boot_of=self.boot_of)
+        hot = self.scenario.strategy == "hot"
+        return World(loop=self.loop, random=self.random, boot_of=self.boot_of, has_hot_knobs=hot)
 
     def boot_of(self, process: Process) -> Boot:
-        return boots(self.scenario)[is_new(process)]
+        return boots(self.scenario)[is_new(self.world.cap_of(process))]
 
     def make_observer(self) -> Observer:
         return Observer(**self.observed())
@@ -402,7 +403,19 @@ class History:
             daemon.kill()
         if state.phase not in RESTING or state.awaiting is not None:
             found.append(f"{state.phase.value}: {state.note}, awaiting {state.awaiting}")
+        if self.mode != "advise":
+            found += self._other_values(state)
         return found
+
+    def _other_values(self, state: State) -> list[str]:
+        """Servers whose values in force are not those of the setting in force."""
+        wanted = {server.name: server.setting.get("max_num_seqs") for server in state.standing}
+        now = {one.name: self.world.cap_of(one) for one in self.world.servers.values()}
+        return [
+            f"{name} runs with {now[name]}, and {cap} is in force"
+            for name, cap in wanted.items()
+            if name in now and now[name] != cap
+        ]
 
 
 def play(scenario: Scenario) -> HistoryResult:

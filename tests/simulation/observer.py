@@ -19,6 +19,7 @@ CALM_S = 60.0  # recovery time after a fault
 ENDS_S = 11.5  # between a drain and the end that follows, where the drain's answer is late (adapters.LATE_S)
 HANDS_S = 3.0  # delay until a daemon has restored a manually changed split
 STRANGERS = frozenset({"victor"})  # has a token, and no role that decides
+KNOBS_LEASE_S = 5.0  # of new values on servers that run
 SPARE = 3  # servers besides the fleet: green, a successor, one being retired
 REFUSED, BROKEN, UNWRITABLE = 400, 500, 503
 Settings = frozenset[tuple[str, object]]
@@ -59,6 +60,7 @@ class Observer:
     said: set[str] = field(default_factory=set)  # digests that an operator approved
     approved: set[str] = field(default_factory=set)  # those recorded in the journal
     allowed: set[Settings] = field(default_factory=set)
+    in_force: set[Settings] = field(default_factory=set)  # of the fleet, as the journal has it
     faulted_s: float = -1e9
     handed_s: float = -1e9  # time of the last manual split
     unwritable: bool = False
@@ -88,7 +90,8 @@ class Observer:
     def wrote(self, entry: Written, epoch: int) -> None:
         for effect in entry.effects:
             server = getattr(effect, "server", None)
-            key = str(effect.number) if effect.kind == "route" else server.name if server else ""
+            numbered = effect.kind in {"route", "set_knobs"}
+            key = str(effect.number) if numbered else server.name if server else ""
             self.intents.add((effect.kind, key))
         if entry.actor.id in STRANGERS or entry.after.get("comment") == "revoked":
             self.wrong(f"6: {entry.action} by {entry.actor.id}, who may not")
@@ -102,6 +105,7 @@ class Observer:
         if state is None:
             return
         self.passed = state.rollout is not None and state.rollout.passed
+        self.in_force = {frozenset(server.setting.items()) for server in state.fleet}
         self.failed_over = state.planned is not None
         new = (*state.crew, *((state.green,) if state.green else ()))
         self.newcomers = frozenset(server.name for server in new)
@@ -143,7 +147,7 @@ class Observer:
                 f"5: {kind} {name} by a daemon of epoch {epoch} after one of epoch {self.newest} acted"
             )
         key = str(number) if number is not None else name
-        sort = "route" if kind == "keep_alive" else kind
+        sort = {"keep_alive": "route", "keep_knobs": "set_knobs"}.get(kind, kind)
         known = {("preflight", ""), ("examine", "")} if kind in {"preflight", "examine"} else {(sort, key)}
         back = kind != "launch" or name in self.old  # allowed before it is written
         if not known & self.intents and not (self.unwritable and back):
@@ -266,6 +270,19 @@ class Observer:
         if calm and self._nobody_since is not None and world.at_s - self._nobody_since > CALM_S:
             self.wrong(f"1: no server serves for {CALM_S:.0f} s while {', '.join(able)} could")
         self._lease(worked_s, calm=calm)
+        self._knobs()
+
+    def _knobs(self) -> None:
+        """New values end with their lease once no daemon acts."""
+        world = self.world
+        unwatched_s = world.at_s - self._alone_since if self._alone_since is not None else 0.0
+        if self.phase != "trial" or self.passed or unwatched_s < KNOBS_LEASE_S + 1.5:
+            return
+        for process in world.servers.values():
+            if world.cap_of(process) not in {dict(one).get("max_num_seqs") for one in self.in_force}:
+                self.wrong(
+                    f"4: {process.name} has new values {unwatched_s:.0f} s after the last daemon acted"
+                )
 
     def _lease(self, worked_s: float | None, *, calm: bool) -> None:
         world = self.world

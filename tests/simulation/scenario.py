@@ -26,6 +26,8 @@ POINTS: dict[str, tuple[str, ...]] = {
     "drain": (*REPLIES, "wrong"),
     "stop": (*REPLIES, "wrong"),
     "retire": (*REPLIES, "wrong"),
+    "set_knobs": (*REPLIES, "wrong"),
+    "keep_knobs": (*REPLIES, "wrong"),
 }
 """The faults of each kind of effect. tests/simulation/test_points.py asserts that each kind has some."""
 
@@ -33,7 +35,17 @@ JOURNAL = ("crash before", "crash after", "torn", "disk full", "fsync fails", "b
 NEW = ("new server exits", "new server hangs", "new server wedges", "new server errs")
 OLD = ("old server hangs", "old server wedges", "old server errs", "old server freezes for a while")
 ON_FILES = frozenset(JOURNAL[2:])  # faults of a journal on a disk
-PHASES = ("launching", "launching", "warming", "canary", "canary", "promoting", "rolling_back", "draining")
+PHASES = (
+    "launching",
+    "launching",
+    "warming",
+    "canary",
+    "canary",
+    "trial",
+    "promoting",
+    "rolling_back",
+    "draining",
+)
 WORDS = (
     "approves twice",
     "approves what was not shown",
@@ -93,7 +105,11 @@ FLEETS: tuple[tuple[int, Strategy], ...] = (
     (1, "swap"),
     (2, "replace"),
     (3, "replace"),
+    (1, "hot"),
+    (2, "hot"),
 )
+SWAPS_AND_REPLACEMENTS = FLEETS[3:6]
+HOT = FLEETS[6:]
 SELDOM = ("stop", "examine", "warm_up", "retire", "drain", "launch")
 FIRST_S, LAST_S = 2.0, 45.0
 
@@ -147,7 +163,9 @@ def scenario_of(seed: int) -> Scenario:
     on = {act.on for act in acts}
     fleets = FLEETS
     if {"stop", "phase draining"} & on:
-        fleets = FLEETS[3:]
+        fleets = SWAPS_AND_REPLACEMENTS
+    if {"set_knobs", "keep_knobs"} & on:
+        fleets = HOT
     servers, strategy = random.choice(fleets)
     return Scenario(
         seed=seed,
@@ -185,7 +203,9 @@ def _act(random: Random, what: str) -> Act:
     if head == "journal":
         return Act(what=how, on="journal", nth=random.randint(1, 22), start=start, lasts_s=lasts_s)
     if head in POINTS:
-        most = {"keep_alive": 30, "route": 4, "drain": 4, "examine": 2}.get(head, 1)
+        most = {"keep_alive": 30, "keep_knobs": 30, "set_knobs": 4, "route": 4, "drain": 4, "examine": 2}.get(
+            head, 1
+        )
         return Act(what=how, on=head, nth=random.randint(1, most), start=start, lasts_s=lasts_s)
     if head in OLD and random.random() < 0.5:
         return Act(what=head, on=f"phase {random.choice(PHASES)}", lasts_s=3 * lasts_s)

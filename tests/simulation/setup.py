@@ -10,7 +10,7 @@ from agent.machine.guard import Guard
 from agent.machine.transitions import Rules
 from agent.quality.golden_prompts import GoldenPromptOptions
 from tests.simulation.scenario import Scenario
-from tests.simulation.world import Boot, Process
+from tests.simulation.world import Boot
 
 BOUND = Bound(min=1, max=64, octaves=2)
 PLAN = Plan(
@@ -71,6 +71,9 @@ def rules_of(scenario: Scenario, *, other: bool = False) -> Rules:
     plan = OTHER if other else PLAN
     second = (("graphs", Graphs()),) if scenario.several else ()
     policies = (("more", MoreSeqs()), *second)
+    if scenario.strategy == "hot":
+        plan = replace(plan, steps=tuple(replace(step, at_most_s=150) for step in plan.steps))
+        return Rules(plan=plan, judge=AnytimeJudge(), guard=guard, policies=policies[:1], strategy="hot")
     return Rules(plan=plan, judge=AnytimeJudge(), guard=guard, policies=policies, exam=exam)
 
 
@@ -84,5 +87,5 @@ def boots(scenario: Scenario) -> tuple[Boot, Boot]:
     return Boot(), Boot(fails=scenario.green == "fails to start", errors=errors, nonsense=nonsense)
 
 
-def is_new(process: Process) -> bool:
-    return process.setting.get("max_num_seqs") != BLUE["max_num_seqs"]
+def is_new(cap: object) -> bool:
+    return cap != BLUE["max_num_seqs"]

@@ -33,7 +33,7 @@ def _quiet() -> Iterator[None]:
 def test_survives_a_fault_at_every_point(kind: str, how: str) -> None:
     scenario = Scenario(
         seed=1,
-        strategy="swap" if kind == "stop" else "surge",
+        strategy="hot" if kind.endswith("_knobs") else "swap" if kind == "stop" else "surge",
         green="failing" if kind in {"drain", "retire"} else "good",
         exam=kind == "examine",
         acts=(Act(what=how, on=kind),),

@@ -16,6 +16,7 @@ from vllm_facts.values import Setting
 PERCENT = 100
 LONGEST_LEASE_S = 60.0  # the proxy ignores leases with a later end: a wrong clock
 BAD = 0.5  # of its requests
+SLOTS = 64  # to which the cap of a running server can be raised
 GIVES_UP_S = 12.0  # a client timeout
 ANSWERS = frozenset({"healthy", "wedged"})  # to /health
 RUNS = frozenset({"starting", "healthy", "wedged", "hung"})
@@ -99,7 +100,7 @@ class World:
     boot_of: Callable[[Process], Boot]
     rate: int = 5  # requests a second
     has_hot_knobs: bool = False  # whether the servers run with trimtab's scheduler class
-    hot: HotServers = field(default_factory=HotServers)
+    hot: HotServers = field(default_factory=lambda: HotServers(version="0.30.0"))
     servers: dict[str, Process] = field(default_factory=dict)
     stopped: dict[str, Process] = field(default_factory=dict)
     split: Split | None = None
@@ -320,7 +321,7 @@ class World:
         if status == "exited":
             self.hot.knobs.pop(process.name, None)
         elif self.has_hot_knobs and process.name not in self.hot.knobs:
-            self.hot.knobs[process.name] = knobs_of(process.setting, lambda: self.at_s)
+            self.hot.knobs[process.name] = knobs_of(process.setting, lambda: self.at_s, SLOTS)
         for waiting in self._waiting.pop(process.name, ()):
             if not waiting.done():
                 waiting.set_result(None)
@@ -333,6 +334,13 @@ class World:
             raise ActError(f"{server.name} does not answer")
         self.hot.set(server, values, number, lease_s)
         self.changed("set_knobs", server.name, number[0])
+
+    def cap_of(self, process: Process) -> object:
+        """The value in force of what histories change."""
+        knobs = self.hot.knobs.get(process.name)
+        shown = knobs.show()["in_force"] if knobs is not None else process.setting
+        assert isinstance(shown, dict)
+        return shown.get("max_num_seqs")
 
     async def change_of(self, name: str) -> None:
         waiting = self.loop.create_future()

@@ -14,17 +14,18 @@ VERSION = "0.32.0"
 SLOTS, BUDGET = 64, 8192
 
 
-def knobs_of(setting: Mapping[str, object], now: Callable[[], float]) -> Knobs:
-    """What the scheduler finds in a server that was started with these flags."""
+def knobs_of(setting: Mapping[str, object], now: Callable[[], float], slots: int = 0) -> Knobs:
+    """What the scheduler finds in a server that was started with these flags. `slots`: more than the cap."""
 
     def number(knob: str, default: int) -> int:
         value = setting.get(knob)
         return value if isinstance(value, int) else default
 
-    slots = number("max_num_seqs", SLOTS)
+    cap = number("max_num_seqs", SLOTS)
+    slots = max(slots, cap)
     budget = number("max_num_batched_tokens", BUDGET)
     start: dict[str, Value] = {
-        "max_num_seqs": number("max_num_active_seqs", slots),
+        "max_num_seqs": number("max_num_active_seqs", cap),
         "max_num_scheduled_tokens": budget,
     }
     return Knobs(start, {"max_num_seqs": Limit(1, slots), "max_num_scheduled_tokens": Limit(1, budget)}, now)
