@@ -80,7 +80,7 @@ def _refusal(what: str, error: httpx2.HTTPStatusError) -> ActError:
     told = f"{what}: the API server answers {code}: {why}"
     if code == HTTPStatus.TOO_MANY_REQUESTS or code >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return AwayError(told, _retry_after(error))
-    return ActError(told)
+    return ActError(told, external=code == HTTPStatus.FORBIDDEN)  # a quota
 
 
 def _retry_after(error: httpx2.HTTPStatusError) -> float:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import structlog
 
+from actuators.kubernetes.autoscaler import find_conflict
 from actuators.kubernetes.detach import Detachment
 from actuators.kubernetes.discovery import (
     FoundServer,
@@ -170,6 +171,8 @@ class KubernetesEngine(VllmEngine):
                     f"{server.name} has no workload any more: it cannot be stopped and started again"
                 )
             if keep:
+                if conflict := await find_conflict(self._client, [one.workload]):
+                    raise ActError(conflict, external=True)
                 await self._starter.shrinker.shrink(one, keep)
                 return
             began = asyncio.get_running_loop().time()

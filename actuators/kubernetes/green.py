@@ -1,7 +1,7 @@
 """Make the Deployment and the Service of a new server: like the one that it replaces, except for flags.
 
-The labels that a Service, or the Deployment itself, selects pods by are left out of green's pods: else green
-would get traffic past the proxy, and the counts of the Deployment would be wrong.
+The labels that a Service, a disruption budget, or the old workload selects pods by are left out of green's
+pods: else green would get traffic past the proxy, and would count as a pod of the others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ _KEPT_SPEC = ("minReadySeconds", "progressDeadlineSeconds", "strategy")
 def make_deployment(
     site: Site, server: Server, pattern: Workload, selectors: Sequence[Mapping[str, str]]
 ) -> Json:
-    """Return the Deployment of `server`. `selectors`: of the Services of the namespace. Raises FlagError."""
+    """Return the Deployment of `server`. `selectors`: see `find_selectors`. Raises FlagError."""
     template = deepcopy(pattern.template)
     metadata = template.setdefault("metadata", {})
     kept, _ = keep_labels(pattern, selectors)

@@ -93,8 +93,9 @@ class Handover:
         return workload
 
     async def _grow(self, workload: Workload, replicas: int) -> Workload:
-        """Return the workload with so many pods, which serve beside green's."""
-        scaled = await scale(self.client, self.starter.site, workload, replicas)
+        """Return the workload with so many pods, or more, which serve beside green's."""
+        now = await self._read()
+        scaled = await scale(self.client, self.starter.site, workload, max(replicas, now.replicas))
         scaled = await patiently(lambda: read_workload(self.client, scaled.document))
         await self.starter.wait_until_available(scaled, self.start_s)
         await self._join(scaled)

@@ -5,13 +5,15 @@ by the scheduler once it is created (see `start`). What the API server itself wo
 exceeded quota, a dry run of the write shows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from actuators.kubernetes import statefulset
+from actuators.kubernetes.autoscaler import find_conflict
 from actuators.kubernetes.discovery import FoundServer
 from actuators.kubernetes.green import keep_labels, make_deployment
 from actuators.kubernetes.manifest_patch import make_patch
+from actuators.kubernetes.selectors import find_selectors
 from actuators.kubernetes.workload import Workload
 from actuators.vllm.serve_command import http_obstacles
 from actuators.vllm.start_times import StartTimes
@@ -21,6 +23,7 @@ from agent.domain.ports import Site
 from agent.machine.strategy import Choice
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
+from kubernetes_api.documents import Json
 from vllm_facts.errors import FlagError
 from vllm_facts.values import Setting
 
@@ -59,8 +62,7 @@ async def preflight(
     for blue in blues:
         if problem := "; ".join(obstacles(blue.workload)):
             return PreflightResult(problem=f"{blue.workload.name}: {problem}")
-    services = await client.cached.find(kubernetes.SERVICE)
-    selectors = [one["spec"].get("selector") or {} for one in services]
+    selectors = await find_selectors(client, pattern.workload)
     try:
         body = make_deployment(site, Server(name="preflight", setting=setting), pattern.workload, selectors)
         patch = "---\n".join(filter(None, (make_patch(blue.workload, setting) for blue in blues)))
@@ -68,15 +70,23 @@ async def preflight(
         return PreflightResult(problem=str(error), lasting=True)
     if owned := [blue.workload for blue in blues if blue.workload.owner]:
         return _commit(owned[0], patch)
-    if site.acts:
-        try:
-            await client.create(kubernetes.DEPLOYMENT, body, dry_run=True)
-        except ActError as error:
-            return PreflightResult(problem=error.why)
+    if site.acts and (problem := await _find_refusal(client, blues, body)):
+        return PreflightResult(problem=problem)
     notes = _notes(pattern.workload, selectors)
     if not site.acts and pattern.workload.replicas > 1:
         notes.append(f"in mode advise 1 of its {pattern.workload.replicas} pods is read")
     return replace(_predict(pattern, choice.strategy, times, notes), why=choice.why, patch=patch)
+
+
+async def _find_refusal(client: KubernetesClient, blues: Sequence[FoundServer], body: Json) -> str:
+    """Return what the cluster would do against the rollout; empty: nothing. `body`: green's Deployment."""
+    if conflict := await find_conflict(client, [blue.workload for blue in blues]):
+        return conflict
+    try:
+        await client.create(kubernetes.DEPLOYMENT, body, dry_run=True)
+    except ActError as error:
+        return error.why
+    return ""
 
 
 def _commit(workload: Workload, patch: str) -> PreflightResult:
@@ -109,13 +119,13 @@ def _predict(
     )
 
 
-def _notes(workload: Workload, selectors: Sequence[dict[str, str]]) -> list[str]:
+def _notes(workload: Workload, selectors: Sequence[Mapping[str, str]]) -> list[str]:
     found: list[str] = []
     _, dropped = keep_labels(workload, selectors)
     if dropped:
         found.append(
-            f"green's pods lack the labels {', '.join(dropped)}, by which Services select: a NetworkPolicy "
-            "or a monitor that selects by them does not apply to green"
+            f"green's pods lack the labels {', '.join(dropped)}, by which Services or disruption budgets "
+            "select: a NetworkPolicy or a monitor that selects by them does not apply to green"
         )
     claims = [
         one["persistentVolumeClaim"]["claimName"]

@@ -88,9 +88,9 @@ async def scale(client: KubernetesClient, site: Site, workload: Workload, replic
 
     async def to_wanted(document: Json) -> Json | None:
         found = Workload.parse(document)
-        if found.replicas == replicas:
-            return None
         usual = str(found.usual_replicas) if replicas < found.usual_replicas else None
+        if found.replicas == replicas and found.annotations.get(REPLICAS) == usual:
+            return None
         metadata: Json = {"resourceVersion": found.version, "annotations": {REPLICAS: usual}}
         if found.ours:
             metadata["labels"] = {EPOCH: str(site.epoch)}

@@ -19,6 +19,7 @@ from actuators.kubernetes.green import make_deployment, make_service
 from actuators.kubernetes.labels import EPOCH, REPLICAS, object_name
 from actuators.kubernetes.pods import Pod, PodFault, newest_first
 from actuators.kubernetes.scale import scale_down, wait_until_gone
+from actuators.kubernetes.selectors import find_selectors
 from actuators.kubernetes.shrink import Shrinker
 from actuators.kubernetes.statefulset import count_turns
 from actuators.kubernetes.workload import Workload, WorkloadName
@@ -102,8 +103,7 @@ class Starter:
 
     async def _create(self, server: Server, found: Mapping[str, FoundServer]) -> None:
         pattern = choose_pattern(server, found)
-        services = await self.client.find(kubernetes.SERVICE)
-        selectors = [one["spec"].get("selector") or {} for one in services]
+        selectors = await find_selectors(self.client, pattern.workload)
         body = make_deployment(self.site, replace(server, like=pattern.server), pattern.workload, selectors)
         with suppress(ConflictError):  # created by an earlier attempt
             await self.client.create(kubernetes.DEPLOYMENT, body)
@@ -149,9 +149,20 @@ class Starter:
                     raise await self._failure(name, workload, pod)
                 if pod.unschedulable and clock() - began > _NO_NODE_S:
                     await self._check_autoscaler(name, pod, workload)
-            if len(pods) >= workload.replicas and await all_healthy(pods, workload.serve.port):
+            now = await self._read_now(workload)
+            if len(pods) >= now["spec"].get("replicas", 1) and await all_healthy(pods, workload.serve.port):
                 return
+            if (refusal := _find_refusal(now)) and clock() - began > _NO_NODE_S:
+                raise ActError(f"{name}: its pods cannot be created: {refusal}", external=True)
             await asyncio.sleep(_POLL_S)
+
+    async def _read_now(self, workload: Workload) -> Json:
+        """Return its document: people and autoscalers scale it meanwhile, too. Raises ActError."""
+        known = await patiently(lambda: self.client.cached.get(workload.resource, workload.name))
+        if known is None or not known["spec"].get("replicas", 1):
+            why = f"{workload.full_name} was removed or scaled to 0 by a third party"
+            raise ActError(why, external=True)
+        return known
 
     async def _failure(self, name: str, workload: Workload, pod: Pod) -> ActError:
         log = await read_log(self.client, workload, pod)
@@ -210,6 +221,13 @@ async def remove_server(client: KubernetesClient, site: Site, one: FoundServer) 
     await client.delete(kubernetes.DEPLOYMENT, one.workload.name)
     await wait_until_gone(client, one.workload)
     await client.delete(kubernetes.SERVICE, object_name(site, one.server))
+
+
+def _find_refusal(document: Json) -> str:
+    """Return why the API server refuses pods of a Deployment, such as an exceeded quota."""
+    conditions = (document.get("status") or {}).get("conditions") or ()
+    failures = (one for one in conditions if one["type"] == "ReplicaFailure" and one["status"] == "True")
+    return next((str(one.get("message", "")) for one in failures), "")
 
 
 async def all_healthy(pods: Sequence[Pod], port: int) -> bool:

@@ -35,8 +35,9 @@ async def bind(
     return options.bind(Site(target="chat", state_dir=state_dir, epoch=epoch, acts=acts))
 
 
-async def serve(here: Namespace, **of_container: object) -> None:
-    await here.create("deployments", deployment("vllm", container(*FLAGS, **of_container)))  # type: ignore[arg-type]
+async def serve(here: Namespace, replicas: int = 1, **of_container: object) -> None:
+    server = container(*FLAGS, **of_container)  # type: ignore[arg-type]
+    await here.create("deployments", deployment("vllm", server, replicas=replicas))
     await here.available("vllm")
 
 

@@ -11,6 +11,7 @@ from agent.domain.errors import ActError, FencedError
 from agent.domain.model import Server
 from agent.domain.ports import Site
 from tests.integration.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names, serve
+from tests.support.helm import manifests, of_kind
 from tests.support.kubernetes.manifests import container, deployment, rule
 from tests.support.kubernetes.memory.patches import apply
 from tests.support.kubernetes.namespace import Namespace
@@ -41,8 +42,7 @@ async def test_a_green_starts_with_the_documented_rights_and_gets_no_traffic_of_
 
 async def test_advise_mode_writes_nothing(here: Namespace, tmp_path: Path) -> None:
     await serve(here)
-    read_only = [rule([""], ["services", "pods"], READ), rule(["apps"], ["deployments"], READ)]
-    engine = await bind(here, tmp_path, *read_only, acts=False)
+    engine = await bind(here, tmp_path, *of_kind("Role", manifests())["rules"], acts=False)
     before = await names(here, "services")
 
     [blue] = await engine.observe()

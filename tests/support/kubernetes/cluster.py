@@ -22,11 +22,12 @@ from tests.support.kubernetes.programs import programs
 # Without heartbeats of nodes: a node is lost when its Ready condition says so (see `Node.lose`).
 CONTROLLERS = (
     "deployment,replicaset,statefulset,endpoint,endpointslice,garbagecollector,namespace,disruption,"
-    "nodelifecycle,podgc,serviceaccount,csrcleaner,ephemeral-volume,pvc-protection"
+    "nodelifecycle,podgc,serviceaccount,csrcleaner,ephemeral-volume,pvc-protection,"
+    "resourcequota,horizontalpodautoscaling"
 )
 EVICTION_S = 2  # from a node's loss to the deletion of its pods; 300 in a cluster with default settings
 
-_GATES = "GenericEphemeralVolume=true"  # on by default since 1.21
+_GATE = "GenericEphemeralVolume"  # on by default since 1.21, unknown to newer ones
 _READY_WITHIN_S = 60.0
 _AUDIT = {  # one line for each request, when it comes
     "apiVersion": "audit.k8s.io/v1",
@@ -139,7 +140,7 @@ class Cluster:
             f"--audit-policy-file={folder}/audit.json",
             f"--audit-log-path={folder}/audit.log",
             "--disable-admission-plugins=ServiceAccount",  # pods here hold no token
-            f"--feature-gates={_GATES}",
+            *self._gates("kube-apiserver"),
             f"--default-not-ready-toleration-seconds={EVICTION_S}",
             f"--default-unreachable-toleration-seconds={EVICTION_S}",
         )
@@ -148,22 +149,28 @@ class Cluster:
         return (
             f"--kubeconfig={self.kubeconfig()}",
             *self._by_version(),
-            f"--feature-gates={_GATES}",
             "--leader-elect=false",
             "--secure-port=0",
             "--node-monitor-grace-period=24h",
             "--node-monitor-period=1s",
+            "--horizontal-pod-autoscaler-sync-period=1s",  # it has no metrics here: it keeps to its limits
             "--kube-api-qps=200",
             "--kube-api-burst=400",
         )
 
     def _by_version(self) -> tuple[str, ...]:
         """1.20 opens a port without TLS unless told not to; from 1.29 on pods are evicted by a controller."""
-        program = self._programs / "kube-controller-manager"
-        said = subprocess.run([program, "--help"], check=True, capture_output=True, text=True).stdout
+        said = self._help("kube-controller-manager")
         evicts = ",taint-eviction-controller" if "taint-eviction-controller" in said else ""
         port = ("--port=0",) if " --port " in said else ()
-        return (f"--controllers={CONTROLLERS}{evicts}", *port)
+        return (f"--controllers={CONTROLLERS}{evicts}", *port, *self._gates("kube-controller-manager"))
+
+    def _gates(self, program: str) -> tuple[str, ...]:
+        return (f"--feature-gates={_GATE}=true",) if _GATE in self._help(program) else ()
+
+    def _help(self, program: str) -> str:
+        command = [str(self._programs / program), "--help"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     def _run(self, program: str, *flags: str) -> subprocess.Popen[bytes]:
         """With a log in the folder; killed by the kernel if this process dies."""

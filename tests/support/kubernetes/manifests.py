@@ -69,6 +69,15 @@ def claim(name: str, storage: str = "1Gi") -> Json:
     return {"metadata": {"name": name}, "spec": spec}
 
 
+def autoscaler(name: str, kind: str = "Deployment", *, least: int, most: int = 4, keda: bool = False) -> Json:
+    """A HorizontalPodAutoscaler of the workload with its name, with the label of one that KEDA makes."""
+    target = {"apiVersion": "apps/v1", "kind": kind, "name": name}
+    return {
+        "metadata": {"name": name, "labels": {"scaledobject.keda.sh/name": name} if keda else {}},
+        "spec": {"scaleTargetRef": target, "minReplicas": least, "maxReplicas": most},
+    }
+
+
 def headless_service(name: str, selector: Json, port: int = PORT) -> Json:
     return {
         "apiVersion": "v1",

@@ -23,16 +23,22 @@ class AccessibleCluster(Protocol):
 
 
 class NamespaceObjects:
-    """`policy`: the version of the group policy: v1 from Kubernetes 1.21 on, v1beta1 until 1.24."""
+    """`policy`: the version of the group policy: v1 from Kubernetes 1.21 on, v1beta1 until 1.24.
+
+    `autoscaling`: v2 from Kubernetes 1.23 on, v2beta2 until 1.25.
+    """
 
     cluster: AccessibleCluster
     api: Api
     name: str
     policy: str
+    autoscaling: str
 
     async def create_namespace(self) -> None:
         await self.api.create("/api/v1/namespaces", {"metadata": {"name": self.name}})
         self.policy = (await self.api.get("/apis/policy"))["preferredVersion"]["groupVersion"]
+        served = {one["version"] for one in (await self.api.get("/apis/autoscaling"))["versions"]}
+        self.autoscaling = "autoscaling/v2" if "v2" in served else "autoscaling/v2beta2"
 
     # Objects.
 
@@ -43,6 +49,7 @@ class NamespaceObjects:
             "replicasets": "apis/apps/v1",
             "statefulsets": "apis/apps/v1",
             "poddisruptionbudgets": f"apis/{self.policy}",
+            "horizontalpodautoscalers": f"apis/{self.autoscaling}",
             "networkpolicies": "apis/networking.k8s.io/v1",
             "leases": "apis/coordination.k8s.io/v1",
             "roles": "apis/rbac.authorization.k8s.io/v1",

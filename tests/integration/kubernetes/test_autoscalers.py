@@ -1,0 +1,165 @@
+"""Autoscalers, disruption budgets and quotas beside a rollout, by the controllers of Kubernetes."""
+
+from pathlib import Path
+
+import pytest
+
+from actuators.kubernetes.engine import KubernetesEngine
+from agent.domain.errors import ActError
+from agent.domain.model import Server
+from kubernetes_api import client as kubernetes
+from tests.integration.kubernetes.engines import FLAGS, GREEN, bind, names, serve
+from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.manifests import autoscaler, container, deployment
+from tests.support.kubernetes.namespace import Namespace
+
+pytestmark = pytest.mark.timeout(180)
+
+BLUE = Server(name="vllm", setting={})
+NO_CHANGE = {"selectPolicy": "Disabled"}
+DISABLED = {"spec": {"minReplicas": 1, "behavior": {"scaleUp": NO_CHANGE, "scaleDown": NO_CHANGE}}}
+
+
+@pytest.fixture(autouse=True)
+def _versions(here: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubernetes 1.20 has the versions before, with the same fields."""
+    for name, kind, served in (
+        ("HORIZONTAL_POD_AUTOSCALER", "HorizontalPodAutoscaler", here.autoscaling),
+        ("POD_DISRUPTION_BUDGET", "PodDisruptionBudget", here.policy),
+    ):
+        group, version = served.split("/")
+        monkeypatch.setattr(kubernetes, name, kubernetes._resource(group, version, kind))
+    monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 0.2)
+
+
+async def with_green(here: Namespace, tmp_path: Path) -> KubernetesEngine:
+    """A promoted green; what is left is `retire(BLUE)`."""
+    engine = await bind(here, tmp_path)
+    await engine.observe()
+    await engine.launch(GREEN, 60)
+    return engine
+
+
+async def counts(here: Namespace) -> tuple[int, set[str]]:
+    """The replicas of the operator's Deployment, and the last words of all pods' commands."""
+    found = await here.available("vllm")
+    pods = [one for one in await here.list("pods") if "deletionTimestamp" not in one["metadata"]]
+    return found["spec"]["replicas"], {one["spec"]["containers"][0]["args"][-1] for one in pods}
+
+
+async def test_one_that_would_give_pods_back_delays_the_rollout(here: Namespace, tmp_path: Path) -> None:
+    await serve(here, replicas=2)
+    await here.create("horizontalpodautoscalers", autoscaler("vllm", least=2))
+    engine = await bind(here, tmp_path)
+    [blue] = await engine.observe()
+
+    before = await engine.preflight([blue], GREEN.setting, "auto")
+    with pytest.raises(ActError, match="set its minReplicas to 1") as failure:
+        await engine.stop(blue, keep=1)
+    await here.api.patch(here.path("horizontalpodautoscalers", "vllm"), DISABLED)
+    after = await engine.preflight([blue], GREEN.setting, "auto")
+
+    assert "HorizontalPodAutoscaler vllm would give vllm the pods back" in before.problem
+    assert failure.value.external
+    assert (await here.get("deployments", "vllm"))["spec"]["replicas"] == 2
+    assert after.problem == ""
+
+
+async def test_a_disabled_one_leaves_the_pods_to_the_rollout(here: Namespace, tmp_path: Path) -> None:
+    await serve(here, replicas=2)
+    body = autoscaler("vllm", least=1)
+    await here.create("horizontalpodautoscalers", body | {"spec": body["spec"] | DISABLED["spec"]})
+    engine = await bind(here, tmp_path)
+    [blue] = await engine.observe()
+
+    await engine.stop(blue, keep=1)
+
+    await here.until(
+        "horizontalpodautoscalers", "vllm", lambda one: one["status"].get("currentReplicas") == 1
+    )
+    assert (await here.get("deployments", "vllm"))["spec"]["replicas"] == 1
+    again = await engine.launch(blue, 60)
+    assert again.replicas == 2
+
+
+async def test_one_of_a_single_pod_delays_nothing(here: Namespace, tmp_path: Path) -> None:
+    await serve(here)
+    await here.create("horizontalpodautoscalers", autoscaler("vllm", least=1))
+    engine = await bind(here, tmp_path)
+    [blue] = await engine.observe()
+
+    result = await engine.preflight([blue], GREEN.setting, "auto")
+
+    assert result.problem == ""
+
+
+async def test_keda_starts_blue_again_so_that_it_must_pause(here: Namespace, tmp_path: Path) -> None:
+    await serve(here)
+    await here.create("horizontalpodautoscalers", autoscaler("vllm", least=1, keda=True))
+    engine = await bind(here, tmp_path)
+    [blue] = await engine.observe()
+
+    result = await engine.preflight([blue], GREEN.setting, "auto")
+
+    assert "autoscaling.keda.sh/paused" in result.problem
+
+
+async def test_the_autoscaler_of_kubernetes_scales_before_and_after_the_handover(
+    here: Namespace, tmp_path: Path
+) -> None:
+    await serve(here)
+    engine = await with_green(here, tmp_path)
+    await here.create("horizontalpodautoscalers", autoscaler("vllm", least=2))
+    await here.until("deployments", "vllm", lambda found: found["spec"]["replicas"] == 2)
+
+    await engine.retire(BLUE)
+
+    assert await counts(here) == (2, {"16"})
+    assert "trimtab.dev/replicas" not in (await here.get("deployments", "vllm"))["metadata"]["annotations"]
+    await here.api.patch(here.path("horizontalpodautoscalers", "vllm"), {"spec": {"minReplicas": 3}})
+    await here.until("deployments", "vllm", lambda found: found["spec"]["replicas"] == 3)
+    assert await counts(here) == (3, {"16"})
+    assert [(one.name, one.replicas) for one in await engine.observe()] == [("chat-r1", 3)]
+
+
+async def test_a_disruption_budget_does_not_count_green(here: Namespace, tmp_path: Path) -> None:
+    await here.create(
+        "deployments", deployment("vllm", container(*FLAGS), labels={"team": "chat", "tier": "gpu"})
+    )
+    await here.available("vllm")
+    selectors: dict[str, Json] = {
+        "by-label": {"matchLabels": {"team": "chat"}},
+        "by-expression": {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["gpu"]}]},
+    }
+    for name, selector in selectors.items():
+        body = {"metadata": {"name": name}, "spec": {"minAvailable": 1, "selector": selector}}
+        await here.create("poddisruptionbudgets", body)
+
+    await with_green(here, tmp_path)
+
+    assert len(await here.list("pods")) == 2
+    for name in selectors:
+        found = await here.until(
+            "poddisruptionbudgets", name, lambda one: one["status"].get("currentHealthy")
+        )
+        assert (found["status"]["expectedPods"], found["status"]["disruptionsAllowed"]) == (1, 0)
+
+
+@pytest.mark.parametrize("resource", ["count/deployments.apps", "pods"])
+async def test_an_exceeded_quota_is_named(
+    here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resource: str
+) -> None:
+    monkeypatch.setattr("actuators.kubernetes.start._NO_NODE_S", 1.0)
+    await serve(here)
+    await here.create("resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": {resource: "1"}}})
+    await here.until(
+        "resourcequotas", "q", lambda found: found["status"].get("used", {}).get(resource) == "1"
+    )
+    engine = await bind(here, tmp_path)
+    await engine.observe()
+
+    with pytest.raises(ActError, match=f"exceeded quota: q.*{resource}=1") as failure:
+        await engine.launch(GREEN, 20)
+
+    assert failure.value.external
+    assert await names(here, "deployments") == {"vllm"}
