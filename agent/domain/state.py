@@ -117,7 +117,7 @@ class Rollout:
     strategy: Strategy = "surge"
     outage_s: float = 0.0  # as shown in the suggestion; 0: none
     old: tuple[str, ...] = ()  # the servers to replace
-    replicas: Mapping[str, int] = field(default_factory=dict)  # of each old server, when the rollout began
+    replicas: Mapping[str, int] = field(default_factory=dict)  # of each old server without the rollout
     passed: bool = False  # the canary passed: the remaining servers are replaced
     held: bool = False  # the hold step passed: the last old server, its control, is replaced
     step: int = 0

@@ -1,23 +1,27 @@
 """AgentStarted: reconcile the servers found running with the journal.
 
-What is found wins on facts, the journal on intent.
+What is found wins on facts, the journal on intent. With the epoch that is known already the daemon was not
+restarted: a third party has changed a server while the daemon ran, and running effects go on.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from agent.domain.effects import KeepAlive, Launch, Route
 from agent.domain.events import AgentStarted
-from agent.domain.model import Server
-from agent.domain.state import Phase, State, Suggestion
+from agent.domain.model import PreflightResult, Server
+from agent.domain.state import Phase, Rollout, State, Suggestion
 from agent.machine import hot_trial
+from agent.machine.default_plan import plan_for
 from agent.machine.hot_knobs import has_drifted, with_kept_values
-from agent.machine.launching import resume_step
+from agent.machine.launching import begin_step, resume_step
 from agent.machine.open_suggestions import end_all, end_check, end_each, end_suggestion
 from agent.machine.promoting import can_roll_back, promote
 from agent.machine.restoring import missing_server, recheck_missing, restore
 from agent.machine.rolling_back import roll_back
 from agent.machine.routes import route_to
+from agent.machine.traffic import expected_rate
 from agent.machine.transitions import (
     Moved,
     Rules,
@@ -38,6 +42,7 @@ FoundServers = Mapping[str, Server]
 
 def on_started(rules: Rules, state: State, event: AgentStarted) -> Moved:
     """Continue the target from what was found and what the journal intends."""
+    restarted = event.epoch != state.epoch
     state = replace(state, epoch=event.epoch, mode=event.mode, approval=event.approval)
     if state.phase is Phase.CHECKING:
         state = end_check(state, event.at, "the daemon started while a suggestion was being checked")
@@ -45,7 +50,7 @@ def on_started(rules: Rules, state: State, event: AgentStarted) -> Moved:
     if event.mode == "advise":
         return without_effects(adopt_in_advise_mode(state, event, found))
     state = end_each(state, "superseded", _why_unchecked, event.at)
-    moved = resume_target(rules, state, event, found)
+    moved = resume_target(rules, state, event, found, restarted=restarted)
     return announce_epoch(retire_orphans(moved, found))
 
 
@@ -71,8 +76,10 @@ def adopt_in_advise_mode(state: State, event: AgentStarted, found: FoundServers)
     return state if state.standing else replace(state, note="no server found: nothing to watch yet")
 
 
-def resume_target(rules: Rules, state: State, event: AgentStarted, found: FoundServers) -> Moved:
-    before, knobs = {server.name: dict(server.setting) for server in state.fleet}, state.knobs
+def resume_target(
+    rules: Rules, state: State, event: AgentStarted, found: FoundServers, *, restarted: bool
+) -> Moved:
+    before, knobs = {server.name: server for server in state.fleet}, state.knobs
     state = choose_blue(merge_found_servers(state, event, found))
     if hot_trial.is_hot(state) and state.phase in {Phase.TRIAL, Phase.ROLLING_BACK}:
         return hot_trial.resume(rules, state, event.at, drifted=knobs is not None and state.knobs is None)
@@ -80,11 +87,12 @@ def resume_target(rules: Rules, state: State, event: AgentStarted, found: FoundS
         return recheck_missing(state, event.at)
     if not state.standing and not state.vacated:
         return recover_without_blue(rules, state, event, found)
-    changed = any(before.get(s.name, s.setting) != dict(s.setting) for s in state.standing)
+    changed = any(before.get(s.name, s).setting != s.setting for s in state.standing)
     if state.phase in UNDECIDED and changed:
         return roll_back(state, event.at, f"{state.note}, in the middle of a rollout", result="undecided")
     if state.phase in UNDECIDED:
-        return resume_rollout(state, event)
+        scaled = [s for s in state.standing if before.get(s.name, s).replicas != s.replicas]
+        return resume_rollout(rules, state, event, () if restarted else scaled, restarted=restarted)
     if state.phase is Phase.PROMOTING and any(s.name in state.gone for s in state.newcomers):
         none_left = all(server.name in state.gone for server in state.newcomers)  # the old ones must serve
         why = "green was not running when the daemon started"
@@ -197,12 +205,19 @@ def recover_without_blue(rules: Rules, state: State, event: AgentStarted, found:
     return restore(rules, state, event.at, why)
 
 
-def resume_rollout(state: State, event: AgentStarted) -> Moved:
-    """Continue the rollout with its journalled evidence if all servers run; else roll back."""
+def resume_rollout(
+    rules: Rules, state: State, event: AgentStarted, scaled: Sequence[Server], *, restarted: bool
+) -> Moved:
+    """Continue the rollout with its journalled evidence if all servers run; else roll back.
+
+    `scaled`: old servers to which a third party has given another number of replicas.
+    """
     rollout, green = state.rollout, state.green
     if rollout is None or green is None:
         return without_effects(state)
-    rollout = replace(rollout, restarts=rollout.restarts + 1, phase_since=event.at)
+    rollout = replace(rollout, restarts=rollout.restarts + restarted, phase_since=event.at)
+    if scaled:
+        rollout = replan(rules, state, rollout, scaled, event.at)
     state = replace(state, rollout=rollout)
     if rollout.restarts > RESUMES:
         why = f"the daemon was restarted {rollout.restarts} times in this rollout"
@@ -213,9 +228,22 @@ def resume_rollout(state: State, event: AgentStarted) -> Moved:
     if state.gone:
         why = f"{', '.join(state.gone)} was not running when the daemon started"
         return roll_back(state, event.at, why, result="undecided")
+    if state.phase is Phase.CANARY and scaled and not rollout.passed:
+        counts = ", ".join(f"{server.name} has {server.replicas} replicas" for server in scaled)
+        return begin_step(replace(state, note=f"{counts} now: the canary begins again"), 0)
     if state.phase is Phase.CANARY:
         return resume_step(state)
     return repeat_effect(state)
+
+
+def replan(rules: Rules, state: State, rollout: Rollout, scaled: Sequence[Server], at: datetime) -> Rollout:
+    """The rollout with the shares for the new number of replicas; once the canary has passed, as it is."""
+    if rollout.passed:
+        return rollout
+    replicas = {**rollout.replicas, **{server.name: server.replicas for server in scaled}}
+    prospect = PreflightResult(strategy=rollout.strategy)
+    plan = plan_for(rules.plan, prospect, sum(replicas.values()), expected_rate(state, at))
+    return replace(rollout, replicas=replicas, plan=replace(rollout.plan, steps=plan.steps))
 
 
 def retire_orphans(moved: Moved, found: FoundServers) -> Moved:

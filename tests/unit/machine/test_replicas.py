@@ -140,3 +140,53 @@ def test_shares_follow_the_replicas() -> None:
     servers = [replace(BLUE, name=name, replicas=count) for name, count in (("a", 4), ("b", 2))]
 
     assert equal_shares(servers) == {"a": 67, "b": 33}
+
+
+def scale(world: World, replicas: int) -> World:
+    """As a person or an autoscaler does, while the daemon runs."""
+    world.running["vllm0"] = replace(world.running["vllm0"], replicas=replicas)
+    return world.feed(
+        e.AgentStarted(
+            at=world.at,
+            epoch=world.epoch,
+            mode=world.mode,
+            servers=tuple(world.running.values()),
+            weights=dict(world.weights) or None,
+        )
+    )
+
+
+@pytest.mark.parametrize("phase", ["launching", "warming", "canary"])
+def test_a_server_that_is_scaled_before_its_turn_gets_the_shares_of_its_number(phase: str) -> None:
+    world = begin("surge").until(phase)
+
+    seen = play(scale(world, 2), "observing")
+
+    rollout = world.state.rollout
+    assert rollout is not None
+    assert [step.weight for step in rollout.plan.steps] == [5, 33, 67]
+    assert (rollout.outcome, rollout.restarts) == ("promoted", 0)
+    assert world.replicas() == {"chat-r1": 2}
+    loads = {weights.get("chat-r1", 0) for replicas, weights in seen if replicas.get("chat-r1") == 1}
+    assert {5, 33} <= loads
+
+
+def test_a_server_may_be_scaled_more_often_than_a_rollout_survives_restarts() -> None:
+    world = begin("surge").until("canary")
+
+    for replicas in (3, 2, 3, 4, 5):
+        scale(world.tick(), replicas)
+
+    assert world.state.phase is Phase.CANARY
+    assert "vllm0 has 5 replicas now" in world.state.note
+    world.until("observing")
+    assert world.replicas() == {"chat-r1": 5}
+
+
+def test_the_rollback_after_it_was_scaled_leaves_the_new_number() -> None:
+    world = scale(begin("surge").until("canary"), 2)
+    world.green_fails = 3
+
+    world.until("cooldown")
+
+    assert world.replicas() == {"vllm0": 2}
