@@ -33,6 +33,7 @@ class ServerDocument(Document):
     color: Literal["blue", "green"]
     address: str
     weight: int | None = Field(description="percent of the traffic; null before the first split")
+    replicas: int = Field(description="equal engines behind its address, such as the pods of a Deployment")
     ours: bool
     failing: DocumentText = Field(description="why the server fails at present; empty: it does not")
     setting: Values
@@ -224,6 +225,7 @@ def _servers(state: State) -> list[ServerDocument]:
             color="blue" if server in state.fleet else "green",
             address=server.address,
             weight=weights.get(server.name),
+            replicas=server.replicas,
             ours=server.ours,
             failing=state.failing[server.name].why if server.name in state.failing else "",
             setting=server.setting,

@@ -215,7 +215,8 @@ def _step(found: Json) -> str:
 
 def _server(server: Json) -> str:
     share = "" if server["weight"] is None else f" {server['weight']} %"
-    return f"{server['name']} {server['color']}{share}"
+    replicas = f" ({server['replicas']} replicas)" if server.get("replicas", 1) > 1 else ""
+    return f"{server['name']}{replicas} {server['color']}{share}"
 
 
 def suggestions_text(suggestions: Sequence[Json]) -> str:

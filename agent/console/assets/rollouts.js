@@ -107,7 +107,11 @@ export function rolloutPage(context, root, id) {
         el("strong", `${step.weight} %`), el("span", `${said}${state === "current" ? ` · ${duration(rollout.valid_s)} of evidence${rollout.valid_s < step.at_least_s ? `, at least ${duration(step.at_least_s)}` : ""}` : ""}`));
     });
     const weights = { blue: 0, green: 0 };
-    if (running) target.servers.forEach((server) => { weights[server.color] += server.weight ?? 0; });
+    const replicas = { blue: 0, green: 0 };
+    if (running) target.servers.forEach((server) => {
+      weights[server.color] += server.weight ?? 0;
+      replicas[server.color] += server.replicas;
+    });
     const green = running ? weights.green : rollout.outcome === "promoted" ? 100 : 0;
     return section("Progress",
       el("ol", { class: "steps" }, steps),
@@ -115,10 +119,11 @@ export function rolloutPage(context, root, id) {
         shareBar("blue", weights.blue), shareBar("green", green)),
       el("dl", { class: "figures" },
         figure("Traffic on green", `${green} %`),
+        replicas.blue + replicas.green > 2 ? figure("Replicas", `${replicas.blue} blue, ${replicas.green} green`) : null,
         figure("Exposed requests", number(rollout.exposed.asked), "sent to green, all steps"),
         figure("Bad of them", number(rollout.bad_exposed), rollout.exposed.asked ? percent(rollout.bad_exposed / rollout.exposed.asked, 2) : "", rollout.bad_exposed ? "warn" : ""),
         figure("Lost", number(rollout.lost), "cut when a server was retired", rollout.lost ? "bad" : ""),
-        rollout.restarts ? figure("Restarts", number(rollout.restarts), "of green", "warn") : null,
+        rollout.restarts ? figure("Restarts", number(rollout.restarts), "of the daemon", "warn") : null,
         figure("Strategy", rollout.strategy, rollout.outage_s ? `outage ${duration(rollout.outage_s)}` : "")));
   }
 

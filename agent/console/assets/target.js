@@ -115,7 +115,7 @@ export function targetPage(context, root, name) {
 
   function servers() {
     const rows = target.servers.map((server) => [
-      [side(server.color), " ", server.name, server.failing && el("span", { class: "bad" }, ` ${server.failing}`)],
+      [side(server.color), " ", server.name, server.replicas > 1 && el("small", ` ${server.replicas} replicas`), server.failing && el("span", { class: "bad" }, ` ${server.failing}`)],
       server.weight === null ? "–" : `${server.weight} %`,
       server.address || "not up yet",
       server.ours ? "trimtab" : "external",

@@ -110,7 +110,8 @@ def scenery(*, targets: int = 1, hours: float = 24, at: datetime = NOON) -> Scen
     daemon = Scene(at=at)
     for number in range(targets):
         name = NAMES[number] if number < len(NAMES) else f"{NAMES[number % 10]}-{number // 10}"
-        blue = Server(name=f"{name}-r0", address=f"127.0.0.1:{8101 + number}", setting=FLAGS, ours=number > 2)
+        address, replicas = f"127.0.0.1:{8101 + number}", 4 if number == 1 else 1
+        blue = Server(name=f"{name}-r0", address=address, setting=FLAGS, ours=number > 2, replicas=replicas)
         state = State(target=name, mode="approve", blue=blue, outcomes=_outcomes(at))
         daemon.set(state)
         daemon._readings[name] = _reading(name, at, number)

@@ -83,6 +83,14 @@ def test_a_page_fits_a_phone(tour: Tour, name: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
+def test_the_replicas_of_a_server_are_shown_where_there_are_several(tour: Tour) -> None:
+    expect(tour("/targets/code", "light", 1280).get_by_role("table", name="Servers")).to_contain_text(
+        "code-r0 4 replicas"
+    )
+    expect(tour(PAGES["rollout"], "light", 1280).locator(".figures").first).to_contain_text("4 blue, 1 green")
+    expect(tour("/targets/chat", "light", 1280).locator("main")).not_to_contain_text("replicas")
+
+
 def test_the_sign_in_is_accessible(opened: Opened) -> None:
     assert serious(opened("/targets", None, lossy=True)) == []
 

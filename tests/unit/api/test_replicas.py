@@ -1,0 +1,28 @@
+"""How many replicas a server has, in the API and in `trimtab status`."""
+
+from dataclasses import replace
+
+from agent.terminal.tables import status_text, target_line
+from tests.support.fake_daemon_view import FakeDaemonView
+from tests.unit.api.conftest import Client
+
+
+async def test_a_server_of_several_replicas_says_so(client: Client, daemon: FakeDaemonView) -> None:
+    state = daemon.states()["chat"]
+    assert state.blue is not None
+    daemon.set(replace(state, blue=replace(state.blue, replicas=4)))
+
+    async with client.get("/v1/targets/chat") as response:
+        target = await response.json()
+
+    assert [one["replicas"] for one in target["servers"]] == [4]
+    assert "chat-r0 (4 replicas) blue" in status_text([target])
+    assert "chat-r0 (4 replicas) blue" in target_line(target)
+
+
+async def test_a_single_engine_is_named_without_a_number(client: Client) -> None:
+    async with client.get("/v1/targets/chat") as response:
+        target = await response.json()
+
+    assert [one["replicas"] for one in target["servers"]] == [1]
+    assert "replicas" not in status_text([target])
