@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVES_AS, epoch_of, server_of, site_labels
 from actuators.kubernetes.mounted_files import read_config_maps
-from actuators.kubernetes.pods import Pod, newest_first
+from actuators.kubernetes.pods import Pod
 from actuators.kubernetes.workload import OPTIONS, Workload, WorkloadName
 from actuators.vllm.engine import refuse_older_daemon
 from agent.domain.model import Server
@@ -175,7 +175,10 @@ async def find_unmanaged_servers() -> list[tuple[Server, dict[str, object]]]:
     return [
         (
             Server(
-                name=one.name, setting=one.serve.setting, address=await _pod_address(client, one), ours=False
+                name=one.name,
+                setting=one.serve.setting,
+                address=await _first_address(client, one),
+                ours=False,
             ),
             {OPTIONS[one.resource]: [one.name], "namespace": namespace},
         )
@@ -184,10 +187,14 @@ async def find_unmanaged_servers() -> list[tuple[Server, dict[str, object]]]:
 
 
 async def find_address(reader: Reader, one: FoundServer) -> str:
-    """Return the name of its Service with the port; without a Service the address of its oldest pod."""
-    return one.address or await _pod_address(reader, one.workload)
+    """Return the name of its Service with the port; without a Service the addresses of its pods."""
+    return one.address or join_addresses(await find_pods(reader, one.workload), one.workload.serve.port)
 
 
-async def _pod_address(reader: Reader, workload: Workload) -> str:
-    pods = reversed(newest_first(await find_pods(reader, workload)))
-    return next((pod.address(workload.serve.port) for pod in pods if pod.active and pod.ip), "")
+def join_addresses(pods: Iterable[Pod], port: int) -> str:
+    """Return the addresses of the pods that run, as sensors read several of them."""
+    return ", ".join(sorted(pod.address(port) for pod in pods if pod.active and pod.ip))
+
+
+async def _first_address(reader: Reader, workload: Workload) -> str:
+    return join_addresses(await find_pods(reader, workload), workload.serve.port).partition(", ")[0]

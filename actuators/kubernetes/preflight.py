@@ -73,8 +73,6 @@ async def preflight(
     if site.acts and (problem := await _find_refusal(client, blues, body)):
         return PreflightResult(problem=problem)
     notes = _notes(pattern.workload, selectors)
-    if not site.acts and pattern.workload.replicas > 1:
-        notes.append(f"in mode advise 1 of its {pattern.workload.replicas} pods is read")
     return replace(_predict(pattern, choice.strategy, times, notes), why=choice.why, patch=patch)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from actuators.kubernetes.discovery import find_pods, read_workload
+from actuators.kubernetes.discovery import find_pods, join_addresses, read_workload
 from actuators.kubernetes.pods import Pod, PodFault, newest_first
 from actuators.kubernetes.scale import fault_of_none
 from actuators.kubernetes.start import read_log
@@ -42,7 +42,7 @@ class Watch:
     misses: int
     on_silence: Say
     replicas: int  # that the caller knows
-    address: str = ""  # of the one pod that is read in advise mode, in which no Service is created
+    address: str = ""  # of the pods that are read in advise mode, in which no Service is created
     _pods: list[Pod] = field(default_factory=list, init=False)
     _restarts: dict[str, int] = field(default_factory=dict, init=False)  # by the name of a pod
     _over: set[str] | None = field(default=None, init=False)  # uids of ended pods that are known
@@ -93,8 +93,6 @@ class Watch:
         self._pods = await find_pods(self.client.cached, self.workload)
         if not document["spec"].get("replicas", 1):
             return fault_of_none(document["metadata"].get("annotations") or {})
-        if self.address and not any(self._is_read(pod) for pod in self._pods):
-            return PodFault("lost the pod that was read: another one takes its place", external=True)
         if self._over is None:  # evicted before; such a pod stays until a person deletes it
             self._over = {pod.uid for pod in self._pods if pod.over}
         self._removed = next((pod.name for pod in self._pods if pod.ending), self._removed)
@@ -122,7 +120,13 @@ class Watch:
         return await self.client.get(resource, name)
 
     async def _has_changed(self) -> bool:
-        """Whether the operator's workload has other flags or pods than when the watch began, all ready."""
+        """Whether the operator's workload has other flags or pods than when the watch began, all ready.
+
+        In advise mode also while not all are: which pods run is what the sensors read.
+        """
+        now_at = join_addresses(self._pods, self.workload.serve.port)
+        if self.address and now_at and now_at != self.address:
+            return True
         document = await self.client.cached.get(self.workload.resource, self.workload.name)
         if self.workload.ours or document is None or not is_complete(document):
             return False
@@ -135,9 +139,6 @@ class Watch:
         self._generation = generation
         now = await read_workload(self.client.cached, document)
         return not now.problem and now.serve.setting != self.workload.serve.setting
-
-    def _is_read(self, pod: Pod) -> bool:
-        return pod.active and pod.address(self.workload.serve.port) == self.address
 
     async def _probe(self) -> None:
         """Probe /health of every pod for ever; the server is silent when none answers."""

@@ -1,4 +1,4 @@
-"""The addresses behind one name: a headless Service of Kubernetes resolves to its ready pods."""
+"""The addresses behind a server's: a headless Service of Kubernetes resolves to its ready pods."""
 
 import asyncio
 import ipaddress
@@ -8,8 +8,10 @@ import socket
 async def resolve(address: str) -> tuple[str, ...]:
     """Return `HOST:PORT` of each address that the name has now, sorted; an IP address is its own.
 
-    Raises OSError if the name does not resolve.
+    `address`: also several with ", " between them. Raises OSError if the name does not resolve.
     """
+    if ", " in address:
+        return tuple(address.split(", "))
     host, _, port = address.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     try:

@@ -22,6 +22,7 @@ QUICK = VllmMetrics(every_s=0.02, timeout_s=20.0)
 async def test_an_ip_address_is_its_own_and_a_name_has_all_its_addresses() -> None:
     assert await resolve("127.0.0.1:8000") == ("127.0.0.1:8000",)
     assert await resolve("[::1]:8000") == ("[::1]:8000",)
+    assert await resolve("127.0.0.1:8000, [::1]:8000") == ("127.0.0.1:8000", "[::1]:8000")
     assert "127.0.0.1:8000" in await resolve("localhost:8000")
 
 
