@@ -6,17 +6,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 
 from actuators.kubernetes.engine import KubernetesEngine
 from actuators.kubernetes.plugin import KubernetesOptions
 from agent.domain.errors import ActError
 from agent.domain.events import ServerLost
 from agent.domain.ports import Site
-from kubernetes_api.client import DEPLOYMENT, KubernetesClient
+from kubernetes_api.client import DEPLOYMENT, KubernetesClient, patiently
 from kubernetes_api.errors import AwayError
 from tests.integration.kubernetes.engines import FLAGS, ROLE, bind, serve
+from tests.support.kubernetes import kubeconfig
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
+from tests.support.kubernetes.tls_front import TlsFront
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -113,3 +116,35 @@ async def test_a_token_that_is_replaced_is_read_again(here: Namespace) -> None:
     async with asyncio.timeout(60):
         while not await client.cached.find(DEPLOYMENT):
             await asyncio.sleep(0.2)
+
+
+async def test_an_authority_that_is_replaced_is_read_again(
+    here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by the watch, whose connection the API server closes when it starts with a new certificate."""
+    monkeypatch.setattr("kubernetes_api.connection._REOPEN_S", 0.1)
+    user = yaml.safe_load((await here.user("daemon", *ROLE)).read_text())["users"][0]["user"]
+    async with TlsFront.running(here.cluster.url, here.cluster.ca, tmp_path) as front:
+        path = kubeconfig.write(
+            tmp_path / "kubeconfig",
+            url=front.address,
+            ca=front.authority,
+            user="daemon",
+            token=user["token"],
+            namespace=here.name,
+        )
+        client = KubernetesClient(kubeconfig=str(path))
+        assert await client.find(DEPLOYMENT) == []
+        assert await client.cached.find(DEPLOYMENT) == []
+
+        await front.replace(2)
+        error = await refusal(lambda: client.find(DEPLOYMENT))
+        front.publish(2)
+
+        assert isinstance(error, AwayError)
+        assert "certificate of the API server is not accepted" in error.why
+        assert await patiently(lambda: client.find(DEPLOYMENT)) == []
+        await here.create("deployments", deployment("vllm", container(*FLAGS), replicas=0))
+        async with asyncio.timeout(60):
+            while not await patiently(lambda: client.cached.find(DEPLOYMENT)):
+                await asyncio.sleep(0.2)
