@@ -153,6 +153,18 @@ def connection_to(access: Access) -> Connection:
     return _connections[key][0]
 
 
+def find_place(access: Access) -> tuple[str, str]:
+    """Return the address of the API server and the namespace that it leads to.
+
+    Without a kubeconfig that can be read, as where a config is only checked: what `access` says.
+    """
+    try:
+        found = _read_config(access)
+    except (ConfigError, OSError):
+        return f"{access.kubeconfig} {access.context}", access.namespace
+    return found.cluster.server, access.namespace or found.namespace
+
+
 def _read_config(access: Access) -> SingleConfig:
     """Raises ConfigError, also for a file that is being rewritten."""
     try:

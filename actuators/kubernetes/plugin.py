@@ -13,6 +13,7 @@ from actuators.vllm.engine import ServerOptions
 from agent.domain.model import Server
 from agent.domain.ports import Lock, Site
 from agent.plugins.installation import FoundTarget, Installation
+from kubernetes_api.connection import Access, find_place
 from kubernetes_api.options import ClusterOptions
 
 
@@ -50,8 +51,8 @@ class KubernetesOptions(ServerOptions, ClusterOptions):
 
     @property
     def exclusive(self) -> tuple[tuple[str, ...], ...]:
-        cluster = (self.kubeconfig, self.context, self.namespace)
-        return tuple((OPTIONS[one.resource], one.name, *cluster) for one in self.adopted)
+        place = find_place(Access(self.kubeconfig, self.context, self.namespace))
+        return tuple((OPTIONS[one.resource], one.name, *place) for one in self.adopted)
 
     def bind(self, site: Site) -> KubernetesEngine:
         return KubernetesEngine(self, site)

@@ -261,6 +261,16 @@ async def test_obstacles_are_named(world: World, tmp_path: Path, route: str, cho
     assert why in "; ".join(problems)
 
 
+async def test_a_service_without_a_selector_is_named(world: World, tmp_path: Path) -> None:
+    await world.here.api.patch(world.here.path("services", "vllm"), {"spec": {"selector": None}})
+    user = str(world.here.cluster.kubeconfig(namespace=world.here.name))
+    options = GatewayOptions(route="chat", rule="0", kubeconfig=user)
+
+    problems = await options.bind(Site(target="chat", state_dir=tmp_path, epoch=1)).problems()
+
+    assert "the Service vllm has no selector" in "; ".join(problems)
+
+
 async def test_a_missing_right_is_named(world: World, tmp_path: Path) -> None:
     reads = [
         rule([GROUP], ["httproutes"], ["get", "list"]),
