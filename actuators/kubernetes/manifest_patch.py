@@ -26,18 +26,22 @@ def make_patch(workload: Workload, setting: Setting) -> str:
     ]
     if not changes or any(secret in str(change) for change in changes for secret in workload.secrets):
         return ""
-    where = f"{workload.resource.__name__} {workload.name}, container {container['name']}"
-    return f"# {where}: {_told(workload, setting)}\n" + yaml.safe_dump(
-        changes, sort_keys=False, allow_unicode=True, width=1000
-    )
+    written = yaml.safe_dump(changes, sort_keys=False, allow_unicode=True, width=1000)
+    return f"{_describe(workload, setting)}{written}"
 
 
-def _told(workload: Workload, setting: Setting) -> str:
+def _describe(workload: Workload, setting: Setting) -> str:
+    """Return the comments above the patch: the change, and which lines of a `--config` file it overrides."""
     before = workload.serve.setting
     changed = [
         knob for knob in sorted(before.keys() | setting.keys()) if before.get(knob) != setting.get(knob)
     ]
-    return ", ".join(f"{knob} {_word(before, knob)} -> {_word(setting, knob)}" for knob in changed)
+    what = ", ".join(f"{knob} {_word(before, knob)} -> {_word(setting, knob)}" for knob in changed)
+    where = f"{workload.resource.__name__} {workload.name}, container {workload.container_document['name']}"
+    text = f"# {where}: {what}\n"
+    if in_file := [knob for knob in changed if knob in workload.serve.file_setting]:
+        text += f"# {', '.join(in_file)}: vLLM takes the flag, not the value in its --config file\n"
+    return text
 
 
 def _word(setting: Mapping[str, Value], knob: str) -> str:

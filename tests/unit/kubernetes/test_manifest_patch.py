@@ -70,8 +70,10 @@ def test_a_flag_of_a_config_map_is_overridden_on_the_command_line() -> None:
     document["spec"]["template"]["spec"]["containers"][0]["args"] = ["tiny", "--config", "/etc/vllm.yaml"]
     blue = Workload.parse(document, {"/etc/vllm.yaml": "max-num-seqs: 8\n"}.get)
 
-    patch = yaml.safe_load(make_patch(blue, {**blue.serve.setting, "max_num_seqs": 16}))
+    text = make_patch(blue, {**blue.serve.setting, "max_num_seqs": 16})
 
+    patch = yaml.safe_load(text)
+    assert text.splitlines()[1] == "# max_num_seqs: vLLM takes the flag, not the value in its --config file"
     words = [str(one["value"]) for one in patch if one["op"] == "add"]
     assert blue.serve.setting["max_num_seqs"] == 8
     assert sorted(words) == ["--max-num-seqs", "16"]
