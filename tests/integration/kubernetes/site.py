@@ -19,9 +19,10 @@ _WITH_DNS = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'  # in a mount name
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesSiteConfig(SiteConfig):
-    """`deployments`: to adopt, by name. `kubeconfig`: of the daemon."""
+    """`deployments`: names to adopt; `kind`: the option that has them. `kubeconfig`: of the daemon."""
 
     deployments: tuple[str, ...] = ("vllm",)
+    kind: str = "deployments"
     namespace: str = ""
     kubeconfig: str = ""
     strategy: str = "auto"
@@ -31,7 +32,7 @@ class KubernetesSiteConfig(SiteConfig):
     def engine(self) -> str:
         return f"""
             kind = "kubernetes"
-            deployments = {dumps(list(self.deployments))}
+            {self.kind} = {dumps(list(self.deployments))}
             namespace = "{self.namespace}"
             kubeconfig = "{self.kubeconfig}"
             strategy = "{self.strategy}"

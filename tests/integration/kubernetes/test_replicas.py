@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -180,3 +181,37 @@ async def test_four_pods_change_one_after_the_other(
         assert (found["spec"]["replicas"], "16" in await site.flags("vllm")) == (4, True)
     finally:
         await site.tear_down()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+async def test_a_deployment_that_is_scaled_in_a_canary_is_rolled_out_with_its_new_number(
+    here: Namespace, tmp_path: Path
+) -> None:
+    """As a person or an autoscaler does; more often than a rollout survives restarts of the daemon."""
+    await here.create("deployments", deployment("vllm", container(*SERVED)))
+    await here.available("vllm")
+    site = site_of(here, tmp_path / "s", strategy="surge", steps=((25, 20, 30.0), (50, 5, 0.5)))
+    await site.start()
+    try:
+        await site.serving()
+        async with site.clients(load=Load(streams=8), timeout_s=90.0) as traffic:
+            suggestion = await site.change(max_num_seqs=16)
+            for replicas in (2, 3, 2):
+                await site.in_phase("canary")
+                await site.scale("vllm", replicas)
+                await until(partial(_engines, site), replicas.__eq__, "the number to be seen")
+            rollout = await site.ended(suggestion)
+            found = await site.restored("vllm")
+
+        assert (rollout["outcome"], rollout["restarts"], lost(traffic)) == ("promoted", 0, []), rollout["why"]
+        assert [step["weight"] for step in rollout["plan"]["steps"]][-1] == 67
+        assert found["spec"]["replicas"] == 2
+    finally:
+        await site.tear_down()
+
+
+async def _engines(site: KubernetesSite) -> int:
+    """How many replicas the daemon knows of the old server."""
+    [found] = [one for one in (await site.target())["servers"] if one["color"] == "blue"]
+    return int(found["replicas"])

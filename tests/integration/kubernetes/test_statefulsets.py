@@ -9,7 +9,10 @@ import yaml
 from actuators.kubernetes.engine import KubernetesEngine
 from actuators.kubernetes.plugin import KubernetesOptions
 from agent.domain.model import Server
+from simulator.traffic import Load
+from tests.e2e.rig import lost, until
 from tests.integration.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names
+from tests.integration.kubernetes.site import site_of
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.manifests import claim, container, statefulset
 from tests.support.kubernetes.memory.patches import apply
@@ -23,7 +26,7 @@ CACHE = {"name": "cache", "mountPath": "/root/.cache/huggingface"}
 
 @pytest.fixture(autouse=True)
 def _no_dns_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 0.2)
+    monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 0.2)  # of this process, not of a daemon
 
 
 async def serve(here: Namespace, **spec: Any) -> None:  # noqa: ANN401 - of the StatefulSet
@@ -157,3 +160,26 @@ async def test_one_of_a_gitops_controller_gets_a_patch(here: Namespace, tmp_path
     assert result.patch.startswith("# StatefulSet vllm, container vllm: max_num_seqs 8 -> 16")
     merged = apply(body, yaml.safe_load(result.patch))
     assert merged["spec"]["template"]["spec"]["containers"][0]["args"][-1] == "16"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_a_statefulset_changes_under_load_and_loses_nothing(here: Namespace, tmp_path: Path) -> None:
+    server = container(*FLAGS, gpus=1, volumeMounts=[{"name": "cache", "mountPath": "/cache"}])
+    await here.create("statefulsets", statefulset("vllm", server, claims=[claim("cache")]))
+    await here.available("vllm", "statefulsets")
+    site = site_of(here, tmp_path / "s", kind="statefulsets")
+    await site.start()
+    try:
+        await site.serving()
+        async with site.clients(load=Load(streams=8), timeout_s=90.0) as traffic:
+            rollout = await site.switch(max_num_seqs=16)
+            await until(site.deployments, lambda found: not found, "green's Deployment to end", 240.0)
+            left = await here.available("vllm", "statefulsets")
+
+        assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout["why"]
+        assert lost(traffic) == []
+        assert "16" in left["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert [pod["metadata"]["name"] for pod in await here.list("pods")] == ["vllm-0"]
+    finally:
+        await site.tear_down()
