@@ -16,6 +16,7 @@ import structlog
 
 from actuators.kubernetes.discovery import FoundServer, find_pods, read_workload
 from actuators.kubernetes.labels import CHANGE, DEPLOYMENT, EPOCH, REPLICAS, SERVES_AS, service_labels
+from actuators.kubernetes.pods import Pod
 from actuators.kubernetes.preflight import obstacles
 from actuators.kubernetes.scale import scale_down, wait_until_gone
 from actuators.kubernetes.shrink import scale, wait_for_last_requests
@@ -190,10 +191,20 @@ class Handover:
         await self.end_green(self.new.workload)
 
     async def end_green(self, green: Workload) -> None:
-        """Delete green's own Deployment once no client has its addresses and its last request has ended."""
-        await wait_for_last_requests(
-            lambda: find_pods(self.client.cached, green), green.serve.port, self.new.server
-        )
+        """Delete green's own Deployment once no client has its addresses and its last request has ended.
+
+        Raises ActError if the name of the server resolves to green's pods again: its Service was deleted by a
+        third party, and restored for the server that was found.
+        """
+
+        async def find() -> list[Pod]:
+            service = await self.client.cached.get(kubernetes.SERVICE, self.new.service)
+            if service is None or service["metadata"]["annotations"].get(DEPLOYMENT) == green.name:
+                why = f"the Service {self.new.service} was deleted by a third party: the handover is repeated"
+                raise ActError(why, external=True)
+            return await find_pods(self.client.cached, green)
+
+        await wait_for_last_requests(find, green.serve.port, self.new.server)
         await self.client.delete(kubernetes.DEPLOYMENT, green.name)
         await wait_until_gone(self.client, green)
 

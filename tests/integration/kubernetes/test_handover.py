@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from actuators.kubernetes.engine import KubernetesEngine
+from agent.domain.errors import ActError
 from agent.domain.events import ServerLost
 from agent.domain.model import Server
 from kubernetes_api.client import KubernetesClient
@@ -255,6 +256,32 @@ async def test_a_service_that_a_third_party_deletes_is_there_again_soon(
     for watch in watches:
         watch.cancel()
     assert len(services) == 2
+
+
+async def test_green_does_not_end_while_its_restored_service_leads_to_it(
+    here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A third party deletes the Service when it already leads to the operator's Deployment."""
+    engine = await with_green(here, tmp_path)
+    [green, _] = await engine.observe()
+    watching = asyncio.create_task(engine.watch(green, lambda _: None, lambda: AT))
+    [name] = [one for one in await names(here, "services") if one.startswith("trimtab-chat-r1")]
+    monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 4.0)
+    retiring = asyncio.create_task(engine.retire(BLUE))
+    await here.until(
+        "services", name, lambda one: one["metadata"]["annotations"]["trimtab.dev/deployment"] == "vllm"
+    )
+
+    await here.api.delete(here.path("services", name))
+    with pytest.raises(ActError, match="was deleted by a third party: the handover is repeated"):
+        await retiring
+    left = await names(here, "deployments")
+    moved = await engine.retire(BLUE)
+
+    assert left == {"vllm", name}
+    assert moved == "chat-r1"
+    await is_handed_over(here, engine)
+    watching.cancel()
 
 
 async def test_a_promoted_server_belongs_to_the_owner_of_its_deployment(
