@@ -242,7 +242,17 @@ def _configured(history: "History", act: Act) -> bool:
     return True
 
 
+def _asleep(why: str) -> Action:
+    def fail(history: "History", act: Act) -> bool:
+        del act
+        return history.world.fail_asleep(why)
+
+    return fail
+
+
 ACTIONS: dict[str, Action] = {
+    "sleeping server exits": _asleep("ended while it slept"),
+    "sleeping server does not wake": _asleep("did not wake"),
     "token removed": _token,
     "tokens file broken": _tokens_broken,
     "restarted with another configuration": _configured,

@@ -203,6 +203,8 @@ class SimEngine:
     async def _ask_to_start(self, server: Server, setting: dict[str, object]) -> None:
         """Without a valid reply, observe whether the server has started."""
         world = self.host.world
+        if why := world.find_failed_wake(server.name):
+            raise ActError(f"{server.name} {why}: it is started instead")
         try:
             await call(
                 self.host,

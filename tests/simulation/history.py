@@ -102,7 +102,13 @@ class History:
 
     def make_world(self) -> World:
         hot = self.scenario.strategy == "hot"
-        return World(loop=self.loop, random=self.random, boot_of=self.boot_of, has_hot_knobs=hot)
+        return World(
+            loop=self.loop,
+            random=self.random,
+            boot_of=self.boot_of,
+            sleeps=self.scenario.sleeps,
+            has_hot_knobs=hot,
+        )
 
     def boot_of(self, process: Process) -> Boot:
         return boots(self.scenario)[is_new(self.world.cap_of(process))]

@@ -88,6 +88,7 @@ TIMED = (
     "tokens file broken",
     "restarted with another configuration",
 )
+ASLEEP = ("sleeping server exits", "sleeping server does not wake")
 AGAIN = ("recovery: crash",)
 KINDS: tuple[str, ...] = (
     *(f"{kind}: {how}" for kind, hows in POINTS.items() for how in hows),
@@ -95,6 +96,7 @@ KINDS: tuple[str, ...] = (
     *(f"operator {word}" for word in WORDS),
     *TIMED,
     *AGAIN,
+    *ASLEEP,
 )
 GREENS = ("good", "good", "good", "failing", "fails to start", "exits", "hangs", "wedges", "wrong answers")
 Green = Literal["good", "failing", "fails to start", "exits", "hangs", "wedges", "wrong answers"]
@@ -111,6 +113,7 @@ FLEETS: tuple[tuple[int, Strategy], ...] = (
 SWAPS_AND_REPLACEMENTS = FLEETS[3:6]
 HOT = FLEETS[6:]
 SELDOM = ("stop", "examine", "warm_up", "retire", "drain", "launch")
+SLEEPS = 0.5  # of the swaps
 FIRST_S, LAST_S = 2.0, 45.0
 
 
@@ -137,6 +140,7 @@ class Scenario:
     exam: bool = False
     on_disk: bool = False  # the journal is written to files
     impatient: bool = False  # an operator aborts an unfinished rollout at the end
+    sleeps: bool = False  # a server that frees its slot sleeps, if it has no open requests
     several: bool = False  # a second policy proposes, and operators think before they approve
     acts: tuple[Act, ...] = field(default_factory=tuple)
 
@@ -167,6 +171,8 @@ def scenario_of(seed: int) -> Scenario:
     if {"set_knobs", "keep_knobs"} & on:
         fleets = HOT
     servers, strategy = random.choice(fleets)
+    sleeps = strategy == "swap" and drawn("sleep", seed).random() < SLEEPS
+    acts += _acts_asleep(seed) if sleeps else []
     return Scenario(
         seed=seed,
         servers=servers,
@@ -178,8 +184,18 @@ def scenario_of(seed: int) -> Scenario:
         on_disk=any(act.what in ON_FILES for act in acts),
         impatient=random.random() < 0.5,
         several=random.random() < 0.5,
+        sleeps=sleeps,
         acts=tuple(acts),
     )
+
+
+def _acts_asleep(seed: int) -> list[Act]:
+    """Faults of a sleeping server, from a generator of its own: the other parts of a history stay."""
+    random = drawn("asleep", seed)
+    if random.random() < SLEEPS:
+        return []
+    on = f"phase {random.choice(('launching', 'warming', 'canary', 'canary', 'promoting', 'rolling_back'))}"
+    return [Act(what=random.choice(ASLEEP), on=on)]
 
 
 def _kind(random: Random) -> str:
@@ -191,7 +207,7 @@ def _kind(random: Random) -> str:
         return f"{kind}: {random.choice(POINTS[kind])}"
     if random.random() < 0.05:
         return random.choice((*AGAIN, "operator approves twice", "flags changed by hand", *NEW))
-    return random.choice([kind for kind in KINDS if not kind.startswith("journal")])
+    return random.choice([kind for kind in KINDS if not kind.startswith("journal") and kind not in ASLEEP])
 
 
 def _act(random: Random, what: str) -> Act:

@@ -11,11 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.simulation.__main__ import quiet
 from tests.simulation.clock import in_virtual_time
 from tests.simulation.history import History
-from tests.simulation.scenario import FLEETS, GREENS, POINTS, TIMED, WORDS, Act, Scenario
+from tests.simulation.scenario import ASLEEP, FLEETS, GREENS, POINTS, TIMED, WORDS, Act, Scenario
 from tests.support.sampling import examples
 
 FAULTS = [(kind, how) for kind, hows in POINTS.items() for how in hows]
-ACTIONS = [*TIMED, *(f"operator {word}" for word in WORDS)]
+ACTIONS = [*TIMED, *ASLEEP, *(f"operator {word}" for word in WORDS)]
 
 
 class FaultSchedule(RuleBasedStateMachine):
@@ -24,12 +24,24 @@ class FaultSchedule(RuleBasedStateMachine):
     history: History | None = None
 
     @initialize(
-        fleet=st.sampled_from(FLEETS), green=st.sampled_from(GREENS), ours=st.booleans(), exam=st.booleans()
+        fleet=st.sampled_from(FLEETS),
+        green=st.sampled_from(GREENS),
+        ours=st.booleans(),
+        exam=st.booleans(),
+        sleeps=st.booleans(),
     )
-    def begin(self, fleet: tuple[int, str], green: str, ours: bool, exam: bool) -> None:
+    def begin(self, fleet: tuple[int, str], green: str, ours: bool, exam: bool, sleeps: bool) -> None:
         quiet()
         servers, strategy = fleet
-        scenario = Scenario(seed=1, servers=servers, strategy=strategy, green=green, ours=ours, exam=exam)  # type: ignore[arg-type]
+        scenario = Scenario(
+            seed=1,
+            servers=servers,
+            strategy=strategy,  # type: ignore[arg-type]
+            green=green,
+            ours=ours,
+            exam=exam,
+            sleeps=sleeps,
+        )
         self.history = History(scenario=scenario)
         asyncio.set_event_loop(self.history.loop)
         self.history.begin()

@@ -17,6 +17,7 @@ PERCENT = 100
 LONGEST_LEASE_S = 60.0  # the proxy ignores leases with a later end: a wrong clock
 BAD = 0.5  # of its requests
 SLOTS = 64  # to which the cap of a running server can be raised
+WAKES_S = (0.1, 0.5)
 GIVES_UP_S = 12.0  # a client timeout
 ANSWERS = frozenset({"healthy", "wedged"})  # to /health
 RUNS = frozenset({"starting", "healthy", "wedged", "hung"})
@@ -35,6 +36,7 @@ class Process:
     status: str = "starting"
     since_s: float = 0.0
     errors: float = 0.0  # share of its requests, by a fault of this process alone
+    asleep: str = ""  # "wakes", or why a launch cannot wake it; empty: it does not sleep
 
     @property
     def answers(self) -> bool:
@@ -99,6 +101,7 @@ class World:
     random: Random
     boot_of: Callable[[Process], Boot]
     rate: int = 5  # requests a second
+    sleeps: bool = False  # servers that are stopped sleep, if they have no open requests
     has_hot_knobs: bool = False  # whether the servers run with trimtab's scheduler class
     hot: HotServers = field(default_factory=lambda: HotServers(version="0.30.0"))
     servers: dict[str, Process] = field(default_factory=dict)
@@ -274,7 +277,9 @@ class World:
         self.servers[name] = process
         self._become(process, "starting")
         boot = self.boot_of(process)
-        self.loop.outside(self.random.uniform(*boot.takes_s), lambda: self._booted(process, boot))
+        takes_s = WAKES_S if again and again.asleep == "wakes" else boot.takes_s
+        process.asleep = ""
+        self.loop.outside(self.random.uniform(*takes_s), lambda: self._booted(process, boot))
         self.changed("launch", name, epoch)
 
     def _booted(self, process: Process, boot: Boot) -> None:
@@ -306,6 +311,10 @@ class World:
         """Stop the server and cut its open requests."""
         kept = self.stopped.pop(name, None)
         process = self.servers.pop(name, None)
+        if process is not None and keep and self.sleeps and process.answers and not self.open_at(name):
+            process.asleep = "wakes"
+        elif kept is not None and not keep:
+            kept.asleep = ""
         if process is not None:
             cut = self._end_open(name, "cut" if epoch and process.status != "hung" else "failed")
             self.cut_open(process, cut, epoch)
@@ -315,6 +324,21 @@ class World:
             assert one is not None
             self.stopped[name] = one
         self.changed("stop" if keep else "retire", name, epoch)
+
+    def fail_asleep(self, why: str) -> bool:
+        """A sleeping server fails; False without one."""
+        found = [process for process in self.stopped.values() if process.asleep]
+        for process in found:
+            process.asleep = why
+        return bool(found)
+
+    def find_failed_wake(self, name: str) -> str:
+        """Why this server cannot be woken; it is an ordinary stopped one from then on."""
+        process = self.stopped.get(name)
+        if process is None or process.asleep in {"", "wakes"}:
+            return ""
+        why, process.asleep = process.asleep, ""
+        return why
 
     def _become(self, process: Process, status: str) -> None:
         process.status, process.since_s = status, self.at_s
