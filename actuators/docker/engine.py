@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from actuators.docker import discovery, dry_run, snapshots
@@ -16,7 +17,7 @@ from actuators.docker.preflight import preflight, start_key
 from actuators.docker.sleep import Sleeper
 from actuators.docker.start import Starter
 from actuators.docker.watch import Finding, Watch
-from actuators.vllm.control import ControlEndpoint, control_path
+from actuators.vllm.control import ControlEndpoint, control_path, note_on_live_limits
 from actuators.vllm.engine import RECENT_LINES, VllmEngine
 from actuators.vllm.start_times import StartTimes
 from agent.domain.errors import ActError
@@ -70,9 +71,10 @@ class DockerEngine(VllmEngine):
         if missing or not servers:
             raise ActError(f"there is no container of {', '.join(missing) or 'this target'} to ask")
         blues = [found[server.name].spec for server in servers]
-        return await preflight(
+        result = await preflight(
             self._client, self._site, blues, servers, setting, wanted, self._times, self.sleeper
         )
+        return replace(result, notes=(*result.notes, *note_on_live_limits(servers, setting)))
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """A second launch of the same server finds the one that the first has started."""

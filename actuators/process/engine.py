@@ -19,7 +19,7 @@ from actuators.host.server_log import log_cause, log_lines, log_tail
 from actuators.process import adopted
 from actuators.process.address import address_of, listens, port_of
 from actuators.process.watch import until_gone
-from actuators.vllm.control import ControlEndpoint, control_path, with_own_control
+from actuators.vllm.control import ControlEndpoint, control_path, note_on_live_limits, with_own_control
 from actuators.vllm.engine import RECENT_LINES, VllmEngine, refuse_older_daemon
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.errors import ActError
@@ -85,6 +85,7 @@ class ProcessEngine(VllmEngine):
             for one in servers
             if not one.ours
         )
+        notes = (*notes, *note_on_live_limits(servers, setting))
         return PreflightResult(strategy="surge", why=f"{servers[0].name} runs meanwhile", notes=notes)
 
     async def launch(self, server: Server, deadline_s: float) -> Server:

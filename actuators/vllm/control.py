@@ -5,7 +5,7 @@ The environment variable TRIMTAB_CONTROL of the server has the path of its socke
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,11 @@ from vllm_facts.knobs import KNOBS
 from vllm_facts.values import Knob, Setting
 
 CONTROL = "TRIMTAB_CONTROL"
+CLASS = "--scheduler-cls trimtab_vllm.scheduler.Scheduler"
+LIVE = {
+    *("max_num_seqs", "max_num_active_seqs", "max_num_batched_tokens", "max_num_scheduled_tokens"),
+    *("long_prefill_token_threshold", "watermark"),
+}
 ANSWER_S = 2.0  # the endpoint has a thread of its own in the engine's process and answers in milliseconds
 MOST_BYTES = 65_536
 CONFLICT = 409
@@ -76,6 +81,15 @@ class ControlEndpoint:
             refused = DriftError if got.status == CONFLICT else ActError
             raise refused(f"{self.path}: refused: {body.get('error', got.status)!s:.300}")
         return body
+
+
+def note_on_live_limits(servers: Sequence[Server], setting: Setting) -> tuple[str, ...]:
+    """What would make this change possible without a restart, if it is one of limits alone."""
+    changed = {knob for one in servers for knob in setting if one.setting.get(knob) != setting[knob]}
+    if not changed or not changed <= LIVE or any(server.hot is not None for server in servers):
+        return ()
+    needed = f"`{CLASS}` and {CONTROL}=/PATH/control.sock"
+    return (f"no restart would be needed with {needed} (docs/live-limits.md)",)
 
 
 def request_body(

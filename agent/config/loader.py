@@ -52,6 +52,7 @@ class Target:
     cooldown_s: float
     suggestion_ttl_s: float
     changes_per_day: int
+    hot_changes_per_day: int
     quality: GoldenPromptOptions
 
 
@@ -270,6 +271,7 @@ def _build_target(
         cooldown_s=table.rollout.cooldown,
         suggestion_ttl_s=table.rollout.suggestion_ttl,
         changes_per_day=table.rollout.changes_per_day,
+        hot_changes_per_day=table.rollout.hot_changes_per_day,
         quality=options,
     )
 

@@ -218,6 +218,7 @@ class RolloutTable(ConfigTable):
     cooldown: Seconds = 600.0
     suggestion_ttl: PositiveSeconds = 3600.0
     changes_per_day: Annotated[int, Field(ge=0, le=1000)] = 8
+    hot_changes_per_day: Annotated[int, Field(ge=0, le=1000)] = 24
 
     @model_validator(mode="after")
     def _check_hold(self) -> Self:

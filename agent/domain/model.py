@@ -192,3 +192,5 @@ class Outcome:
     to: Mapping[Knob, Value]
     before: Mapping[Knob, Value] = field(default_factory=dict)
     why: str = ""
+    hot: bool = False  # the servers that ran took the values
+    rate_rps: float | None = None  # requests per second that a hot change was made for

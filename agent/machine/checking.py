@@ -49,8 +49,10 @@ def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: dat
         suggestion=suggestion,
         also_open=state.open_suggestions,
     )
-    if rules.strategy == "hot":
-        return answer_check(rules, asked, preflight_hot(rules, asked, suggestion), at)
+    if rules.strategy in {"hot", "auto"}:
+        hot = preflight_hot(rules, asked, suggestion)
+        if rules.strategy == "hot" or not hot.problem:
+            return answer_check(rules, asked, hot, at)
     setting = {**(state.blue.setting if state.blue else {}), **suggestion.proposal.to}
     return request_effect(
         asked, Preflight(number=0, servers=state.standing, setting=setting, wanted=rules.strategy)

@@ -10,6 +10,8 @@ from vllm_facts.values import Knob, Value
 DENIED_FOR = timedelta(hours=24)  # a denied change is not suggested again for so long
 COMBINED = ("rolled_back", "no_gain", "undecided")  # the server started, and no check or operator refused it
 NO_EVIDENCE = ("undecided", "aborted")  # the values were not judged
+BACK_AFTER = timedelta(hours=3)  # a hot change is not reversed earlier, under the same load
+OTHER_LOAD = 1.5  # ratio of two request rates that makes another load
 UNDECIDED_FOR = timedelta(minutes=30)  # doubled with each further outcome that is no evidence
 
 
@@ -37,6 +39,38 @@ def why_not_again(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: d
         if at < outcome.at + DENIED_FOR:
             return f"{tried} was denied: {outcome.why}"
     return ""
+
+
+def why_not_back(
+    outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: datetime, rate_rps: float | None
+) -> str:
+    """Why a knob of running servers must not be moved back yet; empty if it may, as under another load.
+
+    Without this, limits that are equally good would follow every fluctuation.
+    """
+    for outcome in reversed(outcomes):
+        if not outcome.hot or outcome.result != "promoted" or at >= outcome.at + BACK_AFTER:
+            continue
+        back = [knob for knob in to if _is_reversal(outcome, knob, to[knob])]
+        if back and not _is_other_load(outcome.rate_rps, rate_rps):
+            stays = f"stays until {outcome.at + BACK_AFTER:%H:%M}"
+            return f"{', '.join(back)} was moved the other way at {outcome.at:%H:%M}, and {stays}"
+    return ""
+
+
+def _is_reversal(outcome: Outcome, knob: Knob, value: Value) -> bool:
+    before, kept = outcome.before.get(knob), outcome.to.get(knob)
+    if not isinstance(before, int | float) or not isinstance(kept, int | float):
+        return knob in outcome.to and value == before
+    if not isinstance(value, int | float):
+        return False
+    return (value - kept) * (kept - before) < 0
+
+
+def _is_other_load(one: float | None, other: float | None) -> bool:
+    if not one or not other:
+        return False
+    return max(one, other) >= OTHER_LOAD * min(one, other)
 
 
 def was_aborted(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: datetime) -> bool:

@@ -11,8 +11,9 @@ from agent.domain.model import Bound, Forecast, Hold, Plan, PreflightResult, Pro
 from agent.domain.reading import Reading
 from agent.domain.request_counts import NO_SLO
 from agent.domain.state import State, Suggestion
-from agent.machine.earlier_outcomes import why_not_again
+from agent.machine.earlier_outcomes import why_not_again, why_not_back
 from agent.machine.evidence import no_measurement
+from agent.machine.hot_knobs import why_not_hot
 from agent.machine.suggestion_notes import altering_knobs, notes_of_plan
 from vllm_facts.knobs import misfit, tunable
 from vllm_facts.values import Knob, Setting, Value
@@ -34,6 +35,8 @@ class Guard:
     cooldown_s: float = 600.0
     suggestion_ttl_s: float = 3600.0
     changes_per_day: int = 8
+    hot_changes_per_day: int = 24  # of those that running servers take; counted apart
+    hot: bool = True  # whether running servers may take changes
     hold: Hold | None = None  # how the proxy holds new requests while no server serves
     refresh_s: float = 60.0  # an open suggestion gets new numbers, or another value, no more often
 
@@ -50,7 +53,7 @@ class Guard:
         """Turn a policy's proposal into a suggestion, or refuse it with the reason."""
         if proposal.rule == PERSON:
             return ProposalRefusal(why=f"the rule {PERSON} is reserved for what operators ask for")
-        if why := self._reason_to_wait(state, at, reading):
+        if why := self._reason_to_wait(state, at, reading) or self._too_many(state, proposal, at):
             return ProposalRefusal(why=why)
         if not proposal.mitigation and (why := state.budget.alarm(slo, at)):
             return ProposalRefusal(why=f"{why}; only mitigations are suggested meanwhile")
@@ -83,10 +86,18 @@ class Guard:
         made = [o for o in state.outcomes if o.result not in {"denied", "aborted", "refused"}]
         if made and at < made[-1].at + timedelta(seconds=self.cooldown_s):
             return f"cooling down until {made[-1].at + timedelta(seconds=self.cooldown_s):%H:%M:%S}"
-        today = [o for o in made if o.at > at - timedelta(days=1)]
-        if len(today) >= self.changes_per_day:
-            return f"{len(today)} changes in the last 24 h, at most {self.changes_per_day} are allowed"
         return ""
+
+    def _too_many(self, state: State, proposal: Proposal, at: datetime) -> str:
+        """Why there were enough changes of this kind, hot or not; empty if there were not."""
+        hot = self.hot and not why_not_hot(state.standing, proposal.to, (state.epoch, state.effects + 1))
+        most = self.hot_changes_per_day if hot else self.changes_per_day
+        counted = [o for o in state.outcomes if o.result not in {"denied", "aborted", "refused"}]
+        today = [o for o in counted if o.hot is hot and o.at > at - timedelta(days=1)]
+        if len(today) >= most:
+            which = "changes of running servers" if hot else "changes"
+            return f"{len(today)} {which} in the last 24 h, at most {most} are allowed"
+        return why_not_back(state.outcomes, proposal.to, at, _rate(state)) if hot else ""
 
     def _suggestion(
         self, state: State, proposal: Proposal, *, policy: str, at: datetime, stepwise: bool
@@ -211,6 +222,10 @@ class Guard:
             return now, f"{knob}={wanted} is out of reach from {now}: {why}"
         value = int(clamped) if isinstance(wanted, int) else clamped
         return value, f"{knob}={wanted} was clamped to {value}: {why}"
+
+
+def _rate(state: State) -> float | None:
+    return state.steady.rps if state.steady is not None else None
 
 
 def base_digest(setting: Setting) -> str:

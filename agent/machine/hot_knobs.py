@@ -6,8 +6,10 @@ from dataclasses import replace
 from agent.domain.effects import Effect, KeepKnobs, SetKnobs
 from agent.domain.events import Event, Observed
 from agent.domain.model import Server
-from agent.machine.transitions import Moved
+from agent.domain.state import State
 from vllm_facts.values import Knob, Setting, Value
+
+Moved = tuple[State, tuple[Effect, ...]]
 
 
 def why_not_hot(servers: Sequence[Server], to: Mapping[Knob, Value], number: tuple[int, int]) -> str:

@@ -125,6 +125,8 @@ def remember_outcome(
     if suggestion is None:
         return state
     outcome = Outcome(at=at, result=result, to=suggestion.proposal.to, before=suggestion.before, why=why)
+    if suggestion.prospect.strategy == "hot":
+        outcome = replace(outcome, hot=True, rate_rps=suggestion.rate_rps)
     kept = [o for o in state.outcomes if o.result not in BY_OPERATOR or at < o.at + DENIED_FOR]
     oldest = {id(o) for o in [o for o in (*kept, outcome) if o.result in BY_OPERATOR][:-DENIALS]}
     return replace(state, outcomes=tuple(o for o in (*kept, outcome) if id(o) not in oldest)[-REMEMBERED:])

@@ -73,6 +73,8 @@ def build_rules(config: Config, target: Target) -> Rules:
         cooldown_s=target.cooldown_s,
         suggestion_ttl_s=target.suggestion_ttl_s,
         changes_per_day=target.changes_per_day,
+        hot_changes_per_day=target.hot_changes_per_day,
+        hot=target.strategy in {"auto", "hot"},
         hold=target.traffic.plugin.hold,
     )
     policies = tuple((policy.name, policy.plugin) for policy in config.policies)

@@ -39,7 +39,8 @@ MEANINGS = {
     "targets.engine.kind": "`process`, `docker` or `kubernetes`; the other keys depend on it, see below",
     "targets.engine.strategy": "`hot`: the servers that run take the values ([page](../live-limits.md)); "
     "`surge`: green next to blue; `replace`: one server after another stops for green; "
-    "`swap`: the only one does, an outage; `auto`: the first for which there is capacity",
+    "`swap`: the only one does, an outage; `auto`: `hot` where possible, else the first for which "
+    "there is capacity",
     "targets.engine.restart_after": "without a rollout, a server that trimtab started and that hangs or "
     "refuses connections for so long is started again; default: never",
     "targets.traffic.kind": "the proxy; its other keys are below",
@@ -71,6 +72,7 @@ MEANINGS = {
     "targets.rollout.cooldown": "between two changes",
     "targets.rollout.suggestion_ttl": "lifetime of a suggestion",
     "targets.rollout.changes_per_day": "maximum; 0: none",
+    "targets.rollout.hot_changes_per_day": "the same for `hot` changes, which are counted apart",
     "targets.quality.prompts": "a file with your own golden prompts: [quality](../quality.md)",
     "targets.quality.command": "an additional check; `{green}` and `{blue}` become their URLs",
     "targets.quality.always": "before every change, not only where answers may change",

@@ -97,7 +97,8 @@ async def test_a_preflight_of_an_adopted_server_says_that_its_port_goes_dead(
     adopted = await adopting.preflight([blue], {**blue.setting, "max_num_seqs": 4}, "auto")
     ours = await adopting.preflight([replace(blue, ours=True)], blue.setting, "auto")
 
-    [note] = adopted.notes
+    note, live = adopted.notes
+    assert "--scheduler-cls" in live
     assert note.startswith(f"a promotion ends the process at {blue.address}: nothing answers there any more")
     assert ours.notes == ()
 

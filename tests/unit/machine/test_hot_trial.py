@@ -10,13 +10,14 @@ from pydantic import TypeAdapter
 from agent.domain import effects as fx
 from agent.domain import events as e
 from agent.domain.errors import ActError
-from agent.domain.model import Outcome, Server
+from agent.domain.model import HotKnobs, Outcome, Proposal, Server
 from agent.domain.request_counts import RequestCounts
-from agent.domain.state import Phase, State
+from agent.domain.state import Phase, State, SteadyRate, Suggestion
+from agent.machine.guard import ProposalRefusal
 from agent.machine.hot_trial import LEASE_S
 from agent.machine.step import Machine
 from tests.support.hot_servers import HotServers, knobs_of
-from tests.support.machine_stories import BLUE, NOON, PLAN, World, counts_of, rules
+from tests.support.machine_stories import BLUE, NOON, PLAN, RaiseSeqs, World, counts_of, reading, rules
 
 CAP = "max_num_seqs"  # what the policy of the stories raises from 4 to 16
 HOT = replace(BLUE, setting={"model": "m", CAP: 4}, ours=True)
@@ -278,3 +279,65 @@ def test_a_trial_without_traffic_ends_undecided_at_its_time_limit() -> None:
 
     assert world.outcome().result == "undecided"
     assert "no verdict within 2400 s" in world.outcome().why
+
+
+def test_auto_chooses_the_running_servers_where_they_take_the_change() -> None:
+    world = HotWorld(machine=Machine(rules(strategy="auto", plan=HOUR))).start().until("proposed")
+
+    assert world.state.suggestion is not None
+    assert world.state.suggestion.prospect.strategy == "hot"
+
+
+def test_auto_starts_a_green_for_a_value_beyond_the_range() -> None:
+    world = HotWorld(machine=Machine(rules(strategy="auto", policies=(("admission", RaiseSeqs(to=17)),))))
+    world.start().until("proposed")
+
+    assert world.state.suggestion is not None
+    assert world.state.suggestion.prospect.strategy == "surge"
+
+
+def admitted(state: State, to: int, **changes: object) -> Suggestion | ProposalRefusal:
+    guard = replace(rules().guard, cooldown_s=0, **changes)  # type: ignore[arg-type]
+    proposal = Proposal(rule="Q1", to={CAP: to}, why="", expects="", risks="", source="", mitigation=True)
+    at = NOON + timedelta(hours=1)
+    return guard.admit(state, proposal, policy="p", at=at, reading=reading(at))
+
+
+def after(*outcomes: Outcome, now: int = 8) -> State:
+    hot = HotKnobs(limits={CAP: (1, 16)})
+    blue = replace(HOT, setting={**HOT.setting, CAP: now}, hot=hot)
+    return State(target="chat", blue=blue, outcomes=outcomes, steady=SteadyRate(4.0, NOON, NOON))
+
+
+RAISED = Outcome(at=NOON, result="promoted", to={CAP: 8}, before={CAP: 4}, hot=True, rate_rps=4.0)
+
+
+def test_changes_of_running_servers_are_counted_apart() -> None:
+    restarts = replace(RAISED, hot=False)
+
+    assert isinstance(admitted(after(*[restarts] * 9), 16, changes_per_day=8), Suggestion)
+    assert isinstance(admitted(after(*[RAISED] * 3), 16, hot_changes_per_day=4), Suggestion)
+    refused = admitted(after(*[RAISED] * 4), 16, hot_changes_per_day=4)
+    assert isinstance(refused, ProposalRefusal)
+    assert refused.why == "4 changes of running servers in the last 24 h, at most 4 are allowed"
+
+
+def test_a_knob_is_not_moved_back_under_the_same_load() -> None:
+    refused = admitted(after(RAISED), 5)
+
+    assert isinstance(refused, ProposalRefusal)
+    assert "was moved the other way at 12:00, and stays until 15:00" in refused.why
+    assert isinstance(admitted(after(RAISED), 12), Suggestion)
+    assert isinstance(admitted(after(replace(RAISED, rate_rps=1.0)), 5), Suggestion)
+    assert isinstance(admitted(after(replace(RAISED, at=NOON - timedelta(hours=3))), 5), Suggestion)
+
+
+def test_flags_that_an_owner_has_changed_are_adopted_over_the_values_in_force() -> None:
+    world = kept()
+    world.running[HOT.name] = replace(HOT, setting={**HOT.setting, CAP: 6})
+    world.boot(HOT.name)
+    world.start().tick(5)
+
+    assert world.cap() == 6
+    assert world.state.blue is not None
+    assert world.state.blue.setting[CAP] == 6

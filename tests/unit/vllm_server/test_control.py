@@ -1,12 +1,20 @@
 """The client of the control endpoint, against the endpoint that runs inside vLLM."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from actuators.vllm.control import CONTROL, ControlEndpoint, control_path, describe, with_own_control
+from actuators.vllm.control import (
+    CONTROL,
+    ControlEndpoint,
+    control_path,
+    describe,
+    note_on_live_limits,
+    with_own_control,
+)
 from agent.domain.errors import ActError, DriftError
 from agent.domain.model import HotKnobs, Server
 from trimtab_vllm.scheduler import Knobs, Limit, start_control
@@ -44,7 +52,8 @@ async def test_a_server_has_the_knobs_of_its_endpoint_under_the_names_of_flags(
     found = await endpoint.add_to(SERVER)
 
     limits = {"max_num_active_seqs": (1, 16), "max_num_batched_tokens": (16, 2048)}
-    assert found.hot == HotKnobs(limits=limits)
+    start = {"max_num_active_seqs": 4, "max_num_batched_tokens": 2048}
+    assert found.hot == HotKnobs(limits=limits, start=start)
     assert found.setting == FLAGS
 
 
@@ -133,3 +142,21 @@ def test_another_server_gets_a_socket_of_its_own() -> None:
 
     assert with_own_control(env, "chat-r3") == {**env, CONTROL: "/run/vllm/chat-r3.sock"}
     assert with_own_control({"HOME": "/root"}, "chat-r3") == {"HOME": "/root"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "hot", "noted"),
+    [
+        ({**FLAGS, "max_num_active_seqs": 8}, None, True),
+        ({**FLAGS, "block_size": 32, "max_num_active_seqs": 8}, None, False),
+        ({**FLAGS, "max_num_active_seqs": 8}, HotKnobs(limits={}), False),
+        (FLAGS, None, False),
+    ],
+)
+def test_a_suggestion_says_what_would_save_the_restart(
+    setting: Setting, hot: HotKnobs | None, *, noted: bool
+) -> None:
+    notes = note_on_live_limits([replace(SERVER, hot=hot)], setting)
+
+    assert bool(notes) is noted
+    assert all("--scheduler-cls trimtab_vllm.scheduler.Scheduler" in note for note in notes)
