@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 
-from bench.judge import buckets, cost, exposure, gains, hours, others, passing, rollouts
+from bench.judge import buckets, cost, exposure, gains, hot, hours, others, passing, rollouts
 from bench.judge.report import table
 from bench.judge.runs import Pool
 from bench.judge.scenarios import LATER, NULLS, WORSE
@@ -30,6 +30,7 @@ SECTIONS: Mapping[str, Callable[[Pool, int], dict[str, object]]] = {
     "several": others.measure_several,
     "quiet": others.measure_quiet,
     "exposure": exposure.measure,
+    "hot": hot.measure,
     "buckets": buckets.measure,
     "cost": lambda _, runs: cost.measure(max(100, runs // 4)),
 }

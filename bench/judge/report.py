@@ -19,6 +19,7 @@ def lines(found: Found) -> Iterator[Line]:
     yield from _passing(found.get("passing", {}))
     yield from _rollouts(found.get("rollouts", {}))
     yield from _gain(found.get("gain", {}))
+    yield from _hot(found.get("hot", {}))
     for name, row in found.get("cost", {}).items():
         if name == "4 streams":
             yield "a tick of four streams, p99", "under 2 ms", f"{row['p99_ms']} ms", row["p99_ms"] < 2  # noqa: PLR2004
@@ -61,6 +62,18 @@ def _gain(rows: Found) -> Iterator[Line]:
             noise = 2 * (MOST_WRONG * (1 - MOST_WRONG) / runs) ** 0.5
             measured = f"{called:.1%} of {runs}"
             yield f"called better, {name}", "at most 5 %", measured, called <= MOST_WRONG + noise
+
+
+def _hot(rows: Found) -> Iterator[Line]:
+    """Over all loads: the promise is one of the judge, not of each row."""
+    equal = {name: row for name, row in rows.items() if name.startswith("equal")}
+    needed = [row for name, row in equal.items() if "no gain needed" not in name]
+    for kind, most, among in (("pass", MOST_WRONG, needed), ("fail", MOST_FALSE, list(equal.values()))):
+        runs, wrong = sum(row["runs"] for row in among), sum(row.get(kind, 0) for row in among)
+        if runs:
+            noise = 2 * (most * (1 - most) / runs) ** 0.5
+            measured = f"{wrong / runs:.1%} of {runs}"
+            yield f"time-split, equal: {kind}", f"at most {most:.0%}", measured, wrong / runs <= most + noise
 
 
 def _share(row: Found) -> str:

@@ -1,0 +1,118 @@
+"""Section `hot`: the judge of a time-split trial on a simulated server with a queue (see queueing).
+
+Requests take 5 s each. The trial begins after five minutes of the present setting, the last three of which
+are its baseline, and ends undecided after an hour. `late` differs between the arms: the share of the requests
+that miss the SLO by themselves, so the gain is known; what waits in the queue is late as well.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from agent.domain.blocks import BlockSecond
+from agent.domain.model import Objective, Slo
+from agent.domain.request_counts import RequestCounts
+from agent.domain.trial import GainNeeded
+from agent.judge.blocks import begin_blocks, update_blocks
+from bench.judge.queueing import LIMIT_S, SERVICE_S, Load, QueueingServer, Setting
+from bench.judge.runs import Pool
+from bench.judge.traffic import quantiles, seeded
+
+SLO = Slo(ttft=Objective(under_s=LIMIT_S, share=0.9))
+BEFORE_S, RECORD_S, LIMIT_OF_TRIAL_S = 300, 180, 3600
+RATES = (2.0, 8.0)
+SHAPES = ("steady", "drift", "bursts", "waves")
+AMPLE, FULL, SHORT = 1.6, 1.0, 0.8  # slots in units of the mean load
+SHARE_EQUAL, SHARE_UNEQUAL = 0.01, 0.005  # of the requested runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    present: Setting
+    candidate: Setting
+    needed: GainNeeded = "always"
+    equal: bool = False
+
+
+def of_late(before: float, after: float, needed: GainNeeded = "always") -> Case:
+    """Two arms that differ without a queue."""
+    return Case(present=Setting(AMPLE, before), candidate=Setting(AMPLE, after), needed=needed)
+
+
+def alike(slots: float, late: float = 0.02) -> Case:
+    return Case(present=Setting(slots, late), candidate=Setting(slots, late), equal=True)
+
+
+CASES: Mapping[str, Case] = {
+    "equal, room": alike(AMPLE),
+    "equal, a fifth late": alike(AMPLE, 0.2),
+    "equal, full": alike(FULL),
+    "equal, overloaded": alike(SHORT),
+    "50 points better": of_late(0.6, 0.1),
+    "20 points better": of_late(0.3, 0.1),
+    "5 points better": of_late(0.15, 0.1),
+    "a queue cured": Case(present=Setting(SHORT), candidate=Setting(AMPLE)),
+    "50 points worse": of_late(0.02, 0.52, "never"),
+    "20 points worse": of_late(0.02, 0.22, "never"),
+    "5 points worse": of_late(0.02, 0.07, "never"),
+    "a queue made": Case(present=Setting(AMPLE), candidate=Setting(0.4), needed="never"),
+    "equal, no gain needed": Case(
+        present=Setting(AMPLE), candidate=Setting(AMPLE), needed="never", equal=True
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    kind: str
+    minutes: float
+    bad: int  # requests of the candidate's blocks that failed or missed the SLO
+    candidate_s: int  # for which the candidate was on
+
+
+def play(name: str, shape: str, rps: float, run: int) -> Ended:
+    """One trial."""
+    case, about = CASES[name], ("hot", name, shape, rps, run)
+    load, server = Load(shape, rps, seeded(*about)), QueueingServer(rps * SERVICE_S)
+    record = RequestCounts()
+    for second in range(-BEFORE_S, 0):
+        counts = server.run_second(second, load.second(second), case.present)
+        record += counts if second >= -RECORD_S else RequestCounts()
+    trial = begin_blocks(
+        ":".join(map(str, about)), slo=SLO, record=record, record_s=RECORD_S, gain_needed=case.needed
+    )
+    candidate_s = 0
+    for second in range(LIMIT_OF_TRIAL_S):
+        arm = trial.arm
+        candidate_s += arm == "candidate"
+        setting = case.candidate if arm == "candidate" else case.present
+        counts = server.run_second(second, load.second(second), setting)
+        now = BlockSecond(counts=counts, pulses=(server.pulse(),), in_force=arm)
+        trial, verdict = update_blocks(trial, now, slo=SLO)
+        if verdict.kind in {"pass", "fail", "futile"}:
+            return Ended(verdict.kind, second / 60, round(trial.candidate[1]), candidate_s)
+    return Ended("undecided", LIMIT_OF_TRIAL_S / 60, round(trial.candidate[1]), candidate_s)
+
+
+def measure(pool: Pool, runs: int) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, case in CASES.items():
+        many = max(4, round(runs * (SHARE_EQUAL if case.equal else SHARE_UNEQUAL)))
+        for shape in SHAPES:
+            for rps in RATES:
+                row = summarise(pool.of(partial(play, name, shape, rps), many))
+                found[f"{name}, {shape}, {rps:g} rps"] = row
+                print(f"  {name}, {shape}, {rps:g} rps: {row}", flush=True)
+    return found
+
+
+def summarise(ended: Sequence[Ended]) -> dict[str, object]:
+    kinds = Counter(one.kind for one in ended)
+    row: dict[str, object] = {"runs": len(ended), **kinds}
+    for kind in kinds:
+        times = [one.minutes for one in ended if one.kind == kind]
+        row[f"minutes to {kind}"] = [round(value, 1) for value in quantiles(times, 0.5, 0.9)]
+    row["candidate's seconds"] = quantiles([one.candidate_s for one in ended], 0.5)[0]
+    row["candidate's bad requests"] = quantiles([one.bad for one in ended], 0.5)[0]
+    return row
