@@ -1,0 +1,97 @@
+"""Compare the throughput of trimtab's scheduler class with that of vLLM's own, and the outputs.
+
+Both engines generate the requests of each seed several times, by turns. What is compared is the least CPU
+time of the engine's process: other programs on the machine only add to it. The model is tiny, so the
+scheduler's part of a step is as large as it gets. The class alone is also timed, around a scheduler that does
+nothing.
+"""
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from math import exp, log, sqrt
+from pathlib import Path
+from statistics import mean, median, stdev
+from typing import Any
+
+from bench.hot_scheduler.engine import Engine, start
+
+RESULTS = Path(__file__).parent.parent / "results" / "hot_scheduler.json"
+REQUESTS, TOKENS, SLOTS = 32, 64, 16
+ROUNDS, WARM_UP = 5, 2
+Z95 = 1.96
+
+Answer = dict[str, Any]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.hot_scheduler", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20, help="sets of requests")
+    parser.add_argument("--json", type=Path, default=RESULTS, help="output file")
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        start("own", Path(folder) / "own") as own,
+        start("trimtab", Path(folder) / "trimtab") as trimtab,
+    ):
+        print(own.about, trimtab.about, sep="\n", flush=True)
+        found = compare(own, trimtab, options.seeds)
+    found["about"] = {**trimtab.about, "python": platform.python_version(), "processor": platform.processor()}
+    options.json.parent.mkdir(exist_ok=True)
+    options.json.write_text(json.dumps(found, indent=2) + "\n")
+    print(json.dumps({name: value for name, value in found.items() if name != "ratios"}, indent=2))
+    return 0
+
+
+def compare(own: Engine, trimtab: Engine, seeds: int) -> dict[str, Any]:
+    """Ratios above 1: trimtab's scheduler takes longer."""
+    ratios: dict[str, list[float]] = {"cpu_s": [], "wall_s": []}
+    per_step, different = list[float](), 0
+    for seed in range(-WARM_UP, seeds):
+        wanted = {"seed": 1000 + seed, "requests": REQUESTS, "tokens": TOKENS, "temperature": seed % 2}
+        answers = [run_round(own, trimtab, wanted, first=number % 2) for number in range(ROUNDS)]
+        different += sum(before["outputs"] != after["outputs"] for before, after in answers)
+        if seed < 0:
+            continue
+        for measure, values in ratios.items():
+            values.append(_least(measure, answers, 1) / _least(measure, answers, 0))
+        per_step.append(_least("cpu_s", answers, 0) / (REQUESTS * TOKENS / SLOTS))
+    step_us = 1e6 * median(per_step)
+    return {
+        "seeds": seeds,
+        "runs of each seed and scheduler": ROUNDS,
+        "requests of a run": REQUESTS,
+        "tokens of a request": TOKENS,
+        "runs with other outputs": different,
+        "CPU of a step, us": round(step_us, 1),
+        "of the class, percent": round(100 * trimtab.about["class_us"] / step_us, 4),
+        **{f"slower, {measure}, percent": band(values) for measure, values in ratios.items()},
+        "ratios": {measure: [round(value, 4) for value in values] for measure, values in ratios.items()},
+    }
+
+
+def run_round(own: Engine, trimtab: Engine, wanted: Mapping[str, float], first: int) -> tuple[Answer, Answer]:
+    """The answers of vLLM's own scheduler and of trimtab's, by turns the first to run."""
+    if first:
+        after = trimtab.ask(**wanted)
+        return own.ask(**wanted), after
+    return own.ask(**wanted), trimtab.ask(**wanted)
+
+
+def _least(measure: str, answers: Sequence[tuple[Answer, Answer]], which: int) -> float:
+    return min(float(both[which][measure]) for both in answers)
+
+
+def band(ratios: Sequence[float]) -> dict[str, float]:
+    """The geometric mean with its 95 % band, and the median, in percent above 1."""
+    logs = [log(ratio) for ratio in ratios]
+    half = Z95 * stdev(logs) / sqrt(len(logs))
+    ends = {"mean": mean(logs), "from": mean(logs) - half, "to": mean(logs) + half, "median": median(logs)}
+    return {name: round(100 * (exp(value) - 1), 2) for name, value in ends.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""Two engines in processes of their own, one with vLLM's scheduler and one with trimtab's."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tests.support.real_vllm import ENVIRONMENT, REPOSITORY, real_vllm
+
+Scheduler = Literal["own", "trimtab"]
+IN_ONE_PROCESS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """`about`: what the worker says of itself at its start."""
+
+    about: dict[str, Any]
+    _process: "subprocess.Popen[str]"
+
+    def ask(self, **wanted: float) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(wanted) + "\n")
+        self._process.stdin.flush()
+        return read(self._process)
+
+
+def read(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"the engine ended with status {process.wait()}; its log is in engine.log")
+    return dict(json.loads(line))
+
+
+@contextmanager
+def start(scheduler: Scheduler, folder: Path) -> Iterator[Engine]:
+    """Start an engine; `folder` gets its log and its control socket."""
+    vllm = real_vllm()
+    worker = Path(__file__).with_name("worker.py")
+    named = ["trimtab_vllm.scheduler.Scheduler"] if scheduler == "trimtab" else []
+    control = {"PYTHONPATH": str(REPOSITORY), "TRIMTAB_CONTROL": str(folder / "control.sock")}
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        (folder / "engine.log").open("w") as log,
+        subprocess.Popen(  # noqa: S603 - the repository's own script
+            [vllm.python, worker, vllm.model, *named],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, **ENVIRONMENT, **IN_ONE_PROCESS, **control},
+        ) as process,
+    ):
+        try:
+            yield Engine(read(process), process)
+        finally:
+            process.kill()
