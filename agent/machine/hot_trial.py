@@ -72,6 +72,7 @@ def observe(rules: Rules, state: State, event: Observed) -> Moved:
         slo=rules.slo,
         record=rollout.record,
         gain_needed=rollout.trial.gain_needed,
+        record_s=rollout.trial.record_s,
         margin=rollout.plan.margin,
         calibration=rollout.trial.calibration,
     )
