@@ -17,6 +17,7 @@ from actuators.docker.preflight import preflight, start_key
 from actuators.docker.sleep import Sleeper
 from actuators.docker.start import Starter
 from actuators.docker.watch import Finding, Watch
+from actuators.vllm import control
 from actuators.vllm.control import ControlEndpoint, control_path, note_on_live_limits
 from actuators.vllm.engine import RECENT_LINES, VllmEngine
 from actuators.vllm.start_times import StartTimes
@@ -185,7 +186,9 @@ class DockerEngine(VllmEngine):
         report(Finding("was ended by trimtab") if was_ended() else found, log, gone=True)
 
     async def newest_epoch(self) -> int:
-        return discovery.newest_epoch(self._site, (await self._find()).values())
+        found = (await self._find()).values()
+        running = [await self._with_hot_knobs(one.to_server()) for one in found if one.active]
+        return max(discovery.newest_epoch(self._site, found), control.newest_epoch(running))
 
     async def _find(self) -> Mapping[str, FoundContainer]:
         return await discovery.find_containers(self._client, self._site, self._options.containers)

@@ -19,6 +19,7 @@ from actuators.host.server_log import log_cause, log_lines, log_tail
 from actuators.process import adopted
 from actuators.process.address import address_of, listens, port_of
 from actuators.process.watch import until_gone
+from actuators.vllm import control
 from actuators.vllm.control import ControlEndpoint, control_path, note_on_live_limits, with_own_control
 from actuators.vllm.engine import RECENT_LINES, VllmEngine, refuse_older_daemon
 from actuators.vllm.probe import OpenAiProbe
@@ -202,7 +203,8 @@ class ProcessEngine(VllmEngine):
 
     async def newest_epoch(self) -> int:
         running = await asyncio.to_thread(ownership_env.marked, self._site)
-        return ownership_env.newest_epoch(self._site, running)
+        marked = ownership_env.newest_epoch(self._site, running)
+        return max(marked, control.newest_epoch(await self.observe()))
 
     # Starting and ending.
 

@@ -83,6 +83,11 @@ class ControlEndpoint:
         return body
 
 
+def newest_epoch(servers: Sequence[Server]) -> int:
+    """The newest epoch under which values were set; 0: none were."""
+    return max((one.hot.number[0] for one in servers if one.hot and one.hot.number), default=0)
+
+
 def note_on_live_limits(servers: Sequence[Server], setting: Setting) -> tuple[str, ...]:
     """What would make this change possible without a restart, if it is one of limits alone."""
     changed = {knob for one in servers for knob in setting if one.setting.get(knob) != setting[knob]}

@@ -40,6 +40,7 @@ mode = "advise"                    # suggests only. "approve": carries out what 
 listen = "127.0.0.1:8090"
 tokens_file = "tokens"             # trimtab token new --tokens-file {tokens} --role operator --name YOU
 """
+_LIVE = "# with trimtab's scheduler class in vLLM, limits change without a restart: docs/live-limits.md"
 _TARGET = """
 
 # {found}
@@ -184,10 +185,15 @@ def config_text(path: Path, found: Sequence[FoundEngines]) -> str:
             found=_describe(kind, server),
             name=names[-1],
             kind=kind,
-            options="\n".join(f"{key} = {dumps(value)}" for key, value in options.items()),
+            options="\n".join([*(f"{key} = {dumps(value)}" for key, value in options.items()), *_note(kind)]),
             listen=f"127.0.0.1:{ports[-1]}",
         )
     return text + _FOOT
+
+
+def _note(kind: str) -> tuple[str, ...]:
+    """A line on what would save restarts, for engines that can use it."""
+    return () if kind == "kubernetes" else (_LIVE,)
 
 
 def write_config(path: Path, text: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
+from actuators.vllm.control import newest_epoch
 from agent.domain.answers import GoldenAnswer
 from agent.domain.errors import ActError
 from agent.domain.events import ServerLost
@@ -87,7 +88,7 @@ class FakeEngine:
         return [self.hot.describe(server) for server in self.servers.values()]
 
     async def newest_epoch(self) -> int:
-        return self.epoch
+        return max(self.epoch, newest_epoch(await self.observe()))
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]

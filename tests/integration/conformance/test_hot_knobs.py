@@ -102,6 +102,13 @@ async def test_a_newer_daemon_keeps_an_older_one_from_changing_anything(rig: Rig
     assert found.setting[CAP] == 3
 
 
+async def test_the_epoch_of_values_counts_where_a_server_carries_no_newer_one(rig: Rig) -> None:
+    launched = await rig.engine.launch(SERVER, 60)
+    await rig.restarted.set_knobs(launched, {CAP: 3}, (7, 1))
+
+    assert await rig.engine.newest_epoch() == 7
+
+
 async def test_what_the_server_refuses_changes_nothing(rig: Rig) -> None:
     launched = await rig.engine.launch(SERVER, 60)
 

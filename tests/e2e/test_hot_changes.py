@@ -1,0 +1,95 @@
+"""A complete site whose server takes changes while it runs: its scheduler class is trimtab's."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from json import dumps
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import aiohttp
+import pytest
+
+from agent.machine.hot_trial import LEASE_S
+from simulator.live_limits import CLASS
+from simulator.traffic import Load
+from tests.e2e.config_builder import SERVER, SERVERS, SiteConfig
+from tests.e2e.conftest import Start
+from tests.e2e.rig import Rig, lost, until
+
+LIMITS = ("--max-num-seqs", "16", "--max-num-active-seqs", "2", "--scheduler-cls", CLASS)
+SIMULATED = (*SERVER, "--sim-start-s", "0.2", *LIMITS)
+STREAMS = Load(streams=16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HotSiteConfig(SiteConfig):
+    folder: str
+
+    def engine(self) -> str:
+        return f"""
+            kind = "process"
+            command = {dumps(SIMULATED)}
+            env = {{ TRIMTAB_CONTROL = "{self.folder}/control.sock" }}
+            ports = [{SERVERS[0]}, {SERVERS[-1]}]
+            stop_s = 5.0
+        """
+
+
+@pytest.fixture
+def config() -> Iterator[HotSiteConfig]:
+    with TemporaryDirectory() as folder:  # pytest's own is longer than the path of a socket may be
+        yield HotSiteConfig(folder=folder, at_most_s=1500.0)
+
+
+async def cap(config: HotSiteConfig, server: str = "chat-r1") -> int:
+    """The running requests that are allowed now; 0 while the server does not answer."""
+    path = Path(config.folder, f"{server}.sock")
+    try:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session,
+            session.get("http://engine/knobs") as answer,
+        ):
+            return int((await answer.json())["in_force"]["max_num_seqs"])
+    except (OSError, aiohttp.ClientError):
+        return 0
+
+
+async def tried(rig: Rig, config: HotSiteConfig) -> None:
+    """A trial whose new value is in force."""
+    await rig.serving()
+    await rig.change(max_num_active_seqs=16)
+    await until(lambda: cap(config), (16).__eq__, "the new value", 300)
+
+
+async def test_a_killed_daemon_leaves_the_present_value_and_no_lost_request(
+    site: Start, config: HotSiteConfig
+) -> None:
+    rig = await site(config)
+    await rig.serving()
+    async with rig.clients(load=STREAMS) as traffic:
+        await tried(rig, config)
+        await rig.kill()
+        began_s = asyncio.get_running_loop().time()
+        await until(lambda: cap(config), (2).__eq__, "the end of the lease")
+        took_s = asyncio.get_running_loop().time() - began_s
+        await rig.start()
+        one = await until(rig.rollout, lambda one: one and one["ended_at"], "the end of the trial")
+
+    assert took_s < LEASE_S + 5.0
+    assert (one["outcome"], await cap(config)) == ("rolled_back", 2)
+    assert lost(traffic) == []
+    assert await rig.consistent_server() == "chat-r1"
+
+
+async def test_an_abort_takes_the_new_value_back_at_once(site: Start, config: HotSiteConfig) -> None:
+    rig = await site(config)
+    await rig.serving()
+    async with rig.clients(load=STREAMS) as traffic:
+        await tried(rig, config)
+        one = await rig.rollout()
+        status, _ = await rig.ask("POST", f"/v1/rollouts/{one['id']}/abort", {"reason": "a test"})
+        await until(lambda: cap(config), (2).__eq__, "the present value", 5)
+
+    assert status == 200
+    assert lost(traffic) == []
