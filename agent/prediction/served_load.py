@@ -76,12 +76,13 @@ def find_load(learned: LearnedModel, slo: Slo) -> ServedLoad:
     """Raises PredictionInputError with what is missing: a law, traffic, or a setting that is modelled."""
     if learned.law is None:
         raise PredictionInputError(f"there is no law of step time: {learned.why_no_law}")
-    trace = latest_part(learned.trace)
-    if len(trace) < LEAST_REQUESTS or duration_s(trace) < LEAST_S:
+    seconds = duration_s(learned.trace)
+    if len(learned.trace) < LEAST_REQUESTS or seconds < LEAST_S:
         raise PredictionInputError(
-            f"{len(trace)} requests in {duration_s(trace):.0f} s are recorded: a prediction needs at least "
+            f"{len(learned.trace)} requests in {seconds:.0f} s are recorded: a prediction needs at least "
             f"{LEAST_REQUESTS} in {LEAST_S:.0f} s"
         )
+    trace = latest_part(learned.trace)
     return ServedLoad(
         case=learned.case,
         trace=trace,

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agent.domain.model import Objective, Slo
+from agent.prediction.served_load import MOST_REQUESTS, find_load
 from agent.prediction.what_if import CURVE, WhatIf, WhatIfRequest, modelled_flags, predict_what_if
 from performance_model.errors import PredictionInputError
 from tests.support.learned import learned_model, without_law
@@ -82,3 +83,10 @@ def test_the_modelled_flags_are_those_that_can_be_predicted() -> None:
     assert "max_model_len" not in flags
     for knob, value in flags.items():
         ask({knob: value})
+
+
+def test_a_high_rate_is_predicted_by_the_latest_requests() -> None:
+    load = find_load(learned_model(40.0, seconds=130.0, max_num_seqs=256), SLO)
+
+    assert len(load.trace) == MOST_REQUESTS
+    assert load.rate_rps == pytest.approx(40.0, rel=0.1)
