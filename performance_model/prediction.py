@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from performance_model.band import Band
+from performance_model.band import Band, draws_quantile
 from performance_model.engine import Engine
 from performance_model.engine_limits import EngineLimits
-from performance_model.outcome import Goals, attainment, measure, quantile
+from performance_model.outcome import Goals, attainment, measure
 from performance_model.resample import bootstrap, scale_rate
 from performance_model.step_law import StepLaw, UncertainLaw
 from performance_model.trace import Trace, duration_s
@@ -55,7 +55,7 @@ def predict(
     bands = {}
     for name, value in values.items():
         several = sorted([one[name] for one in drawn if name in one] or [value])
-        bands[name] = Band(value=value, low=quantile(several, LOW), high=quantile(several, HIGH))
+        bands[name] = Band(value=value, low=draws_quantile(several, LOW), high=draws_quantile(several, HIGH))
     return bands
 
 

@@ -9,10 +9,11 @@ compute. A law without the knee charges both and gets the sign of max_num_batche
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, isfinite
+from math import exp, isfinite, sqrt
 from random import Random
 from typing import Any
 
+from performance_model.band import draws_quantile
 from performance_model.errors import PredictionInputError
 
 FORMAT, VERSION = "trimtab_step_law", 1
@@ -51,8 +52,7 @@ class UncertainLaw:
     def interval(self, name: str, share: float = 0.8) -> tuple[float, float]:
         """The middle `share` of a coefficient over the draws."""
         values = sorted(getattr(one, name) for one in (self.draws or (self.law,)))
-        cut = (1 - share) / 2 * (len(values) - 1)
-        return values[round(cut)], values[round(len(values) - 1 - cut)]
+        return draws_quantile(values, (1 - share) / 2), draws_quantile(values, (1 + share) / 2)
 
 
 def widen(
@@ -66,6 +66,22 @@ def widen(
         factors = {name: scale * exp(random.gauss(0.0, each)) for name in COEFFICIENTS}
         draws.append(replace(law, **{name: getattr(law, name) * factors[name] for name in COEFFICIENTS}))
     return UncertainLaw(law=law, draws=tuple(draws), source=source)
+
+
+def with_error(uncertain: UncertainLaw, errors: Sequence[float]) -> UncertainLaw:
+    """With draws that are also off by a common factor, as large as the relative `errors` of its predictions.
+
+    Refits of resampled steps show what chance does to the coefficients, not what the law leaves out.
+    """
+    if not errors:
+        return uncertain
+    size, random = sqrt(sum(one**2 for one in errors) / len(errors)), Random("error")  # noqa: S311 - statistics
+    draws = (_scaled(one, exp(random.gauss(0.0, size))) for one in uncertain.draws)
+    return replace(uncertain, draws=tuple(draws))
+
+
+def _scaled(law: StepLaw, factor: float) -> StepLaw:
+    return replace(law, **{name: getattr(law, name) * factor for name in COEFFICIENTS})
 
 
 def write_law(uncertain: UncertainLaw) -> str:

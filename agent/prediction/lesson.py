@@ -8,7 +8,7 @@ from math import isnan
 
 from agent.prediction.learned import FittedLaw, LawSource, LearnedModel, TokenCounts
 from agent.prediction.recording import Minute, Recording, sum_minutes
-from agent.prediction.saved_model import PastSteps, SavedModel, encode, join_load, law_key, packed
+from agent.prediction.saved_model import PastSteps, SavedModel, encode, join_load, law_key
 from agent.prediction.step_rows import thin
 from agent.prediction.trace_builder import RecordedLoad, build_load
 from performance_model.acceptance import (
@@ -82,38 +82,23 @@ def learn(lesson: Lesson) -> Learned:
         fitted = _fit(lesson, draws=DRAWS if acceptance.is_accepted else 0)
     except PredictionInputError as error:
         why = str(error)
-    newest = fitted or (lesson.laws[-1] if lesson.laws else None)
-    in_force = newest if acceptance.is_accepted else None
-    joined = join_load(lesson.past.load if lesson.past else None, load.trace, load.end_s, lesson.servers)
-    model = LearnedModel(
-        target=lesson.target,
-        server=lesson.server,
-        case=lesson.case,
-        fitted_at=lesson.at,
-        trace=load.trace if lesson.past is None else packed(joined),
-        counts_from=load.counts_from,
-        servers=lesson.servers,
-        kv_tokens=lesson.kv_tokens,
-        law=in_force.law if in_force else None,
-        law_source=newest.source if newest else "",
-        rows=newest.rows if newest else 0,
-        acceptance=acceptance if acceptance.itl else None,
-        outside_s=outside_s,
-        why_no_law="" if in_force else _explain(lesson, newest, acceptance, why),
-    )
+    laws = (*lesson.laws, *((fitted,) if fitted else ()))[-LAWS:]
+    newest = laws[-1] if laws else None
+    in_force = newest is not None and acceptance.is_accepted
     saved = SavedModel(
         at=lesson.at,
         target=lesson.target,
         key=law_key(lesson.case),
-        load=joined,
+        load=join_load(lesson.past.load if lesson.past else None, load.trace, load.end_s, lesson.servers),
         counts_from=load.counts_from,
         kv_tokens=lesson.kv_tokens,
         outside_s=outside_s,
         steps=_steps(lesson),
-        laws=(*lesson.laws, *((fitted,) if fitted else ()))[-LAWS:],
+        laws=laws,
         acceptance=acceptance,
-        why_no_law=model.why_no_law,
+        why_no_law="" if in_force else _explain(lesson, newest, acceptance, why),
     )
+    model = saved.model(lesson.server, lesson.case)
     return Learned(model=model, law=fitted, acceptance=acceptance, saved=encode(saved))
 
 

@@ -11,12 +11,12 @@ from functools import cache
 
 from pydantic import TypeAdapter, ValidationError
 
-from agent.domain.prediction_check import LawDrop
-from agent.prediction.learned import TRACE_S, FittedLaw, LearnedModel, TokenCounts, without_dropped
+from agent.prediction.learned import TRACE_S, FittedLaw, LearnedModel, TokenCounts
 from performance_model.acceptance import Acceptance
 from performance_model.engine_settings import SCHEDULING
 from performance_model.iteration_log import BusyTime
 from performance_model.packed_trace import PackedTrace
+from performance_model.step_law import with_error
 from performance_model.work_windows import WorkWindow
 from vllm_facts.deployment import Deployment
 from vllm_facts.values import Setting
@@ -84,11 +84,11 @@ class SavedModel:
     def without_law(self) -> "SavedModel":
         return replace(self, steps=PastSteps(last=self.steps.last), laws=(), acceptance=Acceptance())
 
-    def model(self, server: str, case: Deployment, drop: LawDrop | None) -> LearnedModel:
+    def model(self, server: str, case: Deployment) -> LearnedModel:
         """What it says of a server with the same law."""
         newest = self.laws[-1] if self.laws else None
         in_force = newest if self.acceptance.is_accepted else None
-        found = LearnedModel(
+        return LearnedModel(
             target=self.target,
             server=server,
             case=case,
@@ -97,14 +97,13 @@ class SavedModel:
             counts_from=self.counts_from,
             servers=self.load.servers,
             kv_tokens=self.kv_tokens,
-            law=in_force.law if in_force else None,
+            law=with_error(in_force.law, self.acceptance.itl) if in_force else None,
             law_source=newest.source if newest else "",
             rows=newest.rows if newest else 0,
             acceptance=self.acceptance if self.acceptance.itl else None,
             outside_s=self.outside_s,
             why_no_law=self.why_no_law,
         )
-        return without_dropped(found, drop)
 
 
 @cache

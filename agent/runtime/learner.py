@@ -152,7 +152,8 @@ class Learner:
             saved = saved.without_law()
         self._past, self._last_step, self._acceptance = saved, saved.steps.last, saved.acceptance
         self._laws.extend(saved.laws)
-        self.model = saved.model(server, case, self._drop)
+        restored = saved.model(server, case)
+        self.model = without_dropped(restored, self._drop)
         log.info("prediction.restored", target=saved.target, at=saved.at.isoformat(), laws=len(saved.laws))
 
     def _forget_law(self) -> None:

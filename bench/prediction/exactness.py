@@ -40,9 +40,7 @@ def run_world(name: str, load: Load, seed: int) -> dict[str, Any]:
     gpu = unlike(name, seed)
     default = EngineLimits(kv_blocks=kv_blocks(gpu), enable_prefix_caching=False)
     goals = goals_of(gpu, load)
-    first = run_truth(traffic(load, 0.2, SECONDS, seed), gpu, default, seed)
-    law = fit_law(list(windows_of_steps(first.steps, default.kv_tokens)), draws=0).law
-    rate = find_headroom(traffic(load, 0.5, SECONDS, seed + 1), law, default, goals).rate_per_s or 0.2
+    rate = carried_rate(gpu, default, load, goals, seed)
     learn_s, try_s = max(LEARN_S, LEAST_REQUESTS / rate), max(SECONDS, LEAST_REQUESTS / rate)
     learnt = run_truth(traffic(load, LEARN_RATE * rate, learn_s, seed + 2), gpu, default, seed)
     law = fit_law(list(windows_of_steps(learnt.steps, default.kv_tokens)), draws=0).law
@@ -60,6 +58,13 @@ def run_world(name: str, load: Load, seed: int) -> dict[str, Any]:
         )
         points.append(Point(octaves=octaves, truth=truth, guess=guess))
     return {"gpu": name, "load": load.name, "rate": round(rate, 2), **_score(points)}
+
+
+def carried_rate(gpu: Hardware, default: EngineLimits, load: Load, goals: Goals, seed: int) -> float:
+    """Requests a second that the default setting carries, by a law fitted to the truth."""
+    first = run_truth(traffic(load, 0.2, SECONDS, seed), gpu, default, seed)
+    law = fit_law(list(windows_of_steps(first.steps, default.kv_tokens)), draws=0).law
+    return find_headroom(traffic(load, 0.5, SECONDS, seed + 1), law, default, goals).rate_per_s or 0.2
 
 
 def summarise(served: Sequence[ServedRequest], goals: Goals) -> dict[str, float]:

@@ -8,14 +8,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from agent.tuning.searches import Point
-from bench.prediction.exactness import goals_of
+from bench.prediction.exactness import carried_rate, goals_of
 from bench.prediction.truth import Load, Recording, kv_blocks, run_truth, traffic, unlike
 from performance_model.engine_limits import EngineLimits
-from performance_model.fit import fit_law
 from performance_model.outcome import Goals
-from performance_model.prediction import find_headroom
 from performance_model.trace import TraceRequest
-from performance_model.work_windows import windows_of_steps
 
 SEQS, BUDGETS = (4, 8, 16, 32, 64, 128, 256), (256, 512, 1024, 2048, 4096, 8192)  # 42 points
 DEFAULT = (256, 2048)
@@ -70,7 +67,7 @@ def build_world(gpu_name: str, load: Load, intensity: float, seed: int) -> World
     gpu = unlike(gpu_name, seed)
     default = EngineLimits(kv_blocks=kv_blocks(gpu), enable_prefix_caching=False)
     goals = goals_of(gpu, load)
-    rate = intensity * _capacity(gpu_name, load, default, goals, seed)
+    rate = intensity * carried_rate(gpu, default, load, goals, seed)
     points: list[Mapping[str, int]] = []
     limits = []
     for seqs, budget in product(SEQS, BUDGETS):
@@ -103,10 +100,3 @@ def build_world(gpu_name: str, load: Load, intensity: float, seed: int) -> World
         seed=seed,
         gpu=gpu_name,
     )
-
-
-def _capacity(name: str, load: Load, default: EngineLimits, goals: Goals, seed: int) -> float:
-    """Requests a second that the default setting carries, by a law fitted to the truth."""
-    first = run_truth(traffic(load, 0.2, TRIAL_S, seed), unlike(name, seed), default, seed)
-    law = fit_law(list(windows_of_steps(first.steps, default.kv_tokens)), draws=0).law
-    return find_headroom(traffic(load, 0.5, TRIAL_S, seed + 1), law, default, goals).rate_per_s or 0.2

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.prediction import advised, coverage
 from bench.prediction.exactness import run_world, spearman
 from bench.prediction.truth import LOADS, Recording, kv_blocks, run_truth, traffic, unlike
 from performance_model.acceptance import Acceptance, check_ahead
@@ -63,3 +64,35 @@ def test_rank_correlation_counts_ties() -> None:
     assert spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1.0)
     assert spearman([1, 1, 2], [5, 5, 9]) == pytest.approx(1.0)
     assert spearman([1, 1, 1], [1, 2, 3]) is None
+
+
+def test_coverage_counts_each_number_by_what_came() -> None:
+    row = {"world": "a", "number": "itl_p90_s", "came": "same", "inside": True, "error": 0.1, "width": 0.2}
+    rows = [row, {**row, "world": "b", "inside": False}, {**row, "came": "later"}]
+
+    same, later = coverage.summarise(rows)
+
+    assert (same["inside"], same["worlds"], same["predictions"]) == (0.5, 2, 2)
+    assert (later["came"], later["inside"]) == ("later", 1)
+
+
+def test_only_worlds_that_are_flat_or_that_no_setting_cures_count() -> None:
+    flat = {"kind": "flat", "own": 0.98, "best": 0.99, "advised": None}
+    short = {"kind": "servers", "own": 0.2, "best": 0.5, "advised": None, "servers": 3, "needed": 4}
+    rows = [
+        flat,
+        {**flat, "advised": {"max_num_seqs": 8}},
+        {**flat, "own": 0.5},  # not flat
+        short,
+        {**short, "needed": 5},
+        {**short, "servers": None},
+        {**short, "best": 0.97},  # a setting is enough
+    ]
+
+    assert advised.summarise(rows) == {
+        "flat": 2,
+        "flat_without_a_change": 1,
+        "only_servers_help": 3,
+        "says_so": 2,
+        "within_one": 1,
+    }

@@ -1,18 +1,20 @@
 """Predictions with bands, headroom, and the search for a better setting."""
 
 from random import Random
+from statistics import pstdev
 
 import pytest
 
+from performance_model.band import draws_quantile
 from performance_model.engine import Engine
 from performance_model.engine_limits import EngineLimits
 from performance_model.engine_settings import limits_of, veto
 from performance_model.errors import PredictionInputError
 from performance_model.outcome import Goals, attainment, measure
-from performance_model.prediction import find_headroom, predict
+from performance_model.prediction import HIGH, LOW, find_headroom, predict
 from performance_model.resample import scale_rate
 from performance_model.search import neighbours, paired_gain, search
-from performance_model.step_law import StepLaw, UncertainLaw, widen
+from performance_model.step_law import StepLaw, UncertainLaw, widen, with_error
 from performance_model.trace import TraceRequest
 from vllm_facts.deployment import Deployment
 from vllm_facts.models.lookup import find_model
@@ -192,3 +194,25 @@ def test_servers_are_counted_for_requests_that_a_proxy_scatters() -> None:
     assert found.rate_per_s is not None
     assert found.replicas is not None
     assert found.replicas >= 8.0 / found.rate_per_s - 1
+
+
+@pytest.mark.parametrize("count", [8, 12, 24])
+def test_a_band_of_few_draws_holds_80_percent_of_what_comes(count: int) -> None:
+    random, inside, tries = Random(1), 0, 4000  # noqa: S311 - reproducible, not secret
+    for _ in range(tries):
+        drawn = sorted(random.gauss(0.0, 1.0) for _ in range(count))
+        inside += draws_quantile(drawn, LOW) <= random.gauss(0.0, 1.0) <= draws_quantile(drawn, HIGH)
+
+    assert inside / tries == pytest.approx(0.8, abs=0.03)
+
+
+def test_a_law_is_as_uncertain_as_its_predictions_were_off() -> None:
+    law = StepLaw(step_us=18_000, knee=96, token_us=80)
+    certain = UncertainLaw(law=law, draws=(law,) * 400)
+
+    uncertain = with_error(certain, (0.05, -0.03, 0.05, -0.05, 0.06))
+
+    steps_us = [draw.step_us for draw in uncertain.draws]
+    assert pstdev(steps_us) / 18_000 == pytest.approx(0.049, rel=0.1)
+    assert all(draw.token_us / draw.step_us == pytest.approx(80 / 18_000) for draw in uncertain.draws)
+    assert with_error(certain, ()) == certain

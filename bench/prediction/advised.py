@@ -1,0 +1,222 @@
+"""What the model advises where no other setting is better, and where only more servers help.
+
+python -m bench.prediction.advised [--seeds 1,2] [--kind flat|servers] [--gpus 4090-8b,…]
+
+A world is flat where the default serves as much as the best of GRID, within FLAT: no change is right there.
+In an overload no setting of GRID meets the objectives: the number of servers is right within 1 of the least
+number that meets them on later traffic of the same kind, each request at a server drawn by chance.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import product
+from random import Random
+from typing import Any, Literal
+
+from agent.domain.model import Objective, Slo
+from agent.domain.model_advice import ModelAdvice
+from agent.prediction.advice import AdviceRequest, advise
+from agent.prediction.learned import LearnedModel
+from agent.prediction.step_rows import thin
+from bench.prediction.exactness import carried_rate, goals_of
+from bench.prediction.truth import LOADS, Load, kv_blocks, run_truth, traffic, unlike
+from bench.tuning.pages import windows_of_pages
+from performance_model.acceptance import check_ahead
+from performance_model.engine_limits import EngineLimits
+from performance_model.fit import fit_law
+from performance_model.hardware_prior import prior_law
+from performance_model.outcome import Goals
+from performance_model.packed_trace import pack
+from performance_model.trace import TraceRequest
+from performance_model.work_windows import timed_windows
+from simulator.hardware import Hardware
+from vllm_facts.deployment import Deployment
+from vllm_facts.models.lookup import find_model
+from vllm_facts.sizing.gpus import find_gpu
+
+GPUS = {
+    "4090-8b": ("RTX 4090", "meta-llama/Llama-3.1-8B"),
+    "h100-8b": ("H100", "meta-llama/Llama-3.1-8B"),
+    "t4-8b-awq": ("Tesla T4", "hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4"),
+}
+GRID = tuple(product((16, 64, 256), (512, 2048, 8192)))
+FLAT = 0.02
+INTENSITY: dict[str, tuple[float, ...]] = {"flat": (0.4, 0.7, 0.9), "servers": (2.0, 4.0)}
+"""Times the rate that the default carries."""
+SECONDS, LEAST_REQUESTS = 600.0, 200
+SHARE, MOST_ROWS, DRAWS, SCRAPES_S = 0.95, 400, 8, 3.0
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+Kind = Literal["flat", "servers"]
+
+
+def run_world(
+    kind: Kind, gpu_name: str, load: Load, intensity: float, seed: int, *, logged: bool
+) -> dict[str, Any]:
+    gpu = unlike(gpu_name, seed)
+    default = EngineLimits(kv_blocks=kv_blocks(gpu), enable_prefix_caching=False)
+    goals = goals_of(gpu, load)
+    rate = intensity * carried_rate(gpu, default, load, goals, seed)
+    seconds = max(SECONDS, LEAST_REQUESTS / rate)
+    learned = learn(gpu_name, gpu, default, traffic(load, rate, seconds, seed + 2), seed, logged=logged)
+    later = traffic(load, rate, seconds, seed + 3)
+    advice = advise(AdviceRequest(learned=learned, slo=slo_of(goals), at=NOON))
+    row = {
+        "kind": kind,
+        "gpu": gpu_name,
+        "load": load.name,
+        "intensity": intensity,
+        "seed": seed,
+        "logged": logged,
+    }
+    if advice is None:
+        return {**row, "advice": None}
+    shares = [
+        served_share(
+            later, gpu, replace(default, max_num_seqs=seqs, max_num_batched_tokens=budget), goals, seed
+        )
+        for seqs, budget in GRID
+    ]
+    own = shares[GRID.index((256, 2048))]
+    found = {
+        **row,
+        "own": round(own, 4),
+        "best": round(max(shares), 4),
+        "advised": dict(advice.best.to) if advice.best else None,
+    }
+    if kind == "flat":
+        return found
+    return {
+        **found,
+        "servers": advice.servers,
+        "needed": needed_servers(later, gpu, default, advice, goals, seed),
+    }
+
+
+def learn(
+    gpu_name: str,
+    gpu: Hardware,
+    default: EngineLimits,
+    trace: Sequence[TraceRequest],
+    seed: int,
+    *,
+    logged: bool,
+) -> LearnedModel:
+    """As the daemon after ten minutes. `logged`: from the iteration log, else from pages of /metrics."""
+    recording = run_truth(trace, gpu, default, seed)
+    card, model = GPUS[gpu_name]
+    case = Deployment(
+        setting={
+            "model": model,
+            "max_num_seqs": default.max_num_seqs,
+            "max_num_batched_tokens": default.max_num_batched_tokens,
+            "enable_prefix_caching": False,
+            "max_model_len": 8192,
+        },
+        card=find_gpu(card),
+        model=find_model(model),
+    )
+    steps = list(timed_windows(zip(recording.ends_s, recording.steps, strict=True), default.kv_tokens))
+    prior = prior_law(case).law
+    rows = [row for _, row in steps] if logged else windows_of_pages(recording, default, SCRAPES_S)
+    law = fit_law(
+        thin(rows, MOST_ROWS), draws=DRAWS, attention_us=prior.attention_us, prior=None if logged else prior
+    )
+    return LearnedModel(
+        target="w",
+        server="w-r0",
+        case=case,
+        fitted_at=NOON,
+        trace=pack(trace),
+        counts_from="records",
+        kv_tokens=default.kv_tokens,
+        law=law,
+        law_source="iteration log" if logged else "histograms",
+        acceptance=check_ahead(trace, recording.served(), steps, default),
+    )
+
+
+def needed_servers(
+    trace: Sequence[TraceRequest],
+    gpu: Hardware,
+    default: EngineLimits,
+    advice: ModelAdvice,
+    goals: Goals,
+    seed: int,
+) -> int | None:
+    """With the best change of one server; None: more than twice as many as advised do not help."""
+    known = {
+        knob: value
+        for knob, value in (advice.best.to if advice.best else {}).items()
+        if hasattr(default, knob)
+    }
+    limits = replace(default, **known)  # type: ignore[arg-type]
+
+    def holds(count: int) -> bool:
+        random = Random(f"servers:{count}:{seed}")  # noqa: S311 - statistics, not cryptography
+        places = [random.randrange(count) for _ in trace]
+        met = 0.0
+        for server in range(count):
+            part = [one for one, place in zip(trace, places, strict=True) if place == server]
+            met += served_share(part, gpu, limits, goals, seed) * len(part) if part else 0.0
+        return met >= SHARE * len(trace)
+
+    start = advice.servers or 2
+    if holds(start):
+        while start > 1 and holds(start - 1):
+            start -= 1
+        return start
+    return next((count for count in range(start + 1, 2 * start + 2) if holds(count)), None)
+
+
+def served_share(
+    trace: Sequence[TraceRequest], gpu: Hardware, limits: EngineLimits, goals: Goals, seed: int
+) -> float:
+    served = run_truth(trace, gpu, limits, seed + 4).served()
+    met = sum(one.ttft_s <= (goals.ttft_s or 0.0) and one.itl_s <= (goals.itl_s or 0.0) for one in served)
+    return met / len(trace)
+
+
+def slo_of(goals: Goals) -> Slo:
+    return Slo(
+        ttft=Objective(under_s=goals.ttft_s or 0.0, share=SHARE),
+        itl=Objective(under_s=goals.itl_s or 0.0, share=SHARE),
+    )
+
+
+def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Shares of the worlds; only those count that are flat, or in which no setting is enough."""
+    known = [row for row in rows if row.get("own") is not None]
+    flat = [row for row in known if row["kind"] == "flat" and row["own"] >= row["best"] - FLAT]
+    short = [row for row in known if row["kind"] == "servers" and row["best"] < SHARE]
+    near = [
+        row for row in short if row["needed"] and row["servers"] and abs(row["needed"] - row["servers"]) <= 1
+    ]
+    return {
+        "flat": len(flat),
+        "flat_without_a_change": sum(row["advised"] is None for row in flat),
+        "only_servers_help": len(short),
+        "says_so": sum((row["servers"] or 0) > 1 for row in short),
+        "within_one": len(near),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--kind", choices=tuple(INTENSITY), nargs="*", default=tuple(INTENSITY))
+    parser.add_argument("--gpus", default=",".join(GPUS))
+    parser.add_argument("--histograms", action="store_true", help="the law from /metrics alone")
+    args = parser.parse_args()
+    rows = []
+    for seed, kind, gpu in product(map(int, args.seeds.split(",")), args.kind, args.gpus.split(",")):
+        for load, intensity in product(LOADS, INTENSITY[kind]):
+            rows.append(run_world(kind, gpu, load, intensity, seed, logged=not args.histograms))
+            print(json.dumps(rows[-1]), flush=True)
+    print(json.dumps(summarise(rows)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""How often the bands of predictions hold what comes, for settings that were never tried.
+
+python -m bench.prediction.coverage [--seeds 1,2] [--gpus 4090-8b,…] [--budget-s N]
+
+The law is fitted to some minutes of the default setting; a world is a GPU, a load and a rate, and each has
+predictions for settings two octaves away and more. `same`: the recorded requests came again, as when a
+prediction is compared with a rollout. `later`: other requests of the same kind came. Writes the table and all
+predictions to bench/results/coverage.json after each world.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from statistics import mean, median
+from time import process_time
+from typing import Any
+
+from agent.prediction.served_load import REPLICATES
+from agent.prediction.step_rows import thin
+from bench.prediction.exactness import carried_rate, goals_of
+from bench.prediction.truth import LOADS, Load, kv_blocks, run_truth, traffic, unlike
+from performance_model.acceptance import ServedRequest, check_ahead
+from performance_model.engine_limits import EngineLimits
+from performance_model.fit import fit_law
+from performance_model.outcome import Goals, quantile
+from performance_model.prediction import predict
+from performance_model.step_law import with_error
+from performance_model.work_windows import timed_windows
+
+GPUS = ("4090-8b", "t4-8b-awq", "h100-8b")
+SETTINGS = ((16, 2048), (64, 256), (256, 8192))
+INTENSITIES = (0.7, 1.25)
+SECONDS, LEAST_REQUESTS = 300.0, 150
+MOST_ROWS, DRAWS = 400, 8
+RESULTS = Path(__file__).parents[1] / "results" / "coverage.json"
+Row = dict[str, Any]
+
+
+def run_world(gpu_name: str, load: Load, intensity: float, seed: int) -> Iterator[Row]:
+    gpu = unlike(gpu_name, seed)
+    default = EngineLimits(kv_blocks=kv_blocks(gpu), enable_prefix_caching=False)
+    goals = goals_of(gpu, load)
+    rate = intensity * carried_rate(gpu, default, load, goals, seed)
+    trace, later = (
+        traffic(load, rate, max(SECONDS, LEAST_REQUESTS / rate), seed + shift) for shift in (2, 5)
+    )
+    recording = run_truth(trace, gpu, default, seed)
+    steps = list(timed_windows(zip(recording.ends_s, recording.steps, strict=True), default.kv_tokens))
+    fitted = fit_law(thin([row for _, row in steps], MOST_ROWS), draws=DRAWS)
+    law = with_error(fitted, check_ahead(trace, recording.served(), steps, default).itl)
+    for seqs, budget in SETTINGS:
+        limits = replace(default, max_num_seqs=seqs, max_num_batched_tokens=budget)
+        bands = predict(trace, law, limits, goals, replicates=REPLICATES)
+        came = {
+            "same": numbers(run_truth(trace, gpu, limits, seed + 4).served(), goals),
+            "later": numbers(run_truth(later, gpu, limits, seed + 6).served(), goals),
+        }
+        for name, kind in product(came["same"], came):
+            band, value = bands[name], came[kind][name]
+            yield {
+                "world": f"{gpu_name} {load.name} x{intensity:g} {seed}",
+                "number": name,
+                "came": kind,
+                "inside": band.low <= value <= band.high,
+                "error": value / max(band.value, 1e-9) - 1,
+                "width": (band.high - band.low) / max(band.value, 1e-9),
+            }
+
+
+def numbers(served: Sequence[ServedRequest], goals: Goals) -> Mapping[str, float]:
+    good = (one.ttft_s <= (goals.ttft_s or 0.0) and one.itl_s <= (goals.itl_s or 0.0) for one in served)
+    return {
+        "attainment": mean(good),
+        "ttft_p90_s": quantile(sorted(one.ttft_s for one in served), 0.9),
+        "itl_p90_s": quantile(sorted(one.itl_s for one in served if one.itl_s > 0), 0.9),
+    }
+
+
+def summarise(rows: Sequence[Row]) -> list[Row]:
+    """Of each number: the share inside, the median size of the error, and the median width of the band."""
+    table = []
+    for number, kind in dict.fromkeys((row["number"], row["came"]) for row in rows):
+        own = [row for row in rows if (row["number"], row["came"]) == (number, kind)]
+        table.append(
+            {
+                "number": number,
+                "came": kind,
+                "worlds": len({row["world"] for row in own}),
+                "predictions": len(own),
+                "inside": round(mean(row["inside"] for row in own), 3),
+                "error": round(median(abs(row["error"]) for row in own), 3),
+                "width": round(median(row["width"] for row in own), 3),
+            }
+        )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", default="1", help="of the truths and of their traffic, with commas")
+    parser.add_argument("--gpus", default=",".join(GPUS))
+    parser.add_argument(
+        "--budget-s", type=float, default=1e9, help="seconds of CPU after which no world begins"
+    )
+    args = parser.parse_args()
+    RESULTS.parent.mkdir(exist_ok=True)
+    rows: list[Row] = []
+    for seed, intensity, load, gpu in product(
+        args.seeds.split(","), INTENSITIES, LOADS, args.gpus.split(",")
+    ):
+        if process_time() > args.budget_s:
+            break
+        rows += run_world(gpu, load, intensity, int(seed))
+        RESULTS.write_text(json.dumps({"table": summarise(rows), "rows": rows}, indent=1) + "\n")
+    for row in summarise(rows):
+        print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()
