@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tests.simulation.kubernetes.backends import Backend, Backends, parse_setting
-from tests.simulation.world import GIVES_UP_S, Boot, Client, Process, World
+from tests.simulation.world import BAD, GIVES_UP_S, Boot, Client, Process, World
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.memory.cluster import MemoryCluster
 from tests.support.kubernetes.memory.pods import RunningPod
@@ -142,6 +142,18 @@ class KubernetesWorld(World):
         """Whether a scrape of its name is answered."""
         process = self.servers.get(name)
         return process is not None and any(one.answers for one in self.behind(process.address))
+
+    def serving(self) -> list[str]:
+        """By the pods behind the name: at the end of a handover those of the other Deployment."""
+        addresses = self.split.addresses if self.split else {}
+        return [
+            name
+            for name in self.in_force()
+            if any(
+                one.answers and max(one.errors, self.boot_of_backend(one).errors) < BAD
+                for one in self.behind(addresses.get(name, ""))
+            )
+        ]
 
     def at(self, address: str) -> Backend | None:
         """Return the process of the pod with this address."""
