@@ -61,20 +61,16 @@ async def test_an_envoy_that_is_killed_is_started_again(tmp_path: Path) -> None:
 
 
 async def test_open_requests_end_before_the_runner_does(tmp_path: Path) -> None:
-    async with (
-        Backend("blue", chunks=30, gap_s=0.1) as blue,
-        aiohttp.ClientSession() as session,
-        runner(tmp_path) as running,
-    ):
-        traffic = bind(tmp_path)
-        await traffic.route(all_to(blue))
-        stream = asyncio.create_task(ask(session, traffic.listen))
+    traffic = bind(tmp_path)
+    async with Backend("blue", chunks=30, gap_s=0.1) as blue, aiohttp.ClientSession() as session:
+        async with runner(tmp_path):
+            await traffic.route(all_to(blue))
+            stream = asyncio.create_task(ask(session, traffic.listen))
 
-        async def is_open() -> bool:
-            return await traffic.in_flight("blue") == 1
+            async def is_open() -> bool:
+                return await traffic.in_flight("blue") == 1
 
-        await until(is_open)
-        await running.end(leave_s=0, drain_s=20)
+            await until(is_open)
 
         assert (await stream).good
         assert EnvoyProcess(traffic.home).find() is None
