@@ -19,6 +19,9 @@ LUA = Path(__file__).with_name("ingress.lua")
 TYPES = "type.googleapis.com/"
 BUFFER_BYTES = 1 << 20
 IDLE = "3600s"  # silence within a request; prefill of a long prompt is silence
+CROWD_CONNECTS = (
+    "10s"  # all that waited connect at once: a full backlog makes the kernel ask again at 1, 3, 7 s
+)
 NO_LIMIT = 65_536  # Envoy's default is 1,024: the next stream would be a 503
 
 UNIQUE_ID = "%CONNECTION_ID%-%START_TIME(%s.%9f)%"  # %STREAM_ID% is the x-request-id that clients choose
@@ -228,7 +231,7 @@ def cluster(server: Server, *, target: str, alias: str = "") -> Json:
         **counted,
         type="STATIC" if _is_ip(host) else "STRICT_DNS",
         dns_lookup_family="V4_PREFERRED",
-        connect_timeout="1s",
+        connect_timeout=CROWD_CONNECTS if alias else "1s",
         per_connection_buffer_limit_bytes=BUFFER_BYTES,
         load_assignment={
             "cluster_name": name,

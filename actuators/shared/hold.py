@@ -11,7 +11,7 @@ class HoldOptions:
 
     # half of the 60 s of silence after which load balancers cut a request (nginx proxy_read_timeout, AWS ALB)
     hold_s: float = 30.0  # a request waits at most so long while no server serves; 0: it is refused at once
-    hold_requests: int = 512  # at most so many begin to wait in each hold_s; each takes up to 1 MiB
+    hold_requests: int = 512  # at most so many begin to wait in each hold_s; each takes up to 1.6 MiB
 
     def __post_init__(self) -> None:
         if not 0 <= self.hold_s <= LONGEST_S or 0 < self.hold_s < SHORTEST_S:

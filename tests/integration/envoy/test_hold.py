@@ -74,6 +74,21 @@ async def test_what_arrives_in_an_outage_is_served_by_the_next_server(
     assert (later.good, later.server) == (True, green.name)
 
 
+async def test_a_crowd_larger_than_the_backlog_of_the_server_is_served(
+    unbound: EnvoyTraffic, tmp_path: Path, blue: Backend, client: aiohttp.ClientSession
+) -> None:
+    traffic = holding(unbound, tmp_path, hold_s=300.0, hold_requests=600)
+    await traffic.route(closed(blue))
+    held = asking(client, traffic, 600)
+    await until_waiting(traffic, 600)
+
+    await traffic.route(opened(blue, 3))
+    answers = await asyncio.gather(*held)
+    await traffic.stop()
+
+    assert Counter(answer.good for answer in answers) == {True: 600}
+
+
 async def test_no_request_is_lost_while_an_outage_begins_and_ends_under_load(
     patient: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
