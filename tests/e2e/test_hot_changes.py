@@ -1,8 +1,10 @@
 """A complete site whose server takes changes while it runs: its scheduler class is trimtab's."""
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from json import dumps
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +18,7 @@ from simulator.traffic import Load
 from tests.e2e.config_builder import SERVER, SERVERS, SiteConfig
 from tests.e2e.conftest import Start
 from tests.e2e.rig import Rig, lost, until
+from tests.support.real_vllm import ENVIRONMENT, REPOSITORY, real_vllm
 
 LIMITS = ("--max-num-seqs", "16", "--max-num-active-seqs", "2", "--scheduler-cls", CLASS)
 SIMULATED = (*SERVER, "--sim-start-s", "0.2", *LIMITS)
@@ -25,12 +28,15 @@ STREAMS = Load(streams=16)
 @dataclass(frozen=True, kw_only=True)
 class HotSiteConfig(SiteConfig):
     folder: str
+    command: tuple[str, ...] = SIMULATED
+    env: tuple[tuple[str, str], ...] = ()
 
     def engine(self) -> str:
+        env = {**dict(self.env), "TRIMTAB_CONTROL": f"{self.folder}/control.sock"}
         return f"""
             kind = "process"
-            command = {dumps(SIMULATED)}
-            env = {{ TRIMTAB_CONTROL = "{self.folder}/control.sock" }}
+            command = {dumps(self.command)}
+            env = {{ {", ".join(f"{name} = {dumps(value)}" for name, value in env.items())} }}
             ports = [{SERVERS[0]}, {SERVERS[-1]}]
             stop_s = 5.0
         """
@@ -93,3 +99,26 @@ async def test_an_abort_takes_the_new_value_back_at_once(site: Start, config: Ho
 
     assert status == 200
     assert lost(traffic) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+async def test_real_vllm_keeps_a_better_cap_and_has_it_again_after_a_kill(
+    site: Start, config: HotSiteConfig
+) -> None:
+    command = real_vllm().command(*LIMITS)
+    env = (*ENVIRONMENT.items(), ("PYTHONPATH", str(REPOSITORY)))
+    config = replace(config, command=command, env=env, start_s=900.0, ttft="2s", stalled_after_s=60.0)
+    rig = await site(config)
+    rig.patience_s = 1500
+    await until(lambda: cap(config), (2).__eq__, "the start of vLLM", 900)
+    await rig.serving()
+    async with rig.clients(load=STREAMS, timeout_s=600) as traffic:
+        one = await rig.switch(max_num_active_seqs=16)
+
+    assert (one["outcome"], one["lost"], await cap(config)) == ("promoted", 0, 16), one
+    assert lost(traffic) == []
+
+    os.kill(rig.pid("chat-r1"), signal.SIGKILL)
+    await until(lambda: cap(config, "chat-r2"), (16).__eq__, "the value in force", 900)
+    assert (await rig.serving())["servers"][0]["name"] == "chat-r2"
