@@ -80,7 +80,7 @@ async def test_a_pod_that_is_not_ready_has_no_address_in_dns(here: Namespace) ->
     await here.create("deployments", deployment("vllm", container(readinessProbe=never)))
     pod = await here.pod("vllm", lambda one: "running" in first_container(one).get("state", {}))
 
-    event = await here.event("Unhealthy")
+    event = await here.event("Unhealthy", "statuscode")  # before, the server may not listen yet
 
     assert event["message"] == "Readiness probe failed: HTTP probe failed with statuscode: 404"
     assert await request(pod["status"]["podIP"]) == 200

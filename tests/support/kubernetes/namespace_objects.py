@@ -94,11 +94,12 @@ class NamespaceObjects:
 
         return await self.eventually(look)
 
-    async def event(self, reason: str) -> Json:
-        """Wait for an event with this reason."""
+    async def event(self, reason: str, message: str = "") -> Json:
+        """Wait for an event with this reason, and this text in its message."""
 
         async def look() -> Json:
-            return next((one for one in await self.list("events") if one["reason"] == reason), {})
+            found = (one for one in await self.list("events") if one["reason"] == reason)
+            return next((one for one in found if message in one["message"]), {})
 
         return await self.eventually(look)
 
