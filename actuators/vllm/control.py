@@ -16,14 +16,9 @@ from agent.domain.errors import ActError, DriftError
 from agent.domain.model import HotKnobs, Server
 from agent.io.bounded import parse_json, read_body
 from vllm_facts.knobs import KNOBS
+from vllm_facts.live_limits import CONTROL, LIVE, NEEDED
 from vllm_facts.values import Knob, Setting
 
-CONTROL = "TRIMTAB_CONTROL"
-CLASS = "--scheduler-cls trimtab_vllm.scheduler.Scheduler"
-LIVE = {
-    *("max_num_seqs", "max_num_active_seqs", "max_num_batched_tokens", "max_num_scheduled_tokens"),
-    *("long_prefill_token_threshold", "watermark"),
-}
 ANSWER_S = 2.0  # the endpoint has a thread of its own in the engine's process and answers in milliseconds
 MOST_BYTES = 65_536
 CONFLICT = 409
@@ -93,8 +88,7 @@ def note_on_live_limits(servers: Sequence[Server], setting: Setting) -> tuple[st
     changed = {knob for one in servers for knob in setting if one.setting.get(knob) != setting[knob]}
     if not changed or not changed <= LIVE or any(server.hot is not None for server in servers):
         return ()
-    needed = f"`{CLASS}` and {CONTROL}=/PATH/control.sock"
-    return (f"no restart would be needed with {needed} (docs/live-limits.md)",)
+    return (f"no restart would be needed with {NEEDED} (docs/live-limits.md)",)
 
 
 def request_body(

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from actuators.vllm.control import CONTROL, ControlEndpoint
+from actuators.vllm.control import ControlEndpoint
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.answers import GoldenAnswer
 from agent.domain.errors import ActError, FencedError
 from agent.domain.model import Server
 from agent.domain.ports import Lock, Site
+from vllm_facts.live_limits import CONTROL
 from vllm_facts.values import Setting
 
 RECENT_LINES = 1000  # searched for signs of compilation: the last seconds

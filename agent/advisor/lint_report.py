@@ -10,6 +10,7 @@ from agent.advisor.render import (
     as_row,
     as_text,
     format_improved,
+    format_live_limits,
     format_no_command,
     format_no_findings,
     format_not_judged,
@@ -75,6 +76,7 @@ class LintReport:
             text += "\n" + format_no_command(self.still)
         elif self.advice.to or self.advice.env:
             text += "\n" + format_improved(self.better, self.still, self.in_file)
+            text += format_live_limits(self.advice.to, self.case.setting)
         return text + "\n" + format_not_judged(self.judged, self.case, self.unread)
 
 

@@ -12,9 +12,10 @@ from lint.precedence import HEALTH
 from vllm_facts.config_file import UnsupportedEdit
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.flag_table import is_switch
+from vllm_facts.live_limits import LIVE, NEEDED
 from vllm_facts.shell_command.serve_command import ServeCommand
 from vllm_facts.shell_command.shell import join_redirections, quote_word
-from vllm_facts.values import Knob, Value
+from vllm_facts.values import Knob, Setting, Value
 
 HEADS = {
     "health": "HEALTH: to be repaired before anything is tuned",
@@ -87,6 +88,14 @@ def format_improved(command: ServeCommand, still: Sequence[str], undone: Sequenc
             "note", "flags on the command line take precedence over the --config file", width
         )
     return text
+
+
+def format_live_limits(changed: Iterable[Knob], setting: Setting) -> str:
+    """What saves the next restart, if these changes are of limits that need none; empty: nothing does."""
+    if "scheduler_cls" in setting or not LIVE.intersection(changed):
+        return ""
+    hint = f"with {NEEDED} such limits change later without a restart (docs/live-limits.md)"
+    return _line("note", hint, _width())
 
 
 def format_no_command(still: Sequence[str]) -> str:

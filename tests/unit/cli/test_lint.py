@@ -158,6 +158,15 @@ def test_printed_command_equals_the_json_command(lint: Lint, monkeypatch: pytest
     assert max(len(line) for line in pasted.splitlines()) <= 60
 
 
+def test_a_changed_limit_says_what_saves_the_next_restart(lint: Lint) -> None:
+    few = ("--gpu", "h100", "--", "vllm", "serve", "Qwen/Qwen3-8B", "--max-num-seqs", "8")
+    with_class = (*few, "--scheduler-cls", "trimtab_vllm.scheduler.Scheduler")
+
+    assert "TRIMTAB_CONTROL" in lint(*few)[1]
+    assert "--max-num-seqs" in lint(*with_class)[1]
+    assert "TRIMTAB_CONTROL" not in lint(*with_class)[1]
+
+
 def test_docker_run_keeps_its_arguments(lint: Lint) -> None:
     before = [
         "docker",

@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from actuators.vllm.control import (
-    CONTROL,
     ControlEndpoint,
     control_path,
     describe,
@@ -18,6 +17,7 @@ from actuators.vllm.control import (
 from agent.domain.errors import ActError, DriftError
 from agent.domain.model import HotKnobs, Server
 from trimtab_vllm.scheduler import Knobs, Limit, start_control
+from vllm_facts.live_limits import CONTROL
 from vllm_facts.values import Setting
 
 FLAGS: Setting = {"model": "m", "max_num_seqs": 16, "max_num_active_seqs": 4}

@@ -1,0 +1,18 @@
+"""What trimtab's scheduler class changes while vLLM runs, and what it needs (docs/live-limits.md)."""
+
+from typing import Final
+
+CONTROL: Final = "TRIMTAB_CONTROL"
+"""The environment variable of the server with the path of its control socket."""
+
+NEEDED: Final = f"`--scheduler-cls trimtab_vllm.scheduler.Scheduler` and {CONTROL}=/PATH/control.sock"
+LIVE: Final = frozenset(
+    {
+        "max_num_seqs",
+        "max_num_active_seqs",
+        "max_num_batched_tokens",
+        "max_num_scheduled_tokens",
+        "long_prefill_token_threshold",
+        "watermark",
+    }
+)
