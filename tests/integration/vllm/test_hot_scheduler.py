@@ -96,6 +96,13 @@ async def test_the_cap_moves_under_load_without_a_lost_request_and_ends_with_its
     async def is_low() -> bool:
         return await server.running() <= 2
 
+    async def has_no_lease() -> bool:
+        return (await server.show())["lease_left_s"] is None
+
+    async def is_high_on_a_lease() -> bool:
+        await server.set(100, 1, max_num_seqs=16, max_num_scheduled_tokens=64)
+        return await is_high()
+
     assert (await server.show())["in_force"]["max_num_seqs"] == 2
     async with load(server):
         await until(is_low)
@@ -104,9 +111,9 @@ async def test_the_cap_moves_under_load_without_a_lost_request_and_ends_with_its
             await until(is_high)
             await server.set(2 * change + 2, 600, max_num_seqs=2)
             await until(is_low)
-        await server.set(100, 1, max_num_seqs=16, max_num_scheduled_tokens=64)
-        await until(is_high)
-        await until(is_low)  # the lease has ended
+        await until(is_high_on_a_lease)
+        await until(has_no_lease)
+        await until(is_low)
 
     assert (await server.show())["in_force"] == (await server.show())["start"]
     assert server.answered >= STREAMS
