@@ -172,7 +172,7 @@ async def swap(rig: DockerRig, max_num_seqs: int) -> tuple[Document, TrafficGene
         one = await rig.ended(str(made["id"]))
         await rig.consistent_servers()
     assert (made["prospect"]["strategy"], made["class"]) == ("swap", "gated"), made
-    assert (one["outcome"], one["lost"]) == ("promoted", 0), one
+    assert (one["outcome"], one["lost"]) == ("promoted", 0), str(one["why"])
     return made, traffic, answers
 
 

@@ -97,11 +97,11 @@ class FaultyEngine:
     ) -> None:
         await self.inner.set_knobs(server, values, number, lease_s)
 
-    async def stop(self, server: Server, keep: int = 0) -> None:
-        await self._perform("stop", server.name, lambda: self.inner.stop(server, keep))
+    async def stop(self, server: Server, keep: int = 0) -> str | None:
+        return await self._perform("stop", server.name, lambda: self.inner.stop(server, keep))
 
-    async def retire(self, server: Server) -> None:
-        await self._perform("retire", server.name, lambda: self.inner.retire(server))
+    async def retire(self, server: Server) -> str | None:
+        return await self._perform("retire", server.name, lambda: self.inner.retire(server))
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
         await self.inner.watch(server, emit, now)
