@@ -13,7 +13,7 @@ from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.manifests import autoscaler, container, deployment
 from tests.support.kubernetes.namespace import Namespace
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 
 BLUE = Server(name="vllm", setting={})
 NO_CHANGE = {"selectPolicy": "Disabled"}

@@ -105,6 +105,7 @@ async def test_a_growth_that_fails_leaves_what_serves(
     assert result.strategy == "replace"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_dns_cache")
 @pytest.mark.parametrize("spare", [0, 1])
 async def test_a_handover_needs_no_more_gpus_than_the_rollout(

@@ -51,6 +51,7 @@ async def args_of_pods(here: Namespace) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 async def test_green_is_a_deployment_whose_pods_have_claims_of_their_own(
     here: Namespace, tmp_path: Path
 ) -> None:
