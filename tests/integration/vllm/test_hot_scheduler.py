@@ -86,7 +86,6 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.02)
 
 
-@pytest.mark.smoke
 async def test_the_cap_moves_under_load_without_a_lost_request_and_ends_with_its_lease(
     server: HotServer,
 ) -> None:
