@@ -24,6 +24,7 @@ from agent.machine.restoring import TRIES, missing_server, restore
 from agent.machine.transitions import (
     Moved,
     Rules,
+    enter_cooldown,
     enter_phase,
     is_awaited,
     is_in_fleet,
@@ -212,8 +213,7 @@ def on_back_failed(rules: Rules, state: State, event: EffectFailed) -> Moved:
 def end_rollback(rules: Rules, state: State, at: datetime) -> Moved:
     rollout = replace(state.rollout, ended_at=at) if state.rollout is not None else None
     why = f"rolled back: {rollout.why}" if rollout is not None else "rolled back"
-    state = enter_phase(replace(state, rollout=rollout, awaiting=None), Phase.COOLDOWN, at, why)
-    return without_effects(replace(state, until=at + timedelta(seconds=rules.guard.cooldown_s)))
+    return enter_cooldown(rules, replace(state, rollout=rollout, awaiting=None), at, why)
 
 
 def resume(rules: Rules, state: State, at: datetime, *, drifted: bool) -> Moved:

@@ -21,6 +21,7 @@ from agent.machine.transitions import (
     add_retirement,
     choose_blue,
     count_exposed,
+    enter_cooldown,
     enter_phase,
     is_awaited,
     is_green,
@@ -229,8 +230,7 @@ def continue_rollback(rules: Rules, state: State, at: datetime) -> Moved:
     why = f"rolled back: {state.rollout.why}" if state.rollout else "rolled back"
     if missing_server(state) is not None:
         return restore(rules, state, at, why)
-    cooling = enter_phase(state, Phase.COOLDOWN, at, why)
-    return without_effects(replace(cooling, until=at + timedelta(seconds=rules.guard.cooldown_s)))
+    return enter_cooldown(rules, state, at, why)
 
 
 def on_failed(rules: Rules, state: State, event: EffectFailed) -> Moved:

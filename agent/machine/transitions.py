@@ -107,6 +107,12 @@ def enter_phase(state: State, phase: Phase, at: datetime, note: str) -> State:
     return replace(state, phase=phase, rollout=rollout, until=None, tries=0, note=note)
 
 
+def enter_cooldown(rules: Rules, state: State, at: datetime, note: str) -> Moved:
+    """Let the target rest after a rollback."""
+    state = enter_phase(state, Phase.COOLDOWN, at, note)
+    return without_effects(replace(state, until=at + timedelta(seconds=rules.guard.cooldown_s)))
+
+
 def retry_later(state: State, at: datetime, why: str) -> State:
     """Retry the awaited effect after a pause that doubles: up to 30 s, for a route or for knobs up to 4 s."""
     longest = timedelta(seconds=4) if isinstance(state.awaiting, Route | SetKnobs) else LONGEST_PAUSE
