@@ -24,7 +24,7 @@ class FoundContainer:
     server: str
     ours: bool
     spec: ContainerSpec = field(repr=False)
-    asleep: bool = False  # trimtab has put it to sleep, and nobody has started it again since
+    asleep: bool = False  # trimtab put it to sleep, and it was not started again since
 
     @property
     def id(self) -> str:

@@ -62,7 +62,7 @@ class AnytimeJudge:
         blue: RequestCounts,
         record: RequestCounts,
     ) -> tuple[Trial, Verdict]:
-        """See agent.domain.ports.Judge. `green`, `blue`: counts of the step including this second."""
+        """See agent.domain.verdict.Judge. `green`, `blue`: counts of the step including this second."""
         by_itself = step.weight >= FULL_WEIGHT and not any(arm.asked for arm in observation.blue.values())
         trial = replace(
             update_recent(trial, observation), at=observation.at, wedged_s=count_wedged_s(trial, observation)
