@@ -239,7 +239,7 @@ async def test_a_rule_whose_backends_have_no_pods_is_a_gap(
         await gate.receiver()
         async with client.post(f"http://{gate.listen}/v1/empty") as answer:
             assert answer.status == 503
-        await fleet.until_state(("proxy_requests", False), ("proxy_requests", True))
+        await fleet.until_last_states(("proxy_requests", False), ("proxy_requests", True))
 
     assert fleet.requests == []
 

@@ -68,6 +68,12 @@ class SensorOutput:
 
         await until(said)
 
+    async def until_last_states(self, *states: tuple[str, bool]) -> None:
+        async def said() -> bool:
+            return self.states[-len(states) :] == list(states)
+
+        await until(said)
+
 
 @asynccontextmanager
 async def listening(sensor: ProxyRequests, received: SensorOutput) -> AsyncIterator[None]:
