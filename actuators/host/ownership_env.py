@@ -13,6 +13,7 @@ from typing import Any
 
 from actuators.host.procfs import Process, environment, processes, words
 from agent.domain.ports import Site
+from agent.io.files import replace_file
 
 _SERVER = "TRIMTAB_SERVER"
 _STATE = "TRIMTAB_STATE"
@@ -141,10 +142,7 @@ def prepare_folder(site: Site) -> None:
 
 def write_private(file: Path, body: Mapping[str, Any]) -> None:
     """Write atomically, readable by the user of the daemon only."""
-    draft = file.with_suffix(".new")
-    draft.touch(mode=0o600)
-    draft.write_text(json.dumps(body), encoding="utf-8")
-    draft.replace(file)
+    replace_file(file, json.dumps(body).encode(), mode=0o600)
 
 
 def _folder(site: Site) -> Path:

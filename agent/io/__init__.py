@@ -1,1 +1,1 @@
-"""Reading from other programs with limits on size and depth."""
+"""Bounded reads from other programs, and files that are replaced as a whole."""

@@ -28,6 +28,7 @@ from agent.audit.records import BrokenLineError, JournalRecord, parse_state
 from agent.domain.errors import JournalError, NoticeError
 from agent.domain.ports import Now
 from agent.domain.state import State
+from agent.io.files import replace_file
 from agent.notify.rules import (
     RECOVERIES,
     Notice,
@@ -219,9 +220,7 @@ class NoticeDelivery:
     def _save_progress(self) -> None:
         try:
             self.file.parent.mkdir(mode=0o700, exist_ok=True)
-            draft = self.file.with_suffix(".new")
-            draft.write_text(json.dumps({"seq": self._seq, "told": self._sent}), encoding="utf-8")
-            draft.replace(self.file)
+            replace_file(self.file, json.dumps({"seq": self._seq, "told": self._sent}).encode())
         except OSError as error:
             log.warning("notifier.forgets", notifier=self.name, why=error.strerror)
 

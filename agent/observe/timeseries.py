@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from agent.domain.events import Observed
 from agent.domain.reading import Gpu, Latency, Reading
 from agent.domain.request_counts import EDGES_S, RequestCounts
+from agent.io.files import replace_file
 
 MINUTE_S = 60
 KEPT_MINUTES = 24 * 60  # minutes
@@ -114,9 +115,7 @@ class TimeSeries:
         """Append the row; rewrite the file after two days' worth. A full disk only costs rows."""
         try:
             if self._lines >= 2 * KEPT_MINUTES:
-                draft = file.with_suffix(".new")
-                draft.write_bytes(b"".join(_encode_row(one) for one in self._minutes))
-                draft.replace(file)
+                replace_file(file, b"".join(_encode_row(one) for one in self._minutes))
                 self._lines = len(self._minutes)
             else:
                 with file.open("ab") as lines:

@@ -139,7 +139,7 @@ class Learner:
             self._laws.append(learned.law)
         self._set_model(learned.model)
         if self.file:
-            self.file.write(learned.saved)
+            await asyncio.to_thread(self.file.write, learned.saved)  # about 0.5 MB
         if recording.minutes[-1].end_s - recording.minutes[0].begin_s >= TRACE_S:
             self._past = None
 

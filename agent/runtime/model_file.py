@@ -6,6 +6,7 @@ from pathlib import Path
 import structlog
 
 from agent.domain.ports import Now
+from agent.io.files import replace_file
 from agent.prediction.saved_model import SavedModel, decode, law_key
 from vllm_facts.deployment import Deployment
 
@@ -48,10 +49,8 @@ class ModelFile:
 
     def write(self, saved: bytes) -> None:
         """A full disk costs only what a restart would keep."""
-        draft = self.path.with_suffix(".new")
         try:
-            draft.write_bytes(saved)
-            draft.replace(self.path)
+            replace_file(self.path, saved)
         except OSError as error:
             if self._is_writable:
                 log.warning("prediction.file_unwritable", file=str(self.path), why=error.strerror)
