@@ -13,7 +13,7 @@ from agent.domain.model import Server, Slo
 from agent.domain.reading import Reading, SourceState
 from agent.domain.state import Rollout, State, Suggestion
 from agent.notify.delivery import DeliveryCounts
-from agent.observe.timeseries import MinuteRow
+from agent.observe.minute_rows import MinuteRow
 from agent.prediction.learned import LearnedModel
 from agent.prediction.what_if import WhatIf
 from agent.telemetry.self_metrics import SelfMetrics

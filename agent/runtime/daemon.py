@@ -19,13 +19,14 @@ from agent.domain.model import Server, Slo
 from agent.domain.reading import Reading, SourceState
 from agent.domain.state import Rollout, State, Suggestion
 from agent.notify.delivery import DeliveryCounts, NoticeDelivery
-from agent.observe.timeseries import MinuteRow, TimeSeries
+from agent.observe.minute_rows import MinuteRow
 from agent.prediction.learned import LearnedModel
 from agent.prediction.what_if import WhatIf
 from agent.prediction.worker import InlineWorker, Worker
 from agent.runtime.anchor_schedule import AnchorSchedule
 from agent.runtime.loop import TargetLoop
 from agent.runtime.server_logs import ServerLogs
+from agent.runtime.time_series import TimeSeries
 from agent.telemetry.sdnotify import SystemdNotifier, find_notifier, read_watchdog_s
 from agent.telemetry.self_metrics import SelfMetrics
 from performance_model.errors import PredictionInputError

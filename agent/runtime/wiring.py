@@ -35,7 +35,6 @@ from agent.machine.step import Machine
 from agent.machine.transitions import Rules
 from agent.notify.delivery import NoticeDelivery
 from agent.observe.aggregator import Aggregator
-from agent.observe.timeseries import TimeSeries
 from agent.prediction.worker import Worker, WorkerProcess
 from agent.runtime.adviser import Adviser
 from agent.runtime.anchor_schedule import AnchorSchedule
@@ -45,6 +44,7 @@ from agent.runtime.learner import Learner
 from agent.runtime.lock import find_lock_problems, hold_engine_locks, hold_lock
 from agent.runtime.loop import TargetLoop
 from agent.runtime.model_file import ModelFile
+from agent.runtime.time_series import TimeSeries
 
 COLLECT_AFTER = 50_000  # new objects, some MiB; Python's default: 700
 log = structlog.get_logger()

@@ -17,7 +17,7 @@ from agent.domain.state import Phase, Rollout, State, Suggestion
 from agent.machine.guard import PERSON
 from agent.machine.open_suggestions import end_suggestion, find_pending, settle
 from agent.notify.delivery import DeliveryCounts
-from agent.observe.timeseries import MinuteRow
+from agent.observe.minute_rows import MinuteRow
 from agent.prediction.learned import LearnedModel
 from agent.prediction.what_if import WhatIf, WhatIfRequest, predict_what_if
 from agent.telemetry.self_metrics import SelfMetrics

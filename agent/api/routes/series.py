@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent.api.operations import Call, Operation
 from agent.api.routes.targets import state_of
-from agent.observe.timeseries import COLUMNS, MINUTE_S, MinuteRow, downsample
+from agent.observe.minute_rows import COLUMNS, MINUTE_S, MinuteRow, downsample
 
 Column = list[float | None]
 

@@ -27,7 +27,7 @@ from agent.domain.reading import Gpu, Latency, Reading, Request, RequestOutcome,
 from agent.domain.request_counts import RequestCounts, count_requests
 from agent.domain.state import Phase, Rollout, State, Suggestion
 from agent.domain.trial import EProcessPair, EvidenceStream, Trial
-from agent.observe.timeseries import MinuteRow
+from agent.observe.minute_rows import MinuteRow
 from performance_model.band import Band
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.learned import learned_model

@@ -1,24 +1,16 @@
-"""A target's last 24 hours, one row a minute, for charts; no decision uses it."""
+"""One row a minute of what a target did, for charts; no decision uses it."""
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from math import exp, log
-from pathlib import Path
 from statistics import fmean
-
-import structlog
-from pydantic import TypeAdapter, ValidationError
 
 from agent.domain.events import Observed
 from agent.domain.reading import Gpu, Latency, Reading
 from agent.domain.request_counts import EDGES_S, RequestCounts
-from agent.io.files import replace_file
 
 MINUTE_S = 60
-KEPT_MINUTES = 24 * 60  # minutes
 P95 = 0.95
-log_ = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,92 +33,37 @@ class MinuteRow:
 
 COLUMNS = tuple(column.name for column in fields(MinuteRow) if column.name != "at")
 WORST = frozenset({"ttft_p95_s", "itl_p95_s"})  # merged by maximum, other columns by mean
-_LINE = TypeAdapter(MinuteRow)
 
 
 @dataclass(slots=True)
-class _OpenMinute:
+class OpenMinute:
     """The current minute."""
 
-    at: int
+    at: int  # Unix time of its start, s
     seconds: int = 0
     counts: RequestCounts = field(default_factory=RequestCounts)
     readings: list[Reading] = field(default_factory=list)  # windows that do not overlap
 
-
-@dataclass(slots=True)
-class TimeSeries:
-    """The last 24 hours of one target; with a `file` they survive restarts, and a lost line is only a gap."""
-
-    file: Path | None = None
-    _minutes: deque[MinuteRow] = field(default_factory=lambda: deque(maxlen=KEPT_MINUTES))
-    _open: _OpenMinute | None = None
-    _last: Reading | None = None  # the last added one
-    _lines: int = 0  # of the file
-    _writable: bool = True
-
-    @classmethod
-    def load(cls, file: Path) -> "TimeSeries":
-        """Load the file; unreadable lines are skipped."""
-        series = cls(file=file)
-        try:
-            lines = file.read_bytes().splitlines()
-        except FileNotFoundError:
-            return series
-        except OSError as error:
-            log_.warning("series.unreadable", file=str(file), why=error.strerror)
-            return series
-        series._lines = len(lines)
-        for minute in _parse_rows(lines):
-            if not series._minutes or minute.at > series._minutes[-1].at:
-                series._minutes.append(minute)
-        return series
-
-    def minutes(self) -> Sequence[MinuteRow]:
-        """Return the completed minutes with data, oldest first."""
-        return tuple(self._minutes)
-
-    def add(self, observed: Observed) -> None:
-        """Add one second. If the clock was set back, the open minute continues until its time has passed."""
-        at = int(observed.at.timestamp()) // MINUTE_S * MINUTE_S
-        if self._open is None:
-            self._open = _OpenMinute(at)
-        elif at > self._open.at:
-            self._close_minute(self._open)
-            self._open = _OpenMinute(at)
-        now, reading = self._open, observed.reading
-        now.seconds += 1
+    def add(self, observed: Observed, last: Reading | None) -> Reading | None:
+        """Add one second; return the last reading that was added to any minute, as `last` is."""
+        self.seconds += 1
         for counts in observed.arms.values():
-            now.counts += counts
-        if reading is not None and _is_next(reading, self._last):
-            now.readings.append(reading)
-            self._last = reading
+            self.counts += counts
+        reading = observed.reading
+        if reading is None or not _is_next(reading, last):
+            return last
+        self.readings.append(reading)
+        return reading
 
-    def _close_minute(self, minute: _OpenMinute) -> None:
-        row = _row(minute)
-        late = self._minutes and row.at <= self._minutes[-1].at
-        if late or all(getattr(row, name) is None for name in COLUMNS):
-            return
-        self._minutes.append(row)
-        if self.file is not None:
-            self._save(self.file, row)
-
-    def _save(self, file: Path, minute: MinuteRow) -> None:
-        """Append the row; rewrite the file after two days' worth. A full disk only costs rows."""
-        try:
-            if self._lines >= 2 * KEPT_MINUTES:
-                replace_file(file, b"".join(_encode_row(one) for one in self._minutes))
-                self._lines = len(self._minutes)
-            else:
-                with file.open("ab") as lines:
-                    lines.write(_encode_row(minute))
-                self._lines += 1
-        except OSError as error:
-            if self._writable:
-                log_.warning("series.unwritable", file=str(file), why=error.strerror)
-            self._writable = False
+    def row(self) -> MinuteRow | None:
+        """Return the row; None without data."""
+        numbers = _gauge_columns(self.readings)
+        if self.counts.asked:
+            numbers |= _request_columns(self.counts, max(1, self.seconds))
         else:
-            self._writable = True
+            numbers |= _histogram_columns(self.readings)
+        known = {name: _rounded(value) for name, value in numbers.items() if value is not None}
+        return MinuteRow(at=self.at, **known) if known else None
 
 
 def downsample(minutes: Iterable[MinuteRow], every_s: int) -> list[MinuteRow]:
@@ -171,16 +108,6 @@ def _is_next(reading: Reading, last: Reading | None) -> bool:
     if last is None:
         return True
     return abs((reading.at - last.at).total_seconds()) >= min(reading.span_s, MINUTE_S / 2)
-
-
-def _row(minute: _OpenMinute) -> MinuteRow:
-    numbers = _gauge_columns(minute.readings)
-    if minute.counts.asked:
-        numbers |= _request_columns(minute.counts, max(1, minute.seconds))
-    else:
-        numbers |= _histogram_columns(minute.readings)
-    rounded = {name: None if value is None else _rounded(value) for name, value in numbers.items()}
-    return MinuteRow(at=minute.at, **rounded)
 
 
 def _request_columns(counts: RequestCounts, seconds: int) -> dict[str, float | None]:
@@ -250,15 +177,3 @@ def _used_share(gpu: Gpu) -> float | None:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
-
-
-def _encode_row(minute: MinuteRow) -> bytes:
-    return _LINE.dump_json(minute, exclude_none=True) + b"\n"
-
-
-def _parse_rows(lines: Iterable[bytes]) -> Iterable[MinuteRow]:
-    for line in lines:
-        try:
-            yield _LINE.validate_json(line)
-        except ValidationError:  # torn by a crash, or from another version
-            continue

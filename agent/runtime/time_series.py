@@ -1,0 +1,98 @@
+"""A target's last 24 hours, one row a minute, kept in a file over restarts of the daemon."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from agent.domain.events import Observed
+from agent.domain.reading import Reading
+from agent.io.files import replace_file
+from agent.observe.minute_rows import MINUTE_S, MinuteRow, OpenMinute
+
+KEPT_MINUTES = 24 * 60
+_LINE = TypeAdapter(MinuteRow)
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class TimeSeries:
+    """Rows of the last 24 hours. A line of the `file` that is lost is only a gap."""
+
+    file: Path | None = None
+    _minutes: deque[MinuteRow] = field(default_factory=lambda: deque(maxlen=KEPT_MINUTES))
+    _open: OpenMinute | None = None
+    _last: Reading | None = None  # the last added one
+    _lines: int = 0  # of the file
+    _writable: bool = True
+
+    @classmethod
+    def load(cls, file: Path) -> "TimeSeries":
+        """Load the file; unreadable lines are skipped."""
+        series = cls(file=file)
+        try:
+            lines = file.read_bytes().splitlines()
+        except FileNotFoundError:
+            return series
+        except OSError as error:
+            log.warning("series.unreadable", file=str(file), why=error.strerror)
+            return series
+        series._lines = len(lines)
+        for minute in _parse_rows(lines):
+            if not series._minutes or minute.at > series._minutes[-1].at:
+                series._minutes.append(minute)
+        return series
+
+    def minutes(self) -> Sequence[MinuteRow]:
+        """Return the completed minutes with data, oldest first."""
+        return tuple(self._minutes)
+
+    def add(self, observed: Observed) -> None:
+        """Add one second. If the clock was set back, the open minute continues until its time has passed."""
+        at = int(observed.at.timestamp()) // MINUTE_S * MINUTE_S
+        if self._open is None:
+            self._open = OpenMinute(at)
+        elif at > self._open.at:
+            self._close_minute(self._open)
+            self._open = OpenMinute(at)
+        self._last = self._open.add(observed, self._last)
+
+    def _close_minute(self, minute: OpenMinute) -> None:
+        row = minute.row()
+        if row is None or (self._minutes and row.at <= self._minutes[-1].at):
+            return
+        self._minutes.append(row)
+        if self.file is not None:
+            self._save(self.file, row)
+
+    def _save(self, file: Path, minute: MinuteRow) -> None:
+        """Append the row; rewrite the file after two days' worth. A full disk only costs rows."""
+        try:
+            if self._lines >= 2 * KEPT_MINUTES:
+                replace_file(file, b"".join(_encode_row(one) for one in self._minutes))
+                self._lines = len(self._minutes)
+            else:
+                with file.open("ab") as lines:
+                    lines.write(_encode_row(minute))
+                self._lines += 1
+        except OSError as error:
+            if self._writable:
+                log.warning("series.unwritable", file=str(file), why=error.strerror)
+            self._writable = False
+        else:
+            self._writable = True
+
+
+def _encode_row(minute: MinuteRow) -> bytes:
+    return _LINE.dump_json(minute, exclude_none=True) + b"\n"
+
+
+def _parse_rows(lines: Iterable[bytes]) -> Iterable[MinuteRow]:
+    for line in lines:
+        try:
+            yield _LINE.validate_json(line)
+        except ValidationError:  # torn by a crash, or from another version
+            continue
