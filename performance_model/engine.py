@@ -14,6 +14,7 @@ from math import sqrt
 from performance_model.block_pool import BlockPool
 from performance_model.decode_batch import DecodeBatch
 from performance_model.engine_limits import EngineLimits
+from performance_model.extrapolation import LargestStep
 from performance_model.request_cache import RequestCache
 from performance_model.request_state import RequestState, initial_states
 from performance_model.step_law import StepLaw
@@ -30,6 +31,7 @@ class EngineRun:
     steps: int
     preemptions: int
     peak_kv_share: float
+    largest_step: LargestStep
     gaps: TokenGaps
 
 
@@ -54,6 +56,8 @@ class Engine:
         self._preemptions = 0
         self._unanswered = 0  # prompt tokens of accepted requests without an output token
         self._gaps = TokenGaps()
+        self._most_tokens = 0  # of a step
+        self._most_sequences = 0
 
     def run(self) -> EngineRun:
         requests = self._requests
@@ -71,6 +75,7 @@ class Engine:
             steps=self._steps,
             preemptions=self._preemptions,
             peak_kv_share=self._pool.peak_share,
+            largest_step=LargestStep(tokens=self._most_tokens, sequences=self._most_sequences),
             gaps=self._gaps,
         )
 
@@ -104,6 +109,7 @@ class Engine:
             steps = min(steps, _steps_until(wait, first, growth))
         if steps < 1:
             return False
+        self._note_size(batch.size, batch.size)
         self._gaps.add_stretch(first, growth, steps, batch.size)
         self._pool.take(batch.blocks_for(steps))
         self._now += steps * first + growth * steps * (steps - 1) / 2
@@ -139,6 +145,7 @@ class Engine:
                 kv_read += request.computed + 1
             else:
                 attention += count * (request.computed + count / 2)
+        self._note_size(tokens, batch.size + len(chunks))
         took = self._law.seconds(tokens, batch.size + len(chunks), kv_read, attention)
         self._now += took
         self._steps += 1
@@ -147,6 +154,10 @@ class Engine:
             self._gaps.add(took, batch.size)
         self._end_step(1)
         self._finish(chunks, took)
+
+    def _note_size(self, tokens: int, sequences: int) -> None:
+        self._most_tokens = max(self._most_tokens, tokens)
+        self._most_sequences = max(self._most_sequences, sequences)
 
     def _reject_front(self) -> None:
         """Nothing can run, as with a prompt above the budget without chunked prefill."""

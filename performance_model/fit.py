@@ -16,6 +16,7 @@ from random import Random
 from statistics import median
 
 from performance_model.errors import PredictionInputError
+from performance_model.extrapolation import LargestStep
 from performance_model.least_squares import solve_non_negative
 from performance_model.step_law import COEFFICIENTS, StepLaw, UncertainLaw
 from performance_model.work_windows import WorkWindow
@@ -68,6 +69,15 @@ def fit_law(
         law=replace(law, **kept),
         draws=tuple(replace(one, **kept) for one in refits if one.step_us > 0),
         source=source,
+        fitted_to=_largest_step(windows),
+    )
+
+
+def _largest_step(windows: Sequence[WorkWindow]) -> LargestStep:
+    """The sequences are a mean over the steps of a window, of which the single ones are not known."""
+    return LargestStep(
+        tokens=max(tokens for window in windows for tokens, _ in window.sizes),
+        sequences=max(window.sequences / window.steps for window in windows),
     )
 
 

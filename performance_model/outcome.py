@@ -47,6 +47,8 @@ def measure(run: EngineRun, goals: Goals) -> Mapping[str, float]:
         "goodput_per_s": good * len(run.requests) / arrivals_s,
         "attainment": good,
         "peak_kv_share": run.peak_kv_share,
+        "peak_step_tokens": run.largest_step.tokens,
+        "peak_sequences": run.largest_step.sequences,
         "preemptions_per_request": run.preemptions / len(run.requests),
         "rejected_share": sum(one.rejected for one in run.requests) / len(run.requests),
         "tokens_per_s": sum(one.produced for one in served) / max(run.seconds, 1e-9),

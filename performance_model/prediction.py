@@ -13,6 +13,7 @@ from random import Random
 from performance_model.band import Band, draws_quantile
 from performance_model.engine import Engine
 from performance_model.engine_limits import EngineLimits
+from performance_model.extrapolation import LargestStep
 from performance_model.outcome import Goals, attainment, measure
 from performance_model.resample import bootstrap, scale_rate
 from performance_model.step_law import StepLaw, UncertainLaw
@@ -57,6 +58,11 @@ def predict(
         several = sorted([one[name] for one in drawn if name in one] or [value])
         bands[name] = Band(value=value, low=draws_quantile(several, LOW), high=draws_quantile(several, HIGH))
     return bands
+
+
+def largest_of(numbers: Mapping[str, Band]) -> LargestStep:
+    """The largest step of a prediction."""
+    return LargestStep(tokens=numbers["peak_step_tokens"].value, sequences=numbers["peak_sequences"].value)
 
 
 def find_headroom(trace: Trace, law: StepLaw, limits: EngineLimits, goals: Goals) -> Headroom:

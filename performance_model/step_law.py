@@ -8,13 +8,14 @@ compute. A law without the knee charges both and gets the sign of max_num_batche
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import exp, isfinite, sqrt
 from random import Random
 from typing import Any
 
 from performance_model.band import draws_quantile
 from performance_model.errors import PredictionInputError
+from performance_model.extrapolation import LargestStep
 
 FORMAT, VERSION = "trimtab_step_law", 1
 COEFFICIENTS = ("step_us", "token_us", "sequence_us", "kv_read_us", "attention_us")
@@ -43,11 +44,15 @@ class StepLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncertainLaw:
-    """A law and equally likely alternatives, which keep what coefficients have in common."""
+    """A law and equally likely alternatives, which keep what coefficients have in common.
+
+    `fitted_to`: the largest step that it was fitted to; None for a law that was not fitted.
+    """
 
     law: StepLaw
     draws: tuple[StepLaw, ...] = ()
     source: str = ""
+    fitted_to: LargestStep | None = None
 
     def interval(self, name: str, share: float = 0.8) -> tuple[float, float]:
         """The middle `share` of a coefficient over the draws."""
@@ -91,6 +96,7 @@ def write_law(uncertain: UncertainLaw) -> str:
         "source": uncertain.source,
         "law": _as_row(uncertain.law),
         "draws": [_as_row(one) for one in uncertain.draws],
+        **({"fitted_to": asdict(uncertain.fitted_to)} if uncertain.fitted_to else {}),
     }
     return json.dumps(row, indent=1) + "\n"
 
@@ -110,7 +116,18 @@ def read_law(text: str, name: str = "law") -> UncertainLaw:
         law=_from_row(row.get("law"), f"{name}: law"),
         draws=tuple(_from_row(one, f"{name}: draws[{index}]") for index, one in enumerate(draws)),
         source=str(row.get("source", "")),
+        fitted_to=_read_largest(row.get("fitted_to"), f"{name}: fitted_to"),
     )
+
+
+def _read_largest(row: object, where: str) -> LargestStep | None:
+    if row is None:
+        return None
+    values = [row.get("tokens"), row.get("sequences")] if isinstance(row, dict) else []
+    numbers = [one for one in values if isinstance(one, int | float) and isfinite(one) and one > 0]
+    if len(numbers) != 2:  # noqa: PLR2004 - both
+        raise PredictionInputError(f"{where}: must have tokens and sequences, numbers above 0")
+    return LargestStep(tokens=numbers[0], sequences=numbers[1])
 
 
 def _as_row(law: StepLaw) -> dict[str, float]:

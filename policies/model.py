@@ -83,7 +83,7 @@ def _change(advice: ModelAdvice) -> Proposal | None:
         to=best.to,
         why=why,
         expects=_describe_effect(advice),
-        risks=f"a prediction {_describe_errors(advice)}; the canary judges it",
+        risks=f"a prediction {_describe_errors(advice)}{_describe_distance(advice)}; the canary judges it",
         source=SOURCE,
         evidence=_evidence(advice),
         assumed=advice.assumed,
@@ -147,6 +147,10 @@ def _describe_errors(advice: ModelAdvice) -> str:
         f"with a law from the {advice.law_source} that was off by {advice.itl_error:.0%} on the time between "
         f"tokens and {advice.ttft_error:.0%} on TTFT (90 %) of traffic it had not seen"
     )
+
+
+def _describe_distance(advice: ModelAdvice) -> str:
+    return f"; {advice.extrapolation}" if advice.extrapolation else ""
 
 
 def _evidence(advice: ModelAdvice, change: PredictedChange | None = None) -> tuple[Evidence, ...]:

@@ -12,9 +12,10 @@ from performance_model.band import Band
 from performance_model.engine_limits import EngineLimits
 from performance_model.engine_settings import limits_of
 from performance_model.errors import PredictionInputError
+from performance_model.extrapolation import describe_extrapolation
 from performance_model.hardware_prior import prior_law
 from performance_model.outcome import Goals
-from performance_model.prediction import Headroom, find_headroom, predict
+from performance_model.prediction import Headroom, find_headroom, largest_of, predict
 from performance_model.search import SearchResult, search
 from performance_model.step_law import COEFFICIENTS, UncertainLaw, read_law, write_law
 from performance_model.trace import Trace, duration_s
@@ -51,6 +52,10 @@ class PredictionReport:
     headroom: Headroom | None
     found: SearchResult | None
 
+    @property
+    def extrapolation(self) -> str:
+        return describe_extrapolation(self.law.fitted_to, largest_of(self.bands))
+
     def as_row(self) -> dict[str, Any]:
         found = self.found
         return {
@@ -58,6 +63,7 @@ class PredictionReport:
             "seconds": duration_s(self.trace),
             "law": json.loads(write_law(self.law)),
             "law_intervals": {name: self.law.interval(name) for name in COEFFICIENTS},
+            "extrapolation": self.extrapolation,
             "limits": asdict(self.limits),
             "predicted": {name: asdict(band) for name, band in self.bands.items()},
             "objectives": asdict(self.goals) if self.goals else None,
@@ -79,6 +85,7 @@ class PredictionReport:
                 f"{self.limits.kv_tokens:,} tokens; step times: {self.law.source or 'a measured law'}."
             )
             + "\n"
+            + (lines_of(f"Less certain: {self.extrapolation}") + "\n" if self.extrapolation else "")
             + table(
                 ("", "predicted", "80 % of draws"),
                 [_band_row(name, title, self.bands[name]) for name, title in rows if name in self.bands],

@@ -93,6 +93,7 @@ def prediction_text(answer: Json, body: Json) -> str:
         f"for each server); step times from the {answer['law_source']}. In brackets: 80 % of the draws."
     )
     warning = lines_of(f"vLLM may refuse this: {answer['warning']}") + "\n" if answer["warning"] else ""
+    far = lines_of(f"Less certain: {answer['extrapolation']}") + "\n" if answer["extrapolation"] else ""
     rows = [
         (title, _band(name, answer["now"][name]), _band(name, answer["then"][name]))
         for name, title in ROWS
@@ -102,6 +103,7 @@ def prediction_text(answer: Json, body: Json) -> str:
         lines_of(head)
         + "\n"
         + warning
+        + far
         + table(("", "now", f"{changes}{loads}"), [*rows, *_capacity_rows(answer)])
         + "\n"
         + table(

@@ -17,7 +17,9 @@ from performance_model.band import Band
 from performance_model.engine import Engine
 from performance_model.engine_limits import EngineLimits
 from performance_model.errors import PredictionInputError
+from performance_model.extrapolation import describe_extrapolation
 from performance_model.outcome import Goals
+from performance_model.prediction import largest_of
 from performance_model.search import LEAST_GAIN, LOW_QUANTILE, SearchResult, paired_gain, search
 from vllm_facts.values import Knob, Setting, Value, describe_changes
 
@@ -58,6 +60,7 @@ def advise(request: AdviceRequest) -> ModelAdvice | None:
     if capacity is None:
         return None
     changes = dict(best.changes) if best else {}
+    then = load.predict(best.limits) if best else {}
     return ModelAdvice(
         made_at=request.at,
         setting=load.case.setting,
@@ -72,7 +75,8 @@ def advise(request: AdviceRequest) -> ModelAdvice | None:
         assumed={
             knob: getattr(load.present, knob) for knob in changes if load.case.setting.get(knob) is None
         },
-        then=load.predict(best.limits) if best else {},
+        then=then,
+        extrapolation=describe_extrapolation(load.law.fitted_to, largest_of(then)) if then else "",
         why_nothing="" if best else _why_nothing(found, load.goals),
         capacity=capacity,
         best_capacity=load.capacity(best.limits) if best else None,

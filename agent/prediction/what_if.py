@@ -13,6 +13,8 @@ from agent.prediction.served_load import ServedLoad, find_load
 from performance_model.engine_limits import EngineLimits
 from performance_model.engine_settings import limits_of, veto, with_changes
 from performance_model.errors import PredictionInputError
+from performance_model.extrapolation import describe_extrapolation
+from performance_model.prediction import largest_of
 from performance_model.resample import scale_prompts, scale_rate, window
 from performance_model.trace import duration_s
 from vllm_facts.values import Knob, Setting, Value
@@ -60,6 +62,7 @@ class WhatIf:
     now: Numbers
     then: Numbers
     warning: str  # why vLLM would refuse the flags, or they do not fit; empty if nothing is known
+    extrapolation: str  # how far the law is from the steps that it was fitted to; empty if it is near
     capacity: Capacity | None  # of the present flags and load; None without objectives
     then_capacity: Capacity | None
     curve: tuple[CurvePoint, ...]
@@ -75,6 +78,7 @@ def predict_what_if(request: WhatIfRequest) -> WhatIf:
     limits = load.limits_with(request.changes)
     longer = scale_prompts(load.trace, request.prompt)
     asked = replace(load, trace=scale_rate(longer, request.rate))
+    then = asked.predict(limits)
     changed = with_changes(load.case, request.changes)
     return WhatIf(
         changes=dict(request.changes),
@@ -82,8 +86,9 @@ def predict_what_if(request: WhatIfRequest) -> WhatIf:
         requests=len(load.trace),
         law_source=request.learned.law_source,
         now=load.predict(load.present),
-        then=asked.predict(limits),
+        then=then,
         warning=veto(changed, limits, load.case),
+        extrapolation=describe_extrapolation(load.law.fitted_to, largest_of(then), request.rate),
         capacity=load.capacity(load.present),
         then_capacity=asked.capacity(limits),
         curve=tuple(_curve(asked, limits)),

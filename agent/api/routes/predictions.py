@@ -49,6 +49,9 @@ class PredictionDocument(Document):
     warning: DocumentText = Field(
         description="why vLLM would refuse the flags or run out of memory, or empty"
     )
+    extrapolation: DocumentText = Field(
+        description="how far the largest steps, or the rate, are from those that were measured, or empty"
+    )
     now: dict[str, Band] = Field(description="with the flags and the load in force")
     then: dict[str, Band] = Field(description="with the flags and the load that were asked for")
     capacity: Capacity | None = Field(description="of the flags in force; null without objectives")
@@ -79,6 +82,7 @@ def document_of(target: str, found: WhatIf) -> PredictionDocument:
         requests=found.requests,
         law_source=found.law_source,
         warning=found.warning,
+        extrapolation=found.extrapolation,
         now=dict(found.now),
         then=dict(found.then),
         capacity=found.capacity,

@@ -117,6 +117,7 @@ export class WhatIf {
       rateChart({ title, name, curve: found.curve, loads, bound: this.slo?.[name]?.under_s, changed }));
     fill(this.result,
       found.warning && el("p", { class: "note warn" }, `vLLM may refuse this: ${found.warning}`),
+      found.extrapolation && el("p", { class: "note warn" }, `Less certain: ${found.extrapolation}`),
       table(`${number(found.requests)} recorded requests, ${number(found.rate_rps)} a second for each server; step times from the ${found.law_source}. In brackets: 80 % of the draws.`,
         ["Number", "Now", "Then"], rows),
       el("div", { class: "charts wide" }, charts));

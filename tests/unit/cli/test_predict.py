@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from performance_model.extrapolation import LargestStep
 from performance_model.iteration_log import parse_iterations
 from performance_model.step_law import StepLaw, UncertainLaw, write_law
 from performance_model.trace import TraceRequest, write_trace
@@ -65,6 +66,16 @@ def test_numbers_come_with_bands(predict: Predict, trace: str) -> None:
     assert "80 % of draws" in out
     assert "TTFT, 90 %" in out
     assert "objectives" not in out
+
+
+def test_steps_far_beyond_those_of_the_law_are_named(predict: Predict, trace: str, tmp_path: Path) -> None:
+    path = tmp_path / "narrow.json"
+    path.write_text(write_law(UncertainLaw(law=LAW, fitted_to=LargestStep(tokens=2048, sequences=4))))
+
+    status, out, _ = predict("--trace", trace, "--law", str(path), "--gpu", "RTX 4090", "--", *SERVE, "64")
+
+    assert status == 0
+    assert "sequences are predicted from steps of at most 4" in " ".join(out.split())
 
 
 def test_objectives_add_the_headroom(predict: Predict, trace: str, law: str) -> None:

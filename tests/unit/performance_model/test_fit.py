@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from performance_model.errors import PredictionInputError
+from performance_model.extrapolation import LargestStep
 from performance_model.fit import expected_s, fit_law
 from performance_model.iteration_log import StepRecord, parse_iterations, unlogged_s
 from performance_model.least_squares import solve_non_negative
@@ -66,6 +67,16 @@ def test_the_law_is_found_in_a_log(noise: float) -> None:
     assert law.step_us == pytest.approx(LAW.step_us, rel=0.03)
     assert law.token_us == pytest.approx(LAW.token_us, rel=0.03)
     assert law.kv_read_us == pytest.approx(LAW.kv_read_us, rel=0.15)
+
+
+def test_the_largest_step_of_a_fit_is_known() -> None:
+    recorded = steps(300)
+
+    found = fit_law(list(windows_of_steps(recorded, KV_TOKENS)), draws=0).fitted_to
+
+    assert found is not None
+    assert found.tokens == pytest.approx(max(one.tokens for one in recorded), rel=0.05)
+    assert 30 < found.sequences <= max(one.sequences for one in recorded)
 
 
 @pytest.mark.parametrize("idle_s", [0.0, 7.0])
@@ -169,12 +180,14 @@ def test_no_coefficient_is_negative() -> None:
 
 
 def test_a_written_law_is_read_back() -> None:
-    law = widen(LAW, common=0.1, each=0.1, count=3, seed=1, source="here")
+    fitted_to = LargestStep(tokens=2048, sequences=31.5)
+    law = replace(widen(LAW, common=0.1, each=0.1, count=3, seed=1, source="here"), fitted_to=fitted_to)
 
     back = read_law(write_law(law))
 
     assert back.law == LAW
     assert back.source == "here"
+    assert back.fitted_to == fitted_to
     assert [one.token_us for one in back.draws] == pytest.approx(
         [one.token_us for one in law.draws], rel=1e-5
     )
@@ -190,6 +203,10 @@ def test_a_written_law_is_read_back() -> None:
         ('{"trimtab_step_law": 1, "law": {"step_us": 1, "knee": -1}}', "f: law: knee -1: must be a number"),
         ('{"trimtab_step_law": 1, "law": {"step_us": 1, "x": 1}}', "f: law: unknown coefficient x"),
         ('{"trimtab_step_law": 1, "law": {"step_us": 1}, "draws": [3]}', "f: draws[0]: must be an object"),
+        (
+            '{"trimtab_step_law": 1, "law": {"step_us": 1}, "fitted_to": {"tokens": 0}}',
+            "f: fitted_to: must have tokens and sequences",
+        ),
     ],
 )
 def test_a_faulty_law_is_refused(text: str, complaint: str) -> None:

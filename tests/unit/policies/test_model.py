@@ -67,6 +67,12 @@ def test_the_best_change_is_proposed_with_its_numbers_before_and_after() -> None
     assert {one.metric: one.value for one in change.evidence}["gain_low"] == 0.55
 
 
+def test_a_change_far_from_the_fitted_steps_says_so_among_its_risks() -> None:
+    far = replace(ADVICE, extrapolation="steps of up to 64 sequences are predicted from steps of at most 8")
+
+    assert "; steps of up to 64 sequences are predicted" in propose(far)["PM1"].risks
+
+
 @pytest.mark.parametrize(
     ("advice", "reading"),
     [

@@ -8,6 +8,7 @@ from agent.domain.model import Objective, Slo
 from agent.prediction.served_load import MOST_REQUESTS, find_load
 from agent.prediction.what_if import CURVE, WhatIf, WhatIfRequest, modelled_flags, predict_what_if
 from performance_model.errors import PredictionInputError
+from performance_model.extrapolation import LargestStep
 from tests.support.learned import learned_model, without_law
 from vllm_facts.values import Setting
 
@@ -48,6 +49,20 @@ def test_faster_requests_and_longer_prompts_wait_longer() -> None:
 
 def test_what_vllm_would_refuse_is_said() -> None:
     assert "max_num_batched_tokens" in ask({"max_num_seqs": 4096, "max_num_batched_tokens": 2048}).warning
+
+
+def test_what_is_far_from_the_fitted_steps_and_the_recorded_rate_is_said() -> None:
+    assert LEARNED.law is not None
+    fitted = replace(LEARNED.law, fitted_to=LargestStep(tokens=2048, sequences=8))
+    narrow = replace(LEARNED, law=fitted)
+
+    found = predict_what_if(WhatIfRequest(learned=narrow, slo=SLO, changes={"max_num_seqs": 256}, rate=8.0))
+
+    assert "sequences are predicted from steps of at most 8" in found.extrapolation
+    assert "the rate is 8 times the recorded one" in found.extrapolation
+    assert "tokens" not in found.extrapolation
+    near = predict_what_if(WhatIfRequest(learned=narrow, slo=SLO, changes={"max_num_seqs": 16}))
+    assert near.extrapolation == ""
 
 
 def test_without_objectives_latencies_remain() -> None:
