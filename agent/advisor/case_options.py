@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent.advisor.model_cache import find_cached_config
+from agent.advisor.option_files import read_option_file
 from agent.domain.errors import ConfigError
 from lint.missing_facts import FACTS, find_missing
 from vllm_facts.deployment import Deployment, GpuModel, Launcher, Model
@@ -44,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="K=V",
         help="environment variables of the server",
     )
-    parser.add_argument("--log", type=Path, metavar="FILE", help="the server's log from its start")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="the server's log, complete from its start")
 
 
 def build_deployment(
@@ -120,7 +121,7 @@ def _model(path: Path | None, setting: Setting, env: Mapping[str, str]) -> Model
 
 
 def _read_config(path: Path, name: str) -> Model:
-    text = _read(path, "--model-config", "give the config.json of the model", _MAX_CONFIG)
+    text = read_option_file(path, "--model-config", "give the config.json of the model", _MAX_CONFIG)
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -136,7 +137,8 @@ def _with_size(model: Model, folder: Path) -> Model:
     if model.parameters is not None or not model.weight_bytes or not index.is_file():
         return model
     try:
-        stored = json.loads(_read(index, "--model-config", "", _MAX_INDEX))["metadata"]["total_size"]
+        text = read_option_file(index, "--model-config", "", _MAX_INDEX)
+        stored = json.loads(text)["metadata"]["total_size"]
         return replace(model, parameters=float(stored) / model.weight_bytes)
     except (ConfigError, ValueError, TypeError, KeyError, RecursionError):
         return model
@@ -162,7 +164,7 @@ def _environment(words: Sequence[str]) -> dict[str, str]:
 
 def read_log(path: Path) -> tuple[str, ...]:
     """The lines of `--log`. Raises ConfigError."""
-    return tuple(_read(path, "--log", "give a text file", _MAX_LOG).splitlines())
+    return tuple(read_option_file(path, "--log", "give a text file", _MAX_LOG).splitlines())
 
 
 def _find_version(log: Sequence[str]) -> str:
@@ -174,14 +176,3 @@ def _find_version(log: Sequence[str]) -> str:
 def _count_visible(env: Mapping[str, str]) -> int | None:
     devices = [device for device in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]
     return len(devices) or None
-
-
-def _read(path: Path, option: str, hint: str, limit: int) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
-    except OSError as error:
-        raise ConfigError(f"{option} {path}: cannot be read: {error.strerror}; {hint}") from error
-    if len(content) > limit:
-        raise ConfigError(f"{option} {path}: is larger than {limit >> 20} MiB; {hint}")
-    return content.decode("utf-8", "replace")

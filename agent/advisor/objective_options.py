@@ -1,12 +1,31 @@
 """Objectives for latencies from the command line."""
 
+import argparse
 import re
+from collections.abc import Mapping
 
 from agent.domain.errors import ConfigError
 from agent.domain.model import Objective
 
 SHARE = 0.95  # of the requests
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s)?")
+_OPTIONS = (
+    ("ttft", "time to first token", "500ms"),
+    ("itl", "time between tokens", "50ms"),
+    ("e2e", "duration", "20s"),
+)
+
+
+def add_objectives(parser: argparse.ArgumentParser) -> None:
+    for option, latency, example in _OPTIONS:
+        text = f"objective for the {latency} of 95 %% of the requests, such as {example}"
+        parser.add_argument(f"--{option}", metavar="T", help=text)
+
+
+def read_objectives(args: argparse.Namespace) -> Mapping[str, float]:
+    """Return the given objectives in seconds, by `ttft_s`, `itl_s` and `e2e_s`. Raises ConfigError."""
+    given = {name: parse_objective(getattr(args, name), f"--{name}") for name, _, _ in _OPTIONS}
+    return {f"{name}_s": one.under_s for name, one in given.items() if one is not None}
 
 
 def parse_objective(text: str | None, option: str) -> Objective | None:

@@ -1,4 +1,4 @@
-"""`trimtab detach`: give the servers back to their owners, and remove what trimtab made beside them."""
+"""`trimtab detach`: return the servers to their owners, and remove the objects that trimtab created."""
 
 import argparse
 import asyncio
@@ -16,22 +16,28 @@ from agent.runtime.daemon import utc_now
 from agent.runtime.lock import find_locks
 
 _LOCKED_S = 60.0
-"""For the locks of a daemon that vanished: they last for some time without it."""
+"""Seconds to wait for the locks of a daemon that crashed: they expire some time after it."""
 
 
-class GivesBack(Protocol):
-    """An engine whose servers stand in for those of people. Idempotent, returns what was done; ActError."""
+class DetachableEngine(Protocol):
+    """An engine whose servers replace servers of the operator."""
 
     async def give_back(self) -> Sequence[str]:
-        """Let people's own servers serve alone; the addresses of the others lead to them."""
+        """Let the operator's servers serve alone, under the addresses of trimtab's servers too.
+
+        Idempotent; returns what was done, a sentence each. Raises ActError.
+        """
         ...
 
 
-class Clears(Protocol):
-    """An engine or a proxy that keeps objects for a target. Idempotent, returns what was done; ActError."""
+class ObjectOwner(Protocol):
+    """An engine or a proxy that keeps objects of its own for a target."""
 
     async def clear(self) -> Sequence[str]:
-        """Remove them, without harm to people's own servers."""
+        """Remove the objects; the operator's servers go on.
+
+        Idempotent; returns what was done, a sentence each. Raises ActError.
+        """
         ...
 
 
@@ -39,10 +45,10 @@ def add_detach(subparsers: Subparsers) -> None:
     parser = add_command(
         subparsers,
         "detach",
-        "give the servers back, before trimtab is removed",
-        "For Kubernetes: the operator's Deployments serve again, with the flags that they have now, and what "
-        "trimtab made beside them is removed. First let the clients ask the Service of the Deployment, and "
-        "stop the daemon and its proxy. Refused while a daemon runs. Can be repeated.",
+        "return the servers to their owners, before trimtab is removed",
+        "For Kubernetes: the operator's Deployments serve again, with the flags that they have now, and all "
+        "objects that trimtab created are removed. First point the clients at the Service of the Deployment, "
+        "and stop the daemon and its proxy. Refused while a daemon runs. Can be repeated.",
     )
     parser.add_argument("config", type=Path, metavar="FILE", help="the daemon's config")
     parser.set_defaults(run=_detach)
@@ -75,13 +81,13 @@ async def _hold(held: AsyncExitStack, lock: Lock, config: Config) -> None:
 
 
 async def _detach_target(config: Config, target: Target) -> list[str]:
-    """Return what was done. Of an engine without these methods the servers go on without trimtab."""
+    """Return what was done. The servers of an engine without these methods run on without trimtab."""
     site = Site(target=target.name, state_dir=config.state_dir / target.name, epoch=0)
     engine, traffic = target.engine.plugin.bind(site), target.traffic.plugin.bind(site)
     said: list[str] = []
     if hasattr(engine, "give_back"):
-        said += await cast("GivesBack", engine).give_back()
+        said += await cast("DetachableEngine", engine).give_back()
     for part in (traffic, engine):
         if hasattr(part, "clear"):
-            said += await cast("Clears", part).clear()
+            said += await cast("ObjectOwner", part).clear()
     return said

@@ -48,9 +48,7 @@ def add_lint(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--diff", action="store_true", help="print the changes as a patch instead of findings"
     )
-    parser.add_argument(
-        "--skip-unrelated", action="store_true", help="pass over files that do not start vLLM"
-    )
+    parser.add_argument("--skip-unrelated", action="store_true", help="skip files that do not start vLLM")
     parser.add_argument(
         "command",
         nargs=argparse.REMAINDER,

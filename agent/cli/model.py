@@ -30,8 +30,8 @@ def add_model(subparsers: Subparsers) -> None:
         "model",
         _model,
         "show what the performance model has learned of a target",
-        "The law of step time, its errors on the last minutes, what became of its predictions of rollouts, "
-        "and the recorded load; without an accepted law, why there is none.",
+        "Shows the law of step time, its errors on the last minutes, its predictions of rollouts beside the "
+        "measurements, and the recorded load; without an accepted law, the reason.",
     )
     model.add_argument("target", metavar="TARGET", help="name of the target")
 
@@ -42,12 +42,12 @@ def add_trace(subparsers: Subparsers) -> None:
         "trace",
         _trace,
         "write the recorded load of a target as JSON lines",
-        "Arrivals and numbers of tokens of one server's requests, for the option --trace of "
-        "`trimtab predict`. It holds no text of requests.",
+        "Arrival times and token counts of one server's requests, for the option --trace of "
+        "`trimtab predict` and `trimtab tune`. Contains no text of requests.",
     )
     trace.add_argument("target", metavar="TARGET", help="name of the target")
     trace.add_argument(
-        "--minutes", type=int, default=15, metavar="N", help="only the last N, from 1 to 15; default: 15"
+        "--minutes", type=int, default=15, metavar="N", help="only the last N minutes, 1 to 15; default: 15"
     )
 
 

@@ -50,7 +50,7 @@ def _parse(args: argparse.Namespace) -> tuple[_Asked, argparse.Namespace]:
         raise ConfigError(str(error)) from error
     if unknown or not given.words or "=" in given.words[0] or "vllm" in given.words[:1]:
         raise ConfigError(
-            "give --trace FILE and a command after --, or the name of a target and what to change, as in "
+            "give --trace FILE and a command after --, or the name of a target and the changes, as in "
             "`trimtab predict chat max_num_seqs=64 rate=x1.5`"
         )
     target, *words = given.words

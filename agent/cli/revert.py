@@ -21,7 +21,7 @@ def add_revert(subparsers: Subparsers) -> None:
         subparsers,
         "revert",
         "after a daemon crash: route a new server's traffic back now",
-        "Ends each lease in the proxies, so that the traffic of a new server goes to the other servers "
+        "Ends each lease in the proxies, so that the traffic of a new server returns to the old servers "
         "now instead of at the end of the lease. Changes nothing while a daemon uses this state_dir, nor "
         "after a clean exit as reported by systemd (SERVICE_RESULT). Can be repeated. The next daemon "
         "continues from the resulting state.",

@@ -49,8 +49,8 @@ def add_run(subparsers: Subparsers) -> None:
     daemon.add_argument(
         "--accept-new-journal",
         action="store_true",
-        help="for one start: go on although the audit journal was removed or cut, is no longer signed or is "
-        "dated in the future; an entry records it (docs/audit.md)",
+        help="for one start: continue although the audit journal was removed or cut, is no longer signed or "
+        "is dated in the future; an entry records it (docs/audit.md)",
     )
     daemon.add_argument(
         "--log-level",

@@ -88,7 +88,7 @@ def _place(action: argparse.Action) -> str:
 
 def _help(action: argparse.Action, prog: str) -> str:
     words = (action.help or "") % {**vars(action), "prog": prog}
-    return f"{words}; needed" if action.required and action.option_strings else words
+    return f"{words}; required" if action.required and action.option_strings else words
 
 
 def markdown() -> str:
