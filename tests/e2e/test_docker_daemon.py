@@ -94,6 +94,7 @@ async def test_blue_serves_after_the_docker_engine_is_killed_in_a_canary(
     await all_is_well(rig)
 
 
+@pytest.mark.slow
 async def test_a_promoted_container_that_the_next_docker_engine_starts_is_kept(
     rig: DockerRig, engine: OwnEngine
 ) -> None:

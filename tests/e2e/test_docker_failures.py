@@ -112,7 +112,14 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+ALSO_ENDED_FROM_OUTSIDE = ("docker stop", "docker rm -f", "killed from outside")  # as "docker kill" is
+
+
+def _marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    return (pytest.mark.slow,) if name in ALSO_ENDED_FROM_OUTSIDE else ()
+
+
+@pytest.mark.parametrize("name", [pytest.param(it, marks=_marks(it)) for it in FAULTS])
 async def test_rolls_back_a_green_with_a_container_fault(
     bench: Bench, docker_site: StartDocker, name: str
 ) -> None:
@@ -273,8 +280,16 @@ async def test_recognises_a_renamed_container(bench: Bench, docker_site: StartDo
     ("inflict", "said"),
     [
         (lambda api, it: api.remove_container(it, force=True), "removed by a third party (docker rm)"),
-        (lambda api, it: api.stop(it, timeout=2), "stopped by a third party (docker stop)"),
-        (lambda api, it: os.kill(server_pid(api, it), signal.SIGKILL), "restarted by Docker"),
+        pytest.param(
+            lambda api, it: api.stop(it, timeout=2),
+            "stopped by a third party (docker stop)",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            lambda api, it: os.kill(server_pid(api, it), signal.SIGKILL),
+            "restarted by Docker",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["removed", "stopped", "in a crash loop"],
 )

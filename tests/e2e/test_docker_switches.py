@@ -107,6 +107,7 @@ async def test_a_rollback_restores_the_same_three_containers(bench: Bench, docke
 
 
 @pytest.mark.smoke
+@pytest.mark.slow
 async def test_changes_two_servers_by_surge_with_spare_capacity(
     bench: Bench, docker_site: StartDocker
 ) -> None:

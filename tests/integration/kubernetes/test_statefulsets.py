@@ -72,7 +72,11 @@ async def test_green_is_a_deployment_whose_pods_have_claims_of_their_own(
 
 @pytest.mark.parametrize(
     "spec",
-    [{}, {"podManagementPolicy": "Parallel"}, {"updateStrategy": {"type": "OnDelete"}}],
+    [
+        {},
+        pytest.param({"podManagementPolicy": "Parallel"}, marks=pytest.mark.slow),
+        pytest.param({"updateStrategy": {"type": "OnDelete"}}, marks=pytest.mark.slow),
+    ],
     ids=["ordered", "parallel", "on delete"],
 )
 async def test_the_promoted_flags_reach_every_pod_of_the_statefulset(
