@@ -170,9 +170,9 @@ class KubernetesEngine(VllmEngine):
                 raise ActError(
                     f"{server.name} has no workload any more: it cannot be stopped and started again"
                 )
+            if conflict := await find_conflict(self._client, [one.workload], keep):
+                raise ActError(conflict, external=True)
             if keep:
-                if conflict := await find_conflict(self._client, [one.workload]):
-                    raise ActError(conflict, external=True)
                 await self._starter.shrinker.shrink(one, keep)
                 return
             began = asyncio.get_running_loop().time()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from actuators.kubernetes.autoscaler import find_conflict
 from actuators.kubernetes.discovery import FoundServer, find_pods, read_workload
 from actuators.kubernetes.labels import CHANGE, DEPLOYMENT, EPOCH, REPLICAS, SERVES_AS, service_labels
 from actuators.kubernetes.pods import Pod
@@ -78,6 +79,8 @@ class Handover:
         """
         workload = await self._read()
         if not self._is_written(workload):
+            if conflict := await find_conflict(self.client, [workload], keep=0):
+                raise ActError(conflict, external=True)
             await scale_down(self.client, self.starter.site, workload)
             workload = await self._write()
         wanted, spare = workload.usual_replicas, 1

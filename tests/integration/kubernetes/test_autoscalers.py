@@ -3,12 +3,16 @@
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from actuators.kubernetes.engine import KubernetesEngine
 from agent.domain.errors import ActError
 from agent.domain.model import Server
 from kubernetes_api import client as kubernetes
+from simulator.traffic import Load
+from tests.e2e.rig import lost
 from tests.integration.kubernetes.engines import FLAGS, GREEN, bind, names, serve
+from tests.integration.kubernetes.site import site_of
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.manifests import autoscaler, container, deployment
 from tests.support.kubernetes.namespace import Namespace
@@ -22,13 +26,10 @@ DISABLED = {"spec": {"minReplicas": 1, "behavior": {"scaleUp": NO_CHANGE, "scale
 
 @pytest.fixture(autouse=True)
 def _versions(here: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kubernetes 1.20 has the versions before, with the same fields."""
-    for name, kind, served in (
-        ("HORIZONTAL_POD_AUTOSCALER", "HorizontalPodAutoscaler", here.autoscaling),
-        ("POD_DISRUPTION_BUDGET", "PodDisruptionBudget", here.policy),
-    ):
-        group, version = served.split("/")
-        monkeypatch.setattr(kubernetes, name, kubernetes._resource(group, version, kind))
+    """Kubernetes 1.20 has the version before, with the same fields."""
+    group, version = here.policy.split("/")
+    budget = kubernetes._resource(group, version, "PodDisruptionBudget")
+    monkeypatch.setattr(kubernetes, "POD_DISRUPTION_BUDGET", budget)
     monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 0.2)
 
 
@@ -63,6 +64,35 @@ async def test_one_that_would_give_pods_back_delays_the_rollout(here: Namespace,
     assert failure.value.external
     assert (await here.get("deployments", "vllm"))["spec"]["replicas"] == 2
     assert after.problem == ""
+
+
+@pytest.mark.timeout(900)
+async def test_a_daemon_waits_until_it_is_disabled_and_leaves_it_the_new_pods(
+    here: Namespace, tmp_path: Path
+) -> None:
+    await here.add_node(gpus=1)
+    await here.create("deployments", deployment("vllm", container(*FLAGS, gpus=1), replicas=2))
+    await here.available("vllm")
+    await here.create("horizontalpodautoscalers", autoscaler("vllm", least=2))
+    site = site_of(here, tmp_path / "s")
+    site.patience_s = 600.0
+    await site.start()
+    try:
+        await site.serving()
+        refused = await site.propose(max_num_seqs=16)
+        await here.api.patch(here.path("horizontalpodautoscalers", "vllm"), DISABLED)
+        async with site.clients(load=Load(streams=8), timeout_s=90.0) as traffic:
+            rollout = await site.switch(max_num_seqs=16)
+            await site.restored("vllm")
+        await here.api.patch(here.path("horizontalpodautoscalers", "vllm"), {"spec": {"minReplicas": 3}})
+        await here.until("deployments", "vllm", lambda found: found["spec"]["replicas"] == 3)
+
+        assert refused["status"] == "refused"
+        assert site.named_in_audit("the HorizontalPodAutoscaler vllm would give vllm the pods back")
+        assert (rollout["outcome"], lost(traffic)) == ("promoted", []), rollout["why"]
+        assert await counts(here) == (3, {"16"})
+    finally:
+        await site.tear_down()
 
 
 async def test_a_disabled_one_leaves_the_pods_to_the_rollout(here: Namespace, tmp_path: Path) -> None:
@@ -102,6 +132,23 @@ async def test_keda_starts_blue_again_so_that_it_must_pause(here: Namespace, tmp
     result = await engine.preflight([blue], GREEN.setting, "auto")
 
     assert "autoscaling.keda.sh/paused" in result.problem
+
+
+async def test_keda_that_goes_on_in_a_rollout_is_named_and_green_goes_on_to_serve(
+    here: Namespace, tmp_path: Path
+) -> None:
+    await serve(here)
+    engine = await with_green(here, tmp_path)
+    await here.create("horizontalpodautoscalers", autoscaler("vllm", least=1, keda=True))
+
+    with pytest.raises(ActError, match="KEDA's ScaledObject vllm would start pods of vllm"):
+        await engine.stop(BLUE)
+    with capture_logs() as logs:
+        moved = await engine.retire(BLUE)
+
+    assert moved == ""
+    assert "autoscaling.keda.sh/paused" in logs[0]["why"]
+    assert [(one.name, one.replicas) for one in await engine.observe()] == [("chat-r1", 1)]
 
 
 async def test_the_autoscaler_of_kubernetes_scales_before_and_after_the_handover(

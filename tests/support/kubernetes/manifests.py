@@ -70,12 +70,18 @@ def claim(name: str, storage: str = "1Gi") -> Json:
 
 
 def autoscaler(name: str, kind: str = "Deployment", *, least: int, most: int = 4, keda: bool = False) -> Json:
-    """A HorizontalPodAutoscaler of the workload with its name, with the label of one that KEDA makes."""
+    """A HorizontalPodAutoscaler of the workload with its name, as people or KEDA make it."""
     target = {"apiVersion": "apps/v1", "kind": kind, "name": name}
+    owners = [controlled_by("keda.sh/v1alpha1", "ScaledObject", name)] if keda else []
     return {
-        "metadata": {"name": name, "labels": {"scaledobject.keda.sh/name": name} if keda else {}},
+        "metadata": {"name": name, "ownerReferences": owners},
         "spec": {"scaleTargetRef": target, "minReplicas": least, "maxReplicas": most},
     }
+
+
+def controlled_by(version: str, kind: str, name: str) -> Json:
+    """The owner reference of an object that the controller of a custom resource makes."""
+    return {"apiVersion": version, "kind": kind, "name": name, "uid": f"uid-{name}", "controller": True}
 
 
 def headless_service(name: str, selector: Json, port: int = PORT) -> Json:

@@ -20,7 +20,7 @@ KINDS = {
     "configmaps": ("v1", "ConfigMap"),
     "events": ("v1", "Event"),
     "nodes": ("v1", "Node"),
-    "horizontalpodautoscalers": ("autoscaling/v2", "HorizontalPodAutoscaler"),
+    "horizontalpodautoscalers": ("autoscaling/v1", "HorizontalPodAutoscaler"),
     "poddisruptionbudgets": ("policy/v1", "PodDisruptionBudget"),
     "leases": ("coordination.k8s.io/v1", "Lease"),
     "httproutes": ("gateway.networking.k8s.io/v1", "HTTPRoute"),
