@@ -27,7 +27,7 @@ from actuators.kubernetes.service import create_service, keep_service
 from actuators.kubernetes.start import NoNodeError, Starter, read_log, remove_server
 from actuators.kubernetes.strategy import choose_strategy, find_waiting_pod
 from actuators.kubernetes.watch import Watch
-from actuators.kubernetes.workload import OPTIONS, WorkloadName
+from actuators.kubernetes.workload import OPTIONS, Workload, WorkloadName
 from actuators.vllm.engine import VllmEngine
 from actuators.vllm.probe import OpenAiProbe
 from actuators.vllm.start_times import StartTimes
@@ -82,6 +82,11 @@ class KubernetesEngine(VllmEngine):
         return wrong
 
     async def _explain_missing(self, wanted: WorkloadName) -> str:
+        for other in OPTIONS.keys() - {wanted.resource}:
+            if document := await self._client.get(other, wanted.name):
+                workload = Workload.parse(document)
+                why = workload.problem or f"name it in {OPTIONS[other]}"
+                return f"{wanted.name}: there is a {other.__name__} of this name: {why}"
         found = [one["metadata"]["name"] for one in await self._client.cached.find(wanted.resource)]
         namespace, known = await self._client.own_namespace(), ", ".join(sorted(found)) or "none"
         return f"{wanted.name}: there is none in the namespace {namespace} (there are: {known})"

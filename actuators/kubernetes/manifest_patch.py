@@ -39,6 +39,8 @@ def _describe(workload: Workload, setting: Setting) -> str:
     what = ", ".join(f"{knob} {_word(before, knob)} -> {_word(setting, knob)}" for knob in changed)
     where = f"{workload.resource.__name__} {workload.name}, container {workload.container_document['name']}"
     text = f"# {where}: {what}\n"
+    if workload.controller:
+        text += f"# {workload.controller} writes it: make the change there, where the paths may differ\n"
     if in_file := [knob for knob in changed if knob in workload.serve.file_setting]:
         text += f"# {', '.join(in_file)}: vLLM takes the flag, not the value in its --config file\n"
     return text

@@ -88,9 +88,11 @@ async def _find_refusal(client: KubernetesClient, blues: Sequence[FoundServer], 
 
 
 def _commit(workload: Workload, patch: str) -> PreflightResult:
-    """What a GitOps controller writes is left to it: the suggestion has the change to commit."""
+    """What a controller or GitOps writes is left to it: the suggestion has the change to make there."""
     why = f"{workload.owner} writes {workload.full_name} and would revert a change"
-    how = "commit the patch" if patch else "make the change there by hand: its lines hold a secret"
+    how = "write the change of the patch there" if workload.controller else "commit the patch"
+    if not patch:
+        how = "make the change there by hand: its lines hold a secret"
     return PreflightResult(owner=workload.owner, patch=patch, why=why, notes=(f"{why}: {how}",))
 
 

@@ -74,7 +74,7 @@ class Workload:
             container=index,
             serve=serve,
             written=_serve_command(containers[index], read_file, expand=False),
-            problem=problem or serve.error,
+            problem=_find_group(document) or problem or serve.error,
             document=document,
         )
 
@@ -134,8 +134,15 @@ class Workload:
         return epoch_of(dict(self.labels))
 
     @property
+    def controller(self) -> str:
+        """The object whose controller made this one, such as "InferenceService chat"; empty: none did."""
+        return _find_controller(self.document)
+
+    @property
     def owner(self) -> str:
-        """The GitOps controller that reverts changes of this Deployment; empty: none."""
+        """What writes this object, and would revert a change: a controller or GitOps; empty: none."""
+        if self.controller:
+            return self.controller
         found = [who for key, who in _OWNERS.items() if key in self.labels or key in self.annotations]
         managers = [one.get("manager", "") for one in self.document["metadata"].get("managedFields") or ()]
         found += ["Argo CD" for one in managers if one.startswith("argocd")]
@@ -170,6 +177,23 @@ class Workload:
         if tuple(changed.entrypoint) != _ENTRYPOINT:
             raise FlagError("the manifest has no `command`, and the change would need one: write it there")
         return {"args": changed.command, **_env(given, changed)}
+
+
+def _find_controller(document: Json) -> str:
+    owners = document["metadata"].get("ownerReferences") or ()
+    return next((f"{one['kind']} {one['name']}" for one in owners if one.get("controller")), "")
+
+
+def _find_group(document: Json) -> str:
+    """Return why the leaders of a LeaderWorkerSet, a StatefulSet with its name, cannot change alone."""
+    group = _find_controller(document)
+    if not group.startswith("LeaderWorkerSet "):
+        return ""
+    return (
+        f"it belongs to the {group}, where several pods are one engine: trimtab changes Deployments and "
+        "StatefulSets alone; take it out of the config and change its flags by hand, with "
+        "`trimtab advise URL` for its servers and `trimtab lint` for its manifest"
+    )
 
 
 def count_gpus(container: Json) -> int:

@@ -12,7 +12,8 @@ from agent.domain.model import Server
 from agent.domain.ports import Site
 from tests.integration.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names, serve
 from tests.support.helm import manifests, of_kind
-from tests.support.kubernetes.manifests import container, deployment, rule
+from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.manifests import container, controlled_by, deployment, rule
 from tests.support.kubernetes.memory.patches import apply
 from tests.support.kubernetes.namespace import Namespace
 
@@ -146,11 +147,22 @@ async def test_a_swap_is_an_outage_and_replace_needs_a_second_pod(here: Namespac
     assert 'write "swap"' in replace.problem
 
 
-async def test_a_deployment_of_a_gitops_controller_is_not_fought_over(
-    here: Namespace, tmp_path: Path
+@pytest.mark.parametrize(
+    ("marks", "owner"),
+    [
+        ({"annotations": {"argocd.argoproj.io/tracking-id": "chat:apps/Deployment:chat/vllm"}}, "Argo CD"),
+        (
+            {"ownerReferences": [controlled_by("serving.kserve.io/v1beta1", "InferenceService", "chat")]},
+            "InferenceService chat",
+        ),
+    ],
+    ids=["GitOps", "KServe"],
+)
+async def test_a_deployment_that_a_controller_writes_is_not_fought_over(
+    here: Namespace, tmp_path: Path, marks: Json, owner: str
 ) -> None:
     body = deployment("vllm", container(*FLAGS))
-    body["metadata"]["annotations"] = {"argocd.argoproj.io/tracking-id": "chat:apps/Deployment:chat/vllm"}
+    body["metadata"] |= marks
     await here.create("deployments", body)
     await here.available("vllm")
     engine = await bind(here, tmp_path)
@@ -158,6 +170,7 @@ async def test_a_deployment_of_a_gitops_controller_is_not_fought_over(
 
     result = await engine.preflight([blue], GREEN.setting, "auto")
 
-    assert (result.problem, result.owner) == ("", "Argo CD")
+    assert (result.problem, result.owner) == ("", owner)
+    assert f"{owner} writes the Deployment vllm and would revert a change" in result.notes[0]
     merged = apply(body, yaml.safe_load(result.patch))
     assert merged["spec"]["template"]["spec"]["containers"][0]["args"][-1] == "16"

@@ -14,7 +14,7 @@ from tests.e2e.rig import lost, until
 from tests.integration.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names
 from tests.integration.kubernetes.site import site_of
 from tests.support.kubernetes.api import Json
-from tests.support.kubernetes.manifests import claim, container, statefulset
+from tests.support.kubernetes.manifests import claim, container, controlled_by, statefulset
 from tests.support.kubernetes.memory.patches import apply
 from tests.support.kubernetes.namespace import Namespace
 
@@ -149,6 +149,30 @@ async def test_init_finds_it_and_check_knows_that_it_is_missing(
     assert problem == f"statefulsets: vllm: there is none in the namespace {here.name} (there are: none)"
     assert (server.name, server.setting["max_num_seqs"]) == ("vllm", 8)
     assert options == {"statefulsets": ["vllm"], "namespace": here.name}
+
+
+@pytest.mark.parametrize("kind", ["statefulsets", "deployments"])
+async def test_a_leaderworkerset_is_refused_by_name(here: Namespace, tmp_path: Path, kind: str) -> None:
+    body = statefulset("vllm", container(*FLAGS))
+    body["metadata"]["ownerReferences"] = [
+        controlled_by("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "vllm")
+    ]
+    await here.create("statefulsets", body)
+    engine = await bind(here, tmp_path, kind=kind)
+
+    [problem] = await engine.problems()
+
+    assert problem.startswith(f"{kind}: vllm: ")
+    assert "it belongs to the LeaderWorkerSet vllm, where several pods are one engine" in problem
+
+
+async def test_one_that_is_named_as_a_deployment_is_pointed_out(here: Namespace, tmp_path: Path) -> None:
+    await serve(here)
+    engine = await bind(here, tmp_path)
+
+    assert await engine.problems() == [
+        "deployments: vllm: there is a StatefulSet of this name: name it in statefulsets"
+    ]
 
 
 async def test_one_of_a_gitops_controller_gets_a_patch(here: Namespace, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class KubernetesHistory(History):
     def make_observer(self) -> KubernetesObserver:
         scenario = self.scenario
         replicas = dict.fromkeys(scenario.names, scenario.replicas)
-        return KubernetesObserver(**self.observed(), replicas=replicas, gitops=scenario.gitops)
+        return KubernetesObserver(**self.observed(), replicas=replicas, reverted=bool(scenario.writer))
 
     def make_rules(self) -> Rules:
         found = rules_of(self.scenario, other=self.other)
@@ -87,7 +87,7 @@ class KubernetesHistory(History):
         self.add_nodes()
         for name in self.scenario.names:
             actions.write(self, "POST", "deployments", name, manifest(name, self.scenario), by="kubectl")
-            if self.scenario.gitops:
+            if self.scenario.writer:
                 self.loop.outside(BEGINS_S, lambda name=name: actions.argo(self, name))  # type: ignore[misc]
 
     def begin_daemon(self) -> None:

@@ -3,13 +3,17 @@
 from tests.simulation.kubernetes.scenario import ClusterScenario
 from tests.simulation.setup import BLUE
 from tests.support.kubernetes.api import Json
-from tests.support.kubernetes.manifests import container, deployment
+from tests.support.kubernetes.manifests import container, controlled_by, deployment
 
 ARGO_CD = {"argocd.argoproj.io/instance": "chat"}
+KSERVE = controlled_by("serving.kserve.io/v1beta1", "InferenceService", "chat")
 
 
 def manifest(name: str, scenario: ClusterScenario, seqs: object = BLUE["max_num_seqs"]) -> Json:
     args = ("--model", str(BLUE["model"]), "--max-num-seqs", str(seqs))
     found = deployment(name, container(*args, gpus=1), replicas=scenario.replicas)
-    found["metadata"]["labels"] = found["metadata"]["labels"] | (ARGO_CD if scenario.gitops else {})
+    if scenario.writer == "Argo CD":
+        found["metadata"]["labels"] |= ARGO_CD
+    if scenario.writer == "KServe":
+        found["metadata"]["ownerReferences"] = [KSERVE]
     return found

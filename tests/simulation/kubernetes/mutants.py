@@ -166,7 +166,7 @@ CAUGHT: dict[str, tuple[ClusterScenario, str]] = {
     "green is forgotten": (replace(PLAIN, green="failing"), "3: "),
     "writes at once": (PLAIN, "8: "),
     "forgets the replicas": (replace(PLAIN, replicas=2), "3: "),
-    "ignores the owner": (replace(PLAIN, gitops=True), "8: "),
+    "ignores the owner": (replace(PLAIN, writer="KServe"), "8: "),
     "ignores the fence": (
         replace(PLAIN, acts=(Act(what="daemon paused and replaced", on="phase launching"),)),
         "5: ",

@@ -27,7 +27,7 @@ class KubernetesObserver(Observer):
     replicas: dict[str, int]
     stopped: set[str] = field(default_factory=set)
     copies: set[int] = field(default_factory=set)
-    gitops: bool = False
+    reverted: bool = False
     harmed_s: float = -1e9
     sent_s: dict[str, float] = field(default_factory=dict)  # when the proxy could last send to a pod, by uid
     writes: dict[str, list[float]] = field(default_factory=dict)  # to the Deployments of operators
@@ -126,8 +126,8 @@ class KubernetesObserver(Observer):
         if change.type != "MODIFIED":
             self.wrong(f"8: {name} is {change.type} by trimtab")
             return
-        if self.gitops:
-            self.wrong(f"8: {name} is written, and Argo CD owns it")
+        if self.reverted:
+            self.wrong(f"8: {name} is written, and its owner reverts that")
         self._count_write(name)
         was, now = before["spec"]["replicas"], after["spec"]["replicas"]
         ends = [key for kind, key in self.intents if kind in {"retire", "stop", "launch"}]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from random import Random
+from typing import Literal
 
 from tests.simulation.kubernetes.network import AWAY, SLOW, STALLED, THROTTLED
 from tests.simulation.scenario import GREENS, WORDS, Act, Scenario, drawn
@@ -59,6 +60,8 @@ KINDS = (*(f"{on}: {how}" for on, hows in POINTS.items() for how in hows), *TIME
 _NTH = {"read": 150, "write": 9, "route": 4, "drain": 4}
 _PHASES = ("launching", "warming", "canary", "promoting", "promoting", "promoting", "rolling_back")
 FIRST_S, LAST_S = 45.0, 215.0
+Writer = Literal["", "Argo CD", "KServe"]
+WRITERS: tuple[Writer, ...] = ("Argo CD", "KServe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +73,7 @@ class ClusterScenario(Scenario):
     spare: bool = True
     boots_s: tuple[float, float] = (4.0, 40.0)  # as long as names are cached, or longer
     rate: int = 5  # requests a second
-    gitops: bool = False  # Argo CD's mark is on the Deployment, and it reverts each change
+    writer: Writer = ""  # its mark is on the Deployment, and it reverts each change
 
 
 def scenario_of(seed: int) -> ClusterScenario:
@@ -90,7 +93,7 @@ def scenario_of(seed: int) -> ClusterScenario:
         replicas=random.choice((1, 1, 2)),
         spare=not swap and random.random() < 0.85,
         rate=random.choice((1, 5, 5)),
-        gitops=random.random() < 0.05,
+        writer=random.choice(WRITERS) if random.random() < 0.05 else "",
         acts=acts,
     )
 

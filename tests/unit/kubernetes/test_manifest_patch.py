@@ -5,6 +5,7 @@ import yaml
 
 from actuators.kubernetes.manifest_patch import make_patch
 from actuators.kubernetes.workload import Workload
+from tests.support.kubernetes.manifests import controlled_by
 from tests.support.kubernetes.memory.patches import PatchError, apply
 from tests.support.kubernetes_documents import deployment
 from vllm_facts.values import Setting
@@ -41,6 +42,17 @@ def test_a_change_says_what_it_changes_and_tests_what_it_replaces() -> None:
         "- op: test\n  path: /spec/template/spec/containers/0/args/3\n  value: '8'\n"
         "- op: replace\n  path: /spec/template/spec/containers/0/args/3\n  value: '16'\n"
     )
+
+
+def test_the_patch_of_an_object_that_a_controller_writes_says_where_the_change_belongs() -> None:
+    document = deployment()
+    document["metadata"]["ownerReferences"] = [
+        controlled_by("production-stack.vllm.ai/v1alpha1", "VLLMRuntime", "chat")
+    ]
+
+    patch = make_patch(Workload.parse(document), {"model": "m", "max_num_seqs": 16})
+
+    assert "# VLLMRuntime chat writes it: make the change there" in patch
 
 
 def test_another_manifest_is_not_patched() -> None:

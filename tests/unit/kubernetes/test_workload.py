@@ -4,6 +4,7 @@ import pytest
 
 from actuators.kubernetes.preflight import obstacles
 from actuators.kubernetes.workload import Workload
+from tests.support.kubernetes.manifests import controlled_by
 from tests.support.kubernetes_documents import deployment
 from vllm_facts.errors import FlagError
 
@@ -90,6 +91,28 @@ def test_knows_a_gitops_controller_by_its_writes() -> None:
     document["metadata"]["managedFields"] = [{"manager": "kustomize-controller"}]
 
     assert Workload.parse(document).owner == "Flux"
+
+
+def test_the_controller_that_made_it_comes_before_gitops() -> None:
+    document = deployment(labels={"argocd.argoproj.io/instance": "chat"})
+    document["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": "1"},
+        controlled_by("serving.kserve.io/v1beta1", "InferenceService", "chat"),
+    ]
+
+    assert Workload.parse(document).owner == "InferenceService chat"
+
+
+def test_the_leaders_of_a_leaderworkerset_cannot_be_adopted() -> None:
+    document = deployment() | {"kind": "StatefulSet"}
+    document["metadata"]["ownerReferences"] = [
+        controlled_by("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "vllm")
+    ]
+
+    [problem] = obstacles(Workload.parse(document))
+
+    assert "it belongs to the LeaderWorkerSet vllm" in problem
+    assert "`trimtab advise URL`" in problem
 
 
 def test_of_equal_variables_the_last_counts_and_all_stay() -> None:
