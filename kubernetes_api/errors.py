@@ -17,6 +17,10 @@ class ConflictError(ActError):
     """Another client has changed or created the object meanwhile."""
 
 
+class ForbiddenError(ActError):
+    """The credentials lack the right to the call (403)."""
+
+
 class ExpiredError(ActError):
     """The API server has no history any more since the version that a watch was to begin at (410)."""
 
@@ -68,7 +72,7 @@ def _refusal(what: str, error: httpx2.HTTPStatusError) -> ActError:
     if code == HTTPStatus.GONE:
         return ExpiredError(f"{what}: {why}", external=True)
     if code == HTTPStatus.FORBIDDEN and "exceeded quota" not in why:
-        return ActError(
+        return ForbiddenError(
             f"{what}: the API server forbids it: {why} (give trimtab's Role this right)", external=True
         )
     if code == HTTPStatus.UNAUTHORIZED:

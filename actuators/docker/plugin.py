@@ -1,14 +1,14 @@
 """Run vLLM servers as Docker containers: a new one is like the one it replaces, except for its flags."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from actuators.docker import discovery
 from actuators.docker.engine import DockerEngine
 from actuators.vllm.engine import ServerOptions
-from agent.domain.model import Server
 from agent.domain.ports import Site
+from agent.plugins.installation import FoundServers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,9 @@ class DockerOptions(ServerOptions):
         return DockerEngine(self, site)
 
     @staticmethod
-    async def find_unmanaged_servers() -> Sequence[tuple[Server, Mapping[str, object]]]:
+    async def find_unmanaged_servers() -> FoundServers:
         """Return the containers that serve on this host, for a first config. Raises ActError."""
-        return await discovery.find_unmanaged_servers(host="")
+        return FoundServers(servers=await discovery.find_unmanaged_servers(host=""))
 
 
 plugin = DockerOptions

@@ -4,8 +4,9 @@ A server is a workload together with a headless Service of trimtab's, whose name
 After a promotion the Service of the new server selects the pods of the operator's workload again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVES_AS, epoch_of, server_of, site_labels
 from actuators.kubernetes.mounted_files import read_config_maps
@@ -14,9 +15,13 @@ from actuators.kubernetes.workload import OPTIONS, Workload, WorkloadName
 from actuators.vllm.engine import refuse_older_daemon
 from agent.domain.model import Server
 from agent.domain.ports import Site
+from agent.plugins.installation import FoundServers
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient, Reader, is_configured
 from kubernetes_api.documents import Json
+from kubernetes_api.errors import ForbiddenError
+
+_Listed = TypeVar("_Listed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,29 +166,33 @@ async def read_workload(reader: Reader, document: Json) -> Workload:
     return Workload.parse(document, files.get) if files else workload
 
 
-async def find_unmanaged_servers() -> list[tuple[Server, dict[str, object]]]:
+async def find_unmanaged_servers() -> FoundServers:
     """Return the workloads of the namespace that run vLLM, each with its `[targets.engine]` options.
 
     None outside a pod where no kubeconfig exists. Raises ActError if the API server does not answer.
     """
     if not is_configured():
-        return []
-    client = KubernetesClient()
+        return FoundServers()
+    client, skipped = KubernetesClient(), dict[str, None]()
+
+    async def list_if_allowed(listing: Awaitable[list[_Listed]]) -> list[_Listed]:
+        try:
+            return await listing
+        except ForbiddenError as error:
+            skipped[error.why] = None
+            return []
+
     namespace = await client.own_namespace()
-    workloads = [Workload.parse(one) for resource in OPTIONS for one in await client.find(resource)]
-    serving = [one for one in workloads if one.replicas and not one.ours and not one.problem]
-    return [
-        (
-            Server(
-                name=one.name,
-                setting=one.serve.setting,
-                address=await _first_address(client, one),
-                ours=False,
-            ),
-            {OPTIONS[one.resource]: [one.name], "namespace": namespace},
-        )
-        for one in serving
-    ]
+    documents = [one for resource in OPTIONS for one in await list_if_allowed(client.find(resource))]
+    found = []
+    for one in map(Workload.parse, documents):
+        if not one.replicas or one.ours or one.problem:
+            continue
+        pods = await list_if_allowed(find_pods(client, one))
+        address = join_addresses(pods, one.serve.port).partition(", ")[0]
+        server = Server(name=one.name, setting=one.serve.setting, address=address, ours=False)
+        found.append((server, {OPTIONS[one.resource]: [one.name], "namespace": namespace}))
+    return FoundServers(servers=found, skipped=tuple(skipped))
 
 
 async def find_address(reader: Reader, one: FoundServer) -> str:
@@ -194,7 +203,3 @@ async def find_address(reader: Reader, one: FoundServer) -> str:
 def join_addresses(pods: Iterable[Pod], port: int) -> str:
     """Return the addresses of the pods that run, as sensors read several of them."""
     return ", ".join(sorted(pod.address(port) for pod in pods if pod.active and pod.ip))
-
-
-async def _first_address(reader: Reader, workload: Workload) -> str:
-    return join_addresses(await find_pods(reader, workload), workload.serve.port).partition(", ")[0]

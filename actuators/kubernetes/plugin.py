@@ -10,9 +10,8 @@ from actuators.kubernetes.installation import make_installation
 from actuators.kubernetes.lease import LeaseLock
 from actuators.kubernetes.workload import OPTIONS, WorkloadName
 from actuators.vllm.engine import ServerOptions
-from agent.domain.model import Server
 from agent.domain.ports import Lock, Site
-from agent.plugins.installation import FoundTarget, Installation
+from agent.plugins.installation import FoundServers, FoundTarget, Installation
 from kubernetes_api.connection import Access, find_place
 from kubernetes_api.options import ClusterOptions
 
@@ -61,7 +60,7 @@ class KubernetesOptions(ServerOptions, ClusterOptions):
         return LeaseLock(client=self.client(), name=self.lease)
 
     @staticmethod
-    async def find_unmanaged_servers() -> Sequence[tuple[Server, Mapping[str, object]]]:
+    async def find_unmanaged_servers() -> FoundServers:
         """Return the workloads that run vLLM here, for a first config. Raises ActError."""
         return await discovery.find_unmanaged_servers()
 

@@ -1,7 +1,7 @@
 """Run vLLM servers as plain processes of this host, each in a session of its own that outlives the daemon."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -9,8 +9,8 @@ from actuators.process import discovery
 from actuators.process.address import address_of
 from actuators.process.engine import ProcessEngine
 from actuators.vllm.engine import ServerOptions
-from agent.domain.model import Server
 from agent.domain.ports import Site
+from agent.plugins.installation import FoundServers
 
 _MAX_PORT = 65535
 
@@ -44,9 +44,9 @@ class ProcessOptions(ServerOptions):
         return ProcessEngine(self, site)
 
     @staticmethod
-    async def find_unmanaged_servers() -> Sequence[tuple[Server, Mapping[str, object]]]:
+    async def find_unmanaged_servers() -> FoundServers:
         """Return the servers that are processes of this host, for a first config."""
-        return await asyncio.to_thread(discovery.find_unmanaged_servers)
+        return FoundServers(servers=await asyncio.to_thread(discovery.find_unmanaged_servers))
 
 
 plugin = ProcessOptions

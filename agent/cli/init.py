@@ -16,7 +16,7 @@ from agent.config.loader import load, parse
 from agent.domain.errors import ActError, ConfigError
 from agent.domain.model import Server
 from agent.plugins import loader
-from agent.plugins.installation import FoundTarget, Installer
+from agent.plugins.installation import FoundServers, FoundTarget, Installer
 
 SERVICE = Path("/etc/trimtab")
 """A config in this folder belongs to the systemd service, whose unit sets the state directory and socket."""
@@ -66,9 +66,9 @@ FoundEngines = tuple[str, Server, Mapping[str, object]]
 
 
 class Finder(Protocol):
-    """An engine that can list the servers on this host, each with the engine's options for it."""
+    """An engine that can list the servers on this host."""
 
-    def find_unmanaged_servers(self) -> Awaitable[Sequence[tuple[Server, Mapping[str, object]]]]:
+    def find_unmanaged_servers(self) -> Awaitable[FoundServers]:
         """Raises ActError if the host cannot be inspected."""
         ...
 
@@ -154,7 +154,7 @@ def _write(path: Path, text: str) -> None:
 
 
 async def find_servers(only: str | None = None) -> tuple[list[FoundEngines], list[str]]:
-    """The servers found, each address once, with the kind of the engine; and why other engines failed."""
+    """The servers found, each address once, with the kind of the engine; and what was not inspected."""
     found: list[FoundEngines] = []
     failures: list[str] = []
     for kind in (only,) if only else loader.names("actuators"):
@@ -166,8 +166,9 @@ async def find_servers(only: str | None = None) -> tuple[list[FoundEngines], lis
         except ActError as error:
             failures.append(f"{kind}: {error.why}")
             continue
+        failures += [f"{kind}: {why}" for why in here.skipped]
         known = {server.address for _, server, _ in found}
-        found += [(kind, *one) for one in here if not one[0].address or one[0].address not in known]
+        found += [(kind, *one) for one in here.servers if not one[0].address or one[0].address not in known]
     return found, failures
 
 

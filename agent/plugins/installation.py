@@ -1,10 +1,21 @@
-"""The file by which trimtab is installed where an engine's servers run, if that is not this host."""
+"""What `trimtab init` finds, and the file by which trimtab is installed where that is not this host."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agent.domain.model import Server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundServers:
+    """The vLLM servers that run where an engine looks, each with the engine's options for it.
+
+    `skipped`: what the engine may not inspect, and why.
+    """
+
+    servers: Sequence[tuple[Server, Mapping[str, object]]] = ()
+    skipped: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

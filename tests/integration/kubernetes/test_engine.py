@@ -63,7 +63,7 @@ async def test_init_finds_the_deployments_that_run_vllm(
     )
     monkeypatch.setenv("KUBECONFIG", str(await here.user("reader", *ROLE)))
 
-    [(server, options)] = await KubernetesOptions.find_unmanaged_servers()
+    [(server, options)] = (await KubernetesOptions.find_unmanaged_servers()).servers
 
     assert (server.name, server.setting["max_num_seqs"]) == ("vllm", 8)
     assert options == {"deployments": ["vllm"], "namespace": here.name}

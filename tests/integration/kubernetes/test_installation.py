@@ -23,10 +23,10 @@ pytestmark = pytest.mark.timeout(240)
 OURS = {"ConfigMap", "PersistentVolumeClaim", "Deployment"}
 
 
-async def init(here: Namespace, values: Path) -> str:
-    resources = ["deployments", "statefulsets", "pods"]
-    read = {"apiGroups": ["apps", ""], "resources": resources, "verbs": ["get", "list"]}
-    user = await here.user("person", read)
+async def init(here: Namespace, values: Path, *resources: str) -> tuple[int | None, str]:
+    """As a person who may list these. Return the exit status and the output."""
+    read = {"apiGroups": ["apps", ""], "resources": list(resources), "verbs": ["get", "list"]}
+    user = await here.user("-".join(("person", *resources)), read)
     process = await asyncio.create_subprocess_exec(
         *(*TRIMTAB, "init", "--engine", "kubernetes", str(values)),
         env=os.environ | {"KUBECONFIG": str(user)},
@@ -34,8 +34,7 @@ async def init(here: Namespace, values: Path) -> str:
         stderr=asyncio.subprocess.STDOUT,
     )
     said, _ = await process.communicate()
-    assert process.returncode == 0, said.decode()
-    return said.decode()
+    return process.returncode, said.decode()
 
 
 async def install(here: Namespace, documents: list[Json], tokens: str) -> None:
@@ -87,7 +86,8 @@ async def status_of(here: Namespace, token: str) -> Document:
 async def test_a_namespace_is_found_installed_and_measured(here: Namespace, tmp_path: Path) -> None:
     await serve(here)
     values = tmp_path / "values.yaml"
-    said = await init(here, values)
+    status, said = await init(here, values, "deployments", "statefulsets", "pods")
+    assert status == 0, said
     documents = manifests(yaml.safe_load(values.read_text()) | {"persistence": CLAIM}, namespace=here.name)
     token, line = mint(role="viewer", principal="a", made_at=datetime.fromtimestamp(0, UTC), expires=None)
 
@@ -105,3 +105,19 @@ async def test_a_namespace_is_found_installed_and_measured(here: Namespace, tmp_
     assert [server["name"] for server in found["servers"]] == ["vllm"]
     assert {one["metadata"]["name"] for one in await here.list("services")} == set()
     assert here.node.pod("trimtab").container("trimtab").restarts == 0
+
+
+async def test_what_a_person_may_not_list_is_named_and_the_rest_is_found(
+    here: Namespace, tmp_path: Path
+) -> None:
+    await serve(here)
+
+    some = await init(here, tmp_path / "some.yaml", "deployments")
+    none = await init(here, tmp_path / "none.yaml", "services")
+
+    assert some[0] == 0, some
+    assert "not inspected: kubernetes: list the StatefulSets: the API server forbids it" in some[1]
+    assert "not inspected: kubernetes: list the Pods: the API server forbids it" in some[1]
+    assert "found kubernetes vllm: tiny at an address on its own network" in some[1]
+    assert 'deployments = ["vllm"]' in (tmp_path / "some.yaml").read_text()
+    assert (none[0], none[1].count("the API server forbids it")) == (1, 2)
