@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isclose
 
 from agent.domain.reading import Reading
-from agent.terminal.tables import value
+from agent.terminal.values import format_value
 from vllm_facts.values import Knob, Setting, Value
 
 CAPS = ("max_num_active_seqs", "max_num_seqs")
@@ -35,7 +35,7 @@ def find_mismatches(given: Setting, reported: Setting, reading: Reading, model: 
     if reading.facts.get("cache_dtype") == "auto":
         known[KV_DTYPE] = "auto"
     messages += [
-        f"the server reports {knob} {value(present)}, --flags {value(given[knob])}"
+        f"the server reports {knob} {format_value(present)}, --flags {format_value(given[knob])}"
         for knob, present in known.items()
         if given.get(knob) is not None and not _are_equal(given[knob], present)
     ]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.advisor.launch_reports import LaunchReport
-from agent.terminal.tables import safe
+from agent.terminal.values import escape_text
 from vllm_facts.errors import FlagError
 from vllm_facts.launch_files.edits import Edit, apply_edits, edit_words
 from vllm_facts.launch_files.launch import Word
@@ -32,7 +32,7 @@ def write_changes(reports: Sequence[LaunchReport]) -> WrittenFile:
             refused[one.title] = f"it would still not start: see {', '.join(one.report.still)}"
             continue
         for changes in _split_changes(one):
-            change = safe(describe_changes(changes))
+            change = escape_text(describe_changes(changes))
             try:
                 own = _edit_launch(one, changes)
                 apply_edits(text, [*edits, *own])

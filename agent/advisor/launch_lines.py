@@ -4,7 +4,7 @@ import re
 
 from agent.advisor.ci_formats import Located, Remark
 from agent.advisor.launch_reports import LaunchReport
-from agent.terminal.tables import safe
+from agent.terminal.values import escape_text
 from vllm_facts.deployment import Finding
 from vllm_facts.launch_files.launch import line_of
 from vllm_facts.values import describe_changes
@@ -17,7 +17,7 @@ def locate(one: LaunchReport) -> list[Located]:
     return [
         Located(
             finding=finding,
-            change=safe(describe_changes({**finding.to, **finding.env})),
+            change=escape_text(describe_changes({**finding.to, **finding.env})),
             file=one.file,
             line=_find_line(finding, one),
             name=one.launch.name,

@@ -7,7 +7,8 @@ from typing import Any
 
 from agent.advisor.measured_law import find_kv_tokens, law_of_log
 from agent.advisor.render import format_command
-from agent.terminal.tables import latency, lines_of, table
+from agent.terminal.tables import format_sentence, format_table
+from agent.terminal.values import format_latency
 from performance_model.band import Band
 from performance_model.engine_limits import EngineLimits
 from performance_model.engine_settings import limits_of
@@ -79,14 +80,14 @@ class PredictionReport:
         ]
         rows = (*(_OF_GOALS if self.goals else ()), *_ROWS)
         return (
-            lines_of(
+            format_sentence(
                 f"{len(self.trace):,} requests in {duration_s(self.trace):,.0f} s ({rate:.2f} a second), on "
                 f"average {means[0]:,.0f} prompt and {means[1]:,.0f} output tokens; KV cache of "
                 f"{self.limits.kv_tokens:,} tokens; step times: {self.law.source or 'a measured law'}."
             )
             + "\n"
-            + (lines_of(f"Less certain: {self.extrapolation}") + "\n" if self.extrapolation else "")
-            + table(
+            + (format_sentence(f"Less certain: {self.extrapolation}") + "\n" if self.extrapolation else "")
+            + format_table(
                 ("", "predicted", "80 % of draws"),
                 [_band_row(name, title, self.bands[name]) for name, title in rows if name in self.bands],
             )
@@ -136,7 +137,7 @@ def _show(name: str, value: float) -> str:
     if name.endswith("_per_s"):
         return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004 - three digits
     if name.endswith("_s"):
-        return latency(value)
+        return format_latency(value)
     return f"{value:.2f}" if name == "preemptions_per_request" else f"{value:.1%}"
 
 
@@ -149,14 +150,14 @@ def _headroom_text(found: Headroom, rate: float) -> str:
             f"{found.rate_per_s / rate:.2f} times the load."
         )
     if found.replicas is None:
-        return "\n" + lines_of(f"{holds} More servers would not help.")
+        return "\n" + format_sentence(f"{holds} More servers would not help.")
     servers = "1 server meets" if found.replicas == 1 else f"{found.replicas} servers meet"
-    return "\n" + lines_of(f"{holds} {servers} them for this load.")
+    return "\n" + format_sentence(f"{holds} {servers} them for this load.")
 
 
 def _search_text(found: SearchResult, command: ServeCommand) -> str:
     if found.best is None:
-        return "\n" + lines_of(
+        return "\n" + format_sentence(
             f"Nothing to gain: {found.base:.1%} of the requests are within the objectives, and the best of "
             f"{found.tried} settings changes that by {100 * found.gain:+.1f} points (standard error "
             f"{100 * found.noise:.1f})."
@@ -164,7 +165,7 @@ def _search_text(found: SearchResult, command: ServeCommand) -> str:
     better = edit_command(command, found.best.changes, {})
     return (
         "\n"
-        + lines_of(
+        + format_sentence(
             f"Better: {describe_changes(found.best.changes)}: {found.base + found.gain:.1%} of the requests "
             f"within the objectives instead of {found.base:.1%} (standard error {100 * found.noise:.1f} "
             f"points; better in {found.likely:.0%} of the draws of the law), the best of {found.tried} "

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from agent.terminal.tables import safe, value
+from agent.terminal.values import escape_text, format_value
 from lint.advice import Advice, build_rows
 from lint.missing_facts import FACTS, Judged
 from lint.precedence import HEALTH
@@ -24,6 +24,7 @@ HEADS = {
     "info": "NOTES",
 }
 NARROW, WIDE = 60, 110
+_UNSET = "(unset)"
 
 
 def as_row(
@@ -77,9 +78,9 @@ def format_improved(command: ServeCommand, still: Sequence[str], undone: Sequenc
     if still:
         head += f" STILL HAS ERRORS: SEE {', '.join(still)}"
     elif undone:
-        head += f", IN ADDITION TO EDITS IN {safe(undone[0].file)}"
+        head += f", IN ADDITION TO EDITS IN {escape_text(undone[0].file)}"
     text = f"{head}\n{format_command(command, width)}"
-    lines = ", ".join(f"`{line.key}: {value(line.value)}`" for line in undone)
+    lines = ", ".join(f"`{line.key}: {format_value(line.value)}`" for line in undone)
     if lines:
         hint = f"{undone[0].file}: remove {lines}; no command-line flag overrides it"
         text += "\n" + _line("edit", hint, width)
@@ -148,19 +149,21 @@ def _finding(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value], 
 
 def _change(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value]) -> str:
     """`max_num_seqs 2 -> 16, VLLM_X 1 -> (unset)`"""
+    before = {**assumed, **case.setting}
     changes = [
-        f"{safe(knob)} {_present(knob, case.setting.get(knob, assumed.get(knob)))} -> {value(new)}"
-        for knob, new in finding.to.items()
+        (knob, _present(knob, before.get(knob)), format_value(new)) for knob, new in finding.to.items()
     ]
     changes += [
-        f"{safe(name)} {safe(case.env.get(name, '(unset)'))} -> {'(unset)' if new is None else safe(new)}"
+        (name, case.env.get(name, _UNSET), _UNSET if new is None else new)
         for name, new in finding.env.items()
     ]
-    return ", ".join(changes) or "no flag to change"
+    text = ", ".join(f"{name} {old} -> {new}" for name, old, new in changes)
+    return escape_text(text) or "no flag to change"
 
 
 def _present(knob: Knob, present: Value) -> str:
-    return "(no value)" if present is True and "." not in knob and not is_switch(knob) else value(present)
+    lacks_value = present is True and "." not in knob and not is_switch(knob)
+    return "(no value)" if lacks_value else format_value(present)
 
 
 def _format_evidence(evidence: Mapping[str, Value]) -> str:
@@ -168,7 +171,7 @@ def _format_evidence(evidence: Mapping[str, Value]) -> str:
 
 
 def _format_number(number: Value) -> str:
-    return f"{number:g}" if isinstance(number, float) else safe(str(number)[:80])
+    return f"{number:g}" if isinstance(number, float) else escape_text(str(number)[:80])
 
 
 def _line(label: str, text: str, width: int, *, indent: int = 2) -> str:
@@ -181,7 +184,7 @@ def _line(label: str, text: str, width: int, *, indent: int = 2) -> str:
         break_long_words=False,  # an address stays whole
         break_on_hyphens=False,
     )
-    return wrapped.fill(safe(text)) + "\n"
+    return wrapped.fill(escape_text(text)) + "\n"
 
 
 def _width() -> int:

@@ -19,7 +19,7 @@ from agent.domain.errors import ConfigError
 from agent.domain.lateness import misses_objective
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import Gpu, Latency, Reading
-from agent.terminal.tables import safe
+from agent.terminal.values import escape_text
 from lint.advice import Advice, advise, find_errors
 from lint.precedence import HEALTH, ranked
 from lint.rules import all_lints
@@ -136,7 +136,7 @@ def _run(args: argparse.Namespace) -> int:
             head = "THE COMMAND WITH THESE CHANGES" if command else "ADD THESE FLAGS TO THE SERVER'S COMMAND"
             text += f"\n{head}\n{format_command(better)}"
         text += "\n"
-        text += "".join(f"skipped: {safe(why)}\n" for why in broken) + format_unknown(
+        text += "".join(f"skipped: {escape_text(why)}\n" for why in broken) + format_unknown(
             _missing_facts(case, command)
         )
     sys.stdout.write(text)

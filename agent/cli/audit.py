@@ -19,9 +19,10 @@ from agent.audit.segments import open_files
 from agent.cli.dispatch import Subparsers, add_command
 from agent.domain.errors import JournalError
 from agent.telemetry.journald import encode_record
-from agent.terminal.capabilities import BOLD, DIM, RED, coloured, columns
-from agent.terminal.cell_width import folded
-from agent.terminal.tables import complain, moment, safe, value
+from agent.terminal.capabilities import BOLD, DIM, RED, add_colour, terminal_width
+from agent.terminal.cell_width import wrap_sentence
+from agent.terminal.messages import complain
+from agent.terminal.values import escape_text, format_time, format_value
 
 DEFAULT_STATE_DIR = Path("/var/lib/trimtab")
 JOURNAL = "audit.jsonl"
@@ -161,18 +162,29 @@ def _format_entry(record: JournalRecord) -> str:
     """Time, action and actor; below them the reason, the change, the evidence and the error."""
     actor, error = record["actor"], record["error"]
     by = f"by {actor['id']}" if actor["kind"] == "person" else f"by {actor['kind']} {actor['id']}"
-    what = coloured(safe(record["action"]), RED if error else BOLD)
-    head = [f"{record['seq']:>5}", moment(record["ts"]), safe(record["target"]), what, safe(by)]
+    what = add_colour(escape_text(record["action"]), RED if error else BOLD)
+    head = [
+        f"{record['seq']:>5}",
+        format_time(record["ts"]),
+        escape_text(record["target"]),
+        what,
+        escape_text(by),
+    ]
     more = [
-        safe(record["why"]),
+        escape_text(record["why"]),
         _format_change(
             record["before"], {name: item for name, item in record["after"].items() if name != "request"}
         ),
         "; ".join(f"{e['metric']} {e['value']:.4g} {e['unit']}".strip() for e in record["evidence"]),
         f"error: {error}" if error else "",
     ]
-    below = (line for text in more if text for line in folded(f"{INDENT}{safe(text)}", columns(), INDENT))
-    return "\n".join(["  ".join(filter(None, head)), *(coloured(line, DIM) for line in below)]) + "\n"
+    below = (
+        line
+        for text in more
+        if text
+        for line in wrap_sentence(f"{INDENT}{escape_text(text)}", terminal_width(), INDENT)
+    )
+    return "\n".join(["  ".join(filter(None, head)), *(add_colour(line, DIM) for line in below)]) + "\n"
 
 
 def _format_change(before: dict[str, Any], after: dict[str, Any]) -> str:
@@ -191,8 +203,8 @@ def _format_change(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 def _format_value(given: object) -> str:
     if isinstance(given, dict):
-        return " ".join(f"{name}={value(item)}" for name, item in given.items())
-    return value(given)
+        return " ".join(f"{name}={format_value(item)}" for name, item in given.items())
+    return format_value(given)
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -206,8 +218,8 @@ def _verify(args: argparse.Namespace) -> int:
             [f"ok: {found.entries} entries, head {found.head.seq}:{found.head.hash}", *_notes(found)]
         )
     else:
-        bad = f"bad: entry {found.first_bad} ({found.where}): {safe(found.problem)}"
-        text = f"{coloured(bad, RED)}\nthe {found.entries} entries before it are intact"
+        bad = f"bad: entry {found.first_bad} ({found.where}): {escape_text(found.problem)}"
+        text = f"{add_colour(bad, RED)}\nthe {found.entries} entries before it are intact"
     sys.stdout.write(f"{text}\n")
     return OK if found.ok else TAMPERED
 

@@ -12,20 +12,20 @@ from agent.cli.dispatch import Subparsers
 from agent.cli.exits import NO, OK, USAGE
 from agent.cli.knob_argument import parse_knob
 from agent.cli.remote_command import add_remote_command, path, print_answer, print_text
+from agent.cli.resource_text import (
+    find_outage_s,
+    format_change,
+    format_suggestion,
+    format_suggestions,
+    format_target_line,
+    format_targets,
+    is_held,
+)
 from agent.cli.rollouts import wait_for_rollout
 from agent.cli.watch import show_resources
 from agent.domain.statuses import SuggestionStatus
-from agent.terminal.tables import (
-    change,
-    complain,
-    is_held,
-    outage_s,
-    safe,
-    status_text,
-    suggestion_text,
-    suggestions_text,
-    target_line,
-)
+from agent.terminal.messages import complain
+from agent.terminal.values import escape_text
 
 STATUSES: tuple[str, ...] = get_args(SuggestionStatus)
 POLL_S = 0.5
@@ -128,7 +128,7 @@ def _parse_reason(text: str) -> str:
 
 def _status(args: argparse.Namespace, daemon: ApiClient) -> int:
     return show_resources(
-        args, daemon, "targets", args.target, key="name", text=status_text, line=target_line
+        args, daemon, "targets", args.target, key="name", text=format_targets, line=format_target_line
     )
 
 
@@ -138,10 +138,10 @@ def _suggestions(args: argparse.Namespace, daemon: ApiClient) -> int:
         return USAGE
     if args.id:
         found = daemon.get(path("suggestions", args.id))
-        return _print_patch(found) if args.patch else print_answer(args, found, suggestion_text(found))
+        return _print_patch(found) if args.patch else print_answer(args, found, format_suggestion(found))
     query = {name: getattr(args, name) for name in ("status", "target") if getattr(args, name)}
     answer = daemon.get("/v1/suggestions" + (f"?{urlencode(query)}" if query else ""))
-    return print_answer(args, answer, suggestions_text(answer["suggestions"]))
+    return print_answer(args, answer, format_suggestions(answer["suggestions"]))
 
 
 def _print_patch(found: Json) -> int:
@@ -165,12 +165,16 @@ def _approve(args: argparse.Namespace, daemon: ApiClient) -> int:
             )
             return USAGE
         suggestion = _wait_for_check(daemon, daemon.get(path("suggestions", args.id)))
-        sys.stderr.write(suggestion_text(suggestion))
+        sys.stderr.write(format_suggestion(suggestion))
         if is_held(suggestion):
             raise RefusedError({"status": 409, "detail": f"{args.id} is held: {_how_to_commit(args.id)}"})
         if suggestion["status"] == "refused":
             raise RefusedError({"status": 409, "detail": f"{args.id} was refused: {_last_note(suggestion)}"})
-        outage = f", with an outage of about {outage_s(suggestion):.0f} s" if outage_s(suggestion) else ""
+        outage = (
+            f", with an outage of about {find_outage_s(suggestion):.0f} s"
+            if find_outage_s(suggestion)
+            else ""
+        )
         if not _confirm(f"Approve this change{outage}? [y/N] "):
             complain("not approved")
             return NO
@@ -179,7 +183,7 @@ def _approve(args: argparse.Namespace, daemon: ApiClient) -> int:
     answer = daemon.post(path("suggestions", args.id, "approve"), body)
     if args.wait:
         return wait_for_rollout(args, daemon, _find_rollout(daemon, answer), "promoted")
-    return print_answer(args, answer, f"{safe(answer['id'])} is approved: {change(answer)}")
+    return print_answer(args, answer, f"{escape_text(answer['id'])} is approved: {format_change(answer)}")
 
 
 def _find_rollout(daemon: ApiClient, suggestion: Json) -> str:
@@ -203,7 +207,7 @@ def _confirm(question: str) -> bool:
 
 def _deny(args: argparse.Namespace, daemon: ApiClient) -> int:
     answer = daemon.post(path("suggestions", args.id, "deny"), {"reason": args.reason})
-    return print_answer(args, answer, f"{safe(answer['id'])} is denied")
+    return print_answer(args, answer, f"{escape_text(answer['id'])} is denied")
 
 
 def _propose(args: argparse.Namespace, daemon: ApiClient) -> int:
@@ -213,14 +217,14 @@ def _propose(args: argparse.Namespace, daemon: ApiClient) -> int:
         return USAGE
     body = {"to": to, "reason": args.reason}
     answer = _wait_for_check(daemon, daemon.post(path("targets", args.target, "suggestions"), body))
-    name = safe(answer["id"])
+    name = escape_text(answer["id"])
     if is_held(answer):
-        return print_answer(args, answer, f"{suggestion_text(answer)}It is held: {_how_to_commit(name)}")
+        return print_answer(args, answer, f"{format_suggestion(answer)}It is held: {_how_to_commit(name)}")
     if answer["status"] == "open":
-        by = f" by another operator than {safe(answer['barred'])}" if answer["barred"] else ""
+        by = f" by another operator than {escape_text(answer['barred'])}" if answer["barred"] else ""
         ending = f"It needs approval{by}: `trimtab approve {name}`"
-        return print_answer(args, answer, suggestion_text(answer) + ending)
-    print_answer(args, answer, suggestion_text(answer))
+        return print_answer(args, answer, format_suggestion(answer) + ending)
+    print_answer(args, answer, format_suggestion(answer))
     why = f"was refused: {_last_note(answer)}" if answer["status"] == "refused" else "is no longer open"
     complain(f"{name} {why}")
     return NO
@@ -229,7 +233,7 @@ def _propose(args: argparse.Namespace, daemon: ApiClient) -> int:
 def _wait_for_check(daemon: ApiClient, suggestion: Json) -> Json:
     """The suggestion after the engine's preflight check, which takes a second, or a minute with vLLM."""
     if suggestion["status"] == "checking":
-        sys.stderr.write(f"{safe(suggestion['id'])} is being checked; nothing is changed yet ...\n")
+        sys.stderr.write(f"{escape_text(suggestion['id'])} is being checked; nothing is changed yet ...\n")
     while suggestion["status"] == "checking":
         time.sleep(POLL_S)
         suggestion = daemon.get(path("suggestions", suggestion["id"]))
@@ -249,10 +253,10 @@ def _abort(args: argparse.Namespace, daemon: ApiClient) -> int:
     if args.wait:
         return wait_for_rollout(args, daemon, rollout, "rolled_back")
     state = "is rolled back" if answer["outcome"] == "rolled_back" else "is being rolled back"
-    return print_answer(args, answer, f"{safe(answer['id'])} {state}")
+    return print_answer(args, answer, f"{escape_text(answer['id'])} {state}")
 
 
 def _pause_or_resume(args: argparse.Namespace, daemon: ApiClient) -> int:
     answer = daemon.post(path("targets", args.target, args.command))
     state = "paused" if answer["paused"] else "not paused"
-    return print_answer(args, answer, f"{safe(answer['name'])} is {state}")
+    return print_answer(args, answer, f"{escape_text(answer['name'])} is {state}")

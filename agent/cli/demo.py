@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from agent.audit.chain import verify
 from agent.cli.dispatch import Subparsers, add_command
 from agent.demo.setups import setup_for
-from agent.terminal.tables import table
+from agent.terminal.tables import format_table
 
 if TYPE_CHECKING:
     from agent.demo.scenario import DemoReport
@@ -97,4 +97,4 @@ def _format(report: dict[str, Any], reports: "Sequence[DemoReport]") -> str:
     result = "verified" if report["audit"]["verified"] else "VERIFICATION FAILED"
     audit = f"{report['audit']['entries']} entries, {result}"
     reasons = "".join(f"  {rollout.id}: {rollout.why}\n" for rollout in reports)
-    return f"\n{table(head, rows)}{reasons}requests: {requests}\naudit: {audit}\n"
+    return f"\n{format_table(head, rows)}{reasons}requests: {requests}\naudit: {audit}\n"

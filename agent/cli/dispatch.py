@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from agent.cli.exits import EXITS, OK, STOPPED, USAGE
 from agent.domain.errors import TrimtabError
-from agent.terminal.tables import complain
+from agent.terminal.messages import complain
 from vllm_facts.errors import VllmFactsError
 
 USER_ERRORS = (TrimtabError, VllmFactsError)  # their message is for the user; any other exception is a bug

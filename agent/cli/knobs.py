@@ -17,7 +17,8 @@ from agent.config.loader import find_policies_dir
 from agent.domain.errors import ConfigError
 from agent.plugins import loader
 from agent.plugins.option_errors import suggest_name
-from agent.terminal.tables import lines_of, table, value
+from agent.terminal.tables import format_sentence, format_table
+from agent.terminal.values import format_value
 from vllm_facts.flag_table import SHORT
 from vllm_facts.knobs import KNOBS
 
@@ -97,15 +98,20 @@ def _is_source(node: ast.AST) -> TypeGuard[ast.keyword]:
 
 def _format_policy(policy: dict[str, Any]) -> str:
     of = "" if policy["origin"] == "trimtab" else f" (of {policy['origin']})"
-    text = lines_of(f"{policy['name']}{of}: {policy['does']}")
-    text += "".join(lines_of(f"  {line}".rstrip()) for line in policy["details"].splitlines())
+    text = format_sentence(f"{policy['name']}{of}: {policy['does']}")
+    text += "".join(format_sentence(f"  {line}".rstrip()) for line in policy["details"].splitlines())
     rows = [
-        (f"  {o['name']}", o["type"], "(required)" if o["required"] else value(o["default"]), o["meaning"])
+        (
+            f"  {o['name']}",
+            o["type"],
+            "(required)" if o["required"] else format_value(o["default"]),
+            o["meaning"],
+        )
         for o in policy["options"]
     ]
     if rows:
-        text += table(("  OPTION", "TYPE", "DEFAULT", "MEANING"), rows)
-    return text + "".join(lines_of(f"  source: {fact_value}") for fact_value in policy["sources"])
+        text += format_table(("  OPTION", "TYPE", "DEFAULT", "MEANING"), rows)
+    return text + "".join(format_sentence(f"  source: {fact_value}") for fact_value in policy["sources"])
 
 
 def _list_knobs(args: argparse.Namespace) -> int:
@@ -116,9 +122,9 @@ def _list_knobs(args: argparse.Namespace) -> int:
     elif args.name:
         facts = _facts(catalogue[names[0]])
         given = ((field.name, getattr(facts, field.name)) for field in fields(facts))
-        text = table(("FACT", "VALUE"), [row for name, fact in given for row in _rows(name, fact)])
+        text = format_table(("FACT", "VALUE"), [row for name, fact in given for row in _rows(name, fact)])
     else:
-        text = table(
+        text = format_table(
             ("KNOB", "CLASS", "START", "VLLM", "MEANING"),
             [(name, *_brief(_facts(catalogue[name]))) for name in names],
         )
@@ -141,10 +147,13 @@ def _rows(name: str, fact: object) -> Iterator[tuple[str, str]]:
     if fact_value is None or fact_value in ("", ()):
         return
     if not isinstance(fact_value, tuple):
-        yield name, value(fact_value)
+        yield name, format_value(fact_value)
     elif not any(map(is_dataclass, fact_value)):
-        yield name, ", ".join(map(value, fact_value)) if name == "choices" else value(fact_value[0])
-        yield from (("", value(more)) for more in fact_value[1:] if name != "choices")
+        yield (
+            name,
+            ", ".join(map(format_value, fact_value)) if name == "choices" else format_value(fact_value[0]),
+        )
+        yield from (("", format_value(more)) for more in fact_value[1:] if name != "choices")
 
 
 def _facts(facts: object) -> Any:  # noqa: ANN401 - a dataclass of the catalogue

@@ -10,7 +10,7 @@ from agent.advisor.case_options import add_options
 from agent.advisor.lint_report import LintReport, lint_command
 from agent.cli.dispatch import Subparsers, add_command, find_version
 from agent.domain.errors import ConfigError
-from agent.terminal.tables import safe
+from agent.terminal.values import escape_text
 from vllm_facts.shell_command.serve_command import parse_command
 from vllm_facts.values import describe_changes
 
@@ -97,7 +97,7 @@ def _format(report: LintReport, form: str) -> str:
     from agent.advisor.ci_formats import Located, Remark, as_github, as_sarif  # noqa: PLC0415
 
     found = [
-        Located(finding=finding, change=safe(describe_changes({**finding.to, **finding.env})))
+        Located(finding=finding, change=escape_text(describe_changes({**finding.to, **finding.env})))
         for finding in report.advice.findings
     ]
     remarks = [Remark(text=text) for text in report.describe_missing()]

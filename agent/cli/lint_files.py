@@ -17,7 +17,8 @@ from agent.advisor.lint_report import FINDINGS, NO_FINDINGS, NOT_JUDGED, VERDICT
 from agent.cli.dispatch import find_version
 from agent.cli.exits import USAGE
 from agent.domain.errors import ConfigError
-from agent.terminal.tables import complain, safe
+from agent.terminal.messages import complain
+from agent.terminal.values import escape_text
 from vllm_facts.launch_files.recognise import KINDS
 
 STDIN = "-"
@@ -96,7 +97,7 @@ def _fix(
             own = lint_text(file, new.text, args)
         checked += own
         for title, changes in new.changed.items():
-            sys.stderr.write(f"fixed {safe(title)}: {safe(changes)}\n")
+            sys.stderr.write(f"fixed {escape_text(title)}: {escape_text(changes)}\n")
     return checked
 
 
@@ -124,9 +125,9 @@ def _format(reports: Sequence[LaunchReport], form: str) -> str:
 
 
 def _as_text(one: LaunchReport) -> str:
-    body = one.report.as_text() if one.report else f"CANNOT BE READ: {safe(one.problem)}\n"
-    remarks = "".join(f"  remark    {safe(text)}\n" for text in one.launch.remarks)
-    return f"== {safe(one.title)}\n{body}{remarks}"
+    body = one.report.as_text() if one.report else f"CANNOT BE READ: {escape_text(one.problem)}\n"
+    remarks = "".join(f"  remark    {escape_text(text)}\n" for text in one.launch.remarks)
+    return f"== {escape_text(one.title)}\n{body}{remarks}"
 
 
 def _as_row(one: LaunchReport) -> dict[str, Any]:

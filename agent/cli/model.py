@@ -7,7 +7,8 @@ from agent.api.client import ApiClient, Json
 from agent.cli.dispatch import Subparsers
 from agent.cli.exits import OK
 from agent.cli.remote_command import add_remote_command, path, print_answer
-from agent.terminal.tables import latency, lines_of, moment, table
+from agent.terminal.tables import format_sentence, format_table
+from agent.terminal.values import format_latency, format_time
 
 UNITS = {
     "step_us": "each step",
@@ -74,17 +75,17 @@ def model_text(answer: Json) -> str:
 def _law_text(answer: Json) -> str:
     law = answer["law"]
     if law is None:
-        return lines_of(f"No law of step time is in force: {answer['why_no_law']}.")
+        return format_sentence(f"No law of step time is in force: {answer['why_no_law']}.")
     head = (
         f"Law of step time, fitted to {answer['windows']} windows of steps ({answer['law_source']}) until "
-        f"{moment(answer['at'])}; knee at {law['knee']:g} tokens:"
+        f"{format_time(answer['at'])}; knee at {law['knee']:g} tokens:"
     )
     rows = [
         (what, f"{one['value']:.4g} µs", f"{one['low']:.4g} to {one['high']:.4g} µs")
         for name, what in UNITS.items()
         if (one := law["coefficients"][name])["value"] or one["high"]
     ]
-    return lines_of(head) + "\n" + table(("time of", "law", "80 % of laws"), rows)
+    return format_sentence(head) + "\n" + format_table(("time of", "law", "80 % of laws"), rows)
 
 
 def _check_text(check: Json) -> str:
@@ -102,7 +103,7 @@ def _check_text(check: Json) -> str:
     head = (
         f"Errors of the predictions of the last {count} windows of {check['window_s']:g} s, the latest last:"
     )
-    return lines_of(head) + "\n" + table(("", "errors", "limit of their mean size"), rows)
+    return format_sentence(head) + "\n" + format_table(("", "errors", "limit of their mean size"), rows)
 
 
 def _record_text(record: Json) -> str:
@@ -114,15 +115,15 @@ def _record_text(record: Json) -> str:
     ]
     if not rows:
         return ""
-    head = lines_of(
+    head = format_sentence(
         f"Predictions beside what was measured while new servers were held, by rollout "
         f"({len(record['rollouts'])}); bands shall hold {record['bands_hold']:.0%}:"
     )
-    shown = head + "\n" + table(("", "inside the band", "mean error"), rows)
+    shown = head + "\n" + format_table(("", "inside the band", "mean error"), rows)
     if record["dropped_at"] is None:
         return shown
-    return f"{shown}\n" + lines_of(
-        f"Last drop of a law: {moment(record['dropped_at'])}, as {record['dropped']}."
+    return f"{shown}\n" + format_sentence(
+        f"Last drop of a law: {format_time(record['dropped_at'])}, as {record['dropped']}."
     )
 
 
@@ -133,13 +134,13 @@ def _bias(name: str, error: float) -> str:
 def _load_text(answer: Json) -> str:
     load = answer["load"]
     if load is None:
-        return lines_of("No request is recorded yet.")
+        return format_sentence("No request is recorded yet.")
     servers = "" if load["servers"] == 1 else f", one of {load['servers']} servers"
     cache = f"; KV cache of {answer['kv_tokens']:,} tokens" if answer["kv_tokens"] else ""
-    return lines_of(
+    return format_sentence(
         f"Trace{servers}: {load['requests']:,} requests in {load['seconds']:,.0f} s "
         f"({load['rate_rps']:.2f} a second), on average {load['prompt_tokens']:,.0f} prompt and "
         f"{load['output_tokens']:,.0f} output tokens, {load['cached_share']:.0%} of the prompts cached; from "
-        f"{SOURCES[load['counts_from']]}{cache}; {latency(answer['outside_s'])} of a TTFT pass outside the "
-        "engine."
+        f"{SOURCES[load['counts_from']]}{cache}; {format_latency(answer['outside_s'])} of a TTFT pass "
+        "outside the engine."
     )

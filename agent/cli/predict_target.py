@@ -8,7 +8,8 @@ from agent.api.client import ApiClient, Json
 from agent.cli.knob_argument import parse_knob
 from agent.cli.remote_command import add_remote_options, call_daemon, path, print_answer
 from agent.domain.errors import ConfigError
-from agent.terminal.tables import latency, lines_of, table
+from agent.terminal.tables import format_sentence, format_table
+from agent.terminal.values import format_latency
 from vllm_facts.values import describe_changes
 
 LOADS = ("rate", "prompt")
@@ -92,21 +93,25 @@ def prediction_text(answer: Json, body: Json) -> str:
         f"{answer['target']}: {answer['requests']:,} recorded requests ({answer['rate_rps']:.2f} a second "
         f"for each server); step times from the {answer['law_source']}. In brackets: 80 % of the draws."
     )
-    warning = lines_of(f"vLLM may refuse this: {answer['warning']}") + "\n" if answer["warning"] else ""
-    far = lines_of(f"Less certain: {answer['extrapolation']}") + "\n" if answer["extrapolation"] else ""
+    warning = (
+        format_sentence(f"vLLM may refuse this: {answer['warning']}") + "\n" if answer["warning"] else ""
+    )
+    far = (
+        format_sentence(f"Less certain: {answer['extrapolation']}") + "\n" if answer["extrapolation"] else ""
+    )
     rows = [
         (title, _band(name, answer["now"][name]), _band(name, answer["then"][name]))
         for name, title in ROWS
         if name in answer["now"] and name in answer["then"]
     ]
     return (
-        lines_of(head)
+        format_sentence(head)
         + "\n"
         + warning
         + far
-        + table(("", "now", f"{changes}{loads}"), [*rows, *_capacity_rows(answer)])
+        + format_table(("", "now", f"{changes}{loads}"), [*rows, *_capacity_rows(answer)])
         + "\n"
-        + table(
+        + format_table(
             ("REQUESTS/S", "TTFT 90 %, NOW", "THEN", "TOKENS 90 %, NOW", "THEN"), list(_curve_rows(answer))
         )
     )
@@ -142,5 +147,5 @@ def _number(name: str, value: float) -> str:
     if name.endswith("_per_s"):
         return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004 - three digits
     if name.endswith("_s"):
-        return latency(value)
+        return format_latency(value)
     return f"{value:.2f}" if name == "preemptions_per_request" else f"{value:.1%}"

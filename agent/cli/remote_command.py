@@ -12,7 +12,7 @@ from urllib.parse import quote
 from agent.api.client import LOOPBACK, SOCKET, ApiClient, Json, RefusedError, UnreachableError, connect
 from agent.cli.dispatch import Subparsers, add_command
 from agent.cli.exits import AWAY, NO, OK
-from agent.terminal.tables import complain
+from agent.terminal.messages import complain
 
 RemoteCall = Callable[[argparse.Namespace, ApiClient], int]
 

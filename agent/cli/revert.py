@@ -11,7 +11,7 @@ from agent.config.loader import Config, load
 from agent.domain.errors import ActError, JournalError
 from agent.domain.ports import Site, Traffic
 from agent.runtime.lock import hold_lock
-from agent.terminal.tables import complain
+from agent.terminal.messages import complain
 
 CLEAN_EXIT = "success"  # SERVICE_RESULT of systemd.exec(5): stopped, or restarted with a new version
 

@@ -9,10 +9,12 @@ from agent.api.client import ApiClient, Json, UnreachableError
 from agent.cli.dispatch import Subparsers
 from agent.cli.exits import NO, OK
 from agent.cli.remote_command import add_remote_command, path, print_answer
+from agent.cli.resource_text import format_rollout_line, format_rollouts
 from agent.cli.watch import show_resources
 from agent.domain.errors import ConfigError
-from agent.terminal.cell_width import clipped
-from agent.terminal.tables import complain, moment, rollout_line, rollouts_text, safe
+from agent.terminal.cell_width import clip
+from agent.terminal.messages import complain
+from agent.terminal.values import escape_text, format_time
 
 OUTCOMES = ("running", "promoted", "rolled_back")
 POLL_S = 1.0
@@ -34,7 +36,14 @@ def _rollouts(args: argparse.Namespace, daemon: ApiClient) -> int:
         return _show_log(args, daemon)
     query = {name: getattr(args, name) for name in ("target", "outcome") if getattr(args, name)}
     return show_resources(
-        args, daemon, "rollouts", args.id, key="id", text=rollouts_text, line=rollout_line, query=query
+        args,
+        daemon,
+        "rollouts",
+        args.id,
+        key="id",
+        text=format_rollouts,
+        line=format_rollout_line,
+        query=query,
     )
 
 
@@ -44,7 +53,7 @@ def _show_log(args: argparse.Namespace, daemon: ApiClient) -> int:
         raise ConfigError("--log: name the rollout; `trimtab rollouts` lists them")
     answer = daemon.get(path("rollouts", args.id, "log"))
     if args.json or answer["lines"]:
-        print_answer(args, answer, "\n".join(safe(line.expandtabs()) for line in answer["lines"]))
+        print_answer(args, answer, "\n".join(escape_text(line.expandtabs()) for line in answer["lines"]))
     else:
         complain(answer["why"])
     return OK if answer["lines"] else NO
@@ -59,7 +68,7 @@ def wait_for_rollout(args: argparse.Namespace, daemon: ApiClient, rollout: str, 
     try:
         found = _poll(daemon, rollout)
         while True:
-            line = rollout_line(found, counts=in_terminal)
+            line = format_rollout_line(found, counts=in_terminal)
             if line != shown:
                 _write_progress(line, in_terminal=in_terminal)
                 shown = line
@@ -72,7 +81,7 @@ def wait_for_rollout(args: argparse.Namespace, daemon: ApiClient, rollout: str, 
         complain(f"{rollout} continues; `trimtab rollouts {rollout} --watch` shows it")
         raise
     sys.stderr.write("\n" if in_terminal else "")
-    print_answer(args, found, f"{rollout_line(found)}; ended at {moment(found['ended_at'])}")
+    print_answer(args, found, f"{format_rollout_line(found)}; ended at {format_time(found['ended_at'])}")
     return OK if found["outcome"] == wanted else NO
 
 
@@ -89,5 +98,5 @@ def _poll(daemon: ApiClient, rollout: str) -> Json:
 def _write_progress(line: str, *, in_terminal: bool) -> None:
     """A terminal shows the line in place of the previous one."""
     columns = shutil.get_terminal_size().columns - 1
-    sys.stderr.write(f"\r{clipped(line, columns)}\x1b[K" if in_terminal else f"{line}\n")
+    sys.stderr.write(f"\r{clip(line, columns)}\x1b[K" if in_terminal else f"{line}\n")
     sys.stderr.flush()

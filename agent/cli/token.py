@@ -17,7 +17,9 @@ from agent.cli.dispatch import Subparsers, add_command
 from agent.config.listen import Role
 from agent.config.types import target_name
 from agent.domain.errors import ConfigError
-from agent.terminal.tables import complain, moment, remark, table
+from agent.terminal.messages import complain, remark
+from agent.terminal.tables import format_table
+from agent.terminal.values import format_time
 
 DAYS = {"h": 1 / 24, "d": 1, "w": 7}
 MAX_DAYS = 3650
@@ -122,7 +124,7 @@ def _new(args: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps({"token": text, **kept}) + "\n")
     else:
         sys.stdout.write(f"{text}\n")
-        until = f"until {moment(expires.isoformat())}" if expires else "until it is revoked"
+        until = f"until {format_time(expires.isoformat())}" if expires else "until it is revoked"
         remark(
             f"Store it now, it is not shown again: {token.role} for {token.principal}"
             f" on {_format_targets(token)}, {until}. {IN_FORCE}"
@@ -142,14 +144,14 @@ def _list(args: argparse.Namespace) -> int:
             token.role,
             token.principal,
             _format_targets(token),
-            moment(token.made_at.isoformat() if token.made_at else None),
-            moment(token.expires.isoformat() if token.expires else None)
+            format_time(token.made_at.isoformat() if token.made_at else None),
+            format_time(token.expires.isoformat() if token.expires else None)
             + (" (expired)" if token.expires and token.expires <= now else ""),
         )
         for token in tokens
     ]
     sys.stdout.write(
-        table(("ID", "ROLE", "NAME", "TARGETS", "CREATED", "EXPIRES"), rows) if rows else "no tokens\n"
+        format_table(("ID", "ROLE", "NAME", "TARGETS", "CREATED", "EXPIRES"), rows) if rows else "no tokens\n"
     )
     return 0
 

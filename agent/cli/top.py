@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from agent.api.client import ApiClient, Json
 from agent.cli.dispatch import Subparsers
 from agent.cli.remote_command import add_remote_command, print_answer
+from agent.cli.resource_text import format_notes
 from agent.cli.watch import watch
-from agent.terminal.capabilities import columns, has_screen
-from agent.terminal.cell_width import cells
-from agent.terminal.tables import GAP, latency, notes_text, table
+from agent.terminal.capabilities import has_screen, terminal_width
+from agent.terminal.cell_width import count_cells
+from agent.terminal.tables import GAP, format_table
+from agent.terminal.values import format_latency
 
 OPTIONAL = ("RUNNING", "TRAFFIC", "PREEMPT", "BURN", "TTFT P95")  # hidden in this order in a narrow terminal
 TEXT = ("TARGET", "PHASE")  # columns of text; all other columns are numbers
@@ -47,7 +49,7 @@ def top_text(targets: Sequence[Json]) -> str:
         if not _fits(list(shown.values())):
             del shown[name]
     head, *rows = zip(*shown.values(), strict=True)
-    return table(head, rows) + notes_text(targets)
+    return format_table(head, rows) + format_notes(targets)
 
 
 def _column(name: str, values: Iterable[str]) -> list[str]:
@@ -58,8 +60,8 @@ def _column(name: str, values: Iterable[str]) -> list[str]:
 
 
 def _fits(shown: Sequence[Sequence[str]]) -> bool:
-    available = columns()
-    widths = [min(max(map(cells, column)), MAX_CELLS) for column in shown]
+    available = terminal_width()
+    widths = [min(max(map(count_cells, column)), MAX_CELLS) for column in shown]
     return available is None or sum(widths) + len(GAP) * (len(widths) - 1) <= available
 
 
@@ -114,5 +116,5 @@ CELLS: Mapping[str, Callable[[Json], str]] = {
     "QUEUE": _mean("waiting", _number),
     "KV": _mean("kv_usage", "{:.0%}".format),
     "PREEMPT": _mean("preemptions_per_s", lambda value: f"{_number(value)}/s"),
-    "TTFT P95": lambda target: latency(target["ttft_p95_s"]),
+    "TTFT P95": lambda target: format_latency(target["ttft_p95_s"]),
 }

@@ -12,7 +12,8 @@ from agent.cli.exits import OK
 from agent.cli.remote_command import path, print_answer
 from agent.terminal.capabilities import has_screen
 from agent.terminal.fullscreen import open_screen
-from agent.terminal.tables import complain, safe
+from agent.terminal.messages import complain
+from agent.terminal.values import escape_text
 
 POLL_S = 1.0
 
@@ -77,7 +78,7 @@ def _redraw(fetch: Callable[[], str]) -> None:
             try:
                 text, failure = fetch(), ""
             except (UnreachableError, RefusedError) as error:
-                failure = f"no response, trying again: {safe(error)}"
+                failure = f"no response, trying again: {escape_text(error)}"
 
 
 def _print_changes(fetch: Callable[[], Mapping[str, str]]) -> None:

@@ -1,4 +1,4 @@
-"""Saying what is wrong with a configuration: the key, what was found, what was probably suggest_name."""
+"""Describes errors of a configuration: the key, the value found, and the nearest valid name."""
 
 import reprlib
 from collections.abc import Iterable

@@ -17,12 +17,12 @@ def has_screen() -> bool:
     return is_terminal() and not _is_dumb()
 
 
-def columns(stream: TextIO | None = None) -> int | None:
+def terminal_width(stream: TextIO | None = None) -> int | None:
     """Width of the terminal of the stream, by default stdout; None if the stream is not a terminal."""
     return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else None
 
 
-def coloured(text: str, code: int) -> str:
+def add_colour(text: str, code: int) -> str:
     if not is_terminal() or os.environ.get("NO_COLOR") or _is_dumb():
         return text
     return f"\x1b[{code}m{text}\x1b[0m"

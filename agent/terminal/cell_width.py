@@ -11,16 +11,16 @@ NARROW = 10  # minimum width of a line or column
 SECOND = "\uffff"  # stands for the second cell of a wide character; not printable, so it occurs in no text
 
 
-def cells(text: str) -> int:
+def count_cells(text: str) -> int:
     """Number of cells of a text without control characters."""
     return len(text) if text.isascii() else sum(map(_cells, text))
 
 
-def padded(text: str, width: int) -> str:
-    return text + " " * (width - cells(text))
+def pad(text: str, width: int) -> str:
+    return text + " " * (width - count_cells(text))
 
 
-def wrapped(text: str, width: int, indent: str, *, at_hyphens: bool) -> list[str]:
+def wrap(text: str, width: int, indent: str, *, at_hyphens: bool) -> list[str]:
     """Lines of at most this width; all but the first start with the indent."""
     spread = "".join(char + SECOND * (_cells(char) - 1) for char in text)
     width -= SECOND in spread  # a line may end between the two cells
@@ -28,16 +28,16 @@ def wrapped(text: str, width: int, indent: str, *, at_hyphens: bool) -> list[str
     return [line.replace(SECOND, "") for line in lines]
 
 
-def folded(sentence: str, width: int | None, indent: str = "  ") -> list[str]:
+def wrap_sentence(sentence: str, width: int | None, indent: str = "  ") -> list[str]:
     """The lines of the sentence, broken between words. Width None: unlimited."""
-    if width is None or cells(sentence) <= width:
+    if width is None or count_cells(sentence) <= width:
         return [sentence]
-    return wrapped(sentence, max(width, NARROW), indent, at_hyphens=False)
+    return wrap(sentence, max(width, NARROW), indent, at_hyphens=False)
 
 
-def clipped(line: str, width: int) -> str:
+def clip(line: str, width: int) -> str:
     """The start of the line that fits, with all of its colours."""
-    if cells(COLOUR.sub("", line)) <= width:
+    if count_cells(COLOUR.sub("", line)) <= width:
         return line
     kept, left = "", width - 1
     for part in COLOUR.split(line):
@@ -46,7 +46,7 @@ def clipped(line: str, width: int) -> str:
         elif left >= 0:
             prefix = _prefix(part, left)
             kept += prefix if prefix == part else f"{prefix}…"
-            left = left - cells(part)
+            left = left - count_cells(part)
     return kept
 
 

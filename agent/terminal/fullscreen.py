@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from agent.terminal.capabilities import DIM, RED, coloured
-from agent.terminal.cell_width import clipped
+from agent.terminal.capabilities import DIM, RED, add_colour
+from agent.terminal.cell_width import clip
 
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[0m\x1b[?25h\x1b[?1049l"  # alternate screen, no cursor; xterm
 HOME, TO_END_OF_LINE, TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -49,8 +49,8 @@ class Screen:
         height = max(1, rows - 2)
         more = [f"... {len(lines) - height} more lines"] if len(lines) > height else []
         keys = "Ctrl-C quits" if self.keyboard is None else "q quits"
-        last = coloured(failure, RED) if failure else coloured(keys, DIM)
-        drawn = [clipped(line, columns) for line in (*lines[:height], *more, last)]
+        last = add_colour(failure, RED) if failure else add_colour(keys, DIM)
+        drawn = [clip(line, columns) for line in (*lines[:height], *more, last)]
         shown = HOME + f"{TO_END_OF_LINE}\n".join(drawn) + TO_END_OF_LINE + TO_END
         if (size, shown) != (self._size, self._shown):
             self._size, self._shown = size, shown

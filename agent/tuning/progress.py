@@ -4,8 +4,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from agent.terminal.cell_width import clipped
-from agent.terminal.tables import safe
+from agent.terminal.cell_width import clip
+from agent.terminal.values import escape_text
 
 _WIDTH = 24
 
@@ -18,7 +18,7 @@ class Progress:
 
     def begin(self, title: str) -> None:
         self.end()
-        self.title = safe(title)
+        self.title = escape_text(title)
         if not self.stream.isatty():
             self.stream.write(f"{self.title}\n")
             self.stream.flush()
@@ -30,7 +30,7 @@ class Progress:
         text = f"[{'#' * full}{'.' * (_WIDTH - full)}] {self.title}: {what} {share:.0%}"
         if text != self._shown:
             self._shown = text
-            self.stream.write(f"\r\x1b[K{clipped(text, 110)}")
+            self.stream.write(f"\r\x1b[K{clip(text, 110)}")
             self.stream.flush()
 
     def end(self) -> None:

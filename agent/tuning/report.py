@@ -1,13 +1,14 @@
 """The result of a run: text for the terminal, JSON, and an HTML page."""
 
+import html
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from html import escape
 from typing import Any
 
 from agent.advisor.render import format_command
-from agent.terminal.tables import latency, lines_of, safe, table
+from agent.terminal.tables import format_sentence, format_table
+from agent.terminal.values import escape_text, format_latency
 from agent.tuning.plots import bars, scatter
 from agent.tuning.run import Outcome
 from agent.tuning.trials import Trial
@@ -29,10 +30,10 @@ def tuned_command(outcome: Outcome) -> ServeCommand:
 
 def as_text(outcome: Outcome) -> str:
     return (
-        table(_HEAD, [_cells(trial) for trial in outcome.trials])
+        format_table(_HEAD, [_cells(trial) for trial in outcome.trials])
         + "\n"
-        + lines_of(conclusion(outcome))
-        + "".join(map(lines_of, warnings(outcome)))
+        + format_sentence(conclusion(outcome))
+        + "".join(map(format_sentence, warnings(outcome)))
         + "\n"
         + format_command(tuned_command(outcome))
     )
@@ -60,11 +61,11 @@ def warnings(outcome: Outcome) -> list[str]:
     said = []
     if late > _LATE_S:
         said.append(
-            f"1 % of the requests were sent {latency(late)} late or more: this host is too slow for the "
-            "load, and the latencies contain that."
+            f"1 % of the requests were sent {format_latency(late)} late or more: this host is too slow for "
+            "the load, and the latencies contain that."
         )
     failed = [trial for trial in outcome.trials if trial.why]
-    said += [f"{describe_changes(trial.changes)}: {safe(trial.why)} ({trial.log})" for trial in failed]
+    said += [f"{describe_changes(trial.changes)}: {escape_text(trial.why)} ({trial.log})" for trial in failed]
     return said
 
 
@@ -109,18 +110,18 @@ def as_html(outcome: Outcome) -> str:
         "<style>body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
         "svg{width:100%;font:12px sans-serif}td,th{text-align:left;padding:.2em .8em .2em 0}"
         "pre{background:#f4f4f4;padding:1em;overflow:auto}</style><h1>trimtab tune</h1>"
-        f"<p>{escape(conclusion(outcome))}</p><pre>{escape(command)}</pre>"
-        + "".join(f"<p>{escape(line)}</p>" for line in warnings(outcome))
+        f"<p>{html.escape(conclusion(outcome))}</p><pre>{html.escape(command)}</pre>"
+        + "".join(f"<p>{html.escape(line)}</p>" for line in warnings(outcome))
         + "".join(plots)
         + f"<h2>Trials</h2><table>{_html_row('th', _HEAD)}{rows}</table>"
         f"<p>{len(outcome.plan.trace):,} requests in {duration_s(outcome.plan.trace):,.0f} s; search "
-        f"{escape(outcome.search)} over {len(outcome.space.points)} settings"
-        f"{escape('; step times: ' + outcome.law.source) if outcome.law else ''}.</p></html>\n"
+        f"{html.escape(outcome.search)} over {len(outcome.space.points)} settings"
+        f"{html.escape('; step times: ' + outcome.law.source) if outcome.law else ''}.</p></html>\n"
     )
 
 
 def _html_row(cell: str, values: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{cell}>{escape(value)}</{cell}>" for value in values) + "</tr>"
+    return "<tr>" + "".join(f"<{cell}>{html.escape(value)}</{cell}>" for value in values) + "</tr>"
 
 
 def _cells(trial: Trial) -> tuple[str, ...]:
@@ -129,8 +130,8 @@ def _cells(trial: Trial) -> tuple[str, ...]:
         _label(trial),
         "-" if trial.goodput is None else f"{trial.goodput:.1%}",
         "-" if trial.predicted is None else f"{trial.predicted:.1%}",
-        latency(measured.get("ttft_p90_s")),
-        latency(measured.get("itl_p90_s")),
+        format_latency(measured.get("ttft_p90_s")),
+        format_latency(measured.get("itl_p90_s")),
         f"{measured['failed_share']:.1%}" if "failed_share" in measured else "-",
     )
 

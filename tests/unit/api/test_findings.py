@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.terminal.tables import status_text
+from agent.cli.resource_text import format_targets
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 from vllm_facts.deployment import Finding
@@ -37,6 +37,6 @@ async def test_a_target_lists_what_is_found_and_status_shows_the_warnings(client
         "source": "vLLM docs",
     }
     assert [one["rule"] for one in target["findings"]] == ["A1", "X1"]
-    text = status_text([target])
+    text = format_targets([target])
     assert "chat: flags, rule A1: async_scheduling is off" in text
     assert "a remark" not in text

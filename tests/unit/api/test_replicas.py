@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from agent.terminal.tables import status_text, target_line
+from agent.cli.resource_text import format_target_line, format_targets
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 
@@ -16,8 +16,8 @@ async def test_a_server_of_several_replicas_says_so(client: Client, daemon: Fake
         target = await response.json()
 
     assert [one["replicas"] for one in target["servers"]] == [4]
-    assert "chat-r0 (4 replicas) blue" in status_text([target])
-    assert "chat-r0 (4 replicas) blue" in target_line(target)
+    assert "chat-r0 (4 replicas) blue" in format_targets([target])
+    assert "chat-r0 (4 replicas) blue" in format_target_line(target)
 
 
 async def test_a_single_engine_is_named_without_a_number(client: Client) -> None:
@@ -25,4 +25,4 @@ async def test_a_single_engine_is_named_without_a_number(client: Client) -> None
         target = await response.json()
 
     assert [one["replicas"] for one in target["servers"]] == [1]
-    assert "replicas" not in status_text([target])
+    assert "replicas" not in format_targets([target])

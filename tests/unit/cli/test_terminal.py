@@ -7,7 +7,7 @@ import pytest
 
 from agent.cli.dispatch import parser
 from agent.cli.exits import EXITS
-from agent.terminal.tables import table
+from agent.terminal.tables import format_table
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.terminals import plain, terminal
@@ -72,7 +72,7 @@ def test_prints_one_line_per_row_without_a_terminal(
     daemon.suggest({"max_num_seqs": 128}, why="wait " * 50)
 
     assert len(run("suggestions")[1].splitlines()) == 2
-    assert len(table(("A", "B"), [("x" * 90, "y" * 90)]).splitlines()) == 2
+    assert len(format_table(("A", "B"), [("x" * 90, "y" * 90)]).splitlines()) == 2
 
 
 @pytest.mark.usefixtures("run")

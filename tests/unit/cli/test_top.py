@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.terminal.cell_width import cells
+from agent.terminal.cell_width import count_cells
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.seen import Fleet
 from tests.unit.cli.terminals import plain, terminal
@@ -57,7 +57,7 @@ def test_shows_every_number_in_its_column(columns: int, expected: str) -> None:
 def test_wraps_or_omits_columns_that_do_not_fit(columns: int) -> None:
     shown = drawn(columns)
 
-    assert max(map(cells, shown.splitlines())) <= columns
+    assert max(map(count_cells, shown.splitlines())) <= columns
     assert all(name in shown for name in ("SLO MET", "QUEUE", "KV", "97.50%", "100%"))
 
 

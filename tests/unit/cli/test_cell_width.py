@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.terminal.cell_width import cells, clipped, padded, wrapped
+from agent.terminal.cell_width import clip, count_cells, pad, wrap
 
 
 @pytest.mark.parametrize(
@@ -10,26 +10,26 @@ from agent.terminal.cell_width import cells, clipped, padded, wrapped
     [("queue", 5), ("Grüße", 5), ("Gru\u0308ße", 5), ("待ち行列", 8), ("🚀", 2), ("❤\ufe0f", 1), ("", 0)],
 )
 def test_a_wide_character_takes_two_cells_and_a_combining_one_none(text: str, expected: int) -> None:
-    assert cells(text) == expected
-    assert padded(text, 9) == text + " " * (9 - expected)
+    assert count_cells(text) == expected
+    assert pad(text, 9) == text + " " * (9 - expected)
 
 
 @pytest.mark.parametrize("room", range(5, 20))
 def test_wrapped_lines_fit_the_width_and_keep_the_text(room: int) -> None:
     text = "a 待ち行列 is long, パウゼ von 田中"
 
-    lines = wrapped(text, room, "", at_hyphens=True)
+    lines = wrap(text, room, "", at_hyphens=True)
 
-    assert max(map(cells, lines)) <= room
+    assert max(map(count_cells, lines)) <= room
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
 
 
 def test_wrapping_keeps_the_indent() -> None:
-    assert wrapped("  tuned by trimtab", 12, "  ", at_hyphens=True) == ["  tuned by", "  trimtab"]
+    assert wrap("  tuned by trimtab", 12, "  ", at_hyphens=True) == ["  tuned by", "  trimtab"]
 
 
 def test_wrapping_does_not_split_an_option() -> None:
-    assert wrapped("say --dry-run", 10, "", at_hyphens=False) == ["say", "--dry-run"]
+    assert wrap("say --dry-run", 10, "", at_hyphens=False) == ["say", "--dry-run"]
 
 
 @pytest.mark.parametrize(
@@ -47,4 +47,4 @@ def test_wrapping_does_not_split_an_option() -> None:
     ],
 )
 def test_a_clipped_line_fits_and_keeps_its_colours(line: str, room: int, expected: str) -> None:
-    assert clipped(line, room) == expected
+    assert clip(line, room) == expected

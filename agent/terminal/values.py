@@ -1,0 +1,28 @@
+"""Values of the API's documents as text. Text from servers and operators cannot control the terminal."""
+
+SECONDS = 10  # shorter latencies are shown in milliseconds
+
+
+def escape_text(text: object) -> str:
+    """One line of printable characters; every other character is escaped."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in str(text)
+    )
+
+
+def format_value(given: object) -> str:
+    """A knob's value in command-line notation; null is vLLM's default."""
+    if given is None:
+        return "default"
+    return str(given).lower() if isinstance(given, bool) else escape_text(given)
+
+
+def format_time(stamp: str | None) -> str:
+    """2026-11-20 12:00:00 UTC, from an ISO 8601 timestamp of the API."""
+    return "never" if stamp is None else escape_text(stamp)[:19].replace("T", " ") + " UTC"
+
+
+def format_latency(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1000:.0f} ms" if seconds < SECONDS else f"{seconds:.1f} s"
