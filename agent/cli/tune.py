@@ -21,8 +21,8 @@ from vllm_facts.shell_command.serve_command import ServeCommand, parse_command
 
 if TYPE_CHECKING:
     from agent.tuning.auto_tune import AutoTuneVariables
-    from agent.tuning.run import Choice
-    from agent.tuning.session import Plan
+    from agent.tuning.run import SearchChoice
+    from agent.tuning.session import TuningPlan
     from performance_model.outcome import Goals
     from performance_model.trace import Trace
 
@@ -122,10 +122,12 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(args: argparse.Namespace, command: ServeCommand, script: "AutoTuneVariables | None") -> "Plan":
-    from agent.tuning.session import Plan  # noqa: PLC0415
+def _plan(
+    args: argparse.Namespace, command: ServeCommand, script: "AutoTuneVariables | None"
+) -> "TuningPlan":
+    from agent.tuning.session import TuningPlan  # noqa: PLC0415
 
-    return Plan(
+    return TuningPlan(
         command=command,
         trace=_load(args, script),
         goals=_goals(args, script),
@@ -136,13 +138,13 @@ def _plan(args: argparse.Namespace, command: ServeCommand, script: "AutoTuneVari
     )
 
 
-def _choice(args: argparse.Namespace, script: "AutoTuneVariables | None") -> "Choice":
-    from agent.tuning.run import Choice  # noqa: PLC0415
+def _choice(args: argparse.Namespace, script: "AutoTuneVariables | None") -> "SearchChoice":
+    from agent.tuning.run import SearchChoice  # noqa: PLC0415
     from agent.tuning.sweep_files import read_params  # noqa: PLC0415
     from performance_model.step_law import read_law  # noqa: PLC0415
 
     given = read_params(args.serve_params, "--serve-params") if args.serve_params else ()
-    return Choice(
+    return SearchChoice(
         search=args.search,
         law=read_law(read_option_file(args.law, "--law", LAW_HINT), "--law") if args.law else None,
         given=given or (script.points if script else ()),

@@ -7,7 +7,7 @@ part of each token's time, and a part of each request's.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from agent.tuning.session import Plan
+from agent.tuning.session import TuningPlan
 from performance_model.engine import Engine, EngineRun
 from performance_model.engine_limits import EngineLimits
 from performance_model.outcome import Goals, mean_gap_s, quantile
@@ -18,7 +18,7 @@ _LEAST = 0.2  # of the fitted constant remains
 
 
 def calibrate(
-    law: UncertainLaw, plan: Plan, limits: EngineLimits, measured: Mapping[str, float]
+    law: UncertainLaw, plan: TuningPlan, limits: EngineLimits, measured: Mapping[str, float]
 ) -> tuple[UncertainLaw, Goals]:
     """The law with the mean time between tokens of the first trial, and what is left of the objectives when
     the time outside the engine is taken off."""

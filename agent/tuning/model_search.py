@@ -20,7 +20,7 @@ MOST_TRIALS = 3  # beside the setting in force
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class PointForecast:
     """Predicted of one point: shares of the requests; `noise` is the standard error of `gain`."""
 
     point: Point
@@ -33,7 +33,7 @@ class Forecast:
         return self.gain > max(LEAST_GAIN, ERRORS * self.noise)
 
 
-def forecast_all(space: Space, trace: Trace, law: StepLaw, goals: Goals) -> list[Forecast]:
+def forecast_all(space: Space, trace: Trace, law: StepLaw, goals: Goals) -> list[PointForecast]:
     """In the order of the space."""
     good = [
         [float(goals.are_met_by(one)) for one in Engine(trace, law, limits).run().requests]
@@ -42,14 +42,14 @@ def forecast_all(space: Space, trace: Trace, law: StepLaw, goals: Goals) -> list
     found = []
     for point, shares in zip(space.points, good, strict=True):
         gain, noise = paired_gain(trace, good[0], shares)
-        found.append(Forecast(point=point, goodput=sum(shares) / len(shares), gain=gain, noise=noise))
+        found.append(PointForecast(point=point, goodput=sum(shares) / len(shares), gain=gain, noise=noise))
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSearch:
     space: Space
-    forecasts: Sequence[Forecast]
+    forecasts: Sequence[PointForecast]
 
     def propose(self, tried: Sequence[Tried]) -> Point | None:
         if not tried:
@@ -74,7 +74,7 @@ class ModelSearch:
         promised = self._by_point(best.point).gain
         return _goodput(best) - own >= promised / 2
 
-    def _by_point(self, point: Point) -> Forecast:
+    def _by_point(self, point: Point) -> PointForecast:
         return next(one for one in self.forecasts if one.point == point)
 
 

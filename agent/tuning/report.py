@@ -10,8 +10,8 @@ from agent.advisor.render import format_command
 from agent.terminal.tables import format_sentence, format_table
 from agent.terminal.values import escape_text, format_latency
 from agent.tuning.plots import bars, scatter
-from agent.tuning.run import Outcome
-from agent.tuning.trials import Trial
+from agent.tuning.run import TuningResult
+from agent.tuning.trials import TuningTrial
 from performance_model.step_law import write_law
 from performance_model.trace import duration_s
 from vllm_facts.shell_command.serve_command import ServeCommand, edit_command
@@ -21,14 +21,14 @@ _LATE_S = 0.1  # a client that sends so late measures itself
 _HEAD = ("SETTING", "WITHIN OBJECTIVES", "PREDICTED", "TTFT 90 %", "BETWEEN TOKENS 90 %", "FAILED")
 
 
-def tuned_command(outcome: Outcome) -> ServeCommand:
+def tuned_command(outcome: TuningResult) -> ServeCommand:
     """The given command, or with the better setting."""
     found = outcome.verdict
     changes: Mapping[str, Any] = found.changes if found is not None and found.is_better else {}
     return edit_command(outcome.plan.command, changes, {})
 
 
-def as_text(outcome: Outcome) -> str:
+def as_text(outcome: TuningResult) -> str:
     return (
         format_table(_HEAD, [_cells(trial) for trial in outcome.trials])
         + "\n"
@@ -39,7 +39,7 @@ def as_text(outcome: Outcome) -> str:
     )
 
 
-def conclusion(outcome: Outcome) -> str:
+def conclusion(outcome: TuningResult) -> str:
     found = outcome.verdict
     if found is None:
         predicted = [one.gain for one in outcome.forecasts]
@@ -56,7 +56,7 @@ def conclusion(outcome: Outcome) -> str:
     return f"Keep the setting: {numbers}: not more than 2 points and two standard errors."
 
 
-def warnings(outcome: Outcome) -> list[str]:
+def warnings(outcome: TuningResult) -> list[str]:
     late = max((trial.measured.get("late_p99_s", 0.0) for trial in outcome.trials), default=0.0)
     said = []
     if late > _LATE_S:
@@ -69,7 +69,7 @@ def warnings(outcome: Outcome) -> list[str]:
     return said
 
 
-def as_row(outcome: Outcome) -> dict[str, Any]:
+def as_row(outcome: TuningResult) -> dict[str, Any]:
     found = outcome.verdict
     return {
         "command": tuned_command(outcome).words,
@@ -92,7 +92,7 @@ def as_row(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def as_html(outcome: Outcome) -> str:
+def as_html(outcome: TuningResult) -> str:
     command = format_command(tuned_command(outcome))
     pairs = [
         (trial.predicted, trial.goodput)
@@ -124,7 +124,7 @@ def _html_row(cell: str, values: Sequence[str]) -> str:
     return "<tr>" + "".join(f"<{cell}>{html.escape(value)}</{cell}>" for value in values) + "</tr>"
 
 
-def _cells(trial: Trial) -> tuple[str, ...]:
+def _cells(trial: TuningTrial) -> tuple[str, ...]:
     measured = trial.measured
     return (
         _label(trial),
@@ -136,5 +136,5 @@ def _cells(trial: Trial) -> tuple[str, ...]:
     )
 
 
-def _label(trial: Trial) -> str:
+def _label(trial: TuningTrial) -> str:
     return (describe_changes(trial.changes) or "as given") + (" (again)" if trial.round else "")

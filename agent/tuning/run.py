@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from agent.advisor.measured_law import find_kv_tokens, law_of_log
 from agent.domain.errors import ConfigError
 from agent.tuning.calibration import calibrate
-from agent.tuning.model_search import Forecast, ModelSearch, forecast_all
+from agent.tuning.model_search import ModelSearch, PointForecast, forecast_all
 from agent.tuning.progress import Progress
 from agent.tuning.searches import GridSearch, HillClimb, Point, RandomSearch, Search
-from agent.tuning.session import Plan, Server, Session
+from agent.tuning.session import Session, TunedServer, TuningPlan
 from agent.tuning.space import Space, build_space
 from agent.tuning.tpe import TpeSearch, import_optuna
-from agent.tuning.trials import Trial, TrialFile
-from agent.tuning.verdict import Verdict
+from agent.tuning.trials import TrialFile, TuningTrial
+from agent.tuning.verdict import PairedVerdict
 from performance_model.hardware_prior import prior_law
 from performance_model.step_law import UncertainLaw
 from vllm_facts.deployment import Deployment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class SearchChoice:
     """What to search, and how. `law`: measured before; `given`: changes to try in place of those near."""
 
     search: str
@@ -32,19 +32,21 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TuningResult:
     """`law` and `forecasts`: of the model's search. `verdict`: None if no other setting served."""
 
-    plan: Plan
+    plan: TuningPlan
     search: str
     space: Space
-    trials: Sequence[Trial]
-    verdict: Verdict | None
+    trials: Sequence[TuningTrial]
+    verdict: PairedVerdict | None
     law: UncertainLaw | None
-    forecasts: Sequence[Forecast]
+    forecasts: Sequence[PointForecast]
 
 
-async def tune(plan: Plan, choice: Choice, case: Deployment, server: Server, progress: Progress) -> Outcome:
+async def tune(
+    plan: TuningPlan, choice: SearchChoice, case: Deployment, server: TunedServer, progress: Progress
+) -> TuningResult:
     """Raises ConfigError, PredictionInputError."""
     if choice.search == "tpe":
         import_optuna()
@@ -55,7 +57,7 @@ async def tune(plan: Plan, choice: Choice, case: Deployment, server: Server, pro
     kv_tokens = choice.kv_tokens or find_kv_tokens(log)
     space = build_space(case, kv_tokens, choice.given)
     session.place_base(space)
-    law, forecasts = None, list[Forecast]()
+    law, forecasts = None, list[PointForecast]()
     if choice.search == "model":
         raw = choice.law or law_of_log(case, log, kv_tokens) or prior_law(case)
         law, goals = await asyncio.to_thread(calibrate, raw, plan, space.limits[0], base.measured)
@@ -63,7 +65,7 @@ async def tune(plan: Plan, choice: Choice, case: Deployment, server: Server, pro
     await session.search(space, _build_search(choice, space, forecasts), forecasts)
     await session.confirm()
     progress.end()
-    return Outcome(
+    return TuningResult(
         plan=plan,
         search=choice.search,
         space=space,
@@ -74,7 +76,7 @@ async def tune(plan: Plan, choice: Choice, case: Deployment, server: Server, pro
     )
 
 
-def _build_search(choice: Choice, space: Space, forecasts: Sequence[Forecast]) -> Search:
+def _build_search(choice: SearchChoice, space: Space, forecasts: Sequence[PointForecast]) -> Search:
     match choice.search:
         case "model":
             return ModelSearch(space=space, forecasts=forecasts)

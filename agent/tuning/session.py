@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 from agent.domain.errors import ActError, ConfigError
 from agent.tuning.measured import is_good, summarise
-from agent.tuning.model_search import Forecast
+from agent.tuning.model_search import PointForecast
 from agent.tuning.progress import Progress
 from agent.tuning.replay import replay
 from agent.tuning.searches import Point, Search
 from agent.tuning.space import Space
-from agent.tuning.trials import Trial, TrialFile
-from agent.tuning.verdict import Verdict, compare
+from agent.tuning.trials import TrialFile, TuningTrial
+from agent.tuning.verdict import PairedVerdict, compare
 from performance_model.outcome import Goals
 from performance_model.trace import Trace, TraceRequest
 from vllm_facts.shell_command.serve_command import ServeCommand, edit_command
@@ -26,7 +26,7 @@ LOGGED: Mapping[str, Any] = {"enable_logging_iteration_details": True}
 _UNKNOWN_FLAG = "code 2"  # of vLLM's exit
 
 
-class Server(Protocol):
+class TunedServer(Protocol):
     """A server that only this run uses."""
 
     @property
@@ -42,7 +42,7 @@ class Server(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class TuningPlan:
     """`logs_steps`: ask vLLM for a line of each step, in all trials, so that they are equal."""
 
     command: ServeCommand
@@ -55,7 +55,7 @@ class Plan:
 
 
 class Session:
-    def __init__(self, plan: Plan, server: Server, file: TrialFile, progress: Progress) -> None:
+    def __init__(self, plan: TuningPlan, server: TunedServer, file: TrialFile, progress: Progress) -> None:
         self._plan = plan
         self._server = server
         self._file = file
@@ -63,7 +63,7 @@ class Session:
         self._until_s = asyncio.get_running_loop().time() + plan.budget_s
         self._longest_s = max((trial.seconds for trial in file.trials), default=0.0)
 
-    async def measure_base(self) -> Trial:
+    async def measure_base(self) -> TuningTrial:
         """The setting in force, of this or an earlier session. Raises ConfigError if it does not serve."""
         known = next((trial for trial in self._file.trials if trial.is_base and trial.good), None)
         if known is not None:
@@ -79,7 +79,7 @@ class Session:
             replace(trial, point=space.points[0]) if trial.is_base else trial for trial in self._file.trials
         ]
 
-    async def search(self, space: Space, search: Search, forecasts: Sequence[Forecast] = ()) -> None:
+    async def search(self, space: Space, search: Search, forecasts: Sequence[PointForecast] = ()) -> None:
         predicted = [(one.point, one.goodput) for one in forecasts]
         while self._has_time() and len(self._file.tried()) < self._plan.most_trials:
             point = search.propose(self._file.tried())
@@ -88,7 +88,7 @@ class Session:
             expected = next((goodput for known, goodput in predicted if known == point), None)
             await self._try(point, space.changes_to(point), expected, 0)
 
-    def best(self) -> Verdict | None:
+    def best(self) -> PairedVerdict | None:
         """The best other setting against the one in force; None if no other one served."""
         base = [trial for trial in self._file.trials if trial.is_base and trial.good]
         others = [one for one in self._file.tried() if one.goodput is not None and one.point != base[0].point]
@@ -113,12 +113,12 @@ class Session:
 
     async def _try(
         self, point: Point, changes: Mapping[str, Any], predicted: float | None, number: int
-    ) -> Trial:
+    ) -> TuningTrial:
         loop, plan = asyncio.get_running_loop(), self._plan
         began_s = loop.time()
         self._progress.begin(f"trial {len(self._file.trials) + 1}, {describe_changes(changes) or 'as given'}")
         log = plan.out / f"server-{len(self._file.trials):03}.log"
-        trial = Trial(point=point, changes=changes, round=number, predicted=predicted, log=str(log))
+        trial = TuningTrial(point=point, changes=changes, round=number, predicted=predicted, log=str(log))
         try:
             try:
                 await self._start(changes, log)
@@ -146,7 +146,7 @@ class Session:
             await self._server.stop()  # an older vLLM
             await self._server.start(edit_command(self._plan.command, changes, {}), log)
 
-    async def _load(self, trial: Trial) -> Trial:
+    async def _load(self, trial: TuningTrial) -> TuningTrial:
         plan, server = self._plan, self._server
         self._progress.show("warms up", 0.0)
         await replay(server.url, _warm_up(plan.trace), api_key=server.api_key, series="warm-up")

@@ -16,7 +16,7 @@ FORMAT, VERSION = "trimtab_tune", 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class TuningTrial:
     """`good`: "1" for each request of the load within the objectives, else "0"; empty: nothing was measured.
 
     `round` above 0: a repetition, to confirm.
@@ -48,7 +48,7 @@ class TrialFile:
         self._path = path
         load = hashlib.sha256("".join(write_trace(trace)).encode()).hexdigest()
         head = {FORMAT: VERSION, "command": list(command), "load": load, "objectives": asdict(goals)}
-        self.trials: list[Trial] = []
+        self.trials: list[TuningTrial] = []
         if not path.exists():
             self._append(head)
             return
@@ -59,11 +59,11 @@ class TrialFile:
                     f"--out {path.parent}: holds a run of another command, load or objective; give another "
                     "folder"
                 )
-            self.trials = [Trial(**json.loads(line)) for line in _whole(lines)]
+            self.trials = [TuningTrial(**json.loads(line)) for line in _whole(lines)]
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{path}: is no file of trials: {error}") from error
 
-    def add(self, trial: Trial) -> None:
+    def add(self, trial: TuningTrial) -> None:
         self._append(asdict(trial))
         self.trials.append(trial)
 
@@ -75,7 +75,7 @@ class TrialFile:
                 points.append(trial.point)
         return [Tried(point=point, goodput=mean_goodput(self.of(point))) for point in points]
 
-    def of(self, point: Point) -> list[Trial]:
+    def of(self, point: Point) -> list[TuningTrial]:
         return [trial for trial in self.trials if trial.point == point]
 
     def _append(self, row: Mapping[str, Any]) -> None:
@@ -83,7 +83,7 @@ class TrialFile:
             file.write(json.dumps(row) + "\n")
 
 
-def mean_goodput(trials: Sequence[Trial]) -> float | None:
+def mean_goodput(trials: Sequence[TuningTrial]) -> float | None:
     known = [trial.goodput for trial in trials if trial.goodput is not None]
     return sum(known) / len(known) if known else None
 

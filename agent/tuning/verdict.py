@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from agent.tuning.trials import Trial
+from agent.tuning.trials import TuningTrial
 from performance_model.search import BLOCK_S, ERRORS, LEAST_GAIN
 from performance_model.trace import Trace, duration_s
 
@@ -12,7 +12,7 @@ LEAST_BLOCKS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class PairedVerdict:
     """`gain` in shares of the requests, `noise` its standard error."""
 
     changes: Mapping[str, object]
@@ -25,11 +25,11 @@ class Verdict:
         return self.gain > max(LEAST_GAIN, ERRORS * self.noise)
 
 
-def compare(base: Sequence[Trial], other: Sequence[Trial], trace: Trace) -> Verdict:
+def compare(base: Sequence[TuningTrial], other: Sequence[TuningTrial], trace: Trace) -> PairedVerdict:
     """Over all rounds of both; each has at least one that measured."""
     before, after = _shares(base), _shares(other)
     gain, noise = paired_gain(trace, before, after)
-    return Verdict(changes=other[0].changes, base=sum(before) / len(before), gain=gain, noise=noise)
+    return PairedVerdict(changes=other[0].changes, base=sum(before) / len(before), gain=gain, noise=noise)
 
 
 def paired_gain(trace: Trace, before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
@@ -48,6 +48,6 @@ def paired_gain(trace: Trace, before: Sequence[float], after: Sequence[float]) -
     return gain, sqrt(spread * count / (count - 1)) / len(trace)
 
 
-def _shares(rounds: Sequence[Trial]) -> list[float]:
+def _shares(rounds: Sequence[TuningTrial]) -> list[float]:
     measured = [trial.good for trial in rounds if trial.good]
     return [sum(map(int, of)) / len(of) for of in zip(*measured, strict=True)]

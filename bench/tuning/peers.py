@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.tuning.model_search import Forecast, ModelSearch, forecast_all
+from agent.tuning.model_search import ModelSearch, PointForecast, forecast_all
 from agent.tuning.searches import GridSearch, HillClimb, Point, RandomSearch, Search, Tried
 from agent.tuning.space import Space
 from agent.tuning.tpe import TpeSearch
@@ -59,7 +59,9 @@ def space_from(world: World, start: int) -> Space:
     )
 
 
-def model_search(world: World, start: int, law: StepLaw, *, draw: int) -> tuple[ModelSearch, list[Forecast]]:
+def model_search(
+    world: World, start: int, law: StepLaw, *, draw: int
+) -> tuple[ModelSearch, list[PointForecast]]:
     """The model predicts other traffic of the same kind than the canaries and the truth get."""
     space = space_from(world, start)
     seconds = max(2 * TRIAL_S, LEAST_REQUESTS / world.rate)

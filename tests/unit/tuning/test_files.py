@@ -7,7 +7,7 @@ import pytest
 from agent.domain.errors import ConfigError
 from agent.tuning.auto_tune import read_variables
 from agent.tuning.sweep_files import read_params, write_params
-from agent.tuning.trials import Trial, TrialFile
+from agent.tuning.trials import TrialFile, TuningTrial
 from performance_model.outcome import Goals
 from performance_model.trace import TraceRequest
 
@@ -60,9 +60,9 @@ def test_the_variables_of_auto_tune_become_a_command_a_load_and_a_grid(tmp_path:
     ]
 
 
-def trial(seqs: int, good: str = "1", *, number: int = 0) -> Trial:
+def trial(seqs: int, good: str = "1", *, number: int = 0) -> TuningTrial:
     changes = {"max_num_seqs": seqs}
-    return Trial(point=changes, changes=changes, good=good, round=number)
+    return TuningTrial(point=changes, changes=changes, good=good, round=number)
 
 
 def test_a_later_run_knows_the_trials_but_not_a_line_that_was_cut_off(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from agent.tuning.trials import Trial
+from agent.tuning.trials import TuningTrial
 from agent.tuning.verdict import compare
 from performance_model.trace import TraceRequest
 
@@ -10,12 +10,12 @@ TRACE = [TraceRequest(arrival_s=float(at), prompt_tokens=10, output_tokens=5) fo
 CHANGES = {"max_num_seqs": 8}
 
 
-def base(good: str) -> Trial:
-    return Trial(point={}, changes={}, good=good)
+def base(good: str) -> TuningTrial:
+    return TuningTrial(point={}, changes={}, good=good)
 
 
-def other(good: str) -> Trial:
-    return Trial(point=CHANGES, changes=CHANGES, good=good)
+def other(good: str) -> TuningTrial:
+    return TuningTrial(point=CHANGES, changes=CHANGES, good=good)
 
 
 def test_a_gain_of_every_block_is_better() -> None:
