@@ -54,7 +54,7 @@ def keep_order(items: Sequence[S]) -> Ordered[S]:
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class RuleRank:
     """Rules of one rank, the most urgent first, and the reason for the rank."""
 
     name: str
@@ -66,44 +66,46 @@ HEALTH = ("HC1", "HC2", "HC3", "HC4", "HC5", "HC6", "HC7")
 """Rules about a running server that is not fit to be tuned."""
 
 ORDER = (
-    Band("health", HEALTH, "what fails or hangs is repaired first, and its measurements are no evidence"),
-    Band("hold", ("T1",), "measurements on a throttling GPU are no evidence"),
-    Band(
+    RuleRank("health", HEALTH, "what fails or hangs is repaired first, and its measurements are no evidence"),
+    RuleRank("hold", ("T1",), "measurements on a throttling GPU are no evidence"),
+    RuleRank(
         "does not start",
         ("V1", "D3", "H2", "H1", "F5", "F4", "F9", "V2", "U3", "F10"),
         "a server that does not start, or gives wrong answers, comes before all tuning",
     ),
-    Band("memory ran out", ("M2", "M4"), "failures come before slowness"),
-    Band(
+    RuleRank("memory ran out", ("M2", "M4"), "failures come before slowness"),
+    RuleRank(
         "prediction",
         ("PM1",),
         "the model weighs all limits of the scheduler against each other, and says how far to go",
     ),
-    Band(
+    RuleRank(
         "KV pressure",
         ("M1", "M3", "K1", "K2", "Q2"),
         "it outranks the queue: more KV cache first, else fewer sequences, else replicas",
     ),
-    Band("queue", ("Q1", "K3"), "a cap that is too low is cheap to raise, and hides every other limit"),
-    Band(
+    RuleRank("queue", ("Q1", "K3"), "a cap that is too low is cheap to raise, and hides every other limit"),
+    RuleRank(
         "latency",
         ("P4", "P1", "P2", "Q5", "P3"),
         "an SLO is missed now; where prompts of mixed lengths are late, a warm knob comes before a cold one",
     ),
-    Band(
+    RuleRank(
         "hardware",
         ("D1", "D2", "D7", "D5", "D4", "D6", "D8", "U1", "U2"),
         "the layout on the GPUs limits what the knobs can do",
     ),
-    Band(
+    RuleRank(
         "optimisation",
         ("G1", "F2", "B2", "B1", "B3", "M5", "X1", "G3", "A1", "G2", "C1", "O1", "E2", "F1", "H3"),
         "optimisations, the largest expected gain first",
     ),
-    Band("operator's decision", ("L1", "SD1"), "they change which requests are accepted, or the answers"),
-    Band("first pass", ("W1",), "a workload template yields to every observation"),
-    Band("flags", ("CL1",), "what lint finds in a running server's flags comes after all that was measured"),
-    Band(
+    RuleRank("operator's decision", ("L1", "SD1"), "they change which requests are accepted, or the answers"),
+    RuleRank("first pass", ("W1",), "a workload template yields to every observation"),
+    RuleRank(
+        "flags", ("CL1",), "what lint finds in a running server's flags comes after all that was measured"
+    ),
+    RuleRank(
         "notes",
         ("PM3", "PM2", "Q3", "Q4", "N1", "X2", "C2", "E1", "V3", "R1", "F3", "F6", "F7", "F8"),
         "no flag to change",

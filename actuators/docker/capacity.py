@@ -17,7 +17,7 @@ from actuators.docker.spec import ContainerSpec
 from actuators.host import memory as host_room
 from actuators.host.memory import GpuMemory
 from agent.domain.errors import ActError
-from agent.machine.strategy import Capacity
+from agent.machine.strategy import HostCapacity
 from vllm_facts.values import Setting
 
 _GIB = 1024**3
@@ -105,16 +105,16 @@ async def measure_holding(blue: ContainerSpec, client: DockerClient, setting: Se
     )
 
 
-def free_capacity(held: Sequence[Holding], setting: Setting, host: Host) -> Capacity:
+def free_capacity(held: Sequence[Holding], setting: Setting, host: Host) -> HostCapacity:
     """Whether the host has capacity for one more like these, with this setting. Unknown is no capacity."""
     verdicts = [*chain.from_iterable(_capacity_like(one, held, setting, host) for one in held)]
     if not verdicts:
-        return Capacity(free=None, why="there is no server to make it like")
+        return HostCapacity(free=None, why="there is no server to make it like")
     for verdict in (False, None):
         for one in verdicts:
             if one.free is verdict:
                 return one
-    return Capacity(free=True, why="; ".join(dict.fromkeys(one.why for one in verdicts)))
+    return HostCapacity(free=True, why="; ".join(dict.fromkeys(one.why for one in verdicts)))
 
 
 def gpus_needed(setting: Setting) -> int:
@@ -136,50 +136,52 @@ def gpu_shortage(blue: ContainerSpec, setting: Setting, host: Host) -> str:
     )
 
 
-def _capacity_like(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[Capacity]:
+def _capacity_like(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[HostCapacity]:
     found = []
     if one.cpus:
         why = f"a server like {one.name} is pinned to its CPUs {one.cpus}, which {one.name} uses"
-        found.append(Capacity(free=False, why=why))
+        found.append(HostCapacity(free=False, why=why))
     if one.gpus.any:
         found += _gpu_capacity(one, held, setting, host)
     return [*found, _memory_capacity(one, host)]
 
 
-def _memory_capacity(one: Holding, host: Host) -> Capacity:
+def _memory_capacity(one: Holding, host: Host) -> HostCapacity:
     needed = one.limit or (None if one.memory is None else expected_memory(0, one.memory))
     if host.memory is None:
-        return Capacity(free=None, why=f"the host's free memory is not known: {host.why}")
+        return HostCapacity(free=None, why=f"the host's free memory is not known: {host.why}")
     if needed is None:
         why = f"the memory that {one.name} needs is not known: set a limit (docker run --memory)"
-        return Capacity(free=None, why=why)
+        return HostCapacity(free=None, why=why)
     left = spare_memory(host)
     by = "its limit" if one.limit else "by what it has now"
     why = f"a server like {one.name} may need {_size(needed)} ({by}), the host has {_size(left)} to spare"
-    return Capacity(free=needed <= left, why=why)
+    return HostCapacity(free=needed <= left, why=why)
 
 
-def _gpu_capacity(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[Capacity]:
+def _gpu_capacity(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[HostCapacity]:
     if one.gpus.unknown:
-        return [Capacity(free=None, why=f"the GPUs of {one.name} cannot be identified: {one.gpus.unknown}")]
+        return [
+            HostCapacity(free=None, why=f"the GPUs of {one.name} cannot be identified: {one.gpus.unknown}")
+        ]
     if host.gpus is None:
-        return [Capacity(free=None, why=f"the free memory of the GPUs is not known: {host.why}")]
+        return [HostCapacity(free=None, why=f"the free memory of the GPUs is not known: {host.why}")]
     taken = _gpus_on_host(one.gpus, host.gpus)
     missing = [name for name, gpu in taken.items() if gpu is None]
     if missing or not taken:
         why = f"{one.name} has GPU {', '.join(missing) or 'all'}, which nvidia-smi does not show"
-        return [Capacity(free=None, why=why)]
+        return [HostCapacity(free=None, why=why)]
     found = [gpu for gpu in taken.values() if gpu is not None][: gpus_needed(setting)]
     return [_one_gpu_capacity(gpu, held, utilization(setting), host.gpus) for gpu in found]
 
 
 def _one_gpu_capacity(
     gpu: GpuMemory, held: Sequence[Holding], share: float, known: Sequence[GpuMemory]
-) -> Capacity:
+) -> HostCapacity:
     """VLLM takes its share of the whole GPU at once, and refuses to start if that much is not free."""
     if gpu.free_mib is None or not gpu.total_mib or gpu.sliced:
         what = "is sliced (MIG)" if gpu.sliced else "does not report its free memory"
-        return Capacity(free=None, why=f"GPU {gpu.index} {what}")
+        return HostCapacity(free=None, why=f"GPU {gpu.index} {what}")
     here_too = [one for one in held if gpu in _gpus_on_host(one.gpus, known).values()]
     claimed = sum(one.utilization for one in here_too)
     needed = share * gpu.total_mib
@@ -189,8 +191,8 @@ def _one_gpu_capacity(
         f"= {share:g} takes {_size(needed * _MIB)}"
     )
     if claimed + share > 1:
-        return Capacity(free=False, why=f"{why} in addition to the {claimed:g} of those")
-    return Capacity(free=needed <= gpu.free_mib, why=why)
+        return HostCapacity(free=False, why=f"{why} in addition to the {claimed:g} of those")
+    return HostCapacity(free=needed <= gpu.free_mib, why=why)
 
 
 def _gpus_on_host(gpus: Gpus, known: Sequence[GpuMemory]) -> Mapping[str, GpuMemory | None]:

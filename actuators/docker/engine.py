@@ -16,7 +16,7 @@ from actuators.docker.obstacles import obstacles
 from actuators.docker.preflight import preflight, start_key
 from actuators.docker.sleep import Sleeper
 from actuators.docker.start import Starter
-from actuators.docker.watch import Finding, Watch
+from actuators.docker.watch import Diagnosis, Watch
 from actuators.vllm import control
 from actuators.vllm.control import ControlEndpoint, control_path, note_on_live_limits
 from actuators.vllm.engine import RECENT_LINES, VllmEngine
@@ -157,7 +157,7 @@ class DockerEngine(VllmEngine):
             await self._sweep({name: one for name, one in found.items() if name != server.name})
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
-        def report(found: Finding, log: tuple[str, ...], *, gone: bool) -> None:
+        def report(found: Diagnosis, log: tuple[str, ...], *, gone: bool) -> None:
             why, external = f"{server.name} {found.why}", found.external
             emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log, external=external))
 
@@ -167,7 +167,7 @@ class DockerEngine(VllmEngine):
 
         container = await self._find_id(server.name)
         if not container:
-            report(Finding("has no container any more", external=True), (), gone=True)
+            report(Diagnosis("has no container any more", external=True), (), gone=True)
             return
         watch = Watch(
             client=self._client,
@@ -183,7 +183,7 @@ class DockerEngine(VllmEngine):
         found, log = await watch.until_gone()
         if not was_ended() and self._site.acts:
             await self._transfer_restart_policy(server.name)
-        report(Finding("was ended by trimtab") if was_ended() else found, log, gone=True)
+        report(Diagnosis("was ended by trimtab") if was_ended() else found, log, gone=True)
 
     async def newest_epoch(self) -> int:
         found = (await self._find()).values()

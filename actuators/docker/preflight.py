@@ -17,7 +17,7 @@ from actuators.docker.spec import ContainerSpec, Json
 from actuators.vllm.start_times import StartTimes
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Site
-from agent.machine.strategy import Choice, choose_strategy
+from agent.machine.strategy import StrategyChoice, choose_strategy
 from vllm_facts.errors import FlagError
 from vllm_facts.values import Setting
 
@@ -120,13 +120,13 @@ def _candidate(blue: ContainerSpec, setting: Setting) -> CreateRequest:
     return clone(blue, name="green", labels={}, setting=setting, port=port)
 
 
-async def _choose_strategy(asked: _Asked, wanted: Strategy | Literal["auto"]) -> tuple[Choice, str]:
+async def _choose_strategy(asked: _Asked, wanted: Strategy | Literal["auto"]) -> tuple[StrategyChoice, str]:
     """Return the strategy, and why no host like this can run the setting; empty: it can."""
     engine = asked.client.host or os.environ.get("DOCKER_HOST", "")
     host = await capacity.measure_host(engine, asked.blues)
     for blue in asked.blues:
         if problem := capacity.gpu_shortage(blue, asked.setting, host):
-            return Choice(strategy=None, why=problem), problem
+            return StrategyChoice(strategy=None, why=problem), problem
     held = [
         await capacity.measure_holding(blue, asked.client, server.setting)
         for blue, server in zip(asked.blues, asked.servers, strict=True)

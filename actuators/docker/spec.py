@@ -12,7 +12,7 @@ from typing import Any, Self
 from actuators.docker.gpus import Gpus, parse_gpus
 from actuators.docker.mounted_files import Mount, mounted_files
 from actuators.host.origin import Origin
-from actuators.vllm.serve_command import ReadFile, ServeCommand
+from actuators.vllm.serve_command import ContainerCommand, ReadFile
 
 Json = dict[str, Any]
 
@@ -90,7 +90,7 @@ class ContainerSpec:
     image: str  # id
     image_tag: str
     image_digest: str  # where the image can be pulled again; known of a container that was kept only
-    serve: ServeCommand
+    serve: ContainerCommand
     address: str  # host:port where this host reaches the server; empty: nowhere
     labels: Mapping[str, str]
     hostname: str  # set by `--hostname`; empty: the Engine's choice
@@ -128,7 +128,7 @@ class ContainerSpec:
         settings = inspect.get("NetworkSettings") or {}
         working_dir = str(config.get("WorkingDir") or "")
         mounts = tuple(Mount.parse(one) for one in inspect.get("Mounts") or ())
-        serve = ServeCommand.parse(
+        serve = ContainerCommand.parse(
             config.get("Entrypoint") or (),
             config.get("Cmd") or (),
             config.get("Env") or (),
@@ -207,7 +207,7 @@ def _mode(mode: str, networks: Mapping[str, Endpoint]) -> str:
 
 
 def _address(
-    serve: ServeCommand,
+    serve: ContainerCommand,
     mode: str,
     ports: Mapping[str, Sequence[Mapping[str, str]] | None],
     endpoints: Iterable[Endpoint],
@@ -224,7 +224,7 @@ def _address(
 
 
 def _published(
-    serve: ServeCommand,
+    serve: ContainerCommand,
     asked: Mapping[str, Sequence[Mapping[str, str]] | None],
     given: Mapping[str, Sequence[Mapping[str, str]] | None],
 ) -> tuple[str, ...]:

@@ -29,11 +29,11 @@ _BACK_WITHIN_S = 5.0  # the gap of a `docker restart`, from the end to the start
 _POLL_S = 0.25
 _SURE = 3  # failed probes in a row that suffice if the container is paused or disconnected
 
-Say = Callable[["Finding", tuple[str, ...]], None]
+Say = Callable[["Diagnosis", tuple[str, ...]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """How a server ended, or why it does not answer. `external`: the cause lies outside the server."""
 
     why: str
@@ -58,7 +58,7 @@ class Watch:
     _log: tuple[str, ...] = field(default=(), init=False)  # the log is removed with the container
     _away: bool = field(default=False, init=False)  # the Docker daemon did not answer the last look
 
-    async def until_gone(self) -> tuple[Finding, tuple[str, ...]]:
+    async def until_gone(self) -> tuple[Diagnosis, tuple[str, ...]]:
         """Return how the server ended, and its last log lines."""
         async with observe_events(self.client, self.container) as observed:
             asking = asyncio.create_task(self._probe_health())
@@ -68,12 +68,12 @@ class Watch:
                 asking.cancel()
                 await asyncio.wait([asking])
 
-    async def _watch_container(self, observed: ObservedEvents) -> tuple[Finding, tuple[str, ...]]:
+    async def _watch_container(self, observed: ObservedEvents) -> tuple[Diagnosis, tuple[str, ...]]:
         while True:
             observed.changed.clear()
             try:
                 if (found := await self._check(observed)) is not None:
-                    away = Finding(f"{found.why} (the Docker daemon was away meanwhile)", external=True)
+                    away = Diagnosis(f"{found.why} (the Docker daemon was away meanwhile)", external=True)
                     return away if self._away else found, self._log
                 self._away = False
             except ActError:
@@ -82,7 +82,7 @@ class Watch:
                 async with asyncio.timeout(_LOOK_S):
                     await observed.changed.wait()
 
-    async def _check(self, observed: ObservedEvents) -> Finding | None:
+    async def _check(self, observed: ObservedEvents) -> Diagnosis | None:
         """Return why it is gone; None if it is not. Raises ActError if the Engine does not answer."""
         now = await self.client.inspect(self.container)
         if self._first is None and now is not None:
@@ -97,18 +97,18 @@ class Watch:
         if self._was_restarted(now):
             why = describe_restart(now, observed, self._log, self._first.restart_count)
             by_policy = now.restart_count > self._first.restart_count
-            found = Finding(why, external=not by_policy)
+            found = Diagnosis(why, external=not by_policy)
             return None if self._recovers(now, found) else found
         if not _up(now):
             return self._exit_of(now, observed)
         if now.address and now.address != self.address:
             why = f"was restarted by Docker: its address is {now.address} now, not {self.address}"
-            return Finding(why, external=True)
+            return Diagnosis(why, external=True)
         return None
 
-    def _exit_of(self, now: ContainerSpec | None, observed: ObservedEvents) -> Finding:
+    def _exit_of(self, now: ContainerSpec | None, observed: ObservedEvents) -> Diagnosis:
         why = describe_exit(now, observed, self._log)
-        return Finding(why, external=was_ended_from_outside(now, observed))
+        return Diagnosis(why, external=was_ended_from_outside(now, observed))
 
     async def _probe_health(self) -> None:
         """Probe /health for ever. A paused or disconnected container needs fewer failed probes."""
@@ -123,7 +123,7 @@ class Watch:
                 if here and (missed >= self.misses or reason):
                     reported = True
                     why = f"failed its health check {missed} times in a row: {reason or health.why}"
-                    self.on_silence(Finding(why, external=external), self._log)
+                    self.on_silence(Diagnosis(why, external=external), self._log)
             await asyncio.sleep(self.every_s)
 
     async def _describe_silence(self) -> tuple[str, bool, bool]:
@@ -152,7 +152,7 @@ class Watch:
             now = await self.client.inspect(self.container)
         return now
 
-    def _recovers(self, now: ContainerSpec, found: Finding) -> bool:
+    def _recovers(self, now: ContainerSpec, found: Diagnosis) -> bool:
         """Whether it serves again, or will: only its open requests are lost. Reported once it runs."""
         crashed = not self.adopted and not found.external
         if crashed or not self._may_restart(now) or now.address not in {"", self.address}:

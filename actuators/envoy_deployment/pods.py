@@ -17,7 +17,7 @@ _ANSWER_S = 2.0
 _POLL_S = 0.1
 
 
-class RefusedError(ActError):
+class RouteRefusedError(ActError):
     """An Envoy does not take the route."""
 
 
@@ -68,7 +68,7 @@ class EnvoyPods:
             answers = await self.ask()
             ready = [one for one in answers if one.pod.ready]
             if refusing := [one for one in ready or answers if one.refused == write and one.why]:
-                raise RefusedError(
+                raise RouteRefusedError(
                     f"the Envoy of the pod {refusing[0].pod.name} refused the route: {refusing[0].why}"
                 )
             missing = [one for one in ready if one.write != write]

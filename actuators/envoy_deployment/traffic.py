@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from uuid import uuid4
 
 from actuators.envoy_deployment.channel import Found, RouteChannel
-from actuators.envoy_deployment.pods import EnvoyPods, RefusedError
+from actuators.envoy_deployment.pods import EnvoyPods, RouteRefusedError
 from actuators.shared.published_route import PublishedRoute
 from actuators.shared.split import check
 from agent.domain.effects import Route
@@ -112,7 +112,7 @@ class DeploymentTraffic:
         written = await self._write(published, before)
         try:
             await self._pods.confirm(published.write, self._options.confirm_s)
-        except RefusedError:
+        except RouteRefusedError:
             self._kept = None
             await self._channel.restore(before.route if before else None, written)
             raise

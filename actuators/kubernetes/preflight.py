@@ -20,7 +20,7 @@ from actuators.vllm.start_times import StartTimes
 from agent.domain.errors import ActError
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Site
-from agent.machine.strategy import Choice
+from agent.machine.strategy import StrategyChoice
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
 from kubernetes_api.documents import Json
@@ -52,7 +52,7 @@ async def preflight(
     site: Site,
     blues: Sequence[FoundServer],
     setting: Setting,
-    choice: Choice,
+    choice: StrategyChoice,
     times: StartTimes,
 ) -> PreflightResult:
     """`blues`: the servers that serve now; green is made like the last one. Raises ActError."""

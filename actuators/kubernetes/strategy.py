@@ -9,24 +9,24 @@ from typing import Literal
 from actuators.kubernetes.pods import Pod
 from actuators.kubernetes.workload import Workload, count_gpus
 from agent.domain.model import Strategy
-from agent.machine.strategy import Capacity, Choice
+from agent.machine.strategy import HostCapacity, StrategyChoice
 from agent.machine.strategy import choose_strategy as choose
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import Reader
 
 
-def choose_strategy(wanted: Strategy | Literal["auto"], pods: int, no_node: str) -> Choice:
+def choose_strategy(wanted: Strategy | Literal["auto"], pods: int, no_node: str) -> StrategyChoice:
     """`pods`: that serve now. `no_node`: why one more finds no node; empty: it is not known that it does not.
 
     An outage is never chosen for an operator who has not written "swap".
     """
     room = "one pod more than now runs during the change, if a node takes it"
     if wanted == "surge" or (wanted == "auto" and not no_node):
-        return Choice(strategy="surge", why=room)
-    choice = choose(wanted, pods, Capacity(free=False if no_node else None, why=no_node or "not known"))
+        return StrategyChoice(strategy="surge", why=room)
+    choice = choose(wanted, pods, HostCapacity(free=False if no_node else None, why=no_node or "not known"))
     if wanted == "auto" and choice.strategy == "swap":
         how = 'add a node, or write strategy = "swap" in [targets.engine]: a planned outage'
-        return Choice(strategy=None, why=f"there is no node for a second pod: {no_node}; {how}")
+        return StrategyChoice(strategy=None, why=f"there is no node for a second pod: {no_node}; {how}")
     return choice
 
 

@@ -17,7 +17,7 @@ from actuators.kubernetes.pods import Pod, PodFault, newest_first
 from actuators.kubernetes.scale import fault_of_none
 from actuators.kubernetes.start import read_log
 from actuators.kubernetes.workload import Workload, is_complete
-from actuators.vllm.probe import Health, OpenAiProbe
+from actuators.vllm.probe import HealthAnswer, OpenAiProbe
 from agent.domain.errors import ActError
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
@@ -156,7 +156,7 @@ class Watch:
                 self.on_silence(PodFault(why, external=bool(self._removed)), self._log)
             await asyncio.sleep(self.every_s)
 
-    async def _has_ended(self, found: Health) -> bool:
+    async def _has_ended(self, found: HealthAnswer) -> bool:
         """Whether a container has ended: `_check` reports that, once the kubelet has."""
         if found.refused:
             await asyncio.sleep(_KUBELET_S)
@@ -170,12 +170,12 @@ class Watch:
             for pod in pods
         )
 
-    async def _ask_pods(self) -> Health:
+    async def _ask_pods(self) -> HealthAnswer:
         """Return the first answer if no pod is healthy; a healthy one if one is, or none is known yet."""
         port = self.workload.serve.port
         pods = [pod for pod in self._pods if pod.ip and pod.active]
         probes = [OpenAiProbe(address=pod.address(port)).health(self.timeout_s) for pod in pods]
         answers = await asyncio.gather(*probes)
         if not answers and self._pods:
-            return Health(why="it has no running pod")
-        return answers[0] if answers and all(answer.why for answer in answers) else Health()
+            return HealthAnswer(why="it has no running pod")
+        return answers[0] if answers and all(answer.why for answer in answers) else HealthAnswer()

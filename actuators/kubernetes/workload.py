@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from actuators.host.origin import Origin
 from actuators.kubernetes.labels import LIKE, REPLICAS, SERVER, SITE, epoch_of, server_of
-from actuators.vllm.serve_command import ChangedCommand, ReadFile, ServeCommand
+from actuators.vllm.serve_command import ChangedCommand, ContainerCommand, ReadFile
 from kubernetes_api import client as kubernetes
 from kubernetes_api.documents import Json, Kind
 from vllm_facts.errors import FlagError
@@ -52,8 +52,8 @@ class Workload:
     replicas: int  # wanted
     selector: Mapping[str, str]  # the labels that its pods have and no others
     container: int  # the index of the vLLM container
-    serve: ServeCommand  # with `$(NAME)` of the container's own variables replaced
-    written: ServeCommand  # as the manifest has it
+    serve: ContainerCommand  # with `$(NAME)` of the container's own variables replaced
+    written: ContainerCommand  # as the manifest has it
     problem: str = ""
     document: Json = field(repr=False, compare=False)
 
@@ -235,12 +235,14 @@ def _words(container: Json) -> list[str]:
     return [str(word) for word in (*(command or ()), *args)]
 
 
-def _serve_command(container: Json, read_file: ReadFile, *, expand: bool) -> ServeCommand:
+def _serve_command(container: Json, read_file: ReadFile, *, expand: bool) -> ContainerCommand:
     env = [f"{one['name']}={one['value']}" for one in container.get("env") or () if "value" in one]
     known = dict(line.partition("=")[::2] for line in env) if expand else {}
     command = _expand(container.get("command") or _ENTRYPOINT, known)
     folder = str(container.get("workingDir") or "")
-    return ServeCommand.parse(command, _expand(container.get("args") or (), known), env, folder, read_file)
+    return ContainerCommand.parse(
+        command, _expand(container.get("args") or (), known), env, folder, read_file
+    )
 
 
 def _expand(words: Sequence[str], env: Mapping[str, str]) -> list[str]:

@@ -19,7 +19,7 @@ _IN_ENGINE = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class HealthAnswer:
     """The answer of /health. `why` it is not healthy, empty if it is; `refused`: no process listens."""
 
     why: str = ""
@@ -34,17 +34,17 @@ class OpenAiProbe:
     address: str
     api_key: str = field(default="", repr=False)
 
-    async def health(self, timeout_s: float = 5.0) -> Health:
+    async def health(self, timeout_s: float = 5.0) -> HealthAnswer:
         """Ask on a new connection: an old one does not show whether the server accepts new ones."""
         try:
             async with asyncio.timeout(timeout_s):
                 status = await get_status(self.address, "/health")
         except TimeoutError:
-            return Health(why=f"/health does not answer within {timeout_s:g} s")
+            return HealthAnswer(why=f"/health does not answer within {timeout_s:g} s")
         except (OSError, ValueError) as error:
             refused = isinstance(error, ConnectionRefusedError)
-            return Health(why=f"/health is not reachable: {error}", refused=refused)
-        return Health(why="" if status == 200 else f"/health answers {status}", status=status)  # noqa: PLR2004
+            return HealthAnswer(why=f"/health is not reachable: {error}", refused=refused)
+        return HealthAnswer(why="" if status == 200 else f"/health answers {status}", status=status)  # noqa: PLR2004
 
     async def busy(self, timeout_s: float = 5.0) -> int | None:
         """Return the requests running and waiting, over all its engines. None: no answer, or no counts."""

@@ -52,7 +52,7 @@ class ChangedCommand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeCommand:
+class ContainerCommand:
     """The command of a container and the flags in it.
 
     `error` is the reason why the flags cannot be read; it is empty if they can. With an error the other

@@ -22,7 +22,7 @@ class DaemonProgress(Protocol):
 
 
 @dataclass(slots=True)
-class Health:
+class HealthProbes:
     """`daemon`: None until it is built; it may wait for another daemon to end."""
 
     daemon: DaemonProgress | None = None

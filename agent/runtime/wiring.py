@@ -14,7 +14,7 @@ import structlog
 
 from agent.api.app import build_app
 from agent.api.credentials import ApiCredentials
-from agent.api.health import Health
+from agent.api.health import HealthProbes
 from agent.api.routes.console import pages
 from agent.api.server import serve
 from agent.audit import checkpoints
@@ -185,7 +185,7 @@ def find_removed(config: Config, states: Mapping[str, State]) -> list[str]:
 
 async def run(config: Config, mode: Mode, *, accept_new_journal: bool = False) -> None:
     """Run the daemon until a signal ends it, after checking what every rollout needs."""
-    health = Health()
+    health = HealthProbes()
     entry = ApiCredentials.of(config.api, utc_now)
     end_on_signals()
     async with AsyncExitStack() as held:

@@ -11,7 +11,7 @@ from agent.domain.errors import ActError, FencedError
 from agent.domain.events import ServerLost
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Engine, Now, Site
-from agent.machine.strategy import Capacity, choose_strategy
+from agent.machine.strategy import HostCapacity, choose_strategy
 from tests.simulation.scenario import Act
 from tests.simulation.world import Process, World
 from vllm_facts.values import Setting
@@ -169,7 +169,7 @@ class SimEngine:
     ) -> PreflightResult:
         del setting, wanted
         choice = choose_strategy(
-            self.strategy, len(servers), Capacity(free=self.strategy == "surge", why="so it was set up")
+            self.strategy, len(servers), HostCapacity(free=self.strategy == "surge", why="so it was set up")
         )
         if choice.strategy is None:
             return PreflightResult(problem=choice.why)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import httpx2
 from lightkube import KubeConfig
 
-from actuators.vllm.probe import Health, OpenAiProbe
+from actuators.vllm.probe import HealthAnswer, OpenAiProbe
 from agent.domain.answers import GoldenAnswer
 from agent.domain.errors import ActError
 from tests.simulation.adapters import Host, Killed, alive
@@ -133,15 +133,15 @@ class Network:
 
     # vLLM in the pods.
 
-    async def health(self, probe: OpenAiProbe, timeout_s: float = 5.0) -> Health:
+    async def health(self, probe: OpenAiProbe, timeout_s: float = 5.0) -> HealthAnswer:
         await self._wait(self.world.random.uniform(*_PROBE_S))
         backend = self.world.at(probe.address)
         if backend is None or backend.status == "starting":
-            return Health(why="/health is not reachable: refused", refused=True)
+            return HealthAnswer(why="/health is not reachable: refused", refused=True)
         if backend.status == "hung":
             await self._wait(timeout_s)
-            return Health(why=f"/health does not answer within {timeout_s:g} s")
-        return Health(status=200)
+            return HealthAnswer(why=f"/health does not answer within {timeout_s:g} s")
+        return HealthAnswer(status=200)
 
     async def busy(self, probe: OpenAiProbe, timeout_s: float = 5.0) -> int | None:
         await self._wait(self.world.random.uniform(*_PROBE_S))

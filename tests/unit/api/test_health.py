@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 from aiohttp import ClientSession
 
-from agent.api.health import Health
+from agent.api.health import HealthProbes
 from agent.domain.errors import ConfigError
 from tests.support.ports import free_port
 
@@ -45,7 +45,7 @@ async def test_only_a_stuck_daemon_is_unhealthy(
     daemon: Progress | None, healthz: tuple[int, str], readyz: tuple[int, str]
 ) -> None:
     address = free_address()
-    async with Health(daemon).listening(address), ClientSession(f"http://{address}") as client:
+    async with HealthProbes(daemon).listening(address), ClientSession(f"http://{address}") as client:
         found = {}
         for path in ("/healthz", "/readyz", "/v1/targets"):
             async with client.get(path, headers={"Host": "10.1.2.3:8081"}) as answer:
@@ -61,5 +61,5 @@ async def test_an_address_in_use_is_an_error_of_the_config() -> None:
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ConfigError, match=r"\[api\] health.*cannot listen"):
-            async with Health().listening(address):
+            async with HealthProbes().listening(address):
                 pass

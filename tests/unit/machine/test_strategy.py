@@ -1,11 +1,11 @@
 import pytest
 
 from agent.domain.model import Strategy
-from agent.machine.strategy import Capacity, choose_strategy
+from agent.machine.strategy import HostCapacity, choose_strategy
 
-FREE = Capacity(free=True, why="GPU 0 has 40 of 80 GiB free")
-FULL = Capacity(free=False, why="GPU 0 has 3 of 80 GiB free")
-UNKNOWN = Capacity(free=None, why="nvidia-smi hangs")
+FREE = HostCapacity(free=True, why="GPU 0 has 40 of 80 GiB free")
+FULL = HostCapacity(free=False, why="GPU 0 has 3 of 80 GiB free")
+UNKNOWN = HostCapacity(free=None, why="nvidia-smi hangs")
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ UNKNOWN = Capacity(free=None, why="nvidia-smi hangs")
     ],
 )
 def test_the_safest_feasible_strategy_is_chosen_and_its_reason_states_the_facts(
-    servers: int, room: Capacity, strategy: Strategy
+    servers: int, room: HostCapacity, strategy: Strategy
 ) -> None:
     choice = choose_strategy("auto", servers, room)
 
@@ -48,7 +48,7 @@ def test_unknown_capacity_is_used_only_on_request(wanted: Strategy) -> None:
     ],
 )
 def test_an_infeasible_requested_strategy_is_refused_with_the_fix(
-    wanted: Strategy, servers: int, room: Capacity, fix: str
+    wanted: Strategy, servers: int, room: HostCapacity, fix: str
 ) -> None:
     choice = choose_strategy(wanted, servers, room)
 

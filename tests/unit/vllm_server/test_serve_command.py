@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actuators.docker.spec import ContainerSpec, Json
-from actuators.vllm.serve_command import ReadFile, ServeCommand
+from actuators.vllm.serve_command import ContainerCommand, ReadFile
 from tests.support.docker_documents import container, recorded
 from vllm_facts.errors import FlagError
 from vllm_facts.values import Value
 
 
-def serve(document: Json, read_file: ReadFile | None = None) -> ServeCommand:
+def serve(document: Json, read_file: ReadFile | None = None) -> ContainerCommand:
     return ContainerSpec.parse(document, read_file).serve
 
 
