@@ -68,7 +68,7 @@ def find_obstacles(backends: Backends, namespace: str) -> list[str]:
         return ["the rule has no backendRefs: name the Service of your vLLM pods"]
     if len(backends) > 1:
         why = f"the rule has several backends, {describe(backends)}: trimtab splits a rule whose only backend"
-        return [f"{why} is the Service of the target's pods; move the others to a rule of their own"]
+        return [f"{why} is the Service of the target's pods; move the other backends to a rule of their own"]
     (one,) = complete(backends)
     if "group" in one or one["kind"] != "Service":
         return [f"the backend {one['name']} is a {one['kind']}, not a Service: name the Service of the pods"]

@@ -49,9 +49,9 @@ class Guard:
     _answers: bool = True
     _stuck: dict[tuple[str, str], str] = field(default_factory=dict)  # leases that cannot be ended, and why
 
-    async def run(self, told: asyncio.Event) -> None:
-        """Look until told to end; an API server that is away is waited for."""
-        while not told.is_set():
+    async def run(self, ended: asyncio.Event) -> None:
+        """Look until `ended` is set, also after errors of the API server."""
+        while not ended.is_set():
             try:
                 await self.look()
                 if not self._stuck:
@@ -59,11 +59,11 @@ class Guard:
                 self._answers = True
             except ActError as error:
                 if self._answers:
-                    log.warning("guard.cannot_look", why=error.why)
+                    log.warning("guard.routes_unreadable", why=error.why)
                 self._answers = False
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(LOOK_S, self.beat_s)):
-                    await told.wait()
+                    await ended.wait()
 
     async def look(self) -> None:
         """End each lease that has not been renewed in time. Raises ActError."""
@@ -100,7 +100,7 @@ class Guard:
             pass  # the next look tells
         except ActError as error:
             if (route, key) not in self._stuck:
-                log.warning("guard.cannot_end_lease", route=route, why=error.why)
+                log.warning("guard.lease_not_ended", route=route, why=error.why)
             self._stuck[route, key] = error.why
         else:
             self._stuck.pop((route, key), None)
@@ -138,10 +138,10 @@ def main() -> int:
 
 async def _run(guard: Guard) -> None:
     """Run until SIGTERM or SIGINT."""
-    told = asyncio.Event()
+    ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-    await guard.run(told)
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    await guard.run(ended)
 
 
 if __name__ == "__main__":

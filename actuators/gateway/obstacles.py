@@ -43,10 +43,10 @@ async def find_problems(
 
 async def _explain_missing(client: KubernetesClient, name: str) -> str:
     try:
-        others = [one["metadata"]["name"] for one in await client.find(kubernetes.HTTP_ROUTE)]
+        names = [one["metadata"]["name"] for one in await client.find(kubernetes.HTTP_ROUTE)]
     except MissingError:
         return "the cluster has no Gateway API (gateway.networking.k8s.io/v1): install it, and a gateway"
-    known = ", ".join(sorted(others)) or "none"
+    known = ", ".join(sorted(names)) or "none"
     namespace = await client.own_namespace()
     return f"route: there is no HTTPRoute {name} in the namespace {namespace} (there are: {known})"
 

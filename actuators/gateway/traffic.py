@@ -96,7 +96,7 @@ class GatewayTraffic:
             if route.leased and not await self._guard.wait(2 * BEAT_S):
                 raise ActError(f"{obstacles.NO_GUARD}; no split with a lease is made", external=True)
             await self._write(route, keep=False)
-            await self._settle(route)
+            await self._wait_until_settled(route)
 
     async def keep_alive(self, route: Route) -> None:
         """Renew the lease when a third of it is spent; without one, look every LOOK_S.
@@ -282,20 +282,20 @@ class GatewayTraffic:
         )
 
     async def _until_accepted(self, written: Json, before: Json) -> None:
-        """Raises ActError if a gateway does not accept in time; what one refuses is taken back."""
+        """Raises ActError if a gateway does not accept in time; a split that one refuses is reverted."""
         end_s = asyncio.get_running_loop().time() + self.confirm_s
         document = written
         while waiting := find_waiting(document):
             if asyncio.get_running_loop().time() >= end_s:
                 refusals = find_refusals(document) if is_current(document) else []
                 if refusals:
-                    await self._take_back(written, before)
+                    await self._restore_split(written, before)
                 why = refusals or waiting
                 raise ActError(f"HTTPRoute {self.name}: {'; '.join(why)}", external=True)
             await asyncio.sleep(_POLL_S)
             document = await self.client.get(kubernetes.HTTP_ROUTE, self.name) or written
 
-    async def _take_back(self, written: Json, before: Json) -> None:
+    async def _restore_split(self, written: Json, before: Json) -> None:
         """Write the former split, unless the HTTPRoute has changed since."""
         rules = choose_rules(written, self.rule)
         if written["metadata"].get("generation") == before["metadata"].get("generation"):
@@ -307,7 +307,7 @@ class GatewayTraffic:
                 change = write(now, self._key, record_of(before, self._key), rules, former)
                 await self.client.patch(kubernetes.HTTP_ROUTE, self.name, change)
 
-    async def _settle(self, route: Route) -> None:
+    async def _wait_until_settled(self, route: Route) -> None:
         if route.leased:
             return
         now = asyncio.get_running_loop().time()

@@ -13,7 +13,7 @@ from agent.observe.aggregator import Aggregator
 from vllm_facts.metrics.names import METRICS
 
 EVERY_S = 10.0  # default of VLLM_LOG_STATS_INTERVAL
-MAX_MOMENTS = 30  # the latest
+MAX_MOMENTS = 30  # the latest ones, five minutes
 _LINE = re.compile(
     r"Engine (?P<engine>\d{1,6}): Avg prompt throughput: (?P<prompt>\d+\.?\d*) tokens/s, "
     r"Avg generation throughput: (?P<generation>\d+\.?\d*) tokens/s, "
@@ -67,7 +67,7 @@ def read_load(log: Sequence[str], slo: Slo) -> Window:
 
 
 def _moments(log: Sequence[str]) -> list[_Moment]:
-    """In order; a moment ends when an engine logs its next line."""
+    """Yield the moments in order; a moment ends when an engine logs its next line."""
     moments: list[_Moment] = []
     for line in log:
         found = _LINE.search(line[:2000])

@@ -108,7 +108,7 @@ def _remove_variable(one: LaunchReport, name: str, new: str | None) -> Edit:
 
 
 def _verify(one: LaunchReport, text: str, wanted: Sequence[str]) -> None:
-    """Read the edited text again: this server has the wanted words, and all others are unchanged."""
+    """Read the edited text again: this server has the wanted words, and every other server is unchanged."""
     before, after = read_launches(one.file, one.text), read_launches(one.file, text)
     place = before.index(one.launch)
     expected = [list(wanted) if at == place else _texts(old.words) for at, old in enumerate(before)]

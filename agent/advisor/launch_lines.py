@@ -1,4 +1,4 @@
-"""The line of each finding in its file, and what could not be judged there."""
+"""The line of each finding in its file, and the remarks on what could not be judged."""
 
 import re
 

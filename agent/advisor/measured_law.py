@@ -1,4 +1,4 @@
-"""What a server's log tells of its steps: the law of step time and the size of the KV cache."""
+"""The law of step time and the size of the KV cache, from a server's log."""
 
 import re
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ _KV_SIZE = re.compile(r"KV cache size: ([\d,]{1,20}) tokens")
 
 
 def find_kv_tokens(log: Sequence[str]) -> int | None:
-    """Of the last start in the log."""
+    """Return the size of the KV cache at the last start in the log; None if it is not logged."""
     found = [match[1] for line in log if (match := _KV_SIZE.search(line[:4000]))]
     return int(found[-1].replace(",", "")) if found else None
 
 
 def law_of_log(case: Deployment, log: Sequence[str], kv_tokens: int | None) -> UncertainLaw | None:
-    """None without iteration lines. Raises PredictionInputError if they do not suffice."""
+    """Fit the law; None without iteration lines. Raises PredictionInputError if they do not suffice."""
     records = list(parse_iterations(log))
     missing_s = unlogged_s(records)
     steps = (replace(record, seconds=record.seconds + missing_s) for record in records)
@@ -35,7 +35,7 @@ def law_of_log(case: Deployment, log: Sequence[str], kv_tokens: int | None) -> U
 
 
 def attention_of(case: Deployment) -> float:
-    """The prior's, which is used where windows do not tell it; 0 for an unknown GPU."""
+    """Return the prior's cost of attention, for windows that do not show it; 0 for an unknown GPU."""
     try:
         return prior_law(case).law.attention_us
     except PredictionInputError:

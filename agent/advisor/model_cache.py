@@ -24,7 +24,7 @@ def find_cached_config(
 
 
 def _caches(env: Mapping[str, str], folder: str) -> Iterator[Path]:
-    """In the order of huggingface_hub; vLLM's --download-dir before."""
+    """Return the cache folders in the order of huggingface_hub, after vLLM's --download-dir."""
     if folder:
         yield Path(folder)
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):

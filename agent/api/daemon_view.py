@@ -120,14 +120,14 @@ class DaemonView(Protocol):
         ...
 
     def clock(self) -> float:
-        """The event loop's time, the time base of `meters`."""
+        """The event loop's time, the time base of `self_metrics`."""
         ...
 
-    def meters(self) -> Mapping[str, SelfMetrics]:
+    def self_metrics(self) -> Mapping[str, SelfMetrics]:
         """Metrics of each target's loop, by target."""
         ...
 
-    def tallies(self) -> Mapping[str, DeliveryCounts]:
+    def delivery_counts(self) -> Mapping[str, DeliveryCounts]:
         """Delivery counts of notifications, by receiver."""
         ...
 

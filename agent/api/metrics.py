@@ -83,8 +83,8 @@ def _samples(daemon: DaemonView) -> Iterator[MetricSample]:
                 yield "error_budget_burn", (name, burn.window), burn.rate
                 yield "slo_attainment_ratio", (name, burn.window), 1 - burn.bad / burn.of
     yield from _sample_measurements(daemon)
-    for name, meters in sorted(daemon.meters().items()):
-        yield from _sample_loop(name, meters, daemon.states()[name], daemon.clock())
+    for name, self_metrics in sorted(daemon.self_metrics().items()):
+        yield from _sample_loop(name, self_metrics, daemon.states()[name], daemon.clock())
     yield from _sample_notifiers(daemon)
 
 
@@ -136,30 +136,30 @@ def _sample_measurements(daemon: DaemonView) -> Iterator[MetricSample]:
         yield "rollouts_total", labels, count
 
 
-def _sample_loop(name: str, meters: SelfMetrics, state: State, clock: float) -> Iterator[MetricSample]:
+def _sample_loop(name: str, self_metrics: SelfMetrics, state: State, clock: float) -> Iterator[MetricSample]:
     """`clock`: the event loop's time, s."""
-    yield "loop_lag_seconds", (name,), meters.lag
-    if meters.stepped_at is not None:
-        yield "loop_step_age_seconds", (name,), clock - meters.stepped_at
-    yield "tick_duration_seconds", (name,), meters.tick
-    yield "step_duration_seconds", (name,), meters.step
-    yield "audit_append_seconds", (name,), meters.append
-    for kind, seconds in sorted(meters.effects.items()):
+    yield "loop_lag_seconds", (name,), self_metrics.lag
+    if self_metrics.stepped_at is not None:
+        yield "loop_step_age_seconds", (name,), clock - self_metrics.stepped_at
+    yield "tick_duration_seconds", (name,), self_metrics.tick
+    yield "step_duration_seconds", (name,), self_metrics.step
+    yield "audit_append_seconds", (name,), self_metrics.append
+    for kind, seconds in sorted(self_metrics.effects.items()):
         yield "effect_duration_seconds", (name, kind), seconds
-        yield "effect_failures_total", (name, kind), meters.failures[kind]
-    yield "lease_renewals_total", (name,), meters.renewals
-    yield "lease_failures_total", (name,), meters.unrenewed
-    if state.route is not None and state.route.leased and meters.renewed_at is not None:
-        yield "lease_age_seconds", (name,), clock - meters.renewed_at
+        yield "effect_failures_total", (name, kind), self_metrics.failures[kind]
+    yield "lease_renewals_total", (name,), self_metrics.renewals
+    yield "lease_failures_total", (name,), self_metrics.unrenewed
+    if state.route is not None and state.route.leased and self_metrics.renewed_at is not None:
+        yield "lease_age_seconds", (name,), clock - self_metrics.renewed_at
         yield "lease_seconds", (name,), state.route.lease_s
-    for source, losses in sorted(meters.lost.items()):
+    for source, losses in sorted(self_metrics.lost.items()):
         yield "source_losses_total", (name, source), losses
-    for (sample, server), received_at in sorted(meters.received_at.items()):
+    for (sample, server), received_at in sorted(self_metrics.received_at.items()):
         yield "sample_age_seconds", (name, sample, server), clock - received_at
 
 
 def _sample_notifiers(daemon: DaemonView) -> Iterator[MetricSample]:
-    for name, tally in sorted(daemon.tallies().items()):
+    for name, tally in sorted(daemon.delivery_counts().items()):
         yield "notifier_up", (name,), tally.up
         yield "notifier_reachable", (name,), tally.works
         yield "notifications_total", (name, "sent"), tally.sent

@@ -112,11 +112,11 @@ class ScopedView:
     def clock(self) -> float:
         return self.whole.clock()
 
-    def meters(self) -> Mapping[str, SelfMetrics]:
-        return self._mine(self.whole.meters())
+    def self_metrics(self) -> Mapping[str, SelfMetrics]:
+        return self._mine(self.whole.self_metrics())
 
-    def tallies(self) -> Mapping[str, DeliveryCounts]:
-        return self.whole.tallies()
+    def delivery_counts(self) -> Mapping[str, DeliveryCounts]:
+        return self.whole.delivery_counts()
 
     def _shown(self, record: ScopedRecord) -> ScopedRecord:
         mine = self.holder.sees(str(record.get("target") or ""))

@@ -1,4 +1,4 @@
-"""Whether a journal continues the one before: not removed, emptied, cut, begun anew, unsigned or misdated.
+"""Whether a journal continues the one before: not removed, emptied, cut, restarted, unsigned or misdated.
 
 The chain shows that the present entries belong together, not that they are all. What else is known: the mark
 (agent.audit.mark), a key that has signed, the checkpoints before, and the clock.
@@ -60,7 +60,7 @@ class Tail:
         elif self.rewritten:
             yield (
                 marked,
-                f"it is not the entry that {name} names: the end was rewritten, or the journal begun anew",
+                f"it is not the entry that {name} names: the end was rewritten, or the journal was restarted",
             )
         elif not self.head.seq and key_has_signed(journal):
             yield 1, f"{checkpoints.KEY_FILE} has signed entries, and there are none: the journal was removed"
@@ -99,7 +99,7 @@ def check_start(
         first, problem = problems[0]
         raise JournalError(
             f"{journal}: entry {first}: {problem}. Nothing was changed. Keep a copy, find out why, and start"
-            f" once with {ACCEPT} to go on from here, which the journal records"
+            f" once with {ACCEPT} to continue from here, which the journal records"
         )
     return problems
 

@@ -158,7 +158,7 @@ def _failure_why(before: State, after: State) -> str:
 
 
 def _suggestion_action(before: State, after: State) -> str:
-    """What happened to a suggestion while others may be open; empty: nothing."""
+    """What happened to a suggestion while further ones may be open; empty: nothing."""
     changed = changed_suggestion(before, after)
     if changed is None:
         return ""

@@ -1,7 +1,7 @@
 """The mark: the head that the journal had reached, in a file of its own beside it.
 
 It is written after the entry that it names is on disk, so that no crash leaves a journal shorter than it. It
-reveals a journal that was removed, emptied, cut or begun anew by something that did not change the mark, too.
+reveals a journal that was removed, emptied, cut or restarted by something that did not change the mark, too.
 Other changes are revealed by anchors only (agent.audit.anchors).
 """
 

@@ -21,7 +21,7 @@ Expired = Sequence[tuple[Segment, JournalRecord]]
 def find_expired(older: Sequence[Segment], limits: RetentionLimits, at: datetime) -> Expired:
     """Return the oldest closed files whose entries are all older than the retention time.
 
-    No size removes a file: the writer of many entries could remove what others must be able to read.
+    No size removes a file: the writer of many entries could remove what other readers need.
     """
     found = []
     for segment in older[:MAX_REMOVED]:

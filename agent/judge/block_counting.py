@@ -1,9 +1,10 @@
 """Which block a request counts for, and when the next block begins.
 
-Counts come when requests end, without the time of their begin. Requests end roughly in the order of their
-begin, so with F requests in flight at a block's begin the next F that end count for the block before it. What
-begins while these drain waits behind their queue, if they had one, and is left out. All rules are the same
-for both arms, and whether the arm changes or not, so what they get wrong hides a difference and makes none.
+Counts come when requests end, without the time of their start. Requests end roughly in the order of their
+start, so with F requests in flight when a block begins the next F that end count for the block before it.
+What begins while these drain waits behind their queue, if they had one, and is left out. All rules are the
+same for both arms, and whether the arm changes or not, so what they get wrong hides a difference and makes
+none.
 
 A block in which half of the requests are bad, where few were before the trial, ends at once, whichever arm
 is on: a rule that knows the arm would prefer one. The present arm is on, without evidence, until the queue

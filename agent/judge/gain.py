@@ -97,8 +97,8 @@ def _comparisons(
 ) -> Iterator[Gain]:
     promised = [name for name in LATENCIES if objective_of(slo, name) is not None]
 
-    def better(what: str, streams: Iterable[str], own: tuple[int, int], others: tuple[int, int]) -> Gain:
-        (bad, of), (blue_bad, blue_of) = own, others
+    def better(what: str, streams: Iterable[str], green: tuple[int, int], blue: tuple[int, int]) -> Gain:
+        (bad, of), (blue_bad, blue_of) = green, blue
         names = tuple(streams)
         phi = max(phi_of(calibration_of(trial.calibration, name, slo)) for name in names)
         least = max(_least(trial, slo, name, beside=beside) for name in names)

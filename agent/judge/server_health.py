@@ -66,7 +66,7 @@ def find_failure(health: ServerHealth, others: Sequence[ServerHealth]) -> tuple[
     if health.still_s >= (STILL_S if compared else WEDGED_S):
         return "wedged", f"has had requests for {health.still_s:.0f} s without computing a token"
     if not health.heard:
-        return None  # its last requests are not of the same time as those of the others
+        return None  # its last requests are older than those of the other servers
     refused = health.unreached >= max(UNREACHED - 0.5, BAD * health.of)
     failed = health.of >= REQUESTS - 1 and health.bad >= BAD * health.of - 1  # decaying sums only near these
     known = [other for other in others if other.of >= CONTROL_AT_LEAST]

@@ -1,9 +1,9 @@
-"""Failover: while servers fail, the others carry their traffic, in every phase. Pure.
+"""Failover: healthy servers carry the traffic of failing ones, in every phase. Pure.
 
 Each phase requests its split as if all servers were well. After each step this pass takes the shares of
-failing servers from it and keeps the split itself in `planned`, which comes into force again when they are
-back. Traffic never moves toward a server that fails more: if none of the others is known to be well, the
-split in force stays.
+failing servers from it and keeps the split itself in `planned`, which comes into force again when they
+answer. Traffic never moves toward a server that fails more: if no other server is known to be well, the split
+in force stays.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def leave_failing_servers(before: State, moved: Moved) -> Moved:
 def split_without_failing(before: State, state: State, plan: Route) -> Route:
     """The planned split without the shares of failing servers; `plan` itself if none fails.
 
-    If none of the others is known to be well, the split before this step stays.
+    If no other server is known to be well, the split before this step stays.
     """
     routed = [server for server in plan.servers if plan.weights.get(server.name)]
     if not any(fails(state, server) for server in routed):

@@ -84,9 +84,9 @@ def remove_old_server(state: State, old: Server) -> Moved:
     vacated = tuple(name for name in state.vacated if name != old.name)
     if left:
         return release_next(replace(state, blue=left[0], peers=tuple(left[1:]), vacated=vacated))
-    first, *others = running_newcomers(state) or state.newcomers
-    on_lost = [server for server in state.newcomers if server not in (first, *others)]
-    fleet = replace(state, blue=first, peers=(*others, *on_lost), green=None, crew=(), vacated=())
+    first, *peers = running_newcomers(state) or state.newcomers
+    exited = [server for server in state.newcomers if server not in (first, *peers)]
+    fleet = replace(state, blue=first, peers=(*peers, *exited), green=None, crew=(), vacated=())
     return request_effect(fleet, route_to(running_newcomers(state) or (first,)))
 
 

@@ -18,12 +18,12 @@ def equal_shares(servers: Sequence[Server], of: int = 100) -> dict[str, int]:
     }
 
 
-def route_to(servers: Sequence[Server], *others: Server, closed_s: float = 0.0) -> Route:
-    """All traffic to `servers`; `others` stay known to the proxy, so that their open requests go on.
+def route_to(servers: Sequence[Server], *idle: Server, closed_s: float = 0.0) -> Route:
+    """All traffic to `servers`; `idle` servers stay known to the proxy, so that their open requests go on.
 
     Without servers the route is closed: clients get 503 with a Retry-After of `closed_s`.
     """
-    known = {server.name: server for server in (*servers, *others)}
+    known = {server.name: server for server in (*servers, *idle)}
     return Route(
         number=0,
         servers=tuple(known.values()),

@@ -59,7 +59,7 @@ class _Asked(RankedProposal):
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the policies say in this second: proposals after the guard, and those that others outrank."""
+    """What the policies say in this second: proposals after the guard, and the outranked ones."""
 
     admitted: tuple[tuple[_Asked, Suggestion | ProposalRefusal | None], ...]  # None: advice
     outranked: tuple[Outranked[_Asked], ...]

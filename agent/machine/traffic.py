@@ -37,7 +37,7 @@ def remember_traffic(state: State, event: Event) -> State:
 
 
 def _add_counts(state: State, event: Observed) -> State:
-    """Add a second to the present minute. After a gap both minutes begin anew: they must be successive."""
+    """Add a second to the present minute. After a gap both minutes restart: they must be successive."""
     new = sum((event.arms.get(server.name, RequestCounts()) for server in state.standing), RequestCounts())
     since = state.recent_since
     if since is None or _is_gap(state.recent_until, event.at):

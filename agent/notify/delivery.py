@@ -222,7 +222,7 @@ class NoticeDelivery:
             self.file.parent.mkdir(mode=0o700, exist_ok=True)
             replace_file(self.file, json.dumps({"seq": self._seq, "told": self._sent}).encode())
         except OSError as error:
-            log.warning("notifier.forgets", notifier=self.name, why=error.strerror)
+            log.warning("notifier.progress_unwritable", notifier=self.name, why=error.strerror)
 
 
 def build_test_notice(at: datetime) -> Notice:

@@ -37,7 +37,7 @@ KINDS: Mapping[str, tuple[NoticeSeverity, str]] = {
     "rollout.no_gain": ("info", "the change is rolled back because it has no measurable gain"),
     "rollout.promoted": ("info", "the change is in force"),
     "server.failing": ("warning", "a server hangs, refuses connections or fails most of its requests"),
-    "target.failing": ("critical", "every server with traffic does"),
+    "target.failing": ("critical", "every server with traffic fails"),
     "target.degraded": ("warning", "one of several servers exited"),
     "target.lost": ("critical", "no server of the setting in force runs"),
     "target.halted": ("critical", "no server could be started; trimtab makes no further changes"),

@@ -22,7 +22,7 @@ ENOUGH = 30.0  # requests of a window; with fewer the window is longer, up to a 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Requests that arrived between two scrapes; `at_s` from the begin of the window to the second one."""
+    """Requests that arrived between two scrapes; `at_s` from the start of the window to the second one."""
 
     at_s: float
     count: float
@@ -84,7 +84,7 @@ def find_shift(samples: Sequence[EngineSample], arrivals: Sequence[Arrivals] | N
 
 
 def idle_beginning_s(samples: Sequence[EngineSample], span_s: float) -> float:
-    """Seconds from the begin of the window until a request was present."""
+    """Seconds from the start of the window until a request was present."""
     end = samples[-1].at
     first = next((one for one in samples if _present(one) > 0 or sum(one.finished.values()) > 0), None)
     return 0.0 if first is None else max(0.0, span_s - (end - first.at).total_seconds() - first.interval_s)

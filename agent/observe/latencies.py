@@ -43,7 +43,7 @@ def record_request(at: datetime, request: Request, slo: Slo) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """One latency of all requests of the window: when each ended (s from the begin) and its value."""
+    """One latency of all requests of the window: its end (s from the start of the window) and its value."""
 
     values: Sequence[tuple[float, float]]
     histograms: Sequence[Buckets]

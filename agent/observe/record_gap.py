@@ -1,6 +1,6 @@
 """Whether the access logs of a gateway have all requests that a server answered. Pure.
 
-A gateway keeps no record that it could not send, and tells nobody. vLLM counts its requests itself: where the
+A gateway drops a record that it could not send, without a message. vLLM counts its requests itself: where the
 records are fewer, some were lost, or requests went to the server by another way.
 """
 

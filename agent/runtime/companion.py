@@ -1,5 +1,4 @@
-"""What works beside the loop of a target: it reads the loop's state,
-and computes what takes longer than a tick."""
+"""Tasks beside the loop of a target, for computations that take longer than a tick."""
 
 from typing import Protocol
 

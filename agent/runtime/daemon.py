@@ -44,7 +44,7 @@ def utc_now() -> datetime:
 
 @dataclass(slots=True)
 class Daemon:
-    """Runs the loops; answers the API from memory (agent.api.daemon_view.Desk)."""
+    """Runs the loops; answers the API from memory (agent.api.daemon_view.DaemonView)."""
 
     loops: Mapping[str, TargetLoop]
     journal: Journal
@@ -186,10 +186,10 @@ class Daemon:
     def clock(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def meters(self) -> Mapping[str, SelfMetrics]:
-        return {name: loop.meters for name, loop in self.loops.items()}
+    def self_metrics(self) -> Mapping[str, SelfMetrics]:
+        return {name: loop.self_metrics for name, loop in self.loops.items()}
 
-    def tallies(self) -> Mapping[str, DeliveryCounts]:
+    def delivery_counts(self) -> Mapping[str, DeliveryCounts]:
         return {delivery.name: delivery.counts for delivery in self.deliveries}
 
     def counters(self) -> Mapping[str, float]:

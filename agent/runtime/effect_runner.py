@@ -70,7 +70,7 @@ class EffectRunner:
     epoch: int  # of this daemon
     counted_by: RequestSource = "proxy"
     exam: GoldenPromptOptions = field(default_factory=GoldenPromptOptions)
-    meters: SelfMetrics = field(default_factory=SelfMetrics)
+    self_metrics: SelfMetrics = field(default_factory=SelfMetrics)
     on_kept: Callable[[str], None] = lambda _: None  # why a KeepAlive failed; empty: it did not
     observe: Callable[[], Awaitable[Event]] | None = None  # what runs now, after a third party's change
     _examiner: Examiner = field(init=False)
@@ -139,8 +139,8 @@ class EffectRunner:
     def _count(self, effect: Effect, took_s: float, *, failed: bool) -> None:
         leased = isinstance(effect, KeepAlive) and effect.route.leased is not None
         if leased or (isinstance(effect, Route) and effect.leased is not None):
-            self.meters.count_renewal(asyncio.get_running_loop().time(), failed=failed)
-        self.meters.count_effect(effect.kind, took_s, failed=failed)
+            self.self_metrics.count_renewal(asyncio.get_running_loop().time(), failed=failed)
+        self.self_metrics.count_effect(effect.kind, took_s, failed=failed)
 
     async def _act(self, effect: Effect) -> Event | None:
         match effect:

@@ -24,7 +24,7 @@ from vllm_facts.deployment import Deployment
 from vllm_facts.sizing.effective_flags import effective_batched_tokens
 
 LEARN_EVERY_S = 60.0
-READ_EVERY_S = 15.0  # an iteration log; of a read, step_rows keeps a sample
+READ_EVERY_S = 15.0  # of an iteration log; step_rows keeps a sample of each read
 log = structlog.get_logger(__name__)
 
 
@@ -68,7 +68,7 @@ class Learner:
                 await self.learn(target)
 
     def observe(self, target: Observable) -> None:
-        """Note what runs: samples are recorded by it. A law that was dropped is forgotten, with its steps."""
+        """Note the servers that run, whose samples are recorded. Forget a dropped law, with its steps."""
         drop = target.state.law_drop
         if drop != self._drop:
             self._drop = drop
@@ -105,7 +105,7 @@ class Learner:
         self._recorder.add_steps(steps)
 
     async def learn(self, target: Observable) -> None:
-        """One lesson. Without servers the model stays."""
+        """Learn from the recording in the worker. Without servers the model stays."""
         self.observe(target)
         server, reading, case = next(iter(target.state.standing), None), target.reading, self._case
         recording = self._recorder.close_minute(self.now().timestamp())
@@ -144,7 +144,7 @@ class Learner:
             self._past = None
 
     def _restore(self, server: str, case: Deployment) -> None:
-        """Go on from what was learned before the daemon started."""
+        """Restore what was learned before the daemon started."""
         saved = self.file.take(case) if self.file else None
         if saved is None:
             return
@@ -186,7 +186,7 @@ def _role(one: Deployment, in_force: Deployment) -> Role:
 
 
 def _known(case: Deployment, before: Deployment | None) -> Deployment:
-    """A source that is lost for a while does not make the server another one."""
+    """Fill in GPU and version from before: a source that is lost for a while changes no server."""
     if before is None:
         return case
     return replace(case, card=case.card or before.card, version=case.version or before.version)

@@ -57,7 +57,7 @@ class TargetLoop:
     learner: Learner | None = None  # None: the performance model learns nothing
     adviser: Adviser | None = None  # None: the performance model is not asked
     reading: Reading | None = None
-    meters: SelfMetrics = field(default_factory=SelfMetrics)
+    self_metrics: SelfMetrics = field(default_factory=SelfMetrics)
     events: int = 0
     writable: bool = True  # whether the last write to the journal succeeded
     _inbox: Inbox = field(default_factory=asyncio.Queue)
@@ -78,7 +78,7 @@ class TargetLoop:
     @property
     def last_step(self) -> float:
         """Loop time of the last step, for the watchdog."""
-        return self.meters.stepped_at or 0.0
+        return self.self_metrics.stepped_at or 0.0
 
     def servers(self) -> Sequence[Server]:
         """Return all running servers (the sensors' View)."""
@@ -104,7 +104,7 @@ class TargetLoop:
             epoch=epoch,
             counted_by=self.aggregator.counted_by,
             exam=self.machine.rules.exam,
-            meters=self.meters,
+            self_metrics=self.self_metrics,
             on_kept=self._note_split,
             observe=lambda: self._wait_for_site(epoch),
         )
@@ -142,10 +142,11 @@ class TargetLoop:
         if self.learner is not None:
             self.learner.add(sample)
         if isinstance(sample, SourceState):
-            self.meters.lost[sample.source] = self.meters.lost.get(sample.source, 0) + (not sample.available)
+            losses = self.self_metrics.lost.get(sample.source, 0)
+            self.self_metrics.lost[sample.source] = losses + (not sample.available)
         else:
             key = (type(sample).__name__, sample.server if isinstance(sample, EngineSample) else "")
-            self.meters.received_at[key] = asyncio.get_running_loop().time()
+            self.self_metrics.received_at[key] = asyncio.get_running_loop().time()
 
     def _note_split(self, why: str) -> None:
         """Report once that the split cannot be kept in force, and once that it can again."""
@@ -165,7 +166,7 @@ class TargetLoop:
             try:
                 return await self._observe_site(epoch)
             except ActError as error:
-                log.warning("waiting for engine and proxy", target=self.target, why=error.why)
+                log.warning("daemon.waiting", target=self.target, why=error.why)
                 await asyncio.sleep(OBSERVE_EVERY_S)
 
     async def _observe_site(self, epoch: int) -> AgentStarted:
@@ -185,7 +186,7 @@ class TargetLoop:
             due = asyncio.get_running_loop().time() + 1.0
             await asyncio.sleep(1.0)
             began = asyncio.get_running_loop().time()
-            self.meters.lag.observe(began - due)
+            self.self_metrics.lag.observe(began - due)
             at, server = self.now(), self._main_server()
             self.reading = self.aggregator.reading(server.name, at) if server is not None else None
             arms = self.aggregator.take_request_counts(at)
@@ -202,7 +203,7 @@ class TargetLoop:
             )
             self.on_second(observed)
             self.emit(observed)
-            self.meters.tick.observe(asyncio.get_running_loop().time() - began)
+            self.self_metrics.tick.observe(asyncio.get_running_loop().time() - began)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -216,11 +217,11 @@ class TargetLoop:
 
     def _step(self, event: Event, done: asyncio.Future[State] | None) -> tuple[Effect, ...] | None:
         """Decide and record the step, then return its effects. None if it cannot be recorded."""
-        began = self.meters.stepped_at = asyncio.get_running_loop().time()
+        began = self.self_metrics.stepped_at = asyncio.get_running_loop().time()
         try:
             return self._decide(event, done)
         finally:
-            self.meters.step.observe(asyncio.get_running_loop().time() - began)
+            self.self_metrics.step.observe(asyncio.get_running_loop().time() - began)
 
     def _decide(self, event: Event, done: asyncio.Future[State] | None) -> tuple[Effect, ...] | None:
         after, effects = self.machine.step(self.state, event)
@@ -239,7 +240,7 @@ class TargetLoop:
         self._bind_log_context()
         self.events += 1
         if isinstance(event, EffectFailed) and event.number:  # without one, of a KeepAlive: its runner logs
-            log.warning("effect failed", target=self.target, why=event.why)
+            log.warning("effect.failed", target=self.target, why=event.why)
         if done is not None and not done.done():
             done.set_result(after)
         return effects
@@ -265,7 +266,7 @@ class TargetLoop:
     def _append(self, entry: JournalEntry) -> None:
         began = asyncio.get_running_loop().time()
         self.journal.append(entry)
-        self.meters.append.observe(asyncio.get_running_loop().time() - began)
+        self.self_metrics.append.observe(asyncio.get_running_loop().time() - began)
         if not self.writable:
             self.writable = True
             log.info("audit.writable_again", target=self.target, **self.journal.head.log_fields())
@@ -317,12 +318,12 @@ class TargetLoop:
             log.info(entry.action, **fields, why=entry.why, **self.journal.head.log_fields())
 
     def _watch_servers(self, tasks: asyncio.TaskGroup, epoch: int) -> None:
-        """Watch each server that has an address; stop watching the others."""
+        """Watch each server that has an address; stop watching servers that lost theirs."""
         now = {server.name: server for server in self.servers()}
         for name in set(self._watched) - set(now):
             self._watched.pop(name).cancel()
             self.aggregator.forget(name)
-            self.meters.forget(name)
+            self.self_metrics.forget(name)
         for name in set(now) - set(self._watched):
             self._watched[name] = tasks.create_task(
                 self._watch(now[name], epoch), name=f"{self.target} watch {name}"

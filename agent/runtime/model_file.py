@@ -1,4 +1,4 @@
-"""The file that keeps what was learned of a target over a restart of the daemon."""
+"""The file that keeps the learned model of a target over a restart of the daemon."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class ModelFile:
-    """Read once at the start; it counts where flags, version of vLLM and GPU are those of the writing.
+    """Read once at the start; used if flags, version of vLLM and GPU are the same as when it was written.
 
-    These are unknown until something was measured.
+    These are unknown until the first measurement.
     """
 
     path: Path
@@ -34,7 +34,7 @@ class ModelFile:
             self._ignore(str(error))
 
     def take(self, case: Deployment) -> SavedModel | None:
-        """What the file holds, once, if it is of this deployment."""
+        """Return the content once, if it was written for this deployment; else None."""
         found = self._found
         if found is None or found.key != law_key(case):
             return None
@@ -42,13 +42,13 @@ class ModelFile:
         return found
 
     def give_up(self) -> None:
-        """A lesson was learned from other servers."""
+        """Discard the content: the first lesson came from another deployment."""
         if self._found is not None:
             self._found = None
-            self._ignore("flags, GPU or version of vLLM are others")
+            self._ignore("it was written for other flags, another GPU or another version of vLLM")
 
     def write(self, saved: bytes) -> None:
-        """A full disk costs only what a restart would keep."""
+        """Write the file. An error is logged: only a restart would read it."""
         try:
             replace_file(self.path, saved)
         except OSError as error:

@@ -280,7 +280,7 @@ async def _wait_for(target: str, ask: Callable[[], Awaitable[_T]], at_most_s: fl
                 raise
             if error.why != why:
                 why = error.why
-                log.warning("waiting for engine and proxy", target=target, why=why)
+                log.warning("daemon.waiting", target=target, why=why)
         await asyncio.sleep(OBSERVE_RETRY_S)
 
 

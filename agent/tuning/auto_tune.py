@@ -1,6 +1,6 @@
 """What the variables of vLLM's benchmarks/auto_tune/auto_tune.sh ask for, as options of `trimtab tune`.
 
-The script's own search for the largest rate is not taken over: it tunes for a rate that is given.
+The script's own search for the largest rate is left out: `trimtab tune` tunes for a given rate.
 """
 
 import re
@@ -42,7 +42,7 @@ class AutoTuneVariables:
 
 
 def read_variables(path: Path) -> AutoTuneVariables:
-    """The assignments in the script, or in a file with only those. Raises ConfigError."""
+    """Read the assignments of the script, or of a file with only those. Raises ConfigError."""
     try:
         with path.open("rb") as file:
             text = file.read(_MAX_FILE).decode("utf-8", "replace")

@@ -22,8 +22,8 @@ _MAX_FILE = 2 * 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """Lengths in tokens. `request_rate`: requests a second; `burstiness`: shape of the gamma distribution of
-    the gaps, 1 is Poisson, smaller is burstier."""
+    """Lengths in tokens. `request_rate`: requests per second. `burstiness`: shape of the gamma distribution
+    of the gaps, 1 is Poisson, smaller is burstier."""
 
     dataset_name: str = "random"
     dataset_path: Path | None = None
@@ -53,7 +53,7 @@ class BenchOptions:
             raise ConfigError("--random-input-len and --random-output-len must be at least 1")
 
     def build(self) -> tuple[TraceRequest, ...]:
-        """Raises ConfigError if the data set cannot be read."""
+        """Build the trace. Raises ConfigError if the data set cannot be read."""
         random = Random(f"bench:{self.seed}")  # noqa: S311 - reproducible, not secret
         pairs = self._sharegpt(random) if self.dataset_name == "sharegpt" else self._random(random)
         made, at = [], 0.0
@@ -101,7 +101,7 @@ def _around(length: int, ratio: float, random: Random) -> int:
 
 
 def _conversations(path: Path) -> Iterator[tuple[int, int]]:
-    """Tokens of the first two turns."""
+    """Yield the tokens of the first two turns of each conversation."""
     try:
         if path.stat().st_size > _MAX_FILE:
             raise ConfigError(f"--dataset-path {path}: is larger than {_MAX_FILE >> 30} GiB")

@@ -1,4 +1,4 @@
-"""What the engine's log leaves out, from the first trial: the same requests, predicted and measured.
+"""Estimates the time that the engine's log leaves out, from the first trial: predicted and measured.
 
 vLLM logs the wait for the result of a step. Output handling, the API server and this client come on top: a
 part of each token's time, and a part of each request's.
@@ -14,7 +14,7 @@ from performance_model.outcome import Goals, mean_gap_s, quantile
 from performance_model.step_law import StepLaw, UncertainLaw
 
 _ROUNDS = 3  # a longer step makes batches larger, which makes steps longer
-_LEAST = 0.2  # of the fitted constant remains
+_LEAST = 0.2  # smallest share of the fitted constant that remains
 
 
 def calibrate(

@@ -9,7 +9,7 @@ _SHARES = (10, 50, 90, 99)
 
 
 def summarise(served: Sequence[Served], goals: Goals) -> Mapping[str, float]:
-    """Under the names of `performance_model.outcome.measure`; seconds and shares."""
+    """Return seconds and shares, by the names of `performance_model.outcome.measure`."""
     done = [one for one in served if not one.why]
     good = sum(is_good(one, goals) for one in served)
     seconds = max((one.arrival_s + one.late_s + one.e2e_s for one in done), default=0.0)

@@ -1,4 +1,4 @@
-"""Model-first: every point is predicted with the measured law, the best are tried, best first.
+"""Model-first search: the measured law predicts every point, and the best points are tried, best first.
 
 The setting in force is tried first; its steps give the law. The search ends when a trial was as good as
 predicted, when no point is predicted to gain more than its noise, or after MOST_TRIALS.
@@ -21,7 +21,7 @@ MOST_TRIALS = 3  # beside the setting in force
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointForecast:
-    """Predicted of one point: shares of the requests; `noise` is the standard error of `gain`."""
+    """The prediction of one point, in shares of the requests; `noise` is the standard error of `gain`."""
 
     point: Point
     goodput: float
@@ -34,7 +34,7 @@ class PointForecast:
 
 
 def forecast_all(space: Space, trace: Trace, law: StepLaw, goals: Goals) -> list[PointForecast]:
-    """In the order of the space."""
+    """Predict every point, in the order of the space."""
     good = [
         [float(goals.are_met_by(one)) for one in Engine(trace, law, limits).run().requests]
         for limits in space.limits
@@ -66,7 +66,7 @@ class ModelSearch:
         return best.point
 
     def _is_confirmed(self, tried: Sequence[Tried]) -> bool:
-        """A trial gained at least half of what was predicted, and no point promises much more than it has."""
+        """A trial gained at least half of what was predicted, and no point is predicted to gain much more."""
         own = next((one.goodput for one in tried if one.point == self.space.points[0]), None)
         best = max((one for one in tried if one.goodput is not None), key=_goodput, default=None)
         if best is None or own is None or best.point == self.space.points[0]:

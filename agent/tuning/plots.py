@@ -9,7 +9,7 @@ _COLOURS = ("#777777", "#0b6fa4", "#b5541c")
 
 
 def bars(rows: Sequence[tuple[str, float | None, float | None]]) -> str:
-    """A bar for each label with its share; a tick where it was predicted. None: no bar."""
+    """Draw a bar for each label with its share, and a tick at the prediction. None: no bar."""
     height = _ROW * len(rows) + 10
     parts = [f'<svg viewBox="0 0 {_LEFT + _WIDTH + 60} {height}" role="img">']
     for at, (label, share, predicted) in enumerate(rows):
@@ -29,7 +29,7 @@ def bars(rows: Sequence[tuple[str, float | None, float | None]]) -> str:
 
 
 def scatter(points: Sequence[tuple[float, float]], across: str, up: str) -> str:
-    """Shares against shares, with the diagonal."""
+    """Draw shares against shares, with the diagonal."""
     size = _SIDE + 2 * _PAD
     parts = [
         f'<svg viewBox="0 0 {size} {size}" role="img" style="max-width:{size}px">',

@@ -21,7 +21,7 @@ _MAX_LINE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """One request. `why`: it failed; empty: it was answered completely. Seconds."""
+    """One request; times in seconds. `why` it failed; empty: it was answered completely."""
 
     arrival_s: float
     prompt_tokens: int
@@ -29,7 +29,7 @@ class Served:
     ttft_s: float = 0.0
     itl_s: float = 0.0  # mean; 0 for a single token
     e2e_s: float = 0.0
-    late_s: float = 0.0  # sent so much after its time
+    late_s: float = 0.0  # delay of sending
     why: str = ""
 
 
@@ -42,10 +42,10 @@ async def replay(
     series: str = "load",
     ended: Callable[[int], None] = lambda _: None,
 ) -> Sequence[Served]:
-    """In the order of the trace. Another `series` has other prompts; `ended` gets the number of ended
-    requests.
+    """Send the requests, and return them in the order of the trace.
 
-    Raises ActError if the server names no model.
+    Each `series` has prompts of its own. `ended` gets the number of ended requests. Raises ActError if the
+    server names no model.
     """
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     session = aiohttp.ClientSession(
@@ -128,7 +128,7 @@ class _Stream:
     why: str = ""
 
     def take(self, line: bytes, now_s: float) -> None:
-        """Raises ValueError for data that is not JSON."""
+        """Add received bytes. Raises ValueError for data that is not JSON."""
         if not line.startswith(b"data:"):
             return
         data = line[5:].strip()

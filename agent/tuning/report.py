@@ -17,12 +17,12 @@ from performance_model.trace import duration_s
 from vllm_facts.shell_command.serve_command import ServeCommand, edit_command
 from vllm_facts.values import describe_changes
 
-_LATE_S = 0.1  # a client that sends so late measures itself
+_LATE_S = 0.1  # with longer delays the client's own load shows in the latencies
 _HEAD = ("SETTING", "WITHIN OBJECTIVES", "PREDICTED", "TTFT 90 %", "BETWEEN TOKENS 90 %", "FAILED")
 
 
 def tuned_command(outcome: TuningResult) -> ServeCommand:
-    """The given command, or with the better setting."""
+    """Return the command with the better setting; the given one if there is none."""
     found = outcome.verdict
     changes: Mapping[str, Any] = found.changes if found is not None and found.is_better else {}
     return edit_command(outcome.plan.command, changes, {})

@@ -1,4 +1,4 @@
-"""The order of a run: the setting in force, the law, the search, the confirmation."""
+"""The course of a run: the setting in force, the law, the search, the confirmation."""
 
 import asyncio
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class TuningResult:
 async def tune(
     plan: TuningPlan, choice: SearchChoice, case: Deployment, server: TunedServer, progress: Progress
 ) -> TuningResult:
-    """Raises ConfigError, PredictionInputError."""
+    """Tune the server. Raises ConfigError, PredictionInputError."""
     if choice.search == "tpe":
         import_optuna()
     file = TrialFile(plan.out / "trials.jsonl", plan.command.words, plan.trace, plan.goals)

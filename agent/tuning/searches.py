@@ -1,7 +1,7 @@
-"""Which setting to try next, without a model: the searches of other tuners, over the same points.
+"""Choose the next setting without a model, as other tuners do, over the same points.
 
-A point gives each knob of a space a value; the first point of a space is the setting in force. A search sees
-what was tried and names the next point, or None when it has ended. Pure, but for seeded draws.
+A point gives each knob of a space a value; the first point of a space is the setting in force. A search gets
+the tried points and returns the next one, or None at its end. Pure, but for seeded draws.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class Tried:
 
 class Search(Protocol):
     def propose(self, tried: Sequence[Tried]) -> Point | None:
-        """The next point, one that was not tried; None: no more."""
+        """Return the next untried point; None at the end of the search."""
 
 
 def untried(space: Sequence[Point], tried: Sequence[Tried]) -> list[Point]:
@@ -34,7 +34,7 @@ def untried(space: Sequence[Point], tried: Sequence[Tried]) -> list[Point]:
 
 @dataclass(frozen=True, slots=True)
 class GridSearch:
-    """Each candidate in the order of vLLM's auto_tune.sh: by batch size, then by token budget, ascending."""
+    """Every candidate in the order of vLLM's auto_tune.sh: by batch size, then by token budget."""
 
     space: Sequence[Point]
 
@@ -56,7 +56,7 @@ class RandomSearch:
 
 @dataclass(frozen=True, slots=True)
 class HillClimb:
-    """One knob, one step at a time, from the best point so far; ends where no neighbour is better."""
+    """Change one knob by one step, from the best point so far; end where no neighbour is better."""
 
     space: Sequence[Point]
 

@@ -23,7 +23,7 @@ from vllm_facts.values import describe_changes
 WARM_UP = 8  # requests before the load, so that compilation is not measured
 _WARM_UP_TOKENS = 16
 LOGGED: Mapping[str, Any] = {"enable_logging_iteration_details": True}
-_UNKNOWN_FLAG = "code 2"  # of vLLM's exit
+_UNKNOWN_FLAG = "code 2"  # exit status of vLLM
 
 
 class TunedServer(Protocol):
@@ -64,7 +64,7 @@ class Session:
         self._longest_s = max((trial.seconds for trial in file.trials), default=0.0)
 
     async def measure_base(self) -> TuningTrial:
-        """The setting in force, of this or an earlier session. Raises ConfigError if it does not serve."""
+        """Return the trial of the setting in force, of this or an earlier run. ConfigError if it failed."""
         known = next((trial for trial in self._file.trials if trial.is_base and trial.good), None)
         if known is not None:
             return known
@@ -74,7 +74,7 @@ class Session:
         return trial
 
     def place_base(self, space: Space) -> None:
-        """Give the first trial, which was made before the space was known, its point."""
+        """Assign its point to the first trial, which was made before the space was known."""
         self._file.trials = [
             replace(trial, point=space.points[0]) if trial.is_base else trial for trial in self._file.trials
         ]
@@ -89,12 +89,12 @@ class Session:
             await self._try(point, space.changes_to(point), expected, 0)
 
     def best(self) -> PairedVerdict | None:
-        """The best other setting against the one in force; None if no other one served."""
+        """Compare the best setting with the one in force; None if no other setting served."""
         base = [trial for trial in self._file.trials if trial.is_base and trial.good]
-        others = [one for one in self._file.tried() if one.goodput is not None and one.point != base[0].point]
-        if not others:
+        tried = [one for one in self._file.tried() if one.goodput is not None and one.point != base[0].point]
+        if not tried:
             return None
-        best = max(others, key=lambda one: one.goodput or 0.0)
+        best = max(tried, key=lambda one: one.goodput or 0.0)
         return compare(base, self._file.of(best.point), self._plan.trace)
 
     async def confirm(self) -> None:

@@ -27,7 +27,7 @@ class Space:
     refused: dict[str, int]
 
     def changes_to(self, point: Point) -> dict[Knob, Value]:
-        """The flags that differ from the setting in force."""
+        """Return the flags that differ from the setting in force."""
         return {knob: value for knob, value in point.items() if value != self.points[0][knob]}
 
     def limits_at(self, point: Point) -> EngineLimits:
@@ -66,7 +66,7 @@ def build_space(
 
 
 def _moved_kv(case: Deployment, changed: Deployment, base: EngineLimits) -> int:
-    """The measured KV cache, moved by what the estimate says of the change."""
+    """Scale the measured KV cache by the estimated effect of the change."""
     before, after = estimate_fit(case), estimate_fit(changed)
     moved = after.kv_tokens - before.kv_tokens if before and after else 0
     return max(base.block_size, base.kv_tokens + moved)

@@ -16,7 +16,7 @@ _MAX_FILE = 16 * 2**20
 
 
 def read_params(path: Path, option: str) -> list[Point]:
-    """Raises ConfigError."""
+    """Read a parameter file. Raises ConfigError."""
     try:
         if path.stat().st_size > _MAX_FILE:
             raise ConfigError(f"{option} {path}: is larger than {_MAX_FILE >> 20} MiB")

@@ -10,12 +10,12 @@ from agent.domain.errors import ConfigError
 from agent.tuning.searches import Point, Tried, scales_of, untried
 
 _STARTUP = 5  # random trials before the estimator is used, the first is the setting in force
-_ASKS = 64  # points that are not in the space, or known, are asked for again
+_ASKS = 64  # attempts to get a point of the space that was not tried
 
 
 @dataclass(frozen=True, slots=True)
 class TpeSearch:
-    """The study is built anew from what was tried, so a resumed run proposes as an uninterrupted one."""
+    """Each proposal rebuilds the study from the trials: a resumed run proposes the same points."""
 
     space: Sequence[Point]
     seed: int = 0
@@ -55,7 +55,7 @@ class TpeSearch:
 
 
 def import_optuna() -> ModuleType:
-    """Raises ConfigError without the extra."""
+    """Import Optuna. Raises ConfigError if the extra is not installed."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""The trials of a run, in a file of JSON lines that a later run goes on from."""
+"""The trials of a run, in a file of JSON lines from which a later run continues."""
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ class TuningTrial:
 
 
 class TrialFile:
-    """Raises ConfigError if the file is of another command, load or objective."""
+    """The file. Raises ConfigError if another command, load or objective wrote it."""
 
     def __init__(self, path: Path, command: Sequence[str], trace: Trace, goals: Goals) -> None:
         self._path = path
@@ -68,7 +68,7 @@ class TrialFile:
         self.trials.append(trial)
 
     def tried(self) -> list[Tried]:
-        """One for each point, over all its rounds."""
+        """Return the result of each point, over all its rounds."""
         points: list[Point] = []
         for trial in self.trials:
             if trial.point not in points:
@@ -89,7 +89,7 @@ def mean_goodput(trials: Sequence[TuningTrial]) -> float | None:
 
 
 def _whole(lines: Sequence[str]) -> Sequence[str]:
-    """Without a last line that was cut off when the run was killed."""
+    """Return the text without a last line that a kill of the run cut off."""
     try:
         json.loads(lines[-1] if lines else "{}")
     except ValueError:

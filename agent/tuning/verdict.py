@@ -1,4 +1,4 @@
-"""Whether a tried setting is better than the one in force: by pairs, since both got the same requests."""
+"""Whether a tried setting is better than the one in force: paired by request, as both got the same ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ class PairedVerdict:
 
 
 def compare(base: Sequence[TuningTrial], other: Sequence[TuningTrial], trace: Trace) -> PairedVerdict:
-    """Over all rounds of both; each has at least one that measured."""
+    """Compare over all rounds; each setting has at least one round with a measurement."""
     before, after = _shares(base), _shares(other)
     gain, noise = paired_gain(trace, before, after)
     return PairedVerdict(changes=other[0].changes, base=sum(before) / len(before), gain=gain, noise=noise)
 
 
 def paired_gain(trace: Trace, before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
-    """The mean difference of two shares for each request, and its standard error over blocks of time.
+    """Return the mean difference of two shares for each request, and its standard error over blocks of time.
 
     A block is longer than a burst, but there are at least LEAST_BLOCKS.
     """

@@ -162,10 +162,10 @@ class FakeDaemonView:
     def clock(self) -> float:
         return 100.0
 
-    def meters(self) -> Mapping[str, SelfMetrics]:
+    def self_metrics(self) -> Mapping[str, SelfMetrics]:
         return {self.target: self.counted}
 
-    def tallies(self) -> Mapping[str, DeliveryCounts]:
+    def delivery_counts(self) -> Mapping[str, DeliveryCounts]:
         return {"ops": DeliveryCounts(sent=3, failed=1)}
 
     async def submit(self, target: str, event: Event) -> State:

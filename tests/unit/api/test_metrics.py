@@ -133,12 +133,12 @@ def busy() -> FakeDaemonView:
     daemon.set(replace(state, phase=Phase.CANARY, green=green, route=route, rollout=rollout, budget=budget))
     for seq in range(1, 101):
         daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})
-    meters = daemon.counted
-    meters.tick.observe(0.01)
-    meters.count_effect("route", 0.4, failed=True)
-    meters.count_renewal(98.0, failed=False)
-    meters.lost["nvidia_smi"] = 2
-    meters.received_at["EngineSample", "chat-r0"] = 99.0
+    self_metrics = daemon.counted
+    self_metrics.tick.observe(0.01)
+    self_metrics.count_effect("route", 0.4, failed=True)
+    self_metrics.count_renewal(98.0, failed=False)
+    self_metrics.lost["nvidia_smi"] = 2
+    self_metrics.received_at["EngineSample", "chat-r0"] = 99.0
     return daemon
 
 

@@ -72,7 +72,7 @@ def remove_with_its_mark(path: Path) -> None:
     mark_path(path).unlink()
 
 
-def begin_anew(path: Path) -> None:
+def restart_journal(path: Path) -> None:
     """Replace the journal by one that is longer, and intact by itself."""
     remove(path)
     elsewhere = path.parent / "elsewhere"
@@ -122,7 +122,7 @@ def date_the_end_in_the_future(path: Path) -> None:
 FOUND: tuple[tuple[Callable[[Path], None], str], ...] = (
     (remove, "the journal was removed, emptied or cut off"),
     (remove_with_its_mark, "audit.key has signed entries, and there are none"),
-    (begin_anew, "the end was rewritten, or the journal begun anew"),
+    (restart_journal, "the end was rewritten, or the journal was restarted"),
     (empty, "the journal was removed, emptied or cut off"),
     (empty_without_its_mark, "audit.key has signed entries, and there are none"),
     (keep_the_beginning_of_a_line, "the journal was removed, emptied or cut off"),

@@ -224,7 +224,7 @@ def test_a_guard_without_the_right_to_write_says_so_once_and_gives_no_sign(route
         play(routes, story)
 
     assert signs[1:] == [False, True]
-    assert [one["event"] for one in logs].count("guard.cannot_end_lease") == 1
+    assert [one["event"] for one in logs].count("guard.lease_not_ended") == 1
     assert routes.backends("chat") == HOME_WEIGHTS
 
 
@@ -238,7 +238,7 @@ def test_a_guard_that_may_not_read_says_so_once_and_goes_on(routes: MemoryRoutes
     with capture_logs() as logs:
         play(routes, story)
 
-    assert [one["event"] for one in logs].count("guard.cannot_look") == 1
+    assert [one["event"] for one in logs].count("guard.routes_unreadable") == 1
     assert routes.backends("chat") == HOME_WEIGHTS
 
 

@@ -52,7 +52,7 @@ class Site:
         file = self.home / "notify" / "ops.json"
         return file.exists() and notice in file.read_text()
 
-    def courier(
+    def delivery(
         self, url: str, min_severity: NoticeSeverity = "info", retry: RetryLimits = QUICK
     ) -> NoticeDelivery:
         return NoticeDelivery(
@@ -80,8 +80,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @asynccontextmanager
-async def working(courier: NoticeDelivery) -> AsyncIterator[None]:
-    task = asyncio.create_task(courier.run())
+async def working(delivery: NoticeDelivery) -> AsyncIterator[None]:
+    task = asyncio.create_task(delivery.run())
     try:
         yield
     finally:
@@ -97,7 +97,7 @@ async def until(holds: Callable[[], object]) -> None:
 
 
 async def test_a_notice_arrives_with_a_link_to_its_page(site: Site) -> None:
-    async with receiving() as receiver, working(site.courier(receiver.url)):
+    async with receiving() as receiver, working(site.delivery(receiver.url)):
         site.write("suggestion.made", OPEN)
         await until(lambda: receiver.seen)
 
@@ -108,85 +108,85 @@ async def test_a_notice_arrives_with_a_link_to_its_page(site: Site) -> None:
 
 @pytest.mark.parametrize("plan", [[500, 503], [429], [408], ["hang"]], ids=str)
 async def test_retries_temporary_failures(site: Site, plan: list[int | str]) -> None:
-    courier = site.courier(NOWHERE)
+    delivery = site.delivery(NOWHERE)
     async with receiving(*plan) as receiver:
-        courier.notifier = Slack(url=receiver.url)
-        async with working(courier):
+        delivery.notifier = Slack(url=receiver.url)
+        async with working(delivery):
             site.write("suggestion.made", OPEN)
-            await until(lambda: courier.counts.sent)
+            await until(lambda: delivery.counts.sent)
 
     assert len(receiver.seen) == 1
-    assert (courier.counts.retries, courier.counts.failed, courier.counts.works) == (len(plan), 0, True)
+    assert (delivery.counts.retries, delivery.counts.failed, delivery.counts.works) == (len(plan), 0, True)
 
 
 async def test_waits_as_long_as_the_receiver_asks_for(site: Site) -> None:
-    courier = site.courier(NOWHERE, retry=replace(QUICK, keep_s=100.0))
+    delivery = site.delivery(NOWHERE, retry=replace(QUICK, keep_s=100.0))
     async with receiving(429, Retry_After="200") as receiver:
-        courier.notifier = Slack(url=receiver.url)
-        async with working(courier):
+        delivery.notifier = Slack(url=receiver.url)
+        async with working(delivery):
             site.write("suggestion.made", OPEN)
-            await until(lambda: courier.counts.dropped)
+            await until(lambda: delivery.counts.dropped)
 
     assert len(receiver.visited) == 1, "200 s are longer than a notice is kept here"
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 410])
 async def test_a_refusal_is_not_retried_and_the_next_notice_is_sent(site: Site, status: int) -> None:
-    courier = site.courier(NOWHERE)
+    delivery = site.delivery(NOWHERE)
     async with receiving(status) as receiver:
-        courier.notifier = Slack(url=receiver.url)
-        async with working(courier):
+        delivery.notifier = Slack(url=receiver.url)
+        async with working(delivery):
             site.write("suggestion.made", OPEN)
             site.write("suggestion.denied", replace(OPEN, suggestion=replace(SUGGESTION, status="denied")))
-            await until(lambda: courier.counts.sent)
+            await until(lambda: delivery.counts.sent)
 
-    assert (courier.counts.failed, courier.counts.retries) == (1, 0)
+    assert (delivery.counts.failed, delivery.counts.retries) == (1, 0)
     assert "was denied" in receiver.bodies[0]["attachments"][0]["title"]
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_a_redirect_is_not_followed(site: Site, status: int) -> None:
-    courier = site.courier(NOWHERE)
+    delivery = site.delivery(NOWHERE)
     async with receiving() as elsewhere, receiving(status, Location=elsewhere.url) as receiver:
-        courier.notifier = Slack(url=receiver.url)
-        async with working(courier):
+        delivery.notifier = Slack(url=receiver.url)
+        async with working(delivery):
             site.write("suggestion.made", OPEN)
-            await until(lambda: courier.counts.failed)
+            await until(lambda: delivery.counts.failed)
 
     assert (elsewhere.visited, len(receiver.visited)) == ([], 1)
 
 
 async def test_an_endless_answer_is_not_read(site: Site) -> None:
-    courier = site.courier(NOWHERE)
+    delivery = site.delivery(NOWHERE)
     async with receiving("endless") as receiver:
-        courier.notifier = Slack(url=receiver.url)
-        async with working(courier):
+        delivery.notifier = Slack(url=receiver.url)
+        async with working(delivery):
             site.write("suggestion.made", OPEN)
-            await until(lambda: courier.counts.sent)
+            await until(lambda: delivery.counts.sent)
 
-    assert (courier.counts.failed, courier.counts.retries) == (0, 0)
+    assert (delivery.counts.failed, delivery.counts.retries) == (0, 0)
 
 
 async def test_an_undelivered_notice_is_dropped_when_it_expires(site: Site) -> None:
-    courier = site.courier(NOWHERE, retry=replace(QUICK, keep_s=0.2))
-    async with working(courier):
+    delivery = site.delivery(NOWHERE, retry=replace(QUICK, keep_s=0.2))
+    async with working(delivery):
         site.write("suggestion.made", OPEN)
-        await until(lambda: courier.counts.dropped)
+        await until(lambda: delivery.counts.dropped)
 
-    assert courier.counts.retries > 0
-    assert not courier.counts.works
+    assert delivery.counts.retries > 0
+    assert not delivery.counts.works
 
 
 async def test_expired_notices_are_not_sent_after_a_long_stop(site: Site) -> None:
     async with receiving() as receiver:
-        courier = site.courier(receiver.url)
-        async with working(courier):
+        delivery = site.delivery(receiver.url)
+        async with working(delivery):
             site.write("daemon.started", SERVING)
             await until(lambda: site.noted("daemon.restarted"))
         site.write("suggestion.made", OPEN)
         site.at += timedelta(days=1)
         site.state = SERVING
-        again = site.courier(receiver.url)
+        again = site.delivery(receiver.url)
         async with working(again):
             await until(lambda: again.counts.dropped)
 
@@ -195,12 +195,12 @@ async def test_expired_notices_are_not_sent_after_a_long_stop(site: Site) -> Non
 
 async def test_a_restart_neither_repeats_nor_skips_notices(site: Site) -> None:
     async with receiving() as receiver:
-        async with working(site.courier(receiver.url)):
+        async with working(site.delivery(receiver.url)):
             site.write("daemon.started", SERVING)
             site.write("suggestion.made", OPEN)
             await until(lambda: site.noted("suggestion.waiting"))
         site.write("suggestion.denied", replace(OPEN, suggestion=replace(SUGGESTION, status="denied")))
-        async with working(site.courier(receiver.url)):
+        async with working(site.delivery(receiver.url)):
             site.write(
                 "daemon.started", replace(OPEN, epoch=4, suggestion=replace(SUGGESTION, status="denied"))
             )
@@ -213,7 +213,7 @@ async def test_a_restart_neither_repeats_nor_skips_notices(site: Site) -> None:
 async def test_records_before_the_first_start_are_not_sent(site: Site) -> None:
     site.write("suggestion.denied", replace(OPEN, suggestion=replace(SUGGESTION, status="denied")))
 
-    async with receiving() as receiver, working(site.courier(receiver.url)):
+    async with receiving() as receiver, working(site.delivery(receiver.url)):
         site.write("daemon.started", SERVING)
         await until(lambda: receiver.seen)
 
@@ -224,24 +224,24 @@ async def test_records_between_two_daemons_are_sent_even_if_the_first_sent_none(
     site: Site,
 ) -> None:
     async with receiving() as receiver:
-        async with working(site.courier(receiver.url, min_severity="critical")):
+        async with working(site.delivery(receiver.url, min_severity="critical")):
             await until(lambda: site.noted("seq"))
         site.write("server.lost", replace(SERVING, gone=("chat-r0",)))
-        async with working(site.courier(receiver.url, min_severity="critical")):
+        async with working(site.delivery(receiver.url, min_severity="critical")):
             await until(lambda: receiver.seen)
 
     assert "no server runs" in receiver.bodies[0]["attachments"][0]["title"]
 
 
 async def test_reading_thousands_of_records_does_not_block_the_loop(site: Site) -> None:
-    courier, turns = site.courier(NOWHERE, min_severity="critical"), 0
+    delivery, turns = site.delivery(NOWHERE, min_severity="critical"), 0
     for _ in range(700):
         site.write("target.observed", SERVING)
 
-    async with working(courier):
-        while courier._seq < 700:
+    async with working(delivery):
+        while delivery._seq < 700:
             await asyncio.sleep(0)
-            turns += courier._seq > 0
+            turns += delivery._seq > 0
 
     assert turns >= 600
     assert site.noted('"seq": 500')
@@ -252,7 +252,7 @@ async def test_ids_of_a_replaced_journal_are_dropped(site: Site) -> None:
     file.parent.mkdir()
     file.write_text(json.dumps({"seq": 10, "told": {"suggestion.waiting/chat-s1": "chat/suggestion"}}))
 
-    async with receiving() as receiver, working(site.courier(receiver.url)):
+    async with receiving() as receiver, working(site.delivery(receiver.url)):
         site.write("suggestion.made", OPEN)
         await until(lambda: receiver.seen)
 
@@ -260,11 +260,11 @@ async def test_ids_of_a_replaced_journal_are_dropped(site: Site) -> None:
 async def test_an_unwritable_audit_journal_and_its_recovery_are_sent(site: Site) -> None:
     site.writable = False
     async with receiving() as receiver:
-        courier = site.courier(receiver.url, min_severity="critical")
-        async with working(courier):
+        delivery = site.delivery(receiver.url, min_severity="critical")
+        async with working(delivery):
             await until(lambda: site.noted("audit.unwritable"))
         site.writable = True
-        async with working(site.courier(receiver.url, min_severity="critical")):
+        async with working(site.delivery(receiver.url, min_severity="critical")):
             await until(lambda: len(receiver.seen) == 2)
 
     titles = [body["attachments"][0]["title"] for body in receiver.bodies]
@@ -274,17 +274,17 @@ async def test_an_unwritable_audit_journal_and_its_recovery_are_sent(site: Site)
 async def test_an_anchor_is_sent_once_whatever_the_severity(site: Site) -> None:
     site.anchor = Head(seq=12, hash="ab" * 32)
     async with receiving() as receiver:
-        async with working(site.courier(receiver.url, min_severity="critical")):
+        async with working(site.delivery(receiver.url, min_severity="critical")):
             await until(lambda: site.noted("audit.anchor/12"))
         site.anchor = Head(seq=15, hash="cd" * 32)
-        async with working(site.courier(receiver.url, min_severity="critical")):
+        async with working(site.delivery(receiver.url, min_severity="critical")):
             await until(lambda: len(receiver.seen) == 2)
 
     assert find_anchors(str(body) for body in receiver.bodies) == {Head(seq=12, hash="ab" * 32), site.anchor}
 
 
 async def test_a_receiver_of_warnings_gets_no_info(site: Site) -> None:
-    async with receiving() as receiver, working(site.courier(receiver.url, min_severity="warning")):
+    async with receiving() as receiver, working(site.delivery(receiver.url, min_severity="warning")):
         site.write("suggestion.made", OPEN)
         site.write("server.lost", replace(SERVING, gone=("chat-r0",)))
         await until(lambda: receiver.seen)
@@ -293,13 +293,13 @@ async def test_a_receiver_of_warnings_gets_no_info(site: Site) -> None:
 
 
 async def test_the_log_names_the_receiver_but_no_secret(site: Site) -> None:
-    courier = site.courier(NOWHERE)
+    delivery = site.delivery(NOWHERE)
     with structlog.testing.capture_logs() as logs:
         async with receiving(403) as receiver:
-            courier.notifier = Slack(url=receiver.url)
-            async with working(courier):
+            delivery.notifier = Slack(url=receiver.url)
+            async with working(delivery):
                 site.write("suggestion.made", OPEN)
-                await until(lambda: courier.counts.failed)
+                await until(lambda: delivery.counts.failed)
 
     (line,) = logs
     assert (line["notifier"], line["why"]) == ("ops", "answered 403")
@@ -315,23 +315,23 @@ class Broken:
 async def test_an_exception_in_a_notifier_ends_only_its_delivery(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    courier = site.courier(NOWHERE)
-    courier.notifier = Broken()
+    delivery = site.delivery(NOWHERE)
+    delivery.notifier = Broken()
     site.write("daemon.started", SERVING)
-    courier.head = 0
+    delivery.head = 0
 
     with caplog.at_level(logging.CRITICAL), structlog.testing.capture_logs() as logs:
-        await courier.run()
+        await delivery.run()
 
-    assert not courier.counts.up
+    assert not delivery.counts.up
     assert [line["event"] for line in logs] == ["notifier.died"]
 
 
 async def test_a_hanging_receiver_does_not_block_the_journal(site: Site) -> None:
-    courier = site.courier(NOWHERE, retry=replace(QUICK, timeout_s=30.0))
+    delivery = site.delivery(NOWHERE, retry=replace(QUICK, timeout_s=30.0))
     async with receiving("hang") as receiver:
-        courier.notifier = Slack(url=receiver.url)
-        async with working(courier):
+        delivery.notifier = Slack(url=receiver.url)
+        async with working(delivery):
             site.write("suggestion.made", OPEN)
             await until(lambda: receiver.visited)
             for _ in range(50):
@@ -342,7 +342,7 @@ async def test_a_hanging_receiver_does_not_block_the_journal(site: Site) -> None
 
 async def test_secrets_and_mentions_in_texts_are_masked(site: Site) -> None:
     proposal = replace(SUGGESTION.proposal, why="--api-key SECRET was seen <!channel> @all")
-    async with receiving() as receiver, working(site.courier(receiver.url)):
+    async with receiving() as receiver, working(site.delivery(receiver.url)):
         site.write("suggestion.made", replace(OPEN, suggestion=replace(SUGGESTION, proposal=proposal)))
         await until(lambda: receiver.seen)
 
