@@ -1,7 +1,8 @@
 """The control endpoint of trimtab's scheduler class, where the command line names that class."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from time import monotonic
 
 from simulator.flags import Flags
 from simulator.frontend import VERSION
@@ -11,7 +12,7 @@ CLASS = "trimtab_vllm.scheduler.Scheduler"
 _log = logging.getLogger("vllm")
 
 
-def find_knobs(flags: Flags) -> Knobs:
+def find_knobs(flags: Flags, now: Callable[[], float] = monotonic) -> Knobs:
     """As the scheduler class finds them in vLLM's scheduler."""
     limits = flags.limits
     slots = limits.max_num_seqs
@@ -31,7 +32,7 @@ def find_knobs(flags: Flags) -> Knobs:
         "long_prefill_token_threshold": Limit(0, budget),
         "watermark": Limit(0.0, 0.5),
     }
-    return Knobs(start, ranges)
+    return Knobs(start, ranges, now)
 
 
 def open_control(flags: Flags, env: Mapping[str, str]) -> Knobs | None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.loop.jobs import prepare, run, sweep
+from bench.loop.live_cap import has_cap_to_change
 from bench.loop.report import document, line, table
 from bench.loop.score import Score
 from bench.loop.static import best, flaw
@@ -60,20 +61,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--model", choices=("off", "on", "alone"), help="the policy `model`, beside the rules or alone"
     )
+    parser.add_argument(
+        "--live-cap", action="store_true", help="the cap changes while the server runs, without a green"
+    )
+    parser.add_argument("--mode", choices=("approve", "auto"), help="instead of the mode of each world")
     parser.add_argument("--check", action="store_true", help="only check the worlds with the sweep")
     options = parser.parse_args(argv)
     try:
         worlds = [read(path) for path in options.worlds or sorted(OWN.glob("*.json"))]
+        if options.live_cap:
+            worlds = [replace(world, live_cap=True) for world in worlds if has_cap_to_change(world)]
         if options.real and not options.worlds:
             worlds = [world for world in worlds if world.real]
         worlds = [replace(world, model=options.model) for world in worlds] if options.model else worlds
+        worlds = [replace(world, mode=options.mode) for world in worlds] if options.mode else worlds
     except WorldError as error:
         parser.error(str(error))
+    if options.real and options.live_cap:
+        parser.error("--live-cap: only in virtual time")
     scores: list[Score] = []
     with _pool(os.cpu_count() or 1) as pool:
         if options.check:
             return check(pool, worlds)
-        list(pool.map(best, worlds))
+        list(pool.map(best, [replace(world, live_cap=False) for world in worlds]))
     seeds = options.seeds or (1 if options.real else 0)
     with _pool(options.workers or (3 if options.real else os.cpu_count() or 1), alone=options.real) as pool:
         waiting = [

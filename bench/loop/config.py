@@ -31,6 +31,7 @@ def config_text(
         [targets.engine]
         kind = "process"
         command = {json.dumps([python, *world.command])}
+        strategy = "{"hot" if world.live_cap else "auto"}"
         {engine}
         [targets.traffic]
         listen = "{listen}"

@@ -11,6 +11,7 @@ from agent.domain.model import PreflightResult, Server, Strategy
 from bench.loop.server import VirtualServer
 from bench.loop.world import PROGRAM, World
 from simulator.flags import Flags, InvalidFlagError, parse
+from simulator.live_limits import find_knobs
 from simulator.memory import StartError
 from simulator.scheduler import SimulatedRequest
 from simulator.text import draws
@@ -69,7 +70,10 @@ class VirtualEngine(FakeEngine):
         setting = server.setting or parse_setting(("python", *self._world.command))
         started = replace(server, setting=setting, address=f"127.0.0.1:{next(self._ports)}", ours=True)
         self.virtual[server.name], self.servers[server.name] = virtual, started
-        return started
+        if self._world.live_cap:
+            knobs = find_knobs(virtual.flags, asyncio.get_running_loop().time)
+            self.hot.knobs[server.name], virtual.new_limits = knobs, knobs.take
+        return self.hot.describe(started)
 
     async def warm_up(
         self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
@@ -91,6 +95,14 @@ class VirtualEngine(FakeEngine):
     async def busy(self, server: Server) -> int | None:
         virtual = self.virtual.get(server.name)
         return None if virtual is None else virtual.open
+
+    async def set_knobs(
+        self, server: Server, values: Setting, number: tuple[int, int], lease_s: float | None = None
+    ) -> None:
+        """Run the steps until now under the limits that they began with."""
+        if (virtual := self.virtual.get(server.name)) is not None:
+            virtual.advance(asyncio.get_running_loop().time())
+        await super().set_knobs(server, values, number, lease_s)
 
     async def stop(self, server: Server, keep: int = 0) -> None:
         del keep

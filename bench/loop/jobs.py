@@ -1,8 +1,10 @@
 """What the processes of a benchmark do."""
 
 import os
+from dataclasses import replace
 
 from bench.loop import real, story
+from bench.loop.live_cap import in_slots
 from bench.loop.score import Score, score
 from bench.loop.static import Best, Goodput, best, of_start
 from bench.loop.world import World
@@ -13,6 +15,8 @@ def prepare(nice: int) -> None:
 
 
 def run(world: World, seed: int, *, real_time: bool) -> Score:
+    if world.live_cap:
+        return score(replace(world, live_cap=False), in_slots(story.play(world, seed)))
     return score(world, real.play(world, seed) if real_time else story.play(world, seed))
 
 

@@ -1,6 +1,7 @@
 """A vLLM server in virtual time: scheduler, step times and metrics page of the simulator."""
 
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -13,6 +14,7 @@ from simulator.frontend import VERSION
 from simulator.scheduler import ScheduledStep, SimulatedRequest
 from simulator.server import build
 from simulator.step_time import StepWork
+from trimtab_vllm.scheduler import Value
 from vllm_facts.metrics.page_totals import PageTotals
 from vllm_facts.metrics.totals import totals
 
@@ -48,6 +50,7 @@ class VirtualServer:
         self._records: list[Request] = []
         self._ended: list[Ended] = []
         self._page: tuple[PageTotals, float] | None = None
+        self.new_limits: Callable[[], Mapping[str, Value] | None] = lambda: None  # since the last step
         self._began_s = now_s  # of the current step
         self.steps: deque[tuple[float, StepRecord]] = deque(maxlen=MOST_STEPS)  # with the time of their end
 
@@ -78,6 +81,7 @@ class VirtualServer:
         """Run all steps that end by then."""
         while True:
             if self._step is None:
+                self._apply_limits()
                 self._step = self.scheduler.plan()
                 if self._step is None:
                     self._now_s = max(self._now_s, until_s)
@@ -90,6 +94,15 @@ class VirtualServer:
             self._deliver(step)
             if most := self.scheduler.repeats(step):
                 self._repeat(step.work, most, until_s)
+
+    def _apply_limits(self) -> None:
+        if (values := self.new_limits()) is not None:
+            self.scheduler.set_limits(
+                cap=int(values["max_num_seqs"]),
+                budget=int(values["max_num_scheduled_tokens"]),
+                threshold=int(values["long_prefill_token_threshold"]),
+                watermark=values["watermark"],
+            )
 
     def _repeat(self, work: StepWork, most: int, until_s: float) -> None:
         """Run up to so many steps of decoding at once; one that ends after `until_s` becomes the current."""

@@ -50,7 +50,8 @@ class _Books:
     in_force: dict[str, Setting] = field(default_factory=dict)
     approved: dict[str, float] = field(default_factory=dict)
     rolling: dict[str, tuple[float, float | None, float | None]] = field(default_factory=dict)
-    settings: dict[str, Setting] = field(default_factory=dict)
+    settings: dict[str, Setting] = field(default_factory=dict)  # by server and its settings so far
+    labels: dict[str, str] = field(default_factory=dict)  # by server: the key of its present setting
     results: dict[str, str] = field(default_factory=dict)  # of rollouts
     shares: list[tuple[float, Mapping[str, int]]] = field(default_factory=list)
     notes: list[tuple[float, str]] = field(default_factory=list)
@@ -64,7 +65,7 @@ class _Books:
                 self.seen[one.id] = now_s
                 self.in_force[one.id] = dict(state.blue.setting) if state.blue else {}
         for server in state.present:
-            self.settings[server.name] = dict(server.setting)
+            self._add_setting(server.name, server.setting)
         rollout = state.rollout
         if rollout is not None:
             began_s, shared_s, ended_s = self.rolling.get(rollout.id, (now_s, None, None))
@@ -77,6 +78,15 @@ class _Books:
         note = f"{state.phase.value}: {state.note}"
         if not self.notes or self.notes[-1][1] != note:
             self.notes.append((now_s, note))
+
+    def _add_setting(self, server: str, setting: Setting) -> None:
+        """A server whose limits change while it runs is another one for the score."""
+        label = self.labels.setdefault(server, server)
+        if not self.settings.get(label):
+            self.settings[label] = dict(setting)
+        elif self.settings[label] != setting:
+            self.labels[server] = label = f"{server} {len(self.settings)}"
+            self.settings[label] = dict(setting)
 
 
 def play(world: World, seed: int) -> Run:
@@ -181,7 +191,7 @@ async def _operate(world: World, loop: TargetLoop, books: _Books) -> None:
 
 async def _watch_shares(traffic: FakeTraffic, books: _Books) -> None:
     while True:
-        weights = traffic.weights_in_force
+        weights = {books.labels.get(name, name): weight for name, weight in traffic.weights_in_force.items()}
         if not books.shares or books.shares[-1][1] != weights:
             books.shares.append((asyncio.get_running_loop().time(), weights))
         await asyncio.sleep(1.0)

@@ -14,9 +14,12 @@ from agent.config.types import seconds
 from agent.domain.model import Slo
 from simulator.flags import InvalidFlagError, parse
 from simulator.hardware import SCALED
+from simulator.live_limits import CLASS
 from simulator.workload import Lengths
 
 MODEL = "tiny"
+SEQS, ACTIVE = "max_num_seqs", "max_num_active_seqs"
+SLOTS = 256  # vLLM's default of --max-num-seqs
 PROGRAM = ("-m", "simulator.server", "--model", MODEL)
 Direction = Literal["up", "down"]
 Mode = Literal["approve", "auto"]
@@ -78,11 +81,16 @@ class World:
     lost_most: int = 0
     wrong_most: int = 0
     about: str = ""
+    live_cap: bool = False  # the server takes another cap while it runs, and the daemon's strategy is `hot`
 
     @property
     def command(self) -> tuple[str, ...]:
         """The server's command line without interpreter, host and port."""
-        return (*PROGRAM, *self.flags)
+        if not self.live_cap:
+            return (*PROGRAM, *self.flags)
+        cap = "--max-num-active-seqs"
+        flags = (cap if word == "--max-num-seqs" else word for word in self.flags)
+        return (*PROGRAM, *flags, "--max-num-seqs", f"{SLOTS}", "--scheduler-cls", CLASS)
 
     @property
     def start_s(self) -> float:
