@@ -1,5 +1,5 @@
 """The evidence of a time-split trial, small enough for the journal: the present values of the knobs and the
-candidate's take turns on the same servers, in blocks of 20 to 60 s."""
+candidate's take turns on the same servers, in blocks of 10 to 60 s."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ class Block:
     rest: bool = False  # after a block that was far worse; not even its share counts
     arrived: int = 0  # requests
     busy: bool = False  # more requests arrived than before the trial
+    crowded: bool = False  # so many more that it is no accident, or the rate before the trial is unknown
     counts: tuple[BadOf, ...] = ()  # by measure
     left: int | None = None  # requests that began in it and have not ended; None: it is on
 
@@ -72,6 +73,8 @@ class BlockTrial:
     on_s: float = 0.0  # since its arm is in force
     counted_s: float = 0.0  # of them, those that count
     in_flight: int = 0  # a second ago
+    ran: int = 0  # requests that ran at the begin of the block and have not ended
+    waited: int = 0  # requests that waited then
     skip: int = 0  # requests that began behind the queue of the block before, and are left out
     queued: bool = False  # the block before left a queue
     blocks: tuple[Block, ...] = ()  # those without a result; the last one is on
@@ -80,6 +83,8 @@ class BlockTrial:
     candidate: BadOf = (0, 0)
     valid_s: float = 0.0
     held_s: float = 0.0  # inadmissible seconds without interruption until now
+    alarms: int = 0  # blocks of the candidate in which nearly all requests were bad
+    spared: bool = False  # a block of the present arm was good since the first of them
     wedged_s: float = 0.0  # for how long the servers have run requests of the candidate without a token
 
 

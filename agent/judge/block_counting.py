@@ -2,7 +2,8 @@
 
 Counts come when requests end, without the time of their start. Requests end roughly in the order of their
 start, so with F requests in flight when a block begins the next F that end count for the block before it.
-What begins while these drain waits behind their queue, if they had one, and is left out. All rules are the
+What begins while these drain waits behind their queue, if they had one, and is left out. A queue that does
+not get shorter is not waited for: what it makes late then counts for the block that is on. All rules are the
 same for both arms, and whether the arm changes or not, so what they get wrong hides a difference and makes
 none.
 
@@ -12,6 +13,7 @@ is gone.
 """
 
 from dataclasses import replace
+from math import sqrt
 
 from agent.domain.blocks import BadOf, Block, BlockMeasure, BlockSecond, BlockTrial
 from agent.domain.model import Slo
@@ -23,9 +25,11 @@ from agent.judge.hard_limits import BAD, CONTROL_BAD
 
 GOODPUT = "goodput"
 WASH_OUT_S = 2.0  # until each engine has read the new values
-COUNTED_LEAST_S = 8.0  # of a block
-DRAIN_AT_MOST_S = 30.0  # then a block counts, whatever the block before has left behind
+COUNTED_LEAST_S = 5.0  # of a block
+DRAIN_AT_MOST_S = 60.0  # then a block counts, whatever the block before has left behind
+QUEUE_AT_MOST_S = 6.0  # the same for a queue that does not get shorter
 CUT_REQUESTS = 10
+CROWD = 2.0  # standard deviations of Poisson arrivals
 REST_LEAST_S, REST_AT_MOST_S = 5.0, 60.0
 
 
@@ -33,12 +37,14 @@ def add_second(trial: BlockTrial, second: BlockSecond, slo: Slo) -> BlockTrial:
     """Add one admissible second; begin the next block where one ends."""
     in_flight = _in_flight(second)
     if not trial.blocks:
-        behind = 2 if _is_queued(second) else 1
-        return replace(_begin_block(trial), skip=behind * in_flight, in_flight=in_flight)
+        behind = 2 if _waiting(second) > 0 else 1
+        begun = _begin_block(trial, second)
+        return replace(begun, skip=behind * in_flight, in_flight=in_flight)
     in_force, before = second.in_force == trial.arm, trial.in_flight
     trial = replace(_attribute(trial, second, slo), in_flight=in_flight)
     if not in_force:
         return trial
+    trial = _close_earlier(trial, second)
     arrived = max(0, _ended(second) + in_flight - before)
     trial = _with_block(trial, -1, replace(trial.blocks[-1], arrived=trial.blocks[-1].arrived + arrived))
     if trial.blocks[-1].rest:
@@ -47,21 +53,34 @@ def add_second(trial: BlockTrial, second: BlockSecond, slo: Slo) -> BlockTrial:
     trial = replace(
         trial,
         on_s=trial.on_s + 1.0,
-        counted_s=trial.counted_s + (counts_now or trial.on_s >= DRAIN_AT_MOST_S),
+        counted_s=trial.counted_s + counts_now,
         valid_s=trial.valid_s + 1.0,
     )
     over = trial.on_s >= trial.length_s and trial.counted_s >= COUNTED_LEAST_S
     if _is_far_worse(trial):
         rest = Block(arm="present", rest=True)
-        return _follow(replace(_end_block(trial, second), arm="present"), rest)
-    return _begin_block(_end_block(trial, second)) if over else trial
+        return _follow(replace(_end_block(trial, second), arm="present"), rest, second)
+    return _begin_block(_end_block(trial, second), second) if over else trial
+
+
+def _close_earlier(trial: BlockTrial, second: BlockSecond) -> BlockTrial:
+    """End the wait for what earlier blocks left behind, after which it counts for the block that is on.
+
+    What ran at the block's begin is waited for; a queue only while it drains.
+    """
+    lasting = not trial.ran and _waiting(second) >= trial.waited
+    over = trial.on_s >= DRAIN_AT_MOST_S or (trial.on_s >= QUEUE_AT_MOST_S and lasting)
+    if not over or _is_on_its_own(trial):
+        return trial
+    *earlier, now = trial.blocks
+    return replace(trial, blocks=(*(replace(block, left=0) for block in earlier), now), skip=0, queued=False)
 
 
 def _rest(trial: BlockTrial, second: BlockSecond) -> BlockTrial:
     trial = replace(trial, on_s=trial.on_s + 1.0, valid_s=trial.valid_s + 1.0)
-    if trial.on_s < REST_LEAST_S or (_is_queued(second) and trial.on_s < REST_AT_MOST_S):
+    if trial.on_s < REST_LEAST_S or (_waiting(second) > 0 and trial.on_s < REST_AT_MOST_S):
         return trial
-    return _begin_block(_end_block(trial, second))
+    return _begin_block(_end_block(trial, second), second)
 
 
 def drop_blocks(trial: BlockTrial) -> BlockTrial:
@@ -84,10 +103,11 @@ def count_measure(counts: RequestCounts, measure: BlockMeasure, slo: Slo) -> Bad
 
 def _attribute(trial: BlockTrial, second: BlockSecond, slo: Slo) -> BlockTrial:
     ended = _ended(second)
+    trial = replace(trial, ran=max(0, trial.ran - ended))
     oldest = next((n for n, block in enumerate(trial.blocks) if block.left != 0), len(trial.blocks) - 1)
     block = trial.blocks[oldest]
     if block.left is None:
-        if trial.skip > 0 and trial.on_s < DRAIN_AT_MOST_S:
+        if trial.skip > 0:
             return replace(trial, skip=max(0, trial.skip - ended))
         if trial.on_s < WASH_OUT_S:
             return trial
@@ -133,26 +153,33 @@ def _in_flight(second: BlockSecond) -> int:
     return round(sum(pulse.running + pulse.waiting for pulse in second.pulses))
 
 
-def _is_queued(second: BlockSecond) -> bool:
-    return any(pulse.waiting for pulse in second.pulses)
+def _waiting(second: BlockSecond) -> int:
+    return round(sum(pulse.waiting for pulse in second.pulses))
 
 
-def _begin_block(trial: BlockTrial) -> BlockTrial:
+def _begin_block(trial: BlockTrial, second: BlockSecond) -> BlockTrial:
     """What is in flight is handled alike whether the arm changes or not: see above."""
     number = trial.number + 1
     arm, by_lot, length_s = draw_block(trial.seed, number, trial.last, trial.run)
     run = trial.run + 1 if arm == trial.last else 1
     trial = replace(trial, arm=arm, number=number, last=arm, run=run, length_s=length_s)
-    return _follow(trial, Block(arm=arm, by_lot=by_lot))
+    return _follow(trial, Block(arm=arm, by_lot=by_lot), second)
 
 
-def _follow(trial: BlockTrial, block: Block) -> BlockTrial:
-    return replace(trial, on_s=0.0, counted_s=0.0, blocks=(*trial.blocks, block))
+def _follow(trial: BlockTrial, block: Block, second: BlockSecond) -> BlockTrial:
+    ran = round(sum(pulse.running for pulse in second.pulses))
+    blocks = (*trial.blocks, block)
+    return replace(trial, on_s=0.0, counted_s=0.0, ran=ran, waited=_waiting(second), blocks=blocks)
 
 
 def _end_block(trial: BlockTrial, second: BlockSecond) -> BlockTrial:
     """Requests of still earlier blocks count for the one that ends: few last that long."""
     earlier = (replace(block, left=0) for block in trial.blocks[:-1])
-    busy = trial.usual_rps > 0 and trial.blocks[-1].arrived > BUSIER * trial.usual_rps * trial.on_s
-    ended = replace(trial.blocks[-1], left=_in_flight(second), busy=busy)
-    return replace(trial, blocks=(*earlier, ended), queued=_is_queued(second), skip=0)
+    now, usual = trial.blocks[-1], BUSIER * trial.usual_rps * trial.on_s
+    ended = replace(
+        now,
+        left=_in_flight(second),
+        busy=0 < usual < now.arrived,
+        crowded=now.arrived > usual + CROWD * sqrt(usual),
+    )
+    return replace(trial, blocks=(*earlier, ended), queued=_waiting(second) > 0, skip=0)

@@ -33,6 +33,7 @@ WEIGHTS = (0.1, 0.45, 0.45)
 BOLDEST = 0.98  # a single block that disagrees costs at most a factor of 50
 LINEAR = (0.03, 0.1, 0.3)
 FAR = 3.0  # times the noise
+HOPED = 0.5  # an arm that was never seen has so many times the bad requests of the other: any number is fair
 KEEP = 0.5  # weight of the blocks before in an arm's share, each time that the arm is on
 
 
@@ -84,12 +85,14 @@ def _bet(measure: BlockMeasure, block: Block, counts: BadOf, tolerance: float, g
 
 
 def _middle(measure: BlockMeasure, *, busy: bool) -> float:
-    """Between the arms; what was never seen, an arm or a load, is taken to be like the other."""
+    """Between the arms. A load that was never seen is taken to be like the other; see HOPED for an arm."""
     arms: tuple[Arm, ...] = ("present", "candidate")
     for load in (busy, not busy):
         known = (measure.levels.get(level_of(arm, busy=load), (0.0, 0.0)) for arm in arms)
-        if shares := [bad / of for of, bad in known if of]:
-            return sum(shares) / len(shares)
+        shares = [bad / of for of, bad in known if of]
+        if shares:
+            is_first = len(shares) == 1 and not busy and load is busy
+            return shares[0] * (1 + HOPED) / 2 if is_first else sum(shares) / len(shares)
     return 0.0
 
 

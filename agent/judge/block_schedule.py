@@ -1,14 +1,16 @@
 """Which arm is on, and for how long: drawn by lot, for each block alone.
 
 Lengths vary, so that no periodic load stays in step with the blocks. The first blocks are short: a large
-effect shows in them. Of longer ones a smaller part is left out after the switch.
+effect shows in them, and a block doubles the evidence at most, however long it is. Of longer ones a smaller
+part is left out after the switch. Where requests take long, each block is as long as they need
+(agent/judge/block_counting.py).
 """
 
 import hashlib
 
 from agent.domain.blocks import Arm
 
-SHORT_S, LONG_S = (20.0, 30.0), (30.0, 60.0)
+SHORT_S, LONG_S = (10.0, 14.0), (30.0, 60.0)
 SHORT_BLOCKS = 12  # about as many as the proof of a large harm takes
 MOST_IN_A_ROW = 3  # then the other arm follows, without a lot: 6 of 7 blocks are drawn
 

@@ -25,6 +25,7 @@ from agent.judge.block_counting import (
     take_finished,
 )
 from agent.judge.block_evidence import add_block, log_evidence
+from agent.judge.block_harm import is_harmful, note_result
 from agent.judge.eprocess import log_sum
 from agent.judge.failure_modes import DISASTER, LATENCIES, LEAST_CONTROL, UNPROMISED, objective_of
 from agent.judge.goodput import count_missed, describe_odds, least_gain, misses_slo
@@ -152,7 +153,7 @@ def _add_evidence(trial: BlockTrial, block: Block) -> BlockTrial:
         )
         for measure, counts in zip(trial.measures, block.counts, strict=True)
     )
-    trial = replace(trial, measures=measures, results=trial.results + 1)
+    trial = note_result(replace(trial, measures=measures, results=trial.results + 1), block)
     of, bad = block.counts[0]
     if block.arm == "candidate":
         return replace(trial, candidate=(trial.candidate[0] + of, trial.candidate[1] + bad))
@@ -175,7 +176,7 @@ def _weighted(parts: list[tuple[float, float]]) -> float:
 
 def _decide(trial: BlockTrial) -> Verdict:
     bad = round(trial.candidate[1])
-    if log_worse(trial) >= SURE_WORSE:
+    if log_worse(trial) >= SURE_WORSE or is_harmful(trial):
         return Verdict(kind="fail", why=f"the candidate is worse: {describe_blocks(trial)}", bad=bad)
     gain_needed = trial.gain_needed == "always" or (trial.gain_needed == "if_missed" and trial.missed)
     better = log_better(trial)

@@ -22,7 +22,7 @@ from bench.judge.traffic import quantiles, seeded
 SLO = Slo(ttft=Objective(under_s=LIMIT_S, share=0.9))
 BEFORE_S, RECORD_S, LIMIT_OF_TRIAL_S = 300, 180, 3600
 RATES = (2.0, 8.0)
-SHAPES = ("steady", "drift", "bursts", "waves")
+SHAPES = ("steady", "drift", "bursts", "waves", "pauses")
 AMPLE, FULL, SHORT = 1.6, 1.0, 0.8  # slots in units of the mean load
 SHARE_EQUAL, SHARE_UNEQUAL = 0.01, 0.005  # of the requested runs
 
@@ -53,6 +53,7 @@ CASES: Mapping[str, Case] = {
     "20 points better": of_late(0.3, 0.1),
     "5 points better": of_late(0.15, 0.1),
     "a queue cured": Case(present=Setting(SHORT), candidate=Setting(AMPLE)),
+    "nearly all late": of_late(0.02, 0.95, "never"),
     "50 points worse": of_late(0.02, 0.52, "never"),
     "20 points worse": of_late(0.02, 0.22, "never"),
     "5 points worse": of_late(0.02, 0.07, "never"),
@@ -74,7 +75,9 @@ class Ended:
 def play(name: str, shape: str, rps: float, run: int) -> Ended:
     """One trial."""
     case, about = CASES[name], ("hot", name, shape, rps, run)
-    load, server = Load(shape, rps, seeded(*about)), QueueingServer(rps * SERVICE_S)
+    load = Load(shape, rps, seeded(*about))
+    pauses = seeded(*about, "pauses") if shape == "pauses" else None
+    server = QueueingServer(rps * SERVICE_S, pauses)
     record = RequestCounts()
     for second in range(-BEFORE_S, 0):
         counts = server.run_second(second, load.second(second), case.present)

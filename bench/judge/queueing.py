@@ -6,7 +6,7 @@ What one setting leaves waiting, the next one serves. A request keeps the servic
 from collections import deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from math import exp, log
+from math import exp, inf, log
 from random import Random
 
 from agent.domain.reading import EngineLiveness
@@ -14,6 +14,7 @@ from agent.domain.request_counts import RequestCounts
 
 PATIENCE_S = 30.0  # then a client that waits for its first token leaves
 SERVICE_S, SPREAD = 5.0, 0.6  # mean, and of the logarithm
+PAUSE_EVERY_S, PAUSE_S = 60.0, (3.0, 8.0)
 LIMIT_S = 2.0  # a request that waits for longer misses the SLO
 
 Arrival = tuple[float, float, float]
@@ -35,11 +36,17 @@ class Setting:
 @dataclass(slots=True)
 class QueueingServer:
     load: float  # requests that run at a time at the mean rate, if none waits
+    pauses: Random | None = None  # the server stands still for 3 to 8 s, once a minute on average
+    _paused: tuple[float, float] = (-inf, -inf)  # from, to
     _waiting: deque[Arrival] = field(default_factory=deque)
     _running: list[tuple[float, bool]] = field(default_factory=list)  # end, late
 
     def run_second(self, begin_s: float, arrivals: list[Arrival], setting: Setting) -> RequestCounts:
         """Return the requests that end in the second."""
+        if self._is_paused(begin_s):
+            self._waiting.extend(arrivals)
+            self._running = [(ends_s + 1.0, late) for ends_s, late in self._running]
+            return RequestCounts()
         total = late = gave_up = 0
         end_s, slots = begin_s + 1.0, max(1, round(self.load * setting.slots))
         self._start(begin_s, slots, setting.late)
@@ -60,6 +67,14 @@ class QueueingServer:
     def pulse(self) -> EngineLiveness:
         running = float(len(self._running))
         return EngineLiveness(age_s=0.5, running=running, waiting=float(len(self._waiting)), tokens=running)
+
+    def _is_paused(self, at_s: float) -> bool:
+        if self.pauses is None:
+            return False
+        while at_s >= self._paused[1]:
+            begin_s = max(at_s, self._paused[1]) + self.pauses.expovariate(1 / PAUSE_EVERY_S)
+            self._paused = begin_s, begin_s + self.pauses.uniform(*PAUSE_S)
+        return at_s >= self._paused[0]
 
     def _start(self, at_s: float, slots: int, share: float) -> None:
         while self._waiting and len(self._running) < slots:

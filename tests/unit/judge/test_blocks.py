@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from math import exp, log
+from statistics import median
 
 import pytest
 from pydantic import TypeAdapter
@@ -60,7 +61,7 @@ def test_the_schedule_is_fair_varied_and_never_stays_with_one_arm_for_long() -> 
     for number in range(1, 2001):
         arm, by_lot, length_s = draw_block("r-1", number, last, run)  # type: ignore[arg-type]
         assert (arm, by_lot, length_s) == draw_block("r-1", number, last, run)  # type: ignore[arg-type]
-        assert 20 <= length_s <= 60
+        assert 10 <= length_s <= 60
         run = run + 1 if arm == last else 1
         assert run <= MOST_IN_A_ROW
         last, drawn = arm, drawn + by_lot
@@ -117,6 +118,24 @@ def test_a_candidate_that_cures_an_overload_passes_within_minutes() -> None:
 
     assert verdict.kind == "pass"
     assert "the candidate is better: 0 of" in verdict.why
+
+
+def test_a_gain_of_nearly_all_requests_takes_less_than_two_minutes() -> None:
+    took = []
+    for run in range(20):
+        split = TimeSplit(BAD, seed=f"{run}")
+        assert split.run(lambda arm: GOOD if arm == "candidate" else BAD, 600).kind == "pass"
+        took.append(len(split.arms))
+
+    assert median(took) < 120
+
+
+def test_a_queue_that_gets_longer_is_waited_for_no_longer_than_a_few_seconds() -> None:
+    split = TimeSplit(BAD, lag=400)
+    for second in range(60):
+        split.second(lambda _: BAD, pulses=(pulse(running=2, waiting=100 + second),))
+
+    assert split.trial.results >= 2
 
 
 def test_a_candidate_that_is_far_worse_fails_within_minutes_and_ends_its_blocks_early() -> None:
