@@ -7,8 +7,8 @@ from time import monotonic
 from simulator.flags import Flags
 from simulator.frontend import VERSION
 from trimtab_vllm.scheduler import CONTROL, Knobs, Limit, Value, find_address, read_token, start_control
+from vllm_facts.live_limits import SCHEDULER_CLASS
 
-CLASS = "trimtab_vllm.scheduler.Scheduler"
 _log = logging.getLogger("vllm")
 
 
@@ -37,7 +37,7 @@ def find_knobs(flags: Flags, now: Callable[[], float] = monotonic) -> Knobs:
 
 def open_control(flags: Flags, env: Mapping[str, str]) -> Knobs | None:
     """The values that the endpoint sets; None, with a line in the log, where none is opened."""
-    if flags.given.get("scheduler_cls") != CLASS:
+    if flags.given.get("scheduler_cls") != SCHEDULER_CLASS:
         return None
     knobs = find_knobs(flags)
     try:

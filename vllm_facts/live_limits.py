@@ -5,7 +5,8 @@ from typing import Final
 CONTROL: Final = "TRIMTAB_CONTROL"
 """The environment variable of the server with the path of its control socket."""
 
-NEEDED: Final = f"`--scheduler-cls trimtab_vllm.scheduler.Scheduler` and {CONTROL}=/PATH/control.sock"
+SCHEDULER_CLASS: Final = "trimtab_vllm.scheduler.Scheduler"
+NEEDED: Final = f"`--scheduler-cls {SCHEDULER_CLASS}` and {CONTROL}=/PATH/control.sock"
 LIVE: Final = frozenset(
     {
         "max_num_seqs",

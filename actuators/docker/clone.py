@@ -8,10 +8,12 @@ import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from actuators.docker.obstacles import foreign_label, notes_of, obstacles_of_container
 from actuators.docker.spec import BUILT_IN_NETWORKS, NEVER, ContainerSpec, Endpoint, Json
 from actuators.vllm.control import with_own_control
+from actuators.vllm.scheduler_class import SchedulerFolders
 from agent.domain.errors import ActError
 from vllm_facts.values import Value
 
@@ -21,6 +23,7 @@ _NOT_CONFIG = frozenset(
 )
 _NOT_HOST = frozenset({"ConsoleSize", "ContainerIDFile", "Links"})
 _LONGEST_HOSTNAME = 63
+IN_CONTAINER = SchedulerFolders(Path("/opt/trimtab/scheduler"), Path("/opt/trimtab/control"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +59,14 @@ def clone(
     host_port_ip: str = "127.0.0.1",
     host_port: int | None = None,
     port: int | None = None,
+    scheduler: SchedulerFolders | None = None,
 ) -> CreateRequest:
     """Return the container `name`: like `spec`, with this full setting (empty: with its own).
 
     It never restarts, is reached on `host_port` of `host_port_ip`, and answers to its own name only. Without
     `host_port` the Engine chooses one, a new one at each start. In the network of the host no port is
-    published: the server listens on `port`. Raises FlagError if the flags cannot be changed, ActError for
-    any other obstacle.
+    published: the server listens on `port`. `scheduler`: folders of this host, to be mounted. Raises
+    FlagError if the flags cannot be changed, ActError for any other obstacle.
     """
     changed = spec.serve.with_setting(setting, port=port)
     if problems := obstacles_of_container(spec):
@@ -70,10 +74,10 @@ def clone(
     body = {
         **_config(spec, name, labels),
         "Image": spec.image,
-        "Env": _env(changed.env, name),
+        "Env": _env(changed.env, name, scheduler),
         "Entrypoint": changed.entrypoint,
         "Cmd": changed.command,
-        "HostConfig": _host_config(spec),
+        "HostConfig": _host_config(spec, scheduler),
     }
     if spec.has_own_ports:
         listens = spec.serve.port if port is None else port
@@ -113,12 +117,14 @@ def _config(spec: ContainerSpec, name: str, labels: Mapping[str, str]) -> Json:
     return {**kept, **_hostname(spec, name), "Labels": {**own, **labels}}
 
 
-def _env(lines: list[str], name: str) -> list[str]:
+def _env(lines: list[str], name: str, scheduler: SchedulerFolders | None) -> list[str]:
     """Lines without a value stay as they are."""
-    own = with_own_control(dict(line.split("=", 1) for line in lines if "=" in line), name)
-    return [
+    given = dict(line.split("=", 1) for line in lines if "=" in line)
+    own = IN_CONTAINER.add_to(given, name) if scheduler else with_own_control(given, name)
+    kept = [
         f"{line.partition('=')[0]}={own[line.partition('=')[0]]}" if "=" in line else line for line in lines
     ]
+    return [*kept, *(f"{key}={value}" for key, value in own.items() if key not in given)]
 
 
 def _hostname(spec: ContainerSpec, name: str) -> Json:
@@ -130,7 +136,18 @@ def _hostname(spec: ContainerSpec, name: str) -> Json:
     return {"Hostname": re.sub(r"[^A-Za-z0-9-]", "-", name)[:_LONGEST_HOSTNAME].strip("-")}
 
 
-def _host_config(spec: ContainerSpec) -> Json:
+def _scheduler_mounts(scheduler: SchedulerFolders) -> list[Json]:
+    """As mounts: unlike a bind, one whose folder this host lacks is refused with a clear error."""
+    return [
+        {"Type": "bind", "Source": str(there), "Target": str(here), "ReadOnly": here == IN_CONTAINER.package}
+        for there, here in (
+            (scheduler.package, IN_CONTAINER.package),
+            (scheduler.sockets, IN_CONTAINER.sockets),
+        )
+    ]
+
+
+def _host_config(spec: ContainerSpec, scheduler: SchedulerFolders | None) -> Json:
     kept = {
         key: deepcopy(value)
         for key, value in spec.document["HostConfig"].items()
@@ -139,7 +156,7 @@ def _host_config(spec: ContainerSpec) -> Json:
     return {
         **kept,
         "Binds": _binds(spec),
-        "Mounts": mount_options(spec),
+        "Mounts": [*mount_options(spec), *(_scheduler_mounts(scheduler) if scheduler else ())],
         "Links": [f"{other}:{alias}" for other, alias in spec.links],
         "AutoRemove": False,  # the Engine would remove it, log included, before its end was examined
         "RestartPolicy": dict(NEVER),

@@ -30,6 +30,7 @@ from actuators.docker.image_name import find_image_name
 from actuators.docker.labels import container_name, server_labels
 from actuators.docker.preflight import start_key
 from actuators.docker.spec import ContainerSpec, Json
+from actuators.vllm import scheduler_class
 from actuators.vllm.probe import OpenAiProbe
 from actuators.vllm.start_times import StartTimes
 from agent.domain.errors import ActError
@@ -130,6 +131,9 @@ class Starter:
         self.times.record(key, seconds, self.times.foreseen(key, server.setting))
 
     async def _create(self, server: Server, template: StartTemplate) -> str:
+        setting = server.setting or template.spec.serve.setting
+        wants_class = scheduler_class.is_missing(setting, template.spec.env)
+        scheduler = await asyncio.to_thread(scheduler_class.write_folders, self.site) if wants_class else None
         request = clone(
             template.spec,
             name=container_name(self.site, server.name),
@@ -137,6 +141,7 @@ class Starter:
             setting=server.setting,
             host_port_ip=self.publish,
             port=_free_port() if template.spec.network_mode == "host" else None,
+            scheduler=scheduler,
         )
         name = await find_image_name(self.client, template.spec)
         try:

@@ -19,7 +19,7 @@ from actuators.host.server_log import log_cause, log_lines, log_tail
 from actuators.process import adopted
 from actuators.process.address import address_of, listens, port_of
 from actuators.process.watch import until_gone
-from actuators.vllm import control
+from actuators.vllm import control, scheduler_class
 from actuators.vllm.control import ControlEndpoint, control_path, note_on_live_limits, with_own_control
 from actuators.vllm.engine import RECENT_LINES, VllmEngine, refuse_older_daemon
 from actuators.vllm.probe import OpenAiProbe
@@ -214,6 +214,11 @@ class ProcessEngine(VllmEngine):
         refuse_older_daemon(site, ownership_env.newest_epoch(site, running))
         return running
 
+    def _control_env(self, server: Server, origin: Origin) -> dict[str, str]:
+        if scheduler_class.is_missing(server.setting or parse_setting(origin.argv), origin.env):
+            return scheduler_class.write_folders(self._site).add_to(origin.env, server.name)
+        return with_own_control(origin.env, server.name)
+
     def _start(self, server: Server) -> MarkedProcess:
         """No await between the choice of a port and the start: no other launch can choose the same one."""
         site = self._site
@@ -225,7 +230,7 @@ class ProcessEngine(VllmEngine):
         argv = tuple(origin.command(server.setting, port))
         log = ownership_env.log_of(site, server.name)
         log_from = log.stat().st_size if log.exists() else 0
-        env = {**with_own_control(origin.env, server.name), **ownership_env.marks(site, server.name)}
+        env = {**self._control_env(server, origin), **ownership_env.marks(site, server.name)}
         started = spawn(argv, env=env, cwd=origin.cwd, log=log)
         note = OwnershipNote(
             pid=started.pid,

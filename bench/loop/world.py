@@ -14,8 +14,8 @@ from agent.config.types import seconds
 from agent.domain.model import Slo
 from simulator.flags import InvalidFlagError, parse
 from simulator.hardware import SCALED
-from simulator.live_limits import CLASS
 from simulator.workload import Lengths
+from vllm_facts.live_limits import SCHEDULER_CLASS
 
 MODEL = "tiny"
 SEQS, ACTIVE = "max_num_seqs", "max_num_active_seqs"
@@ -90,7 +90,7 @@ class World:
             return (*PROGRAM, *self.flags)
         cap = "--max-num-active-seqs"
         flags = (cap if word == "--max-num-seqs" else word for word in self.flags)
-        return (*PROGRAM, *flags, "--max-num-seqs", f"{SLOTS}", "--scheduler-cls", CLASS)
+        return (*PROGRAM, *flags, "--max-num-seqs", f"{SLOTS}", "--scheduler-cls", SCHEDULER_CLASS)
 
     @property
     def start_s(self) -> float:

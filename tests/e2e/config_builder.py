@@ -34,6 +34,7 @@ class SiteConfig:
     waits_s: float = 0.0  # requests, in the proxy, while no server serves
     ttft: str = "500ms"
     octaves: float = 1.0  # of max_num_seqs, in one step
+    allowed: tuple[tuple[str, str], ...] = ()  # values of knobs that trimtab does not tune
     margin: float = 0.5  # so wide that twenty good answers suffice
     policies: bool = False  # a test that proposes changes needs no policy
     prometheus: str = ""  # its URL; empty for no Prometheus
@@ -41,6 +42,9 @@ class SiteConfig:
     def text(self, *, api: int, listen: int) -> str:
         """Return the TOML of a site with its own state, tokens and ports."""
         on = str(self.policies).lower()
+        bounds = "\n".join(
+            f"[targets.bounds.{knob}]\nallowed = [{dumps(value)}]" for knob, value in self.allowed
+        )
         steps = ", ".join(
             f'{{weight={weight}, requests={requests}, at_least="{at_least_s}s", at_most="{self.at_most_s}s"}}'
             for weight, requests, at_least_s in self.steps
@@ -74,6 +78,7 @@ class SiteConfig:
         }
             [targets.bounds.max_num_seqs]
             octaves = {self.octaves}
+            {bounds}
             [targets.rollout]
             steps = [{steps}]
             hold = "{self.hold_s}s"

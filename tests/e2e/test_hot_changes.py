@@ -13,14 +13,14 @@ import aiohttp
 import pytest
 
 from agent.machine.hot_trial import LEASE_S
-from simulator.live_limits import CLASS
 from simulator.traffic import Load
 from tests.e2e.config_builder import SERVER, SERVERS, SiteConfig
 from tests.e2e.conftest import Start
 from tests.e2e.rig import Rig, lost, until
 from tests.support.real_vllm import ENVIRONMENT, REPOSITORY, real_vllm
+from vllm_facts.live_limits import SCHEDULER_CLASS
 
-LIMITS = ("--max-num-seqs", "16", "--max-num-active-seqs", "2", "--scheduler-cls", CLASS)
+LIMITS = ("--max-num-seqs", "16", "--max-num-active-seqs", "2", "--scheduler-cls", SCHEDULER_CLASS)
 SIMULATED = (*SERVER, "--sim-start-s", "0.2", *LIMITS)
 STREAMS = Load(streams=16)
 

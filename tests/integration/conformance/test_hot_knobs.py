@@ -12,13 +12,13 @@ from actuators.process.plugin import ProcessOptions
 from agent.domain.errors import ActError, DriftError
 from agent.domain.model import HotKnobs, Server
 from agent.domain.ports import Engine, Site
-from simulator.live_limits import CLASS
 from tests.support.docker_engine_rig import place
 from tests.support.fake_engine import FakeEngine
 from tests.support.process_rig import free_ports
+from vllm_facts.live_limits import SCHEDULER_CLASS
 
 CAP, CONTROL = "max_num_active_seqs", "TRIMTAB_CONTROL"
-FLAGS = ("--sim-start-s", "0.2", "--max-num-seqs", "16", "--scheduler-cls", CLASS)
+FLAGS = ("--sim-start-s", "0.2", "--max-num-seqs", "16", "--scheduler-cls", SCHEDULER_CLASS)
 SERVER = Server(name="chat-r1", setting={})
 
 
@@ -35,25 +35,28 @@ class HotFake(FakeEngine):
         return self.hot.describe(launched)
 
 
-@pytest.fixture(params=["fake", "process", "docker"])
-async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
+@pytest.fixture(params=["fake", "process", "process, class added", "docker", "docker, class added"])
+async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    """`class added`: the flags name the class, and the environment of the first server has no socket."""
     if request.param == "fake":
         fake = HotFake()
         yield Rig(fake, fake)
         return
+    engine, _, added = request.param.partition(", ")
     with TemporaryDirectory() as folder:  # pytest's own is longer than the path of a socket may be
-        if request.param == "docker":
-            async with place(tmp_path) as here:
-                env = [f"{CONTROL}=/run/vllm/control.sock"]
+        state_dir = Path(folder, "chat")
+        if engine == "docker":
+            async with place(state_dir) as here:
+                env = [] if added else [f"{CONTROL}=/run/vllm/control.sock"]
                 await here.keep(*FLAGS, env=env, binds=[f"{folder}:/run/vllm"])
                 yield Rig(here.engine(), here.engine(epoch=2))
             return
         options = ProcessOptions(
             command=(sys.executable, "-m", "simulator.server", "--model", "tiny", *FLAGS),
-            env={CONTROL: f"{folder}/control.sock"},
+            env={} if added else {CONTROL: f"{folder}/control.sock"},
             ports=free_ports(),
         )
-        first, second = (options.bind(Site(target="chat", state_dir=tmp_path, epoch=n)) for n in (1, 2))
+        first, second = (options.bind(Site(target="chat", state_dir=state_dir, epoch=n)) for n in (1, 2))
         yield Rig(first, second)
         await second.retire(SERVER)
 

@@ -1,5 +1,6 @@
 """Clone a container: fields that are kept, fields that are replaced, notes and obstacles."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from actuators.docker.clone import CreateRequest, clone, document_to_keep
 from actuators.docker.obstacles import obstacles
 from actuators.docker.spec import ContainerSpec, Json
+from actuators.vllm.scheduler_class import SchedulerFolders
 from actuators.vllm.serve_command import ReadFile
 from agent.domain.errors import ActError
 from tests.support.docker_documents import container, recorded
@@ -77,6 +79,24 @@ def test_the_control_socket_of_green_lies_beside_that_of_blue() -> None:
     blue["Config"]["Env"] = ["A=1", "TRIMTAB_CONTROL=/run/vllm/control.sock", "BARE"]
 
     assert green(blue).body["Env"] == ["A=1", "TRIMTAB_CONTROL=/run/vllm/green.sock", "BARE"]
+
+
+def test_the_scheduler_class_is_mounted_with_a_folder_for_its_socket() -> None:
+    blue = container("m")
+    blue["Config"]["Env"] = ["PYTHONPATH=/app", "BARE"]
+    folders = SchedulerFolders(Path("/state/scheduler"), Path("/state/control"))
+
+    body = green(blue, scheduler=folders).body
+
+    assert body["Env"] == [
+        "PYTHONPATH=/opt/trimtab/scheduler:/app",
+        "BARE",
+        "TRIMTAB_CONTROL=/opt/trimtab/control/green.sock",
+    ]
+    assert body["HostConfig"]["Mounts"] == [
+        {"Type": "bind", "Source": "/state/scheduler", "Target": "/opt/trimtab/scheduler", "ReadOnly": True},
+        {"Type": "bind", "Source": "/state/control", "Target": "/opt/trimtab/control", "ReadOnly": False},
+    ]
 
 
 def test_shares_anonymous_volumes_by_their_real_name() -> None:

@@ -1,0 +1,30 @@
+"""A container gets trimtab's scheduler class by one approved restart, and then takes changes as it runs."""
+
+import pytest
+
+from tests.e2e.conftest import StartDocker
+from tests.e2e.docker_rig import FLAGS, SOME, DockerSiteConfig
+from tests.e2e.rig import lost
+from tests.support.docker_site import Bench
+from vllm_facts.live_limits import SCHEDULER_CLASS
+
+
+@pytest.mark.timeout(180)
+async def test_an_adopted_container_gets_the_class_by_one_restart(
+    bench: Bench, docker_site: StartDocker
+) -> None:
+    blue = await bench.serving(*FLAGS)
+    rig = await docker_site(DockerSiteConfig(allowed=(("scheduler_cls", SCHEDULER_CLASS),)), blue)
+    before = (await rig.serving())["servers"][0]
+    cold = await rig.propose(max_num_active_seqs=6)
+
+    async with rig.users(SOME) as traffic:
+        one = await rig.switch(scheduler_cls=SCHEDULER_CLASS)
+        await rig.serving()
+
+    assert (one["outcome"], one["lost"]) == ("promoted", 0), one
+    assert lost(traffic) == []
+    assert "scheduler_cls" not in before["setting"]
+    assert cold["prospect"]["strategy"] == "surge"
+    hot = await rig.propose(max_num_active_seqs=6)
+    assert hot["prospect"]["strategy"] == "hot", hot
