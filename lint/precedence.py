@@ -48,11 +48,6 @@ class Precedence(Protocol):
     def __call__(self, items: Sequence[S], /) -> Ordered[S]: ...
 
 
-def keep_order(items: Sequence[S]) -> Ordered[S]:
-    """Apply no precedence."""
-    return Ordered(tuple(items))
-
-
 @dataclass(frozen=True, slots=True)
 class RuleRank:
     """Rules of one rank, the most urgent first, and the reason for the rank."""

@@ -2,8 +2,7 @@
 
 from vllm_facts.values import Knob, Setting
 
-BIG_GIB, HUGE_GIB = 70, 160
-SIXTEEN_K_SINCE = (0, 28)
+BIG_GIB = 70  # of a GPU, above which vLLM chooses larger batches
 
 
 def positive_int(setting: Setting, knob: Knob) -> int | None:

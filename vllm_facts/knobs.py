@@ -16,6 +16,7 @@ __all__ = [
     "Effects",
     "KnobFacts",
     "alters_outputs",
+    "find_default_number",
     "misfit",
     "release_of",
     "tunable",
@@ -28,6 +29,14 @@ def alters_outputs(knob: Knob) -> bool:
     """Whether another value may change the answers beyond rounding; true for an unknown knob."""
     facts = KNOBS.get(knob)
     return facts is None or bool(facts.effects.quality)
+
+
+def find_default_number(
+    knob: Knob, version: str | None, *, memory_gib: float | None = None, card: str = ""
+) -> float | None:
+    """The default of vLLM on this GPU; None if it is unknown or no number. An unknown version: the newest."""
+    default = KNOBS[knob].default_in(version, memory_gib=memory_gib, card=card)
+    return default if isinstance(default, int | float) and not isinstance(default, bool) else None
 
 
 def tunable(knob: Knob) -> bool:

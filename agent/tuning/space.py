@@ -30,9 +30,6 @@ class Space:
         """Return the flags that differ from the setting in force."""
         return {knob: value for knob, value in point.items() if value != self.points[0][knob]}
 
-    def limits_at(self, point: Point) -> EngineLimits:
-        return self.limits[list(self.points).index(point)]
-
 
 def build_space(
     case: Deployment, kv_tokens: int | None, given: Sequence[Point] = (), most: int = MOST

@@ -3,11 +3,9 @@
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from policies.shared.signals import read_number
-from vllm_facts.knobs import release_of
+from vllm_facts.knobs import find_default_number, release_of
 
 SHARE = "gpu_memory_utilization"
-NEWER_DEFAULT_SINCE = (0, 20)
-OLD_DEFAULT, DEFAULT = 0.9, 0.92
 
 
 def find_memory_share(reading: Reading, context: Context) -> float | None:
@@ -21,10 +19,8 @@ def find_memory_share(reading: Reading, context: Context) -> float | None:
     try:
         return float(reading.facts[SHARE])
     except (KeyError, ValueError):
-        release = release_of(reading.facts.get("version"))
-    if release is None:
-        return None
-    return DEFAULT if release >= NEWER_DEFAULT_SINCE else OLD_DEFAULT
+        version = reading.facts.get("version")
+    return None if release_of(version) is None else find_default_number(SHARE, version)
 
 
 def find_used_share(reading: Reading) -> float | None:

@@ -78,11 +78,14 @@ class KnobFacts:
     def default_in(
         self, version: str | None = None, *, memory_gib: float | None = None, card: str = ""
     ) -> Value:
-        """The default there; None if unknown or if it depends on more than the arguments."""
+        """The default there; None if unknown or if it depends on more than the arguments.
+
+        An unknown version counts as the newest one.
+        """
         release = release_of(version)
         for default in self.defaults:
             since = release_of(default.since)
-            if since and (release is None or release < since):
+            if since and release is not None and release < since:
                 continue
             if default.memory_gib and (memory_gib is None or memory_gib < default.memory_gib):
                 continue

@@ -4,14 +4,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
-from vllm_facts.defaults import BIG_GIB, HUGE_GIB, SIXTEEN_K_SINCE, positive_int
+from vllm_facts.defaults import positive_int
 from vllm_facts.deployment import NO_NEEDS, Deployment, Finding, FindingSeverity, Model, Needs
-from vllm_facts.knobs import release_of
+from vllm_facts.knobs import find_default_number, release_of
 from vllm_facts.values import Knob, Value
 
-SHARE, SHARE_BEFORE = 0.92, 0.90
-SHARE_SINCE = (0, 20)
 SPARSE_ENOUGH = 0.01
 """Share of active experts up to which expert parallelism costs more than it saves: it lost at 0.78 %
 (Llama-4-Maverick, references.AMD_MOE), and vLLM's recipes use it at 1.95 % (Qwen3.5-397B-A17B)."""
@@ -156,7 +155,9 @@ def remove_json_entry(case: Deployment, knob: Knob, key: str) -> Mapping[Knob, V
 def memory_share(case: Deployment) -> float:
     """gpu_memory_utilization in force: given, or vLLM's default of that version."""
     given = number_of(case, "gpu_memory_utilization")
-    return given if given is not None else SHARE_BEFORE if is_older_than(case, SHARE_SINCE) else SHARE
+    if given is not None:
+        return given
+    return cast("float", find_default_number("gpu_memory_utilization", case.version))
 
 
 def is_omni(case: Deployment) -> bool:
@@ -219,28 +220,21 @@ def format_billions(parameters: float) -> str:
 
 
 def effective_batched_tokens(case: Deployment) -> int | None:
-    """max_num_batched_tokens as given, or vLLM's default on the GPU; None if unknown.
-
-    As vLLM 0.32 vllm/engine/arg_utils.py: get_batch_defaults, for a server.
-    """
-    given = positive_int(case.setting, "max_num_batched_tokens")
-    memory_gib = case.card.memory_gib if case.card else None
-    if given is not None or case.card is None or memory_gib is None:
-        return given
-    if memory_gib >= HUGE_GIB and not is_older_than(case, SIXTEEN_K_SINCE):
-        return 16384
-    return 8192 if _has_big_defaults(case.card.name, memory_gib) else 2048
+    """max_num_batched_tokens as given, or vLLM's default on the GPU; None if unknown."""
+    return positive_int(case.setting, "max_num_batched_tokens") or _default_of(case, "max_num_batched_tokens")
 
 
 def effective_seqs(case: Deployment) -> int | None:
     """max_num_seqs as given, or vLLM's default on the GPU; None if unknown."""
-    given = positive_int(case.setting, "max_num_seqs")
-    memory_gib = case.card.memory_gib if case.card else None
-    if given is not None or case.card is None or memory_gib is None:
+    given, default = positive_int(case.setting, "max_num_seqs"), _default_of(case, "max_num_seqs")
+    if given is not None or default is None:
         return given
-    chosen = 1024 if _has_big_defaults(case.card.name, memory_gib) else 256
-    return min(chosen, effective_batched_tokens(case) or chosen)
+    return min(default, effective_batched_tokens(case) or default)
 
 
-def _has_big_defaults(name: str, memory_gib: float) -> bool:
-    return memory_gib >= HUGE_GIB or (memory_gib >= BIG_GIB and "a100" not in name.lower())
+def _default_of(case: Deployment, knob: Knob) -> int | None:
+    """The default of vLLM on the GPU of the deployment; None if that is unknown."""
+    if case.card is None or case.card.memory_gib is None:
+        return None
+    default = find_default_number(knob, case.version, memory_gib=case.card.memory_gib, card=case.card.name)
+    return None if default is None else int(default)

@@ -16,7 +16,7 @@ PATH = "/v1/targets/chat/suggestions"
 
 
 @dataclass
-class GuardedDesk(FakeDaemonView):
+class GuardedDaemonView(FakeDaemonView):
     """A daemon view that applies events with the real state machine."""
 
     def _after(self, state: State, event: Event) -> State:
@@ -24,8 +24,8 @@ class GuardedDesk(FakeDaemonView):
 
 
 @pytest.fixture
-def daemon() -> GuardedDesk:
-    return GuardedDesk()
+def daemon() -> GuardedDaemonView:
+    return GuardedDaemonView()
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def daemon() -> GuardedDesk:
     ],
 )
 async def test_answers_409_to_an_inadmissible_change(
-    client: Client, daemon: GuardedDesk, to: dict[str, Value], message: str
+    client: Client, daemon: GuardedDaemonView, to: dict[str, Value], message: str
 ) -> None:
     before = daemon.states()["chat"]
 
@@ -61,7 +61,7 @@ async def test_answers_409_to_an_inadmissible_change(
 
 
 async def test_an_answer_says_that_a_value_was_clamped_to_the_bounds(
-    client: Client, daemon: GuardedDesk
+    client: Client, daemon: GuardedDaemonView
 ) -> None:
     state = daemon.states()["chat"]
     assert state.blue
@@ -85,7 +85,7 @@ async def test_an_answer_says_that_a_value_was_clamped_to_the_bounds(
     ],
 )
 async def test_refuses_a_change_during_a_rollout_with_that_reason(
-    client: Client, daemon: GuardedDesk, phase: Phase, message: str
+    client: Client, daemon: GuardedDaemonView, phase: Phase, message: str
 ) -> None:
     rollout = Rollout(
         id="chat-o1", suggestion="chat-s1", server="chat-r1", plan=PLAN, started_at=NOON, phase_since=NOON
@@ -101,7 +101,7 @@ async def test_refuses_a_change_during_a_rollout_with_that_reason(
     assert daemon.states()["chat"] == busy
 
 
-async def test_checks_a_change_of_a_tunable_knob(client: Client, daemon: GuardedDesk) -> None:
+async def test_checks_a_change_of_a_tunable_knob(client: Client, daemon: GuardedDaemonView) -> None:
     async with client.post(PATH, json={"to": {"max_num_seqs": 32}, "reason": "less"}) as response:
         answer = await response.json()
 

@@ -18,7 +18,7 @@ from tests.unit.api.conftest import Client, with_key
 
 
 @dataclass
-class MachineDesk(FakeDaemonView):
+class MachineDaemonView(FakeDaemonView):
     """A daemon view that decides with the real state machine."""
 
     def _after(self, state: State, event: Event) -> State:
@@ -28,7 +28,7 @@ class MachineDesk(FakeDaemonView):
 @pytest.fixture
 def daemon() -> FakeDaemonView:
     """A daemon with one open suggestion."""
-    daemon = MachineDesk(at=NOON)
+    daemon = MachineDaemonView(at=NOON)
     daemon.set(World().start().until("proposed").state)
     return daemon
 

@@ -8,7 +8,7 @@ import pytest
 from agent.advisor.run_policies import finding_of
 from agent.domain.model import Evidence, Proposal
 from lint.advice import advise, build_rows, find_errors
-from lint.precedence import Ordered, Outranked, S, keep_order, ranked
+from lint.precedence import Ordered, Outranked, S, ranked
 from lint.rules import all_lints
 from tests.support.lint_cases import L40S, LLAMA_70B, case
 from vllm_facts.deployment import NO_NEEDS, Deployment, Finding, FindingSeverity, Needs
@@ -17,6 +17,10 @@ from vllm_facts.sizing.gpus import find_gpu
 from vllm_facts.values import Value
 
 CASE = Deployment(setting={"model": "m", "max_num_seqs": 4, "enforce_eager": True}, env={"A": "1"})
+
+
+def keep_order(items: Sequence[S]) -> Ordered[S]:
+    return Ordered(tuple(items))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.domain.model import Proposal
-from lint.precedence import ANY, ORDER, REASONS, YIELDS, keep_order, ranked
+from lint.precedence import ANY, ORDER, REASONS, YIELDS, ranked
 from vllm_facts.deployment import Finding
 from vllm_facts.values import Knob, Value
 
@@ -141,10 +141,6 @@ def test_a_finding_that_changes_only_the_environment_is_a_change() -> None:
     template = Finding(rule="W1", klass="auto", severity="info", why="1", source="test", to={SEQS: 64})
 
     assert [one.rule for one in ranked([template, tuned]).kept] == ["U1", "W1"]
-
-
-def test_keeps_the_order_without_precedence() -> None:
-    assert keep_order([Q1, K1]).kept == (Q1, K1)
 
 
 PROPOSALS = st.lists(

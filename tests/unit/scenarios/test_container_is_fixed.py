@@ -59,7 +59,7 @@ VALUES: tuple[Value, ...] = (
 
 
 @dataclass
-class GuardedDesk(FakeDaemonView):
+class GuardedDaemonView(FakeDaemonView):
     """A daemon view that applies events with the real state machine."""
 
     def _after(self, state: State, event: Event) -> State:
@@ -129,7 +129,7 @@ def test_a_name_that_the_bounds_allow_is_a_flag_and_no_field_of_docker(kind: str
 async def test_the_api_refuses_every_field_of_docker(tmp_path: Path) -> None:
     text, line = mint(role="operator", principal="mallory", made_at=NOON, expires=None)
     store(tmp_path / "tokens", [line])
-    daemon = GuardedDesk()
+    daemon = GuardedDaemonView()
     server = TestServer(build_app(daemon, Tokens(tmp_path / "tokens", daemon.now)))
     answers = {}
     async with TestClient(server, headers={"Authorization": f"Bearer {text}"}) as client:

@@ -153,6 +153,8 @@ def test_a_knob_knows_its_versions(knob: str, version: str | None, *, there: boo
         ("gpu_memory_utilization", "0.20.0", None, "", 0.92),
         ("max_num_batched_tokens", "0.32.0", 192.0, "NVIDIA B200", 16384),
         ("max_num_batched_tokens", "0.27.0", 192.0, "NVIDIA B200", 8192),
+        ("max_num_batched_tokens", None, 192.0, "NVIDIA B200", 16384),
+        ("gpu_memory_utilization", "", None, "", 0.92),
         ("max_num_batched_tokens", "0.32.0", 80.0, "NVIDIA H100", 8192),
         ("max_num_batched_tokens", "0.32.0", 80.0, "NVIDIA A100-SXM4-80GB", 2048),
         ("max_num_batched_tokens", "0.32.0", None, "", 2048),
@@ -163,7 +165,7 @@ def test_a_knob_knows_its_versions(knob: str, version: str | None, *, there: boo
     ],
 )
 def test_default_depends_on_version_and_gpu(
-    knob: str, version: str, memory_gib: float | None, card: str, default: Value
+    knob: str, version: str | None, memory_gib: float | None, card: str, default: Value
 ) -> None:
     assert KNOBS[knob].default_in(version, memory_gib=memory_gib, card=card) == default
 
