@@ -22,7 +22,7 @@ from aiohttp import ClientError, ClientSession
 
 from agent.api.app import build_app
 from agent.api.server import serve
-from agent.api.tokens import Tokens, mint, store
+from agent.api.tokens import Tokens, mint_token, store_tokens
 from agent.audit.journal import Journal
 from agent.audit.offsets import SLICE_BYTES
 from agent.domain.model import Evidence
@@ -126,10 +126,10 @@ def main() -> None:
         write_journal(path, args.entries, args.entry_kib)
         size = sum(file.stat().st_size for file in Path(folder).glob("audit*.jsonl"))
         made = {
-            name: mint(role="viewer", principal=name, made_at=NOON, expires=None)
+            name: mint_token(role="viewer", principal=name, made_at=NOON, expires=None)
             for name in ("viewer", "other")
         }
-        store(tokens, [token for _, token in made.values()])
+        store_tokens(tokens, [token for _, token in made.values()])
         ours, theirs = multiprocessing.Pipe()
         server = multiprocessing.get_context("spawn").Process(
             target=serve_journal, args=(path, tokens, theirs)

@@ -16,7 +16,7 @@ from docker_proxy.fields import FieldContext, Reasons, shown
 from docker_proxy.mounts import volumes_named
 from docker_proxy.policy import NAME, ProxyPolicy, like_any
 from docker_proxy.request import Ask
-from docker_proxy.strict_json import Json, parsed, written
+from docker_proxy.strict_json import Json, encode, parse
 
 _IMAGE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*([:@/][a-zA-Z0-9_][a-zA-Z0-9_.-]*)*")
 _MOST_REASONS = 6
@@ -54,13 +54,13 @@ class RequestFilter:
             raise Refused(f"{ask.route.kind} takes no body")
         match ask.route.kind:
             case "create":
-                return await self._create(ask, parsed(body))
+                return await self._create(ask, parse(body))
             case "update":
-                changes = parsed(body)
+                changes = parse(body)
                 _refuse_if_any(update_reasons(changes, self.context))
-                return await self._container(ask, "/update", written(changes))
+                return await self._container(ask, "/update", encode(changes))
             case "connect" | "disconnect":
-                return await self._connect(ask, parsed(body))
+                return await self._connect(ask, parse(body))
             case "list":
                 return _forward(ask, "/containers/json", filtered=self.policy.containers.read == "ours")
             case "image":
@@ -127,7 +127,7 @@ class RequestFilter:
             )
         _refuse_if_any(create_reasons(body, self.context))
         await self.check_named_resources(body)
-        return _forward(ask, "/containers/create", body=written(body))
+        return _forward(ask, "/containers/create", body=encode(body))
 
     async def check_named_resources(self, body: Json) -> None:
         """Image, networks and volumes of a create body. Raises Refused, Absent, EngineSilent."""
@@ -194,7 +194,7 @@ class RequestFilter:
         if not self.is_own(seen):
             raise Refused(f"{ask.route.kind}: {self._describe_third_party(seen)}")
         network = await self._network(ask.subject)
-        onward = written({**body, "Container": seen.id})
+        onward = encode({**body, "Container": seen.id})
         return _forward(ask, f"/networks/{network}/{ask.route.kind}", body=onward)
 
 

@@ -18,7 +18,7 @@ from docker_proxy.engine import EngineSocket
 from docker_proxy.errors import PolicyError
 from docker_proxy.fields import FieldContext
 from docker_proxy.mounts import host_files
-from docker_proxy.policy import ProxyPolicy, load
+from docker_proxy.policy import ProxyPolicy, load_policy
 from docker_proxy.proxy import serving
 
 DEFAULT = Path("/etc/trimtab/docker-proxy.toml")
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """0: no fault; 1: `check` found objections; 2: the policy or the socket is invalid."""
     arguments = _parser().parse_args(argv)
     try:
-        policy = load(arguments.config)
+        policy = load_policy(arguments.config)
         if arguments.command == "check":
             return asyncio.run(_check(policy, arguments.containers))
         _configure_logs()
@@ -122,7 +122,7 @@ async def _run(listener: socket.socket, config: Path, first: ProxyPolicy) -> Non
     def reload() -> None:
         nonlocal policy
         try:
-            fresh = load(config)
+            fresh = load_policy(config)
         except PolicyError as error:
             _log.error("policy not reloaded", reason=str(error))
             return

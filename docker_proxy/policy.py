@@ -147,7 +147,7 @@ class ProxyPolicy(_Table):
         return self.is_own_name(alias) or like_any(self.networks.aliases, alias)
 
 
-def load(path: Path) -> ProxyPolicy:
+def load_policy(path: Path) -> ProxyPolicy:
     """Raises PolicyError with all faults of the file, one a line."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -155,10 +155,10 @@ def load(path: Path) -> ProxyPolicy:
         raise PolicyError(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PolicyError(f"{path}: not TOML: {error}") from error
-    return read(tables, str(path))
+    return parse_policy(tables, str(path))
 
 
-def read(tables: object, source: str = "policy") -> ProxyPolicy:
+def parse_policy(tables: object, source: str = "policy") -> ProxyPolicy:
     """`tables` as TOML gives them (lists instead of the policy's tuples). Raises PolicyError."""
     try:
         return ProxyPolicy.model_validate(_lists_to_tuples(tables))

@@ -15,7 +15,7 @@ Json = dict[str, Any]
 DEEPEST = 32
 
 
-def parsed(body: bytes) -> Json:
+def parse(body: bytes) -> Json:
     """The one object in `body`. Raises Refused."""
     try:
         value = json.loads(
@@ -36,7 +36,7 @@ def parsed(body: bytes) -> Json:
     return value
 
 
-def written(value: Json) -> bytes:
+def encode(value: Json) -> bytes:
     return json.dumps(value, ensure_ascii=True, allow_nan=False).encode()
 
 

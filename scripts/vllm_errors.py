@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from vllm_facts.deprecated_flags import RENAMED
 from vllm_facts.knobs import FLAGS, KNOBS
-from vllm_facts.raised_errors import GAP, TABLE, Release, runs_of, written
+from vllm_facts.raised_errors import GAP, TABLE, Release, format_release, runs_of
 
 LEAST_LETTERS, LEAST_WORDS, LEAST_RUN = 20, 3, 8  # of the constant parts: a shorter text says too little
 LONGEST = 110  # characters of a message that are kept
@@ -240,13 +240,13 @@ def merge(found: list[Found]) -> list[Found]:
 
 def _line(row: Found) -> str:
     runs = " ".join(f"{length}:{digest}" for length, digest in runs_of(row.template))
-    return "\t".join((written(row.first), written(row.last), ",".join(row.flags), runs))
+    return "\t".join((format_release(row.first), format_release(row.last), ",".join(row.flags), runs))
 
 
 def main(folder: Path) -> int:
     archives = sorted(folder.glob("vllm-*.tar.gz"), key=lambda archive: release_of_name(archive.name))
     rows = merge([one for archive in archives for one in read_archive(archive)])
-    releases = " ".join(dict.fromkeys(written(release_of_name(archive.name)) for archive in archives))
+    releases = " ".join(dict.fromkeys(format_release(release_of_name(archive.name)) for archive in archives))
     lines = [f"# {releases}"]
     for file, group in groupby(rows, key=lambda row: row.file):
         lines.append(file)

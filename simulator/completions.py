@@ -34,7 +34,7 @@ class CompletionRequest:
     ignore_eos: bool
 
 
-def read(kind: CompletionKind, raw: bytes, served: tuple[str, ...]) -> CompletionRequest:
+def parse_request(kind: CompletionKind, raw: bytes, served: tuple[str, ...]) -> CompletionRequest:
     """Parse a body. Raises CompletionRefusal, as vLLM, for an invalid body or another model."""
     try:
         body = json.loads(raw)

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from simulator.completions import CompletionKind, CompletionRefusal, Reply, fit, read
+from simulator.completions import CompletionKind, CompletionRefusal, Reply, fit, parse_request
 from simulator.engine import SimulatedEngine, TokenStream
 from simulator.flags import Flags
 from simulator.sleep_mode import SleepMode
@@ -123,7 +123,7 @@ class Frontend:
 
     async def _complete(self, request: web.Request, kind: CompletionKind) -> web.StreamResponse:
         self._first_use()
-        asked = read(kind, await request.read(), self._flags.names)
+        asked = parse_request(kind, await request.read(), self._flags.names)
         reply = Reply(
             asked=asked,
             name=f"{'cmpl' if kind == 'completion' else 'chatcmpl'}-{self._names.getrandbits(64):016x}",

@@ -33,7 +33,7 @@ VirtualClock = Callable[[], float]
 _log = logging.getLogger("vllm")
 
 
-def build(flags: Flags, now: VirtualClock) -> tuple[SimulatedEngine, Frontend]:
+def build_server(flags: Flags, now: VirtualClock) -> tuple[SimulatedEngine, Frontend]:
     """The parts of the server, not started. Raises StartError if the model does not fit."""
     simulation, memory = flags.simulation, flags.memory
     blocks = kv_blocks(simulation.hardware, memory, simulation.oom_above)
@@ -87,7 +87,7 @@ async def serve(flags: Flags, now: VirtualClock) -> int:
             return 0
         if flags.simulation.faults.exit:
             raise StartError("the simulated fault of this setting")
-        engine, frontend = build(flags, now)
+        engine, frontend = build_server(flags, now)
         if (knobs := open_control(flags, os.environ)) is not None:
             engine.new_limits = knobs.take
         _say_memory(flags, engine.scheduler.cache)

@@ -83,7 +83,7 @@ def _hash(words: Sequence[str]) -> str:
     return blake2b(" ".join(words).encode(), digest_size=_HASH_BYTES).hexdigest()
 
 
-def written(release: Release) -> str:
+def format_release(release: Release) -> str:
     return f"{release[0]}.{release[1]}"
 
 

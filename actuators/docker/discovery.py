@@ -75,7 +75,7 @@ async def find_containers(
 
 
 def _with_sleep(site: Site, one: FoundContainer) -> FoundContainer:
-    kept = snapshots.read(site, one.server)
+    kept = snapshots.read_snapshot(site, one.server)
     same = kept is not None and kept.id == one.id and kept.asleep == one.spec.state.started_at
     return replace(one, asleep=True) if same and one.active else one
 
@@ -93,7 +93,7 @@ def check_fence(site: Site, found: Iterable[FoundContainer]) -> None:
 
 async def _adopted(client: DockerClient, site: Site, name: str) -> FoundContainer | None:
     """Return the container that was adopted under this name, even if renamed; else the one of this name."""
-    kept = snapshots.read(site, name)
+    kept = snapshots.read_snapshot(site, name)
     spec = await client.inspect(kept.id) if kept else None
     spec = spec or await client.inspect(name)
     if spec is None or site_labels(site).items() <= spec.labels.items():

@@ -75,7 +75,7 @@ async def dry_run(
             if any(why in error.why for why in _NO_PROGRAM):
                 continue
             raise
-        return read(code, output)
+        return parse_result(code, output)
     return DryRunResult(why=f"its image has none of {', '.join(pythons)} to run vLLM with")
 
 
@@ -172,7 +172,7 @@ def _without_serve(words: Sequence[str]) -> list[str]:
     return list(words[1:] if words[:1] in (["serve"], ("serve",)) else words)
 
 
-def read(code: int, output: str) -> DryRunResult:
+def parse_result(code: int, output: str) -> DryRunResult:
     """Find the result of the script in its output, which vLLM writes to, too."""
     lines = [line for line in output.splitlines() if line.strip()]
     for line in reversed(lines):

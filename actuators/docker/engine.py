@@ -12,7 +12,7 @@ from actuators.docker.client import DockerClient
 from actuators.docker.discovery import FoundContainer
 from actuators.docker.exit_diagnosis import read_log
 from actuators.docker.mounted_files import find_socket
-from actuators.docker.obstacles import obstacles
+from actuators.docker.obstacles import find_obstacles
 from actuators.docker.preflight import preflight, start_key
 from actuators.docker.sleep import Sleeper
 from actuators.docker.start import Starter
@@ -162,7 +162,7 @@ class DockerEngine(VllmEngine):
             emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log, external=external))
 
         def was_ended() -> bool:
-            kept = snapshots.read(self._site, server.name)
+            kept = snapshots.read_snapshot(self._site, server.name)
             return kept is not None and (kept.stopped or kept.gone)
 
         container = await self._find_id(server.name)
@@ -204,7 +204,7 @@ class DockerEngine(VllmEngine):
             try:
                 one = (await self._find()).get(name)
             except ActError:
-                kept = snapshots.read(self._site, name)
+                kept = snapshots.read_snapshot(self._site, name)
                 if kept is not None and not kept.gone:
                     return kept.id
                 await asyncio.sleep(_RETRY_S)
@@ -215,18 +215,18 @@ class DockerEngine(VllmEngine):
         """For a container that a third party removed: `retire` is never called for it."""
         with suppress(ActError):
             found = await self._find_fenced()
-            kept = snapshots.read(self._site, name)
+            kept = snapshots.read_snapshot(self._site, name)
             if kept is not None and name not in found:
                 await docker_end.transfer_restart_policy(self._client, self._site, kept, found)
 
     async def _container_problems(self, name: str, one: FoundContainer | None, *, serving: bool) -> list[str]:
         if one is None or not one.active:
-            kept = snapshots.read(self._site, name)
+            kept = snapshots.read_snapshot(self._site, name)
             if serving or (kept is not None and (kept.stopped or kept.gone)):
                 return []
             state = "there is no such container" if one is None else "it does not run"
             return [f"containers: {name}: {state}: start it, or correct the name (`docker ps` shows them)"]
-        found = obstacles(one.spec, await self._client.image(one.spec.image))
+        found = find_obstacles(one.spec, await self._client.image(one.spec.image))
         return [f"containers: {name}: {problem}" for problem in found]
 
     async def _sweep(self, found: Mapping[str, FoundContainer]) -> None:

@@ -11,7 +11,7 @@ from actuators.docker.client import DockerClient
 from actuators.docker.discovery import COMPOSE
 from actuators.docker.spec import ContainerSpec
 from actuators.host.process_group import how_it_ended
-from actuators.host.server_log import cause_in, shown
+from actuators.host.server_log import cause_in, format_lines
 from agent.domain.errors import ActError
 from docker_engine.api import MissingError
 from docker_engine.parse import ContainerEvent
@@ -185,7 +185,7 @@ def with_fix(message: str) -> str:
 async def read_log(client: DockerClient, spec: ContainerSpec) -> tuple[str, ...]:
     """Return the masked end of its log; () if the container is gone. Raises ActError."""
     with suppress(MissingError):
-        return shown(await client.log(spec.id), spec.secrets)
+        return format_lines(await client.log(spec.id), spec.secrets)
     return ()
 
 

@@ -18,7 +18,7 @@ _LOOPBACK = ("127.", "localhost", "::1")
 _UNREADABLE_LOGS = frozenset({"none"})
 
 
-def obstacles(spec: ContainerSpec, image: Json | None) -> tuple[str, ...]:
+def find_obstacles(spec: ContainerSpec, image: Json | None) -> tuple[str, ...]:
     """Return why no like container can be made. `image`: its inspect document; None: the image is gone."""
     gone: tuple[str, ...] = ()
     if image is None:

@@ -11,7 +11,7 @@ from actuators.docker.clone import CreateRequest, clone
 from actuators.docker.compile_cache import predict_cache_state
 from actuators.docker.dry_run import DryRunResult, dry_run
 from actuators.docker.log_head import describe_start, measured_start, read_start_log
-from actuators.docker.obstacles import obstacles
+from actuators.docker.obstacles import find_obstacles
 from actuators.docker.sleep import Sleeper
 from actuators.docker.spec import ContainerSpec, Json
 from actuators.vllm.start_times import StartTimes
@@ -109,7 +109,7 @@ async def _first_obstacle(asked: _Asked) -> str:
     for blue in asked.blues:
         if blue.image not in images:
             images[blue.image] = await asked.client.image(blue.image)
-        if found := obstacles(blue, images[blue.image]):
+        if found := find_obstacles(blue, images[blue.image]):
             return f"{blue.name} cannot be made again: {'; '.join(found)}"
     return ""
 

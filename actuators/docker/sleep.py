@@ -82,7 +82,7 @@ class Sleeper:
 
         Raises ActError if it ended or does not wake; the next launch starts it.
         """
-        kept = snapshots.read(self.site, one.server)
+        kept = snapshots.read_snapshot(self.site, one.server)
         if kept is None or not kept.asleep or kept.id != one.id:
             return False
         if not one.active:

@@ -31,7 +31,7 @@ class Snapshot:
         return ContainerSpec.parse(self.spec)
 
 
-def read(site: Site, server: str) -> Snapshot | None:
+def read_snapshot(site: Site, server: str) -> Snapshot | None:
     """Return None if there is no snapshot, or none that can be read."""
     try:
         body = json.loads((_folder(site) / f"{server}.json").read_text(encoding="utf-8"))
@@ -43,10 +43,10 @@ def read(site: Site, server: str) -> Snapshot | None:
 def read_all(site: Site) -> list[Snapshot]:
     """Return all snapshots, the latest written first."""
     files = sorted(_folder(site).glob("*.json"), key=_written, reverse=True)
-    return [kept for file in files if (kept := read(site, file.stem)) is not None]
+    return [kept for file in files if (kept := read_snapshot(site, file.stem)) is not None]
 
 
-def write(site: Site, kept: Snapshot) -> None:
+def write_snapshot(site: Site, kept: Snapshot) -> None:
     folder = _folder(site)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_private(folder / f"{kept.server}.json", asdict(kept))
@@ -54,9 +54,9 @@ def write(site: Site, kept: Snapshot) -> None:
 
 def update(site: Site, server: str, **to: Any) -> None:  # noqa: ANN401 - the fields of Snapshot
     """Change fields of a snapshot; no error if there is none."""
-    kept = read(site, server)
+    kept = read_snapshot(site, server)
     if kept is not None and (changed := replace(kept, **to)) != kept:
-        write(site, changed)
+        write_snapshot(site, changed)
 
 
 def prune(site: Site) -> None:

@@ -114,7 +114,7 @@ class Starter:
                 await stop.apply_restart_policy(self.client, self.site, one, template.policy)
             return replace(one.to_server(), like=template.server, differs=differences(template.spec, spec))
         one = replace(one, spec=await self._wait_until_healthy(server.name, one.id, start=not one.active))
-        kept = snapshots.read(self.site, server.name)
+        kept = snapshots.read_snapshot(self.site, server.name)
         if kept is not None and kept.stopped:
             await stop.apply_restart_policy(self.client, self.site, one, kept.policy)
             snapshots.update(self.site, server.name, stopped=False, epoch=self.site.epoch)
@@ -122,7 +122,7 @@ class Starter:
 
     def _differences(self, one: FoundContainer, found: Mapping[str, FoundContainer]) -> tuple[str, ...]:
         """Return the differences from the container that it was made like, if that one is known."""
-        kept = snapshots.read(self.site, one.like) if one.like else None
+        kept = snapshots.read_snapshot(self.site, one.like) if one.like else None
         first = found[one.like].spec if one.like in found else kept.to_spec() if kept else None
         return differences(first, one.spec) if first else ()
 
@@ -203,7 +203,7 @@ class Starter:
     def _choose_undo(self, one: FoundContainer | None) -> Undo:
         if one is None:
             return "remove"
-        kept = snapshots.read(self.site, one.server)
+        kept = snapshots.read_snapshot(self.site, one.server)
         if kept is not None and kept.stopped and kept.id == one.id:
             return "stop"
         if one.ours:
@@ -216,7 +216,7 @@ class Starter:
         A create call may fail and make the container nevertheless, so the Engine is asked. A container that a
         newer daemon has seen running is left to that daemon.
         """
-        kept = snapshots.read(self.site, name)
+        kept = snapshots.read_snapshot(self.site, name)
         if undo == "leave" or (kept is not None and kept.epoch > self.site.epoch):
             return ""
         try:

@@ -28,11 +28,11 @@ _GPU_NOISE_MIB = 64.0  # other processes on the GPU may free or take as much
 
 async def keep(client: DockerClient, site: Site, one: FoundContainer) -> Snapshot:
     """Write the snapshot of a container if there is none, or if its restart policy has changed."""
-    kept = snapshots.read(site, one.server)
+    kept = snapshots.read_snapshot(site, one.server)
     if kept is not None and kept.id == one.id and not kept.gone:
         if not kept.stopped and kept.policy != one.policy:  # changed by an operator
             kept = replace(kept, policy=one.policy)
-            snapshots.write(site, kept)
+            snapshots.write_snapshot(site, kept)
         return kept
     kept = Snapshot(
         server=one.server,
@@ -42,7 +42,7 @@ async def keep(client: DockerClient, site: Site, one: FoundContainer) -> Snapsho
         spec=document_to_keep(one.spec, await client.image(one.spec.image)),
         policy=one.policy,
     )
-    snapshots.write(site, kept)
+    snapshots.write_snapshot(site, kept)
     return kept
 
 
@@ -67,7 +67,7 @@ async def retire(
     A container of docker compose is stopped only: compose fails if one of its containers is missing.
     """
     one = found.get(name)
-    kept = await keep(client, site, one) if one else snapshots.read(site, name)
+    kept = await keep(client, site, one) if one else snapshots.read_snapshot(site, name)
     if kept is None:
         return
     await transfer_restart_policy(client, site, kept, found)
@@ -128,7 +128,7 @@ async def sweep(
 ) -> None:
     """Remove containers of ours that do not run, and are neither wanted nor kept for a rollback."""
     for name, one in found.items():
-        kept = snapshots.read(site, name)
+        kept = snapshots.read_snapshot(site, name)
         kept_stopped = kept is not None and kept.stopped and kept.id == one.id
         if one.ours and not one.active and name not in wanted and not kept_stopped:
             if kept is not None and kept.id == one.id:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from actuators.envoy import union
 from actuators.envoy.fence import Fence, Writer
 from actuators.envoy.resources import server_of
-from actuators.envoy.response_file import BrokenFileError, read, replace
+from actuators.envoy.response_file import BrokenFileError, read_response, replace_response
 from actuators.envoy.split import CarriedWeights, Json, carried_by
 from agent.domain.errors import ActError
 
@@ -58,7 +58,7 @@ class XdsFiles:
 
     def read(self, kind: str) -> tuple[str, tuple[Json, ...]] | None:
         """version_info and resources; None without such a file. Raises BrokenFileError."""
-        return read(self.path(kind))
+        return read_response(self.path(kind))
 
     def is_usable(self, kind: str) -> bool:
         try:
@@ -155,7 +155,7 @@ class XdsFiles:
             if content is None:
                 path.unlink(missing_ok=True)
             else:
-                replace(path, content)
+                replace_response(path, content)
             if kind in union.KINDS:
                 union.unite(self.home, kind)
         return previous

@@ -13,7 +13,7 @@ from actuators.envoy.admin import Admin
 from actuators.envoy.fence import Fence, Writer
 from actuators.envoy.process import EnvoyProcess
 from actuators.envoy.resources import address_of
-from actuators.envoy.response_file import BrokenFileError, read
+from actuators.envoy.response_file import BrokenFileError, read_response
 from actuators.envoy.split import carried_by
 from agent.domain.ports import TrafficSeen
 
@@ -45,7 +45,7 @@ class FormerEnvoy:
         if not self.exists():
             return None
         try:
-            routes, clusters = read(self._xds("rds")), read(self._xds("cds"))
+            routes, clusters = read_response(self._xds("rds")), read_response(self._xds("cds"))
             carried = carried_by(routes[1]) if routes else None
             addresses = {str(one["name"]): address_of(one) for one in clusters[1]} if clusters else {}
         except (BrokenFileError, ValueError, KeyError, TypeError, IndexError):

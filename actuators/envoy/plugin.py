@@ -17,7 +17,7 @@ from actuators.envoy.former import FormerEnvoy
 from actuators.envoy.options import EnvoyOptions
 from actuators.envoy.process import EnvoyProcess, find_binary
 from actuators.envoy.reported_config import ReportedConfig
-from actuators.envoy.response_file import BrokenFileError, replace
+from actuators.envoy.response_file import BrokenFileError, replace_response
 from actuators.envoy.routes import routes
 from actuators.envoy.split import CarriedWeights, Json, carried_by, metadata_of, spend_lease
 from actuators.envoy.union import targets
@@ -258,7 +258,7 @@ class EnvoyTraffic(EnvoyOptions):
         if self._process.find() is not None:
             return written, False
         self.files.unite()
-        replace(self._process.bootstrap, resources.bootstrap(self.home))
+        replace_response(self._process.bootstrap, resources.bootstrap(self.home))
         if not self._starts:
             return written, False
         return self._process.start(binary, concurrency=self.concurrency), True

@@ -14,7 +14,7 @@ class BrokenFileError(ActError):
     """A file has content that trimtab did not write."""
 
 
-def read(path: Path) -> tuple[str, tuple[Json, ...]] | None:
+def read_response(path: Path) -> tuple[str, tuple[Json, ...]] | None:
     """version_info and resources; None without such a file. Raises BrokenFileError."""
     try:
         content = parse_json(path.read_bytes())
@@ -25,7 +25,7 @@ def read(path: Path) -> tuple[str, tuple[Json, ...]] | None:
         raise BrokenFileError(f"{path} cannot be read ({error!r}); the next route replaces it") from error
 
 
-def replace(path: Path, content: bytes) -> None:
+def replace_response(path: Path, content: bytes) -> None:
     """Replace by rename: Envoy never reads half a file, not even after a power cut."""
     fresh = _draft(path)
     with fresh.open("wb") as file:
@@ -49,7 +49,7 @@ def write_s(folder: Path) -> float:
     probe = folder / f"trimtab-write-{threading.get_native_id()}"
     begun_s = time.monotonic()
     try:
-        replace(probe, bytes(8192))
+        replace_response(probe, bytes(8192))
         return time.monotonic() - begun_s
     except OSError:
         return 0.0  # a daemon that starts on a full disk waits for it

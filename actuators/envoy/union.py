@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from actuators.envoy.fence import locked
-from actuators.envoy.response_file import BrokenFileError, read, replace
+from actuators.envoy.response_file import BrokenFileError, read_response, replace_response
 from actuators.envoy.split import Json
 
 KINDS = ("cds", "lds")
@@ -40,7 +40,7 @@ def unite(home: Path, kind: str) -> None:
     with locked(home / "union.lock"):
         former = _readable(united) or ()
         resources = [one for target in targets(home) for one in _of(target, home, kind, former)]
-        replace(united, _response(resources))
+        replace_response(united, _response(resources))
 
 
 def _of(target: str, home: Path, kind: str, former: Sequence[Json]) -> list[Json]:
@@ -53,7 +53,7 @@ def _of(target: str, home: Path, kind: str, former: Sequence[Json]) -> list[Json
 def _readable(file: Path) -> tuple[Json, ...] | None:
     """None if the file is broken."""
     try:
-        found = read(file)
+        found = read_response(file)
     except BrokenFileError:
         return None
     return found[1] if found else ()

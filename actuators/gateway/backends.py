@@ -56,7 +56,7 @@ def split_backends(route: Route, weights: Mapping[str, int], pattern: Json, name
     return complete(made)
 
 
-def describe(backends: Backends) -> str:
+def describe_backends(backends: Backends) -> str:
     """Such as `vllm:8000 (95), trimtab-chat-r1-1f02ab:8000 (5)`."""
     named = (f"{one.get('name')}:{one.get('port')} ({one.get('weight', 1)})" for one in backends)
     return ", ".join(named) or "none"
@@ -67,8 +67,9 @@ def find_obstacles(backends: Backends, namespace: str) -> list[str]:
     if not backends:
         return ["the rule has no backendRefs: name the Service of your vLLM pods"]
     if len(backends) > 1:
-        why = f"the rule has several backends, {describe(backends)}: trimtab splits a rule whose only backend"
-        return [f"{why} is the Service of the target's pods; move the other backends to a rule of their own"]
+        found = f"the rule has several backends, {describe_backends(backends)}"
+        fix = "trimtab splits a rule whose only backend is the Service of the target's pods"
+        return [f"{found}: {fix}; move the other backends to a rule of their own"]
     (one,) = complete(backends)
     if "group" in one or one["kind"] != "Service":
         return [f"the backend {one['name']} is a {one['kind']}, not a Service: name the Service of the pods"]

@@ -13,7 +13,7 @@ async def select_same_pods(client: KubernetesClient, home: Backends, services: I
     return bool(people) and people == await find_pods(client, services)
 
 
-async def find_strangers(client: KubernetesClient, home: Backends, services: Iterable[str]) -> list[str]:
+async def find_other_pods(client: KubernetesClient, home: Backends, services: Iterable[str]) -> list[str]:
     """The pods that people's backends select and none of these Services does, by name."""
     people, ours = await find_pods(client, [one["name"] for one in home]), await find_pods(client, services)
     return sorted(people - ours)

@@ -105,7 +105,7 @@ def rules_with(document: Json, backends: Backends) -> list[int]:
     return [at for at, rule in enumerate(rules) if complete(rule.get("backendRefs") or []) == list(backends)]
 
 
-def write(
+def write_record(
     document: Json, key: str, record: SplitRecord | None, rules: list[int], backends: Backends
 ) -> list[Json]:
     """The JSON patch that puts the record and the backends of the rules in place, and changes nothing else.
@@ -130,4 +130,4 @@ def write(
 def end_lease(document: Json, key: str, record: SplitRecord) -> list[Json]:
     """The JSON patch that ends the lease: the rules that still have the split get `back`."""
     ended = replace(record, ended=True)
-    return write(document, key, ended, rules_with(document, record.written), record.back)
+    return write_record(document, key, ended, rules_with(document, record.written), record.back)

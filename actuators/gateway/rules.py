@@ -1,6 +1,6 @@
 """The rules of an HTTPRoute that are the target's, and why they cannot be split. Pure."""
 
-from actuators.gateway.backends import Backends, complete, describe, find_obstacles
+from actuators.gateway.backends import Backends, complete, describe_backends, find_obstacles
 from agent.domain.errors import ActError
 from kubernetes_api.documents import Json
 
@@ -36,7 +36,7 @@ def home_of(document: Json, rules: list[int]) -> Backends:
     if any(one != found[0] for one in found):
         raise ActError(
             f"the rules of HTTPRoute {document['metadata']['name']} have different backends, "
-            f"{'; '.join(describe(one) for one in found)}: name the target's with `rule`",
+            f"{'; '.join(describe_backends(one) for one in found)}: name the target's with `rule`",
             external=True,
         )
     return found[0]

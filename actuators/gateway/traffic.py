@@ -11,10 +11,10 @@ import structlog
 
 from actuators.gateway import obstacles
 from actuators.gateway.acceptance import find_refusals, find_waiting, is_current
-from actuators.gateway.backends import Backends, describe, service_of, split_backends
+from actuators.gateway.backends import Backends, describe_backends, service_of, split_backends
 from actuators.gateway.guard_sign import BEAT_S, GuardSign
-from actuators.gateway.pods import find_strangers, select_same_pods
-from actuators.gateway.record import SplitRecord, annotation, end_lease, record_of, write
+from actuators.gateway.pods import find_other_pods, select_same_pods
+from actuators.gateway.record import SplitRecord, annotation, end_lease, record_of, write_record
 from actuators.gateway.rules import backends_of, choose_rules, home_of, rule_obstacles
 from actuators.shared.split import check, without_lease
 from agent.domain.effects import Route
@@ -158,7 +158,7 @@ class GatewayTraffic:
             if record is None:
                 return None
             rules = [at for at in choose_rules(document, self.rule) if _is_ours(document, at, record)]
-            return write(document, self._key, None, rules, record.home)
+            return write_record(document, self._key, None, rules, record.home)
 
         async with self._turn:
             await self.client.update(kubernetes.HTTP_ROUTE, self.name, given_back)
@@ -209,7 +209,7 @@ class GatewayTraffic:
         in_place = all(backends_of(document, at) == list(written) for at in rules)
         if wanted == record and in_place and not route.leased:
             return None
-        return write(document, self._key, replace(wanted, renewal=wanted.renewal + 1), rules, written)
+        return write_record(document, self._key, replace(wanted, renewal=wanted.renewal + 1), rules, written)
 
     def _refuse_after(self, record: SplitRecord | None) -> None:
         """Raises FencedError if another daemon that is as new, or newer, has written."""
@@ -229,11 +229,9 @@ class GatewayTraffic:
         found = found or await obstacles.find_service_problems(self.client, home)
         if not found:
             services = [service_of(server.address, namespace)[0] for server in route.servers]
-            if strangers := await find_strangers(self.client, home, services):
-                named = ", ".join(strangers)
-                found = [
-                    f"{describe(home)} also selects pods that are not of the target, {named}: name another"
-                ]
+            if other_pods := await find_other_pods(self.client, home, services):
+                why = f"also selects pods that are not of the target, {', '.join(other_pods)}"
+                found = [f"{describe_backends(home)} {why}: name another"]
         if found:
             raise ActError(f"HTTPRoute {self.name}: {'; '.join(found)}", external=True)
         return home
@@ -273,11 +271,11 @@ class GatewayTraffic:
         ]
         if chosen and not strange:
             return chosen
-        named = "; ".join(f"rule {at}: {describe(found[at])}" for at in strange) or "no rule is left"
+        named = "; ".join(f"rule {at}: {describe_backends(found[at])}" for at in strange) or "no rule is left"
         raise ActError(
-            f"drift: a third party changed the backends of HTTPRoute {self.name} ({named}), and trimtab had "
-            f"left {describe(expected)}; it writes nothing until they are back, or until the annotation "
-            f"{self._key} is removed and the only backend is the Service of the target's pods",
+            f"drift: a third party changed the backends of HTTPRoute {self.name} ({named}), and trimtab "
+            f"had left {describe_backends(expected)}; it writes nothing until they are back, or until the "
+            f"annotation {self._key} is removed and the only backend is the Service of the target's pods",
             external=True,
         )
 
@@ -304,7 +302,7 @@ class GatewayTraffic:
         with suppress(ConflictError):
             now = await self.client.get(kubernetes.HTTP_ROUTE, self.name) or written
             if now["metadata"].get("generation") == written["metadata"].get("generation"):
-                change = write(now, self._key, record_of(before, self._key), rules, former)
+                change = write_record(now, self._key, record_of(before, self._key), rules, former)
                 await self.client.patch(kubernetes.HTTP_ROUTE, self.name, change)
 
     async def _wait_until_settled(self, route: Route) -> None:

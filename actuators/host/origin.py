@@ -60,7 +60,7 @@ class Origin:
         return shutil.which(name, path=self.env.get("PATH", os.defpath))
 
 
-def configured(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Origin:
+def build_origin(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Origin:
     """Return the origin from the options; the environment of the daemon is inherited."""
     return Origin(argv=tuple(argv), env={**inherited(os.environ), **env}, cwd=cwd or str(Path.cwd()))
 

@@ -69,7 +69,7 @@ def directory(pid: int) -> str:
         return ""
 
 
-def listener(port: int) -> Process | None:
+def find_listener(port: int) -> Process | None:
     """Return the process that listens on this TCP port; the oldest if several share it."""
     sockets = {f"socket:[{inode}]" for inode, _ in _listening(port)}
     if not sockets:

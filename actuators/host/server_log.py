@@ -65,10 +65,10 @@ def log_lines(log: Path, start: int = 0, hidden: Collection[str] = ()) -> tuple[
             text = file.read().decode("utf-8", "replace")
     except FileNotFoundError:
         return ()
-    return shown(text, hidden)
+    return format_lines(text, hidden)
 
 
-def shown(text: str, hidden: Collection[str] = ()) -> tuple[str, ...]:
+def format_lines(text: str, hidden: Collection[str] = ()) -> tuple[str, ...]:
     """Return the lines of a log without escapes, control characters and secrets."""
     for secret in sorted(filter(None, hidden), key=len, reverse=True):
         text = text.replace(secret, "***")

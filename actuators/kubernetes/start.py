@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from actuators.host.server_log import shown
+from actuators.host.server_log import format_lines
 from actuators.kubernetes.discovery import (
     FoundServer,
     find_pods,
@@ -241,5 +241,5 @@ async def read_log(client: KubernetesClient, workload: Workload, pod: Pod) -> tu
     """Return the last lines of the pod's vLLM container, of its previous run if it was restarted."""
     with suppress(ActError):
         text = await client.log(pod.name, pod.container, _LOG_LINES, previous=pod.restarts > 0)
-        return shown(text, workload.secrets)
+        return format_lines(text, workload.secrets)
     return ()

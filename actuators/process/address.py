@@ -18,7 +18,7 @@ def address_of(url: str) -> str:
     return _at(parts.hostname, parts.port)
 
 
-def listens(argv: Sequence[str]) -> str:
+def find_listen_address(argv: Sequence[str]) -> str:
     """Return the address of a server with this command line; empty if it cannot be read."""
     try:
         host, port = parse_address(argv)

@@ -22,9 +22,9 @@ _BROKEN = 500  # from here on a fault of the server; below, no server with /heal
 _TO_DO = "run trimtab as the user of that server, or start it as trimtab's user"
 
 
-def listener(address: str) -> Process | None:
+def find_listener(address: str) -> Process | None:
     """Return the process that listens there, unless it is a server of ours."""
-    found = procfs.listener(port_of(address))
+    found = procfs.find_listener(port_of(address))
     return None if found and ownership_env.is_marked(found) else found
 
 
@@ -47,7 +47,7 @@ def obstacle_to_ending(address: str) -> str:
     user = procfs.listening_user(port_of(address))
     if user is None:
         return ""
-    one = procfs.listener(port_of(address))
+    one = procfs.find_listener(port_of(address))
     if one is None:
         whose = f"belongs to user {user}" if user != os.geteuid() else "is hidden from this user"
         return f"its process cannot be seen ({whose}), so trimtab could never retire it: {_TO_DO}"
@@ -69,7 +69,7 @@ def may_signal(one: Process) -> bool:
 
 async def retire(server: Server, stop_s: float) -> None:
     """End it with its descendants; return when it is gone. Raises ActError without permission."""
-    leader = await asyncio.to_thread(listener, server.address)
+    leader = await asyncio.to_thread(find_listener, server.address)
     if leader:
         await end(leader, await asyncio.to_thread(group_of, leader), stop_s)
     elif await _serves(server.address):
@@ -89,12 +89,12 @@ def _still_listens(address: str, site: Site) -> bool:
     """Whether the listener is the server itself, not a child that outlived it and holds its socket."""
     if procfs.listening_user(port_of(address)) is None:
         return False
-    known, one = server_origin.remembered(site.state_dir), listener(address)
+    known, one = server_origin.remembered(site.state_dir), find_listener(address)
     return one is None or known is None or known.argv == tuple(procfs.words(one.pid))
 
 
 def _described(address: str, site: Site, command: Sequence[str]) -> Sequence[Server]:
-    one = procfs.listener(port_of(address))
+    one = procfs.find_listener(port_of(address))
     if one and ownership_env.is_marked(one):
         return ()
     origin = server_origin.adopted(one) if one else None

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from actuators.host import ownership_env, procfs
-from actuators.process.address import listens
+from actuators.process.address import find_listen_address
 from agent.domain.model import Server
 from vllm_facts.errors import FlagError
 from vllm_facts.flag_parser import is_vllm_server, parse_setting
@@ -24,7 +24,7 @@ def find_unmanaged_servers() -> Sequence[tuple[Server, Mapping[str, object]]]:
 
 def _server_of(one: procfs.Process) -> Iterator[tuple[Server, Mapping[str, object]]]:
     argv = procfs.words(one.pid)
-    address = listens(argv) if is_vllm_server(argv) else ""
+    address = find_listen_address(argv) if is_vllm_server(argv) else ""
     if not address or ownership_env.is_marked(one) or _is_contained(one.pid):
         return
     with suppress(FlagError):

@@ -17,7 +17,7 @@ from actuators.host.process_group import end, exit_code, how_it_ended, spawn, wa
 from actuators.host.procfs import Process
 from actuators.host.server_log import log_cause, log_lines, log_tail
 from actuators.process import adopted
-from actuators.process.address import address_of, listens, port_of
+from actuators.process.address import address_of, find_listen_address, port_of
 from actuators.process.watch import until_gone
 from actuators.vllm import control, scheduler_class
 from actuators.vllm.control import ControlEndpoint, control_path, note_on_live_limits, with_own_control
@@ -60,7 +60,7 @@ class ProcessEngine(VllmEngine):
     async def observe(self) -> Sequence[Server]:
         running = await asyncio.to_thread(ownership_env.marked, self._site)
         ours = [
-            Server(name=name, setting=_setting(one.argv), address=listens(one.argv))
+            Server(name=name, setting=_setting(one.argv), address=find_listen_address(one.argv))
             for name, one in sorted(running.items())
         ]
         found: Sequence[Server] = ()
@@ -100,7 +100,7 @@ class ProcessEngine(VllmEngine):
             ownership_env.claim(self._site, server.name)
         try:
             one = one or self._start(server)
-            address = listens(one.argv)
+            address = find_listen_address(one.argv)
             async with asyncio.timeout(deadline_s):
                 await self._healthy(one, address)
         except TimeoutError as error:
@@ -130,7 +130,7 @@ class ProcessEngine(VllmEngine):
         if server.ours:
             await self._end(server.name, running.get(server.name), self._options.stop_s)
             return
-        if server.address not in {listens(one.argv) for one in running.values()}:
+        if server.address not in {find_listen_address(one.argv) for one in running.values()}:
             await adopted.retire(server, self._options.stop_s)
 
     async def stop(self, server: Server, keep: int = 0) -> None:
@@ -160,8 +160,8 @@ class ProcessEngine(VllmEngine):
 
     def _origin(self) -> Origin:
         if self._options.command:
-            return server_origin.configured(self._options.command, self._options.env, self._options.cwd)
-        running = adopted.listener(address_of(self._options.serving))
+            return server_origin.build_origin(self._options.command, self._options.env, self._options.cwd)
+        running = adopted.find_listener(address_of(self._options.serving))
         origin = server_origin.adopted(running) if running else None
         origin = origin or server_origin.remembered(self._site.state_dir)
         if origin is None:
@@ -245,7 +245,7 @@ class ProcessEngine(VllmEngine):
 
     def _free_port(self) -> int:
         first, last = self._options.ports
-        taken = {port_of(listens(procfs.words(one.pid))) for one, _ in ownership_env.any_marked()}
+        taken = {port_of(find_listen_address(procfs.words(one.pid))) for one, _ in ownership_env.any_marked()}
         free = [port for port in range(first, last + 1) if port not in taken]
         for again in (False, True):  # preferably one without old connections
             for port in free:
@@ -271,7 +271,7 @@ class ProcessEngine(VllmEngine):
     def _process_of(self, server: Server) -> Process | None:
         """Return None if it is gone or not visible."""
         if not server.ours:
-            return adopted.listener(server.address)
+            return adopted.find_listener(server.address)
         one = ownership_env.marked(self._site).get(server.name)
         return one.process if one else None
 

@@ -45,7 +45,7 @@ async def _answer(session: aiohttp.ClientSession, asked: Json, salt: str) -> Gol
         try:
             async with session.post("/v1/completions", json=body, allow_redirects=False) as answer:
                 if answer.status == _OK:
-                    return read(parse_json(await read_body(answer)))
+                    return parse_answer(parse_json(await read_body(answer)))
                 if answer.status == _REFUSED and body is not plain:
                     body = plain
                     continue
@@ -59,7 +59,7 @@ async def _answer(session: aiohttp.ClientSession, asked: Json, salt: str) -> Gol
 FAILED = GoldenAnswer(finish_reason="failed")
 
 
-def read(body: Any) -> GoldenAnswer:  # noqa: ANN401 - any JSON
+def parse_answer(body: Any) -> GoldenAnswer:  # noqa: ANN401 - any JSON
     """Return the answer in the body of a completion; FAILED if there is none."""
     try:
         choice = body["choices"][0]

@@ -60,12 +60,12 @@ def _build_all() -> tuple[dict[str, Any], list[str]]:
     built: dict[str, Any] = {}
     broken: list[str] = []
     try:
-        names: Sequence[str] = loader.names("policies")
+        names: Sequence[str] = loader.list_plugins("policies")
     except ConfigError as error:  # two policies of one name: both are left out
         names, broken = sorted(loader.shipped_plugins("policies")), [str(error)]
     for name in names:
         try:
-            built[name] = loader.build("policies", name, {})
+            built[name] = loader.build_plugin("policies", name, {})
         except ConfigError as error:
             broken.append(str(error))
         except Exception as error:  # noqa: BLE001 - a third-party defect must not end the command

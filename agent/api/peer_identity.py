@@ -105,7 +105,7 @@ def _number(key: str, written: str, look_up: Callable[[str], int]) -> int:
     """Raises ConfigError for an account that this user namespace does not map."""
     number = _written(key, written, look_up)
     numbers_here = NUMBERS_HERE[key]
-    if numbers_here.exists() and not mapped(number, numbers_here.read_text()):
+    if numbers_here.exists() and not is_mapped(number, numbers_here.read_text()):
         raise ConfigError(
             f"[api] {key}: {written} is not mapped in the user namespace of this process:"
             " set PrivateUsers=no in the unit (docs/install.md), or issue a token instead"
@@ -113,7 +113,7 @@ def _number(key: str, written: str, look_up: Callable[[str], int]) -> int:
     return number
 
 
-def mapped(number: int, id_map: str) -> bool:
+def is_mapped(number: int, id_map: str) -> bool:
     """Whether a user namespace maps the id; a line of its map: first inside, first outside, count
     (user_namespaces(7))."""
     lines = [[int(word) for word in line.split()] for line in id_map.splitlines()]

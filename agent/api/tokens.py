@@ -64,7 +64,7 @@ def _hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def mint(
+def mint_token(
     *,
     role: Role,
     principal: str,
@@ -86,7 +86,7 @@ def mint(
     )
 
 
-def load(path: Path) -> dict[str, Token]:
+def load_tokens(path: Path) -> dict[str, Token]:
     """Tokens by id. Raises ConfigError with the file and the line number, never with the line's text."""
     try:
         with path.open("rb") as file:
@@ -125,7 +125,7 @@ def load(path: Path) -> dict[str, Token]:
     return tokens
 
 
-def store(path: Path, tokens: Sequence[Token]) -> None:
+def store_tokens(path: Path, tokens: Sequence[Token]) -> None:
     """Replace the file atomically (mode 0600): after a crash it is the old or the new one."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     text = "".join(token.model_dump_json(exclude_none=True) + "\n" for token in tokens)
@@ -159,7 +159,7 @@ class Tokens:
 
     def reload(self) -> None:
         """Read the file again. Raises ConfigError; the previous tokens then stay in force."""
-        self._tokens = {} if self._path is None else load(self._path)
+        self._tokens = {} if self._path is None else load_tokens(self._path)
 
     def describe_fault(self, text: str) -> str:
         """Why a token has no holder, for the audit journal; names at most the token's id."""

@@ -12,7 +12,15 @@ from typing import Any
 from pydantic_core import from_json
 
 from agent.audit import checkpoints
-from agent.audit.records import FIELDS, GENESIS, LONGEST_LINE, VERSION, BrokenLineError, JournalRecord, parse
+from agent.audit.records import (
+    FIELDS,
+    GENESIS,
+    LONGEST_LINE,
+    VERSION,
+    BrokenLineError,
+    JournalRecord,
+    parse_record,
+)
 from agent.audit.segments import open_files
 from agent.domain.errors import JournalError
 
@@ -232,7 +240,7 @@ def read_record(line: bytes, head: Head | None) -> JournalRecord:
 
     Raises BrokenLineError.
     """
-    record = parse(line)
+    record = parse_record(line)
     unhashed = line.replace(b'"hash":"%s",' % record["hash"].encode(), b"", 1)
     if hashlib.sha256(unhashed).hexdigest() != record["hash"]:
         raise BrokenLineError("its content does not match its hash: it was edited")

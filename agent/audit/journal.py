@@ -33,7 +33,7 @@ from agent.audit.records import (
     JournalEntry,
     JournalRecord,
     encode_line,
-    parse,
+    parse_record,
 )
 from agent.audit.recovery import recover
 from agent.audit.retention import HAS_ROOM_SHARE, find_expired, removal_entry, size_entry
@@ -194,7 +194,7 @@ class Journal:
             raise JournalError(
                 f"{self._path}: {entry.action} has {len(line)} bytes, more than {LONGEST_LINE}"
             )
-        return line, parse(line)
+        return line, parse_record(line)
 
     def _run_housekeeping(self, at: datetime) -> None:
         """Sign at the checkpoint interval; rotate the file when it is large or old; report a full journal."""
@@ -307,7 +307,7 @@ class Journal:
 
         with suppress(BrokenLineError):  # which `recover` reports
             for segment in self._offsets.older[-1:]:
-                tail.add(parse(segments.last_line(segment.path)))
+                tail.add(parse_record(segments.last_line(segment.path)))
         states, self._torn.content = recover(self._path, self._offsets.older, self._signer, track)
         self._states = {state.target: state for state in states}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from agent.audit.records import BrokenLineError, JournalRecord, parse
+from agent.audit.records import BrokenLineError, JournalRecord, parse_record
 from agent.audit.segments import Segment, segment_path
 from agent.domain.errors import JournalError
 
@@ -57,7 +57,7 @@ class RecordOffsets:
             for file, end in zip(files[at:], ends, strict=True):
                 count = min(limit - len(found), end - first)
                 for line in self._lines(file, first, count):
-                    found.append(parse(line))
+                    found.append(parse_record(line))
                     limit_bytes -= len(line)
                     if limit_bytes <= 0:
                         return found

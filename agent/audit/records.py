@@ -109,7 +109,7 @@ def encode_line(entry: JournalEntry, *, seq: int, prev: str, boot_id: str, host:
     members = {name: rfc8785.dumps(name) + b":" + rfc8785.dumps(value) for name, value in body.items()}
     members["hash"] = b'"hash":"%s"' % hashlib.sha256(_object(members)).hexdigest().encode()
     line = _object(members)
-    parse_state(parse(line))
+    parse_state(parse_record(line))
     return line + b"\n"
 
 
@@ -117,7 +117,7 @@ def _object(members: Mapping[str, bytes]) -> bytes:
     return b"{" + b",".join(members[name] for name in sorted(members)) + b"}"
 
 
-def parse(line: bytes) -> JournalRecord:
+def parse_record(line: bytes) -> JournalRecord:
     """Parse a line without verifying its chain. Raises BrokenLineError."""
     try:
         return _RECORD().validate_json(line)

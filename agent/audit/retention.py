@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from agent.audit import segments
 from agent.audit.chain import REMOVED
-from agent.audit.records import DAEMON, JournalEntry, JournalRecord, parse
+from agent.audit.records import DAEMON, JournalEntry, JournalRecord, parse_record
 from agent.audit.segments import RetentionLimits, Segment
 
 FULL, HAS_ROOM = "audit.full", "audit.has_room"
@@ -25,7 +25,7 @@ def find_expired(older: Sequence[Segment], limits: RetentionLimits, at: datetime
     """
     found = []
     for segment in older[:MAX_REMOVED]:
-        last = parse(segments.last_line(segment.path))
+        last = parse_record(segments.last_line(segment.path))
         if at - datetime.fromisoformat(last["ts"]) <= timedelta(seconds=limits.keep_s):
             break
         found.append((segment, last))

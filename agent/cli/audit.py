@@ -14,7 +14,7 @@ from agent.audit import checkpoints
 from agent.audit.anchors import find_anchors
 from agent.audit.chain import Head, Verification
 from agent.audit.continuity import verify_in_place
-from agent.audit.records import BrokenLineError, JournalRecord, parse
+from agent.audit.records import BrokenLineError, JournalRecord, parse_record
 from agent.audit.segments import open_files
 from agent.cli.dispatch import Subparsers, add_command
 from agent.domain.errors import JournalError
@@ -119,7 +119,7 @@ def _show(args: argparse.Namespace) -> int:
     shown, unreadable, more = 0, 0, 0
     for where, line in _lines(args.state_dir / JOURNAL, args.after):
         try:
-            record = parse(line)
+            record = parse_record(line)
         except BrokenLineError as error:
             unreadable += 1
             complain(f"{where}: {error}")
@@ -266,7 +266,7 @@ def _export(args: argparse.Namespace) -> int:
             sys.stdout.buffer.write(line + b"\n")
             continue
         try:
-            record = parse(line)
+            record = parse_record(line)
         except BrokenLineError as error:
             raise JournalError(f"{where}: {error}") from error
         if _is_in_range(record, args):

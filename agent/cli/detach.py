@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from agent.cli.dispatch import Subparsers, add_command
-from agent.config.loader import Config, Target, load
+from agent.config.loader import Config, Target, load_config
 from agent.domain.errors import ConfigError
 from agent.domain.ports import Lock, Site
 from agent.runtime.daemon import utc_now
@@ -55,7 +55,7 @@ def add_detach(subparsers: Subparsers) -> None:
 
 
 def _detach(args: argparse.Namespace) -> int:
-    asyncio.run(_detach_all(load(args.config)))
+    asyncio.run(_detach_all(load_config(args.config)))
     return 0
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from agent.cli.dispatch import Subparsers, add_command
-from agent.config.loader import load, parse
+from agent.config.loader import load_config, parse_config
 from agent.domain.errors import ActError, ConfigError
 from agent.domain.model import Server
 from agent.plugins import loader
@@ -97,7 +97,7 @@ def add_init(subparsers: Subparsers) -> None:
 
 
 def _init(args: argparse.Namespace) -> int:
-    if args.engine and not hasattr(loader.load("actuators", args.engine), "find_unmanaged_servers"):
+    if args.engine and not hasattr(loader.load_plugin("actuators", args.engine), "find_unmanaged_servers"):
         raise ConfigError(f"--engine {args.engine}: this is no engine that finds servers")
     path: Path = args.config or Path("trimtab.toml")
     _refuse_to_replace(path)
@@ -109,7 +109,7 @@ def _init(args: argparse.Namespace) -> int:
             "write a config by hand from examples/trimtab.toml\n"
         )
         return NO_SERVER_FOUND
-    installer = loader.load("actuators", args.engine) if args.engine else None
+    installer = loader.load_plugin("actuators", args.engine) if args.engine else None
     if installer is not None and hasattr(installer, "make_installation"):
         return _write_installation(args.config, cast("Installer", installer), found)
     write_config(path, config_text(path, found))
@@ -130,7 +130,7 @@ def _write_installation(path: Path | None, installer: Installer, found: Sequence
         description = _describe(kind, server)
         targets.append(FoundTarget(name=names[-1], description=description, server=server, options=options))
     made = installer.make_installation(targets)
-    parse(made.config, here=Path.cwd())
+    parse_config(made.config, here=Path.cwd())
     path = path or Path(made.file_name)
     _refuse_to_replace(path)
     _write(path, made.text)
@@ -157,8 +157,8 @@ async def find_servers(only: str | None = None) -> tuple[list[FoundEngines], lis
     """The servers found, each address once, with the kind of the engine; and what was not inspected."""
     found: list[FoundEngines] = []
     failures: list[str] = []
-    for kind in (only,) if only else loader.names("actuators"):
-        engine = loader.load("actuators", kind)
+    for kind in (only,) if only else loader.list_plugins("actuators"):
+        engine = loader.load_plugin("actuators", kind)
         if not hasattr(engine, "find_unmanaged_servers"):
             continue
         try:
@@ -201,7 +201,7 @@ def write_config(path: Path, text: str) -> None:
     """Write a new file. Raises ConfigError if it cannot be written or the text is not a valid config."""
     _write(path, text)
     try:
-        load(path)
+        load_config(path)
     except ConfigError:
         path.unlink()
         raise

@@ -47,7 +47,7 @@ def add_knobs(subparsers: Subparsers) -> None:
 def _list_policies(args: argparse.Namespace) -> int:
     folder = find_policies_dir(args.config) if args.config else None
     origins = {name: other.origin for name, other in loader.third_party_policies("policies", folder).items()}
-    names = _chosen(args.name, loader.names("policies", folder=folder))
+    names = _chosen(args.name, loader.list_plugins("policies", folder=folder))
     found = [_policy(name, origins.get(name, "trimtab"), folder) for name in names]
     text = f"{json.dumps(found, indent=2)}\n" if args.json else "\n".join(map(_format_policy, found))
     sys.stdout.write(text)
@@ -55,7 +55,7 @@ def _list_policies(args: argparse.Namespace) -> int:
 
 
 def _policy(name: str, origin: str, folder: Path | None) -> dict[str, Any]:
-    plugin = loader.load("policies", name, folder=folder)
+    plugin = loader.load_plugin("policies", name, folder=folder)
     module, source = sys.modules[plugin.__module__], loader.read_source(plugin.__module__)
     return {
         "name": name,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from agent.cli.dispatch import Subparsers, add_command
-from agent.config.loader import Config, load
+from agent.config.loader import Config, load_config
 from agent.config.notify import Receiver
 from agent.domain.errors import ConfigError, NoticeError
 
@@ -26,7 +26,7 @@ def add_notify(subparsers: Subparsers) -> None:
 
 def _test(args: argparse.Namespace) -> int:
     """Exit 0 if every receiver accepted the message, else 1."""
-    config = load(args.config)
+    config = load_config(args.config)
     chosen = [one for one in config.notify if args.name in ("", one.name)]
     if not config.notify:
         raise ConfigError(f"{args.config}: no [[notify]] table; docs/notifications.md shows how to write one")

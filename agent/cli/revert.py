@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from agent.cli.dispatch import Subparsers, add_command
-from agent.config.loader import Config, load
+from agent.config.loader import Config, load_config
 from agent.domain.errors import ActError, JournalError
 from agent.domain.ports import Site, Traffic
 from agent.runtime.lock import hold_lock
@@ -35,7 +35,7 @@ def add_revert(subparsers: Subparsers) -> None:
 def _revert(args: argparse.Namespace) -> int:
     if os.environ.get("SERVICE_RESULT", "") == CLEAN_EXIT:
         return 0
-    config = load(args.config)
+    config = load_config(args.config)
     try:
         with hold_lock(config.state_dir):
             asyncio.run(_end_leases(config))

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from agent.cli.dispatch import Subparsers, add_command
-from agent.config.loader import Target, load
+from agent.config.loader import Target, load_config
 from agent.config.types import is_loopback, split_address
 from agent.domain.errors import ConfigError
 from agent.telemetry import logging
@@ -77,7 +77,7 @@ def _run(args: argparse.Namespace) -> int:
     from agent.runtime.wiring import run  # noqa: PLC0415 - half a second that `trimtab run -h` saves
 
     logging.configure(args.log_level)
-    config = load(args.config)
+    config = load_config(args.config)
     mode = "advise" if args.dry_run else config.mode
     with suppress(asyncio.CancelledError):  # stopped while it waited for its start
         asyncio.run(run(config, mode, accept_new_journal=args.accept_new_journal))
@@ -89,7 +89,7 @@ def _check(args: argparse.Namespace) -> int:
 
     by_hand: dict[str, str] = {}
     try:
-        config = load(args.config)
+        config = load_config(args.config)
         found = asyncio.run(find_problems(config))
         by_hand = {
             target.name: migration_steps(target, args.config) for target in config.targets if not found

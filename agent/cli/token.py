@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from agent.api.tokens import SHAPE, Token, check_principal, load, mint, store
+from agent.api.tokens import SHAPE, Token, check_principal, load_tokens, mint_token, store_tokens
 from agent.cli.dispatch import Subparsers, add_command
 from agent.config.listen import Role
 from agent.config.types import target_name
@@ -114,10 +114,12 @@ def _run_locked(command: Callable[[argparse.Namespace], int], args: argparse.Nam
 
 def _new(args: argparse.Namespace) -> int:
     now = _now().replace(microsecond=0)
-    known = load(args.tokens_file) if args.tokens_file.exists() else {}
+    known = load_tokens(args.tokens_file) if args.tokens_file.exists() else {}
     expires = now + args.expires if args.expires else None
     targets = tuple(args.target) if args.target else None
-    text, token = mint(role=args.role, principal=args.name, made_at=now, expires=expires, targets=targets)
+    text, token = mint_token(
+        role=args.role, principal=args.name, made_at=now, expires=expires, targets=targets
+    )
     _store(args.tokens_file, [*known.values(), token])
     if args.json:
         kept = token.model_dump(mode="json", exclude={"sha256"})
@@ -133,7 +135,7 @@ def _new(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    tokens, now = load(args.tokens_file).values(), _now()
+    tokens, now = load_tokens(args.tokens_file).values(), _now()
     if args.json:
         kept = [token.model_dump(mode="json", exclude={"sha256"}) for token in tokens]
         sys.stdout.write(json.dumps({"tokens": kept}, indent=2) + "\n")
@@ -159,7 +161,7 @@ def _list(args: argparse.Namespace) -> int:
 def _revoke(args: argparse.Namespace) -> int:
     match = SHAPE.fullmatch(args.id)
     name = match[1] if match else args.id
-    tokens = load(args.tokens_file)
+    tokens = load_tokens(args.tokens_file)
     if name not in tokens:
         complain(f"no token {name}; `trimtab token list` lists the tokens")
         return 1
@@ -174,6 +176,6 @@ def _revoke(args: argparse.Namespace) -> int:
 
 def _store(path: Path, tokens: list[Token]) -> None:
     try:
-        store(path, tokens)
+        store_tokens(path, tokens)
     except OSError as error:
         raise ConfigError(f"--tokens-file {path}: cannot be written: {error.strerror or error}") from error

@@ -12,7 +12,7 @@ from agent.config.listen import SOCKET, UNIX
 from agent.config.plugin_tables import ConfiguredPlugin
 from agent.config.tables import DEFAULT_LISTEN, DEFAULT_TRAFFIC, FileTable
 from agent.config.types import address, listens, split_address
-from agent.plugins.option_errors import describe_problem, shown, suggest_name
+from agent.plugins.option_errors import describe_problem, quote, suggest_name
 from vllm_facts.knobs import FLAGS, KNOBS, tunable
 
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
@@ -88,7 +88,7 @@ def find_disagreements(
             if value != wanted:
                 table = f"[targets.traffic{target_suffix(document, index)}]"
                 yield (
-                    f"{table} {option}: {shown(value)} differs from {shown(wanted)} of {first}, and one "
+                    f"{table} {option}: {quote(value)} differs from {quote(wanted)} of {first}, and one "
                     f"program serves both: give them the same"
                 )
 
@@ -132,7 +132,7 @@ def find_unknown_anchors(tables: FileTable) -> Iterator[str]:
     for name in tables.agent.audit.anchor.to:
         if name not in known:
             yield (
-                f"[agent.audit.anchor] to: {shown(name)} is neither `log` nor `syslog` nor the name of a"
+                f"[agent.audit.anchor] to: {quote(name)} is neither `log` nor `syslog` nor the name of a"
                 f" [[notify]]{suggest_name(name, known)}"
             )
 

@@ -72,7 +72,7 @@ class Config:
     public_url: str = ""  # of the console, for links in notices; empty: no links
 
 
-def load(path: Path, *, build: BuildPlugin = loader.build) -> Config:
+def load_config(path: Path, *, build: BuildPlugin = loader.build_plugin) -> Config:
     """Load and validate the file. ConfigError lists every problem, one a line."""
     try:
         with path.open("rb") as file:
@@ -82,14 +82,14 @@ def load(path: Path, *, build: BuildPlugin = loader.build) -> Config:
     if len(content) > LARGEST_FILE:
         raise ConfigError(f"{path}: is larger than {LARGEST_FILE} bytes: this is not a trimtab config")
     try:
-        return parse(content.decode("utf-8"), here=path.absolute().parent, build=build)
+        return parse_config(content.decode("utf-8"), here=path.absolute().parent, build=build)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text: {error}") from error
     except ConfigError as error:
         raise ConfigError(f"{path}:\n{error}") from None
 
 
-def parse(text: str, *, here: Path, build: BuildPlugin = loader.build) -> Config:
+def parse_config(text: str, *, here: Path, build: BuildPlugin = loader.build_plugin) -> Config:
     """Parse a TOML text. `here`: the base of its relative paths."""
     try:
         document = loader.freeze_lists(tomllib.loads(text))

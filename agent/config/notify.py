@@ -24,7 +24,7 @@ class Receiver:
 
 
 def build_receivers(
-    tables: tuple[NotifyTable, ...], here: Path, build: BuildPlugin = loader.build
+    tables: tuple[NotifyTable, ...], here: Path, build: BuildPlugin = loader.build_plugin
 ) -> tuple[Receiver, ...]:
     """Build the receivers. ConfigError lists every problem, one a line."""
     built = []

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator
 
-from agent.plugins.option_errors import shown
+from agent.plugins.option_errors import quote
 from vllm_facts.values import Value
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -30,9 +30,9 @@ def seconds(value: object) -> float:
     elif isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
         found = float(match[1]) * _UNITS_S[match[2]]
     else:
-        raise ValueError(f'must be a duration like "500ms", "30s", "10m" or "1h", not {shown(value)}')
+        raise ValueError(f'must be a duration like "500ms", "30s", "10m" or "1h", not {quote(value)}')
     if not 0 <= found <= _LONGEST_S:  # also for NaN
-        raise ValueError(f"must be a duration of 0 s to 366 d, not {shown(value)}")
+        raise ValueError(f"must be a duration of 0 s to 366 d, not {quote(value)}")
     return float(found)
 
 
@@ -46,17 +46,17 @@ def positive_seconds(value: object) -> float:
 def address(value: object) -> str:
     """Check a `host:port` with an IP address or `localhost`; IPv6 as `[::1]:8080`."""
     if not isinstance(value, str):
-        raise ValueError(f'must be an address like "127.0.0.1:8080", not {shown(value)}')  # noqa: TRY004
+        raise ValueError(f'must be an address like "127.0.0.1:8080", not {quote(value)}')  # noqa: TRY004
     host, port = split_address(value)
     if host != "localhost":
         try:
             ipaddress.ip_address(host)
         except ValueError:
             raise ValueError(
-                f'must be an IP address and a port like "127.0.0.1:8080", not {shown(value)}'
+                f'must be an IP address and a port like "127.0.0.1:8080", not {quote(value)}'
             ) from None
     if not (port.isascii() and port.isdecimal() and int(port[:6]) <= _LAST_PORT):
-        raise ValueError(f"must end in a port of at most {_LAST_PORT}, not {shown(value)}")
+        raise ValueError(f"must end in a port of at most {_LAST_PORT}, not {quote(value)}")
     return value
 
 
@@ -66,7 +66,7 @@ def listens(value: object) -> tuple[str, ...]:
     if not isinstance(found, tuple | list) or not 1 <= len(found) <= _MOST_LISTENERS:
         raise ValueError(
             f'must be an address like "unix:/run/trimtab/api.sock" or "127.0.0.1:8090", or a list of up to '
-            f"{_MOST_LISTENERS} of them, not {shown(value)}"
+            f"{_MOST_LISTENERS} of them, not {quote(value)}"
         )
     return tuple(_socket(one) if _is_socket(one) else address(one) for one in found)
 
@@ -79,7 +79,7 @@ def _socket(value: str) -> str:
     path = value.removeprefix("unix:")
     if not path.startswith("/") or not path.isprintable() or len(path.encode()) > _LONGEST_SOCKET:
         raise ValueError(
-            f"must be unix: and an absolute path of at most {_LONGEST_SOCKET} bytes, not {shown(value)}"
+            f"must be unix: and an absolute path of at most {_LONGEST_SOCKET} bytes, not {quote(value)}"
         )
     return value
 
@@ -88,7 +88,7 @@ def host_name(value: object) -> str:
     """Check a name as in a Host header, without the port; IPv6 in brackets."""
     if not isinstance(value, str) or not _HOST.fullmatch(value):
         raise ValueError(
-            f'must be a name like "trimtab.example.org" or an address, without a port, not {shown(value)}'
+            f'must be a name like "trimtab.example.org" or an address, without a port, not {quote(value)}'
         )
     return value.lower()
 
@@ -96,14 +96,14 @@ def host_name(value: object) -> str:
 def account(value: object) -> str:
     """Check a user or group of this host, by name or number."""
     if not isinstance(value, str) or not _ACCOUNT.fullmatch(value):
-        raise ValueError(f"must be the name or the number of an account, not {shown(value)}")
+        raise ValueError(f"must be the name or the number of an account, not {quote(value)}")
     return value
 
 
 def certificate_name(value: object) -> str:
     """Check a name in a client's certificate: a host name, an e-mail address, a URI."""
     if not isinstance(value, str) or not _CERTIFIED.fullmatch(value):
-        raise ValueError(f"must be a name in a certificate, without spaces, not {shown(value)}")
+        raise ValueError(f"must be a name in a certificate, without spaces, not {quote(value)}")
     return value
 
 
@@ -124,7 +124,7 @@ def is_loopback(value: str) -> bool:
 
 def path_text(value: object) -> str:
     if not isinstance(value, str) or not value or not value.isprintable():
-        raise ValueError(f"must be a path, not {shown(value)}")
+        raise ValueError(f"must be a path, not {quote(value)}")
     return value
 
 
@@ -132,10 +132,10 @@ def public_url(value: object) -> str:
     """Check the console's URL; return it without a trailing slash."""
     what = 'must be a URL like "https://trimtab.example.org", without a query, not '
     if not isinstance(value, str) or not value.isprintable() or " " in value:
-        raise ValueError(f"{what}{shown(value)}")
+        raise ValueError(f"{what}{quote(value)}")
     parts = urlsplit(value)  # raises ValueError by itself, too
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(f"{what}{shown(value)}")
+        raise ValueError(f"{what}{quote(value)}")
     if parts.username is not None:
         raise ValueError("must be a URL without a name and password: it is part of every notice")
     return value.rstrip("/")
@@ -144,20 +144,20 @@ def public_url(value: object) -> str:
 def target_name(value: object) -> str:
     """Check a target's name, which is also the prefix of its servers' and rollouts' names."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise ValueError(f"must be lower-case letters, digits and hyphens, at most 63, not {shown(value)}")
+        raise ValueError(f"must be lower-case letters, digits and hyphens, at most 63, not {quote(value)}")
     return value
 
 
 def switch(value: object) -> dict[str, Any] | bool:
     """Check a plugin's options, or `false` to disable it."""
     if not isinstance(value, dict | bool):
-        raise ValueError(f"must be a table of options, or false, not {shown(value)}")  # noqa: TRY004
+        raise ValueError(f"must be a table of options, or false, not {quote(value)}")  # noqa: TRY004
     return value
 
 
 def knob_value(value: object) -> Value:
     if value is not None and not isinstance(value, bool | int | float | str):
-        raise ValueError(f"must be a number, a string, true or false, not {shown(value)}")
+        raise ValueError(f"must be a number, a string, true or false, not {quote(value)}")
     return value
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from agent.api.client import ApiClient
-from agent.config.loader import load
+from agent.config.loader import load_config
 from agent.demo.setups import DemoSetup
 from agent.domain.errors import ActError
 from agent.runtime.wiring import bind_actuators
@@ -186,7 +186,7 @@ def _flag(knob: str) -> str:
 
 async def _stop_servers(config_file: Path) -> None:
     """Stop the servers and the proxy, which outlive the daemon by design."""
-    config = load(config_file)
+    config = load_config(config_file)
     for target in config.targets:
         engine, traffic = bind_actuators(config, target, epoch=LAST_EPOCH)
         for server in await engine.observe():

@@ -21,8 +21,8 @@ from agent.machine.open_suggestions import (
     bring_forward,
     by_rank,
     end_suggestion,
+    enter_fitting_phase,
     replace_open,
-    settle,
     share_a_knob,
 )
 from agent.machine.starting import gain_needed, start_rollout
@@ -178,7 +178,7 @@ def refuse_suggestion(state: State, at: datetime, why: str, result: OutcomeResul
         return without_effects(state)
     state = remember_outcome(state, at, result, why)
     state = end_suggestion(state, suggestion.id, "refused", why)
-    return without_effects(settle(state, at, f"{suggestion.id} is refused: {why}"))
+    return without_effects(enter_fitting_phase(state, at, f"{suggestion.id} is refused: {why}"))
 
 
 def on_preflight_failed(_: Rules, state: State, event: EffectFailed) -> Moved:

@@ -127,10 +127,10 @@ def end_check(state: State, at: datetime, why: str) -> State:
     """End the suggestion that is being checked as superseded; what was open stays open."""
     if state.suggestion is None or not is_checking(state):
         return state
-    return settle(end_suggestion(state, state.suggestion.id, "superseded", why), at, why)
+    return enter_fitting_phase(end_suggestion(state, state.suggestion.id, "superseded", why), at, why)
 
 
-def settle(state: State, at: datetime, note: str) -> State:
+def enter_fitting_phase(state: State, at: datetime, note: str) -> State:
     """Enter the phase that fits what is left open, with this note."""
     if is_checking(state):
         return replace(state, note=note)
@@ -157,4 +157,4 @@ def end_each(state: State, status: Ending, reason: Callable[[Suggestion], str], 
     found = {one.id: why for one in state.open_suggestions if (why := reason(one))}
     for id_, why in found.items():
         state = end_suggestion(state, id_, status, why)
-    return settle(state, at, "; ".join(found.values())) if found else state
+    return enter_fitting_phase(state, at, "; ".join(found.values())) if found else state

@@ -8,7 +8,7 @@ from agent.domain.events import Event, Observed, Retired, ServerLost
 from agent.domain.model import Server
 from agent.domain.state import Phase, State
 from agent.machine.lease import is_due
-from agent.machine.open_suggestions import end_all, settle
+from agent.machine.open_suggestions import end_all, enter_fitting_phase
 from agent.machine.routes import route_without
 from agent.machine.transitions import Moved, add_retirement
 
@@ -83,7 +83,7 @@ def withdraw_if_servers_changed(moved: Moved, event: Event) -> Moved:
         return moved
     asked, there = ", ".join(suggestion.servers), ", ".join(now) or "none"
     why = f"{suggestion.id} was made for {asked}; the servers are now {there}"
-    return settle(end_all(state, "superseded", why), event.at, why), effects
+    return enter_fitting_phase(end_all(state, "superseded", why), event.at, why), effects
 
 
 def drop_routes_to_exited_servers(moved: Moved, _: Event) -> Moved:

@@ -23,8 +23,8 @@ from agent.machine.open_suggestions import (
     bring_forward,
     end_check,
     end_suggestion,
+    enter_fitting_phase,
     find_pending,
-    settle,
 )
 from agent.machine.restoring import missing_server, restart_failing, restore
 from agent.machine.starting import start_rollout
@@ -84,7 +84,7 @@ def deny(_: Rules, state: State, event: Denied) -> Moved:
         return without_effects(state)
     state = remember_outcome(state, event.at, "denied", f"by {event.actor}", of=suggestion)
     state = end_suggestion(state, suggestion.id, "denied", "", by=event.actor)
-    return without_effects(settle(state, event.at, f"{event.actor} denied {suggestion.id}"))
+    return without_effects(enter_fitting_phase(state, event.at, f"{event.actor} denied {suggestion.id}"))
 
 
 def cool_down(rules: Rules, state: State, event: Observed) -> Moved:

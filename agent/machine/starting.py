@@ -10,7 +10,7 @@ from agent.domain.trial import GainNeeded, Trial
 from agent.machine.answer_check import drain_or_examine
 from agent.machine.guard import PERSON, base_digest
 from agent.machine.hot_trial import begin_trial
-from agent.machine.open_suggestions import end_all, end_suggestion, settle
+from agent.machine.open_suggestions import end_all, end_suggestion, enter_fitting_phase
 from agent.machine.traffic import recent_traffic
 from agent.machine.transitions import (
     Moved,
@@ -31,7 +31,7 @@ def start_rollout(state: State, at: datetime, by: str) -> Moved:
         return without_effects(state)
     if any(base_digest(server.setting) != suggestion.base for server in standing):
         why = f"{suggestion.id} was made for a setting that is no longer in force"
-        return without_effects(settle(end_all(state, "superseded", why), at, why))
+        return without_effects(enter_fitting_phase(end_all(state, "superseded", why), at, why))
     for other in state.also_open:
         why = f"{suggestion.id} was approved; what is still useful is suggested again"
         state = end_suggestion(state, other.id, "superseded", why)

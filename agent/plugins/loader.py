@@ -15,7 +15,7 @@ from agent.plugins.option_errors import describe_problem, suggest_name
 from agent.plugins.third_party import GuardedPolicy, ThirdPartyPolicy, find_policies, name_clash
 
 
-def names(kind: str, *, folder: Path | None = None) -> tuple[str, ...]:
+def list_plugins(kind: str, *, folder: Path | None = None) -> tuple[str, ...]:
     """List the plugins of a kind, which is the name of their package, without importing them.
 
     Policies include third-party ones of installed packages and of `folder`. ConfigError if names clash.
@@ -48,14 +48,14 @@ def shipped_plugins(kind: str) -> dict[str, str]:
     return found
 
 
-def load(kind: str, name: str, *, table: str = "", folder: Path | None = None) -> type:
+def load_plugin(kind: str, name: str, *, table: str = "", folder: Path | None = None) -> type:
     """Import the plugin class of `kind`/`name`.py. `table`: its config table, for error texts."""
     table = table or f"{kind}.{name}"
     shipped = shipped_plugins(kind)
     if name not in shipped:
         if policy := third_party_policies(kind, folder).get(name):
             return _load_third_party(policy, table)
-        known = names(kind, folder=folder)
+        known = list_plugins(kind, folder=folder)
         raise ConfigError(f"[{table}] {name}: no such plugin {kind}/{name}.py{suggest_name(name, known)}")
     try:
         plugin = import_module(shipped[name]).plugin
@@ -66,12 +66,12 @@ def load(kind: str, name: str, *, table: str = "", folder: Path | None = None) -
     return plugin
 
 
-def build(
+def build_plugin(
     kind: str, name: str, options: Mapping[str, Any], *, table: str = "", folder: Path | None = None
 ) -> object:
     """Build the plugin `kind`/`name`.py with its options. ConfigError lists every bad option, one a line."""
     table = table or f"{kind}.{name}"
-    plugin = load(kind, name, table=table, folder=folder)
+    plugin = load_plugin(kind, name, table=table, folder=folder)
     known = options_of(plugin)
     given = {key: freeze_lists(value) for key, value in options.items()}
     problems = [

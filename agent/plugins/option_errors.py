@@ -43,7 +43,7 @@ def describe_problem(details: "ErrorDetails", key: str = "") -> str:
     if kind == "value_error":
         return str(context["error"])
     keys = [key, *(part for part in details["loc"] if isinstance(part, str))]
-    found = shown(details["input"], " ".join(keys))
+    found = quote(details["input"], " ".join(keys))
     if kind == "literal_error":
         return f"must be {context['expected']}, not {found}"
     if kind in _MUST_BE:
@@ -52,7 +52,7 @@ def describe_problem(details: "ErrorDetails", key: str = "") -> str:
     return f"must be {message}, not {found}" if message != details["msg"] else f"{message}, not {found}"
 
 
-def shown(value: object, keys: str = "") -> str:
+def quote(value: object, keys: str = "") -> str:
     """Return the value as written, shortened; masked if its keys name a secret."""
     return MASK if secret_name(keys) else reprlib.repr(value)
 
@@ -63,5 +63,5 @@ def check_periods(options: object, *names: str) -> None:
         value = getattr(options, name)
         if isinstance(value, bool) or not 0 < value <= LONGEST_S:
             raise ValueError(
-                f"{name} must be a number of seconds above 0 and at most a year, not {shown(value)}"
+                f"{name} must be a number of seconds above 0 and at most a year, not {quote(value)}"
             )

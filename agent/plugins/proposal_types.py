@@ -11,7 +11,7 @@ class MalformedProposalError(Exception):
     """A policy returned something else than a Proposal with values of the declared types."""
 
 
-def checked(proposal: object) -> Proposal:
+def check_proposal(proposal: object) -> Proposal:
     """Return a plain Proposal of the same content. Raises MalformedProposalError, naming the field."""
     from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - `trimtab lint` needs none
 

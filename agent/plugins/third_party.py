@@ -17,7 +17,7 @@ from typing import Any
 
 from agent.domain.errors import ConfigError
 from agent.domain.model import Proposal
-from agent.plugins.proposal_types import MalformedProposalError, checked
+from agent.plugins.proposal_types import MalformedProposalError, check_proposal
 
 GROUP = "trimtab.policies"
 PLUGIN_LINE = re.compile(r"^plugin\b.*=", re.MULTILINE)
@@ -83,7 +83,7 @@ class GuardedPolicy:
     def ask(self, reading: object, context: object) -> tuple[Sequence[Proposal], str]:
         """Return its proposals, and why it failed; empty if it did not."""
         try:
-            return tuple(map(checked, self.policy.propose(reading, context))), ""
+            return tuple(map(check_proposal, self.policy.propose(reading, context))), ""
         except MalformedProposalError as error:
             return (), str(error)
         except Exception as error:  # noqa: BLE001 - an error in third-party code must not end the daemon

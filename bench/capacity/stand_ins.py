@@ -18,7 +18,7 @@ from random import Random
 from typing import Any, ClassVar
 
 from actuators.vllm.probe import OpenAiProbe
-from agent.config.loader import load
+from agent.config.loader import load_config
 from agent.domain.effects import Route
 from agent.domain.events import ServerLost
 from agent.domain.model import Hold, Server
@@ -147,7 +147,7 @@ def build(
         case "sensors", "proxy_requests":
             return SteadyRequests(rate)
         case _:
-            return loader.build(kind, name, options, **more)
+            return loader.build_plugin(kind, name, options, **more)
 
 
 def main(config: Path, pods: int, rate: float) -> None:
@@ -162,7 +162,7 @@ def main(config: Path, pods: int, rate: float) -> None:
 
     socket.getaddrinfo = find
     logging.configure("warning")
-    found = load(config, build=partial(build, pods, rate))
+    found = load_config(config, build=partial(build, pods, rate))
     asyncio.run(run(found, found.mode))
 
 

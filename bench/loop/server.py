@@ -12,7 +12,7 @@ from performance_model.iteration_log import StepRecord
 from simulator.flags import Flags
 from simulator.frontend import VERSION
 from simulator.scheduler import ScheduledStep, SimulatedRequest
-from simulator.server import build
+from simulator.server import build_server
 from simulator.step_time import StepWork
 from trimtab_vllm.scheduler import Value
 from vllm_facts.metrics.page_totals import PageTotals
@@ -36,7 +36,7 @@ class VirtualServer:
 
     def __init__(self, name: str, flags: Flags, *, now_s: float, unix_s: float) -> None:
         """Raises StartError if the model does not fit."""
-        engine, _ = build(flags, lambda: unix_s)
+        engine, _ = build_server(flags, lambda: unix_s)
         self.name = name
         self.flags = flags
         self.scheduler, self.metrics = engine.scheduler, engine.metrics

@@ -13,7 +13,7 @@ import structlog
 
 from agent.audit.history import History
 from agent.audit.journal import Journal
-from agent.config.loader import parse
+from agent.config.loader import parse_config
 from agent.domain import events as e
 from agent.domain.ports import Site
 from agent.domain.state import Phase, State
@@ -102,7 +102,7 @@ def play(world: World, seed: int) -> Run:
 
 async def _play(world: World, seed: int, home: Path) -> Run:
     began_cpu_s, clock = process_time(), asyncio.get_running_loop().time
-    made = parse(config_text(world, TARGET), here=home)
+    made = parse_config(config_text(world, TARGET), here=home)
     (target,) = made.targets
     site = Site(target=TARGET, state_dir=home, epoch=1)
     engine, traffic, books = VirtualEngine(world, seed), FakeTraffic().bind(site), _Books()

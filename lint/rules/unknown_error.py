@@ -10,7 +10,7 @@ from lint.recogniser import LOG, LONGEST_LINE, Recogniser
 from lint.rules import api_errors, engine_errors, host_errors, kernel_errors, log, out_of_memory, start_errors
 from vllm_facts.deployment import Deployment, Finding, FindingSeverity
 from vllm_facts.knobs import release_of
-from vllm_facts.raised_errors import RaisedError, find_raised, next_release, written
+from vllm_facts.raised_errors import RaisedError, find_raised, format_release, next_release
 from vllm_facts.releases import NAME, TABLE
 from vllm_facts.sizing.effective_flags import DeploymentCheck, json_entry
 from vllm_facts.values import Knob
@@ -86,7 +86,7 @@ def _quote(error: str, severity: FindingSeverity) -> Finding:
 
 def _explain(error: str, raised: RaisedError, case: Deployment, severity: FindingSeverity) -> Finding:
     causes = ", ".join(_causes(error, raised, case))
-    first, last = written(raised.first), written(raised.last)
+    first, last = format_release(raised.first), format_release(raised.last)
     releases = f"vLLM {last}" if first == last else f"vLLM {first} to {last}"
     depends = f"it depends on {causes}: " if causes else "the log's last error is one of vLLM's own checks: "
     return Finding(
@@ -145,7 +145,7 @@ def _newer(raised: RaisedError, case: Deployment) -> str:
     gone, present = next_release(raised.last), release_of(case.version)
     if gone is None or (present is not None and present >= gone):
         return ""
-    return f"a newer release may do without the limit: the message is gone in vLLM {written(gone)}"
+    return f"a newer release may do without the limit: the message is gone in vLLM {format_release(gone)}"
 
 
 LINTS = (

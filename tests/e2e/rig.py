@@ -23,7 +23,7 @@ from actuators.envoy.reported_config import ReportedConfig
 from actuators.envoy.split import carried_by
 from actuators.host import procfs
 from actuators.host.procfs import Process
-from agent.api.tokens import mint, store
+from agent.api.tokens import mint_token, store_tokens
 from agent.audit import chain, records
 from simulator.tally import RequestRecord
 from simulator.traffic import Load, TrafficGenerator
@@ -121,10 +121,10 @@ class Rig:
     def prepare(self) -> None:
         """Write the config and make a token."""
         self.config.write_text(self.site_config.text(api=self.api, listen=self.listen))
-        self.token, line = mint(
+        self.token, line = mint_token(
             role="operator", principal="alice", made_at=datetime.fromtimestamp(0, UTC), expires=None
         )
-        store(self.home / "tokens", [line])
+        store_tokens(self.home / "tokens", [line])
 
     # The daemon.
 
@@ -279,7 +279,7 @@ class Rig:
         return int((stats or {}).get(name, 0))
 
     def audit(self) -> list[records.JournalRecord]:
-        return [records.parse(line) for line in self.journal.read_bytes().splitlines(keepends=True)]
+        return [records.parse_record(line) for line in self.journal.read_bytes().splitlines(keepends=True)]
 
     def named_in_audit(self, text: str) -> bool:
         return any(text in f"{entry['why']} {entry['error']}" for entry in self.audit())

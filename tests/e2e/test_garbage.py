@@ -11,7 +11,7 @@ from aiohttp import web
 
 from agent.audit import chain
 from simulator.flags import parse
-from simulator.server import build
+from simulator.server import build_server
 from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
 from tests.e2e.rig import Document, Rig, trimtab, until
@@ -106,7 +106,7 @@ class TamperedServer:
 async def tampered_server() -> AsyncIterator[TamperedServer]:
     port = free_port()
     server = TamperedServer(url=f"http://127.0.0.1:{port}")
-    _, frontend = build(parse(["--model", "tiny"]), now=lambda: 1_800_000_000.0)
+    _, frontend = build_server(parse(["--model", "tiny"]), now=lambda: 1_800_000_000.0)
     app = frontend.app()
     app.middlewares.append(server.middleware)
     runner = web.AppRunner(app, shutdown_timeout=0.01)

@@ -20,7 +20,7 @@ from aiohttp.web_protocol import RequestHandler
 from agent.api.app import build_app
 from agent.api.daemon_view import DaemonView
 from agent.api.rate_limits import RateLimits
-from agent.api.tokens import Token, Tokens, mint, store
+from agent.api.tokens import Token, Tokens, mint_token, store_tokens
 from agent.config.listen import Role
 from agent.domain.errors import ConfigError
 from agent.domain.ports import Now
@@ -71,7 +71,7 @@ class SharedApi:
         """SIGHUP after a rewrite of the tokens file with the tokens of `names`."""
         with TemporaryDirectory(dir=SHM) as home:
             path = Path(home) / "tokens"
-            store(path, [self.lines[name] for name in names])
+            store_tokens(path, [self.lines[name] for name in names])
             if broken:
                 path.write_text("{not a token}\n")
                 path.chmod(0o600)
@@ -83,7 +83,7 @@ class SharedApi:
 @cache
 def shared_api() -> SharedApi:
     made = {
-        name: mint(role=role, principal=name, made_at=EPOCH, expires=None)
+        name: mint_token(role=role, principal=name, made_at=EPOCH, expires=None)
         for name, role in PRINCIPALS.items()
     }
     tokens = Tokens(None, lambda: EPOCH)

@@ -12,7 +12,7 @@ from typing import Any
 from agent.audit import open_file as real
 from agent.audit.chain import Head
 from agent.audit.journal import Journal
-from agent.audit.records import GENESIS, JournalEntry, encode_line, parse, parse_state
+from agent.audit.records import GENESIS, JournalEntry, encode_line, parse_record, parse_state
 from agent.audit.segments import RetentionLimits
 from agent.audit.write_budget import WriteBudget
 from agent.domain.errors import JournalError
@@ -85,7 +85,7 @@ class Memory:
         if self.quick:
             return {last.state.target: last.state}
         line = encode_line(last, seq=len(self.entries), prev=GENESIS, boot_id="", host="")
-        state = parse_state(parse(line))
+        state = parse_state(parse_record(line))
         assert state is not None
         return {state.target: state}
 

@@ -70,7 +70,7 @@ class EngineRig:
         kept = Snapshot(
             server=self.adopted, id=made, ours=False, epoch=1, spec=document_to_keep(spec, None), gone=True
         )
-        snapshots.write(self.site, kept)
+        snapshots.write_snapshot(self.site, kept)
 
     async def left(self) -> dict[str, str]:
         """The containers of this site by name, each with its state."""

@@ -15,7 +15,7 @@ from agent.domain.model import Evidence, Objective, Plan, PreflightResult, Propo
 from agent.domain.reading import Latency, Reading, SourceState, Trend
 from agent.domain.state import Phase, Rollout, State, Suggestion
 from agent.machine.guard import PERSON
-from agent.machine.open_suggestions import end_suggestion, find_pending, settle
+from agent.machine.open_suggestions import end_suggestion, enter_fitting_phase, find_pending
 from agent.notify.delivery import DeliveryCounts
 from agent.observe.minute_rows import MinuteRow
 from agent.prediction.learned import LearnedModel
@@ -299,7 +299,7 @@ class FakeDaemonView:
                 return self._approved(state, event)
             case Denied() if find_pending(state, event.suggestion) is not None:
                 denied = end_suggestion(state, event.suggestion, "denied", "", by=event.actor)
-                return settle(denied, self.at, event.reason)
+                return enter_fitting_phase(denied, self.at, event.reason)
             case Aborted() if state.phase in {Phase.LAUNCHING, Phase.WARMING, Phase.CANARY}:
                 return replace(state, phase=Phase.ROLLING_BACK, note=event.reason)
             case Aborted() if state.phase is Phase.PROMOTING:

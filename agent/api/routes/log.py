@@ -9,7 +9,7 @@ from pydantic import Field
 from agent.api.daemon_view import DaemonView
 from agent.api.document_types import Document, DocumentText
 from agent.api.operations import Call, Operation
-from agent.api.routes.rollouts import UNKNOWN, asked_for
+from agent.api.routes.rollouts import UNKNOWN, find_rollout
 from agent.domain.errors import ActError
 from agent.domain.model import Server
 from agent.domain.state import Rollout, State
@@ -34,7 +34,7 @@ class LogDocument(Document):
 
 
 async def _log(call: Call) -> LogDocument:
-    target, rollout = asked_for(call)
+    target, rollout = find_rollout(call)
     live = rollout.ended_at is None
     state = call.daemon.states().get(target)
     server = newest(state, rollout) if live and state is not None else None

@@ -41,7 +41,7 @@ class RolloutsDocument(BaseModel):
     rollouts: list[RolloutDocument]
 
 
-def asked_for(call: Call) -> tuple[str, Rollout]:
+def find_rollout(call: Call) -> tuple[str, Rollout]:
     """Its target, and the rollout that the path names. Raises RequestRefusedError (404)."""
     name = call.part("id")
     for target, rollout in call.daemon.rollouts():
@@ -63,13 +63,13 @@ async def _list(call: Call) -> RolloutsDocument:
 
 
 async def _show(call: Call) -> RolloutDocument:
-    target, rollout = asked_for(call)
+    target, rollout = find_rollout(call)
     points = call.daemon.points(rollout.id)
     return rollout_of(call.daemon.states().get(target), target, rollout, points)
 
 
 async def _abort(call: Call) -> RolloutDocument:
-    target, rollout = asked_for(call)
+    target, rollout = find_rollout(call)
     if rollout.outcome == "promoted":
         detail = (
             "The rollout was promoted and is over; propose the previous values (`trimtab propose`) instead."

@@ -15,7 +15,7 @@ from agent.api.app import build_app
 from agent.api.rate_limits import RateLimits
 from agent.api.routes.console import pages
 from agent.api.server import serve
-from agent.api.tokens import Tokens, mint, store
+from agent.api.tokens import Tokens, mint_token, store_tokens
 from agent.config.listen import Role
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 
@@ -64,9 +64,11 @@ class Site:
 
 @contextmanager
 def site(daemon: FakeDaemonView, folder: Path) -> Iterator[Site]:
-    made = {role: mint(role=role, principal=f"{role} ann", made_at=NOON, expires=None) for role in ROLES}
+    made = {
+        role: mint_token(role=role, principal=f"{role} ann", made_at=NOON, expires=None) for role in ROLES
+    }
     file = folder / "tokens"
-    store(file, [token for _, token in made.values()])
+    store_tokens(file, [token for _, token in made.values()])
     token = {role: text for role, (text, _) in made.items()}
     place = Site(daemon=daemon, tokens=Tokens(file, daemon.now), token=token, file=file)
     thread = threading.Thread(target=place._loop.run_forever, name="console")

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from playwright.sync_api import Page, Request, expect
 
-from agent.api.tokens import load, store
+from agent.api.tokens import load_tokens, store_tokens
 from agent.domain.digest import digest
 from agent.domain.state import Phase, Suggestion
 from tests.integration.browser.conftest import Opened
@@ -184,8 +184,8 @@ def test_a_viewer_sees_why_no_decision_is_allowed(opened: Opened, scene: Scene) 
 def test_shows_a_revoked_role(opened: Opened, scene: Scene, place: Site) -> None:
     page = opened(ROLLOUT, lossy=True)
     begin(page, "Abort…", "too slow")
-    known = load(place.file)
-    store(place.file, [one.model_copy(update={"role": "viewer"}) for one in known.values()])
+    known = load_tokens(place.file)
+    store_tokens(place.file, [one.model_copy(update={"role": "viewer"}) for one in known.values()])
     place.change(place.tokens.reload)
 
     finish(page, "Abort the rollout")

@@ -173,7 +173,7 @@ class DockerRig:
         return container_name(self._place.site, name)
 
     def _all_with(self, flag: str) -> None:
-        kept = snapshots.read(self._place.site, self._place.adopted)
+        kept = snapshots.read_snapshot(self._place.site, self._place.adopted)
         assert kept
         config = {**kept.spec["Config"], "Cmd": [flag]}
         snapshots.update(self._place.site, self._place.adopted, spec={**kept.spec, "Config": config})

@@ -6,7 +6,7 @@ import pytest
 
 from actuators.docker import diff
 from actuators.docker.clone import clone, document_to_keep
-from actuators.docker.obstacles import obstacles
+from actuators.docker.obstacles import find_obstacles
 from actuators.docker.spec import ContainerSpec, Json
 from tests.support.docker_documents import container, recorded, started
 from tests.support.docker_site import BENCH, Bench
@@ -218,7 +218,7 @@ async def test_clones_a_container_with_forty_options_except_its_flags() -> None:
         await bench.client.start(made)
         after = await bench.client.inspect(made)
 
-    assert obstacles(before, image) == ()
+    assert find_obstacles(before, image) == ()
     assert after is not None
     assert diff.differences(before, after) == (
         "Config.Cmd enable_prefix_caching: not given → false",

@@ -17,7 +17,7 @@ import pytest
 from docker.errors import APIError, NotFound
 
 from docker_proxy.main import listening
-from docker_proxy.policy import read
+from docker_proxy.policy import parse_policy
 from docker_proxy.proxy import serving
 
 ENGINE = Path(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://"))
@@ -88,7 +88,7 @@ async def real(engine: docker.APIClient, image: str) -> AsyncIterator[Real]:
 @asynccontextmanager
 async def _between(engine: docker.APIClient, image: str, path: Path) -> AsyncIterator[Real]:
     prefix = secrets.token_hex(5)
-    policy = read(
+    policy = parse_policy(
         {
             "socket": {"path": str(path), "engine": str(ENGINE)},
             "containers": {"adopt": [f"blue-{prefix}"]},

@@ -13,8 +13,8 @@ from actuators.docker.dry_run import (
     dry_run,
     flags_of,
     mounts_of,
+    parse_result,
     pythons_of,
-    read,
     remove_leftovers,
 )
 from actuators.docker.labels import container_name
@@ -93,7 +93,7 @@ def package(folder: Path) -> Path:
 
 
 def test_finds_the_results_in_the_output_of_vllm() -> None:
-    checked = read(0, SAID)
+    checked = parse_result(0, SAID)
 
     assert checked.why == ""
     assert (checked.version, checked.cache) == ("0.32.0", "/root/.cache/vllm")
@@ -107,7 +107,7 @@ def test_finds_the_results_in_the_output_of_vllm() -> None:
 
 
 def test_an_image_without_vllm_gives_no_result() -> None:
-    checked = read(0, f'{MARK}{{"vllm": null, "cache": "", "answers": []}}')
+    checked = parse_result(0, f'{MARK}{{"vllm": null, "cache": "", "answers": []}}')
 
     assert checked.answers == ()
     assert "no vLLM" in checked.why
@@ -124,7 +124,7 @@ def test_an_image_without_vllm_gives_no_result() -> None:
     ],
 )
 def test_reports_a_missing_result_without_secrets(code: int, output: str, why: str) -> None:
-    checked = read(code, output)
+    checked = parse_result(code, output)
 
     assert checked.answers == ()
     assert why in checked.why

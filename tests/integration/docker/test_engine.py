@@ -212,7 +212,7 @@ async def test_adopts_a_recreated_container_of_the_same_name(here: EngineRig) ->
     [blue] = await engine.observe()
 
     assert blue.setting["max_num_seqs"] == 7
-    kept = snapshots.read(here.site, blue.name)
+    kept = snapshots.read_snapshot(here.site, blue.name)
     assert kept
     assert kept.id != container.id
 

@@ -48,7 +48,7 @@ async def failed(here: EngineRig, engine: DockerEngine, setting: Setting, deadli
 
 async def change_kept(here: EngineRig, **host: Any) -> None:  # noqa: ANN401
     """Change the HostConfig of the snapshot so that its clones fail."""
-    kept = snapshots.read(here.site, here.adopted)
+    kept = snapshots.read_snapshot(here.site, here.adopted)
     assert kept
     spec = {**kept.spec, "HostConfig": {**kept.spec["HostConfig"], **host}}
     snapshots.update(here.site, here.adopted, spec=spec)
@@ -109,7 +109,7 @@ async def test_reports_a_manual_removal_during_startup(here: EngineRig) -> None:
 @pytest.mark.parametrize("init", [True, False])
 async def test_names_a_missing_program(here: EngineRig, init: bool) -> None:
     await here.keep("--sim-start-s=0.2", Init=init)
-    kept = snapshots.read(here.site, here.adopted)
+    kept = snapshots.read_snapshot(here.site, here.adopted)
     assert kept
     config = {**kept.spec["Config"], "Entrypoint": ["/opt/none/vllm", "serve"]}
     snapshots.update(here.site, here.adopted, spec={**kept.spec, "Config": config})

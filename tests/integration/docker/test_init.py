@@ -10,7 +10,7 @@ import pytest
 
 from agent.cli.dispatch import main
 from agent.cli.init import config_text, find_servers, write_config
-from agent.config.loader import load
+from agent.config.loader import load_config
 from agent.domain.errors import ConfigError
 from agent.domain.model import Server
 from agent.runtime.wiring import find_problems
@@ -52,7 +52,7 @@ async def test_finds_a_process_and_writes_a_working_config(url: str, tmp_path: P
 
     write_config(path, config_text(path, mine))
     (tmp_path / "tokens").touch()
-    config = load(path)
+    config = load_config(path)
 
     assert [target.name for target in config.targets] == ["tiny-1b"]
     assert dict(config.targets[0].engine.options) == {"serving": url}
@@ -67,7 +67,7 @@ async def test_finds_a_container_once_although_its_process_is_visible(tmp_path: 
         mine = [(kind, server, options) for kind, server, options in found if server.name == one.name]
         path = tmp_path / "trimtab.toml"
         write_config(path, config_text(path, mine))
-        config = load(path)
+        config = load_config(path)
 
     assert blind == []
     assert [(kind, server.address) for kind, server, _ in mine] == [("docker", one.address)]
@@ -99,7 +99,7 @@ def test_two_servers_of_one_model_get_distinct_names_and_ports(tmp_path: Path) -
     found = [("docker", SERVER, {"containers": ["a"]}), ("docker", SERVER, {"containers": ["b"]})]
 
     write_config(path, config_text(path, found))
-    first, second = load(path).targets
+    first, second = load_config(path).targets
 
     assert (first.name, second.name) == ("qwen3-8b", "qwen3-8b-2")
     assert first.listen != second.listen

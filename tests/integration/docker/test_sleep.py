@@ -220,7 +220,7 @@ async def test_a_sleeping_server_can_be_retired(here: EngineRig) -> None:
     await engine.retire(one.blue)
 
     assert await here.bench.client.inspect(one.container.id) is None
-    kept = snapshots.read(here.site, one.blue.name)
+    kept = snapshots.read_snapshot(here.site, one.blue.name)
     assert kept is not None
     assert kept.gone
 

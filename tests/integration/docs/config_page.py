@@ -161,7 +161,7 @@ def document() -> str:
         if name == "targets.rollout":
             said[-1] += f"\nThe default steps:\n\n```toml\n[targets.rollout]\n{_default_steps(model)}\n```\n"
     for kind, path, names in PLUGINS:
-        said += (_plugin(kind, path, name) for name in names or loader.names(kind))
+        said += (_plugin(kind, path, name) for name in names or loader.list_plugins(kind))
     return "\n".join(said)
 
 
@@ -176,7 +176,7 @@ def _step(step: BaseModel) -> str:
 
 
 def _plugin(kind: str, path: str, name: str) -> str:
-    found = loader.load(kind, name)
+    found = loader.load_plugin(kind, name)
     source = "\n".join(loader.read_source(base.__module__) for base in found.__mro__ if base is not object)
     table_name = "[[notify]]" if kind == "notifiers" else f"[{path}]"
     head = (

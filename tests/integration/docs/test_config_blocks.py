@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config.loader import parse
+from agent.config.loader import parse_config
 from agent.domain.errors import ConfigError
 from tests.integration.docs.blocks import PAGES, REPOSITORY, Block, blocks
 
@@ -47,7 +47,7 @@ def test_config_block_is_accepted(block: Block, tmp_path: Path) -> None:
     policy = (REPOSITORY / "examples" / "queue-limit" / "queue_limit" / "__init__.py").read_text()
     (tmp_path / "policies.d" / "queue_limit.py").write_text(policy)
     (tmp_path / "golden.jsonl").write_text("".join(f"What is {n} and {n}?\n" for n in range(8)))
-    parse(complete(block.text), here=tmp_path)
+    parse_config(complete(block.text), here=tmp_path)
 
 
 def test_checks_every_block() -> None:
@@ -63,7 +63,7 @@ def test_checks_every_block() -> None:
 )
 def test_rejects_a_wrong_block(wrong: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
-        parse(complete(wrong), here=tmp_path)
+        parse_config(complete(wrong), here=tmp_path)
 
 
 def test_prometheus_accepts_the_documented_config(tmp_path: Path) -> None:

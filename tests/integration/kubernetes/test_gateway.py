@@ -188,7 +188,7 @@ async def test_a_backend_that_the_gateway_refuses_is_taken_back(world: World) ->
     assert await world.gateway.backends("chat") == {"vllm": 1}
 
 
-async def test_a_service_that_also_selects_strangers_is_refused(world: World) -> None:
+async def test_a_service_that_also_selects_other_pods_is_refused(world: World) -> None:
     await world.here.api.patch(
         world.here.path("services", "vllm"), {"spec": {"selector": {"app": None, "x": "y"}}}
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agent.api.tokens import mint
+from agent.api.tokens import mint_token
 from tests.e2e.rig import TRIMTAB, Document, until
 from tests.integration.kubernetes.engines import CLAIM, serve
 from tests.support.helm import manifests, of_kind
@@ -89,7 +89,9 @@ async def test_a_namespace_is_found_installed_and_measured(here: Namespace, tmp_
     status, said = await init(here, values, "deployments", "statefulsets", "pods")
     assert status == 0, said
     documents = manifests(yaml.safe_load(values.read_text()) | {"persistence": CLAIM}, namespace=here.name)
-    token, line = mint(role="viewer", principal="a", made_at=datetime.fromtimestamp(0, UTC), expires=None)
+    token, line = mint_token(
+        role="viewer", principal="a", made_at=datetime.fromtimestamp(0, UTC), expires=None
+    )
 
     await install(here, documents, line.model_dump_json(exclude_none=True))
     await here.available("trimtab")

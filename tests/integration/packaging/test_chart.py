@@ -108,7 +108,7 @@ def test_pods_keep_to_the_restricted_profile(values: Mapping[str, Any]) -> None:
 @each_case
 def test_the_config_is_valid(values: Mapping[str, Any]) -> None:
     documents = manifests(values)
-    config = loader.parse(config_of(documents), here=Path("/etc/trimtab"))
+    config = loader.parse_config(config_of(documents), here=Path("/etc/trimtab"))
 
     daemon = next(pod_templates(documents))["containers"][0]
     mounted = [one["mountPath"] for one in daemon["volumeMounts"]]

@@ -44,7 +44,7 @@ def test_the_wheel_contains_every_command_and_every_plugin(tmp_path: Path) -> No
     assert run(trimtab, "--version", cwd=tmp_path).startswith("trimtab ")
     assert "trimtab-docker-proxy" in run(home / "bin" / "trimtab-docker-proxy", "--help", cwd=tmp_path)
     for kind in kinds:
-        ask = f"from agent.plugins import loader; print(*loader.names({kind!r}))"
+        ask = f"from agent.plugins import loader; print(*loader.list_plugins({kind!r}))"
         here = subprocess.run(
             [sys.executable, "-c", ask], cwd=REPOSITORY, capture_output=True, text=True, check=True
         )

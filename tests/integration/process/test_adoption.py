@@ -38,7 +38,7 @@ class ThirdParty:
         flags = ("--max-num-seqs", "2", "--engine-core", "--port", str(self.port))
         env = {**os.environ, "HF_HUB_OFFLINE": "1", "NOTIFY_SOCKET": "/run/x"}
         self.process = subprocess.Popen([*STUB, *flags], start_new_session=leads, env=env)
-        while not procfs.listener(self.port):
+        while not procfs.find_listener(self.port):
             self.process.poll()
         known = procfs.process(self.process.pid)
         assert known
@@ -115,7 +115,7 @@ async def test_launches_servers_like_an_adopted_one_that_has_exited(
 
     [found] = await adopting.observe()
     assert (found.name, found.setting, found.ours) == ("chat-r1", {"max_num_seqs": 4}, True)
-    listener = procfs.listener(int(launched.address.rpartition(":")[2]))
+    listener = procfs.find_listener(int(launched.address.rpartition(":")[2]))
     assert listener
     env = procfs.environment(listener.pid)
     assert env["HF_HUB_OFFLINE"] == "1"
@@ -209,7 +209,7 @@ async def test_a_process_without_a_health_endpoint_is_no_server(tmp_path: Path) 
     argv = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(free_port())]
     other = subprocess.Popen(argv, cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:
-        await asyncio.wait_for(until(lambda: procfs.listener(int(argv[-1]))), 60)
+        await asyncio.wait_for(until(lambda: procfs.find_listener(int(argv[-1]))), 60)
         adopting = engine(f"http://127.0.0.1:{argv[-1]}", tmp_path, STUB, patience_s=60.0)
 
         assert list(await adopting.observe()) == []

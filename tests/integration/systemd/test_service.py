@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.api.tokens import load, store
+from agent.api.tokens import load_tokens, store_tokens
 from agent.audit import chain
 from simulator.traffic import TrafficGenerator
 from tests.e2e.config_builder import SiteConfig
@@ -82,13 +82,13 @@ async def test_a_reload_rereads_the_tokens_without_a_restart(service: Start) -> 
     rig = await service(SiteConfig())
     await rig.serving()
     daemon = rig.main
-    tokens = load(rig.tokens)
+    tokens = load_tokens(rig.tokens)
     owner = rig.machine.run("stat", "-c", "%U %a", "/etc/trimtab/tokens").split()
 
-    store(rig.tokens, [])
+    store_tokens(rig.tokens, [])
     rig.machine.run("systemctl", "reload", "trimtab")
     await until(lambda: rig.ask("GET", "/v1/targets"), lambda answer: answer[0] == 401, "a refusal")
-    store(rig.tokens, list(tokens.values()))
+    store_tokens(rig.tokens, list(tokens.values()))
     rig.machine.run("systemctl", "reload", "trimtab")
     await until(lambda: rig.ask("GET", "/v1/targets"), lambda answer: answer[0] == 200, "an answer")
 

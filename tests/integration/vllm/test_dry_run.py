@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from actuators.docker.dry_run import DryRunResult, read, script
+from actuators.docker.dry_run import DryRunResult, parse_result, script
 from tests.support.real_vllm import ENVIRONMENT, RealVllm, real_vllm
 
 pytestmark = pytest.mark.smoke
@@ -22,7 +22,7 @@ def checked_by(vllm: RealVllm, *lines: Sequence[str]) -> DryRunResult:
         text=True,
         check=False,
     )
-    return read(ended.returncode, ended.stdout)
+    return parse_result(ended.returncode, ended.stdout)
 
 
 @pytest.mark.timeout(900)

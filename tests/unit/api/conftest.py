@@ -9,7 +9,7 @@ from aiohttp.web import Application, Request
 
 from agent.api.app import build_app
 from agent.api.idempotency import HEADER
-from agent.api.tokens import Tokens, mint, store
+from agent.api.tokens import Tokens, mint_token, store_tokens
 from agent.config.listen import Role
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 
@@ -32,8 +32,10 @@ def daemon() -> FakeDaemonView:
 @pytest.fixture
 def bearers(tmp_path: Path) -> dict[Role, dict[str, str]]:
     """Authorization header per role; the tokens file is `tokens` in tmp_path."""
-    made = {role: mint(role=role, principal=f"{role} ann", made_at=NOON, expires=None) for role in ROLES}
-    store(tmp_path / "tokens", [token for _, token in made.values()])
+    made = {
+        role: mint_token(role=role, principal=f"{role} ann", made_at=NOON, expires=None) for role in ROLES
+    }
+    store_tokens(tmp_path / "tokens", [token for _, token in made.values()])
     return {role: {"Authorization": f"Bearer {text}"} for role, (text, _) in made.items()}
 
 

@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from agent.api.app import OPERATIONS
 from agent.api.openapi import document
-from agent.api.tokens import Tokens, mint, store
+from agent.api.tokens import Tokens, mint_token, store_tokens
 from agent.config.listen import Role
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.sampling import examples
@@ -48,9 +48,11 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     path: Path = tmp_path_factory.mktemp("api") / "tokens"
     made = {
-        role: mint(role=role, principal=f"{role} ann", made_at=NOON, expires=None) for role in ROLES if role
+        role: mint_token(role=role, principal=f"{role} ann", made_at=NOON, expires=None)
+        for role in ROLES
+        if role
     }
-    store(path, [token for _, token in made.values()])
+    store_tokens(path, [token for _, token in made.values()])
     daemon = FakeDaemonView()
     begin(daemon)
     secrets = [part for text, token in made.values() for part in (text, text[-43:], token.sha256)]

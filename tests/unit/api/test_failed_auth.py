@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from agent.api import failed_auth
 from agent.api.app import build_app
 from agent.api.failed_auth import MAX_KINDS, OTHER, FailedAuthLog
-from agent.api.tokens import Tokens, mint, store
+from agent.api.tokens import Tokens, mint_token, store_tokens
 from agent.audit.chain import verify
 from agent.audit.history import History
 from agent.audit.journal import Journal
@@ -24,8 +24,8 @@ HERE = "from 127.0.0.1"
 async def test_reports_attempts_by_address_and_reason_but_never_the_token(
     daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
-    late, line = mint(role="viewer", principal="ann", made_at=NOON, expires=NOON)
-    store(tmp_path / "tokens", [line])
+    late, line = mint_token(role="viewer", principal="ann", made_at=NOON, expires=NOON)
+    store_tokens(tmp_path / "tokens", [line])
     tokens.reload()
     guessed = late[:-1] + ("A" if late[-1] != "A" else "B")
     sent = [

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.api.app import build_app
-from agent.api.peer_identity import PeerIdentities, mapped
+from agent.api.peer_identity import PeerIdentities, is_mapped
 from agent.api.server import serve
 from agent.api.tokens import RANKS, Tokens
 from agent.config.listen import Role
@@ -81,7 +81,7 @@ def test_names_an_unknown_account(users: dict[str, Role], groups: dict[str, Role
     ],
 )
 def test_recognises_user_ids_mapped_into_the_namespace(id_map: str, here: set[int]) -> None:
-    assert {number for number in (0, 996, 1001, NOBODY) if mapped(number, id_map)} == here
+    assert {number for number in (0, 996, 1001, NOBODY) if is_mapped(number, id_map)} == here
 
 
 @pytest.mark.parametrize("key", ["users", "groups"])

@@ -18,7 +18,7 @@ from agent.api import request_parsing
 from agent.api.app import OPERATIONS
 from agent.api.idempotency import HEADER
 from agent.api.problems import MEDIA, Problem
-from agent.api.tokens import Tokens, mint, store
+from agent.api.tokens import Tokens, mint_token, store_tokens
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.sampling import examples
 from tests.support.served_api import served
@@ -31,8 +31,8 @@ JSON = {"Content-Type": "application/json"}
 def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
     """Port and Authorization header of an admin."""
     path: Path = tmp_path_factory.mktemp("api") / "tokens"
-    text, token = mint(role="admin", principal="ann", made_at=NOON, expires=None)
-    store(path, [token])
+    text, token = mint_token(role="admin", principal="ann", made_at=NOON, expires=None)
+    store_tokens(path, [token])
     daemon = FakeDaemonView()
     daemon.suggest({"max_num_seqs": 128})
     with served(daemon, Tokens(path, daemon.now)) as port:

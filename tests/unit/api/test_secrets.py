@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from agent.api.app import OPERATIONS
-from agent.api.tokens import Tokens, mint
+from agent.api.tokens import Tokens, mint_token
 from agent.config.listen import Role
 from agent.telemetry import logging as logs
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
@@ -63,6 +63,6 @@ async def test_tokens_never_appear_in_logs_or_responses(
 
 
 def test_masks_a_token_at_any_position() -> None:
-    text, _ = mint(role="admin", principal="ann", made_at=NOON, expires=None)
+    text, _ = mint_token(role="admin", principal="ann", made_at=NOON, expires=None)
 
     assert mask(f"curl failed: {text}") == "curl failed: ***"

@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from agent.api.app import OPERATIONS, build_app
 from agent.api.operations import Operation
-from agent.api.tokens import Tokens, mint, store
+from agent.api.tokens import Tokens, mint_token, store_tokens
 from agent.domain.state import Rollout, State
 from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView
 from tests.unit.api.conftest import Client, with_key
@@ -43,10 +43,10 @@ def rollout(name: str, suggestion: str) -> Rollout:
 
 @pytest.fixture
 async def scoped(daemon: FakeDaemonView, tmp_path: Path) -> AsyncIterator[Client]:
-    text, token = mint(
+    text, token = mint_token(
         role="operator", principal="ann", made_at=NOON, expires=None, targets=("chat", "no-more")
     )
-    store(tmp_path / "scoped", [token])
+    store_tokens(tmp_path / "scoped", [token])
     app = build_app(daemon, Tokens(tmp_path / "scoped", daemon.now), heartbeat_s=0.05)
     bearer = {"Authorization": f"Bearer {text}"}
     async with TestClient(TestServer(app), headers=bearer, middlewares=[with_key]) as client:

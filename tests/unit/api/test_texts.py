@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from agent.api.texts import LONGEST
-from agent.api.tokens import load
+from agent.api.tokens import load_tokens
 from agent.domain.errors import ConfigError
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
@@ -78,4 +78,4 @@ def test_a_token_of_a_name_that_hides_text_is_refused(tmp_path: Path, name: str)
     path.chmod(0o600)
 
     with pytest.raises(ConfigError, match="printable"):
-        load(path)
+        load_tokens(path)

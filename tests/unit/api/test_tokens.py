@@ -9,29 +9,29 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.api.tokens import MAX_FILE, SHAPE, Token, Tokens, load, mint, store
+from agent.api.tokens import MAX_FILE, SHAPE, Token, Tokens, load_tokens, mint_token, store_tokens
 from agent.domain.errors import ConfigError
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.sampling import examples
 
 
 def test_file_stores_no_token_and_is_owner_only(tmp_path: Path) -> None:
-    text, token = mint(role="operator", principal="ann", made_at=NOON, expires=None)
+    text, token = mint_token(role="operator", principal="ann", made_at=NOON, expires=None)
     path = tmp_path / "tokens"
 
-    store(path, [token])
+    store_tokens(path, [token])
 
     assert text.startswith("tt_")
     assert len(text.rsplit(f"tt_{token.id}_", maxsplit=1)[1]) == 43
     assert text.removeprefix(f"tt_{token.id}_") not in path.read_text()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [path]
-    assert load(path) == {token.id: token}
+    assert load_tokens(path) == {token.id: token}
 
 
 def test_token_matches_only_in_full(tmp_path: Path) -> None:
-    text, token = mint(role="viewer", principal="ann", made_at=NOON, expires=None)
-    store(tmp_path / "tokens", [token])
+    text, token = mint_token(role="viewer", principal="ann", made_at=NOON, expires=None)
+    store_tokens(tmp_path / "tokens", [token])
     tokens = Tokens(tmp_path / "tokens", FakeDaemonView().now)
 
     assert tokens.holder(text) == token
@@ -43,8 +43,8 @@ def test_token_matches_only_in_full(tmp_path: Path) -> None:
 
 def test_refuses_an_expired_token(tmp_path: Path) -> None:
     daemon = FakeDaemonView()
-    text, token = mint(role="viewer", principal="ann", made_at=NOON, expires=NOON + timedelta(days=1))
-    store(tmp_path / "tokens", [token])
+    text, token = mint_token(role="viewer", principal="ann", made_at=NOON, expires=NOON + timedelta(days=1))
+    store_tokens(tmp_path / "tokens", [token])
     tokens = Tokens(tmp_path / "tokens", daemon.now)
 
     assert tokens.holder(text) == token
@@ -53,9 +53,9 @@ def test_refuses_an_expired_token(tmp_path: Path) -> None:
 
 
 def test_invalid_file_on_reload_keeps_the_previous_tokens(tmp_path: Path) -> None:
-    text, token = mint(role="viewer", principal="ann", made_at=NOON, expires=None)
+    text, token = mint_token(role="viewer", principal="ann", made_at=NOON, expires=None)
     path = tmp_path / "tokens"
-    store(path, [token])
+    store_tokens(path, [token])
     tokens = Tokens(path, FakeDaemonView().now)
     path.write_text("not json\n")
 
@@ -84,7 +84,7 @@ def test_names_an_invalid_line_without_echoing_it(tmp_path: Path, text: str, mes
     path.chmod(0o600)
 
     with pytest.raises(ConfigError, match=message) as caught:
-        load(path)
+        load_tokens(path)
 
     assert "0" * 64 not in str(caught.value)
 
@@ -95,11 +95,11 @@ def test_refuses_a_tokens_file_that_is_too_large(tmp_path: Path) -> None:
     path.chmod(0o600)
 
     with pytest.raises(ConfigError, match="larger than"):
-        load(path)
+        load_tokens(path)
 
 
 TOKENS = st.builds(
-    lambda role, principal, targets, expires: mint(
+    lambda role, principal, targets, expires: mint_token(
         role=role, principal=principal, made_at=NOON, expires=expires, targets=targets
     )[1],
     st.sampled_from(["viewer", "operator", "admin"]),
@@ -114,9 +114,9 @@ TOKENS = st.builds(
 )
 @given(tokens=st.lists(TOKENS, max_size=5, unique_by=lambda token: token.id))
 def test_stored_tokens_round_trip(tmp_path: Path, tokens: list[Token]) -> None:
-    store(tmp_path / "tokens", tokens)
+    store_tokens(tmp_path / "tokens", tokens)
 
-    assert list(load(tmp_path / "tokens").values()) == tokens
+    assert list(load_tokens(tmp_path / "tokens").values()) == tokens
 
 
 LINES = st.recursive(
@@ -141,7 +141,7 @@ def test_any_file_is_read_or_refused_with_an_error(tmp_path: Path, content: byte
     path.chmod(0o600)
 
     try:
-        load(path)
+        load_tokens(path)
     except ConfigError as error:
         assert str(path) in str(error)  # noqa: PT017
 
@@ -157,9 +157,9 @@ def test_refuses_a_file_writable_by_other_users(tmp_path: Path) -> None:
     path.chmod(0o620)
 
     with pytest.raises(ConfigError, match="chmod 600"):
-        load(path)
+        load_tokens(path)
 
 
 def test_missing_file_is_reported_with_the_command_to_create_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="trimtab token new --tokens-file"):
-        load(tmp_path / "tokens")
+        load_tokens(tmp_path / "tokens")

@@ -202,7 +202,7 @@ def test_anchors_of_removed_entries_do_not_matter_if_a_later_one_holds(tmp_path:
 
 
 def test_the_config_sets_the_schedule_and_the_destinations() -> None:
-    found = loader.parse(
+    found = loader.parse_config(
         f"""
         [agent.audit.anchor]
         every = "1h"
@@ -217,12 +217,12 @@ def test_the_config_sets_the_schedule_and_the_destinations() -> None:
     )
 
     assert found.anchor == AnchorOptions(every_s=3600, to=("syslog", "ops"))
-    assert loader.parse(CONFIG, here=Path("/etc/trimtab")).anchor == AnchorOptions()
+    assert loader.parse_config(CONFIG, here=Path("/etc/trimtab")).anchor == AnchorOptions()
 
 
 def test_an_unknown_destination_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
-        loader.parse(f'[agent.audit.anchor]\nto = ["sylog"]\n{CONFIG}', here=Path("/etc/trimtab"))
+        loader.parse_config(f'[agent.audit.anchor]\nto = ["sylog"]\n{CONFIG}', here=Path("/etc/trimtab"))
 
     assert str(caught.value).startswith("[agent.audit.anchor] to: 'sylog' is neither")
     assert "syslog" in str(caught.value).rpartition("[[notify]]")[2]

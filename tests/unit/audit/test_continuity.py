@@ -12,7 +12,7 @@ from agent.audit.chain import verify
 from agent.audit.continuity import verify_in_place
 from agent.audit.journal import Journal
 from agent.audit.mark import mark_path, read_mark
-from agent.audit.records import DAEMON, JournalEntry, encode_line, parse
+from agent.audit.records import DAEMON, JournalEntry, encode_line, parse_record
 from agent.audit.segments import RetentionLimits, closed_segments
 from agent.domain.errors import JournalError
 from agent.domain.state import State
@@ -53,12 +53,12 @@ def refusal(path: Path, epoch: int = 0) -> str:
 
 def append_unsigned(path: Path, count: int, at: datetime = NOON) -> None:
     """Append valid entries as one without the key would."""
-    last = parse(path.read_bytes().splitlines()[-1])
+    last = parse_record(path.read_bytes().splitlines()[-1])
     seq, prev = last["seq"], last["hash"]
     with path.open("ab") as file:
         for _ in range(count):
             line = encode_line(replace(ENTRY, at=at), seq=seq + 1, prev=prev, boot_id="", host="")
-            seq, prev = seq + 1, parse(line[:-1])["hash"]
+            seq, prev = seq + 1, parse_record(line[:-1])["hash"]
             file.write(line)
 
 
@@ -165,7 +165,7 @@ def test_an_accepted_journal_goes_on_and_records_it(path: Path, change: Callable
     journal.append(ENTRY)
     journal.close()
 
-    records = [parse(line) for line in path.read_bytes().splitlines()]
+    records = [parse_record(line) for line in path.read_bytes().splitlines()]
     accepted = [record for record in records if record["action"] == ACCEPTED]
     assert len(accepted) == 1
     assert accepted[0]["why"].startswith("accepted with --accept-new-journal: entry ")

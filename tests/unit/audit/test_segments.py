@@ -16,10 +16,10 @@ from agent.audit.chain import Head, verify
 from agent.audit.checkpoints import Signer
 from agent.audit.journal import Journal
 from agent.audit.mark import mark_path
-from agent.audit.records import DAEMON, GENESIS, JournalEntry, JournalRecord, encode_line, parse
+from agent.audit.records import DAEMON, GENESIS, JournalEntry, JournalRecord, encode_line, parse_record
 from agent.audit.segments import RetentionLimits, closed_segments, draft_path, open_files, segment_path
 from agent.config.convert import limits
-from agent.config.loader import parse as parse_config
+from agent.config.loader import parse_config
 from agent.config.tables import AuditTable
 from agent.domain.errors import ConfigError, JournalError
 from agent.domain.state import Phase, State
@@ -50,7 +50,7 @@ def every_file(path: Path) -> list[Path]:
 
 
 def every_record(path: Path) -> list[JournalRecord]:
-    return [parse(line) for file in every_file(path) for line in file.read_bytes().splitlines()]
+    return [parse_record(line) for file in every_file(path) for line in file.read_bytes().splitlines()]
 
 
 def is_full(journal: Journal) -> bool:
@@ -79,7 +79,7 @@ def test_a_full_file_is_closed_and_the_next_one_names_its_last_entry(path: Path)
 
     files = every_file(path)
     lines = [file.read_bytes().splitlines() for file in files]
-    firsts, lasts = [parse(part[0]) for part in lines], [parse(part[-1]) for part in lines]
+    firsts, lasts = [parse_record(part[0]) for part in lines], [parse_record(part[-1]) for part in lines]
     assert len(files) >= 3
     assert [file.name for file in files] == sorted(in_(path))
     for first, last, name in zip(firsts[1:], lasts, files, strict=False):
@@ -264,7 +264,7 @@ def test_a_reader_misses_nothing_during_a_rotation(path: Path) -> None:
 
     lines += [line for _, file, _ in files for line in file]
 
-    seqs = [parse(line)["seq"] for line in lines]
+    seqs = [parse_record(line)["seq"] for line in lines]
     assert seqs == list(range(1, len(seqs) + 1))
     assert len(seqs) >= before
 
@@ -504,7 +504,7 @@ def delete(lines: list[bytes], at: int) -> list[bytes]:
 
 
 def insert(lines: list[bytes], at: int) -> list[bytes]:
-    before = parse(lines[at - 1])
+    before = parse_record(lines[at - 1])
     forged = encode_line(ENTRY, seq=before["seq"] + 1, prev=before["hash"], boot_id="", host="")
     return [*lines[:at], forged, *lines[at:]]
 
@@ -517,8 +517,8 @@ def rechain(lines: list[bytes], at: int) -> list[bytes]:
     """Edit an entry and rechain all later entries, like an attacker with this code."""
     chained = lines[:at]
     for line in lines[at:]:
-        record = parse(line)
-        before = parse(chained[-1]) if chained else None
+        record = parse_record(line)
+        before = parse_record(chained[-1]) if chained else None
         entry = replace(
             ENTRY,
             action=record["action"],
@@ -547,7 +547,7 @@ def test_a_change_in_any_file_names_the_first_bad_entry(
         place, number = place - counts[number], number + 1
     place = max(place, 1)
     lines = files[number].read_bytes().splitlines(keepends=True)
-    bad = parse(lines[place])["seq"] + offset
+    bad = parse_record(lines[place])["seq"] + offset
     files[number].write_bytes(b"".join(tamper(lines, place)))
 
     found = verify(path)
@@ -618,7 +618,7 @@ def test_each_file_ends_and_begins_signed(path: Path, signer: Signer) -> None:
     written(path, 60, SMALL, signer).close()
 
     for segment in closed_segments(path):
-        assert parse(segment.path.read_bytes().splitlines()[-1])["action"] == "audit.checkpoint"
+        assert parse_record(segment.path.read_bytes().splitlines()[-1])["action"] == "audit.checkpoint"
     assert verify(path, keys=signer.public_keys).ok
 
 

@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from agent.config.loader import parse
+from agent.config.loader import parse_config
 from bench.capacity import stand_ins
 from bench.capacity.pod_servers import MovingPage, pods_of
 from bench.capacity.site import API, LISTEN, CapacityConfig, name_of
@@ -12,7 +12,7 @@ from vllm_facts.metrics.totals import totals
 
 
 def test_the_config_of_fifty_targets_is_valid(tmp_path: Path) -> None:
-    config = parse(CapacityConfig(targets=50).text(api=API, listen=LISTEN), here=tmp_path)
+    config = parse_config(CapacityConfig(targets=50).text(api=API, listen=LISTEN), here=tmp_path)
 
     assert [target.name for target in config.targets] == [name_of(number) for number in range(50)]
 
@@ -37,7 +37,7 @@ def test_two_hundred_targets_have_a_stand_in_for_the_engine_the_proxy_and_its_re
 ) -> None:
     text = CapacityConfig(targets=200).text(api=API, listen=LISTEN)
 
-    config = parse(text, here=tmp_path, build=partial(stand_ins.build, 4, 0.5))
+    config = parse_config(text, here=tmp_path, build=partial(stand_ins.build, 4, 0.5))
 
     assert {type(target.engine.plugin) for target in config.targets} == {stand_ins.PodEngineOptions}
     assert {type(target.traffic.plugin) for target in config.targets} == {stand_ins.IdleTraffic}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.api.tokens import Tokens, mint, store
+from agent.api.tokens import Tokens, mint_token, store_tokens
 from agent.cli.dispatch import main
 from agent.config.listen import Role
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
@@ -62,10 +62,10 @@ def tokens(tmp_path: Path, daemon: FakeDaemonView) -> Tokens:
     kept = []
     roles: tuple[Role, ...] = ("viewer", "operator")
     for role in roles:
-        text, token = mint(role=role, principal="ann", made_at=NOON, expires=None)
+        text, token = mint_token(role=role, principal="ann", made_at=NOON, expires=None)
         (tmp_path / role).write_text(f"{text}\n")
         kept.append(token)
-    store(tmp_path / "tokens", kept)
+    store_tokens(tmp_path / "tokens", kept)
     return Tokens(tmp_path / "tokens", daemon.now)
 
 

@@ -14,7 +14,7 @@ from agent.audit import checkpoints
 from agent.audit.chain import verify
 from agent.audit.journal import Journal
 from agent.audit.mark import mark_path
-from agent.audit.records import DAEMON, Actor, JournalEntry, parse
+from agent.audit.records import DAEMON, Actor, JournalEntry, parse_record
 from agent.audit.segments import RetentionLimits
 from agent.cli.dispatch import main
 from agent.domain.model import Evidence
@@ -273,7 +273,7 @@ def test_exports_an_entry_in_journald_format(run: Run) -> None:
 
 
 def test_exports_a_multiline_value_with_its_length(journal: Path) -> None:
-    record = parse(journal.read_bytes().splitlines()[0])
+    record = parse_record(journal.read_bytes().splitlines()[0])
     record["why"] = "two\nlines"
 
     _, _, rest = encode_record(record).partition(b"\nMESSAGE\n")

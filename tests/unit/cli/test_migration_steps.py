@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.run import migration_steps
-from agent.config.loader import Config, load, parse
+from agent.config.loader import Config, load_config, parse_config
 
 
 def config_of(engine: str, listen: str = "127.0.0.1:8080") -> Config:
@@ -14,7 +14,7 @@ def config_of(engine: str, listen: str = "127.0.0.1:8080") -> Config:
         return (kind, name, options, table)
 
     text = f'[[targets]]\nname = "chat"\nengine = {engine}\ntraffic = {{ listen = "{listen}" }}\n'
-    return parse(text, here=Path("/etc"), build=build)
+    return parse_config(text, here=Path("/etc"), build=build)
 
 
 def steps_for(engine: str, listen: str = "127.0.0.1:8080") -> str:
@@ -54,7 +54,7 @@ def test_warns_of_a_loopback_address(listen: str, curl: str, only_here: bool) ->
 
 def test_example_is_a_valid_config() -> None:
     example = Path(__file__).parents[3] / "examples" / "docker.toml"
-    target = load(example).targets[0]
+    target = load_config(example).targets[0]
 
     assert migration_steps(target, example).startswith(
         "chat: how to route the clients of vllm through the proxy"

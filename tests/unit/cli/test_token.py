@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.api.tokens import Tokens, load
+from agent.api.tokens import Tokens, load_tokens
 from agent.cli.dispatch import main
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
@@ -60,7 +60,7 @@ def test_revoking_keeps_the_other_tokens(run: Run, path: Path) -> None:
     first, second = (run("new", "--role", "viewer", "--name", name)[1].strip() for name in ("ann", "bob"))
 
     assert run("revoke", first)[0] == 0  # the full token identifies it as well
-    assert [token.principal for token in load(path).values()] == ["bob"]
+    assert [token.principal for token in load_tokens(path).values()] == ["bob"]
     assert Tokens(path, lambda: FAR_AHEAD).holder(second) is not None
 
 
@@ -101,7 +101,7 @@ def test_concurrent_commands_lose_no_token(path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         assert set(threads.map(main, [made] * 16)) == {0}
 
-    assert len(load(path)) == 16
+    assert len(load_tokens(path)) == 16
 
 
 def test_limits_a_token_to_some_targets(run: Run, path: Path) -> None:
@@ -109,7 +109,7 @@ def test_limits_a_token_to_some_targets(run: Run, path: Path) -> None:
     run("new", "--role", "viewer", "--name", "bob")
 
     assert "viewer for ann on chat batch, until it is revoked" in captured
-    assert [token.targets for token in load(path).values()] == [("chat", "batch"), None]
+    assert [token.targets for token in load_tokens(path).values()] == [("chat", "batch"), None]
     assert "ann   chat batch" in run("list")[1]
     assert "bob   every target" in run("list")[1]
     assert run("new", "--role", "viewer", "--name", "ann", "--target", "Chat!")[0] == 2

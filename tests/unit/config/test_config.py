@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from actuators.envoy.plugin import EnvoyTraffic
 from agent.config import loader
 from agent.config.listen import Certificate
-from agent.config.loader import Config, load
+from agent.config.loader import Config, load_config
 from agent.config.plugin_tables import POLICIES
 from agent.domain.errors import ConfigError
 from agent.domain.model import Bound, Objective, Slo, Step
@@ -56,7 +56,7 @@ def bringing(kind: str, name: str, options: Mapping[str, Any], *, table: str) ->
 
 
 def parsed(text: str) -> Config:
-    return loader.parse(text, here=Path("/etc/trimtab"), build=built)
+    return loader.parse_config(text, here=Path("/etc/trimtab"), build=built)
 
 
 def errors(text: str) -> list[str]:
@@ -97,7 +97,7 @@ def test_the_defaults_are_safe() -> None:
 
 
 def test_the_example_loads_and_equals_the_defaults() -> None:
-    as_it_is = load(EXAMPLE)
+    as_it_is = load_config(EXAMPLE)
     text = EXAMPLE.read_text(encoding="utf-8")
     uncommented = "\n".join(
         line.removeprefix("# ")
@@ -105,7 +105,7 @@ def test_the_example_loads_and_equals_the_defaults() -> None:
         if not line.startswith("# ") or line[2:].lstrip().startswith(("[", "{", "]")) or " = " in line[:40]
     )
 
-    with_all = loader.parse(uncommented.replace('tokens_file = "tokens"', ""), here=EXAMPLE.parent)
+    with_all = loader.parse_config(uncommented.replace('tokens_file = "tokens"', ""), here=EXAMPLE.parent)
 
     assert with_all.targets[0].plan == as_it_is.targets[0].plan
     assert with_all.targets[0].cooldown_s == as_it_is.targets[0].cooldown_s
@@ -182,7 +182,7 @@ def test_reads_every_key() -> None:
 def test_an_engine_enables_its_own_sensors(tables: str, expected: dict[str, object]) -> None:
     text = f'[[targets]]\nname = "chat"\nengine = {{ kind = "x", host = "tcp://h", stop_s = 1 }}\n{tables}'
 
-    (target,) = loader.parse(text, here=Path("/etc/trimtab"), build=bringing).targets
+    (target,) = loader.parse_config(text, here=Path("/etc/trimtab"), build=bringing).targets
 
     default_sensors: dict[str, object] = {"vllm_metrics": {}, "proxy_requests": {}}
     assert {part.name: part.options for part in target.sensors} == default_sensors | expected
@@ -512,7 +512,7 @@ def test_options_of_one_program_are_the_same_in_all_targets(same: bool) -> None:
             f'traffic = {{ kind = "one", listen = "127.0.0.1:{port}", threads = {threads} }}\n'
             for name, port, threads in (("a", 8081, 4), ("b", 8082, 4 if same else 3))
         )
-        return loader.parse(text, here=Path("/etc/trimtab"), build=one_program)
+        return loader.parse_config(text, here=Path("/etc/trimtab"), build=one_program)
 
     if same:
         assert len(parse().targets) == 2
@@ -540,7 +540,7 @@ def test_a_server_belongs_to_one_target(place: str) -> None:
             f'traffic = {{ kind = "x", listen = "127.0.0.1:{port}" }}\n'
             for name, port, where in (("a", 8081, ""), ("b", 8082, place))
         )
-        return loader.parse(text, here=Path("/etc/trimtab"), build=naming)
+        return loader.parse_config(text, here=Path("/etc/trimtab"), build=naming)
 
     if place:
         assert len(parse().targets) == 2
@@ -560,7 +560,7 @@ def test_names_an_unreadable_file(tmp_path: Path) -> None:
         ("big", "larger"),
     ]:
         with pytest.raises(ConfigError, match=why) as caught:
-            load(tmp_path / name, build=built)
+            load_config(tmp_path / name, build=built)
         assert str(tmp_path) in str(caught.value)
 
 
@@ -653,7 +653,7 @@ def test_any_bytes_are_accepted_or_rejected_with_a_config_error(
     path = tmp_path_factory.getbasetemp() / "garbage.toml"
     path.write_bytes(content)
     with pytest.raises(ConfigError):
-        load(path, build=built)
+        load_config(path, build=built)
 
 
 def test_two_targets_behind_gateways_have_no_address_in_common(tmp_path: Path) -> None:
@@ -671,7 +671,7 @@ def test_two_targets_behind_gateways_have_no_address_in_common(tmp_path: Path) -
         for name in ("chat", "code")
     )
 
-    found = loader.parse(targets, here=tmp_path)
+    found = loader.parse_config(targets, here=tmp_path)
 
     assert [target.traffic.plugin.route for target in found.targets] == ["chat", "code"]
 
@@ -691,7 +691,7 @@ def test_a_gateway_that_sends_its_access_log_has_a_sensor_for_it(tmp_path: Path)
             namespace = "people"
             {records}
         """
-        [target] = loader.parse(text, here=tmp_path).targets
+        [target] = loader.parse_config(text, here=tmp_path).targets
         return {one.name: one.plugin for one in target.sensors}
 
     without, found = sensors(""), sensors('records = "0.0.0.0:4317"')["proxy_requests"]

@@ -20,7 +20,7 @@ command = ["vllm", "serve", "m"]
 
 
 def parsed(text: str, here: Path = Path("/etc/trimtab")) -> Config:
-    return loader.parse(TARGET + text, here=here)
+    return loader.parse_config(TARGET + text, here=here)
 
 
 def errors(text: str) -> list[str]:

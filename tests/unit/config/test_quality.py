@@ -14,7 +14,7 @@ LINES = [f"prompt number {number}" for number in range(10)]
 
 
 def target(text: str, here: Path = Path("/etc/trimtab")) -> Target:
-    (found,) = loader.parse(f"{SMALLEST}[targets.quality]\n{text}\n", here=here, build=built).targets
+    (found,) = loader.parse_config(f"{SMALLEST}[targets.quality]\n{text}\n", here=here, build=built).targets
     return found
 
 

@@ -10,7 +10,7 @@ from agent.domain.reading import Reading
 from agent.plugins import loader
 from policies.conformance import CHECKS, ConformanceCheck
 
-FOUND = loader.names("policies")
+FOUND = loader.list_plugins("policies")
 
 each_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 
@@ -22,7 +22,7 @@ def test_policies_are_found() -> None:
 @each_check
 @pytest.mark.parametrize("name", FOUND)
 def test_each_policy_conforms(name: str, check: ConformanceCheck) -> None:
-    check(loader.load("policies", name))
+    check(loader.load_plugin("policies", name))
 
 
 @dataclass

@@ -18,10 +18,10 @@ import sensors
 from agent.domain.errors import ConfigError
 from agent.domain.ports import Sensor
 from agent.domain.reading import Sample
-from agent.plugins.loader import build, load, names, options_of
+from agent.plugins.loader import build_plugin, list_plugins, load_plugin, options_of
 from tests.unit.sensors.run_sensor import NOON, Fleet, run_sensor
 
-NAMES = names("sensors")
+NAMES = list_plugins("sensors")
 MODULES = [module.name for module in iter_modules(sensors.__path__)]
 PLAIN = (str, int, float, bool, type(None))
 
@@ -42,7 +42,7 @@ def options_for(name: str) -> dict[str, Any]:
     given = REQUIRED.get(name, {}) | UNREACHABLE.get(name, {})
     lacking = {
         option.name
-        for option in options_of(load("sensors", name)).values()
+        for option in options_of(load_plugin("sensors", name)).values()
         if option.default is MISSING and option.default_factory is MISSING
     }
     assert lacking <= given.keys(), f"REQUIRED has no {lacking - given.keys()} for the sensor {name}"
@@ -50,14 +50,14 @@ def options_for(name: str) -> dict[str, Any]:
 
 
 def built(name: str, **options: object) -> Sensor:
-    sensor = build("sensors", name, options_for(name) | options)
+    sensor = build_plugin("sensors", name, options_for(name) | options)
     run: Sensor = sensor  # type: ignore[assignment]
     return run
 
 
 def numbers(name: str) -> list[str]:
-    hints = get_type_hints(load("sensors", name))
-    return [option for option in options_of(load("sensors", name)) if hints[option] in {int, float}]
+    hints = get_type_hints(load_plugin("sensors", name))
+    return [option for option in options_of(load_plugin("sensors", name)) if hints[option] in {int, float}]
 
 
 def plain(annotation: Any) -> bool:  # noqa: ANN401  a type form
@@ -81,7 +81,7 @@ def test_module_docstring_states_its_purpose(module: str) -> None:
 
 @sensor_names
 def test_a_sensor_is_a_frozen_dataclass_and_the_last_line_of_its_file(name: str) -> None:
-    plugin = load("sensors", name)
+    plugin = load_plugin("sensors", name)
     source = inspect.getsource(import_module(plugin.__module__))
 
     assert plugin.__dataclass_params__.frozen  # type: ignore[attr-defined]
@@ -91,11 +91,11 @@ def test_a_sensor_is_a_frozen_dataclass_and_the_last_line_of_its_file(name: str)
 
 @sensor_names
 def test_options_are_toml_types(name: str) -> None:
-    hints = get_type_hints(load("sensors", name))
+    hints = get_type_hints(load_plugin("sensors", name))
 
     assert {
-        option.name: plain(hints[option.name]) for option in fields(load("sensors", name))
-    } == dict.fromkeys(options_of(load("sensors", name)), True)
+        option.name: plain(hints[option.name]) for option in fields(load_plugin("sensors", name))
+    } == dict.fromkeys(options_of(load_plugin("sensors", name)), True)
 
 
 @sensor_names
@@ -108,11 +108,11 @@ def test_builds_from_minimal_options(name: str) -> None:
 
 @sensor_names
 def test_refuses_an_option_of_another_type(name: str) -> None:
-    for option in options_of(load("sensors", name)):
+    for option in options_of(load_plugin("sensors", name)):
         with pytest.raises(ConfigError, match=option):
             built(name, **{option: object()})
         with pytest.raises((TypeError, ValueError)):
-            load("sensors", name)(**(options_for(name) | {option: object()}))
+            load_plugin("sensors", name)(**(options_for(name) | {option: object()}))
     with pytest.raises(ConfigError, match="unknown key"):
         built(name, no_such_option=1)
 
@@ -122,7 +122,7 @@ def test_refuses_an_invalid_number(name: str) -> None:
     for option in numbers(name):
         for value in (nan, inf, -1.0):
             with pytest.raises(ValueError, match=option):
-                load("sensors", name)(**(options_for(name) | {option: value}))
+                load_plugin("sensors", name)(**(options_for(name) | {option: value}))
 
 
 @sensor_names

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from actuators.docker.clone import CreateRequest, clone, document_to_keep
-from actuators.docker.obstacles import obstacles
+from actuators.docker.obstacles import find_obstacles
 from actuators.docker.spec import ContainerSpec, Json
 from actuators.vllm.scheduler_class import SchedulerFolders
 from actuators.vllm.serve_command import ReadFile
@@ -39,7 +39,7 @@ def kept(blue: Json, image: Json | None) -> Json:
 
 
 def obstacles_of(blue: Json, image: Json | None, read_file: ReadFile | None = None) -> tuple[str, ...]:
-    return obstacles(ContainerSpec.parse(blue, read_file), image)
+    return find_obstacles(ContainerSpec.parse(blue, read_file), image)
 
 
 # What is kept.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from docker_proxy.fields import FieldContext
-from docker_proxy.policy import ProxyPolicy, read
+from docker_proxy.policy import ProxyPolicy, parse_policy
 
 LABEL = "trimtab.target"
 TABLES: dict[str, Any] = {
@@ -54,7 +54,9 @@ def files(path: str) -> tuple[str, bool]:
 
 def policy(**tables: dict[str, Any]) -> ProxyPolicy:
     """Return TABLES updated with `tables`, table by table."""
-    return read({**TABLES, **{name: {**TABLES.get(name, {}), **more} for name, more in tables.items()}})
+    return parse_policy(
+        {**TABLES, **{name: {**TABLES.get(name, {}), **more} for name, more in tables.items()}}
+    )
 
 
 def context(**tables: dict[str, Any]) -> FieldContext:

@@ -4,21 +4,21 @@ from typing import Any
 import pytest
 
 from docker_proxy.errors import PolicyError
-from docker_proxy.policy import like, load, read
+from docker_proxy.policy import like, load_policy, parse_policy
 
 EXAMPLE = Path(__file__).parents[3] / "systemd" / "docker-proxy.toml"
 
 
 def test_the_example_is_well_formed() -> None:
-    policy = load(EXAMPLE)
+    policy = load_policy(EXAMPLE)
 
     assert policy.containers.adopt == ("vllm",)
     assert not policy.networks.host
 
 
 def test_an_empty_policy_allows_no_creation() -> None:
-    assert read({}).create.images == ()
-    assert read({}).mounts.read == read({}).mounts.write == ()
+    assert parse_policy({}).create.images == ()
+    assert parse_policy({}).mounts.read == parse_policy({}).mounts.write == ()
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_an_empty_policy_allows_no_creation() -> None:
 )
 def test_an_invalid_policy_names_the_key_and_the_error(tables: dict[str, Any], said: str) -> None:
     with pytest.raises(PolicyError) as caught:
-        read(tables)
+        parse_policy(tables)
 
     assert said in str(caught.value)
 
@@ -61,7 +61,7 @@ def test_all_errors_of_a_policy_are_reported_at_once(tmp_path: Path) -> None:
     file.write_text('[create]\nimage = []\n[mounts]\nread = ["/"]\n')
 
     with pytest.raises(PolicyError) as caught:
-        load(file)
+        load_policy(file)
 
     assert len(str(caught.value).splitlines()) == 2
 
@@ -73,7 +73,7 @@ def test_an_unreadable_policy_file_is_reported(tmp_path: Path, text: str | None,
         file.write_text(text)
 
     with pytest.raises(PolicyError, match=said):
-        load(file)
+        load_policy(file)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from docker_proxy.errors import Refused
-from docker_proxy.strict_json import parsed, written
+from docker_proxy.strict_json import encode, parse
 
 
 @pytest.mark.parametrize(
@@ -32,20 +32,20 @@ from docker_proxy.strict_json import parsed, written
 )
 def test_ambiguous_json_is_refused(body: bytes, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
-        parsed(body)
+        parse(body)
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_at_most_refused(body: bytes) -> None:
     try:
-        value = parsed(body)
+        value = parse(body)
     except Refused:
         return
 
-    assert parsed(written(value)) == value
+    assert parse(encode(value)) == value
 
 
 def test_forwarded_json_is_plain_ascii_with_unique_keys() -> None:
     body = '{"Labels": {"\u017f": "\u212a"}}'
 
-    assert written(parsed(body.encode())) == body.encode("ascii", "backslashreplace")
+    assert encode(parse(body.encode())) == body.encode("ascii", "backslashreplace")

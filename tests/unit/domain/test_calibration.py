@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.audit.records import DAEMON, GENESIS, JournalEntry, encode_line, parse, parse_state
+from agent.audit.records import DAEMON, GENESIS, JournalEntry, encode_line, parse_record, parse_state
 from agent.domain.calibration import (
     KEPT_TICKS,
     LEAST_TICKS,
@@ -275,7 +275,7 @@ def test_a_new_calibration_alone_is_not_recorded_and_a_recorded_one_can_be_read(
         state_without_counts(before),
         state_without_recent(before),
     )
-    assert parse_state(parse(line)) == after
+    assert parse_state(parse_record(line)) == after
 
 
 def folded(fold: Aggregator, *, minutes: int) -> Iterator[dict[str, Calibration]]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.audit.records import DAEMON, GENESIS, JournalEntry, encode_line, parse, parse_state
+from agent.audit.records import DAEMON, GENESIS, JournalEntry, encode_line, parse_record, parse_state
 from agent.domain.error_budget import SLOT_S, WINDOWS, Budget, Burn
 from agent.domain.model import Objective, Proposal, Slo
 from agent.domain.ports import Context
@@ -223,7 +223,7 @@ def test_counts_alone_are_not_recorded_and_recorded_counts_can_be_read() -> None
         state_without_counts(before),
         state_without_recent(before),
     )
-    assert parse_state(parse(line)) == after
+    assert parse_state(parse_record(line)) == after
 
 
 def test_a_server_overloaded_from_the_start_gets_a_mitigation() -> None:

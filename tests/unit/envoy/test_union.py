@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from actuators.envoy import union
-from actuators.envoy.response_file import read
+from actuators.envoy.response_file import read_response
 
 
 def write(home: Path, target: str, *names: str, content: bytes | None = None) -> Path:
@@ -19,7 +19,7 @@ def write(home: Path, target: str, *names: str, content: bytes | None = None) ->
 
 def united(home: Path) -> list[str]:
     union.unite(home, "cds")
-    found = read(union.path(home, "cds"))
+    found = read_response(union.path(home, "cds"))
     assert found is not None
     return [resource["name"] for resource in found[1]]
 

@@ -3,7 +3,15 @@
 import pytest
 
 from actuators.gateway.acceptance import find_refusals, find_waiting
-from actuators.gateway.record import SplitRecord, annotation, end_lease, record_of, records, rules_with, write
+from actuators.gateway.record import (
+    SplitRecord,
+    annotation,
+    end_lease,
+    record_of,
+    records,
+    rules_with,
+    write_record,
+)
 from agent.domain.errors import ActError
 from kubernetes_api.documents import Json
 
@@ -52,7 +60,7 @@ def test_a_record_that_was_changed_is_an_error_that_says_what_to_do(text: str) -
 
 
 def test_a_write_changes_its_rules_and_its_annotation_only() -> None:
-    patch = write(document(HOME, HOME, SPLIT), KEY, RECORD, [1, 2], SPLIT)
+    patch = write_record(document(HOME, HOME, SPLIT), KEY, RECORD, [1, 2], SPLIT)
 
     assert patch == [
         {"op": "add", "path": "/metadata/resourceVersion", "value": "12"},

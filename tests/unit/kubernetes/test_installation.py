@@ -23,7 +23,9 @@ def found(name: str) -> FoundTarget:
 def test_each_deployment_is_a_target_with_a_port_of_its_own() -> None:
     made = KubernetesOptions.make_installation([found("one"), found("two")])
     documents = manifests(yaml.safe_load(made.text))
-    config = loader.parse(of_kind("ConfigMap", documents)["data"]["trimtab.toml"], here=Path("/etc/trimtab"))
+    config = loader.parse_config(
+        of_kind("ConfigMap", documents)["data"]["trimtab.toml"], here=Path("/etc/trimtab")
+    )
 
     assert [target.name for target in config.targets] == ["one", "two"]
     assert [target.listen for target in config.targets] == ["0.0.0.0:8080", "0.0.0.0:8180"]

@@ -48,9 +48,9 @@ SERIES = st.dictionaries(
 )
 
 
-@pytest.mark.parametrize("name", loader.names("policies"))
+@pytest.mark.parametrize("name", loader.list_plugins("policies"))
 def test_guard_admits_every_knob_of_the_shipped_policies(name: str) -> None:
-    policy = loader.load("policies", name)()
+    policy = loader.load_plugin("policies", name)()
 
     @ANYTHING
     @given(case=CASES, odd=ODD, series=SERIES)

@@ -15,7 +15,7 @@ import pytest
 
 from agent.domain.errors import ConfigError, NoticeError
 from agent.notify.rules import Notice, Notifier
-from agent.plugins.loader import build, names
+from agent.plugins.loader import build_plugin, list_plugins
 from notifiers.webhook import sign
 
 DOCS = Path(__file__).parents[3] / "docs" / "notifications.md"
@@ -55,7 +55,7 @@ def made(kind: str, files: Path) -> Notifier:
         "webhook": {"secret_file": str(files / "secret"), "url_file": str(files / "url")},
         "pagerduty": {"key_file": str(files / "secret")},
     }.get(kind, {"url_file": str(files / "url")})
-    notifier: Any = build("notifiers", kind, given)
+    notifier: Any = build_plugin("notifiers", kind, given)
     return notifier  # type: ignore[no-any-return]
 
 
@@ -159,7 +159,7 @@ def test_ordinary_notices_page_no_operator(kind: str, files: Path) -> None:
     assert sent(kind, STARTED, files) is None
 
 
-@pytest.mark.parametrize("kind", names("notifiers"))
+@pytest.mark.parametrize("kind", list_plugins("notifiers"))
 @pytest.mark.parametrize("content", ["", "two\nlines", "x" * 5000, None])
 def test_a_file_without_a_secret_is_named_but_not_shown(kind: str, content: str | None, files: Path) -> None:
     notifier = made(kind, files)
@@ -179,4 +179,4 @@ def test_a_file_without_a_secret_is_named_but_not_shown(kind: str, content: str 
 def test_one_valid_url_is_required(kind: str) -> None:
     for options in ({}, {"url": "https://a", "url_file": "b"}, {"url": "ftp://a"}, {"url": "https://[::1"}):
         with pytest.raises(ConfigError, match="url"):
-            build("notifiers", kind, options)
+            build_plugin("notifiers", kind, options)

@@ -57,16 +57,18 @@ def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def error_text(kind: str, name: str, options: dict[str, object], table: str = "") -> str:
     with pytest.raises(ConfigError) as caught:
-        loader.build(kind, name, options, table=table)
+        loader.build_plugin(kind, name, options, table=table)
     return str(caught.value)
 
 
 def test_plugins_are_found_without_being_imported(kind: str) -> None:
-    assert loader.names(kind) == ("lacks", "large", "odd", "shed")
+    assert loader.list_plugins(kind) == ("lacks", "large", "odd", "shed")
 
 
 def test_a_plugin_is_built_with_tuples_for_lists(kind: str) -> None:
-    built = loader.build(kind, "shed", {"limit": 3, "ratio": 1, "names": ["a", "b"], "env": {"A": "b"}})
+    built = loader.build_plugin(
+        kind, "shed", {"limit": 3, "ratio": 1, "names": ["a", "b"], "env": {"A": "b"}}
+    )
 
     assert type(built).__name__ == "Shed"
     assert vars(type(built))["__dataclass_params__"].frozen
@@ -122,14 +124,14 @@ def test_rejects_a_plugin_that_is_not_a_dataclass(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["policies", "sensors", "actuators", "notifiers"])
 def test_every_shipped_plugin_can_be_loaded(kind: str) -> None:
-    found = loader.names(kind)
+    found = loader.list_plugins(kind)
 
     assert found
-    assert all(loader.options_of(loader.load(kind, name)) is not None for name in found)
+    assert all(loader.options_of(loader.load_plugin(kind, name)) is not None for name in found)
 
 
 def test_every_traffic_plugin_says_whether_it_counts_requests() -> None:
-    plugins = {name: loader.load("actuators", name) for name in loader.shipped_plugins("actuators")}
+    plugins = {name: loader.load_plugin("actuators", name) for name in loader.shipped_plugins("actuators")}
     traffic = {name: one for name, one in plugins.items() if not hasattr(one, "lock")}
 
     assert {"envoy", "envoy_deployment", "gateway"} <= traffic.keys()

@@ -70,7 +70,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def parsed(folder: Path, policies: str = "") -> config_loader.Config:
-    return config_loader.parse(
+    return config_loader.parse_config(
         f'[agent]\npolicies_dir = "{folder.name}"\n{TARGET}\n{policies}', here=folder.parent
     )
 
@@ -106,7 +106,7 @@ def test_a_policy_of_the_folder_takes_options_and_can_be_disabled(folder: Path) 
 
 def test_an_installed_policy_is_enabled_by_its_config_table(installed: Path, folder: Path) -> None:
     assert installed.exists()
-    assert "hello" in loader.names("policies")
+    assert "hello" in loader.list_plugins("policies")
     assert "hello" not in [part.name for part in parsed(folder).policies]
     assert parsed(folder, "[policies.hello]\ntimes = 2").policies[-1].name == "hello"
 
@@ -160,7 +160,7 @@ def test_a_file_that_starts_with_an_underscore_is_no_policy(folder: Path) -> Non
     (folder / "_part.py").write_text("raise RuntimeError\n")
 
     assert [part.name for part in parsed(folder).policies] == [
-        part.name for part in config_loader.parse(TARGET, here=folder.parent).policies
+        part.name for part in config_loader.parse_config(TARGET, here=folder.parent).policies
     ]
 
 

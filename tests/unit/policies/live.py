@@ -19,7 +19,7 @@ from policies.conformance.safety_checks import harms
 from simulator.engine import SimulatedEngine
 from simulator.flags import parse
 from simulator.hardware import PRESETS
-from simulator.server import build
+from simulator.server import build_server
 from tests.support.fast_time import NOON, in_no_time
 from vllm_facts.flag_parser import parse_setting
 from vllm_facts.metrics.page_totals import PageTotals
@@ -100,7 +100,7 @@ def advised(situation: Situation) -> Advised:
 @cache
 def policies() -> tuple[Policy, ...]:
     """Return all shipped policies with default options."""
-    return tuple(loader.load("policies", name)() for name in loader.names("policies"))
+    return tuple(loader.load_plugin("policies", name)() for name in loader.list_plugins("policies"))
 
 
 def asked(reading: Reading, context: Context) -> Advised:
@@ -131,7 +131,7 @@ def reading_of(
 
 async def _served(situation: Situation) -> Reading:
     flags = parse([*situation.argv[2:], "--sim-jitter", "0", "--sim-hardware", situation.hardware])
-    engine, _ = build(flags, now=lambda: 1_800_000_000.0)
+    engine, _ = build_server(flags, now=lambda: 1_800_000_000.0)
     random = Random(7)  # noqa: S311 - simulation, not cryptography
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(engine.run())]

@@ -11,7 +11,7 @@ from agent.domain.errors import ActError, ConfigError
 from agent.domain.model import Mode
 from agent.domain.ports import Site, TrafficSeen
 from agent.domain.state import State
-from agent.plugins.loader import build
+from agent.plugins.loader import build_plugin
 from agent.runtime import wiring
 from agent.runtime.wiring import assemble, find_removed
 from tests.support.fake_engine import FakeEngine
@@ -32,7 +32,7 @@ serving = "http://127.0.0.1:8000"
 def test_a_target_that_is_no_longer_in_the_config_is_found_until_its_directory_is_gone(
     tmp_path: Path,
 ) -> None:
-    config = loader.parse(CONFIG, here=tmp_path)
+    config = loader.parse_config(CONFIG, here=tmp_path)
     route = Route(number=1, servers=(), weights={}, fallback="")
     states = {name: State(target=name, route=route) for name in ("chat", "old", "gone")}
     for name in ("chat", "old", "idle"):
@@ -46,10 +46,10 @@ def test_mode_and_approvers_reach_the_machine_and_the_engine(tmp_path: Path, mod
     engine = FakeEngine()
 
     def with_fake(kind: str, name: str, options: Any, **more: Any) -> object:  # noqa: ANN401 - as build
-        return engine if name == "process" else build(kind, name, options, **more)
+        return engine if name == "process" else build_plugin(kind, name, options, **more)
 
     (tmp_path / "state").mkdir()
-    config = loader.parse(CONFIG, here=tmp_path, build=with_fake)
+    config = loader.parse_config(CONFIG, here=tmp_path, build=with_fake)
     with assemble(config, mode, above=4, accept_new_journal=True) as (daemon, epoch):
         state = daemon.states()["chat"]
 
@@ -92,10 +92,10 @@ async def test_the_epoch_follows_the_newest_of_servers_and_proxy_once_both_answe
     fakes = {"process": engine, "envoy": traffic}
 
     def with_fakes(kind: str, name: str, options: Any, **more: Any) -> object:  # noqa: ANN401 - as build
-        return fakes.get(name) or build(kind, name, options, **more)
+        return fakes.get(name) or build_plugin(kind, name, options, **more)
 
     monkeypatch.setattr(wiring, "OBSERVE_RETRY_S", 0.0)
-    config = loader.parse(CONFIG, here=tmp_path, build=with_fakes)
+    config = loader.parse_config(CONFIG, here=tmp_path, build=with_fakes)
 
     assert await wiring.read_newest_epoch(config) == 7
 
@@ -124,11 +124,11 @@ async def test_a_proxy_that_cannot_tell_its_problems_is_asked_again_for_a_while(
     traffic.refusals = refusals
 
     def with_fake(kind: str, name: str, options: Any, **more: Any) -> object:  # noqa: ANN401 - as build
-        return traffic if name == "envoy" else build(kind, name, options, **more)
+        return traffic if name == "envoy" else build_plugin(kind, name, options, **more)
 
     monkeypatch.setattr(wiring, "OBSERVE_RETRY_S", 0.0)
     monkeypatch.setattr(wiring, "CHECK_S", at_most_s)
-    config = loader.parse(CONFIG, here=tmp_path, build=with_fake)
+    config = loader.parse_config(CONFIG, here=tmp_path, build=with_fake)
 
     if refusals < 10:
         await wiring.check_traffic(config)

@@ -12,7 +12,7 @@ from actuators.docker.clone import CreateRequest, clone
 from actuators.docker.dry_run import create_body
 from actuators.docker.spec import ContainerSpec, Json
 from agent.api.app import build_app
-from agent.api.tokens import Tokens, mint, store
+from agent.api.tokens import Tokens, mint_token, store_tokens
 from agent.domain.events import ChangeAsked, Event
 from agent.domain.model import Bound, Server
 from agent.domain.state import State
@@ -127,8 +127,8 @@ def test_a_name_that_the_bounds_allow_is_a_flag_and_no_field_of_docker(kind: str
 
 
 async def test_the_api_refuses_every_field_of_docker(tmp_path: Path) -> None:
-    text, line = mint(role="operator", principal="mallory", made_at=NOON, expires=None)
-    store(tmp_path / "tokens", [line])
+    text, line = mint_token(role="operator", principal="mallory", made_at=NOON, expires=None)
+    store_tokens(tmp_path / "tokens", [line])
     daemon = GuardedDaemonView()
     server = TestServer(build_app(daemon, Tokens(tmp_path / "tokens", daemon.now)))
     answers = {}

@@ -15,7 +15,7 @@ from agent.api.documents import rollout_of, suggestion_of, target_of
 from agent.api.problems import RequestRefusedError
 from agent.audit.history import History
 from agent.audit.records import JournalRecord
-from agent.config.loader import parse
+from agent.config.loader import parse_config
 from agent.domain import events as e
 from agent.domain.errors import ActError, ConfigError
 from agent.domain.state import Phase
@@ -166,6 +166,6 @@ def test_a_refusal_quotes_no_secret(line: str) -> None:
 )
 def test_a_config_error_quotes_no_secret(tmp_path: Path, table: str) -> None:
     with pytest.raises(ConfigError) as error:
-        parse(f'[[targets]]\nname = "chat"\n{table}\n', here=tmp_path)
+        parse_config(f'[[targets]]\nname = "chat"\n{table}\n', here=tmp_path)
 
     assert leaks(str(error.value)) == []

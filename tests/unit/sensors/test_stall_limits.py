@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config.loader import parse
+from agent.config.loader import parse_config
 from agent.domain.errors import ConfigError
 from agent.domain.model import Objective, Slo
 from sensors.proxy_requests.plugin import ProxyRequests
@@ -41,7 +41,7 @@ def test_a_request_stalls_long_after_every_promise_is_broken(
 
 
 def test_limits_that_the_operator_configured_are_used() -> None:
-    config = parse(CONFIG.format(options="stalled_after_s = 21"), here=Path())
+    config = parse_config(CONFIG.format(options="stalled_after_s = 21"), here=Path())
     (sensor,) = (one.plugin for one in config.targets[0].sensors if one.name == "proxy_requests")
 
     assert sensor.stall_limits(config.targets[0].slo) == {
@@ -53,7 +53,7 @@ def test_limits_that_the_operator_configured_are_used() -> None:
 @pytest.mark.parametrize("option", ["stalled_after_s", "unstreamed_stalled_after_s"])
 def test_a_limit_that_a_promise_exceeds_is_refused(option: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(CONFIG.format(options=f"{option} = 10"), here=Path())
+        parse_config(CONFIG.format(options=f"{option} = 10"), here=Path())
 
     assert str(caught.value) == (
         f"[targets.sensors.proxy_requests] {option}: 10 s is not above 20 s, which the SLO promises: "

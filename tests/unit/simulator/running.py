@@ -12,7 +12,7 @@ from aiohttp import ClientSession, web
 
 from simulator.engine import SimulatedEngine
 from simulator.flags import parse
-from simulator.server import build
+from simulator.server import build_server
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Running:
 async def running(*argv: str) -> AsyncIterator[Running]:
     """Run a server in this process, twenty times as fast as its GPU."""
     flags = parse(["--model", "tiny", "--sim-jitter", "0", "--sim-speed", "20", *argv])
-    engine, frontend = build(flags, now=lambda: 1_800_000_000.0)
+    engine, frontend = build_server(flags, now=lambda: 1_800_000_000.0)
     runner = web.AppRunner(frontend.app(), handler_cancellation=True, shutdown_timeout=0.01)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

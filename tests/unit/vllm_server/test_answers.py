@@ -9,7 +9,7 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.vllm.answers import FAILED, read
+from actuators.vllm.answers import FAILED, parse_answer
 from agent.quality.comparison import compare
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=5)
@@ -44,7 +44,7 @@ def answer(**choice: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON
 
 @pytest.mark.parametrize("body", [None, [], {}, {"choices": []}, {"choices": [{}]}, {"error": "no"}, "text"])
 def test_a_body_without_an_answer_is_a_failed_answer(body: object) -> None:
-    assert read(body) == FAILED
+    assert parse_answer(body) == FAILED
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_a_body_without_an_answer_is_a_failed_answer(body: object) -> None:
     ],
 )
 def test_incomplete_log_probabilities_are_left_out(logprobs: object) -> None:
-    found = read(answer(logprobs=logprobs))
+    found = parse_answer(answer(logprobs=logprobs))
 
     assert (found.text, found.length, found.tokens, found.logprobs) == (" so", 1, (), ())
 
 
 @given(st.lists(st.tuples(*[BODIES | JSON] * 3), min_size=1, max_size=4))
 def test_any_answers_can_be_compared_and_serialised(bodies: list[tuple[Any, Any, Any]]) -> None:
-    blue, again, green = ([read(body) for body in side] for side in zip(*bodies, strict=True))
+    blue, again, green = ([parse_answer(body) for body in side] for side in zip(*bodies, strict=True))
 
     found = compare(blue, again, green)
 
