@@ -15,11 +15,11 @@ LASTS_S = {
     "launching": 2.5,
     "warming": 1.7,
     "canary": 20.0,
-    "promoting": 1.0,
+    "promoting": 0.25,
     "handover": 46.0,
     "rolling_back": 1.0,
 }
-"""About how long each phase lasts: a kill comes at a random moment of it."""
+"""About how long each phase lasts where the machine is idle: a kill comes at a random moment of that time."""
 BEFORE = ("launching", "warming", "canary")
 DOWN_S = 10.0  # at most, until the daemon starts again
 _OTHER_POD = 1 / 10
