@@ -50,7 +50,7 @@ class GatewaySiteConfig(KubernetesSiteConfig):
         return "\n".join(
             line
             for line in lines
-            if not line.strip().startswith(("report_every_s", "proxy_requests = { stalled"))
+            if not line.strip().startswith(("report_every_s", "hold_s", "proxy_requests = { stalled"))
         )
 
 
