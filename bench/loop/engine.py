@@ -96,14 +96,6 @@ class VirtualEngine(FakeEngine):
         virtual = self.virtual.get(server.name)
         return None if virtual is None else virtual.open
 
-    async def set_knobs(
-        self, server: Server, values: Setting, number: tuple[int, int], lease_s: float | None = None
-    ) -> None:
-        """Run the steps until now under the limits that they began with."""
-        if (virtual := self.virtual.get(server.name)) is not None:
-            virtual.advance(asyncio.get_running_loop().time())
-        await super().set_knobs(server, values, number, lease_s)
-
     async def stop(self, server: Server, keep: int = 0) -> None:
         del keep
         raise ActError(f"{server.name} is a process: an ended process cannot be started again as it was")

@@ -50,7 +50,7 @@ class VirtualServer:
         self._records: list[Request] = []
         self._ended: list[Ended] = []
         self._page: tuple[PageTotals, float] | None = None
-        self.new_limits: Callable[[], Mapping[str, Value] | None] = lambda: None  # since the last step
+        self.new_limits: Callable[[], Mapping[str, Value] | None] = lambda: None  # since the last call
         self._began_s = now_s  # of the current step
         self.steps: deque[tuple[float, StepRecord]] = deque(maxlen=MOST_STEPS)  # with the time of their end
 
@@ -81,7 +81,6 @@ class VirtualServer:
         """Run all steps that end by then."""
         while True:
             if self._step is None:
-                self._apply_limits()
                 self._step = self.scheduler.plan()
                 if self._step is None:
                     self._now_s = max(self._now_s, until_s)
@@ -94,15 +93,6 @@ class VirtualServer:
             self._deliver(step)
             if most := self.scheduler.repeats(step):
                 self._repeat(step.work, most, until_s)
-
-    def _apply_limits(self) -> None:
-        if (values := self.new_limits()) is not None:
-            self.scheduler.set_limits(
-                cap=int(values["max_num_seqs"]),
-                budget=int(values["max_num_scheduled_tokens"]),
-                threshold=int(values["long_prefill_token_threshold"]),
-                watermark=values["watermark"],
-            )
 
     def _repeat(self, work: StepWork, most: int, until_s: float) -> None:
         """Run up to so many steps of decoding at once; one that ends after `until_s` becomes the current."""
@@ -144,6 +134,16 @@ class VirtualServer:
                 ),
             )
         )
+
+    def apply_limits(self) -> None:
+        """Put limits that were set since the last call in force from the next step on."""
+        if (values := self.new_limits()) is not None:
+            self.scheduler.set_limits(
+                cap=int(values["max_num_seqs"]),
+                budget=int(values["max_num_scheduled_tokens"]),
+                threshold=int(values["long_prefill_token_threshold"]),
+                watermark=values["watermark"],
+            )
 
     def take_records(self, at_s: float) -> tuple[Request, ...]:
         """Return the records of the proxy since the last call: ended requests, and newly stalled ones."""

@@ -71,6 +71,7 @@ class VirtualSite:
             self.ended += gone.take_ended()
         for name, server in self.engine.virtual.items():
             server.advance(at_s)
+            server.apply_limits()
             records += server.take_records(at_s)
             self.ended += server.take_ended()
             self.traffic.in_flight_of[name] = server.routed
