@@ -10,7 +10,7 @@ same. `bench.judge hot` measures how often this takes back an equal candidate.
 from dataclasses import replace
 
 from agent.domain.blocks import Block, BlockTrial
-from agent.judge.hard_limits import CONTROL_BAD, CONTROL_HIGH
+from agent.judge.hard_limits import CONTROL_BAD
 
 NEARLY_ALL = 0.65  # a block has some requests that began under the other arm
 LEAST = 10  # requests of a block
@@ -29,5 +29,5 @@ def note_result(trial: BlockTrial, block: Block) -> BlockTrial:
 
 def is_harmful(trial: BlockTrial) -> bool:
     (of, bad), (was_of, was_bad) = trial.candidate, trial.present
-    throughout = bad >= NEARLY_ALL * of and was_bad < CONTROL_HIGH * was_of
+    throughout = bad >= NEARLY_ALL * of and was_bad < CONTROL_BAD * was_of
     return trial.usual < CONTROL_BAD and trial.alarms >= ALARMS and trial.spared and throughout

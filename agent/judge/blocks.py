@@ -24,7 +24,7 @@ from agent.judge.block_counting import (
     drop_blocks,
     take_finished,
 )
-from agent.judge.block_evidence import add_block, log_evidence
+from agent.judge.block_evidence import add_block, level_of, log_evidence
 from agent.judge.block_harm import is_harmful, note_result
 from agent.judge.eprocess import log_sum
 from agent.judge.failure_modes import DISASTER, LATENCIES, LEAST_CONTROL, UNPROMISED, objective_of
@@ -181,7 +181,7 @@ def _decide(trial: BlockTrial) -> Verdict:
     gain_needed = trial.gain_needed == "always" or (trial.gain_needed == "if_missed" and trial.missed)
     better = log_better(trial)
     harmful = any(one.harm and log_evidence(one.evidence.worse) > LOOKS_WORSE for one in trial.measures)
-    if better >= SURE_BETTER and not harmful:
+    if better >= SURE_BETTER and not harmful and _was_as_good(trial):
         return Verdict(kind="pass", why=f"the candidate is better: {describe_blocks(trial)}", bad=bad)
     if gain_needed:
         ruled_out = [log_evidence(one.evidence.no_gain) for one in trial.measures if one.gain]
@@ -195,6 +195,20 @@ def _decide(trial: BlockTrial) -> Verdict:
             return Verdict(kind="pass", why=f"the candidate is not worse: {describe_blocks(trial)}", bad=bad)
         waits = f"evidence {describe_odds(shown, SURE_BETTER)} that the candidate is not worse"
     return Verdict(kind="wait", why=describe_blocks(trial), waits=waits, bad=bad, lacks_gain=gain_needed)
+
+
+def _was_as_good(trial: BlockTrial) -> bool:
+    """Whether the candidate was as good as the present values at a load that both had.
+
+    Blocks of one arm alone can reach the evidence, by one chance in twenty.
+    """
+    levels = trial.measures[0].levels
+    for busy in (False, True):
+        was_of, was_bad = levels.get(level_of("present", busy=busy), (0, 0))
+        of, bad = levels.get(level_of("candidate", busy=busy), (0, 0))
+        if of and was_of and bad / of <= was_bad / was_of + trial.margin:
+            return True
+    return False
 
 
 def describe_blocks(trial: BlockTrial) -> str:

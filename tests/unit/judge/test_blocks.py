@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 from pydantic import TypeAdapter
 
-from agent.domain.blocks import Arm, Block, BlockMeasure, BlockSecond, BlockTrial
+from agent.domain.blocks import Arm, Block, BlockEvidence, BlockMeasure, BlockSecond, BlockTrial
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import EngineLiveness
 from agent.domain.request_counts import RequestCounts
@@ -118,6 +118,18 @@ def test_a_candidate_that_cures_an_overload_passes_within_minutes() -> None:
 
     assert verdict.kind == "pass"
     assert "the candidate is better: 0 of" in verdict.why
+
+
+def test_evidence_from_blocks_of_one_arm_alone_calls_no_candidate_better() -> None:
+    """A burst that begins with the trial, while the lot is the present arm five times."""
+    levels = {"present": (40.0, 2.0), "present, busy": (40.0, 36.0), "candidate, busy": (40.0, 40.0)}
+    trial = begin_blocks("r-1", slo=SLO, record=GOOD, gain_needed="never")
+    for seen, kind in ((levels, "wait"), ({**levels, "candidate": (20.0, 0.0)}, "pass")):
+        sure = BlockEvidence(better=(5.0, 5.0, 5.0))
+        first = replace(trial.measures[0], levels=seen, evidence=sure)
+        one_sided = replace(trial, measures=(first, *trial.measures[1:]))
+        second = BlockSecond(pulses=(pulse(),), in_force="present")
+        assert update_blocks(one_sided, second, slo=SLO)[1].kind == kind
 
 
 def test_a_gain_of_nearly_all_requests_takes_less_than_two_minutes() -> None:
