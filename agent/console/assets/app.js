@@ -193,7 +193,7 @@ async function back() {
 function drawBanner() {
   if (context.connection.state !== "lost") return;
   fill(banner, el("div", { class: "lost" },
-    el("p", el("strong", "Connection lost. "), context.connection.why, seen ? ` What you see is from ${moment(seen.toISOString())}.` : "", " Trying again."),
+    el("p", el("strong", "Connection lost. "), context.connection.why, seen ? ` The data is from ${moment(seen.toISOString())}.` : "", " Trying again."),
     el("button", { type: "button", onclick: () => live.now() }, "Try now")));
 }
 

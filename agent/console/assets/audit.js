@@ -29,7 +29,7 @@ export function auditPage(context, root, _, query) {
   const older = el("button", { type: "button", id: "older", onclick: () => guarded(() => load(MORE)) }, "Show older");
   const verify = el("button", { type: "button", id: "verify", onclick: () => guarded(check) }, "Verify the chain");
   const all = el("button", { type: "button", id: "export", onclick: () => guarded(() => save(false)) }, "Export all");
-  const some = el("button", { type: "button", id: "export-shown", onclick: () => guarded(() => save(true)) }, "Export what is shown");
+  const some = el("button", { type: "button", id: "export-shown", onclick: () => guarded(() => save(true)) }, "Export the shown entries");
   let closed = false;
   root.append(
     el("div", { class: "between" }, el("h1", { tabindex: "-1" }, "Audit"), el("div", { class: "buttons" }, verify, all, some)),
@@ -128,7 +128,7 @@ export function auditPage(context, root, _, query) {
       record.evidence.length ? table("Evidence", ["Metric", "Value", "Unit"], record.evidence.map((one) => [words(one.metric), number(one.value), one.unit])) : null,
       folded("Before and after", { before: record.before, after: record.after }),
       record.effects.length ? folded("Effects", record.effects) : null,
-      record.state ? folded("The whole state that it led to", record.state) : null,
+      record.state ? folded("The resulting state", record.state) : null,
       el("p", { class: "digest" }, "hash ", el("code", record.hash), " after ", el("code", record.prev)));
   }
 

@@ -23,13 +23,13 @@ export class Tail {
     }
   }
 
-  show(told) {
-    this.node.hidden = !told.live;  // of one that is over the page shows what was kept
-    this.text.hidden = !told.lines.length;
-    fill(this.note, told.why || ["The last lines of ", told.server, ", read at ", time(told.at), "."]);
+  show(answer) {
+    this.node.hidden = !answer.live;  // the page of an ended rollout shows the kept lines
+    this.text.hidden = !answer.lines.length;
+    fill(this.note, answer.why || ["The last lines of ", answer.server, ", read at ", time(answer.at), "."]);
     const { scrollTop, clientHeight, scrollHeight } = this.text;
     const atEnd = scrollTop + clientHeight >= scrollHeight - 4;
-    fill(this.text, told.lines.join("\n"));
-    if (atEnd) this.text.scrollTop = this.text.scrollHeight;  // who has scrolled up goes on reading there
+    fill(this.text, answer.lines.join("\n"));
+    if (atEnd) this.text.scrollTop = this.text.scrollHeight;  // keep the place of a reader who has scrolled up
   }
 }

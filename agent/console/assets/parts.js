@@ -79,7 +79,7 @@ export function action(name, text, pressed, { reason = "", tone = "", by = "" } 
 
 /** Why the user cannot decide now; empty if they can. */
 export function barred(context, role = "operator") {
-  if (context.connection.state === "lost") return "The connection is lost: what you see may be old.";
+  if (context.connection.state === "lost") return "The connection is lost: the data may be old.";
   const ranks = ["viewer", "operator", "admin"];
   if (ranks.indexOf(context.me.role) < ranks.indexOf(role)) {
     return `This needs the role ${role}; your token's role is ${context.me.role}.`;
@@ -106,7 +106,7 @@ export function confirm({ title, body, label, required, button, tone, send, max 
       if (yes.disabled) return;
       const text = field.value.trim();
       if (required && !text) {
-        problem.textContent = "Say why: it goes into the audit.";
+        problem.textContent = "Enter a reason: the audit keeps it.";
         field.setAttribute("aria-invalid", "true");
         field.focus();
         return;

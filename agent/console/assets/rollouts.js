@@ -218,7 +218,7 @@ export function rolloutPage(context, root, id) {
 
   async function abort() {
     const outcome = await confirm({
-      title: "Take this rollout back?",
+      title: "Roll this change back?",
       body: el("p", "All traffic returns to blue", suggestion ? `, with ${Object.entries(suggestion.from).map(([knob, value]) => `${knob} ${valueOf(value)}`).join(", ")}` : "", ". An abort wins as long as there is a way back."),
       label: "Reason",
       required: true,

@@ -104,8 +104,8 @@ export function suggestionPage(context, root, id) {
       el("p", { class: "links" }, "on ", el("a", { href: `#/targets/${encodeURIComponent(shown.target)}` }, shown.target),
         ` · ${shown.policy === shown.rule ? shown.policy : `${shown.policy}, rule ${shown.rule}`} · made `, time(shown.made_at)));
     fill(stale, newer && el("div", { class: "notice warn", role: "alert" },
-      el("p", "This suggestion has changed since you opened it", newer.changed && `: ${newer.changed}`, ". What you see below is what it was; it can no longer be approved."),
-      el("button", { type: "button", id: "show-new", onclick: showNew }, "Show what it is now")));
+      el("p", "This suggestion has changed since you opened it", newer.changed && `: ${newer.changed}`, ". Below is the earlier version, which can no longer be approved."),
+      el("button", { type: "button", id: "show-new", onclick: showNew }, "Show the present version")));
     fill(body, reasons());
     graph();
     fill(rest, how(), flags());
@@ -127,7 +127,7 @@ export function suggestionPage(context, root, id) {
         pair("Expected", shown.expects), pair("Risk", shown.risks),
         pair("Class", [el("strong", shown.class), `: ${CLASS[shown.class] ?? ""}`, shown.mitigation ? " · answers a problem of now" : ""]),
         pair("Source", shown.source)),
-      el("h2", "What was seen"),
+      el("h2", "Evidence"),
       seen.length ? el("dl", { class: "figures" }, seen) : el("p", { class: "empty" }, "Proposed by an operator, without measurements."),
     ];
   }
@@ -154,7 +154,7 @@ export function suggestionPage(context, root, id) {
       place === plan.steps.length - 1 && step.weight === 100 ? "100 %, the old server kept warm" : `${step.weight} %`,
       `${number(step.requests)} requests`, `${duration(step.at_least_s)} to ${duration(step.at_most_s)}`,
     ]);
-    return section("How it will be done",
+    return section("Rollout plan",
       prospect?.outage_s > 0 && el("p", { class: "notice warn" }, el("strong", "Planned outage: "), `nothing serves for about ${duration(prospect.outage_s)}.`),
       el("dl", { class: "pairs" },
         prospect && pair("Strategy", [el("strong", prospect.strategy), `: ${STRATEGY[prospect.strategy] ?? ""}`, prospect.why && ` (${prospect.why})`]),

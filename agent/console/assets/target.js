@@ -127,14 +127,14 @@ export function targetPage(context, root, name) {
 
   function findings() {
     const rows = target.findings.map((one) => [one.rule, pill(one.severity), Object.keys(one.to).length ? Object.entries(one.to).map(([knob, value]) => `${knob} ${valueOf(value)}`).join(", ") : "–", one.why]);
-    return rows.length ? section("Flags", table("What lint finds in the flags", ["Rule", "Severity", "Would set", "Why"], rows, { hidden: true })) : null;
+    return rows.length ? section("Flags", table("Findings of lint on the flags", ["Rule", "Severity", "Would set", "Why"], rows, { hidden: true })) : null;
   }
 
   function budget() {
     const rows = target.budget.map((burn) => [
       burn.window.replace("m", " min").replace("h", " h"), el("span", { class: burn.rate >= 6 ? "bad" : burn.rate > 1 ? "warn" : null }, `${number(burn.rate)} ×`), words(burn.objective), `${number(burn.bad)} of ${number(burn.of)}`,
     ]);
-    return rows.length ? section("Error budget", table("How fast the error budget burns; 1 × is what is allowed", ["Window", "Burns", "Worst objective", "Bad requests"], rows)) : null;
+    return rows.length ? section("Error budget", table("Burn rate of the error budget; 1 × is the allowed rate", ["Window", "Burns", "Worst objective", "Bad requests"], rows)) : null;
   }
 
   function sources() {
@@ -144,7 +144,7 @@ export function targetPage(context, root, name) {
 
   function outcomes() {
     const rows = [...target.outcomes].reverse().map((one) => [time(one.at), pill(one.result), Object.keys(one.before).length ? change(one.before, one.to) : Object.entries(one.to).map(([knob, value]) => `${knob} ${valueOf(value)}`).join(", "), one.why]);
-    return section("What was tried", table("What was tried", ["When", "Result", "Change", "Why"], rows, { hidden: true, empty: "Nothing yet." }));
+    return section("Earlier changes", table("Earlier changes", ["When", "Result", "Change", "Why"], rows, { hidden: true, empty: "Nothing yet." }));
   }
 
   return {

@@ -35,7 +35,7 @@ export function targetsPage(context, root) {
     if (!targets) return;
     fill(urgent, needs());
     fill(all, table("All targets", ["Target", "State", "Goodput", "In SLO", "TTFT p95", "Queue", "KV", "Preempt.", "GPU", "Last 24 h"], targets.map(row), {
-      hidden: true, kind: "glance", keys: targets.map((target) => target.name), empty: "This token sees no target.",
+      hidden: true, kind: "glance", keys: targets.map((target) => target.name), empty: "This token has access to no target.",
     }));
   }
 
@@ -55,7 +55,7 @@ export function targetsPage(context, root) {
         el("span", { class: "muted" }, target.note && ` · ${target.note}`))),
     ];
     if (!items.length) return el("p", { class: "muted" }, "Nothing needs approval.");
-    return [el("h2", { id: "urgent" }, "Needs you, or is under way"), el("ul", items)];
+    return [el("h2", { id: "urgent" }, "Needs a decision, or is in progress"), el("ul", items)];
   }
 
   function row(target) {
@@ -75,7 +75,7 @@ export function targetsPage(context, root) {
       percent(reading?.kv_usage?.mean, 0),
       reading?.preemptions_per_s ? `${number(reading.preemptions_per_s.mean, 2)}/s` : "–",
       percent(gpu, 0),
-      now ? sparkline(now.goodput_rps, `Goodput of ${target.name} over ${HOURS} hours: ${told(now.goodput_rps)}`) : "",
+      now ? sparkline(now.goodput_rps, `Goodput of ${target.name} over ${HOURS} hours: ${describeValues(now.goodput_rps)}`) : "",
     ];
   }
 
@@ -90,8 +90,8 @@ function last(series, column) {
   return series?.[column].at(-1) ?? null;
 }
 
-function told(values) {
+function describeValues(values) {
   const known = values.filter((value) => value !== null);
-  if (!known.length) return "nothing is known yet";
+  if (!known.length) return "no data yet";
   return `from ${number(Math.min(...known))} to ${number(Math.max(...known))}, now ${number(known.at(-1))} requests a second`;
 }

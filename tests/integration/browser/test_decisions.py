@@ -78,7 +78,7 @@ def test_denial_requires_a_reason(opened: Opened, scene: Scene) -> None:
     page = opened(SUGGESTION)
 
     decide(page, "Deny…", "  ", "Deny")
-    expect(page.get_by_role("alert").filter(has_text="Say why")).to_be_visible()
+    expect(page.get_by_role("alert").filter(has_text="Enter a reason")).to_be_visible()
     assert suggestion(scene).status == "open"
     page.get_by_role("dialog").get_by_role("textbox").fill("not before the release")
     page.get_by_role("dialog").get_by_role("button", name="Deny", exact=True).click()
@@ -150,7 +150,7 @@ def test_a_changed_suggestion_cannot_be_approved_unseen(opened: Opened, scene: S
     approve.click(force=True)
     expect(page.get_by_role("dialog")).to_have_count(0)
 
-    page.get_by_role("button", name="Show what it is now").click()
+    page.get_by_role("button", name="Show the present version").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("64 → 96")
     decide(page, "Approve…", "", "Approve")
     expect(page.get_by_text("Approved. The rollout starts.")).to_be_visible()

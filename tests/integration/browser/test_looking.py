@@ -143,7 +143,7 @@ def test_shows_a_lost_and_a_restored_connection(opened: Opened, scene: Scene, pl
 
     expect(page.get_by_text("Connection lost.")).to_be_visible()
     expect(page.get_by_role("button", name="Approve…")).to_have_attribute("aria-disabled", "true")
-    expect(page.locator(".decide")).to_contain_text("what you see may be old")
+    expect(page.locator(".decide")).to_contain_text("the data may be old")
 
     scene.set(replace(scene.states()["chat"], paused=True))
     place.start()
