@@ -25,9 +25,8 @@ class AnswerComparison:
     same_blue: float = 0.0
     contradicted: float = 0.0  # share of prompts that diverge at a token that one side was sure of
     contradicted_blue: float = 0.0
-    parted_at: float | None = (
-        None  # median number of equal tokens before green diverges from blue; None: never
-    )
+    parted_at: float | None = None
+    """Median number of equal tokens before green diverges from blue; None: never."""
     drift: float | None = None  # mean |difference| of log-probabilities over equal prefixes, nats
     drift_blue: float | None = None
     length: float | None = None  # green's tokens as a share of blue's

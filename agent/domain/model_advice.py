@@ -51,9 +51,7 @@ class ModelAdvice:
     best: PredictedChange | None = None
     assumed: Mapping[Knob, Value] = field(default_factory=dict)  # present values of knobs that no flag sets
     then: Numbers = field(default_factory=dict)  # with the best change
-    extrapolation: str = (
-        ""  # how far the best change is from the steps that the law was fitted to; empty: near
-    )
+    extrapolation: str = ""  # how far the best change is from the steps of the fit; empty: near
     why_nothing: str = ""
     capacity: Capacity
     best_capacity: Capacity | None = None  # with the best change

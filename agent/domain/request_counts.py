@@ -29,9 +29,8 @@ class RequestCounts:
     queued: int = 0  # of the stalled: in the queue of a server that makes progress
     stalled_ended: int = 0  # of `total`: counted as stalled before
     stalled_failed: int = 0  # of `errors`: counted as stalled before
-    late: int = (
-        0  # answered without error, but outside the SLO's latencies; without those that stalled before
-    )
+    late: int = 0
+    """Answered without error, but outside the SLO's latencies; without those that stalled before."""
     gave_up: int = 0
     refused: int = 0  # answered 400 to 499
     unreached: int = 0  # of the errors: no connection, or reset before the first byte of an answer

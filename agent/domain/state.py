@@ -124,16 +124,12 @@ class Rollout:
     step_since: datetime | None = None  # when the step's split came into force
     green: RequestCounts = field(default_factory=RequestCounts)  # this step
     blue: RequestCounts = field(default_factory=RequestCounts)  # this step
-    record: RequestCounts = field(
-        default_factory=RequestCounts
-    )  # the baseline: blue alone, before the canary
+    record: RequestCounts = field(default_factory=RequestCounts)  # the baseline: blue before the canary
     trial: Trial = field(default_factory=Trial)  # the judge's evidence
     blocks: BlockTrial | None = None  # the evidence of a change of running servers
     parked: str = ""  # why green is suspended without traffic: no admissible evidence
-    level: tuple[RequestCounts, RequestCounts] = (
-        RequestCounts(),
-        RequestCounts(),
-    )  # green and blue at equal load, in the steps that ended
+    level: tuple[RequestCounts, RequestCounts] = (RequestCounts(), RequestCounts())
+    """Green and blue at equal load, in the steps that ended."""
     waits: str = ""  # what the step still lacks, each with its evidence
     gain: str = ""  # what green is measurably better at
     heard_at: datetime | None = None  # the last second in which green answered a request

@@ -47,9 +47,8 @@ class EvidenceStream:
     requests: EProcessPair = field(default_factory=EProcessPair)
     ticks: EProcessPair | None = None  # over servers' ticks; None without a calibration
     pending: Counts = NONE  # of the open tick
-    wide: Mapping[str, tuple[int, int]] = field(
-        default_factory=dict
-    )  # of the open wide tick, by server: (requests, bad)
+    wide: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """(requests, bad) of the open wide tick, by server."""
     counted: Counts = NONE  # of this step
 
 
@@ -99,12 +98,8 @@ class Trial:
     asked_s: float = 0.0  # decaying seconds of `asked`
     record_s: float = 0.0  # duration of blue's baseline
     blue_failed: tuple[float, float] = (0.0, 0.0)  # decaying: blue's failed or stalled requests, all of them
-    prefixes: tuple[float, float, float, float] = (
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-    )  # decaying: blue's hits and queries, green's hits and queries
+    prefixes: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    """Decaying counts of the prefix cache: blue's hits and queries, green's hits and queries."""
     wedged_s: float = 0.0  # for how long green has run requests without a token
 
     def next_step(self, *, holding: bool = False) -> "Trial":
