@@ -4,61 +4,25 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from json import dumps
-from pathlib import Path
+from dataclasses import replace
 from tempfile import TemporaryDirectory
 
-import aiohttp
 import pytest
 
 from agent.machine.hot_trial import LEASE_S
 from simulator.traffic import Load
-from tests.e2e.config_builder import SERVER, SERVERS, SiteConfig
 from tests.e2e.conftest import Start
+from tests.e2e.hot_site import LIMITS, HotSiteConfig, cap
 from tests.e2e.rig import Rig, lost, until
 from tests.support.real_vllm import ENVIRONMENT, REPOSITORY, real_vllm
-from vllm_facts.live_limits import SCHEDULER_CLASS
 
-LIMITS = ("--max-num-seqs", "16", "--max-num-active-seqs", "2", "--scheduler-cls", SCHEDULER_CLASS)
-SIMULATED = (*SERVER, "--sim-start-s", "0.2", *LIMITS)
 STREAMS = Load(streams=16)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HotSiteConfig(SiteConfig):
-    folder: str
-    command: tuple[str, ...] = SIMULATED
-    env: tuple[tuple[str, str], ...] = ()
-
-    def engine(self) -> str:
-        env = {**dict(self.env), "TRIMTAB_CONTROL": f"{self.folder}/control.sock"}
-        return f"""
-            kind = "process"
-            command = {dumps(self.command)}
-            env = {{ {", ".join(f"{name} = {dumps(value)}" for name, value in env.items())} }}
-            ports = [{SERVERS[0]}, {SERVERS[-1]}]
-            stop_s = 5.0
-        """
 
 
 @pytest.fixture
 def config() -> Iterator[HotSiteConfig]:
     with TemporaryDirectory() as folder:  # pytest's own is longer than the path of a socket may be
         yield HotSiteConfig(folder=folder, at_most_s=1500.0)
-
-
-async def cap(config: HotSiteConfig, server: str = "chat-r1") -> int:
-    """The running requests that are allowed now; 0 while the server does not answer."""
-    path = Path(config.folder, f"{server}.sock")
-    try:
-        async with (
-            aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session,
-            session.get("http://engine/knobs") as answer,
-        ):
-            return int((await answer.json())["in_force"]["max_num_seqs"])
-    except (OSError, aiohttp.ClientError):
-        return 0
 
 
 async def tried(rig: Rig, config: HotSiteConfig) -> None:
