@@ -1,1 +1,1 @@
-"""From samples to readings: aggregation over a window, and the time series of the charts."""
+"""From samples to readings: aggregation over a window, and a row a minute for the charts."""

@@ -1,1 +1,1 @@
-"""Output for a terminal: tables, cell widths, full-screen views."""
+"""Output for a terminal: tables, values as text, messages, cell widths, full-screen views."""
