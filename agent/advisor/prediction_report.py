@@ -8,7 +8,7 @@ from typing import Any
 from agent.advisor.measured_law import find_kv_tokens, law_of_log
 from agent.advisor.render import format_command
 from agent.terminal.tables import format_sentence, format_table
-from agent.terminal.values import format_latency
+from agent.terminal.values import format_prediction
 from performance_model.band import Band
 from performance_model.engine_limits import EngineLimits
 from performance_model.engine_settings import limits_of
@@ -130,15 +130,8 @@ def _choose_law(case: Deployment, limits: EngineLimits, text: str | None, log: S
 
 
 def _band_row(name: str, title: str, band: Band) -> tuple[str, str, str]:
-    return title, _show(name, band.value), f"{_show(name, band.low)} to {_show(name, band.high)}"
-
-
-def _show(name: str, value: float) -> str:
-    if name.endswith("_per_s"):
-        return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004 - three digits
-    if name.endswith("_s"):
-        return format_latency(value)
-    return f"{value:.2f}" if name == "preemptions_per_request" else f"{value:.1%}"
+    value, low, high = (format_prediction(name, number) for number in (band.value, band.low, band.high))
+    return title, value, f"{low} to {high}"
 
 
 def _headroom_text(found: Headroom, rate: float) -> str:

@@ -9,7 +9,7 @@ from agent.cli.knob_argument import parse_knob
 from agent.cli.remote_command import add_remote_options, call_daemon, path, print_answer
 from agent.domain.errors import ConfigError
 from agent.terminal.tables import format_sentence, format_table
-from agent.terminal.values import format_latency
+from agent.terminal.values import format_prediction
 from vllm_facts.values import describe_changes
 
 LOADS = ("rate", "prompt")
@@ -140,12 +140,5 @@ def _curve_rows(answer: Json) -> Iterator[tuple[str, ...]]:
 
 
 def _band(name: str, band: Mapping[str, float]) -> str:
-    return f"{_number(name, band['value'])} ({_number(name, band['low'])} to {_number(name, band['high'])})"
-
-
-def _number(name: str, value: float) -> str:
-    if name.endswith("_per_s"):
-        return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004 - three digits
-    if name.endswith("_s"):
-        return format_latency(value)
-    return f"{value:.2f}" if name == "preemptions_per_request" else f"{value:.1%}"
+    value, low, high = (format_prediction(name, band[part]) for part in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"

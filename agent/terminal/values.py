@@ -26,3 +26,12 @@ def format_latency(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return f"{seconds * 1000:.0f} ms" if seconds < SECONDS else f"{seconds:.1f} s"
+
+
+def format_prediction(name: str, value: float) -> str:
+    """A number of the performance model; its name gives the unit: per second, seconds, else a share."""
+    if name.endswith("_per_s"):
+        return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004 - three digits
+    if name.endswith("_s"):
+        return format_latency(value)
+    return f"{value:.2f}" if name == "preemptions_per_request" else f"{value:.1%}"
