@@ -120,6 +120,17 @@ def test_a_candidate_that_cures_an_overload_passes_within_minutes() -> None:
     assert "the candidate is better: 0 of" in verdict.why
 
 
+def test_a_queue_that_gets_shorter_is_waited_for() -> None:
+    """What one arm has left behind must not count for the other while it drains."""
+    split = TimeSplit(BAD, lag=400)
+    split.second(lambda _: BAD, pulses=(pulse(running=2, waiting=100),))
+    for second in range(40):
+        split.second(lambda _: BAD, pulses=(pulse(running=2, waiting=99 - second),))
+
+    assert split.trial.number == 1
+    assert split.trial.counted_s == 0
+
+
 def test_evidence_from_blocks_of_one_arm_alone_calls_no_candidate_better() -> None:
     """A burst that begins with the trial, while the lot is the present arm five times."""
     levels = {"present": (40.0, 2.0), "present, busy": (40.0, 36.0), "candidate, busy": (40.0, 40.0)}
