@@ -45,12 +45,19 @@ def predict(
     *,
     replicates: int = REPLICATES,
     seed: int = 0,
+    is_load_known: bool = False,
 ) -> Mapping[str, Band]:
-    """The numbers of `outcome.measure`, each with its band."""
+    """The numbers of `outcome.measure`, each with its band.
+
+    `is_load_known`: the requests themselves came again, so only the law is uncertain.
+    """
     values = measure(Engine(trace, law.law, limits).run(), goals)
     laws = law.draws or (law.law,)
     drawn = [
-        measure(Engine(bootstrap(trace, seed + k), laws[k % len(laws)], limits).run(), goals)
+        measure(
+            Engine(trace if is_load_known else bootstrap(trace, seed + k), laws[k % len(laws)], limits).run(),
+            goals,
+        )
         for k in range(replicates)
     ]
     bands = {}

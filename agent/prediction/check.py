@@ -40,7 +40,7 @@ def check_prediction(request: CheckRequest) -> PredictionCheck | None:
         if not all(hasattr(load.present, knob) or knob == "gpu_memory_utilization" for knob in request.to):
             return None
         held = _latest(load, request.held_s)
-        predicted = held.predict(held.limits_with(request.to))
+        predicted = held.predict(held.limits_with(request.to), is_load_known=True)
     except PredictionInputError:
         return None
     return PredictionCheck(

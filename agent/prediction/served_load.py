@@ -47,9 +47,18 @@ class ServedLoad:
         """Raises PredictionInputError."""
         return moved_limits(self.case, self.present, changes) if changes else self.present
 
-    def predict(self, limits: EngineLimits, draws: int = REPLICATES) -> Numbers:
+    def predict(
+        self, limits: EngineLimits, draws: int = REPLICATES, *, is_load_known: bool = False
+    ) -> Numbers:
         """TTFT and E2E as clients see them. Without objectives there is no goodput."""
-        bands = predict(self.trace, self.law, limits, self.goals or Goals(), replicates=draws)
+        bands = predict(
+            self.trace,
+            self.law,
+            limits,
+            self.goals or Goals(),
+            replicates=draws,
+            is_load_known=is_load_known,
+        )
         shifted = {
             name: _shift(band, self.outside_s) if name.startswith(SHIFTED) else band
             for name, band in bands.items()

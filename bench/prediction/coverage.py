@@ -50,21 +50,30 @@ def run_world(gpu_name: str, load: Load, intensity: float, seed: int) -> Iterato
     recording = run_truth(trace, gpu, default, seed)
     steps = list(timed_windows(zip(recording.ends_s, recording.steps, strict=True), default.kv_tokens))
     fitted = fit_law(thin([row for _, row in steps], MOST_ROWS), draws=DRAWS)
-    law = with_error(fitted, check_ahead(trace, recording.served(), steps, default).itl)
+    some = steps[:: max(1, len(steps) // MOST_ROWS)]
+    law = with_error(fitted, check_ahead(trace, recording.served(), some, default).itl)
     for seqs, budget in SETTINGS:
         limits = replace(default, max_num_seqs=seqs, max_num_batched_tokens=budget)
-        bands = predict(trace, law, limits, goals, replicates=REPLICATES)
+        predicted = {
+            kind: predict(trace, law, limits, goals, replicates=REPLICATES, is_load_known=kind == "same")
+            for kind in ("same", "later")
+        }
         came = {
             "same": numbers(run_truth(trace, gpu, limits, seed + 4).served(), goals),
             "later": numbers(run_truth(later, gpu, limits, seed + 6).served(), goals),
         }
         for name, kind in product(came["same"], came):
-            band, value = bands[name], came[kind][name]
+            band, value = predicted[kind][name], came[kind][name]
             yield {
                 "world": f"{gpu_name} {load.name} x{intensity:g} {seed}",
                 "number": name,
                 "came": kind,
+                "setting": f"{seqs} {budget}",
+                "value": value,
+                "low": band.low,
+                "high": band.high,
                 "inside": band.low <= value <= band.high,
+                "pinned": name == "attainment" and value in {0.0, 1.0},
                 "error": value / max(band.value, 1e-9) - 1,
                 "width": (band.high - band.low) / max(band.value, 1e-9),
             }
@@ -80,7 +89,11 @@ def numbers(served: Sequence[ServedRequest], goals: Goals) -> Mapping[str, float
 
 
 def summarise(rows: Sequence[Row]) -> list[Row]:
-    """Of each number: the share inside, the median size of the error, and the median width of the band."""
+    """Of each number: the share inside, the median size of the error, and the median width of the band.
+
+    `pinned`: predictions where all requests, or none, were within the objectives; `inside_free`: the share
+    inside of the others. A band that has the whole of such an atom holds more than it promises.
+    """
     table = []
     for number, kind in dict.fromkeys((row["number"], row["came"]) for row in rows):
         own = [row for row in rows if (row["number"], row["came"]) == (number, kind)]
@@ -91,11 +104,17 @@ def summarise(rows: Sequence[Row]) -> list[Row]:
                 "worlds": len({row["world"] for row in own}),
                 "predictions": len(own),
                 "inside": round(mean(row["inside"] for row in own), 3),
+                "pinned": sum(row["pinned"] for row in own),
+                "inside_free": _inside([row for row in own if not row["pinned"]]),
                 "error": round(median(abs(row["error"]) for row in own), 3),
                 "width": round(median(row["width"] for row in own), 3),
             }
         )
     return table
+
+
+def _inside(rows: Sequence[Row]) -> float | None:
+    return round(mean(row["inside"] for row in rows), 3) if rows else None
 
 
 def main() -> None:

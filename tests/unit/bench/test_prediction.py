@@ -68,12 +68,15 @@ def test_rank_correlation_counts_ties() -> None:
 
 def test_coverage_counts_each_number_by_what_came() -> None:
     row = {"world": "a", "number": "itl_p90_s", "came": "same", "inside": True, "error": 0.1, "width": 0.2}
-    rows = [row, {**row, "world": "b", "inside": False}, {**row, "came": "later"}]
+    row["pinned"] = False
+    pinned = {**row, "came": "later", "inside": False, "pinned": True}
+    rows = [row, {**row, "world": "b", "inside": False}, {**row, "came": "later"}, pinned]
 
     same, later = coverage.summarise(rows)
 
     assert (same["inside"], same["worlds"], same["predictions"]) == (0.5, 2, 2)
-    assert (later["came"], later["inside"]) == ("later", 1)
+    assert (later["came"], later["inside"]) == ("later", 0.5)
+    assert (later["pinned"], later["inside_free"]) == (1, 1)
 
 
 def test_only_worlds_that_are_flat_or_that_no_setting_cures_count() -> None:

@@ -57,6 +57,15 @@ def test_a_band_encloses_what_other_loads_of_the_kind_measure() -> None:
             assert 0.85 * bands[name].low < other[name] < 1.15 * bands[name].high
 
 
+def test_a_known_load_leaves_only_the_law_uncertain() -> None:
+    certain = UncertainLaw(law=LAW, draws=(LAW,))
+    known = predict(load(2.0), certain, LIMITS, GOALS, is_load_known=True)
+    other = predict(load(2.0), certain, LIMITS, GOALS)
+
+    assert all(band.low == band.value == band.high for band in known.values())
+    assert other["ttft_p90_s"].low < other["ttft_p90_s"].high
+
+
 def test_an_uncertain_law_widens_the_band() -> None:
     narrow, wide = (
         predict(load(2.0), widen(LAW, common=sigma, each=0.0, count=8, seed=1), LIMITS, GOALS)["itl_mean_s"]
