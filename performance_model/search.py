@@ -8,7 +8,7 @@ changed flags among those that are as good as the best, and no change is propose
 standard errors).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import sqrt
@@ -36,6 +36,8 @@ MOST = 60
 MOST_MOVED_KV = 0.25  # of the KV cache, as a side effect by the estimate, which is rough
 LAWS = 8  # draws of the law that each finalist sees
 LOW_QUANTILE = 1.28  # standard deviations from the middle of a normal distribution to its 10 % quantile
+
+FIT_SHARES = (0.9, 0.75)  # of the KV cache that running requests fill on average: their lengths vary
 
 Changes = Mapping[Knob, Value]
 
@@ -88,14 +90,17 @@ def search(
     *,
     kv_tokens: int | None = None,
     refuse: Callable[[Changes], str] = allow_all,
+    also: Sequence[Changes] = (),
 ) -> SearchResult:
-    """`refuse`: why a change must not be tried; empty if it may.
+    """`refuse`: why a change must not be tried; empty if it may. `also`: changes that others propose.
 
     Raises PredictionInputError if the setting in force cannot be predicted.
     """
     base = limits_of(case, kv_tokens=kv_tokens)
+    base_run = Engine(trace, law.law, base).run()
     vetoed: dict[str, int] = {}
-    nearby = list(_admissible(case, base, refuse, vetoed))
+    wanted = (*also, *_caps_to_fit(trace, base, base_run), *neighbours(case, base))
+    nearby = list(_admissible(case, base, wanted, refuse, vetoed))
     parts = _windows(trace)
     screened = sorted(
         (
@@ -106,7 +111,6 @@ def search(
         ),
         key=lambda one: (-one.screened, len(one.changes)),
     )
-    base_run = Engine(trace, law.law, base).run()
     own = attainment(base_run, goals)
     finalists = [
         _judge(one, trace, law.law, goals, base_run)
@@ -190,6 +194,21 @@ def neighbours(case: Deployment, base: EngineLimits) -> Iterator[Changes]:
     yield from ({**single, **pair} for single in singles[-2:] for pair in pairs[:9] if pair)
 
 
+def _caps_to_fit(trace: Trace, base: EngineLimits, run: EngineRun) -> Iterator[Changes]:
+    """Where requests are preempted, batches that the KV cache holds: octaves are too coarse for that.
+
+    A running request holds its prompt and on average half of its output, for as long as it has output.
+    """
+    outputs = sum(one.output_tokens for one in trace)
+    if not run.preemptions or not outputs:
+        return
+    held = sum((one.prompt_tokens + one.output_tokens / 2) * one.output_tokens for one in trace) / outputs
+    for share in FIT_SHARES:
+        seqs = max(1, int(share * base.kv_tokens / held))
+        if seqs < base.sequences:
+            yield {"max_num_seqs": seqs}
+
+
 def paired_gain(base: EngineRun, other: EngineRun, goals: Goals) -> tuple[float, float]:
     """The difference of attainment of two runs of one load, and its standard error over blocks of BLOCK_S."""
     blocks: dict[int, list[int]] = {}
@@ -205,12 +224,19 @@ def paired_gain(base: EngineRun, other: EngineRun, goals: Goals) -> tuple[float,
 
 
 def _admissible(
-    case: Deployment, base: EngineLimits, refuse: Callable[[Changes], str], vetoed: dict[str, int]
+    case: Deployment,
+    base: EngineLimits,
+    wanted: Iterable[Changes],
+    refuse: Callable[[Changes], str],
+    vetoed: dict[str, int],
 ) -> Iterator[tuple[Changes, EngineLimits]]:
-    count = 0
-    for changes in neighbours(case, base):
+    count, known = 0, []
+    for changes in wanted:
         if count == MOST:
             return
+        if changes in known:
+            continue
+        known.append(changes)
         why = refuse(changes)
         try:
             limits = base if why else moved_limits(case, base, changes)

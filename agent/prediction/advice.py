@@ -53,6 +53,7 @@ def advise(request: AdviceRequest) -> ModelAdvice | None:
             load.goals,
             kv_tokens=learned.kv_tokens,
             refuse=partial(why_refused, request, load.present),
+            also=[to for _, to in request.suggested if _is_modelled(to, load.present)],
         )
     except PredictionInputError:
         return None
@@ -136,7 +137,7 @@ def _judge_rules(
     """What the changes that rules suggest would gain, without those that are not modelled."""
     run = Engine(load.trace, load.law.law, load.present).run() if suggested else None
     for rule, to in suggested:
-        if run is None or UNSEEN & to.keys() or not all(hasattr(load.present, knob) for knob in to):
+        if run is None or not _is_modelled(to, load.present):
             continue
         try:
             other = Engine(load.trace, load.law.law, load.limits_with(to)).run()
@@ -144,6 +145,10 @@ def _judge_rules(
             continue
         gain, noise = paired_gain(run, other, goals)
         yield PredictedChange(to=dict(to), gain=_gain_band(gain, noise), rule=rule)
+
+
+def _is_modelled(to: Setting, present: EngineLimits) -> bool:
+    return not UNSEEN & to.keys() and all(hasattr(present, knob) for knob in to)
 
 
 def _gain_band(gain: float, noise: float) -> Band:

@@ -13,7 +13,7 @@ from performance_model.errors import PredictionInputError
 from performance_model.outcome import Goals, attainment, measure
 from performance_model.prediction import HIGH, LOW, find_headroom, predict
 from performance_model.resample import scale_rate
-from performance_model.search import neighbours, paired_gain, search
+from performance_model.search import Changes, neighbours, paired_gain, search
 from performance_model.step_law import StepLaw, UncertainLaw, widen, with_error
 from performance_model.trace import TraceRequest
 from vllm_facts.deployment import Deployment
@@ -134,6 +134,40 @@ def test_the_search_changes_nothing_where_nothing_helps() -> None:
     found = search(case(), load(2.0), UNCERTAIN, Goals(itl_s=0.001), kv_tokens=41_408)
 
     assert (found.best, found.base, found.gain) == (None, 0.0, 0.0)
+
+
+def test_the_search_tries_what_others_propose() -> None:
+    found = search(
+        case(max_num_seqs=8, max_num_batched_tokens=2048),
+        load(2.0),
+        UNCERTAIN,
+        GOALS,
+        kv_tokens=41_408,
+        refuse=lambda changes: "" if changes == {"max_num_seqs": 40} else "only what was proposed",
+        also=({"max_num_seqs": 40},),
+    )
+
+    assert found.best is not None
+    assert dict(found.best.changes) == {"max_num_seqs": 40}
+    assert found.tried == 1
+
+
+def test_a_batch_that_the_kv_cache_holds_is_tried_where_requests_are_preempted() -> None:
+    refused: list[dict[str, Value]] = []
+
+    def refuse(changes: Changes) -> str:
+        refused.append(dict(changes))
+        return "none"
+
+    for rate in (0.2, 2.0):
+        refused.clear()
+        trace = load(rate, seconds=600.0, prompt=300, output=900)
+        search(case(max_num_seqs=256), trace, UNCERTAIN, GOALS, kv_tokens=20_000, refuse=refuse)
+        caps = [one["max_num_seqs"] for one in refused if one.keys() == {"max_num_seqs"}]
+        between = [cap for cap in caps if isinstance(cap, int) and cap & (cap - 1)]
+
+        assert len(between) == (0 if rate < 1 else 2)
+        assert all(4 < cap < 30 for cap in between)
 
 
 def test_all_neighbours_differ_from_the_setting_in_force() -> None:
