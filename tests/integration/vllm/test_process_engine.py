@@ -16,7 +16,8 @@ from agent.quality.golden_prompts import PROMPTS
 from tests.support.process_rig import free_ports
 from tests.support.real_vllm import ENVIRONMENT, real_vllm
 from vllm_facts.flag_parser import parse_setting
-from vllm_facts.values import Value
+from vllm_facts.live_limits import SCHEDULER_CLASS
+from vllm_facts.values import Setting, Value
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -35,7 +36,8 @@ async def engine(tmp_path: Path) -> AsyncIterator[ProcessEngine]:
 @pytest.mark.smoke
 async def test_launches_warms_up_examines_and_retires_a_server(engine: ProcessEngine, tmp_path: Path) -> None:
     assert list(await engine.problems()) == []
-    setting = {**parse_setting(engine._options.command), "max_num_seqs": 2}
+    cap: Setting = {"max_num_seqs": 2, "scheduler_cls": SCHEDULER_CLASS}
+    setting = {**parse_setting(engine._options.command), **cap}
 
     server = await engine.launch(Server(name="chat-r1", setting=setting), 900)
     await engine.warm_up(server, 6, 300)
@@ -46,6 +48,8 @@ async def test_launches_warms_up_examines_and_retires_a_server(engine: ProcessEn
     assert compare(first, second, first).ok
     assert await engine.busy(server) == 0
     assert list(await engine.observe()) == [server]
+    assert server.hot is not None
+    assert server.hot.limits["max_num_active_seqs"][1] == 2
     site = Site(target="chat", state_dir=tmp_path, epoch=1)
     assert len(ownership_env.members(site, "chat-r1")) > 1  # the API server and its engine core
     await engine.retire(server)
