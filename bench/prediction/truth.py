@@ -52,6 +52,7 @@ class Recording:
     steps: list[StepRecord] = field(default_factory=list)
     starts_s: list[float] = field(default_factory=list)  # of the steps, as the arrivals
     ends_s: list[float] = field(default_factory=list)
+    peak_running: int = 0
 
     def served(self) -> list[ServedRequest]:
         return [
@@ -113,6 +114,7 @@ def run_truth(trace: Sequence[TraceRequest], gpu: Hardware, limits: EngineLimits
         nonlocal now
         took = law.seconds(work) * random.lognormvariate(0, JITTER)
         took += HICCUP_S if random.random() < HICCUP_SHARE else 0.0
+        recording.peak_running = max(recording.peak_running, len(scheduler.running))
         now = max(now, scheduler.running[0].arrived_at)  # the engine idled until then
         recording.starts_s.append(now)
         now += took

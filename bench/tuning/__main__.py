@@ -1,6 +1,6 @@
-"""python -m bench.tuning [--seeds N] [--searches N] [--worlds TEXT]: 1 to 2 minutes of CPU for a world.
+"""python -m bench.tuning [--seeds N] [--searches N] [--worlds TEXT] [--starts NAMES] [--model-only]
 
-Prints the table and writes all rows to bench/results/tuning.json after each world.
+1 to 2 minutes of CPU for a world. Prints the table; writes all rows to bench/results/tuning.json after each.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from time import process_time
 
 from bench.prediction.truth import LOADS
 from bench.tuning.score import play_all, summarise
-from bench.tuning.world import build_world
+from bench.tuning.world import STARTS, build_world
 
 GPUS = ("4090-8b", "t4-8b-awq", "h100-8b")
 RESULTS = Path(__file__).parents[1] / "results" / "tuning.json"
@@ -23,17 +23,26 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20, help="truths of each world")
     parser.add_argument("--searches", type=int, default=5, help="runs of each search with random numbers")
     parser.add_argument("--worlds", default="", help="only those whose name has this text")
+    parser.add_argument("--gpus", default=",".join(GPUS), help="with commas")
+    parser.add_argument("--starts", default=",".join(STARTS), help="settings to begin from, with commas")
+    parser.add_argument("--model-only", action="store_true", help="without the other searches")
+    parser.add_argument(
+        "--budget-s", type=float, default=1e9, help="seconds of CPU after which no world begins"
+    )
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the rows are written")
     args = parser.parse_args()
     path = args.json
     path.parent.mkdir(exist_ok=True)
     rows = []
-    for seed, intensity, load, gpu in product(range(1, args.seeds + 1), INTENSITIES, LOADS, GPUS):
+    for seed, intensity, load, gpu in product(
+        range(1, args.seeds + 1), INTENSITIES, LOADS, args.gpus.split(",")
+    ):
         if args.worlds not in f"{gpu} {load.name} x{intensity:g}":
             continue
-        before = process_time()
+        if (before := process_time()) > args.budget_s:
+            break
         world = build_world(gpu, load, intensity, seed)
-        rows += play_all(world, args.searches)
+        rows += play_all(world, args.searches, starts=args.starts.split(","), blind=not args.model_only)
         print(f"{world.name}, seed {seed}: {process_time() - before:.0f} s of CPU", flush=True)
         result = {"seeds": args.seeds, "peers": summarise(rows), "rows": rows}
         path.write_text(json.dumps(result, indent=1) + "\n")

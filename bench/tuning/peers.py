@@ -7,9 +7,9 @@ from agent.tuning.model_search import ModelSearch, PointForecast, forecast_all
 from agent.tuning.searches import GridSearch, HillClimb, Point, RandomSearch, Search, Tried
 from agent.tuning.space import Space
 from agent.tuning.tpe import TpeSearch
-from bench.prediction.truth import traffic
-from bench.tuning.world import LEAST_REQUESTS, TRIAL_S, World
+from bench.tuning.world import World
 from performance_model.step_law import StepLaw
+from performance_model.trace import Trace
 
 MOST_CANARIES = 20
 LEAST_GAIN = 0.02  # a canary is promoted if it serves so much more than the setting in force
@@ -60,11 +60,9 @@ def space_from(world: World, start: int) -> Space:
 
 
 def model_search(
-    world: World, start: int, law: StepLaw, *, draw: int
+    world: World, start: int, law: StepLaw, trace: Trace
 ) -> tuple[ModelSearch, list[PointForecast]]:
-    """The model predicts other traffic of the same kind than the canaries and the truth get."""
+    """`trace`: recorded before; the canaries and the truth get other traffic of the same kind."""
     space = space_from(world, start)
-    seconds = max(2 * TRIAL_S, LEAST_REQUESTS / world.rate)
-    trace = traffic(world.load, world.rate, seconds, world.seed + 900 + draw)
     forecasts = forecast_all(space, trace, law, world.goals)
     return ModelSearch(space=space, forecasts=forecasts), forecasts

@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 from bench.prediction.exactness import spearman
+from bench.prediction.truth import Recording
 from bench.tuning.pages import windows_of_pages
 from bench.tuning.peers import BLIND, Played, model_search, play, space_from
 from bench.tuning.world import STARTS, World
@@ -13,6 +14,7 @@ from performance_model.errors import PredictionInputError
 from performance_model.fit import fit_law
 from performance_model.hardware_prior import prior_law
 from performance_model.step_law import StepLaw
+from performance_model.trace import Trace
 from performance_model.work_windows import windows_of_steps
 from vllm_facts.deployment import Deployment
 from vllm_facts.models.lookup import find_model
@@ -28,11 +30,13 @@ _GPUS = {
 Row = dict[str, Any]
 
 
-def play_all(world: World, searches: int) -> list[Row]:
+def play_all(
+    world: World, searches: int, *, starts: Sequence[str] = tuple(STARTS), blind: bool = True
+) -> list[Row]:
     """A row for each start and peer; blind peers with random numbers play `searches` times."""
     rows = []
-    for start_name, (seqs, budget) in STARTS.items():
-        start = world.number_of(seqs, budget)
+    for start_name in starts:
+        start = world.number_of(*STARTS[start_name])
         about = {
             "world": world.name,
             "seed": world.seed,
@@ -43,22 +47,23 @@ def play_all(world: World, searches: int) -> list[Row]:
             "least_gain_points": 100 * FLAT,
         }
         rows.append({**about, "peer": "do nothing", **_row(play(world, start, None))})
-        for name, make in BLIND.items():
+        for name, make in BLIND.items() if blind else ():
             points = space_from(world, start).points
             times = searches if name in {"random", "Optuna TPE"} else 1
             rows += [
                 {**about, "peer": name, **_row(play(world, start, make(points, world.seed * 100 + number)))}
                 for number in range(times)
             ]
-        for name, law in _laws(world, start).items():
-            rows.append({**about, "peer": name, **_play_model(world, start, law)})
+        recording, trace = world.learn(start)
+        for name, law in _laws(world, start, recording).items():
+            rows.append({**about, "peer": name, **_play_model(world, start, law, trace)})
     return rows
 
 
-def _play_model(world: World, start: int, law: StepLaw | str) -> Row:
+def _play_model(world: World, start: int, law: StepLaw | str, trace: Trace) -> Row:
     if isinstance(law, str):
         return {**_row(play(world, start, None)), "no_law": law}
-    search, forecasts = model_search(world, start, law, draw=0)
+    search, forecasts = model_search(world, start, law, trace)
     order = [world.points.index(one.point) for one in forecasts]
     rho = spearman([world.truth[at].attainment for at in order], [one.goodput for one in forecasts])
     return {**_row(play(world, start, search)), "spearman": rho, "predicted_best": max(_goods(forecasts))}
@@ -68,9 +73,8 @@ def _goods(forecasts: Iterable[Any]) -> list[float]:
     return [one.goodput for one in forecasts]
 
 
-def _laws(world: World, start: int) -> dict[str, StepLaw | str]:
+def _laws(world: World, start: int, recording: Recording) -> dict[str, StepLaw | str]:
     """What can be learned at the start; a text says why not."""
-    recording, _ = world.learn(start)
     limits = world.limits[start]
     gpu, model = _GPUS[world.gpu]
     case = Deployment(setting={"model": model}, card=find_gpu(gpu), model=find_model(model))
@@ -119,6 +123,7 @@ def summarise(rows: Sequence[Row]) -> list[Row]:
                 "exposed_all_mean": round(sum(row["exposed"] for row in own) / max(1, len(own)), 1),
                 "flat": len(flat),
                 "flat_without_canary": _share([row["canaries"] == 0 for row in flat]),
+                "ranked": len(ranked),
                 "spearman": _band(ranked) if ranked else None,
                 "no_law": sum("no_law" in row for row in own),
             }

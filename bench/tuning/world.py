@@ -3,8 +3,9 @@
 The truth is computed once for all searches: they see the same noise at the same point.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 from agent.tuning.searches import Point
@@ -19,6 +20,7 @@ DEFAULT = (256, 2048)
 STARTS = {"default": DEFAULT, "small batch": (8, 2048), "small budget": (256, 256)}
 LEARN_S, TRIAL_S, HELD_OUT_S = 600.0, 120.0, 240.0
 LEAST_REQUESTS = 100
+LEAST_HELD_OUT = 400  # of the truth: with 100, single requests decide the order of plateaus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,7 @@ class World:
     points: tuple[Point, ...]
     rate: float
     truth: tuple[Scored, ...]
-    trials: tuple[Scored, ...]
+    trials: Mapping[int, Scored]
     load: Load
     seed: int
     gpu: str
@@ -74,19 +76,14 @@ def build_world(gpu_name: str, load: Load, intensity: float, seed: int) -> World
         points.append({"max_num_seqs": seqs, "max_num_batched_tokens": budget})
         limits.append(replace(default, max_num_seqs=seqs, max_num_batched_tokens=budget))
 
-    def score(seconds: float, shift: int) -> tuple[Scored, ...]:
-        trace = traffic(load, rate, max(seconds, LEAST_REQUESTS / rate), seed + shift)
-        runs = (run_truth(trace, gpu, one, seed + shift).served() for one in limits)
-        return tuple(
-            Scored(
-                attainment=sum(
-                    one.ttft_s <= (goals.ttft_s or 0) and one.itl_s <= (goals.itl_s or 0) for one in served
-                )
-                / len(trace),
-                requests=len(trace),
-            )
-            for served in runs
+    def run(at: int, seconds: float, least: int, shift: int) -> tuple[Scored, int]:
+        trace = traffic(load, rate, max(seconds, least / rate), seed + shift)
+        recording = run_truth(trace, gpu, limits[at], seed + shift)
+        met = sum(
+            one.ttft_s <= (goals.ttft_s or 0) and one.itl_s <= (goals.itl_s or 0)
+            for one in recording.served()
         )
+        return Scored(attainment=met / len(trace), requests=len(trace)), recording.peak_running
 
     return World(
         name=f"{gpu_name} {load.name} x{intensity:g}",
@@ -94,9 +91,35 @@ def build_world(gpu_name: str, load: Load, intensity: float, seed: int) -> World
         limits=tuple(limits),
         points=tuple(points),
         rate=rate,
-        truth=score(HELD_OUT_S, 300),
-        trials=score(TRIAL_S, 400),
+        truth=_sweep(limits, partial(run, seconds=HELD_OUT_S, least=LEAST_HELD_OUT, shift=300)),
+        trials=_Trials(lambda at: run(at, TRIAL_S, LEAST_REQUESTS, 400)[0]),
         load=load,
         seed=seed,
         gpu=gpu_name,
     )
+
+
+class _Trials(dict[int, Scored]):
+    """Computed on first use."""
+
+    def __init__(self, run: Callable[[int], Scored]) -> None:
+        super().__init__()
+        self._run = run
+
+    def __missing__(self, at: int) -> Scored:
+        self[at] = self._run(at)
+        return self[at]
+
+
+def _sweep(limits: Sequence[EngineLimits], run: Callable[[int], tuple[Scored, int]]) -> tuple[Scored, ...]:
+    """`limits` have growing batches: those that a smaller one did not fill change nothing."""
+    scored: list[Scored] = []
+    unfilled: dict[int, Scored] = {}  # by token budget
+    for at, one in enumerate(limits):
+        known = unfilled.get(one.max_num_batched_tokens)
+        if known is None:
+            known, peak = run(at)
+            if peak < one.max_num_seqs:
+                unfilled[one.max_num_batched_tokens] = known
+        scored.append(known)
+    return tuple(scored)

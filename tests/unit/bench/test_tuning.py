@@ -23,7 +23,7 @@ def world(*attainments: float) -> World:
         points=tuple({"max_num_seqs": at} for at in range(len(attainments))),
         rate=1.0,
         truth=scored,
-        trials=scored,
+        trials=dict(enumerate(scored)),
         load=LOADS[0],
         seed=1,
         gpu="4090-8b",
