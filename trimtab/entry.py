@@ -25,6 +25,7 @@ PACKAGES = frozenset(
         "policies",
         "sensors",
         "simulator",
+        "trimtab_vllm",
         "vllm_facts",
     }
 )

@@ -110,7 +110,7 @@ async def test_other_kernels_mean_another_law(tmp_path: Path) -> None:
         await target.live(1)
 
     assert target.model.law is None
-    assert "others" in next(one["why"] for one in said if one["event"] == "prediction.file_ignored")
+    assert "for other flags" in next(one["why"] for one in said if one["event"] == "prediction.file_ignored")
 
 
 async def test_a_law_that_was_dropped_after_the_last_writing_stays_dropped(tmp_path: Path) -> None:
