@@ -115,12 +115,7 @@ class SimulatedEngine:
 
     def _apply_limits(self) -> None:
         if (values := self.new_limits()) is not None:
-            self.scheduler.set_limits(
-                cap=int(values["max_num_seqs"]),
-                budget=int(values["max_num_scheduled_tokens"]),
-                threshold=int(values["long_prefill_token_threshold"]),
-                watermark=values["watermark"],
-            )
+            self.scheduler.set_limits(values)
 
     def _log(self, step: ScheduledStep, seconds: float) -> None:
         """The line of vLLM with --enable-logging-iteration-details."""

@@ -5,6 +5,7 @@ one engine without speculative decoding, LoRA or connectors, first come first se
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from simulator.kv_cache import KvCache
@@ -82,11 +83,15 @@ class Scheduler:
         )
         self._watermark = int(limits.watermark * cache.blocks)
 
-    def set_limits(self, *, cap: int, budget: int, threshold: int, watermark: float) -> None:
-        """Change what bounds the next step. Requests that run go on: a lower cap is reached as they end."""
+    def set_limits(self, values: Mapping[str, float]) -> None:
+        """Change what bounds the next step. Requests that run go on: a lower cap is reached as they end.
+
+        `values`: all of them, by the names of the scheduler class's control endpoint.
+        """
+        threshold = int(values["long_prefill_token_threshold"])
         self.limits = replace(self.limits, long_prefill_token_threshold=threshold)
-        self._cap, self._budget = cap, budget
-        self._watermark = int(watermark * self.cache.blocks)
+        self._cap, self._budget = int(values["max_num_seqs"]), int(values["max_num_scheduled_tokens"])
+        self._watermark = int(values["watermark"] * self.cache.blocks)
 
     def add(self, request: SimulatedRequest) -> None:
         """Queue a request.

@@ -138,12 +138,7 @@ class VirtualServer:
     def apply_limits(self) -> None:
         """Put limits that were set since the last call in force from the next step on."""
         if (values := self.new_limits()) is not None:
-            self.scheduler.set_limits(
-                cap=int(values["max_num_seqs"]),
-                budget=int(values["max_num_scheduled_tokens"]),
-                threshold=int(values["long_prefill_token_threshold"]),
-                watermark=values["watermark"],
-            )
+            self.scheduler.set_limits(values)
 
     def take_records(self, at_s: float) -> tuple[Request, ...]:
         """Return the records of the proxy since the last call: ended requests, and newly stalled ones."""
