@@ -52,6 +52,6 @@ def write_folders(site: Site) -> SchedulerFolders:
     ):
         folder.chmod(mode)
     for name in _FILES:
-        replace_file(module / name, (files("trimtab_vllm") / name).read_bytes(), 0o644)
+        replace_file(module / name, (files("trimtab_vllm") / name).read_bytes())
         (module / name).chmod(0o644)
     return folders

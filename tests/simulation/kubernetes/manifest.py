@@ -13,7 +13,7 @@ def manifest(name: str, scenario: ClusterScenario, seqs: object = BLUE["max_num_
     args = ("--model", str(BLUE["model"]), "--max-num-seqs", str(seqs))
     found = deployment(name, container(*args, gpus=1), replicas=scenario.replicas)
     if scenario.writer == "Argo CD":
-        found["metadata"]["labels"] = found["metadata"]["labels"] | ARGO_CD  # the selector has the old one
+        found["metadata"]["labels"] |= ARGO_CD
     if scenario.writer == "KServe":
         found["metadata"]["ownerReferences"] = [KSERVE]
     return found

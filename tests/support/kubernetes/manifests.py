@@ -38,7 +38,7 @@ def deployment(
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": name, "labels": selected},
+        "metadata": {"name": name, "labels": dict(selected)},  # the selector never changes
         "spec": {
             "replicas": replicas,
             "progressDeadlineSeconds": 60,
