@@ -92,7 +92,7 @@ def search(
     refuse: Callable[[Changes], str] = allow_all,
     also: Sequence[Changes] = (),
 ) -> SearchResult:
-    """`refuse`: why a change must not be tried; empty if it may. `also`: changes that others propose.
+    """`refuse`: why a change must not be tried; empty if it may. `also`: changes that rules propose.
 
     Raises PredictionInputError if the setting in force cannot be predicted.
     """

@@ -92,7 +92,7 @@ def summarise(rows: Sequence[Row]) -> list[Row]:
     """Of each number: the share inside, the median size of the error, and the median width of the band.
 
     `pinned`: predictions where all requests, or none, were within the objectives; `inside_free`: the share
-    inside of the others. A band that has the whole of such an atom holds more than it promises.
+    inside of all other predictions. A band that has the whole of such an atom holds more than it promises.
     """
     table = []
     for number, kind in dict.fromkeys((row["number"], row["came"]) for row in rows):

@@ -107,7 +107,7 @@ def encoded(text: str) -> str:
 
 
 async def objects(here: Namespace) -> set[str]:
-    """All of the namespace but what Kubernetes itself makes, and pods and endpoints, which follow others."""
+    """All of the namespace but what Kubernetes makes, and pods and endpoints, which follow other objects."""
     found = {f"{kind} {name}" for kind in KINDS for name in await names(here, kind)}
     return {one for one in found - MADE_BY_KUBERNETES if not one.startswith("secrets sh.helm.release")}
 
