@@ -66,7 +66,7 @@ def build_entry(before: State, after: State, event: e.Event, effects: tuple[Effe
         action=action_of(before, after, event),
         target=after.target,
         op_id=rollout.id if rollout and running else "",
-        why=_failure_why(before, after) or _why(event, after),
+        why=_failure_why(before, after) or _why(before, event, after),
         evidence=evidence_of(changed, rollout if running else None),
         before={"phase": before.phase.value, **({"setting": dict(changed.before)} if changed else {})},
         after=_after(after, changed, rollout if running else None) | _request_fields(event),
@@ -131,6 +131,8 @@ def action_of(before: State, after: State, event: e.Event) -> str:
             return "rollout.advanced"
         if isinstance(event, e.Observed) and (action := _failure_action(before, after)):
             return action
+        if isinstance(event, e.ServerLost) and event.server == before.ending:
+            return "server.ended"
         return HAPPENED[type(event)]
     if after.phase is Phase.OBSERVING:
         return _settled_action(before, after)
@@ -241,8 +243,10 @@ def _request_fields(event: e.Event) -> dict[str, Any]:
     )
 
 
-def _why(event: e.Event, after: State) -> str:
+def _why(before: State, event: e.Event, after: State) -> str:
     """The note of the state, and the operator's reason, which the note does not repeat in later entries."""
+    if isinstance(event, e.ServerLost) and event.server == before.ending:
+        return event.why
     if isinstance(event, e.PredictionChecked):
         why, drop = describe_check(event.check), after.law_drop
         return f"{why}; law dropped: {drop.why}" if drop and drop.at == event.check.at else why

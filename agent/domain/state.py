@@ -223,6 +223,11 @@ class State:
         return effect.server.name if isinstance(effect, Stop) and not effect.keep else ""
 
     @property
+    def ending(self) -> str:
+        """The server that trimtab stops or retires now; empty: none."""
+        return self.awaiting.server.name if isinstance(self.awaiting, Retire) else self.stopping
+
+    @property
     def split(self) -> Route | None:
         """The last split that a phase requested; in force unless a failover replaces it."""
         return self.planned or self.route

@@ -9,7 +9,7 @@ in force stays.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agent.domain.effects import Drain, Effect, KeepAlive, Retire, Route
+from agent.domain.effects import Drain, Effect, KeepAlive, Route
 from agent.domain.model import Server
 from agent.domain.request_counts import RequestCounts
 from agent.domain.state import Phase, Rollout, State
@@ -60,14 +60,13 @@ def split_without_failing(before: State, state: State, plan: Route) -> Route:
 
 def _takers(before: State, state: State, servers: Sequence[Server]) -> list[Server]:
     """Those that may carry the traffic: known to be well, or carrying it since the failover began."""
-    ending = state.awaiting.server.name if isinstance(state.awaiting, Retire) else state.stopping
     carry = before.route.weights if before.planned is not None and before.route is not None else {}
     return [
         server
         for server in servers
         if not fails(state, server)
         and server.address
-        and server.name not in (ending, *state.gone, *state.vacated)
+        and server.name not in (state.ending, *state.gone, *state.vacated)
         and (is_well(state.health.get(server.name)) or carry.get(server.name))
     ]
 

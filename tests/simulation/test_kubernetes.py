@@ -88,6 +88,13 @@ def test_no_copy_replaces_the_operators_deployment_whenever_green_exits_before_i
         assert [line for line in result.log if "create trimtab-vllm0" in line] == [], "\n".join(result.log)
 
 
+def test_a_promotion_loses_no_server() -> None:
+    log = play(ClusterScenario(seed=0)).log
+
+    assert [line for line in log if "server.ended" in line] != []
+    assert [line for line in log if "server.lost" in line] == []
+
+
 @pytest.mark.smoke
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_detects_a_seeded_bug(mutant: str) -> None:
