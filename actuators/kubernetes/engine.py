@@ -251,6 +251,7 @@ class KubernetesEngine(VllmEngine):
                 every_s=self._options.health_every_s,
                 timeout_s=self._options.health_timeout_s,
                 misses=self._options.lost_after,
+                setting=server.setting,
                 replicas=server.replicas,
                 address="" if self._site.acts else server.address,
                 on_silence=lambda found, log: report(found, log, gone=False),
@@ -258,12 +259,19 @@ class KubernetesEngine(VllmEngine):
             found, log = await watch.until_gone()
             if found is None:
                 return None, ()
+            if await self._has_moved(server, watched):
+                continue
             if await self._retirements.moves(server.name):
                 report(found, log, gone=False)  # the operator's workload starts in its place
                 await self._retirements.wait()
         if one is not None and not watched:
             found = fault_of_none(one.workload.annotations)
         return found, log
+
+    async def _has_moved(self, server: Server, workload: str) -> bool:
+        """Whether it runs by another workload now: a handover ends green's Deployment last."""
+        one = await self._find_patiently(server)
+        return one is not None and one.active and one.workload.name != workload
 
     async def _keep_service(self, server: Server) -> None:
         if self._site.acts:

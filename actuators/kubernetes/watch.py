@@ -22,6 +22,7 @@ from agent.domain.errors import ActError
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
 from kubernetes_api.documents import Json
+from vllm_facts.values import Setting
 
 log = structlog.get_logger(__name__)
 
@@ -41,12 +42,13 @@ class Watch:
     timeout_s: float
     misses: int
     on_silence: Say
-    replicas: int  # that the caller knows
+    setting: Setting  # that the caller knows, as the number of replicas
+    replicas: int
     address: str = ""  # of the pods that are read in advise mode, in which no Service is created
     _pods: list[Pod] = field(default_factory=list, init=False)
     _restarts: dict[str, int] = field(default_factory=dict, init=False)  # by the name of a pod
     _over: set[str] | None = field(default=None, init=False)  # uids of ended pods that are known
-    _generation: int = field(default=0, init=False)  # of the workload whose flags are known
+    _generation: int = field(default=0, init=False)  # of the workload whose flags are compared
     _removed: str = field(default="", init=False)  # the pod that a third party deleted last
     _log: tuple[str, ...] = field(default=(), init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -120,7 +122,7 @@ class Watch:
         return await self.client.get(resource, name)
 
     async def _has_changed(self) -> bool:
-        """Whether the operator's workload has other flags or pods than when the watch began, all ready.
+        """Whether the operator's workload has other flags or pods than the caller knows, all ready.
 
         In advise mode also while not all are: which pods run is what the sensors read.
         """
@@ -138,7 +140,7 @@ class Watch:
             return False
         self._generation = generation
         now = await read_workload(self.client.cached, document)
-        return not now.problem and now.serve.setting != self.workload.serve.setting
+        return not now.problem and now.serve.setting != self.setting
 
     async def _probe(self) -> None:
         """Probe /health of every pod for ever; the server is silent when none answers."""

@@ -318,23 +318,23 @@ class TargetLoop:
             log.info(entry.action, **fields, why=entry.why, **self.journal.head.log_fields())
 
     def _watch_servers(self, tasks: asyncio.TaskGroup, epoch: int) -> None:
-        """Watch each server that has an address; stop watching servers that lost theirs."""
+        """Watch each server that has an address, also one that has moved into an adopted server's place."""
         now = {server.name: server for server in self.servers()}
         for name in set(self._watched) - set(now):
             self._watched.pop(name).cancel()
             self.aggregator.forget(name)
             self.self_metrics.forget(name)
-        for name in set(now) - set(self._watched):
-            self._watched[name] = tasks.create_task(
-                self._watch(now[name], epoch), name=f"{self.target} watch {name}"
-            )
+        for name, server in now.items():
+            if (task := self._watched.get(name)) is None or (task.done() and not server.ours):
+                watch = self._watch(server, epoch)
+                self._watched[name] = tasks.create_task(watch, name=f"{self.target} watch {name}")
 
     async def _watch(self, server: Server, epoch: int) -> None:
         """Watch the server until it exits; an adopted one until it has been started again."""
         while True:
             await self.engine.watch(server, self.emit, self.now)
             if all(one.ours for one in self.state.present if one.name == server.name):
-                return  # trimtab starts it again; it may have moved into an adopted server's place
+                return  # trimtab starts it again
             found = None
             while found is None:
                 await asyncio.sleep(OBSERVE_EVERY_S)
@@ -342,5 +342,5 @@ class TargetLoop:
                 found = next((s for s in seen if s.name == server.name or s.address == server.address), None)
                 if found is not None and await self.engine.busy(found) is None:
                     found = None  # still loading its model
-            server = replace(server, replicas=found.replicas)
+            server = replace(server, setting=found.setting, replicas=found.replicas)
             self.emit(await self._wait_for_site(epoch))

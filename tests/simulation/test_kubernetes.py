@@ -43,6 +43,14 @@ FOUND = {
         mode="auto",
         acts=(Act(what="pod deleted by hand", at_s=85.9, lasts_s=9.5),),
     ),
+    "flags that a pipeline applied at the end of the handover were not noticed": ClusterScenario(
+        seed=61,
+        strategy="swap",
+        acts=(
+            Act(what="daemon killed twice", on="phase promoting", lasts_s=10.8),
+            Act(what="pipeline applies the manifest", on="phase promoting", lasts_s=127.0),
+        ),
+    ),
 }
 
 
