@@ -81,7 +81,7 @@ class ProxyRequests(ClusterOptions):
         reporter = SourceReporter(emit, now, initial=None)
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            state = await self._subscribe(stack, view, inbox, reporter)
+            state = await self._subscribe(stack, view, inbox, reporter, now)
             while True:
                 await asyncio.sleep(self.every_s)
                 _report_source(inbox, state(), reporter, loop.time())
@@ -90,7 +90,7 @@ class ProxyRequests(ClusterOptions):
                     emit(RequestSample(at=now(), requests=requests))
 
     async def _subscribe(
-        self, stack: AsyncExitStack, view: View, inbox: TargetInbox, reporter: SourceReporter
+        self, stack: AsyncExitStack, view: View, inbox: TargetInbox, reporter: SourceReporter, now: Now
     ) -> Callable[[], SourceCondition]:
         """Return what tells whether records arrive."""
         if self.deployment:
@@ -102,7 +102,7 @@ class ProxyRequests(ClusterOptions):
             try:
                 if self.listen:
                     return await self._listen_to_gateways(stack, view, inbox)
-                await stack.enter_async_context(subscribed(path, view.target, inbox))
+                await stack.enter_async_context(subscribed(path, view.target, inbox, now))
             except OSError as error:
                 why = f"cannot listen on {self.listen or path}: {error}"
                 reporter.report(SOURCE, available=False, why=why)

@@ -11,20 +11,22 @@ from typing import Any, Protocol, TypeVar
 import msgpack
 
 from agent.domain.errors import SensorError
+from agent.domain.ports import Now
 
 MESSAGE_BYTES = 16 << 20
+RECORD_CLOCK_S = 1.0  # Envoy dates a record in whole seconds
 
 _OPEN: dict[Path, "RecordSocket"] = {}
 """By path. A process runs a sensor for each target, and a socket has one listener."""
 
 
 @asynccontextmanager
-async def subscribed(path: Path, target: str, inbox: "Inbox") -> AsyncIterator[None]:
+async def subscribed(path: Path, target: str, inbox: "Inbox", now: Now) -> AsyncIterator[None]:
     """Receive the target's records; the first sensor opens the socket, the last one closes it.
 
     Raises OSError if it cannot be opened.
     """
-    shared = _OPEN.get(path) or _OPEN.setdefault(path, RecordSocket(path))
+    shared = _OPEN.get(path) or _OPEN.setdefault(path, RecordSocket(path, now))
     shared.inboxes[target] = inbox
     try:
         yield
@@ -51,10 +53,15 @@ _AnyInbox = TypeVar("_AnyInbox", bound=Inbox)
 
 
 class RecordSocket:
-    """Gives each record to the inbox of its target; records of targets without an inbox are dropped."""
+    """Gives each record to the inbox of its target; records of targets without an inbox are dropped.
 
-    def __init__(self, path: Path) -> None:
+    So are those of requests that ended before the socket was opened: Envoy keeps some while no daemon runs,
+    and they would count for the seconds in which they arrive.
+    """
+
+    def __init__(self, path: Path, now: Now) -> None:
         self.inboxes: dict[str, Inbox] = {}
+        self._now, self._began_s = now, asyncio.get_running_loop().time()
         self.connections: set[Connection] = set()
         self._listener = _bind(path)
         self._serving = asyncio.create_task(self._serve(), name="records of requests")
@@ -76,9 +83,14 @@ class RecordSocket:
 
     def add(self, message: object, connection: "Connection") -> None:
         """Add a message `[TARGET/LOG, [[seconds, fields], ...]]`. Raises SensorError for another format."""
-        if inbox := add_message(self.inboxes, message):
+        if inbox := add_message(self.inboxes, message, from_s=self._from_s()):
             connection.inbox = inbox
             inbox.active.add(connection)
+
+    def _from_s(self) -> float:
+        """Unix time since which records count; Envoy has the same clock. A step of it moves this, too."""
+        counted_s = asyncio.get_running_loop().time() - self._began_s
+        return self._now().timestamp() - counted_s - RECORD_CLOCK_S
 
     def count_unreadable(self, error: Exception, of: Inbox | None) -> None:
         """Count it for all targets if that of the connection is unknown."""
@@ -86,10 +98,12 @@ class RecordSocket:
             inbox.count_unreadable(error)
 
 
-def add_message(inboxes: Mapping[str, _AnyInbox], message: object) -> _AnyInbox | None:
+def add_message(
+    inboxes: Mapping[str, _AnyInbox], message: object, *, from_s: float = float("-inf")
+) -> _AnyInbox | None:
     """Give the records of a message `[TARGET/LOG, [[seconds, fields], ...]]` to the inbox of its target.
 
-    Returns that inbox. Raises SensorError for another format.
+    `from_s`: Unix time; older records are dropped. Returns that inbox. Raises SensorError for another format.
     """
     match message:
         case [str() as tag, [*entries], *_]:
@@ -99,12 +113,14 @@ def add_message(inboxes: Mapping[str, _AnyInbox], message: object) -> _AnyInbox 
     inbox = inboxes.get(target)
     if inbox is not None:
         for entry in entries:
-            _add_entry(inbox, log, entry)
+            _add_entry(inbox, log, entry, from_s)
     return inbox
 
 
-def _add_entry(inbox: Inbox, log: str, entry: object) -> None:
+def _add_entry(inbox: Inbox, log: str, entry: object, from_s: float) -> None:
     match entry:
+        case [int() as written_s, dict()] if written_s < from_s:
+            pass
         case [_, dict() as fields]:
             inbox.add(log, fields)
         case _:

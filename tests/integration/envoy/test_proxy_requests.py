@@ -19,10 +19,11 @@ from actuators.envoy.admin import Admin
 from actuators.envoy.plugin import EnvoyTraffic
 from agent.domain.effects import Route
 from agent.domain.model import Server, Slo
-from agent.domain.ports import Site
+from agent.domain.ports import Now, Site
 from agent.domain.reading import Request, RequestSample, Sample, SourceState
 from agent.runtime.daemon import utc_now
 from sensors.proxy_requests.plugin import ProxyRequests
+from sensors.proxy_requests.record_socket import RECORD_CLOCK_S
 from tests.support.ports import free_port
 from tests.support.sse_backend import Backend, ask, asked, until
 
@@ -76,8 +77,8 @@ class SensorOutput:
 
 
 @asynccontextmanager
-async def listening(sensor: ProxyRequests, received: SensorOutput) -> AsyncIterator[None]:
-    task = asyncio.create_task(sensor.run(received, received.samples.append, noon))
+async def listening(sensor: ProxyRequests, received: SensorOutput, now: Now = noon) -> AsyncIterator[None]:
+    task = asyncio.create_task(sensor.run(received, received.samples.append, now))
     try:
         yield
     finally:
@@ -342,6 +343,24 @@ async def test_envoy_reconnects_to_a_restarted_daemon(
     assert received.counts == {(green.name, "ok"): 10}
 
 
+async def test_what_envoy_recorded_while_no_daemon_ran_does_not_count(
+    received: SensorOutput, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    sensor = ProxyRequests(every_s=0.1)
+    async with listening(sensor, received, utc_now):
+        await asked(client, traffic.listen, 5)
+        await received.until_counted(5)
+    await asked(client, traffic.listen, 7)
+    await asyncio.sleep(2 * RECORD_CLOCK_S)
+
+    async with listening(sensor, received, utc_now):
+        await asked(client, traffic.listen, 3)
+        await received.until_counted(8)
+        await asyncio.sleep(1.0)  # while more could come
+
+    assert received.counts == {(green.name, "ok"): 8}
+
+
 @pytest.mark.usefixtures("sensor")
 async def test_reports_a_dead_envoy_once(
     received: SensorOutput, traffic: EnvoyTraffic, client: aiohttp.ClientSession
@@ -354,6 +373,9 @@ async def test_reports_a_dead_envoy_once(
     await asyncio.sleep(0.5)
 
     assert received.states == [("proxy_requests", True), ("proxy_requests", False)]
+
+
+AT = int(noon().timestamp())
 
 
 def record(**changed: object) -> dict[str, object]:
@@ -386,10 +408,10 @@ GARBAGE = {
     "a huge length": b"\xdd" + struct.pack(">I", 1 << 31) + b"\x01",
     "a message of another shape": msgpack.packb({"tag": "us"}),
     "entries that are no entries": msgpack.packb(["chat/us", [7, None, [1]]]),
-    "another tag": msgpack.packb(["chat/xx", [[0, record()]]]),
-    "missing fields": msgpack.packb(["chat/us", [[0, {}]]]),
-    "fields of other types": msgpack.packb(["chat/us", [[0, record(code="many", ttft_us=[])]]]),
-    "nan": msgpack.packb(["chat/us", [[0, record(attempt=float("nan"))]]]),
+    "another tag": msgpack.packb(["chat/xx", [[AT, record()]]]),
+    "missing fields": msgpack.packb(["chat/us", [[AT, {}]]]),
+    "fields of other types": msgpack.packb(["chat/us", [[AT, record(code="many", ttft_us=[])]]]),
+    "nan": msgpack.packb(["chat/us", [[AT, record(attempt=float("nan"))]]]),
     "a list as key": b"\x92\xa2us\x91\x92\x00\x81\x90\x01",
     "nested beyond reason": b"\x91" * 100_000,
 }
@@ -402,7 +424,7 @@ async def test_counts_invalid_records_reports_them_once_and_reads_the_rest(
 ) -> None:
     for _ in range(3):
         await send(received, garbage)
-    await send(received, msgpack.packb(["chat/us", [[0, record(code=500, new_field=1)]]]))
+    await send(received, msgpack.packb(["chat/us", [[AT, record(code=500, new_field=1)]]]))
 
     await received.until_counted(1)
 
@@ -439,7 +461,7 @@ async def test_reassembles_a_record_split_over_many_packets(received: SensorOutp
 
     await until(exists)
     _, writer = await asyncio.open_unix_connection(path)
-    for byte in msgpack.packb(["chat/us", [[0, record(code=500)]]]):
+    for byte in msgpack.packb(["chat/us", [[AT, record(code=500)]]]):
         writer.write(bytes([byte]))
         await asyncio.sleep(0)
 
