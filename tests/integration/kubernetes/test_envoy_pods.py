@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -38,9 +39,11 @@ class Pods:
     kubeconfig: Path
     state_dir: Path
 
-    def bind(self, epoch: int = 1, confirm_s: float = 60.0) -> DeploymentTraffic:
-        """Pods of a busy machine take their time to start."""
-        plugin = EnvoyDeployment(kubeconfig=str(self.kubeconfig), confirm_s=confirm_s)
+    def bind(self, epoch: int = 1, *, confirm_s: float = 60.0, hold_requests: int = 512) -> DeploymentTraffic:
+        """Pods of a busy machine take their time to start. They hold for longer than a test takes."""
+        plugin = EnvoyDeployment(
+            kubeconfig=str(self.kubeconfig), confirm_s=confirm_s, hold_s=300.0, hold_requests=hold_requests
+        )
         return plugin.bind(Site(target="chat", state_dir=self.state_dir, epoch=epoch))
 
     @property
@@ -48,8 +51,12 @@ class Pods:
         server = replace(self.blue.server, address=f"{self.blue.host}:{self.blue.port}")
         return Route(number=1, servers=(server,), weights={server.name: 100}, fallback=server.name)
 
-    async def serving(self) -> DeploymentTraffic:
-        traffic = self.bind()
+    @property
+    def closed(self) -> Route:
+        return replace(self.route, number=2, weights={self.blue.name: 0}, fallback="", closed_s=41.2)
+
+    async def serving(self, hold_requests: int = 512) -> DeploymentTraffic:
+        traffic = self.bind(hold_requests=hold_requests)
         await traffic.route(self.route)
         await self.here.available(PROXY)
         return traffic
@@ -211,6 +218,26 @@ async def test_without_the_api_server_pods_serve_on_and_green_loses_its_share(po
             pods.here.cluster.wait()
 
     assert all(one.keys() == {"blue", "green"} for one in shared)
+
+
+async def test_each_pod_holds_new_requests_up_to_the_bound_while_no_server_serves(pods: Pods) -> None:
+    traffic = await pods.serving(hold_requests=5)
+    listeners = await pods.listeners()
+    async with aiohttp.ClientSession() as session:
+        await traffic.route(pods.closed)
+        asking = [asyncio.create_task(ask(session, one)) for one in listeners for _ in range(8)]
+
+        async def refused_beyond_the_bound() -> bool:
+            return sum(task.done() for task in asking) == 6
+
+        await until(refused_beyond_the_bound)
+        reached = sum(pods.blue.served.values())
+        await traffic.route(replace(pods.route, number=3))
+        answers = await asyncio.gather(*asking)
+
+    assert reached == 0
+    assert Counter(answer.status for answer in answers) == {200: 10, 503: 6}
+    assert all(answer.good for answer in answers if answer.status == 200)
 
 
 async def test_a_lost_node_takes_its_pod_away_and_no_other(pods: Pods) -> None:

@@ -104,3 +104,20 @@ async def test_two_minutes_without_the_api_server_lose_no_request(here: Namespac
 
         assert rollout["outcome"] in {"promoted", "rolled_back"}, rollout["why"]
         assert lost(traffic) == []
+
+
+async def test_a_swap_with_an_outage_below_the_hold_refuses_no_request(
+    here: Namespace, tmp_path: Path
+) -> None:
+    async with proxy_site(here, tmp_path / "s", strategy="swap", waits_s=200.0) as site:
+        made = await site.propose(max_num_seqs=16)
+        async with site.clients(load=Load(streams=16), timeout_s=240.0) as traffic:
+            await site.approve(made)
+            rollout = await site.ended(str(made["id"]))
+            await site.restored("vllm", PROXY)
+
+        assert made["prospect"]["strategy"] == "swap"
+        assert "new requests wait in the proxy, at most 200 s each" in " ".join(made["notes"])
+        assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout["why"]
+        assert lost(traffic) == []
+        assert "16" in await site.flags("vllm")
