@@ -93,6 +93,6 @@ class BlockSecond:
     """What one second shows of the servers whose knobs are tried."""
 
     counts: RequestCounts = field(default_factory=RequestCounts)  # of all of them
-    pulses: tuple[EngineLiveness, ...] = ()  # of each of them
+    engines: tuple[EngineLiveness, ...] = ()  # of each of them
     in_force: Arm | None = None  # on all of them; None: changing, or unknown
     blind: str = ""  # why requests cannot be counted; empty if they can

@@ -34,7 +34,7 @@ class Observed:
     at: datetime
     reading: Reading | None = None
     arms: Mapping[str, RequestCounts] = field(default_factory=dict)  # by server, of servers with requests
-    pulses: Mapping[str, EngineLiveness] = field(default_factory=dict)  # by server, of scraped servers
+    engines: Mapping[str, EngineLiveness] = field(default_factory=dict)  # by server, of scraped servers
     blind: str = ""  # why requests cannot be counted now; empty if they can
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # by stream, each once a minute
     findings: tuple[Finding, ...] = ()  # of lint, on the setting in force

@@ -148,6 +148,6 @@ class Observation:
     at: datetime
     green: RequestCounts = field(default_factory=RequestCounts)
     blue: Mapping[str, RequestCounts] = field(default_factory=dict)  # by server
-    green_pulse: EngineLiveness | None = None
-    blue_pulse: EngineLiveness | None = None
+    green_engine: EngineLiveness | None = None
+    blue_engine: EngineLiveness | None = None
     blind: str = ""  # why requests cannot be counted; empty if they can

@@ -50,8 +50,8 @@ def update_recent(trial: Trial, observation: Observation) -> Trial:
     missed = (sum(bad for _, bad in counted), sum(of for of, _ in counted))
     prefixes = tuple(
         count
-        for pulse in (observation.blue_pulse, observation.green_pulse)
-        for count in ((pulse.prefix_hits, pulse.prefix_queries) if pulse else (0.0, 0.0))
+        for engine in (observation.blue_engine, observation.green_engine)
+        for count in ((engine.prefix_hits, engine.prefix_queries) if engine else (0.0, 0.0))
     )
     warm = _decay(trial.prefixes, prefixes, WARM_S)
     recent = _decay((*trial.asked, trial.asked_s), asked, RECENT_S)

@@ -150,11 +150,11 @@ def _ended(second: BlockSecond) -> int:
 
 
 def _in_flight(second: BlockSecond) -> int:
-    return round(sum(pulse.running + pulse.waiting for pulse in second.pulses))
+    return round(sum(engine.running + engine.waiting for engine in second.engines))
 
 
 def _waiting(second: BlockSecond) -> int:
-    return round(sum(pulse.waiting for pulse in second.pulses))
+    return round(sum(engine.waiting for engine in second.engines))
 
 
 def _begin_block(trial: BlockTrial, second: BlockSecond) -> BlockTrial:
@@ -167,7 +167,7 @@ def _begin_block(trial: BlockTrial, second: BlockSecond) -> BlockTrial:
 
 
 def _follow(trial: BlockTrial, block: Block, second: BlockSecond) -> BlockTrial:
-    ran = round(sum(pulse.running for pulse in second.pulses))
+    ran = round(sum(engine.running for engine in second.engines))
     blocks = (*trial.blocks, block)
     return replace(trial, on_s=0.0, counted_s=0.0, ran=ran, waited=_waiting(second), blocks=blocks)
 

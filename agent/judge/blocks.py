@@ -96,7 +96,7 @@ def _quantile(record: RequestCounts, name: str, share: float) -> float | None:
 def update_blocks(trial: BlockTrial, second: BlockSecond, *, slo: Slo) -> tuple[BlockTrial, Verdict]:
     """Add one second; then `trial.arm` is the arm that shall be on."""
     trial = replace(trial, wedged_s=_wedged_s(trial, second))
-    if any(pulse.restarted for pulse in second.pulses):
+    if any(engine.restarted for engine in second.engines):
         return trial, Verdict(kind="fail", why="the server exited and was started again by something else")
     if why := _inadmissible(second):
         return replace(drop_blocks(trial), held_s=trial.held_s + 1.0), Verdict(kind="hold", why=why)
@@ -112,16 +112,16 @@ def update_blocks(trial: BlockTrial, second: BlockSecond, *, slo: Slo) -> tuple[
 def _inadmissible(second: BlockSecond) -> str:
     if second.blind:
         return f"requests cannot be counted: {second.blind}"
-    old = any(pulse.age_s > FRESH_S or pulse.lost or pulse.paused for pulse in second.pulses)
-    if old or not second.pulses:
+    old = any(engine.age_s > FRESH_S or engine.lost or engine.paused for engine in second.engines)
+    if old or not second.engines:
         return "the metrics of a server cannot be read"
     return ""
 
 
 def _wedged_s(trial: BlockTrial, second: BlockSecond) -> float:
-    if trial.arm == "present" or any(pulse.age_s > FRESH_S for pulse in second.pulses):
+    if trial.arm == "present" or any(engine.age_s > FRESH_S for engine in second.engines):
         return 0.0
-    stands = any(pulse.running > 0 and pulse.tokens == 0 for pulse in second.pulses)
+    stands = any(engine.running > 0 and engine.tokens == 0 for engine in second.engines)
     return trial.wedged_s + 1.0 if stands else 0.0
 
 

@@ -20,10 +20,10 @@ FRESH_S = 10.0  # an older scrape is stale
 
 def count_wedged_s(trial: Trial, observation: Observation) -> float:
     """Seconds for which green has run requests without producing a token."""
-    pulse = observation.green_pulse
-    if pulse is None or pulse.age_s > FRESH_S:
+    engine = observation.green_engine
+    if engine is None or engine.age_s > FRESH_S:
         return trial.wedged_s
-    stands = pulse.running > 0 and pulse.tokens == 0
+    stands = engine.running > 0 and engine.tokens == 0
     return trial.wedged_s + 1.0 if stands else 0.0
 
 
@@ -40,7 +40,7 @@ def find_violation(
 
     `alone`: the control is the baseline, not of the same seconds.
     """
-    if observation.green_pulse is not None and observation.green_pulse.restarted:
+    if observation.green_engine is not None and observation.green_engine.restarted:
         return "its process exited and was started again by something else"
     if trial.wedged_s >= WEDGED_S:
         return f"it has run requests for {trial.wedged_s:.0f} s without producing a token"

@@ -31,14 +31,14 @@ MOST_DOUBLINGS = 4
 SOON = timedelta(minutes=10)  # a failure so soon after the last one waits twice as long
 
 
-def update_health(health: ServerHealth, pulse: EngineLiveness | None, counts: RequestCounts) -> ServerHealth:
-    """Add one second. `pulse`: None if the server was never scraped."""
+def update_health(health: ServerHealth, engine: EngineLiveness | None, counts: RequestCounts) -> ServerHealth:
+    """Add one second. `engine`: None if the server was never scraped."""
     answered = counts.total > counts.errors
-    fresh = pulse is not None and not pulse.lost and not pulse.paused and pulse.age_s <= FRESH_S
-    lost = pulse is not None and (pulse.lost or pulse.paused)
-    busy = pulse is not None and pulse.running + pulse.waiting > 0 and pulse.tokens == 0
+    fresh = engine is not None and not engine.lost and not engine.paused and engine.age_s <= FRESH_S
+    lost = engine is not None and (engine.lost or engine.paused)
+    busy = engine is not None and engine.running + engine.waiting > 0 and engine.tokens == 0
     still = fresh and busy and not answered
-    if pulse is not None and pulse.restarted:
+    if engine is not None and engine.restarted:
         health = ServerHealth(failures=health.failures, back_at=health.back_at)
     scale = min(FADES, REQUESTS / max(health.of + counts.total, 1.0))
     return replace(
@@ -47,9 +47,9 @@ def update_health(health: ServerHealth, pulse: EngineLiveness | None, counts: Re
         fresh_s=health.fresh_s + 1.0 if fresh else 0.0,
         still_s=health.still_s + 1.0 if still else 0.0,
         heard=counts.total > 0,
-        open=pulse.running + pulse.waiting if pulse is not None else 0.0,
-        paused=pulse is not None and pulse.paused,
-        advances=fresh and pulse is not None and bool(pulse.tokens),
+        open=engine.running + engine.waiting if engine is not None else 0.0,
+        paused=engine is not None and engine.paused,
+        advances=fresh and engine is not None and bool(engine.tokens),
         of=round(scale * (health.of + counts.total), 3),
         bad=round(scale * (health.bad + counts.errors), 3),
         unreached=round(scale * (health.unreached + counts.unreached), 3),

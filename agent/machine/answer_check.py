@@ -11,10 +11,17 @@ from agent.machine.launching import begin_step
 from agent.machine.launching import on_warmed as warmed_up
 from agent.machine.replacing import drain_old_server
 from agent.machine.rolling_back import roll_back
-from agent.machine.transitions import Moved, Rules, enter_phase, is_awaited, request_effect, without_effects
+from agent.machine.transitions import (
+    Rules,
+    Transition,
+    enter_phase,
+    is_awaited,
+    request_effect,
+    without_effects,
+)
 
 
-def on_warmed(rules: Rules, state: State, event: Warmed) -> Moved:
+def on_warmed(rules: Rules, state: State, event: Warmed) -> Transition:
     """Examine a warm green if the plan asks for it; servers after the canary have the same setting."""
     green, rollout = state.green, state.rollout
     if green is None or rollout is None or not is_awaited(state, event.number):
@@ -27,7 +34,7 @@ def on_warmed(rules: Rules, state: State, event: Warmed) -> Moved:
     return examine_servers(asked, (state.standing or state.fleet)[0], green)
 
 
-def drain_or_examine(state: State, at: datetime, why: str) -> Moved:
+def drain_or_examine(state: State, at: datetime, why: str) -> Transition:
     """Drain the first old server; the only server answers the golden prompts before it stops."""
     if state.engines > 1 or state.rollout is None or not state.rollout.plan.examine_s:
         return drain_old_server(state, at, why)
@@ -38,12 +45,12 @@ def drain_or_examine(state: State, at: datetime, why: str) -> Moved:
     return examine_servers(asked, blue, None)
 
 
-def examine_servers(state: State, blue: Server, green: Server | None) -> Moved:
+def examine_servers(state: State, blue: Server, green: Server | None) -> Transition:
     within_s = state.rollout.plan.examine_s if state.rollout else 0.0
     return request_effect(state, Examine(number=0, blue=blue, green=green, deadline_s=within_s))
 
 
-def on_examined(_: Rules, state: State, event: Examined) -> Moved:
+def on_examined(_: Rules, state: State, event: Examined) -> Transition:
     """Begin the canary if the answers match; else roll back before green gets traffic."""
     if state.rollout is None or not is_awaited(state, event.number):
         return without_effects(state)
@@ -54,7 +61,7 @@ def on_examined(_: Rules, state: State, event: Examined) -> Moved:
     return begin_step(enter_phase(state, Phase.CANARY, event.at, f"green is warm; {quality.why}"), 0)
 
 
-def on_blue_answered(_: Rules, state: State, event: Examined) -> Moved:
+def on_blue_answered(_: Rules, state: State, event: Examined) -> Transition:
     """Drain blue once it has answered."""
     if not is_awaited(state, event.number):
         return without_effects(state)

@@ -16,14 +16,14 @@ from agent.machine.lease import keep_alive
 from agent.machine.promoting import promote
 from agent.machine.replacing import replace_next
 from agent.machine.rolling_back import leave_failing_green, roll_back
-from agent.machine.transitions import Moved, Rules, without_effects
+from agent.machine.transitions import Rules, Transition, without_effects
 
 FRESH_S = 60.0  # a pass needs an answer of green within so many seconds
 SUSPEND_AFTER_S = 120.0  # without admissible evidence for so long, green gets no traffic
 HELD = "held"
 
 
-def judge(rules: Rules, state: State, event: Observed) -> Moved:
+def judge(rules: Rules, state: State, event: Observed) -> Transition:
     """Count this second's requests and act on the judge's verdict."""
     rollout = state.rollout
     if state.green is None or rollout is None:
@@ -56,7 +56,7 @@ def judge(rules: Rules, state: State, event: Observed) -> Moved:
     return apply_verdict(rules, replace(state, rollout=rollout), event, verdict)
 
 
-def apply_verdict(rules: Rules, state: State, event: Observed, verdict: Verdict) -> Moved:
+def apply_verdict(rules: Rules, state: State, event: Observed, verdict: Verdict) -> Transition:
     rollout, at = state.rollout, event.at
     if rollout is None:
         return without_effects(state)
@@ -82,7 +82,7 @@ def apply_verdict(rules: Rules, state: State, event: Observed, verdict: Verdict)
     return keep_alive(state, at)
 
 
-def hold_step(state: State, event: Observed, why: str) -> Moved:
+def hold_step(state: State, event: Observed, why: str) -> Transition:
     """Wait without a verdict; after SUSPEND_AFTER_S without evidence green gets no traffic.
 
     Green keeps its share beside a blue that fails more: that one would get it.
@@ -98,20 +98,20 @@ def hold_step(state: State, event: Observed, why: str) -> Moved:
 
 
 def observation_of(state: State, event: Observed, green: RequestCounts) -> Observation:
-    """The judge's input for this second; the first old server's pulse stands for blue's."""
+    """The judge's input for this second; the engine of the first old server stands for blue's."""
     newest = state.green.name if state.green else ""
     first = state.standing[0].name if state.standing else ""
     return Observation(
         at=event.at,
         green=green,
         blue={server.name: event.arms.get(server.name, RequestCounts()) for server in state.standing},
-        green_pulse=event.pulses.get(newest),
-        blue_pulse=event.pulses.get(first),
+        green_engine=event.engines.get(newest),
+        blue_engine=event.engines.get(first),
         blind=event.blind,
     )
 
 
-def advance_step(rules: Rules, state: State, at: datetime, why: str) -> Moved:
+def advance_step(rules: Rules, state: State, at: datetime, why: str) -> Transition:
     """Begin the next step; before the hold step, replace the remaining servers; after it, conclude."""
     rollout = state.rollout
     if rollout is None:
@@ -125,7 +125,7 @@ def advance_step(rules: Rules, state: State, at: datetime, why: str) -> Moved:
     return replace_next(passed, at, why) or begin_step(passed, last)
 
 
-def conclude_canary(rules: Rules, state: State, at: datetime, why: str) -> Moved:
+def conclude_canary(rules: Rules, state: State, at: datetime, why: str) -> Transition:
     """Promote a mitigation or an operator's change that is not worse; other changes need a measured gain."""
     rollout, suggestion = state.rollout, state.suggestion
     if rollout is None or suggestion is None:

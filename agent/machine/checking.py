@@ -29,8 +29,8 @@ from agent.machine.starting import gain_needed, start_rollout
 from agent.machine.suggestion_notes import altering_knobs
 from agent.machine.traffic import expected_rate, recent_traffic
 from agent.machine.transitions import (
-    Moved,
     Rules,
+    Transition,
     enter_phase,
     is_awaited,
     remember_outcome,
@@ -41,7 +41,7 @@ from agent.machine.transitions import (
 ANSWER_S = 900.0  # vLLM's own check takes a minute; the engine's deadline is shorter than this
 
 
-def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: datetime) -> Moved:
+def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: datetime) -> Transition:
     """Request the preflight; what is open stays open meanwhile."""
     asked = replace(
         enter_phase(state, Phase.CHECKING, at, suggestion.proposal.why),
@@ -113,13 +113,13 @@ def plan_at(
     return replace(plan, examine_s=rules.exam.at_most_s) if examined else plan
 
 
-def on_preflighted(rules: Rules, state: State, event: Preflighted) -> Moved:
+def on_preflighted(rules: Rules, state: State, event: Preflighted) -> Transition:
     if not is_awaited(state, event.number):
         return without_effects(state)
     return answer_check(rules, state, event.prospect, event.at)
 
 
-def answer_check(rules: Rules, state: State, prospect: PreflightResult, at: datetime) -> Moved:
+def answer_check(rules: Rules, state: State, prospect: PreflightResult, at: datetime) -> Transition:
     """Propose the change; in `auto` mode an auto-class change inside its bounds needs no approval."""
     suggestion = state.suggestion
     if suggestion is None:
@@ -153,7 +153,9 @@ def has_room(state: State, suggestion: Suggestion) -> bool:
     return suggestion in by_rank([*kept, suggestion])[:MOST]
 
 
-def start_by_itself(rules: Rules, state: State, still: Iterable[Suggestion], at: datetime) -> Moved | None:
+def start_by_itself(
+    rules: Rules, state: State, still: Iterable[Suggestion], at: datetime
+) -> Transition | None:
     """In `auto` mode, start the first of these open suggestions of class `auto` inside its bounds, if any.
 
     A gated one before it does not stand in its way; it is suggested again afterwards. One whose values an
@@ -172,7 +174,7 @@ def start_by_itself(rules: Rules, state: State, still: Iterable[Suggestion], at:
     return None
 
 
-def refuse_suggestion(state: State, at: datetime, why: str, result: OutcomeResult) -> Moved:
+def refuse_suggestion(state: State, at: datetime, why: str, result: OutcomeResult) -> Transition:
     suggestion = state.suggestion
     if suggestion is None:
         return without_effects(state)
@@ -181,7 +183,7 @@ def refuse_suggestion(state: State, at: datetime, why: str, result: OutcomeResul
     return without_effects(enter_fitting_phase(state, at, f"{suggestion.id} is refused: {why}"))
 
 
-def on_preflight_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
+def on_preflight_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
     """The preflight failed, which is no evidence about the values."""
     if not is_awaited(state, event.number):
         return without_effects(state)

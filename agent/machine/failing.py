@@ -23,7 +23,7 @@ def assess_servers(state: State, event: Event) -> State:
     health = {
         server.name: update_health(
             state.health.get(server.name, NEW),
-            event.pulses.get(server.name),
+            event.engines.get(server.name),
             event.arms.get(server.name, RequestCounts()),
         )
         for server in state.up
@@ -31,7 +31,7 @@ def assess_servers(state: State, event: Event) -> State:
     failing: dict[str, Failure] = {}
     outage = _carriers_hang(state)
     for name, now in health.items():
-        known, pulse = state.failing.get(name), event.pulses.get(name)
+        known, engine = state.failing.get(name), event.engines.get(name)
         found = find_failure(now, [other for one, other in health.items() if one != name])
         if known is None and found is not None:
             failing[name] = begin_failure(now, *found, event.at)
@@ -40,7 +40,7 @@ def assess_servers(state: State, event: Event) -> State:
             continue
         elif found is not None and found[0] in HANGING and known.kind not in HANGING:
             failing[name] = replace(known, kind=found[0], why=found[1])
-        elif (pulse is not None and pulse.restarted) or is_back(
+        elif (engine is not None and engine.restarted) or is_back(
             now, known, event.at, needed=outage and not carries(state, name)
         ):
             health[name] = end_failure(now, known, event.at)

@@ -16,13 +16,13 @@ from agent.domain.state import Phase, Rollout, State
 from agent.judge.server_health import is_well
 from agent.machine.failing import describe_failures, fails
 from agent.machine.routes import equal_shares
-from agent.machine.transitions import Moved
+from agent.machine.transitions import Transition
 
 KEEPS = frozenset({Phase.CANARY, Phase.ROLLING_BACK})
 """Phases in which a server without a share may get one: nothing else is about to happen to it."""
 
 
-def leave_failing_servers(before: State, moved: Moved) -> Moved:
+def leave_failing_servers(before: State, moved: Transition) -> Transition:
     """Replace the split while one of its servers fails, and put it back in force afterwards."""
     state, effects = moved
     plan = state.split
@@ -95,7 +95,7 @@ def _parts(route: Route) -> tuple[object, ...]:
     return shares, route.leased, route.fallback
 
 
-def _request(before: State, state: State, effects: tuple[Effect, ...], wanted: Route) -> Moved:
+def _request(before: State, state: State, effects: tuple[Effect, ...], wanted: Route) -> Transition:
     """Request this split, and await it unless something else is awaited."""
     route = replace(wanted, number=state.effects + 1)
     if state.awaiting is None or isinstance(state.awaiting, Route) or _returns(state, route):

@@ -9,7 +9,7 @@ from agent.domain.model import Server
 from agent.domain.state import State
 from vllm_facts.values import Knob, Setting, Value
 
-Moved = tuple[State, tuple[Effect, ...]]
+Transition = tuple[State, tuple[Effect, ...]]
 
 
 def why_not_hot(servers: Sequence[Server], to: Mapping[Knob, Value], number: tuple[int, int]) -> str:
@@ -67,7 +67,7 @@ def has_drifted(knobs: SetKnobs | None, found: Server) -> bool:
     return knobs is not None and number is not None and number > (knobs.epoch, knobs.number)
 
 
-def keep_knobs(moved: Moved, event: Event) -> Moved:
+def keep_knobs(moved: Transition, event: Event) -> Transition:
     """Every second, repeat the last change of the servers that run: it renews its lease."""
     state, effects = moved
     if state.knobs is None or not isinstance(event, Observed) or state.mode == "advise":

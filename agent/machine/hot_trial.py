@@ -22,8 +22,8 @@ from agent.machine.launching import sum_counts
 from agent.machine.lease import keep_alive
 from agent.machine.restoring import TRIES, missing_server, restore
 from agent.machine.transitions import (
-    Moved,
     Rules,
+    Transition,
     enter_cooldown,
     enter_phase,
     is_awaited,
@@ -39,7 +39,7 @@ ENOUGH_BLOCKS = 10  # in which a gain could have shown: twice as many as the sma
 HELD = "held"
 
 
-def begin_trial(state: State, at: datetime, note: str) -> Moved:
+def begin_trial(state: State, at: datetime, note: str) -> Transition:
     """The first second draws the first block."""
     return without_effects(enter_phase(replace(state, awaiting=None), Phase.TRIAL, at, note))
 
@@ -57,7 +57,7 @@ def arm_in_force(state: State) -> Arm | None:
     return "candidate" if state.knobs is not None and state.knobs.lease_s is not None else "present"
 
 
-def observe(rules: Rules, state: State, event: Observed) -> Moved:
+def observe(rules: Rules, state: State, event: Observed) -> Transition:
     """Add this second to the block that is on, act on the verdict, and change the arm where a block ends."""
     rollout, arm = state.rollout, arm_in_force(state)
     if rollout is None or rollout.passed:
@@ -77,15 +77,15 @@ def observe(rules: Rules, state: State, event: Observed) -> Moved:
         margin=rollout.plan.margin,
         calibration=rollout.trial.calibration,
     )
-    pulses = tuple(event.pulses[one.name] for one in state.standing if one.name in event.pulses)
-    seen = pulses if len(pulses) == len(state.standing) else ()
-    second = BlockSecond(counts=counts, pulses=seen, in_force=arm, blind=event.blind or why)
+    engines = tuple(event.engines[one.name] for one in state.standing if one.name in event.engines)
+    seen = engines if len(engines) == len(state.standing) else ()
+    second = BlockSecond(counts=counts, engines=seen, in_force=arm, blind=event.blind or why)
     blocks, verdict = update_blocks(blocks, second, slo=rules.slo)
     rollout = replace(rollout, blocks=blocks, step_bad=verdict.bad, waits=verdict.waits or verdict.why)
     return _apply_verdict(replace(state, rollout=rollout), rollout, event.at, verdict)
 
 
-def _apply_verdict(state: State, rollout: Rollout, at: datetime, verdict: Verdict) -> Moved:
+def _apply_verdict(state: State, rollout: Rollout, at: datetime, verdict: Verdict) -> Transition:
     limit_s = rollout.plan.steps[-1].at_most_s
     if verdict.kind == "fail":
         return take_back(state, at, verdict.why)
@@ -107,7 +107,7 @@ def _apply_verdict(state: State, rollout: Rollout, at: datetime, verdict: Verdic
     return _set_arm(state, arm, lease_s=LEASE_S if arm == "candidate" else None)
 
 
-def _set_arm(state: State, arm: Arm, *, lease_s: float | None) -> Moved:
+def _set_arm(state: State, arm: Arm, *, lease_s: float | None) -> Transition:
     """Request the values of this arm on all servers that run."""
     servers = state.standing
     setting = dict(state.fleet[0].setting) if state.fleet else {}
@@ -126,7 +126,7 @@ def _result_under(arm: Arm | None) -> OutcomeResult:
     return "undecided" if arm == "present" else "rolled_back"
 
 
-def on_set(_: Rules, state: State, event: KnobsSet) -> Moved:
+def on_set(_: Rules, state: State, event: KnobsSet) -> Transition:
     """The values are in force. After a pass they are the setting from now on."""
     rollout, suggestion = state.rollout, state.suggestion
     if not is_awaited(state, event.number) or rollout is None or suggestion is None:
@@ -143,7 +143,7 @@ def on_set(_: Rules, state: State, event: KnobsSet) -> Moved:
 
 def take_back(
     state: State, at: datetime, why: str, *, result: OutcomeResult = "rolled_back", reason: str = ""
-) -> Moved:
+) -> Transition:
     """Return to the present values at once, by one effect. `reason`: an operator's text."""
     rollout = state.rollout
     if rollout is None:
@@ -154,7 +154,7 @@ def take_back(
     return _set_arm(state, "present", lease_s=None)
 
 
-def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
+def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
     """A change was not made, or the lease of the new values could not be renewed."""
     lease_lost = state.knobs is not None and event.number == state.knobs.number
     if not is_awaited(state, event.number) and not lease_lost:
@@ -162,11 +162,11 @@ def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
     return take_back(state, event.at, event.why, result="undecided")
 
 
-def abort(_: Rules, state: State, event: Aborted) -> Moved:
+def abort(_: Rules, state: State, event: Aborted) -> Transition:
     return take_back(state, event.at, f"aborted by {event.actor}", result="aborted", reason=event.reason)
 
 
-def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
+def on_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
     """A server that exited has lost the values; one that is restored has those before the trial."""
     if not is_in_fleet(state, event):
         return without_effects(state)
@@ -175,13 +175,13 @@ def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
     return _leave_lost(rules, moved, event.at) if event.gone else moved
 
 
-def on_lost_while_back(rules: Rules, state: State, event: ServerLost) -> Moved:
+def on_lost_while_back(rules: Rules, state: State, event: ServerLost) -> Transition:
     if not is_in_fleet(state, event) or not event.gone:
         return without_effects(state)
     return _leave_lost(rules, without_effects(state), event.at)
 
 
-def _leave_lost(rules: Rules, moved: Moved, at: datetime) -> Moved:
+def _leave_lost(rules: Rules, moved: Transition, at: datetime) -> Transition:
     """Restore a lost server of ours while the others get the present values back.
 
     One that trimtab did not start is left to its owner.
@@ -197,11 +197,11 @@ def _leave_lost(rules: Rules, moved: Moved, at: datetime) -> Moved:
     return state, (*effects, *more)
 
 
-def on_back(rules: Rules, state: State, event: KnobsSet) -> Moved:
+def on_back(rules: Rules, state: State, event: KnobsSet) -> Transition:
     return end_rollback(rules, state, event.at) if is_awaited(state, event.number) else without_effects(state)
 
 
-def on_back_failed(rules: Rules, state: State, event: EffectFailed) -> Moved:
+def on_back_failed(rules: Rules, state: State, event: EffectFailed) -> Transition:
     """Retry until the lease has ended by itself; the renewals repeat the present values from then on."""
     if not is_awaited(state, event.number):
         return without_effects(state)
@@ -210,13 +210,13 @@ def on_back_failed(rules: Rules, state: State, event: EffectFailed) -> Moved:
     return without_effects(retry_later(state, event.at, event.why))
 
 
-def end_rollback(rules: Rules, state: State, at: datetime) -> Moved:
+def end_rollback(rules: Rules, state: State, at: datetime) -> Transition:
     rollout = replace(state.rollout, ended_at=at) if state.rollout is not None else None
     why = f"rolled back: {rollout.why}" if rollout is not None else "rolled back"
     return enter_cooldown(rules, replace(state, rollout=rollout, awaiting=None), at, why)
 
 
-def resume(rules: Rules, state: State, at: datetime, *, drifted: bool) -> Moved:
+def resume(rules: Rules, state: State, at: datetime, *, drifted: bool) -> Transition:
     """After a restart of the daemon the lease has ended, or soon will: the trial is over.
 
     After a third party's change its values are in force, and stay.

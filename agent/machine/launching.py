@@ -16,8 +16,8 @@ from agent.machine.restoring import restore
 from agent.machine.rolling_back import result_of_loss, roll_back
 from agent.machine.routes import route_to, split_route
 from agent.machine.transitions import (
-    Moved,
     Rules,
+    Transition,
     count_exposed,
     enter_phase,
     is_awaited,
@@ -31,7 +31,7 @@ ALL = 100
 GRACE_S = 60.0  # beyond the actuator's own deadline
 
 
-def observe_start(_: Rules, state: State, event: Observed) -> Moved:
+def observe_start(_: Rules, state: State, event: Observed) -> Transition:
     """While green starts: record blue's baseline under full load, and enforce the deadline."""
     rollout = state.rollout
     if rollout is None:
@@ -49,7 +49,7 @@ def observe_start(_: Rules, state: State, event: Observed) -> Moved:
     return state, (KeepAlive(route=state.route),)
 
 
-def on_launched(_: Rules, state: State, event: Launched) -> Moved:
+def on_launched(_: Rules, state: State, event: Launched) -> Transition:
     rollout = state.rollout
     if rollout is None or not is_awaited(state, event.number):
         return without_effects(state)
@@ -63,7 +63,7 @@ def on_launched(_: Rules, state: State, event: Launched) -> Moved:
     )
 
 
-def on_warmed(_: Rules, state: State, event: Warmed) -> Moved:
+def on_warmed(_: Rules, state: State, event: Warmed) -> Transition:
     if state.rollout is None or not is_awaited(state, event.number):
         return without_effects(state)
     if state.rollout.passed:
@@ -71,7 +71,7 @@ def on_warmed(_: Rules, state: State, event: Warmed) -> Moved:
     return begin_step(enter_phase(state, Phase.CANARY, event.at, "green is warm"), 0)
 
 
-def on_joined(_: Rules, state: State, event: Routed) -> Moved:
+def on_joined(_: Rules, state: State, event: Routed) -> Transition:
     """The newest server serves: replace the next one, then compare all of them with the last old one."""
     if state.rollout is None or state.green is None or not is_awaited(state, event.number):
         return without_effects(state)
@@ -84,7 +84,7 @@ def on_joined(_: Rules, state: State, event: Routed) -> Moved:
     return begin_step(enter_phase(state, Phase.CANARY, event.at, serving), len(state.rollout.plan.steps) - 1)
 
 
-def begin_step(state: State, step: int) -> Moved:
+def begin_step(state: State, step: int) -> Transition:
     """Request the step's split; its evidence counts once it is in force."""
     rollout = state.rollout
     if state.green is None or rollout is None:
@@ -112,7 +112,7 @@ def keep_parity_counts(rollout: Rollout) -> Rollout:
     return replace(rollout, level=(rollout.level[0] + rollout.green, rollout.level[1] + rollout.blue))
 
 
-def route_step(state: State) -> Moved:
+def route_step(state: State) -> Transition:
     """Route the step's share to green; nothing while it is suspended."""
     green, rollout = state.green, state.rollout
     if green is None or rollout is None:
@@ -130,7 +130,7 @@ def route_step(state: State) -> Moved:
     )
 
 
-def resume_step(state: State) -> Moved:
+def resume_step(state: State) -> Transition:
     """Continue the step after a restart of the daemon, with its evidence."""
     rollout = state.rollout
     if rollout is None:
@@ -138,7 +138,7 @@ def resume_step(state: State) -> Moved:
     return route_step(replace(state, rollout=replace(rollout, trial=rollout.trial.resumed())))
 
 
-def on_step_routed(_: Rules, state: State, event: Routed) -> Moved:
+def on_step_routed(_: Rules, state: State, event: Routed) -> Transition:
     rollout = state.rollout
     if rollout is None or not is_awaited(state, event.number):
         return without_effects(state)
@@ -158,7 +158,7 @@ def sum_counts(servers: Sequence[Server], event: Observed) -> RequestCounts:
     return sum((event.arms.get(server.name, RequestCounts()) for server in servers), RequestCounts())
 
 
-def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
+def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
     if not is_awaited(state, event.number):
         return without_effects(state)
     elsewhere = isinstance(state.awaiting, Route | Examine)
@@ -166,11 +166,11 @@ def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
     return roll_back(state, event.at, event.why, event.log, result=result)
 
 
-def abort(_: Rules, state: State, event: Aborted) -> Moved:
+def abort(_: Rules, state: State, event: Aborted) -> Transition:
     return roll_back(state, event.at, f"aborted by {event.actor}", result="aborted", reason=event.reason)
 
 
-def on_lost_before_canary(rules: Rules, state: State, event: ServerLost) -> Moved:
+def on_lost_before_canary(rules: Rules, state: State, event: ServerLost) -> Transition:
     """A server was lost before green had traffic."""
     if is_green(state, event):
         return roll_back_lost_green(state, event)
@@ -183,7 +183,7 @@ def on_lost_before_canary(rules: Rules, state: State, event: ServerLost) -> Move
     return restore(rules, state, event.at, why, result=result)
 
 
-def on_lost_in_canary(rules: Rules, state: State, event: ServerLost) -> Moved:
+def on_lost_in_canary(rules: Rules, state: State, event: ServerLost) -> Transition:
     """Green was lost: roll back. The last old server was lost: promote green, which is healthy and warm."""
     if is_green(state, event):
         return roll_back_lost_green(state, event)
@@ -193,7 +193,7 @@ def on_lost_in_canary(rules: Rules, state: State, event: ServerLost) -> Moved:
     return promote(state, event.at, why)
 
 
-def roll_back_lost_green(state: State, event: ServerLost) -> Moved:
+def roll_back_lost_green(state: State, event: ServerLost) -> Transition:
     return roll_back(
         state, event.at, f"green: {event.why}", event.log, hung=True, result=result_of_loss(event)
     )

@@ -8,8 +8,8 @@ from agent.domain.events import Drained, EffectFailed, Routed
 from agent.domain.state import Phase, State
 from agent.machine.transitions import (
     LONGEST_PAUSE,
-    Moved,
     Rules,
+    Transition,
     is_awaited,
     repeat_effect,
     request_effect,
@@ -18,7 +18,7 @@ from agent.machine.transitions import (
 )
 
 
-def keep_alive(state: State, at: datetime) -> Moved:
+def keep_alive(state: State, at: datetime) -> Transition:
     """Every second: retry a failed effect that is due, else renew the route. Advise mode writes nothing."""
     if state.mode == "advise":
         return without_effects(state)
@@ -38,14 +38,14 @@ def is_due(at: datetime, then: datetime, longest: timedelta) -> bool:
     return at >= then or at < then - longest
 
 
-def on_routed(_: Rules, state: State, event: Routed) -> Moved:
+def on_routed(_: Rules, state: State, event: Routed) -> Transition:
     """The split requested at the start is in force."""
     if not is_awaited(state, event.number):
         return without_effects(state)
     return without_effects(replace(state, awaiting=None, tries=0))
 
 
-def on_drained(_: Rules, state: State, event: Drained) -> Moved:
+def on_drained(_: Rules, state: State, event: Drained) -> Transition:
     """Stop a drained server whose slot green takes, so that it can start again; retire any other."""
     effect, rollout = state.awaiting, state.rollout
     if not isinstance(effect, Drain) or rollout is None or effect.number != event.number:
@@ -56,7 +56,7 @@ def on_drained(_: Rules, state: State, event: Drained) -> Moved:
     return request_effect(state, following(number=0, server=effect.server))
 
 
-def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
+def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
     """Retry the same effect after a pause."""
     if not is_awaited(state, event.number):
         return without_effects(state)

@@ -10,7 +10,7 @@ from agent.domain.state import Phase, State
 from agent.machine.lease import is_due
 from agent.machine.open_suggestions import end_all, enter_fitting_phase
 from agent.machine.routes import route_without
-from agent.machine.transitions import Moved, add_retirement
+from agent.machine.transitions import Transition, add_retirement
 
 LATE = timedelta(seconds=30)  # requests of a green that was rolled back still end
 RETIRE_AGAIN = timedelta(seconds=30)
@@ -72,7 +72,7 @@ def record_move(state: State, event: Event) -> State:
     )
 
 
-def withdraw_if_servers_changed(moved: Moved, event: Event) -> Moved:
+def withdraw_if_servers_changed(moved: Transition, event: Event) -> Transition:
     """End the suggestions once the fleet changed: strategy and outage hold for the old fleet."""
     state, effects = moved
     suggestion = state.suggestion
@@ -86,7 +86,7 @@ def withdraw_if_servers_changed(moved: Moved, event: Event) -> Moved:
     return enter_fitting_phase(end_all(state, "superseded", why), event.at, why), effects
 
 
-def drop_routes_to_exited_servers(moved: Moved, _: Event) -> Moved:
+def drop_routes_to_exited_servers(moved: Transition, _: Event) -> Transition:
     """Move the share of an exited server to the servers that still carry traffic."""
     state, effects = moved
     route = state.split
@@ -96,7 +96,7 @@ def drop_routes_to_exited_servers(moved: Moved, _: Event) -> Moved:
     return moved if rest is None else reroute(state, effects, rest)
 
 
-def update_addresses_in_route(moved: Moved, _: Event) -> Moved:
+def update_addresses_in_route(moved: Transition, _: Event) -> Transition:
     """Route to the new address of a server that was restarted under another one."""
     state, effects = moved
     route = state.split
@@ -109,7 +109,7 @@ def update_addresses_in_route(moved: Moved, _: Event) -> Moved:
     return reroute(state, effects, fresh)
 
 
-def repeat_retirements(moved: Moved, event: Event) -> Moved:
+def repeat_retirements(moved: Transition, event: Event) -> Transition:
     """Every 30 s, ask again for each retirement that is not done; drop those of servers that serve again."""
     if not isinstance(event, Observed):
         return moved
@@ -127,7 +127,7 @@ def repeat_retirements(moved: Moved, event: Event) -> Moved:
     return moved
 
 
-def forget_absent_servers(moved: Moved, _: Event) -> Moved:
+def forget_absent_servers(moved: Transition, _: Event) -> Transition:
     """Keep exits only of servers that the state still knows."""
     state, effects = moved
     present = {server.name for server in state.present}
@@ -135,7 +135,7 @@ def forget_absent_servers(moved: Moved, _: Event) -> Moved:
     return (state if kept == state.gone else replace(state, gone=kept)), effects
 
 
-def reroute(state: State, effects: tuple[Effect, ...], route: Route) -> Moved:
+def reroute(state: State, effects: tuple[Effect, ...], route: Route) -> Transition:
     """Replace the last route by this one; whatever else is awaited is still awaited."""
     numbered = replace(route, number=state.effects + 1)
     awaiting = numbered if isinstance(state.awaiting, Route) else state.awaiting

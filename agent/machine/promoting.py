@@ -13,8 +13,8 @@ from agent.machine.restoring import TRIES, missing_server, restore
 from agent.machine.rolling_back import leave_failing_green, result_of_loss, roll_back
 from agent.machine.routes import route_to
 from agent.machine.transitions import (
-    Moved,
     Rules,
+    Transition,
     add_retirement,
     count_exposed,
     enter_phase,
@@ -27,7 +27,7 @@ from agent.machine.transitions import (
 )
 
 
-def promote(state: State, at: datetime, why: str) -> Moved:
+def promote(state: State, at: datetime, why: str) -> Transition:
     """Route all traffic to the new servers and keep the reason in the rollout."""
     rollout = replace(state.rollout, why=why) if state.rollout else None
     state = enter_phase(replace(state, rollout=rollout), Phase.PROMOTING, at, why)
@@ -38,7 +38,7 @@ def running_newcomers(state: State) -> tuple[Server, ...]:
     return tuple(server for server in state.newcomers if server.name not in state.gone)
 
 
-def on_observed(_: Rules, state: State, event: Observed) -> Moved:
+def on_observed(_: Rules, state: State, event: Observed) -> Transition:
     """Roll back while that is possible if a new server fails and an old one does not."""
     state = count_exposed(state, event)
     if can_roll_back(state) and (found := failing_newcomer(state)):
@@ -51,7 +51,7 @@ def next_to_retire(state: State) -> Server | None:
     return state.fleet[-1] if state.green is not None and state.fleet else None
 
 
-def on_routed(rules: Rules, state: State, event: Routed) -> Moved:
+def on_routed(rules: Rules, state: State, event: Routed) -> Transition:
     """The first split is in force: retire the old servers. The last one, without them, ends the rollout."""
     if not is_awaited(state, event.number):
         return without_effects(state)
@@ -60,7 +60,7 @@ def on_routed(rules: Rules, state: State, event: Routed) -> Moved:
     )
 
 
-def release_next(state: State) -> Moved:
+def release_next(state: State) -> Transition:
     """Drain the next old server; retire it at once if it was stopped and cannot have open requests."""
     old, rollout = next_to_retire(state), state.rollout
     if old is None or rollout is None:
@@ -71,14 +71,14 @@ def release_next(state: State) -> Moved:
     return request_effect(state, Retire(number=0, server=old))  # so that nothing restarts it
 
 
-def on_retired(_: Rules, state: State, event: Retired) -> Moved:
+def on_retired(_: Rules, state: State, event: Retired) -> Transition:
     effect = state.awaiting
     if not isinstance(effect, Retire) or effect.number != event.number:
         return without_effects(state)
     return remove_old_server(replace(state, note=f"{effect.server.name} is retired"), effect.server)
 
 
-def remove_old_server(state: State, old: Server) -> Moved:
+def remove_old_server(state: State, old: Server) -> Transition:
     """Remove one old server; after the last one the new servers are the fleet."""
     left = [server for server in state.fleet if server.name != old.name]
     vacated = tuple(name for name in state.vacated if name != old.name)
@@ -90,7 +90,7 @@ def remove_old_server(state: State, old: Server) -> Moved:
     return request_effect(fleet, route_to(running_newcomers(state) or (first,)))
 
 
-def finish_promotion(rules: Rules, state: State, at: datetime) -> Moved:
+def finish_promotion(rules: Rules, state: State, at: datetime) -> Transition:
     rollout = state.rollout
     if rollout is None:
         return without_effects(state)
@@ -109,7 +109,7 @@ def can_roll_back(state: State) -> bool:
     return left == {*state.rollout.old}
 
 
-def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
+def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
     """Roll back while that is possible; after the first retirement, retry."""
     if not is_awaited(state, event.number):
         return without_effects(state)
@@ -123,14 +123,14 @@ def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
     return without_effects(retry_later(state, event.at, event.why))
 
 
-def abort(_: Rules, state: State, event: Aborted) -> Moved:
+def abort(_: Rules, state: State, event: Aborted) -> Transition:
     """An abort rolls back for as long as that is possible."""
     if not can_roll_back(state):
         return without_effects(state)
     return roll_back(state, event.at, f"aborted by {event.actor}", result="aborted", reason=event.reason)
 
 
-def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
+def on_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
     """A new server was lost: roll back, or continue with the remaining ones, or start a successor.
 
     The loss of an old server changes nothing: it was to be retired.

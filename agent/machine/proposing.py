@@ -29,8 +29,8 @@ from agent.machine.open_suggestions import (
 from agent.machine.restoring import missing_server, restart_failing, restore
 from agent.machine.starting import start_rollout
 from agent.machine.transitions import (
-    Moved,
     Rules,
+    Transition,
     choose_blue,
     enter_phase,
     is_in_fleet,
@@ -39,7 +39,7 @@ from agent.machine.transitions import (
 )
 
 
-def request_change(rules: Rules, state: State, event: ChangeAsked) -> Moved:
+def request_change(rules: Rules, state: State, event: ChangeAsked) -> Transition:
     """Turn an operator's request into a suggestion. It takes the place of one that is being checked."""
     asked = Proposal(
         rule=PERSON,
@@ -57,7 +57,7 @@ def request_change(rules: Rules, state: State, event: ChangeAsked) -> Moved:
     return check_suggestion(rules, free, found, event.at)
 
 
-def approve(_: Rules, state: State, event: Approved) -> Moved:
+def approve(_: Rules, state: State, event: Approved) -> Transition:
     """Start exactly what was shown: same digest, still open, not expired, and never in advise mode.
 
     A change that is to be committed is not started. With `approval = "other"` an operator cannot approve
@@ -78,7 +78,7 @@ def approve(_: Rules, state: State, event: Approved) -> Moved:
     return start_rollout(chosen, event.at, event.actor)
 
 
-def deny(_: Rules, state: State, event: Denied) -> Moved:
+def deny(_: Rules, state: State, event: Denied) -> Transition:
     suggestion = find_pending(state, event.suggestion)
     if suggestion is None:
         return without_effects(state)
@@ -87,7 +87,7 @@ def deny(_: Rules, state: State, event: Denied) -> Moved:
     return without_effects(enter_fitting_phase(state, event.at, f"{event.actor} denied {suggestion.id}"))
 
 
-def cool_down(rules: Rules, state: State, event: Observed) -> Moved:
+def cool_down(rules: Rules, state: State, event: Observed) -> Transition:
     if (restarting := restart_failing(rules, state, event.at)) is not None:
         return restarting
     if state.until is None or event.at >= state.until:
@@ -95,22 +95,22 @@ def cool_down(rules: Rules, state: State, event: Observed) -> Moved:
     return keep_alive(state, event.at)
 
 
-def pause(_: Rules, state: State, event: Paused) -> Moved:
+def pause(_: Rules, state: State, event: Paused) -> Transition:
     """Suggest and start nothing new; a running rollout continues."""
     return without_effects(replace(state, paused=True, note=f"paused by {event.actor}"))
 
 
-def resume(_: Rules, state: State, event: Resumed) -> Moved:
+def resume(_: Rules, state: State, event: Resumed) -> Transition:
     return without_effects(replace(state, paused=False, note=f"resumed by {event.actor}"))
 
 
-def record_prediction(_: Rules, state: State, event: PredictionChecked) -> Moved:
+def record_prediction(_: Rules, state: State, event: PredictionChecked) -> Transition:
     """Keep what became of a prediction, and drop the law if too many missed."""
     checks = (*state.predictions, event.check)[-KEPT:]
     return without_effects(replace(state, predictions=checks, law_drop=drop_law(checks, state.law_drop)))
 
 
-def on_server_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
+def on_server_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
     """Replace an exited server that trimtab started; an adopted one is left to its owner."""
     if not is_in_fleet(state, event):
         return without_effects(state)

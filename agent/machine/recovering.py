@@ -23,8 +23,8 @@ from agent.machine.rolling_back import roll_back
 from agent.machine.routes import route_to
 from agent.machine.traffic import expected_rate
 from agent.machine.transitions import (
-    Moved,
     Rules,
+    Transition,
     add_retirement,
     choose_blue,
     enter_phase,
@@ -40,7 +40,7 @@ MOVING = {*UNDECIDED, Phase.TRIAL, Phase.PROMOTING, Phase.ROLLING_BACK, Phase.RE
 FoundServers = Mapping[str, Server]
 
 
-def on_started(rules: Rules, state: State, event: AgentStarted) -> Moved:
+def on_started(rules: Rules, state: State, event: AgentStarted) -> Transition:
     """Continue the target from what was found and what the journal intends."""
     restarted = event.epoch != state.epoch
     state = replace(state, epoch=event.epoch, mode=event.mode, approval=event.approval)
@@ -59,7 +59,7 @@ def _why_unchecked(one: Suggestion) -> str:
     return f"{one.id} was made in advise mode, without a check by vLLM" if one.prospect.unchecked else ""
 
 
-def announce_epoch(moved: Moved) -> Moved:
+def announce_epoch(moved: Transition) -> Transition:
     """Write this epoch to the proxy at once: it fences off an older daemon and renews the lease."""
     state, effects = moved
     if state.route is None or any(isinstance(effect, Route) for effect in effects):
@@ -78,7 +78,7 @@ def adopt_in_advise_mode(state: State, event: AgentStarted, found: FoundServers)
 
 def resume_target(
     rules: Rules, state: State, event: AgentStarted, found: FoundServers, *, restarted: bool
-) -> Moved:
+) -> Transition:
     before, knobs = {server.name: server for server in state.fleet}, state.knobs
     state = choose_blue(merge_found_servers(state, event, found))
     if hot_trial.is_hot(state) and state.phase in {Phase.TRIAL, Phase.ROLLING_BACK}:
@@ -185,7 +185,7 @@ def servers_joining(state: State, event: AgentStarted) -> list[Server]:
     return [s for s in event.servers if not s.ours and s.name not in known and s.address not in known]
 
 
-def recover_without_blue(rules: Rules, state: State, event: AgentStarted, found: FoundServers) -> Moved:
+def recover_without_blue(rules: Rules, state: State, event: AgentStarted, found: FoundServers) -> Transition:
     """No old server runs: continue with green if it is up, else start a server.
 
     An adopted server is left to its owner.
@@ -207,7 +207,7 @@ def recover_without_blue(rules: Rules, state: State, event: AgentStarted, found:
 
 def resume_rollout(
     rules: Rules, state: State, event: AgentStarted, scaled: Sequence[Server], *, restarted: bool
-) -> Moved:
+) -> Transition:
     """Continue the rollout with its journalled evidence if all servers run; else roll back.
 
     `scaled`: old servers to which a third party has given another number of replicas.
@@ -246,7 +246,7 @@ def replan(rules: Rules, state: State, rollout: Rollout, scaled: Sequence[Server
     return replace(rollout, replicas=replicas, plan=replace(rollout.plan, steps=plan.steps))
 
 
-def retire_orphans(moved: Moved, found: FoundServers) -> Moved:
+def retire_orphans(moved: Transition, found: FoundServers) -> Transition:
     """Retire servers that trimtab started but the journal does not know, after a crash in between.
 
     Retire the last rollout's server too, running or not: the engine cleans up what a crash left of it.

@@ -15,8 +15,8 @@ from agent.machine.restoring import restore
 from agent.machine.rolling_back import mark_stopped, result_of_loss, roll_back
 from agent.machine.routes import route_to
 from agent.machine.transitions import (
-    Moved,
     Rules,
+    Transition,
     can_serve,
     count_exposed,
     enter_phase,
@@ -34,7 +34,7 @@ def server_to_replace(state: State) -> Server | None:
     return next((s for s in state.fleet if green is not None and s.name == green.like), None)
 
 
-def drain_old_server(state: State, at: datetime, why: str) -> Moved:
+def drain_old_server(state: State, at: datetime, why: str) -> Transition:
     """Move the traffic of the old server, or of one replica, to the remaining ones.
 
     Without any the route is closed.
@@ -52,7 +52,7 @@ def drain_old_server(state: State, at: datetime, why: str) -> Moved:
     return request_effect(state, route_to((*remaining, *serving), old, closed_s=rollout.outage_s))
 
 
-def on_routed(_: Rules, state: State, event: Routed) -> Moved:
+def on_routed(_: Rules, state: State, event: Routed) -> Transition:
     old, rollout = server_to_replace(state), state.rollout
     if old is None or rollout is None or not is_awaited(state, event.number):
         return without_effects(state)
@@ -61,7 +61,7 @@ def on_routed(_: Rules, state: State, event: Routed) -> Moved:
     return request_effect(state, Drain(number=0, server=old, deadline_s=rollout.plan.drain_s))
 
 
-def on_stopped(_: Rules, state: State, event: Stopped) -> Moved:
+def on_stopped(_: Rules, state: State, event: Stopped) -> Transition:
     """The slot and its memory are free: launch the new server, or one more of its replicas."""
     effect, green, rollout = state.awaiting, state.green, state.rollout
     if not isinstance(effect, Stop) or effect.number != event.number or green is None or rollout is None:
@@ -76,13 +76,13 @@ def on_stopped(_: Rules, state: State, event: Stopped) -> Moved:
     return request_effect(state, Launch(number=0, server=wanted, deadline_s=rollout.plan.start_s))
 
 
-def on_failed(_: Rules, state: State, event: EffectFailed) -> Moved:
+def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
     if not is_awaited(state, event.number):
         return without_effects(state)
     return roll_back(state, event.at, event.why, event.log, result="undecided")
 
 
-def replace_next(state: State, at: datetime, why: str) -> Moved | None:
+def replace_next(state: State, at: datetime, why: str) -> Transition | None:
     """Replace the next replica or old server; None if none is left, or the last one is the control."""
     if state.engines == 1 and keeps_control(state):
         return None
@@ -116,7 +116,7 @@ def keeps_control(state: State) -> bool:
     return rollout is not None and rollout.strategy == "replace" and not rollout.held
 
 
-def route_to_newcomer(state: State, at: datetime) -> Moved:
+def route_to_newcomer(state: State, at: datetime) -> Transition:
     """Give a warm new server an equal share."""
     if state.green is None:
         return without_effects(state)
@@ -124,12 +124,12 @@ def route_to_newcomer(state: State, at: datetime) -> Moved:
     return request_effect(state, route_to((*state.standing, *state.newcomers)))
 
 
-def on_observed(_: Rules, state: State, event: Observed) -> Moved:
+def on_observed(_: Rules, state: State, event: Observed) -> Transition:
     """Count the new servers' requests as exposed until the outcome is known."""
     return keep_alive(count_exposed(state, event), event.at)
 
 
-def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
+def on_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
     """Roll back when a serving server is lost; the old server that drains may end.
 
     If green is the only server left, it carries the traffic until an old one is restored.

@@ -11,8 +11,8 @@ from agent.machine.hot_knobs import with_kept_values
 from agent.machine.open_suggestions import end_all
 from agent.machine.routes import route_to
 from agent.machine.transitions import (
-    Moved,
     Rules,
+    Transition,
     add_retirement,
     can_serve,
     choose_blue,
@@ -46,7 +46,7 @@ def missing_server(state: State) -> Server | None:
 
 def restore(
     rules: Rules, state: State, at: datetime, why: str, *, result: OutcomeResult = "undecided"
-) -> Moved:
+) -> Transition:
     """Start a server like the missing one.
 
     The running servers, or else a serving green, carry all traffic until then. Any other green is retired and
@@ -75,7 +75,7 @@ def restore(
     return moved
 
 
-def restart_failing(rules: Rules, state: State, at: datetime) -> Moved | None:
+def restart_failing(rules: Rules, state: State, at: datetime) -> Transition | None:
     """Start a server of ours again that hangs for as long as the configuration allows; None if none does."""
     if rules.restart_after_s is None or state.mode == "advise" or state.paused:
         return None
@@ -96,14 +96,14 @@ def mark_retiring_as_gone(state: State) -> State:
     return replace(state, gone=(*state.gone, effect.server.name))
 
 
-def retire_predecessor(rules: Rules, state: State, old: Server | None) -> Moved:
+def retire_predecessor(rules: Rules, state: State, old: Server | None) -> Transition:
     """Retire the exited server before its successor starts, unless it is third-party."""
     if old is not None and old.ours and old.name not in state.vacated:
         return request_effect(state, Retire(number=0, server=old))
     return launch_successor(rules, state)
 
 
-def launch_successor(rules: Rules, state: State) -> Moved:
+def launch_successor(rules: Rules, state: State) -> Transition:
     old = missing_server(state) or state.blue
     if old is not None and old.name in state.vacated:
         return request_effect(state, Launch(number=0, server=old, deadline_s=rules.plan.start_s))
@@ -115,12 +115,12 @@ def launch_successor(rules: Rules, state: State) -> Moved:
     return request_effect(state, Launch(number=0, server=fresh, deadline_s=rules.plan.start_s))
 
 
-def on_retired(rules: Rules, state: State, event: Retired) -> Moved:
+def on_retired(rules: Rules, state: State, event: Retired) -> Transition:
     """The predecessor's resources are free: launch the successor."""
     return launch_successor(rules, state) if is_awaited(state, event.number) else without_effects(state)
 
 
-def on_launched(_: Rules, state: State, event: Launched) -> Moved:
+def on_launched(_: Rules, state: State, event: Launched) -> Transition:
     """Put the successor, or the restarted server, in its slot; then drain a green that served meanwhile."""
     effect = state.awaiting
     if not isinstance(effect, Launch) or effect.number != event.number:
@@ -130,14 +130,14 @@ def on_launched(_: Rules, state: State, event: Launched) -> Moved:
     return return_traffic(put_in_slot(state, place, event.server), event.at, event.server.name)
 
 
-def return_traffic(state: State, at: datetime, name: str) -> Moved:
+def return_traffic(state: State, at: datetime, name: str) -> Transition:
     if state.green is None:
         return request_effect(state, route_to(state.standing))
     back = enter_phase(state, Phase.ROLLING_BACK, at, f"{name} takes over from {state.green.name}")
     return request_effect(back, route_to(state.standing, state.green))
 
 
-def recheck_missing(state: State, at: datetime) -> Moved:
+def recheck_missing(state: State, at: datetime) -> Transition:
     """After a restart of the daemon: if the missing server runs again, its successor is not needed."""
     effect = state.awaiting
     if missing_server(state) is not None or not state.standing:
@@ -162,7 +162,7 @@ def _in_place_of(state: State, known: Server, server: Server) -> Server:
     return with_kept_values(state.knobs, known, server) if server.name == known.name else server
 
 
-def on_routed(rules: Rules, state: State, event: Routed) -> Moved:
+def on_routed(rules: Rules, state: State, event: Routed) -> Transition:
     if not is_awaited(state, event.number):
         return without_effects(state)
     state = replace(state, awaiting=None)
@@ -174,7 +174,7 @@ def on_routed(rules: Rules, state: State, event: Routed) -> Moved:
     return without_effects(enter_phase(state, Phase.OBSERVING, event.at, f"{back} serves again"))
 
 
-def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
+def on_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
     """Start again if the successor exits before it has traffic; forget a green that exits."""
     if is_green(state, event) and event.gone:
         return without_effects(replace(state, green=None))
@@ -183,7 +183,7 @@ def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
     return without_effects(state)
 
 
-def on_failed(rules: Rules, state: State, event: EffectFailed) -> Moved:
+def on_failed(rules: Rules, state: State, event: EffectFailed) -> Transition:
     """Retry a split without limit, and a retirement or a start up to TRIES times."""
     if not is_awaited(state, event.number):
         return without_effects(state)

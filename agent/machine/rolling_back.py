@@ -16,8 +16,8 @@ from agent.machine.lease import keep_alive
 from agent.machine.restoring import TRIES, missing_server, put_in_slot, restore
 from agent.machine.routes import route_to
 from agent.machine.transitions import (
-    Moved,
     Rules,
+    Transition,
     add_retirement,
     choose_blue,
     count_exposed,
@@ -45,7 +45,7 @@ def roll_back(
     hung: bool = False,
     result: OutcomeResult | None = None,
     reason: str = "",
-) -> Moved:
+) -> Transition:
     """Return traffic to the old servers; drain (briefly if it hung) and retire the new ones.
 
     `result`: the outcome to remember, where the changed values did not cause the rollback. `reason`: an
@@ -65,7 +65,9 @@ def roll_back(
     return roll_back_next(enter_phase(replace(state, rollout=ended), Phase.ROLLING_BACK, at, why))
 
 
-def leave_failing_green(state: State, at: datetime, name: str, failure: Failure, where: str = "") -> Moved:
+def leave_failing_green(
+    state: State, at: datetime, name: str, failure: Failure, where: str = ""
+) -> Transition:
     """Roll back for the failure of a new server. A paused container is no evidence about its setting."""
     if failure.kind == "paused":
         why = f"{where}{name} {failure.why}, which is no evidence about its flags"
@@ -121,7 +123,7 @@ def short_servers(state: State) -> list[Server]:
     return [*stopped, *(replace(server, replicas=replicas) for server, replicas in fewer)]
 
 
-def roll_back_next(state: State) -> Moved:
+def roll_back_next(state: State) -> Transition:
     """Retire the newest server, restore the old one of its slot, go on with the next newest.
 
     Two slots are never empty at once.
@@ -171,7 +173,7 @@ def _split_of(route: Route) -> tuple[object, ...]:
     return dict(route.weights), addresses, route.leased, route.closed_s
 
 
-def on_routed(rules: Rules, state: State, event: Routed) -> Moved:
+def on_routed(rules: Rules, state: State, event: Routed) -> Transition:
     """The newest server has no share: drain it. Or an old one serves again: continue with the next slot."""
     green, rollout = state.green, state.rollout
     if not is_awaited(state, event.number) or rollout is None:
@@ -187,14 +189,14 @@ def on_routed(rules: Rules, state: State, event: Routed) -> Moved:
     return request_effect(draining, Drain(number=0, server=green, deadline_s=deadline_s))
 
 
-def on_observed(rules: Rules, state: State, event: Observed) -> Moved:
+def on_observed(rules: Rules, state: State, event: Observed) -> Transition:
     """Count exposed requests; continue once no failover needs the new servers any more."""
     if state.awaiting is None and state.planned is None:
         return continue_rollback(rules, state, event.at)
     return keep_alive(count_exposed(state, event), event.at)
 
 
-def on_stopped(_: Rules, state: State, event: Stopped) -> Moved:
+def on_stopped(_: Rules, state: State, event: Stopped) -> Transition:
     """A replica of green has ended: the old server gets one more."""
     effect, green, rollout = state.awaiting, state.green, state.rollout
     if not isinstance(effect, Stop) or effect.number != event.number or green is None or rollout is None:
@@ -206,7 +208,7 @@ def on_stopped(_: Rules, state: State, event: Stopped) -> Moved:
     return request_effect(state, Launch(number=0, server=wanted, deadline_s=rollout.plan.start_s))
 
 
-def on_retired(rules: Rules, state: State, event: Retired) -> Moved:
+def on_retired(rules: Rules, state: State, event: Retired) -> Transition:
     if state.green is None or not is_awaited(state, event.number):
         return without_effects(state)
     return continue_rollback(
@@ -214,7 +216,7 @@ def on_retired(rules: Rules, state: State, event: Retired) -> Moved:
     )
 
 
-def on_launched(rules: Rules, state: State, event: Launched) -> Moved:
+def on_launched(rules: Rules, state: State, event: Launched) -> Transition:
     """An old server runs in its slot again, possibly at another address."""
     if not is_awaited(state, event.number):
         return without_effects(state)
@@ -222,7 +224,7 @@ def on_launched(rules: Rules, state: State, event: Launched) -> Moved:
     return continue_rollback(rules, replace(state, note=f"{event.server.name} runs again"), event.at)
 
 
-def continue_rollback(rules: Rules, state: State, at: datetime) -> Moved:
+def continue_rollback(rules: Rules, state: State, at: datetime) -> Transition:
     state, effects = roll_back_next(choose_blue(state))
     if effects or state.awaiting is not None or state.rollout is None:
         return state, effects
@@ -233,7 +235,7 @@ def continue_rollback(rules: Rules, state: State, at: datetime) -> Moved:
     return enter_cooldown(rules, state, at, why)
 
 
-def on_failed(rules: Rules, state: State, event: EffectFailed) -> Moved:
+def on_failed(rules: Rules, state: State, event: EffectFailed) -> Transition:
     """Retry the same effect after a pause.
 
     A new server that cannot be retired is left behind after TRIES: the old one may fit next to it.
@@ -249,7 +251,7 @@ def on_failed(rules: Rules, state: State, event: EffectFailed) -> Moved:
     return without_effects(retry_later(state, event.at, event.why))
 
 
-def on_lost(rules: Rules, state: State, event: ServerLost) -> Moved:
+def on_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
     """The last old server exited: start a successor. New servers were to be retired anyway."""
     state = excuse_killed_green(state, event)
     if not event.gone or not is_in_fleet(state, event):

@@ -13,7 +13,7 @@ from agent.machine.hot_trial import begin_trial
 from agent.machine.open_suggestions import end_all, end_suggestion, enter_fitting_phase
 from agent.machine.traffic import recent_traffic
 from agent.machine.transitions import (
-    Moved,
+    Transition,
     enter_phase,
     name_next_server,
     request_effect,
@@ -21,7 +21,7 @@ from agent.machine.transitions import (
 )
 
 
-def start_rollout(state: State, at: datetime, by: str) -> Moved:
+def start_rollout(state: State, at: datetime, by: str) -> Transition:
     """Carry out `state.suggestion`: launch green, or first free a slot for it. The other open ones end.
 
     A change of running servers launches none.

@@ -41,9 +41,9 @@ from agent.machine import (
     suggesting,
     traffic,
 )
-from agent.machine.transitions import IDLE, Moved, Rules
+from agent.machine.transitions import IDLE, Rules, Transition
 
-Handler = Callable[[Rules, State, Any], Moved]
+Handler = Callable[[Rules, State, Any], Transition]
 
 ASKING = (Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED)
 WAITING = (Phase.CHECKING, Phase.PROPOSED)  # a suggestion may be open
@@ -52,7 +52,7 @@ MOVING = recovering.MOVING
 HANDLED_IN_ADVISE = (e.AgentStarted, e.Paused, e.Resumed)
 
 
-def _keep_alive(_: Rules, state: State, event: e.Observed) -> Moved:
+def _keep_alive(_: Rules, state: State, event: e.Observed) -> Transition:
     return lease.keep_alive(state, event.at)
 
 
@@ -148,7 +148,7 @@ BEFORE: tuple[Callable[[State, e.Event], State], ...] = (
 )
 """What every event changes before the handler sees the state, in this order."""
 
-AFTER: tuple[Callable[[Moved, e.Event], Moved], ...] = (
+AFTER: tuple[Callable[[Transition, e.Event], Transition], ...] = (
     passes.withdraw_if_servers_changed,
     passes.drop_routes_to_exited_servers,
     passes.update_addresses_in_route,

@@ -36,8 +36,8 @@ from agent.machine.open_suggestions import (
 from agent.machine.refreshing import is_another_change, is_younger, refresh
 from agent.machine.restoring import restart_failing
 from agent.machine.transitions import (
-    Moved,
     Rules,
+    Transition,
     enter_phase,
     without_effects,
 )
@@ -69,7 +69,7 @@ class _Found:
         return (found for _, found in self.admitted if isinstance(found, Suggestion))
 
 
-def observe(rules: Rules, state: State, event: Observed) -> Moved:
+def observe(rules: Rules, state: State, event: Observed) -> Transition:
     """Ask the policies: end, refresh or start open suggestions, or check the first admitted proposal.
 
     Each of these takes a step of its own, so that the journal names it.

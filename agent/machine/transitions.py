@@ -22,7 +22,7 @@ from vllm_facts.sizing.gpus import find_gpu
 from vllm_facts.values import Setting
 
 IDLE = (Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN)
-Moved = tuple[State, tuple[Effect, ...]]
+Transition = tuple[State, tuple[Effect, ...]]
 LONGEST_PAUSE = timedelta(seconds=30)
 REMEMBERED = 200  # outcomes kept in the state; the journal has them all
 BY_OPERATOR = ("denied", "aborted")
@@ -68,11 +68,11 @@ def describe_deployment(setting: Setting, reading: Reading | None) -> Deployment
     )
 
 
-def without_effects(state: State) -> Moved:
+def without_effects(state: State) -> Transition:
     return state, ()
 
 
-def request_effect(state: State, effect: Awaited) -> Moved:
+def request_effect(state: State, effect: Awaited) -> Transition:
     """Number the effect and await its outcome instead of the one awaited before."""
     numbered = replace(effect, number=state.effects + 1)
     if isinstance(numbered, Route):
@@ -83,13 +83,13 @@ def request_effect(state: State, effect: Awaited) -> Moved:
     return replace(state, effects=numbered.number, awaiting=numbered, retry_at=None), (numbered,)
 
 
-def repeat_effect(state: State) -> Moved:
+def repeat_effect(state: State) -> Transition:
     """Request the awaited effect again, under a new number."""
     awaited = state.split if isinstance(state.awaiting, Route) else state.awaiting
     return without_effects(state) if awaited is None else request_effect(state, awaited)
 
 
-def add_retirement(moved: Moved, server: Server) -> Moved:
+def add_retirement(moved: Transition, server: Server) -> Transition:
     """Retire a server beside the rollout; the request is repeated until it is done."""
     state, effects = moved
     extra = Retire(number=state.effects + 1, server=server)
@@ -107,7 +107,7 @@ def enter_phase(state: State, phase: Phase, at: datetime, note: str) -> State:
     return replace(state, phase=phase, rollout=rollout, until=None, tries=0, note=note)
 
 
-def enter_cooldown(rules: Rules, state: State, at: datetime, note: str) -> Moved:
+def enter_cooldown(rules: Rules, state: State, at: datetime, note: str) -> Transition:
     """Let the target rest after a rollback."""
     state = enter_phase(state, Phase.COOLDOWN, at, note)
     return without_effects(replace(state, until=at + timedelta(seconds=rules.guard.cooldown_s)))

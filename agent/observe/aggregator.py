@@ -96,7 +96,7 @@ class _Server:
             counted = [s for s in new if s.interval_s > 0 and s.missing.isdisjoint(TOKENS)]
             known = counted and counted[-1] is last
             self.tokens = sum(s.prompt_tokens + s.generation_tokens for s in counted) if known else None
-        pulse = EngineLiveness(
+        engine = EngineLiveness(
             age_s=(at - last.at).total_seconds(),
             running=last.running,
             waiting=last.waiting,
@@ -106,7 +106,7 @@ class _Server:
             restarted=self.restarted,
         )
         self.new_samples, self.restarted = [], False
-        return pulse
+        return engine
 
 
 @dataclass(slots=True, kw_only=True)
@@ -182,7 +182,7 @@ class Aggregator:
 
     def take_liveness(self, at: datetime) -> dict[str, EngineLiveness]:
         """Return the state of each server's engine and its activity since the last call."""
-        pulses = {
+        engines = {
             name.split()[-1]: EngineLiveness(
                 age_s=(at - source.at).total_seconds(), running=0, waiting=0, tokens=None, lost=True
             )
@@ -190,13 +190,13 @@ class Aggregator:
             if not source.available
         }
         for name, server in self._servers.items():
-            if (pulse := server.take_liveness(at)) is not None:
-                pulses[name] = self._with_loss(name, pulse, server.samples[-1].at)
-        return pulses
+            if (engine := server.take_liveness(at)) is not None:
+                engines[name] = self._with_loss(name, engine, server.samples[-1].at)
+        return engines
 
-    def _with_loss(self, server: str, pulse: EngineLiveness, scraped_at: datetime) -> EngineLiveness:
+    def _with_loss(self, server: str, engine: EngineLiveness, scraped_at: datetime) -> EngineLiveness:
         return replace(
-            pulse,
+            engine,
             lost=any(not source.available for source in self._own_sources(server)),
             paused=any(
                 one.server == server and one.what == "paused" and one.at >= scraped_at

@@ -195,7 +195,7 @@ class TargetLoop:
                 at=at,
                 reading=self.reading,
                 arms=arms,
-                pulses=self.aggregator.take_liveness(at),
+                engines=self.aggregator.take_liveness(at),
                 blind=self.aggregator.blind,
                 calibration=self.aggregator.calibrate(at, equal),
                 findings=self.findings,

@@ -91,7 +91,7 @@ def play(name: str, shape: str, rps: float, run: int) -> Ended:
         candidate_s += arm == "candidate"
         setting = case.candidate if arm == "candidate" else case.present
         counts = server.run_second(second, load.second(second), setting)
-        now = BlockSecond(counts=counts, pulses=(server.pulse(),), in_force=arm)
+        now = BlockSecond(counts=counts, engines=(server.liveness(),), in_force=arm)
         trial, verdict = update_blocks(trial, now, slo=SLO)
         if verdict.kind in {"pass", "fail", "futile"}:
             return Ended(verdict.kind, second / 60, round(trial.candidate[1]), candidate_s)

@@ -64,7 +64,7 @@ class QueueingServer:
             gave_up += 1
         return RequestCounts(total=total, late=late, gave_up=gave_up)
 
-    def pulse(self) -> EngineLiveness:
+    def liveness(self) -> EngineLiveness:
         running = float(len(self._running))
         return EngineLiveness(age_s=0.5, running=running, waiting=float(len(self._waiting)), tokens=running)
 

@@ -16,7 +16,7 @@ from agent.domain.state import Phase, State
 from agent.machine import failover, promoting, recovering, rolling_back
 from agent.machine.starting import start_rollout
 from agent.machine.step import HANDLERS
-from agent.machine.transitions import Moved, Rules, enter_phase, request_effect, without_effects
+from agent.machine.transitions import Rules, Transition, enter_phase, request_effect, without_effects
 from agent.runtime import loop as loop_module
 from agent.runtime.effect_runner import EffectRunner
 from tests.simulation.adapters import SimEngine
@@ -54,7 +54,7 @@ def _set(owner: Any, name: Any, new: object) -> None:  # noqa: ANN401
 def blue_removed_too_early(put: Put) -> None:
     """Retire the old server at the verdict, before the new ones have its traffic."""
 
-    def promote(state: State, at: Any, why: str) -> Moved:  # noqa: ANN401
+    def promote(state: State, at: Any, why: str) -> Transition:  # noqa: ANN401
         state = enter_phase(state, Phase.PROMOTING, at, why)
         old = promoting.next_to_retire(state)
         return without_effects(state) if old is None else request_effect(state, Retire(number=0, server=old))
@@ -142,7 +142,7 @@ def epoch_not_checked(put: Put) -> None:
 
 
 def approval_not_checked(put: Put) -> None:
-    def approve(_: Rules, state: State, event: e.Approved) -> Moved:
+    def approve(_: Rules, state: State, event: e.Approved) -> Transition:
         return start_rollout(state, event.at, event.actor)
 
     put(suggestions, "hmac", SimpleNamespace(compare_digest=lambda *_: True))
@@ -182,7 +182,7 @@ def drain_skipped(put: Put) -> None:
 def retired_before_routed_away(put: Put) -> None:
     plain = rolling_back.roll_back_next
 
-    def roll_back_next(state: State) -> Moved:
+    def roll_back_next(state: State) -> Transition:
         green = state.green
         if green is not None and rolling_back.is_routed(state, green):
             return request_effect(state, Retire(number=0, server=green))

@@ -234,13 +234,13 @@ class World:
                 name: self.arm(name) for name, weight in self.weights.items() if weight and not self.silent
             }
             now = reading(self.at, waiting=self.waiting)
-            pulses = {name: self.pulse(name) for name in self.running}
+            engines = {name: self.liveness(name) for name in self.running}
             self.feed(
                 e.Observed(
                     at=self.at,
                     reading=now,
                     arms=arms,
-                    pulses=pulses,
+                    engines=engines,
                     blind=self.blind,
                     findings=self.findings,
                 )
@@ -255,7 +255,7 @@ class World:
             return counts_of(name, ok=5, failed=5)
         return counts_of(name, ok=10, failed=0 if name in self.old else self.green_fails)
 
-    def pulse(self, name: str) -> EngineLiveness:
+    def liveness(self, name: str) -> EngineLiveness:
         if name in self.frozen | self.paused:
             known = EngineLiveness(age_s=9.0, running=2, waiting=0, tokens=40.0, lost=True)
             return replace(known, paused=name in self.paused)

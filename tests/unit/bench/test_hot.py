@@ -24,7 +24,7 @@ def test_what_one_setting_leaves_waiting_the_next_one_serves_late() -> None:
     load, server = Load("steady", 8.0, seeded("test")), QueueingServer(40.0)
     for second in range(60):
         server.run_second(second, load.second(second), Setting(0.4, late=0.0))
-    waiting = server.pulse().waiting
+    waiting = server.liveness().waiting
     later = [server.run_second(60 + second, [], Setting(2.0, late=0.0)) for second in range(60)]
 
     assert waiting > 100

@@ -23,7 +23,7 @@ GOOD, BAD = RequestCounts(total=4), RequestCounts(total=4, late=3)
 Serving = Callable[[Arm], RequestCounts]
 
 
-def pulse(running: float = 8, waiting: float = 0, tokens: float = 100) -> EngineLiveness:
+def liveness(running: float = 8, waiting: float = 0, tokens: float = 100) -> EngineLiveness:
     return EngineLiveness(age_s=0.5, running=running, waiting=waiting, tokens=tokens)
 
 
@@ -43,7 +43,7 @@ class TimeSplit:
         self.arms.append(arm)
         counts = serving(self._began[0]) if self.lag else serving(arm)
         self._began = [*self._began, *([arm] * counts.total)][-self.lag :] if self.lag else []
-        second = BlockSecond(counts=counts, pulses=(pulse(running=self.lag),), in_force=arm)
+        second = BlockSecond(counts=counts, engines=(liveness(running=self.lag),), in_force=arm)
         self.trial, verdict = update_blocks(self.trial, replace(second, **changes), slo=SLO)  # type: ignore[arg-type]
         return verdict
 
@@ -123,9 +123,9 @@ def test_a_candidate_that_cures_an_overload_passes_within_minutes() -> None:
 def test_a_queue_that_gets_shorter_is_waited_for() -> None:
     """What one arm has left behind must not count for the other while it drains."""
     split = TimeSplit(BAD, lag=400)
-    split.second(lambda _: BAD, pulses=(pulse(running=2, waiting=100),))
+    split.second(lambda _: BAD, engines=(liveness(running=2, waiting=100),))
     for second in range(40):
-        split.second(lambda _: BAD, pulses=(pulse(running=2, waiting=99 - second),))
+        split.second(lambda _: BAD, engines=(liveness(running=2, waiting=99 - second),))
 
     assert split.trial.number == 1
     assert split.trial.counted_s == 0
@@ -139,7 +139,7 @@ def test_evidence_from_blocks_of_one_arm_alone_calls_no_candidate_better() -> No
         sure = BlockEvidence(better=(5.0, 5.0, 5.0))
         first = replace(trial.measures[0], levels=seen, evidence=sure)
         one_sided = replace(trial, measures=(first, *trial.measures[1:]))
-        second = BlockSecond(pulses=(pulse(),), in_force="present")
+        second = BlockSecond(engines=(liveness(),), in_force="present")
         assert update_blocks(one_sided, second, slo=SLO)[1].kind == kind
 
 
@@ -156,7 +156,7 @@ def test_a_gain_of_nearly_all_requests_takes_less_than_two_minutes() -> None:
 def test_a_queue_that_gets_longer_is_waited_for_no_longer_than_a_few_seconds() -> None:
     split = TimeSplit(BAD, lag=400)
     for second in range(60):
-        split.second(lambda _: BAD, pulses=(pulse(running=2, waiting=100 + second),))
+        split.second(lambda _: BAD, engines=(liveness(running=2, waiting=100 + second),))
 
     assert split.trial.results >= 2
 
@@ -178,7 +178,7 @@ def test_after_a_block_that_is_far_worse_the_present_values_are_on_until_the_que
     while not any(block.rest for block in split.trial.blocks):
         split.second(lambda arm: BAD if arm == worse else GOOD)
     for _ in range(30):
-        split.second(lambda _: GOOD, pulses=(pulse(waiting=3),))
+        split.second(lambda _: GOOD, engines=(liveness(waiting=3),))
         assert split.trial.arm == "present"
 
     for _ in range(2):
@@ -230,7 +230,7 @@ def test_nothing_counts_while_another_arm_is_in_force() -> None:
 
 @pytest.mark.parametrize(
     "missing",
-    [{"blind": "the proxy's log is lost"}, {"pulses": ()}, {"pulses": (replace(pulse(), age_s=60.0),)}],
+    [{"blind": "the proxy's log is lost"}, {"engines": ()}, {"engines": (replace(liveness(), age_s=60.0),)}],
 )
 def test_without_data_the_present_values_return_and_the_open_blocks_are_dropped(missing: object) -> None:
     split = TimeSplit(BAD)
@@ -249,7 +249,7 @@ def test_without_data_the_present_values_return_and_the_open_blocks_are_dropped(
 def test_a_server_that_ends_in_the_trial_fails_the_candidate() -> None:
     split = TimeSplit(GOOD)
     split.run(lambda _: GOOD, 50)
-    verdict = split.second(lambda _: GOOD, pulses=(replace(pulse(), restarted=True),))
+    verdict = split.second(lambda _: GOOD, engines=(replace(liveness(), restarted=True),))
     assert verdict.kind == "fail"
 
 
@@ -260,7 +260,7 @@ def test_a_candidate_under_which_the_server_stands_still_fails_after_a_minute() 
         still = split.trial.arm == "candidate"
         verdict = split.second(
             lambda _: RequestCounts() if split.trial.arm == "candidate" else GOOD,
-            pulses=(pulse(tokens=0 if still else 100),),
+            engines=(liveness(tokens=0 if still else 100),),
         )
         if verdict.kind == "fail":
             break

@@ -333,14 +333,14 @@ def test_a_green_without_a_token_for_a_minute_fails() -> None:
     canary = Canary(PARITY)
     stuck = EngineLiveness(age_s=0.5, running=3, waiting=0, tokens=0.0)
     for _ in range(59):
-        assert canary.update(RequestCounts(), served(5), green_pulse=stuck).kind == "wait"
-    assert canary.update(RequestCounts(), served(5), green_pulse=stuck).kind == "fail"
+        assert canary.update(RequestCounts(), served(5), green_engine=stuck).kind == "wait"
+    assert canary.update(RequestCounts(), served(5), green_engine=stuck).kind == "fail"
     assert "without producing a token" in canary.verdict.why
 
 
 def test_a_green_whose_process_was_replaced_fails() -> None:
-    pulse = EngineLiveness(age_s=0.5, running=0, waiting=0, tokens=None, restarted=True)
-    assert Canary(SMOKE).update(served(1), served(9), green_pulse=pulse).kind == "fail"
+    engine = EngineLiveness(age_s=0.5, running=0, waiting=0, tokens=None, restarted=True)
+    assert Canary(SMOKE).update(served(1), served(9), green_engine=engine).kind == "fail"
 
 
 def test_an_unreachable_green_fails_at_once() -> None:
@@ -357,10 +357,10 @@ def test_a_cold_prefix_cache_is_no_evidence_of_latency() -> None:
     )
     cold = replace(warm, prefix_hits=90.0)
     for _ in range(120):
-        canary.update(served(5, slow=2), served(5), green_pulse=cold, blue_pulse=warm)
+        canary.update(served(5, slow=2), served(5), green_engine=cold, blue_engine=warm)
     assert "cold" in canary.verdict.why
     for _ in range(200):
-        canary.update(served(5), served(5), green_pulse=warm, blue_pulse=warm)
+        canary.update(served(5), served(5), green_engine=warm, blue_engine=warm)
     assert canary.verdict.kind == "pass"
 
 

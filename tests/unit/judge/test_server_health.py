@@ -25,11 +25,11 @@ NOTHING = RequestCounts()
 
 
 def after(
-    seconds: int, pulse: EngineLiveness, counts: RequestCounts = NOTHING, health: ServerHealth | None = None
+    seconds: int, engine: EngineLiveness, counts: RequestCounts = NOTHING, health: ServerHealth | None = None
 ) -> ServerHealth:
     found = health or ServerHealth()
     for _ in range(seconds):
-        found = update_health(found, pulse, counts)
+        found = update_health(found, engine, counts)
     return found
 
 
