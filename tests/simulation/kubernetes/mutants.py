@@ -8,6 +8,7 @@ from actuators.kubernetes import discovery, engine, green, handover, start
 from actuators.kubernetes.handover import Handover
 from actuators.kubernetes.labels import service_labels
 from actuators.kubernetes.start import Starter
+from actuators.kubernetes.watch import Watch
 from actuators.kubernetes.workload import Workload
 from agent.domain.errors import ActError
 from agent.runtime.effect_runner import EffectRunner
@@ -142,6 +143,17 @@ def fights_for_the_flags(put: Put) -> None:
     put(Handover, "_change", change)
 
 
+def trusts_the_flags_found(put: Put) -> None:
+    """Compare with the flags that the watch found when it began, not with those that the caller knows."""
+    plain = Watch.until_gone
+
+    async def until_gone(self: Watch) -> Any:  # noqa: ANN401
+        self.setting = self.workload.serve.setting
+        return await plain(self)
+
+    put(Watch, "until_gone", until_gone)
+
+
 MUTANTS: dict[str, Callable[[Put], None]] = {
     "ends green at once": ends_green_at_once,
     "switches too early": switches_too_early,
@@ -154,6 +166,7 @@ MUTANTS: dict[str, Callable[[Put], None]] = {
     "ignores the fence": ignores_the_fence,
     "overwrites other writers": overwrites_other_writers,
     "fights for the flags": fights_for_the_flags,
+    "trusts the flags found": trusts_the_flags_found,
 }
 
 PLAIN = ClusterScenario(seed=0)
@@ -175,6 +188,17 @@ CAUGHT: dict[str, tuple[ClusterScenario, str]] = {
     "fights for the flags": (
         replace(PLAIN, acts=(Act(what="pipeline applies the manifest", on="phase promoting", lasts_s=2.0),)),
         "8: ",
+    ),
+    "trusts the flags found": (
+        replace(
+            PLAIN,
+            strategy="swap",
+            acts=(
+                Act(what="daemon killed", on="phase promoting", lasts_s=10.0),
+                Act(what="pipeline applies the manifest", on="phase promoting", lasts_s=20.0),
+            ),
+        ),
+        "3: ",
     ),
 }
 """The smallest history that detects each bug, and the violated invariant."""
