@@ -186,6 +186,8 @@ async def find_unmanaged_servers() -> FoundServers:
     documents = [one for resource in OPTIONS for one in await list_if_allowed(client.find(resource))]
     found = []
     for one in map(Workload.parse, documents):
+        if one.problem and one.names_vllm and not one.ours:
+            skipped[f"{one.full_name}: {one.problem}"] = None
         if not one.replicas or one.ours or one.problem:
             continue
         pods = await list_if_allowed(find_pods(client, one))

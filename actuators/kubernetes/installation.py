@@ -7,6 +7,11 @@ from textwrap import indent
 from actuators.kubernetes.workload import OPTIONS
 from agent.plugins.installation import FoundTarget, Installation
 
+FILE_NAME = "values.yaml"
+NONE_FOUND = (
+    "by the kubeconfig, or the ServiceAccount of this pod: set KUBECONFIG, choose the namespace with "
+    "`kubectl config set-context --current --namespace NAME`, or scale the workload up"
+)
 _FIRST_PORT, _STEP = 8080, 100  # away from the ports of the pods themselves, 8081, 8082, 8090 and 8443
 _HEAD = """\
 # trimtab for the namespace {namespace}. deploy/helm/trimtab/values.yaml describes every value.
@@ -51,7 +56,6 @@ def make_installation(targets: Sequence[FoundTarget]) -> Installation:
     )
     at = f"--namespace {namespace}"
     return Installation(
-        file_name="values.yaml",
         text=_HEAD.format(namespace=namespace, ports=dumps(ports)) + indent(config, "  "),
         config=config,
         next_steps=(

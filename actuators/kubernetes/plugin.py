@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from actuators.kubernetes import discovery
+from actuators.kubernetes import discovery, installation
 from actuators.kubernetes.engine import KubernetesEngine
-from actuators.kubernetes.installation import make_installation
 from actuators.kubernetes.lease import LeaseLock
 from actuators.kubernetes.workload import OPTIONS, WorkloadName
 from actuators.vllm.engine import ServerOptions
@@ -21,6 +20,8 @@ class KubernetesOptions(ServerOptions, ClusterOptions):
     """The fields are the options of `[targets.engine]`. How long a pod may take to end is in its manifest."""
 
     sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    installation_file: ClassVar[str] = installation.FILE_NAME
+    none_found: ClassVar[str] = installation.NONE_FOUND
     deployments: tuple[str, ...] = ()  # that serve already; all belong to the target
     statefulsets: tuple[str, ...] = ()  # that serve already, in place of Deployments or besides
     lease: str = "trimtab"  # held while a daemon may act, so that a second one waits
@@ -67,7 +68,7 @@ class KubernetesOptions(ServerOptions, ClusterOptions):
     @staticmethod
     def make_installation(targets: Sequence[FoundTarget]) -> Installation:
         """Return the values of the Helm chart for the workloads that were found."""
-        return make_installation(targets)
+        return installation.make_installation(targets)
 
 
 plugin = KubernetesOptions

@@ -97,6 +97,11 @@ class Workload:
         return found
 
     @property
+    def names_vllm(self) -> bool:
+        """Whether its command has the word, also where trimtab cannot read it."""
+        return "vllm" in " ".join(_words(self.container_document))
+
+    @property
     def selects_by_expressions(self) -> bool:
         return bool(self.document["spec"]["selector"].get("matchExpressions"))
 

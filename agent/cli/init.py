@@ -22,6 +22,10 @@ SERVICE = Path("/etc/trimtab")
 """A config in this folder belongs to the systemd service, whose unit sets the state directory and socket."""
 
 NO_SERVER_FOUND = 1
+_NONE_FOUND = (
+    "on this host: start one, run this command as its user or as root, or write a config by hand from "
+    "examples/trimtab.toml"
+)
 _SERVICE_HEAD = """\
 [agent]
 # state_dir = "/var/lib/trimtab"   # journal, lock, the proxy's files
@@ -97,21 +101,19 @@ def add_init(subparsers: Subparsers) -> None:
 
 
 def _init(args: argparse.Namespace) -> int:
-    if args.engine and not hasattr(loader.load_plugin("actuators", args.engine), "find_unmanaged_servers"):
+    engine = loader.load_plugin("actuators", args.engine) if args.engine else None
+    if engine is not None and not hasattr(engine, "find_unmanaged_servers"):
         raise ConfigError(f"--engine {args.engine}: this is no engine that finds servers")
-    path: Path = args.config or Path("trimtab.toml")
+    installer = cast("Installer", engine) if hasattr(engine, "make_installation") else None
+    path: Path = args.config or Path(installer.installation_file if installer else "trimtab.toml")
     _refuse_to_replace(path)
     found, failures = asyncio.run(find_servers(args.engine))
-    sys.stderr.writelines(f"not inspected: {why}\n" for why in failures)
+    sys.stderr.writelines(f"skipped: {why}\n" for why in failures)
     if not found:
-        sys.stderr.write(
-            "no vLLM server found on this host: start one, run this command as its user or as root, or "
-            "write a config by hand from examples/trimtab.toml\n"
-        )
+        sys.stderr.write(f"no vLLM server found {installer.none_found if installer else _NONE_FOUND}\n")
         return NO_SERVER_FOUND
-    installer = loader.load_plugin("actuators", args.engine) if args.engine else None
-    if installer is not None and hasattr(installer, "make_installation"):
-        return _write_installation(args.config, cast("Installer", installer), found)
+    if installer is not None:
+        return _write_installation(path, installer, found)
     write_config(path, config_text(path, found))
     sys.stdout.writelines(f"found {_describe(kind, server)}\n" for kind, server, _ in found)
     tokens = path.parent / "tokens"
@@ -122,7 +124,7 @@ def _init(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write_installation(path: Path | None, installer: Installer, found: Sequence[FoundEngines]) -> int:
+def _write_installation(path: Path, installer: Installer, found: Sequence[FoundEngines]) -> int:
     names: list[str] = []
     targets = []
     for kind, server, options in found:
@@ -131,8 +133,6 @@ def _write_installation(path: Path | None, installer: Installer, found: Sequence
         targets.append(FoundTarget(name=names[-1], description=description, server=server, options=options))
     made = installer.make_installation(targets)
     parse_config(made.config, here=Path.cwd())
-    path = path or Path(made.file_name)
-    _refuse_to_replace(path)
     _write(path, made.text)
     sys.stdout.writelines(f"found {target.description}\n" for target in targets)
     sys.stdout.write(f"{path}: written. Set your objectives in [targets.slo], then run:\n")
@@ -154,7 +154,7 @@ def _write(path: Path, text: str) -> None:
 
 
 async def find_servers(only: str | None = None) -> tuple[list[FoundEngines], list[str]]:
-    """The servers found, each address once, with the kind of the engine; and what was not inspected."""
+    """The servers found, each address once, with the kind of the engine; and what was skipped."""
     found: list[FoundEngines] = []
     failures: list[str] = []
     for kind in (only,) if only else loader.list_plugins("actuators"):

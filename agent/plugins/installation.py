@@ -11,7 +11,7 @@ from agent.domain.model import Server
 class FoundServers:
     """The vLLM servers that run where an engine looks, each with the engine's options for it.
 
-    `skipped`: what the engine may not inspect, and why.
+    `skipped`: what the engine may not inspect, or cannot run, and why.
     """
 
     servers: Sequence[tuple[Server, Mapping[str, object]]] = ()
@@ -32,13 +32,15 @@ class FoundTarget:
 class Installation:
     """`config`: the tables of the config that the file has; trimtab's own keys are set where it runs."""
 
-    file_name: str
     text: str
     config: str
     next_steps: tuple[str, ...]  # commands
 
 
 class Installer(Protocol):
-    """An engine with such a file."""
+    """An engine with such a file. `none_found`: what to do where it finds no server."""
+
+    installation_file: str
+    none_found: str
 
     def make_installation(self, targets: Sequence[FoundTarget]) -> Installation: ...

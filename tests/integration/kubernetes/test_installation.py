@@ -16,6 +16,7 @@ from tests.e2e.rig import TRIMTAB, Document, until
 from tests.integration.kubernetes.engines import CLAIM, serve
 from tests.support.helm import manifests, of_kind
 from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
 
 pytestmark = pytest.mark.timeout(240)
@@ -24,11 +25,18 @@ OURS = {"ConfigMap", "PersistentVolumeClaim", "Deployment"}
 
 
 async def init(here: Namespace, values: Path, *resources: str) -> tuple[int | None, str]:
-    """As a person who may list these. Return the exit status and the output."""
+    """As a person who may list these, in the folder of the file. Return the exit status and the output."""
     read = {"apiGroups": ["apps", ""], "resources": list(resources), "verbs": ["get", "list"]}
     user = await here.user("-".join(("person", *resources)), read)
     process = await asyncio.create_subprocess_exec(
-        *(*TRIMTAB, "init", "--engine", "kubernetes", str(values)),
+        *(
+            *TRIMTAB,
+            "init",
+            "--engine",
+            "kubernetes",
+            *(() if values.name == "values.yaml" else (str(values),)),
+        ),
+        cwd=values.parent,
         env=os.environ | {"KUBECONFIG": str(user)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -86,6 +94,7 @@ async def status_of(here: Namespace, token: str) -> Document:
 async def test_a_namespace_is_found_installed_and_measured(here: Namespace, tmp_path: Path) -> None:
     await serve(here)
     values = tmp_path / "values.yaml"
+    (tmp_path / "trimtab.toml").touch()  # of another engine
     status, said = await init(here, values, "deployments", "statefulsets", "pods")
     assert status == 0, said
     documents = manifests(yaml.safe_load(values.read_text()) | {"persistence": CLAIM}, namespace=here.name)
@@ -102,7 +111,7 @@ async def test_a_namespace_is_found_installed_and_measured(here: Namespace, tmp_
 
     found = await until(target, lambda one: one.get("reading"), "the metrics of the Deployment")
     assert "found kubernetes vllm: tiny" in said
-    assert f"helm install trimtab deploy/helm/trimtab --namespace {here.name} --values {values}" in said
+    assert f"helm install trimtab deploy/helm/trimtab --namespace {here.name} --values values.yaml" in said
     assert (found["name"], found["mode"]) == ("tiny", "advise")
     assert [server["name"] for server in found["servers"]] == ["vllm"]
     assert {one["metadata"]["name"] for one in await here.list("services")} == set()
@@ -118,8 +127,22 @@ async def test_what_a_person_may_not_list_is_named_and_the_rest_is_found(
     none = await init(here, tmp_path / "none.yaml", "services")
 
     assert some[0] == 0, some
-    assert "not inspected: kubernetes: list the StatefulSets: the API server forbids it" in some[1]
-    assert "not inspected: kubernetes: list the Pods: the API server forbids it" in some[1]
+    assert "skipped: kubernetes: list the StatefulSets: the API server forbids it" in some[1]
+    assert "skipped: kubernetes: list the Pods: the API server forbids it" in some[1]
     assert "found kubernetes vllm: tiny at an address on its own network" in some[1]
     assert 'deployments = ["vllm"]' in (tmp_path / "some.yaml").read_text()
     assert (none[0], none[1].count("the API server forbids it")) == (1, 2)
+
+
+async def test_a_deployment_that_runs_vllm_by_a_shell_is_named(here: Namespace, tmp_path: Path) -> None:
+    serving = container("vllm serve tiny --max-num-seqs 8", command=["/bin/sh", "-c"])
+    await here.create("deployments", deployment("chat", serving, replicas=0))
+    await here.create("deployments", deployment("web", container(image="web"), replicas=0))
+
+    status, said = await init(here, tmp_path / "values.yaml", "deployments", "statefulsets")
+
+    assert status == 1
+    assert "skipped: kubernetes: the Deployment chat: the command starts a shell (sh)" in said
+    assert "the Deployment web" not in said
+    assert "no vLLM server found by the kubeconfig" in said
+    assert not (tmp_path / "values.yaml").exists()
