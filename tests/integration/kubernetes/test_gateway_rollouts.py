@@ -11,11 +11,13 @@ from tests.integration.kubernetes.gateway_site import HOME, ROUTE, running
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.ports import free_port
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
+pytestmark = pytest.mark.timeout(400)
 
 FLAGS = ("tiny", "--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "8")
+FAULTS = ("slow=20", "errors=0.5", "die_after=3")
 
 
+@pytest.mark.slow
 async def test_a_promoted_change_loses_no_request_and_leaves_the_route_to_people(
     here: Namespace, tmp_path: Path
 ) -> None:
@@ -30,7 +32,7 @@ async def test_a_promoted_change_loses_no_request_and_leaves_the_route_to_people
         assert "16" in await site.flags("vllm")
 
 
-@pytest.mark.parametrize("fault", ["slow=20", "exit", "errors=0.5", "die_after=3"])
+@pytest.mark.parametrize("fault", ["exit", *(pytest.param(one, marks=pytest.mark.slow) for one in FAULTS)])
 async def test_a_bad_green_is_rolled_back_to_the_route_of_people(
     here: Namespace, tmp_path: Path, fault: str
 ) -> None:
@@ -44,6 +46,7 @@ async def test_a_bad_green_is_rolled_back_to_the_route_of_people(
         assert "8" in await site.flags("vllm")
 
 
+@pytest.mark.slow
 async def test_the_guard_ends_the_lease_of_a_daemon_that_was_killed(here: Namespace, tmp_path: Path) -> None:
     async with running(here, tmp_path / "s", *FLAGS) as site:
         async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
@@ -62,6 +65,7 @@ async def test_the_guard_ends_the_lease_of_a_daemon_that_was_killed(here: Namesp
         assert lost(traffic) == []
 
 
+@pytest.mark.slow
 async def test_a_rollout_is_judged_by_the_access_log_of_the_gateway(here: Namespace, tmp_path: Path) -> None:
     records = f"127.0.0.1:{free_port()}"
     async with running(here, tmp_path / "s", *FLAGS, records=records) as site:
@@ -75,6 +79,7 @@ async def test_a_rollout_is_judged_by_the_access_log_of_the_gateway(here: Namesp
         assert rollout["green"]["ttft_p95_s"] is not None
 
 
+@pytest.mark.slow
 async def test_nothing_is_decided_while_the_records_are_lost(here: Namespace, tmp_path: Path) -> None:
     ports = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     async with running(here, tmp_path / "s", *FLAGS, records=ports[0], sent_to=ports[1]) as site:
@@ -91,6 +96,7 @@ def _is_held(rollout: Document) -> bool:
     return "the gateway recorded only 0 of" in str(rollout)
 
 
+@pytest.mark.slow
 async def test_two_minutes_without_the_api_server_lose_no_request(here: Namespace, tmp_path: Path) -> None:
     """The split stays as it is: neither daemon nor guard can write. The daemon ends with its Lease."""
     async with running(here, tmp_path / "s", *FLAGS) as site, site.restarting():
@@ -108,6 +114,7 @@ async def test_two_minutes_without_the_api_server_lose_no_request(here: Namespac
         assert lost(traffic) == []
 
 
+@pytest.mark.slow
 async def test_an_edit_in_a_canary_is_left_and_reported(here: Namespace, tmp_path: Path) -> None:
     async with running(here, tmp_path / "s", *FLAGS) as site:
         async with site.clients(load=Load(streams=4), timeout_s=90.0):
