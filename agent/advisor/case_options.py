@@ -29,7 +29,10 @@ _LOGGED_VERSION = r"LLM engine \(v(\d+\.\d+[\w.+]*)\)|vLLM (?:API server )?versi
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--gpu", metavar="NAME", help="GPU model as in nvidia-smi: H100, 'Tesla T4', 'A100 80GB'"
+        "--gpu",
+        "--hardware",
+        metavar="NAME",
+        help="GPU model as in nvidia-smi: H100, 'Tesla T4', 'A100 80GB'",
     )
     parser.add_argument("--gpus", type=int, metavar="N", help="number of GPUs of the host")
     parser.add_argument("--vllm-version", metavar="V", help="vLLM version, such as 0.32.0")

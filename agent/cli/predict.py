@@ -108,7 +108,7 @@ def _factor(text: str | None, option: str) -> float:
     if text is None:
         return 1.0
     try:
-        factor = float(text)
+        factor = float(text.lstrip("x×"))  # noqa: RUF001 - the sign of multiplication
     except ValueError:
         factor = math.nan
     if not 1 / _MOST_TIMES <= factor <= _MOST_TIMES:

@@ -104,10 +104,10 @@ def test_the_search_says_when_there_is_nothing_to_gain(predict: Predict, trace: 
 
 
 def test_a_faster_load_takes_longer(predict: Predict, trace: str, law: str) -> None:
-    argv = ("--trace", trace, "--law", law, "--gpu", "RTX 4090")
+    argv = ("--trace", trace, "--law", law, "--hardware", "RTX 4090")
     slow, fast, long = (
         found(predict, *argv, *more, "--", *SERVE, "16")["predicted"]["e2e_p50_s"]["value"]
-        for more in ((), ("--rate", "2"), ("--prompt", "3"))
+        for more in ((), ("--rate", "2"), ("--prompt", "x3"))
     )
 
     assert slow < fast
