@@ -17,7 +17,7 @@ from performance_model.extrapolation import describe_extrapolation
 from performance_model.hardware_prior import prior_law
 from performance_model.outcome import Goals
 from performance_model.prediction import Headroom, find_headroom, largest_of, predict
-from performance_model.search import SearchResult, search
+from performance_model.search import LEAST_GAIN, SearchResult, search
 from performance_model.step_law import COEFFICIENTS, UncertainLaw, read_law, write_law
 from performance_model.trace import Trace, duration_s
 from vllm_facts.deployment import Deployment
@@ -148,13 +148,21 @@ def _headroom_text(found: Headroom, rate: float) -> str:
     return "\n" + format_sentence(f"{holds} {servers} them for this load.")
 
 
+def _refusal(found: SearchResult) -> str:
+    """Say why no change is proposed."""
+    now = f"{found.base:.1%} of the requests are within the objectives"
+    change = f"changes that by {100 * found.gain:+.1f} points (standard error {100 * found.noise:.1f})"
+    if found.gain <= LEAST_GAIN:
+        return f"Nothing to gain: {now}, and the best of {found.tried} settings {change}."
+    return (
+        f"Nothing certain: {now}; {describe_changes(found.finalists[0].changes)}, the best of {found.tried} "
+        f"settings, {change}, which is less than two standard errors. A measured law (--log, --law) is surer."
+    )
+
+
 def _search_text(found: SearchResult, command: ServeCommand) -> str:
     if found.best is None:
-        return "\n" + format_sentence(
-            f"Nothing to gain: {found.base:.1%} of the requests are within the objectives, and the best of "
-            f"{found.tried} settings changes that by {100 * found.gain:+.1f} points (standard error "
-            f"{100 * found.noise:.1f})."
-        )
+        return "\n" + format_sentence(_refusal(found))
     better = edit_command(command, found.best.changes, {})
     return (
         "\n"

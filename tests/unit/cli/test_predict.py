@@ -161,3 +161,12 @@ def test_what_cannot_be_used_is_named(
 
     assert (status, out) == (2, "")
     assert complaint in err
+
+
+def test_the_search_proposes_nothing_that_the_data_sheet_cannot_tell(predict: Predict, trace: str) -> None:
+    argv = ("--trace", trace, "--gpu", "RTX 4090", "--ttft", "1s", "--search", "--", *SERVE, "12")
+    search = found(predict, *argv)["search"]
+
+    assert search["changes"] is None
+    assert search["gain"] > 0.02
+    assert "Nothing certain: " in predict(*argv)[1]
