@@ -4,6 +4,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 QUICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)  # s, for work inside the process
+LATE = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)  # s, for what is due each second
 SLOW = (0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 180.0, 600.0, 1800.0)  # s, for effects on the outside world
 
 
@@ -30,7 +31,7 @@ class SelfMetrics:
     tick: DurationHistogram = field(default_factory=DurationHistogram)
     step: DurationHistogram = field(default_factory=DurationHistogram)
     append: DurationHistogram = field(default_factory=DurationHistogram)
-    lag: DurationHistogram = field(default_factory=lambda: DurationHistogram(SLOW))  # delay of the ticks
+    lag: DurationHistogram = field(default_factory=lambda: DurationHistogram(LATE))  # delay of the ticks
     effects: dict[str, DurationHistogram] = field(default_factory=dict)  # by kind
     failures: dict[str, int] = field(default_factory=dict)  # by kind of effect
     renewals: int = 0  # of leases

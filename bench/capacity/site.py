@@ -3,11 +3,13 @@
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from json import dumps
+from math import inf
 from pathlib import Path
 
 from aiohttp import ClientSession
@@ -20,7 +22,7 @@ from tests.e2e.rig import SHAPE, Rig, at_rest, until
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 API, LISTEN, SERVERS = 32_700, 32_000, 30_200  # below the ephemeral range
 PORTS = 10  # of each target's servers
-TICKS = "trimtab_loop_lag_seconds_count{"
+LAG = "trimtab_loop_lag_seconds_"
 READY_S = 900.0  # fifty servers start at once
 SERVER = (
     *(sys.executable, "-m", "simulator.server", "--model", "tiny", "--host", "127.0.0.1"),
@@ -85,6 +87,27 @@ def usage_of(*pids: int) -> Usage:
     return Usage(cpu / TICKS_PER_S, pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
 
 
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """Seconds that the loops of all targets have processed: fewer than passed on a busy machine.
+
+    `upto`: by the upper edge of their delay, s; cumulative.
+    """
+
+    upto: Counter[float] = field(default_factory=Counter)
+
+    def __sub__(self, earlier: "Ticks") -> "Ticks":
+        return Ticks(Counter({edge: count - earlier.upto[edge] for edge, count in self.upto.items()}))
+
+    @property
+    def count(self) -> int:
+        return self.upto[inf]
+
+    def late_s(self, share: float) -> float:
+        """At most so late was this share of them, as far as the edges tell."""
+        return min(edge for edge, count in self.upto.items() if count >= share * self.count)
+
+
 @dataclass(slots=True, kw_only=True)
 class CapacitySite:
     rig: Rig
@@ -106,13 +129,16 @@ class CapacitySite:
         assert status == 200, document  # noqa: PLR2004 - HTTP
         return int(document["head"])
 
-    async def ticks(self) -> int:
-        """Seconds that the loops of all targets have processed: fewer than passed on a busy machine."""
+    async def ticks(self) -> Ticks:
         headers = {"Authorization": f"Bearer {self.rig.token}"}
         url = f"http://127.0.0.1:{self.rig.api}/metrics"
+        ticks = Ticks()
         async with ClientSession(headers=headers) as session, session.get(url) as response:
-            lines = (await response.text()).splitlines()
-        return sum(int(float(line.split()[-1])) for line in lines if line.startswith(TICKS))
+            for line in (await response.text()).splitlines():
+                if line.startswith(f"{LAG}bucket"):
+                    edge = float(line.partition('le="')[2].partition('"')[0])
+                    ticks.upto[edge] += int(float(line.split()[-1]))
+        return ticks
 
     def counts(self) -> dict[str, int]:
         """Requests of all clients, by outcome."""

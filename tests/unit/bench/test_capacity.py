@@ -1,12 +1,14 @@
 """The site of the capacity benchmarks, and the cost of one more target."""
 
+from collections import Counter
 from functools import partial
+from math import inf
 from pathlib import Path
 
 from agent.config.loader import parse_config
 from bench.capacity import stand_ins
 from bench.capacity.pod_servers import MovingPage, pods_of
-from bench.capacity.site import API, LISTEN, CapacityConfig, name_of
+from bench.capacity.site import API, LISTEN, CapacityConfig, Ticks, name_of
 from bench.capacity.targets import per_target
 from vllm_facts.metrics.totals import totals
 
@@ -52,3 +54,12 @@ def test_the_page_of_the_pods_grows_by_one_request_a_second() -> None:
     assert late.finished["length"] - early.finished["length"] == 2.0
     assert late.histograms["ttft"].counts[-1] - early.histograms["ttft"].counts[-1] == 2.0
     assert late.born == early.born
+
+
+def test_the_lateness_of_ticks_is_that_of_the_bucket_which_holds_the_share() -> None:
+    before, after = (
+        Ticks(Counter({0.01: fast, 0.1: fast + slow, inf: fast + slow})) for fast, slow in ((50, 0), (148, 2))
+    )
+    ticks = after - before
+
+    assert (ticks.count, ticks.late_s(0.5), ticks.late_s(0.99), ticks.late_s(1.0)) == (100, 0.01, 0.1, 0.1)
