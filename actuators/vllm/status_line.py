@@ -4,9 +4,9 @@ import asyncio
 import ipaddress
 import re
 import socket
-from contextlib import suppress
 
 CONNECT_S = 5.0
+LONGEST = 4096  # bytes of the first line
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})(?: .*)?\r?\n")
 _SHOWN = 80  # bytes of an answer that is not HTTP
 
@@ -14,18 +14,16 @@ _SHOWN = 80  # bytes of an answer that is not HTTP
 async def get_status(address: str, path: str) -> int:
     """Return the status of a GET. Raises OSError, and ValueError for an answer that is not HTTP.
 
-    A probe each second is most of what an idle server costs the daemon, and aiohttp's client takes twice the
-    CPU for it.
+    A probe each second is most of what an idle server costs the daemon. asyncio's streams take 1.6 times the
+    CPU of a plain socket for it, and aiohttp's client three times.
     """
+    loop = asyncio.get_running_loop()
     async with asyncio.timeout(CONNECT_S):
-        reader, writer = await _connect(address)
-    try:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
-        line = await reader.readline()
-    finally:
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
+        connection = await _connect(address)
+    with connection:
+        request = f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+        await loop.sock_sendall(connection, request.encode())
+        line = await _read_line(connection)
     if found := _STATUS.fullmatch(line):
         return int(found[1])
     raise ValueError(
@@ -33,16 +31,40 @@ async def get_status(address: str, path: str) -> int:
     )
 
 
-async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _read_line(connection: socket.socket) -> bytes:
+    """The first line, also one that is cut: by the end of the connection, or after LONGEST."""
+    loop = asyncio.get_running_loop()
+    read = b""
+    while b"\n" not in read and len(read) < LONGEST:
+        more = await loop.sock_recv(connection, LONGEST)
+        if not more:
+            break
+        read += more
+    line, newline, _ = read.partition(b"\n")
+    return line + newline
+
+
+async def _connect(address: str) -> socket.socket:
     """Connect to the first address of the name that accepts. Raises the error of the last one."""
     name, _, port = address.rpartition(":")
     *others, last = await _resolve(name.removeprefix("[").removesuffix("]"), int(port))
     for host in others:
         try:
-            return await asyncio.open_connection(host, int(port))
+            return await _connect_to(host, int(port))
         except OSError:
             continue
-    return await asyncio.open_connection(last, int(port))
+    return await _connect_to(last, int(port))
+
+
+async def _connect_to(host: str, port: int) -> socket.socket:
+    connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, (host, port))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 async def _resolve(name: str, port: int) -> list[str]:
