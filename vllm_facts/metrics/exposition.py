@@ -36,7 +36,7 @@ def decode_page(body: bytes) -> str:
         raise MetricsPageError("the metrics page is empty")
     if not text.startswith(("# HELP ", "# TYPE ")) and "\n# TYPE " not in text:
         raise MetricsPageError(f"not a metrics page: starts with {text[:_SHOWN]!r}")
-    if text.count("\n") > MOST_LINES:
+    if len(text) > MOST_LINES and text.count("\n") > MOST_LINES:
         raise MetricsPageError(f"the metrics page has more than {MOST_LINES} lines")
     if not text.endswith("\n"):
         raise MetricsPageError(f"the metrics page is cut: it ends in {text[-_SHOWN:]!r}, without a newline")

@@ -72,21 +72,18 @@ def _totals(layout: PageLayout, numbers: Sequence[float]) -> PageTotals:
         for field, places in layout.histograms.items()
         if (found := _histogram(places, numbers)) is not None
     }
-    finished = counters.pop("finished", None)
-    missing = [field for field in names.PLAIN if field not in gauges | counters | histograms]
-    if finished is not None:
-        missing.remove("finished")
+    present = gauges.keys() | counters.keys() | histograms.keys()
     return PageTotals(
         born={
             name: tuple(numbers[place] for place in places if numbers[place] < inf)
             for name, places in layout.born.items()
         },
         gauges=gauges,
-        counters=counters,
-        finished={} if finished is None else _by_label(layout.finished, numbers),
+        counters={field: count for field, count in counters.items() if field != "finished"},
+        finished=_by_label(layout.finished, numbers) if "finished" in present else {},
         histograms=histograms,
         facts=_facts(layout, numbers),
-        missing=frozenset(names.PLAIN[field] for field in missing),
+        missing=frozenset(name for field, name in names.PLAIN.items() if field not in present),
         series=layout.series,
         answered=_by_label(layout.answered, numbers),
         statuses=layout.statuses,
@@ -142,7 +139,7 @@ def _engines(layout: PageLayout, numbers: Sequence[float]) -> dict[str, EngineTo
 def _histogram(layout: HistogramLayout, numbers: Sequence[float]) -> HistogramTotals | None:
     """None if a number is no count, or the counts fall."""
     total = _sum(layout.sums, numbers)
-    series = [[numbers[place] for place in places] for places in layout.series]
+    series = [list(map(numbers.__getitem__, places)) for places in layout.series]
     if total is None or not all(map(_is_cumulative, series)):
         return None
     counts = series[0] if len(series) == 1 else map(sum, zip(*series, strict=True))
