@@ -27,6 +27,7 @@ from agent.runtime.command_check import CommandCheck
 from agent.runtime.companion import Companion
 from agent.runtime.effect_runner import EffectRunner
 from agent.runtime.learner import Learner
+from agent.runtime.seconds import each_second
 from agent.telemetry.self_metrics import SelfMetrics
 from vllm_facts.deployment import Finding
 
@@ -182,11 +183,10 @@ class TargetLoop:
 
     async def _tick(self) -> None:
         """Once a second, aggregate the samples of the sensors into one event."""
-        while True:
-            due = asyncio.get_running_loop().time() + 1.0
-            await asyncio.sleep(1.0)
-            began = asyncio.get_running_loop().time()
-            self.self_metrics.lag.observe(began - due)
+        clock = asyncio.get_running_loop().time
+        async for late_s in each_second():
+            began = clock()
+            self.self_metrics.lag.observe(late_s)
             at, server = self.now(), self._main_server()
             self.reading = self.aggregator.reading(server.name, at) if server is not None else None
             arms = self.aggregator.take_request_counts(at)
@@ -203,7 +203,7 @@ class TargetLoop:
             )
             self.on_second(observed)
             self.emit(observed)
-            self.self_metrics.tick.observe(asyncio.get_running_loop().time() - began)
+            self.self_metrics.tick.observe(clock() - began)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
