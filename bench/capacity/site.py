@@ -16,6 +16,7 @@ from aiohttp import ClientSession
 
 from actuators.host import procfs
 from simulator.traffic import Load, TrafficGenerator
+from simulator.workload import Shape
 from tests.e2e.config_builder import SiteConfig
 from tests.e2e.rig import SHAPE, Rig, at_rest, until
 
@@ -23,6 +24,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 API, LISTEN, SERVERS = 32_700, 32_000, 30_200  # below the ephemeral range
 PORTS = 10  # of each target's servers
 LAG = "trimtab_loop_lag_seconds_"
+WORKER = "agent.prediction.worker_process"
 READY_S = 900.0  # fifty servers start at once
 SERVER = (
     *(sys.executable, "-m", "simulator.server", "--model", "tiny", "--host", "127.0.0.1"),
@@ -32,23 +34,31 @@ SERVER = (
 
 @dataclass(frozen=True, kw_only=True)
 class CapacityConfig(SiteConfig):
-    """Default options for all but the mode (`advise` starts no server), addresses and the time to start."""
+    """Default options for all but the mode (`advise` starts no server), addresses and the time to start.
+
+    `first_port`: of the servers. `model`: whether it learns the targets, and the policy `model` advises.
+    """
 
     targets: int = 1
+    server: tuple[str, ...] = SERVER
+    first_port: int = SERVERS
+    model: bool | None = None
 
     def text(self, *, api: int, listen: int) -> str:
         head = f"""
             [agent]
             state_dir = "s"
             mode = "approve"
+            {"" if self.model is None else f"learn = {str(self.model).lower()}"}
             [api]
             listen = "127.0.0.1:{api}"
             tokens_file = "tokens"
+            {"" if self.model is None else f"[policies]{chr(10)}model = {str(self.model).lower()}"}
         """
         return head + "".join(map(partial(self._target, listen), range(self.targets)))
 
     def _target(self, listen: int, number: int) -> str:
-        first = SERVERS + PORTS * number
+        first = self.first_port + PORTS * number
         return f"""
             [[targets]]
             name = "{name_of(number)}"
@@ -56,7 +66,7 @@ class CapacityConfig(SiteConfig):
             ttft = {{ under = "2s", share = 0.95 }}
             [targets.engine]
             kind = "process"
-            command = {dumps(SERVER)}
+            command = {dumps(self.server)}
             ports = [{first}, {first + PORTS - 1}]
             [targets.traffic]
             listen = "127.0.0.1:{listen + number}"
@@ -140,6 +150,17 @@ class CapacitySite:
                     ticks.upto[edge] += int(float(line.split()[-1]))
         return ticks
 
+    def worker(self) -> Usage:
+        """The process in which the daemon learns and predicts; nothing before its start."""
+        assert self.rig.daemon is not None
+        return usage_of(
+            *(
+                one.pid
+                for one in procfs.processes()
+                if one.parent == self.rig.daemon.pid and WORKER in procfs.words(one.pid)
+            )
+        )
+
     def counts(self) -> dict[str, int]:
         """Requests of all clients, by outcome."""
         each = [client.tally.counts() for client in self.clients]
@@ -147,9 +168,18 @@ class CapacitySite:
 
 
 @asynccontextmanager
-async def running(home: Path, targets: int, rate: float) -> AsyncIterator[CapacitySite]:
+async def running(
+    home: Path,
+    targets: int,
+    rate: float,
+    *,
+    config: CapacityConfig | None = None,
+    api: int = API,
+    listen: int = LISTEN,
+    shape: Shape = SHAPE,
+) -> AsyncIterator[CapacitySite]:
     """Run a site with `rate` requests/s for each target, until the exit; all requests have ended then."""
-    rig = Rig(home=home, site_config=CapacityConfig(targets=targets), api=API, listen=LISTEN)
+    rig = Rig(home=home, site_config=config or CapacityConfig(targets=targets), api=api, listen=listen)
     rig.prepare()
     try:
         await rig.start()
@@ -157,9 +187,9 @@ async def running(home: Path, targets: int, rate: float) -> AsyncIterator[Capaci
         site = CapacitySite(rig=rig, clients=[])
         async with AsyncExitStack() as stack:
             for number in range(targets):
-                url = f"http://127.0.0.1:{LISTEN + number}"
+                url = f"http://127.0.0.1:{listen + number}"
                 client = TrafficGenerator(
-                    url, "tiny", Load(rate=rate), shape=SHAPE, seed=number, timeout_s=60.0
+                    url, "tiny", Load(rate=rate), shape=shape, seed=number, timeout_s=60.0
                 )
                 await client.start()
                 stack.push_async_callback(client.stop)

@@ -5,8 +5,11 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
+import pytest
+
 from agent.config.loader import parse_config
 from bench.capacity import stand_ins
+from bench.capacity.model_cost import difference
 from bench.capacity.pod_servers import MovingPage, pods_of
 from bench.capacity.site import API, LISTEN, CapacityConfig, Ticks, name_of
 from bench.capacity.targets import per_target
@@ -17,6 +20,31 @@ def test_the_config_of_fifty_targets_is_valid(tmp_path: Path) -> None:
     config = parse_config(CapacityConfig(targets=50).text(api=API, listen=LISTEN), here=tmp_path)
 
     assert [target.name for target in config.targets] == [name_of(number) for number in range(50)]
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_site_has_the_model_or_not(tmp_path: Path, is_on: bool) -> None:
+    config = parse_config(CapacityConfig(model=is_on).text(api=API, listen=LISTEN), here=tmp_path)
+
+    assert config.learn is is_on
+    assert ("model" in {one.name for one in config.policies}) is is_on
+
+
+def test_late_ticks_are_those_above_the_bucket_of_100_ms() -> None:
+    look = {"daemon_s": 1.0, "worker_s": 0.0, "daemon_rss_mib": 70.0, "worker_rss_mib": 30.0}
+    before = {**look, "at_s": 0.0, "ticks": Ticks(Counter({0.01: 5, 0.1: 6, 0.5: 6, inf: 6}))}
+    after = {
+        **look,
+        "at_s": 100.0,
+        "daemon_s": 3.0,
+        "ticks": Ticks(Counter({0.01: 80, 0.1: 103, 0.5: 106, inf: 106})),
+    }
+
+    found = difference(before, after)
+
+    assert found["daemon_cpu_percent"] == 2.0
+    assert (found["ticks"], found["ticks_late_by_100_ms"]) == (100, 3)
+    assert found["latest_tick_within_s"] == 0.5
 
 
 def test_the_cost_of_a_further_target_is_the_slope_between_the_smallest_and_the_largest_run() -> None:
