@@ -47,7 +47,7 @@ def fit_law(
 ) -> UncertainLaw:
     """The law, with `draws` refits of resampled windows as its uncertainty.
 
-    `prior`: what is expected before any window, such as `hardware_prior.prior_law`, for histograms.
+    `prior`: what is expected before any window, such as `hardware_prior.scaled_prior`, for histograms.
     `attention_us` is used where neither the windows nor a prior tell their prompts' attention. Raises
     PredictionInputError if the windows are too few or cannot tell a step from a token.
     """

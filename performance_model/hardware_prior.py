@@ -7,11 +7,16 @@ to 1.1, the knee at 0.35 to 0.65 of the ratio of both. A prior says which settin
 fast it is.
 """
 
+from collections.abc import Sequence
+
 from performance_model.errors import PredictionInputError
+from performance_model.fit import expected_s
 from performance_model.step_law import StepLaw, UncertainLaw, widen
+from performance_model.work_windows import WorkWindow
 from vllm_facts.deployment import Deployment, Model
+from vllm_facts.models.lookup import find_model
 from vllm_facts.sizing.effective_flags import Layout, layout
-from vllm_facts.sizing.gpu_speeds import GPUS_WITH_SPEED, find_speed
+from vllm_facts.sizing.gpu_speeds import GPUS_WITH_SPEED, GpuSpeed, find_speed
 from vllm_facts.sizing.kv_cache import GIB, kv_bytes_per_token, weights_gib
 
 BANDWIDTH, THROUGHPUT, ATTENTION, KNEE = 0.8, 0.75, 0.5, 0.5
@@ -20,6 +25,9 @@ HOST_STEP_US, HOST_SEQUENCE_US = 1200.0, 40.0
 EAGER_LAYER_US = 260.0  # launching kernels without graphs: H100, 8B, 8.4 ms a step against 5.1
 LINK_GB_PER_S = {"nvlink": 300.0, "pcie": 20.0, None: 100.0}  # of an all-reduce, in practice
 REDUCE_US = 15.0  # of one all-reduce of a small batch
+MIDDLE_GPU = GpuSpeed(gb_per_s=1000, tflops=206)
+"""The median FLOP for each byte of the known GPUs; half of them have 160 to 290."""
+MIDDLE_MODEL = "meta-llama/Llama-3.1-8B"
 COMMON, EACH = 0.2, 0.3
 """Sigmas of lognormal errors. Measured costs of a token are 0.67 to 1.13 times this prior."""
 DRAWS = 16
@@ -27,13 +35,38 @@ DRAWS = 16
 
 def prior_law(case: Deployment, *, seed: int = 0) -> UncertainLaw:
     """Raises PredictionInputError if the model or the GPU is unknown, or the pair is not modelled."""
-    model, shape = case.model, layout(case)
     if case.card is None:
         raise PredictionInputError("the GPU is unknown: give --gpu, or a measured law with --law")
     speed = find_speed(case.card)
     if speed is None:
         known = ", ".join(GPUS_WITH_SPEED)
         raise PredictionInputError(f"the speed of {case.card.name} is unknown: give --law; known: {known}")
+    law = _law(case, speed, LINK_GB_PER_S[case.card.link])
+    return widen(law, common=COMMON, each=EACH, count=DRAWS, seed=seed, source=f"prior for {case.card.name}")
+
+
+def scaled_prior(case: Deployment, windows: Sequence[WorkWindow]) -> StepLaw:
+    """The law of the data sheet, as fast as the windows were. For any case: of an unknown GPU or model
+    MIDDLE_GPU and MIDDLE_MODEL give the ratios of the coefficients."""
+    shape = _shape(case)
+    factor = sum(one.seconds for one in windows) / sum(expected_s(shape, one) for one in windows)
+    return shape.scaled(factor)
+
+
+def _shape(case: Deployment) -> StepLaw:
+    try:
+        return prior_law(case).law
+    except PredictionInputError:
+        pass
+    try:
+        return _law(case, MIDDLE_GPU, LINK_GB_PER_S[None])
+    except PredictionInputError:
+        middle = Deployment(setting={}, card=None, model=find_model(MIDDLE_MODEL))
+        return _law(middle, MIDDLE_GPU, LINK_GB_PER_S[None])
+
+
+def _law(case: Deployment, speed: GpuSpeed, link_gb_per_s: float) -> StepLaw:
+    model, shape = case.model, layout(case)
     weights, kv_bytes = weights_gib(case, shape), kv_bytes_per_token(case, shape)
     if model is None or weights is None or kv_bytes is None or not model.parameters:
         raise PredictionInputError("the model's size is unknown: give --model-config, or --law")
@@ -42,20 +75,17 @@ def prior_law(case: Deployment, *, seed: int = 0) -> UncertainLaw:
     read_us = weights * GIB / (BANDWIDTH * speed.gb_per_s * 1e3)
     active = model.active_parameters or model.parameters
     token_us = 2 * active / shape.tp / (THROUGHPUT * speed.tflops * 1e6)
-    knee = KNEE * read_us / token_us
-    reduce_us = _reduce_token_us(model, shape, LINK_GB_PER_S[case.card.link])
     launch_us = EAGER_LAYER_US * (model.layers or 0) if case.setting.get("enforce_eager") else 0.0
-    law = StepLaw(
+    return StepLaw(
         step_us=max(read_us, launch_us)
         + HOST_STEP_US
         + (2 * REDUCE_US * (model.layers or 0) if shape.tp > 1 else 0),
-        knee=knee,
-        token_us=token_us + reduce_us,
+        knee=KNEE * read_us / token_us,
+        token_us=token_us + _reduce_token_us(model, shape, link_gb_per_s),
         sequence_us=HOST_SEQUENCE_US,
         kv_read_us=kv_bytes / (BANDWIDTH * speed.gb_per_s * 1e3),
         attention_us=_attention_us(model, shape, speed.tflops),
     )
-    return widen(law, common=COMMON, each=EACH, count=DRAWS, seed=seed, source=f"prior for {case.card.name}")
 
 
 def _reduce_token_us(model: Model, shape: Layout, gb_per_s: float) -> float:

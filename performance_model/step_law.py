@@ -41,6 +41,10 @@ class StepLaw:
             + self.attention_us * attention
         )
 
+    def scaled(self, factor: float) -> "StepLaw":
+        """On an engine that is slower by the factor."""
+        return replace(self, **{name: getattr(self, name) * factor for name in COEFFICIENTS})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncertainLaw:
@@ -81,12 +85,8 @@ def with_error(uncertain: UncertainLaw, errors: Sequence[float]) -> UncertainLaw
     if not errors:
         return uncertain
     size, random = sqrt(sum(one**2 for one in errors) / len(errors)), Random("error")  # noqa: S311 - statistics
-    draws = (_scaled(one, exp(random.gauss(0.0, size))) for one in uncertain.draws)
+    draws = (one.scaled(exp(random.gauss(0.0, size))) for one in uncertain.draws)
     return replace(uncertain, draws=tuple(draws))
-
-
-def _scaled(law: StepLaw, factor: float) -> StepLaw:
-    return replace(law, **{name: getattr(law, name) * factor for name in COEFFICIENTS})
 
 
 def write_law(uncertain: UncertainLaw) -> str:

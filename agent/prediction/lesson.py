@@ -27,8 +27,7 @@ from performance_model.engine_limits import EngineLimits
 from performance_model.engine_settings import limits_of
 from performance_model.errors import PredictionInputError
 from performance_model.fit import fit_law
-from performance_model.hardware_prior import prior_law
-from performance_model.step_law import StepLaw
+from performance_model.hardware_prior import scaled_prior
 from performance_model.work_windows import WorkWindow
 from vllm_facts.deployment import Deployment
 
@@ -108,10 +107,10 @@ def _fit(lesson: Lesson, draws: int) -> FittedLaw:
     rows = thin(found, MOST_ROWS)
     if not rows:
         raise PredictionInputError("no second with running requests was seen yet")
-    prior = _prior(lesson.case)
+    prior = scaled_prior(lesson.case, rows)
     law = fit_law(
         rows,
-        attention_us=prior.attention_us if prior else 0.0,
+        attention_us=prior.attention_us,
         draws=draws,
         source=f"{source}, {len(rows)} windows",
         prior=prior if source == "histograms" else None,
@@ -212,14 +211,6 @@ def _outside_s(recording: Recording, counts_from: TokenCounts) -> float:
         mean_s = sum(known) / len(known) if known else mean_s
     engine_s = sums.queue.sum / sums.queue.total + sums.prefill.sum / sums.prefill.total
     return max(0.0, mean_s - engine_s)
-
-
-def _prior(case: Deployment) -> StepLaw | None:
-    """By the data sheet of the GPU; None if GPU or model is unknown."""
-    try:
-        return prior_law(case).law
-    except PredictionInputError:
-        return None
 
 
 def _explain(lesson: Lesson, newest: FittedLaw | None, acceptance: Acceptance, why: str) -> str:

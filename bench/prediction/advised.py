@@ -27,7 +27,7 @@ from bench.tuning.pages import windows_of_pages
 from performance_model.acceptance import check_ahead
 from performance_model.engine_limits import EngineLimits
 from performance_model.fit import fit_law
-from performance_model.hardware_prior import prior_law
+from performance_model.hardware_prior import scaled_prior
 from performance_model.outcome import Goals
 from performance_model.packed_trace import pack
 from performance_model.trace import TraceRequest
@@ -119,8 +119,8 @@ def learn(
         model=find_model(model),
     )
     steps = list(timed_windows(zip(recording.ends_s, recording.steps, strict=True), default.kv_tokens))
-    prior = prior_law(case).law
     rows = [row for _, row in steps] if logged else windows_of_pages(recording, default, SCRAPES_S)
+    prior = scaled_prior(case, rows)
     law = fit_law(
         thin(rows, MOST_ROWS), draws=DRAWS, attention_us=prior.attention_us, prior=None if logged else prior
     )

@@ -12,7 +12,7 @@ from bench.tuning.peers import BLIND, Played, model_search, play, space_from
 from bench.tuning.world import STARTS, World
 from performance_model.errors import PredictionInputError
 from performance_model.fit import fit_law
-from performance_model.hardware_prior import prior_law
+from performance_model.hardware_prior import prior_law, scaled_prior
 from performance_model.step_law import StepLaw
 from performance_model.trace import Trace
 from performance_model.work_windows import windows_of_steps
@@ -78,16 +78,17 @@ def _laws(world: World, start: int, recording: Recording) -> dict[str, StepLaw |
     limits = world.limits[start]
     gpu, model = _GPUS[world.gpu]
     case = Deployment(setting={"model": model}, card=find_gpu(gpu), model=find_model(model))
-    prior = prior_law(case).law
     pages = windows_of_pages(recording, limits, SCRAPES_S)
-    found: dict[str, StepLaw | str] = {"model, data sheet alone": prior}
-    for name, windows, expected in (
+    known, unknown = (scaled_prior(one, pages) for one in (case, Deployment(setting={})))
+    found: dict[str, StepLaw | str] = {"model, data sheet alone": prior_law(case).law}
+    for name, windows, prior in (
         ("model", list(windows_of_steps(recording.steps, limits.kv_tokens)), None),
-        ("model, histograms alone", pages, prior),
+        ("model, histograms and data sheet", pages, known),
+        ("model, histograms alone", pages, unknown),
         ("model, histograms, no prior", pages, None),
     ):
         try:
-            found[name] = fit_law(windows, draws=0, attention_us=prior.attention_us, prior=expected).law
+            found[name] = fit_law(windows, draws=0, attention_us=known.attention_us, prior=prior).law
         except PredictionInputError as error:
             found[name] = str(error)
     return found

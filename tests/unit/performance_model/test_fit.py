@@ -9,10 +9,12 @@ import pytest
 from performance_model.errors import PredictionInputError
 from performance_model.extrapolation import LargestStep
 from performance_model.fit import expected_s, fit_law
+from performance_model.hardware_prior import scaled_prior
 from performance_model.iteration_log import StepRecord, parse_iterations, unlogged_s
 from performance_model.least_squares import solve_non_negative
 from performance_model.step_law import StepLaw, UncertainLaw, read_law, widen, write_law
 from performance_model.work_windows import WorkWindow, window_between, windows_of_steps
+from vllm_facts.deployment import Deployment
 from vllm_facts.metrics.page_totals import HistogramTotals, PageTotals
 
 LAW = StepLaw(step_us=17_000, knee=96, token_us=88.0, sequence_us=40.0, kv_read_us=0.14)
@@ -232,6 +234,22 @@ def test_a_prior_decides_what_the_windows_do_not_tell() -> None:
     assert law.attention_us == pytest.approx(0.005)
     assert law.knee == 112
     assert law.kv_read_us == pytest.approx(LAW.kv_read_us, rel=0.15)  # which the windows do tell
+
+
+def test_histograms_of_an_unknown_gpu_tell_the_cost_of_a_long_prompt() -> None:
+    """Sums over windows with alike mixes of steps: without any prior the knee is lost in them."""
+    recorded = [replace(one, kv_share=0.5) for one in steps(6000, seed=2, noise=0.06)]
+    times = [one.seconds for one in recorded]
+    windows = [
+        window_between(page(recorded[:begin]), page(recorded[:end]), sum(times[begin:end]), 2048)
+        for begin, end in pairwise(range(0, 6001, 150))
+    ]
+    known = [one for one in windows if one is not None]
+
+    law = fit_law(known, draws=0, prior=scaled_prior(Deployment(setting={}), known)).law
+
+    assert 64 <= law.knee <= 128
+    assert law.seconds(2048, 20, 20_000) == pytest.approx(LAW.seconds(2048, 20, 20_000), rel=0.15)
 
 
 def test_a_wrong_prior_does_not_outvote_the_windows() -> None:

@@ -1,14 +1,17 @@
 """The engine against recorded runs of real vLLM, and priors against laws that were measured."""
 
 from dataclasses import replace
+from statistics import quantiles
 
 import pytest
 
 from performance_model.engine import Engine
 from performance_model.errors import PredictionInputError
-from performance_model.hardware_prior import prior_law
+from performance_model.fit import expected_s
+from performance_model.hardware_prior import MIDDLE_GPU, prior_law, scaled_prior
 from performance_model.outcome import Goals, measure
 from performance_model.step_law import StepLaw
+from performance_model.work_windows import WorkWindow
 from tests.unit.performance_model.recorded import (
     GPUS,
     measured,
@@ -16,8 +19,9 @@ from tests.unit.performance_model.recorded import (
     recorded_limits,
     recorded_trace,
 )
-from vllm_facts.deployment import Deployment
+from vllm_facts.deployment import Deployment, GpuModel
 from vllm_facts.models.lookup import find_model
+from vllm_facts.sizing.gpu_speeds import GPUS_WITH_SPEED, find_speed
 from vllm_facts.sizing.gpus import find_gpu
 
 LLAMA = "meta-llama/Llama-3.1-8B"
@@ -95,6 +99,33 @@ def test_two_gpus_halve_the_work_and_exchange_it() -> None:
 def test_a_prior_names_what_it_lacks(case: Deployment, lacks: str) -> None:
     with pytest.raises(PredictionInputError, match=lacks):
         prior_law(case)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("model", [LLAMA, "acme/unheard-of"])
+def test_windows_tell_the_speed_of_an_unknown_gpu_and_others_its_ratios(gpu: str, model: str) -> None:
+    law = recorded_law(gpu)
+    work = WorkWindow(seconds=0.0, steps=50, sizes=((60.0, 40), (500.0, 10)), sequences=2500, kv_read=1e6)
+    windows = [replace(work, seconds=expected_s(law, work))] * 8
+
+    found = scaled_prior(replace(case_of("H100", model), card=None), windows)
+
+    assert sum(expected_s(found, one) for one in windows) == pytest.approx(
+        sum(one.seconds for one in windows)
+    )
+    for name in ("step_us", "token_us", "kv_read_us"):
+        assert 0.5 < getattr(found, name) / getattr(law, name) < 2
+    assert 0.5 < found.knee / law.knee < 2
+
+
+def test_the_middle_gpu_is_the_median_of_the_known_ones() -> None:
+    speeds = [speed for name in GPUS_WITH_SPEED if (speed := find_speed(GpuModel(name=name, memory_gib=1)))]
+    ratios = [1000 * one.tflops / one.gb_per_s for one in speeds]
+
+    low, middle, high = quantiles(ratios)
+
+    assert 1000 * MIDDLE_GPU.tflops / MIDDLE_GPU.gb_per_s == pytest.approx(middle, rel=0.02)
+    assert (low, high) == pytest.approx((160, 290), abs=10)
 
 
 def test_without_the_knee_a_larger_token_budget_looks_wrong() -> None:
