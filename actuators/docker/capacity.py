@@ -15,27 +15,14 @@ from actuators.docker.client import DockerClient
 from actuators.docker.gpus import Gpus
 from actuators.docker.spec import ContainerSpec
 from actuators.host import memory as host_room
-from actuators.host.memory import GpuMemory
+from actuators.host.memory import GpuMemory, Host, expected_memory, find_gpu, spare_memory
+from actuators.vllm.gpu_demand import gpus_needed, utilization
 from agent.domain.errors import ActError
 from agent.machine.strategy import HostCapacity
 from vllm_facts.values import Setting
 
 _GIB = 1024**3
 _MIB = 1024**2
-_KEPT_SHARE = 0.05  # of the host's memory: reserved for other processes
-_GROWTH = 1.25  # a new server may need more than this one has used so far
-_UTILIZATION = 0.92  # vLLM's default since 0.20, the highest one so far
-_RANKS = ("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """What is free now. None: not known, for the reason `why`."""
-
-    memory: int | None = None  # bytes
-    memory_total: int | None = None
-    gpus: tuple[GpuMemory, ...] | None = None
-    why: str = "not measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,16 +66,6 @@ async def measure_for(host: str, spec: ContainerSpec) -> Host:
     return replace(found, gpus=gpus)
 
 
-def spare_memory(host: Host) -> int:
-    """Bytes of host memory that servers may take."""
-    return (host.memory or 0) - int((host.memory_total or 0) * _KEPT_SHARE)
-
-
-def expected_memory(limit: int, memory: float) -> float:
-    """Bytes of host memory that one more server like this one may take."""
-    return limit or memory * _GROWTH
-
-
 async def measure_holding(blue: ContainerSpec, client: DockerClient, setting: Setting) -> Holding:
     """`setting`: the one it runs with. Its memory is measured if it has no limit."""
     measured = None
@@ -115,14 +92,6 @@ def free_capacity(held: Sequence[Holding], setting: Setting, host: Host) -> Host
             if one.free is verdict:
                 return one
     return HostCapacity(free=True, why="; ".join(dict.fromkeys(one.why for one in verdicts)))
-
-
-def gpus_needed(setting: Setting) -> int:
-    """Return the number of GPUs that a server of this setting takes."""
-    needed = _count(setting, "data_parallel_size_local") or _count(setting, "data_parallel_size") or 1
-    for knob in _RANKS:
-        needed *= _count(setting, knob) or 1
-    return needed
 
 
 def gpu_shortage(blue: ContainerSpec, setting: Setting, host: Host) -> str:
@@ -199,23 +168,7 @@ def _gpus_on_host(gpus: Gpus, known: Sequence[GpuMemory]) -> Mapping[str, GpuMem
     """Map to the GPUs of the host, in the order in which the container sees them."""
     if gpus.all:
         return {str(gpu.index): gpu for gpu in known}
-    return {name: _find_gpu(name, known) for name in gpus.ids}
-
-
-def _find_gpu(name: str, known: Sequence[GpuMemory]) -> GpuMemory | None:
-    """By index, or by the beginning of the UUID."""
-    found = [gpu for gpu in known if name == str(gpu.index) or (len(name) > 4 and gpu.uuid.startswith(name))]  # noqa: PLR2004 - "GPU-"
-    return found[0] if len(found) == 1 else None
-
-
-def utilization(setting: Setting) -> float:
-    value = setting.get("gpu_memory_utilization")
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else _UTILIZATION
-
-
-def _count(setting: Setting, knob: str) -> int:
-    value = setting.get(knob)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    return {name: find_gpu(name, known) for name in gpus.ids}
 
 
 def _size(number: float) -> str:

@@ -14,6 +14,7 @@ from actuators.docker.log_head import describe_start, measured_start, read_start
 from actuators.docker.obstacles import find_obstacles
 from actuators.docker.sleep import Sleeper
 from actuators.docker.spec import ContainerSpec, Json
+from actuators.vllm.outage import predict_outage
 from actuators.vllm.start_times import StartTimes
 from agent.domain.model import PreflightResult, Server, Strategy
 from agent.domain.ports import Site
@@ -21,9 +22,7 @@ from agent.machine.strategy import StrategyChoice, choose_strategy
 from vllm_facts.errors import FlagError
 from vllm_facts.values import Setting
 
-_STOP_S = 10.0  # SIGTERM to a drained vLLM, until its GPU memory is free
 _ANY_PORT = 8000  # for the network of the host: the port is chosen at the start
-_START_S = 300.0  # assumed if no start was measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,13 +158,9 @@ async def _predict(
     ]
     outage_s = 0.0
     if strategy == "swap":
-        off_s, off, how = await _predict_stop(asked, key)
-        warm_s = asked.times.expected_part(key, "warm_up") or 0.0
-        outage_s = off_s + (start_s or _START_S) + warm_s
-        assumed = "" if start_s else " (assumed)"
-        parts = f"{off_s:.0f} s {off}, {start_s or _START_S:.0f} s to start{assumed}"
-        parts += f", {warm_s:.0f} s to warm up" if warm_s else ""
-        notes = [f"a planned outage of about {outage_s:.0f} s: {parts}", how, *notes]
+        verdict = await asked.sleeper.judge(asked.pattern)
+        outage_s, parts = predict_outage(asked.times, key, asked.servers[-1].name, verdict, start_s)
+        notes = [*parts, *notes]
     return PreflightResult(
         strategy=strategy,
         why=why,
@@ -174,19 +169,6 @@ async def _predict(
         outage_s=outage_s,
         notes=tuple(notes),
     )
-
-
-async def _predict_stop(asked: _Asked, key: str) -> tuple[float, str, str]:
-    """Return the expected seconds until the slot is free, what for, and a note on the way back."""
-    verdict = await asked.sleeper.judge(asked.pattern)
-    name = asked.servers[-1].name
-    if not verdict.fits:
-        back = f"{name} stops, and a rollback starts it again; it cannot sleep meanwhile: {verdict.why}"
-        return asked.times.expected_part(key, "stop") or _STOP_S, "to stop", back
-    wake_s = asked.times.expected_part(key, "wake")
-    wakes = "seconds, by vLLM's documentation" if wake_s is None else f"about {wake_s:.0f} s, as measured"
-    back = f"{name} sleeps meanwhile, and a rollback wakes it in {wakes}: {verdict.why}"
-    return asked.times.expected_part(key, "sleep") or _STOP_S, "until it sleeps", back
 
 
 async def _predict_start(asked: _Asked, key: str, warm: bool | None) -> tuple[float | None, str]:

@@ -1,41 +1,61 @@
 """Let the server of a container sleep instead of ending it, and wake it again.
 
-The container runs on with its weights in host memory. Its snapshot says that it sleeps before it does, so
-that a daemon that starts meanwhile gives it no traffic. What fails here ends the container, as without sleep
-mode.
+Its snapshot says that it sleeps before it does, so that a daemon that starts meanwhile gives it no traffic.
 """
 
-import asyncio
-import re
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from actuators.docker import capacity, snapshots, stop
-from actuators.docker.capacity import Host
 from actuators.docker.client import DockerClient
 from actuators.docker.discovery import FoundContainer
 from actuators.docker.exit_diagnosis import read_log_if_possible
 from actuators.docker.log_head import read_start_log
 from actuators.docker.spec import ContainerSpec
-from actuators.vllm.probe import OpenAiProbe
-from actuators.vllm.sleep_mode import SleepMode, why_unavailable
+from actuators.host.memory import Host, expected_memory
+from actuators.vllm import sleep
+from actuators.vllm.sleep import FREE_WITHIN_S, ServerMemory, SleepVerdict
+from actuators.vllm.sleep_mode import SleepMode
 from agent.domain.errors import ActError
 from agent.domain.ports import Site
+from vllm_facts.values import Setting
 
 Measure = Callable[[str, ContainerSpec], Awaitable[Host]]
 
-_WEIGHTS = re.compile(rb"Model loading took ([0-9.]+) GiB")
-_POLL_S = 1.0
-_GIB = 1024**3
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SleepVerdict:
-    """Whether the server can sleep. `why`: a clause with the numbers in it."""
+class _Sleepable:
+    client: DockerClient
+    spec: ContainerSpec
+    measure_for: Measure
 
-    fits: bool
-    why: str
+    @property
+    def address(self) -> str:
+        return self.spec.address
+
+    @property
+    def setting(self) -> Setting:
+        return self.spec.serve.setting
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        return self.spec.env
+
+    async def measure(self) -> Host:
+        return await self.measure_for(self.client.host, self.spec)
+
+    async def memory(self) -> ServerMemory | None:
+        limit = self.spec.memory_limit
+        try:
+            held = await self.client.memory(self.spec.id)
+        except ActError:
+            return None
+        if held is None:
+            return None
+        return ServerMemory(room=limit - held if limit else None, next=expected_memory(limit, held))
+
+    async def start_log(self) -> Sequence[bytes]:
+        return await read_start_log(self.client, self.spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,39 +63,24 @@ class Sleeper:
     client: DockerClient
     site: Site
     measure: Measure = capacity.measure_for
-    free_within_s: float = 30.0  # the driver frees memory some time after the call has returned
+    free_within_s: float = FREE_WITHIN_S
 
     async def judge(self, spec: ContainerSpec) -> SleepVerdict:
-        """Whether host memory has room for the weights beside one more server."""
-        if why := why_unavailable(spec.serve.setting, spec.env):
-            return SleepVerdict(fits=False, why=why)
-        host = await self.measure(self.client.host, spec)
-        if not host.gpus:
-            return SleepVerdict(fits=False, why=f"the memory of its GPUs is not known: {host.why}")
-        weights = await self._weights(spec, host)
-        memory = None
-        with suppress(ActError):
-            memory = await self.client.memory(spec.id)
-        return room_for_weights(spec.memory_limit, weights, memory, host)
+        return await sleep.judge(self._sleepable(spec))
 
     async def put_to_sleep(self, one: FoundContainer) -> str:
         """Return how much memory is free then. Raises ActError if it does not sleep or frees too little."""
-        room = ""
-        if not one.asleep:  # else a daemon that died has done this: its weights are in host memory
-            verdict = await self.judge(one.spec)
-            if not verdict.fits:
-                raise ActError(verdict.why)
-            room = f"; {verdict.why}"
-        busy = await OpenAiProbe(address=one.spec.address).busy()
-        if busy != 0:
-            raise ActError("its open requests are unknown" if busy is None else f"{busy} requests are open")
-        await stop.keep(self.client, self.site, one)
-        snapshots.update(
-            self.site, one.server, stopped=True, asleep=one.spec.state.started_at, epoch=self.site.epoch
+
+        async def prepare() -> None:
+            await stop.keep(self.client, self.site, one)
+            snapshots.update(
+                self.site, one.server, stopped=True, asleep=one.spec.state.started_at, epoch=self.site.epoch
+            )
+            await stop.disable_restarts(self.client, one)
+
+        return await sleep.put_to_sleep(
+            self._sleepable(one.spec), prepare, asleep=one.asleep, free_within_s=self.free_within_s
         )
-        await stop.disable_restarts(self.client, one)
-        await SleepMode(one.spec.address).sleep()
-        return f"{await self._wait_for_memory(one.spec)}{room}"
 
     async def wake(self, one: FoundContainer) -> bool:
         """Wake it, and return whether it slept.
@@ -100,42 +105,5 @@ class Sleeper:
         snapshots.update(self.site, one.server, asleep="")
         return one.asleep
 
-    async def _weights(self, spec: ContainerSpec, host: Host) -> float:
-        """Bytes, as vLLM logged them for each GPU; else all that its GPUs hold, which is more."""
-        lines = await read_start_log(self.client, spec)
-        logged = [float(found[1]) for line in lines if (found := _WEIGHTS.search(line))]
-        gpus = host.gpus or ()
-        if logged:
-            return max(logged) * len(gpus) * _GIB
-        return sum((gpu.total_mib or 0) - (gpu.free_mib or 0) for gpu in gpus) * 1024**2
-
-    async def _wait_for_memory(self, spec: ContainerSpec) -> str:
-        """A server like it takes its share of each whole GPU, and refuses to start if that is not free."""
-        share = capacity.utilization(spec.serve.setting)
-        clock = asyncio.get_running_loop().time
-        end_s = clock() + self.free_within_s
-        while True:
-            gpus = (await self.measure(self.client.host, spec)).gpus or ()
-            free = [(gpu.free_mib or 0.0, gpu.total_mib or 0.0) for gpu in gpus]
-            if free and all(one >= share * total for one, total in free):
-                return f"{min(one for one, _ in free) / 1024:.1f} GiB of GPU memory are free"
-            if clock() > end_s:
-                shown = ", ".join(f"{one / 1024:.1f} of {total / 1024:.1f} GiB" for one, total in free)
-                raise ActError(f"asleep it leaves {shown or 'an unknown part'} free, {share:g} are needed")
-            await asyncio.sleep(_POLL_S)
-
-
-def room_for_weights(limit: int, weights: float, memory: int | None, host: Host) -> SleepVerdict:
-    """`limit`: bytes that the container may hold; 0: no limit. `memory`: bytes that it holds now."""
-    size = f"its {weights / _GIB:.1f} GiB of weights"
-    if memory is None or host.memory is None:
-        return SleepVerdict(fits=False, why="the free memory of the host is not known")
-    if limit and limit - memory < weights:
-        why = f"{size} exceed the {(limit - memory) / _GIB:.1f} GiB that its memory limit leaves"
-        return SleepVerdict(fits=False, why=why)
-    spare = capacity.spare_memory(host)
-    green = capacity.expected_memory(limit, memory)
-    numbers = f"{spare / _GIB:.1f} GiB to spare, {green / _GIB:.1f} GiB of them for the new server"
-    if weights + green > spare:
-        return SleepVerdict(fits=False, why=f"{size} do not fit into host memory: {numbers}")
-    return SleepVerdict(fits=True, why=f"{size} are in host memory, which has {numbers}")
+    def _sleepable(self, spec: ContainerSpec) -> _Sleepable:
+        return _Sleepable(client=self.client, spec=spec, measure_for=self.measure)

@@ -6,8 +6,7 @@ and gives up if memory is freed during the measurement. So the end waits until t
 
 import asyncio
 import os
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from actuators.docker import capacity, snapshots
@@ -16,6 +15,7 @@ from actuators.docker.clone import document_to_keep
 from actuators.docker.discovery import COMPOSE, FoundContainer
 from actuators.docker.snapshots import Snapshot
 from actuators.docker.spec import NEVER, ContainerSpec, Json, is_restarting
+from actuators.host.memory import GpuMemory, until_freed
 from agent.domain.errors import ActError
 from agent.domain.ports import Site
 
@@ -23,7 +23,6 @@ _ENDED_WITHIN_S = 30.0  # after SIGKILL: the kernel needs seconds to free the me
 _POLL_S = 0.1
 _GPU_FREE_WITHIN_S = 30.0
 _GPU_POLL_S = 1.0
-_GPU_NOISE_MIB = 64.0  # other processes on the GPU may free or take as much
 
 
 async def keep(client: DockerClient, site: Site, one: FoundContainer) -> Snapshot:
@@ -157,20 +156,10 @@ async def wait_for_gpu_memory(
 
     `host`: the Engine, as in DOCKER_HOST. `spec`: the container that has ended.
     """
-    if not spec.gpus.any:
-        return
-    with suppress(TimeoutError):
-        async with asyncio.timeout(within_s):
-            before = await _free_gpu_memory(host, spec)
-            while before:
-                await asyncio.sleep(every_s)
-                now = await _free_gpu_memory(host, spec)
-                if all(free - before.get(gpu, free) <= _GPU_NOISE_MIB for gpu, free in now.items()):
-                    return
-                before = now
 
+    async def measure() -> Sequence[GpuMemory]:
+        measured = await capacity.measure_host(host or os.environ.get("DOCKER_HOST", ""), [spec])
+        return measured.gpus or ()
 
-async def _free_gpu_memory(host: str, spec: ContainerSpec) -> dict[str, float]:
-    """Return MiB by GPU, for all GPUs of the host; empty if they cannot be measured."""
-    measured = await capacity.measure_host(host or os.environ.get("DOCKER_HOST", ""), [spec])
-    return {gpu.uuid: gpu.free_mib for gpu in measured.gpus or () if gpu.free_mib is not None}
+    if spec.gpus.any:
+        await until_freed(measure, every_s, within_s)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
@@ -21,6 +21,9 @@ _SHOWN = 300
 _NO_DRIVER = 9  # exit code: not loaded, or its devices are not to be seen
 _INDEX_DIGITS = 4
 _AT_ONCE = 2**16
+_KEPT_SHARE = 0.05  # of the host's memory: reserved for other processes
+_GROWTH = 1.25  # a new server may need more than one like it has used so far
+_GPU_NOISE_MIB = 64.0  # other processes on the GPU may free or take as much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,32 @@ class GpuMemory:
     free_mib: float | None  # None: the driver does not report it
     total_mib: float | None
     sliced: bool = False  # MIG: no server can have all of its memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What is free now. None: not known, for the reason `why`."""
+
+    memory: int | None = None  # bytes
+    memory_total: int | None = None
+    gpus: tuple[GpuMemory, ...] | None = None
+    why: str = "not measured"
+
+
+def spare_memory(host: Host) -> int:
+    """Bytes of host memory that servers may take."""
+    return (host.memory or 0) - int((host.memory_total or 0) * _KEPT_SHARE)
+
+
+def expected_memory(limit: int, memory: float) -> float:
+    """Bytes of host memory that one more server like this one may take."""
+    return limit or memory * _GROWTH
+
+
+def find_gpu(name: str, known: Sequence[GpuMemory]) -> GpuMemory | None:
+    """By index, or by the beginning of the UUID."""
+    found = [gpu for gpu in known if name == str(gpu.index) or (len(name) > 4 and gpu.uuid.startswith(name))]  # noqa: PLR2004 - "GPU-"
+    return found[0] if len(found) == 1 else None
 
 
 async def free_memory() -> int | None:
@@ -61,6 +90,28 @@ async def gpus(command: str = "nvidia-smi", within_s: float = _SMI_S) -> tuple[G
         hidden = " (hidden from the service? see nvidia.conf)" if code == _NO_DRIVER else ""
         raise ActError(f"{command}: exit {code}{hidden}: {output.strip()[:_SHOWN]}")
     return tuple(_gpu(line, fields, command) for line in output.splitlines() if line.strip())
+
+
+async def until_freed(
+    measure: Callable[[], Awaitable[Sequence[GpuMemory]]], every_s: float = 1.0, within_s: float = 30.0
+) -> None:
+    """Return when no more GPU memory is freed, after `within_s` at the latest; at once without a GPU.
+
+    The driver frees it some time after a server has ended.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            before = _free_by_gpu(await measure())
+            while before:
+                await asyncio.sleep(every_s)
+                now = _free_by_gpu(await measure())
+                if all(free - before.get(gpu, free) <= _GPU_NOISE_MIB for gpu, free in now.items()):
+                    return
+                before = now
+
+
+def _free_by_gpu(found: Sequence[GpuMemory]) -> dict[str, float]:
+    return {gpu.uuid: gpu.free_mib for gpu in found if gpu.free_mib is not None}
 
 
 async def _run(command: str, fields: Sequence[str], within_s: float) -> tuple[int, str]:

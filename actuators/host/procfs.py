@@ -61,6 +61,20 @@ def environment(pid: int) -> dict[str, str]:
     return {name: value for name, equals, value in pairs if equals}
 
 
+def memory_of_family(root: Process) -> int | None:
+    """Return the bytes that it and its descendants hold, shared ones once; None: not readable."""
+    held = 0
+    for one in with_descendants([root]):
+        try:
+            lines = (_PROC / str(one.pid) / "smaps_rollup").read_text(encoding="ascii").splitlines()
+        except OSError:  # ended, or of another user
+            if one.pid == root.pid:
+                return None
+            continue
+        held += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return held
+
+
 def directory(pid: int) -> str:
     """Return the working directory; empty if the process is gone or not readable."""
     try:

@@ -1,8 +1,11 @@
 """The address of a server on this host, from a URL or from its command line."""
 
-from collections.abc import Sequence
+import socket
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from urllib.parse import urlsplit
 
+from agent.domain.errors import ActError
 from vllm_facts.errors import FlagError
 from vllm_facts.flag_parser import parse_address
 
@@ -30,6 +33,21 @@ def find_listen_address(argv: Sequence[str]) -> str:
 def port_of(address: str) -> int:
     """Return 0 if there is no address."""
     return int(address.rpartition(":")[2] or 0)
+
+
+def find_free_port(ports: tuple[int, int], taken: Collection[int], wanted: int = 0) -> int:
+    """Return `wanted` if it is free, else a port of the range `ports`. Raises ActError."""
+    first, last = ports
+    tries = [(wanted, True)] if wanted else []
+    tries += [(port, again) for again in (False, True) for port in range(first, last + 1)]
+    for port, again in tries:  # preferably one without old connections
+        if port in taken:
+            continue
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, again)
+            probe.bind(("", port))
+            return port
+    raise ActError(f"ports: none of {first}..{last} is free: give a wider range")
 
 
 def _at(host: str, port: int) -> str:

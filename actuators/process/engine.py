@@ -1,11 +1,9 @@
 """The bound process engine: starts, watches and ends the server processes of one target."""
 
 import asyncio
-import socket
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from actuators.host import origin as server_origin
@@ -13,16 +11,20 @@ from actuators.host import ownership_env, procfs
 from actuators.host.memory import count_oom_kills
 from actuators.host.origin import Origin
 from actuators.host.ownership_env import MarkedProcess, OwnershipNote
-from actuators.host.process_group import end, exit_code, how_it_ended, spawn, was_ended_from_outside
+from actuators.host.process_group import end, exit_code, how_it_ended, spawn
 from actuators.host.procfs import Process
-from actuators.host.server_log import log_cause, log_lines, log_tail
-from actuators.process import adopted
-from actuators.process.address import address_of, find_listen_address, port_of
+from actuators.process import adopted, stopped
+from actuators.process.address import address_of, find_free_port, find_listen_address, port_of
+from actuators.process.logs import ServerLogs
+from actuators.process.obstacles import find_obstacles
+from actuators.process.preflight import Preflight, start_key
+from actuators.process.sleep import RunningServer, Sleeper, wait_for_gpu_memory
 from actuators.process.watch import until_gone
 from actuators.vllm import control, scheduler_class
-from actuators.vllm.control import ControlEndpoint, control_path, note_on_live_limits, with_own_control
+from actuators.vllm.control import ControlEndpoint, control_path, with_own_control
 from actuators.vllm.engine import RECENT_LINES, VllmEngine, refuse_older_daemon
 from actuators.vllm.probe import OpenAiProbe
+from actuators.vllm.start_times import StartTimes, SwapPart
 from agent.domain.errors import ActError
 from agent.domain.events import ServerLost
 from agent.domain.model import PreflightResult, Server, Strategy
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from actuators.process.plugin import ProcessOptions
 
 _POLL_S = 0.25
-_UNSUPPORTED = ("uds", "ssl_certfile", "ssl_keyfile")  # flags of servers that speak no plain HTTP on a port
 
 
 class ProcessEngine(VllmEngine):
@@ -44,13 +45,16 @@ class ProcessEngine(VllmEngine):
     def __init__(self, options: "ProcessOptions", site: Site) -> None:
         super().__init__(site)
         self._options = options
+        self._times = StartTimes.at(site.state_dir)
+        self._logs = ServerLogs(site=site, origin=self._origin)
+        self.sleeper = Sleeper(site=site)
 
     async def problems(self) -> Sequence[str]:
         found = await asyncio.to_thread(self._unstartable)
         if not self._options.serving:
             return found
         address = address_of(self._options.serving)
-        if not await self.observe():
+        if not await self.observe() and not stopped.newest_epoch(self._site):
             why = (await OpenAiProbe(address=address).health()).why or "is no server to adopt"
             found.append(f"serving = {self._options.serving!r}: {why}; start it, or correct the URL")
         elif why := await asyncio.to_thread(adopted.obstacle_to_ending, address):
@@ -67,44 +71,48 @@ class ProcessEngine(VllmEngine):
         if self._options.serving:
             address, timeout_s = address_of(self._options.serving), self._options.health_timeout_s
             found = await adopted.find(address, self._site, self._options.command, timeout_s)
-        return await asyncio.gather(*map(self._with_hot_knobs, (*ours, *found)))
+        awake = await asyncio.to_thread(lambda: [one for one in (*ours, *found) if not self._is_asleep(one)])
+        return await asyncio.gather(*map(self._with_hot_knobs, awake))
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> PreflightResult:
-        """Check only that the command line can be written; capacity is not checked."""
-        if wanted not in {"auto", "surge"}:
-            why = f'strategy = "{wanted}" needs containers: [targets.engine] kind = "docker"'
-            return PreflightResult(problem=f'{why}; write "surge" here')
-        try:
-            (await asyncio.to_thread(self._origin)).command(setting, self._options.ports[0])
-        except FlagError as error:
-            return PreflightResult(problem=str(error), lasting=True)
-        notes = tuple(
-            f"a promotion ends the process at {one.address}: nothing answers there any more, since the new "
-            "server gets another port; let clients ask the proxy before"
-            for one in servers
-            if not one.ours
+        origin, running = await asyncio.to_thread(self._origin), None
+        if wanted == "swap":
+            running = await asyncio.to_thread(self._running, servers[-1])
+        asked = Preflight(
+            origin=origin,
+            times=self._times,
+            sleeper=self.sleeper,
+            running=running,
+            port=self._options.ports[0],
         )
-        notes = (*notes, *note_on_live_limits(servers, setting))
-        return PreflightResult(strategy="surge", why=f"{servers[0].name} runs meanwhile", notes=notes)
+        return await asked.predict(servers, setting, wanted)
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """A second launch of the same server finds the one that the first has started."""
         async with self._lock(server.name):
-            return await self._launch(server, deadline_s)
+            running = await self._find_fenced()
+            await self._wake(server, running)
+            launched = await self._launch(server, running.get(server.name), deadline_s)
+            stopped.drop_note(self._site, server.name)
+            return launched
 
-    async def _launch(self, server: Server, deadline_s: float) -> Server:
-        one = (await self._find_fenced()).get(server.name)
+    async def _launch(self, server: Server, one: MarkedProcess | None, deadline_s: float) -> Server:
+        began_s, ours = asyncio.get_running_loop().time(), True
         if one is not None:
             ownership_env.claim(self._site, server.name)
+        elif not server.ours and (found := adopted.find_listener(server.address)):
+            one = MarkedProcess(name=server.name, process=found, argv=tuple(procfs.words(found.pid)), epoch=0)
+            ours = False
+        starts = one is None
         try:
             one = one or self._start(server)
             address = find_listen_address(one.argv)
             async with asyncio.timeout(deadline_s):
                 await self._healthy(one, address)
         except TimeoutError as error:
-            tail = self._tail(server)
+            tail = self._logs.tail(server.name)
             await self._undo(server.name, one)
             raise ActError(f"{server.name} was not healthy within {deadline_s:g} s", tail) from error
         except (OSError, FlagError) as error:
@@ -113,33 +121,79 @@ class ProcessEngine(VllmEngine):
         except BaseException:
             await self._undo(server.name, one)
             raise
+        if starts:
+            self._times.record(self._start_key(), asyncio.get_running_loop().time() - began_s, None)
         setting = server.setting or _setting(one.argv)
-        return await self._with_hot_knobs(replace(server, setting=setting, address=address, ours=True))
+        return await self._with_hot_knobs(replace(server, setting=setting, address=address, ours=ours))
+
+    async def warm_up(
+        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+    ) -> None:
+        with self._timed("warm_up"):
+            await super().warm_up(server, requests, deadline_s, prompts)
 
     async def _recent_log(self, server: Server, lines: int = RECENT_LINES) -> Sequence[str]:
-        return (await asyncio.to_thread(lambda: log_lines(*self._log(server))))[-lines:]
+        return (await asyncio.to_thread(self._logs.lines, server.name))[-lines:]
 
     async def log(self, server: Server) -> tuple[str, ...]:
         try:
-            return await asyncio.to_thread(self._tail, server)
+            return await asyncio.to_thread(self._logs.tail, server.name)
         except OSError as error:
             raise ActError(f"the log of {server.name} cannot be read: {error.strerror}") from error
 
     async def retire(self, server: Server) -> None:
-        running = await self._find_fenced()
-        if server.ours:
-            await self._end(server.name, running.get(server.name), self._options.stop_s)
-            return
-        if server.address not in {find_listen_address(one.argv) for one in running.values()}:
-            await adopted.retire(server, self._options.stop_s)
+        await self._end_server(server, await self._find_fenced(), self._options.stop_s)
+        stopped.drop_note(self._site, server.name)
 
-    async def stop(self, server: Server, keep: int = 0) -> None:
+    async def _end_server(self, server: Server, running: Mapping[str, MarkedProcess], grace_s: float) -> None:
+        if server.ours or server.name in running:
+            await self._end(server.name, running.get(server.name), grace_s)
+        elif server.address not in {find_listen_address(one.argv) for one in running.values()}:
+            await adopted.retire(server, grace_s)
+
+    async def stop(self, server: Server, keep: int = 0) -> str | None:
+        """Let it sleep, or end it; a launch starts it with the same setting, at its port if that is free."""
         del keep
-        raise ActError(f"{server.name} is a process: an ended process cannot be started again as it was")
+        async with self._lock(server.name):
+            running = await self._find_fenced()
+            one = await asyncio.to_thread(self._running, server)
+            try:
+                if one is None:
+                    raise ActError("it does not run")  # noqa: TRY301 - as any other reason
+                with self._timed("sleep"):
+                    how = await self.sleeper.put_to_sleep(one)
+            except ActError as error:
+                stopped.write_ended(self._site, server.name)
+                with self._timed("stop"):
+                    await self._end_server(server, running, self._options.stop_s)
+                    await wait_for_gpu_memory()
+                return f"{server.name} is stopped, since it cannot sleep: {error.why}"
+            return f"{server.name} sleeps: {how}"
+
+    async def _wake(self, server: Server, running: Mapping[str, MarkedProcess]) -> None:
+        """Wake it if it sleeps. If that fails it is ended, and the next launch starts it. Raises ActError."""
+        one = await asyncio.to_thread(self._running, server)
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        try:
+            if await self.sleeper.wake(server.name, one):
+                self._times.record_part(self._start_key(), "wake", clock() - began_s)
+        except ActError as error:
+            log = self._logs.tail(server.name)
+            stopped.write_ended(self._site, server.name)
+            await self._end_server(server, running, 0)
+            raise ActError(error.why, log) from error
+
+    @contextmanager
+    def _timed(self, part: SwapPart) -> Iterator[None]:
+        """Record how long it took, unless it failed."""
+        began_s = asyncio.get_running_loop().time()
+        yield
+        self._times.record_part(self._start_key(), part, asyncio.get_running_loop().time() - began_s)
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
         def report(why: str, *, gone: bool, external: bool = False) -> None:
-            log = self._tail(server)
+            log = self._logs.tail(server.name)
             emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log, external=external))
 
         known, oom_kills = await asyncio.to_thread(self._process_of, server), count_oom_kills()
@@ -153,8 +207,8 @@ class ProcessEngine(VllmEngine):
                 timeout_s=self._options.health_timeout_s,
                 misses=self._options.lost_after,
             )
-        external = known is not None and self._ended_from_outside(server, known, oom_kills)
-        report(self._with_cause(server, why), gone=True, external=external)
+        external = known is not None and self._logs.was_ended_from_outside(server.name, known, oom_kills)
+        report(self._logs.with_cause(server.name, why), gone=True, external=external)
 
     # The origin of new servers.
 
@@ -183,35 +237,27 @@ class ProcessEngine(VllmEngine):
 
     def _unstartable(self) -> list[str]:
         try:
-            origin = self._origin()
-            setting = parse_setting(origin.argv)
+            found = find_obstacles(self._origin())
             self._free_port()
-        except FlagError as error:
-            return [f"command: {error}"]
         except ActError as error:
             return [error.why]
-        found = [
-            f"command: --{knob}: only plain HTTP on a port is supported"
-            for knob in _UNSUPPORTED
-            if knob in setting
-        ]
-        if not Path(origin.cwd).is_dir():
-            found.append(f"cwd: there is no folder {origin.cwd!r}")
-        elif not origin.program():
-            found.append(f"command: {origin.argv[0]!r} is missing or not executable: write its full path")
         return found
+
+    def _start_key(self) -> str:
+        return start_key(self._origin())
 
     async def newest_epoch(self) -> int:
         running = await asyncio.to_thread(ownership_env.marked, self._site)
         marked = ownership_env.newest_epoch(self._site, running)
-        return max(marked, control.newest_epoch(await self.observe()))
+        return max(marked, stopped.newest_epoch(self._site), control.newest_epoch(await self.observe()))
 
     # Starting and ending.
 
     async def _find_fenced(self) -> Mapping[str, MarkedProcess]:
         site = self._site
         running = await asyncio.to_thread(ownership_env.marked, site)
-        refuse_older_daemon(site, ownership_env.newest_epoch(site, running))
+        newest = max(ownership_env.newest_epoch(site, running), stopped.newest_epoch(site))
+        refuse_older_daemon(site, newest)
         return running
 
     def _control_env(self, server: Server, origin: Origin) -> dict[str, str]:
@@ -226,7 +272,7 @@ class ProcessEngine(VllmEngine):
             raise ActError(f"{server.name!r} cannot be the name of a server")
         ownership_env.prepare_folder(site)
         origin = self._origin()
-        port = self._free_port()
+        port = self._free_port(port_of(server.address))
         argv = tuple(origin.command(server.setting, port))
         log = ownership_env.log_of(site, server.name)
         log_from = log.stat().st_size if log.exists() else 0
@@ -243,37 +289,41 @@ class ProcessEngine(VllmEngine):
         ownership_env.write_note(site, server.name, note)
         return MarkedProcess(name=server.name, process=started, argv=argv, epoch=site.epoch)
 
-    def _free_port(self) -> int:
-        first, last = self._options.ports
+    def _free_port(self, wanted: int = 0) -> int:
+        """Return `wanted` if it is free."""
         taken = {port_of(find_listen_address(procfs.words(one.pid))) for one, _ in ownership_env.any_marked()}
-        free = [port for port in range(first, last + 1) if port not in taken]
-        for again in (False, True):  # preferably one without old connections
-            for port in free:
-                with socket.socket() as probe, suppress(OSError):
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, again)
-                    probe.bind(("", port))
-                    return port
-        raise ActError(f"ports: none of {first}..{last} is free: give a wider range")
+        return find_free_port(self._options.ports, taken, wanted)
 
     async def _healthy(self, one: MarkedProcess, address: str) -> None:
         probe, oom_kills = OpenAiProbe(address=address), count_oom_kills()
         while True:
             health = await probe.health()
             if not procfs.runs(one.process):
-                server = Server(name=one.name, setting={})
-                how = self._with_cause(server, how_it_ended(exit_code(one.process)))
-                external = self._ended_from_outside(server, one.process, oom_kills)
-                raise ActError(how, self._tail(server), external=external)
+                how = self._logs.with_cause(one.name, how_it_ended(exit_code(one.process)))
+                external = self._logs.was_ended_from_outside(one.name, one.process, oom_kills)
+                raise ActError(how, self._logs.tail(one.name), external=external)
             if not health.why:
                 return
             await asyncio.sleep(min(_POLL_S, self._options.health_every_s))
 
     def _process_of(self, server: Server) -> Process | None:
         """Return None if it is gone or not visible."""
-        if not server.ours:
-            return adopted.find_listener(server.address)
-        one = ownership_env.marked(self._site).get(server.name)
+        one = self._running(server)
         return one.process if one else None
+
+    def _running(self, server: Server) -> RunningServer | None:
+        """An adopted server that trimtab has started again is marked as its own."""
+        name, site = server.name, self._site
+        if one := ownership_env.marked(site).get(name):
+            address = find_listen_address(one.argv)
+            return RunningServer(name=name, address=address, process=one.process, log=self._logs.place(name))
+        found = None if server.ours else adopted.find_listener(server.address)
+        return RunningServer(name=name, address=server.address, process=found) if found else None
+
+    def _is_asleep(self, server: Server) -> bool:
+        """The note is read first: there is mostly none."""
+        note = stopped.read_note(self._site, server.name)
+        return note is not None and note.sleeps and note.names(self._process_of(server))
 
     async def _end(self, name: str, one: MarkedProcess | None, grace_s: float) -> None:
         site = self._site
@@ -285,28 +335,6 @@ class ProcessEngine(VllmEngine):
         note = ownership_env.read_note(self._site, name)
         if note is None or note.epoch <= self._site.epoch:
             await self._end(name, one, 0)
-
-    # Its log.
-
-    def _with_cause(self, server: Server, why: str) -> str:
-        cause = log_cause(*self._log(server))
-        return f"{server.name} {why}" + (f": {cause}" if cause else "")
-
-    def _ended_from_outside(self, server: Server, process: Process, oom_kills: int) -> bool:
-        """`oom_kills`: by the kernel, before it ended."""
-        cause, oom = log_cause(*self._log(server)), count_oom_kills() > oom_kills
-        return was_ended_from_outside(exit_code(process), cause=cause, oom=oom)
-
-    def _tail(self, server: Server) -> tuple[str, ...]:
-        return log_tail(*self._log(server))
-
-    def _log(self, server: Server) -> tuple[Path, int, frozenset[str]]:
-        site = self._site
-        note = ownership_env.read_note(site, server.name)
-        hidden: frozenset[str] = frozenset()
-        with suppress(ActError):
-            hidden = self._origin().secrets
-        return ownership_env.log_of(site, server.name), note.log_from if note else 0, hidden
 
 
 def _setting(argv: Sequence[str]) -> Setting:

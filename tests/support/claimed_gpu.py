@@ -1,12 +1,12 @@
-"""A GPU that the containers of a test only claim to have: it is free while they sleep or do not run."""
+"""A GPU that the servers of a test only claim to have: it is free while they sleep or do not run."""
 
 from dataclasses import dataclass, replace
 
 import aiohttp
 
-from actuators.docker.capacity import Host
 from actuators.docker.spec import ContainerSpec
-from actuators.host.memory import GpuMemory
+from actuators.host.memory import GpuMemory, Host
+from actuators.process.sleep import RunningServer
 
 GIB = 1024**3
 SLEEPS = ("--enable-sleep-mode", "--max-num-seqs", "2")
@@ -23,11 +23,17 @@ class ClaimedGpu:
 
     async def measure(self, engine: str, spec: ContainerSpec) -> Host:
         del engine
-        free = 80 * 1024.0 - self.left_mib if await _sleeps(spec) else FULL.free_mib
+        return await self._measure_at(spec.address)
+
+    async def measure_process(self, one: RunningServer) -> Host:
+        return await self._measure_at(one.address)
+
+    async def _measure_at(self, address: str) -> Host:
+        free = 80 * 1024.0 - self.left_mib if await sleeps(address) else FULL.free_mib
         return Host(memory=self.memory, memory_total=512 * GIB, gpus=(replace(FULL, free_mib=free),))
 
 
-async def _sleeps(spec: ContainerSpec) -> bool:
-    url = f"http://{spec.address}/is_sleeping"
+async def sleeps(address: str) -> bool:
+    url = f"http://{address}/is_sleeping"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         return (await answer.json())["is_sleeping"] is True

@@ -54,8 +54,6 @@ async def within(seconds: float, holds: Callable[[], object]) -> bool:
 class Rig(Protocol):
     """An engine, with variants that fail."""
 
-    starts_again: bool  # whether a stopped server can be started
-
     @property
     def engine(self) -> Engine: ...
 
@@ -79,8 +77,6 @@ class Rig(Protocol):
 
 
 class FakeRig:
-    starts_again = True
-
     def __init__(self) -> None:
         self.engine = FakeEngine().bind(Site(target="chat", state_dir=Path("unused"), epoch=1))
         self.die = self.engine.die
@@ -100,8 +96,6 @@ class FakeRig:
 
 
 class ProcessRig:
-    starts_again = False
-
     def __init__(self, state_dir: Path) -> None:
         self.site = Site(target="chat", state_dir=state_dir, epoch=1)
         self.engine = self._bound(1)
@@ -138,8 +132,6 @@ class ProcessRig:
 
 class DockerRig:
     """An engine that clones a retired container."""
-
-    starts_again = True
 
     def __init__(self, place: EngineRig) -> None:
         self._place = place
@@ -190,8 +182,6 @@ async def containers(state_dir: Path) -> AsyncIterator[Rig]:
 
 class KubernetesRig:
     """An engine that copies a Deployment that is scaled to 0."""
-
-    starts_again = True
 
     def __init__(self, here: Namespace, state_dir: Path) -> None:
         self._here, self._state_dir = here, state_dir
@@ -326,11 +316,6 @@ async def test_retiring_a_server_is_idempotent(rig: Rig) -> None:
 
 async def test_starts_a_stopped_server_with_the_same_setting(rig: Rig) -> None:
     server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
-    if not rig.starts_again:
-        with pytest.raises(ActError, match="cannot be started again"):
-            await rig.engine.stop(server)
-        assert list(await rig.engine.observe()) == [server]
-        return
 
     await rig.engine.stop(server)
     await rig.engine.stop(server)
@@ -343,8 +328,6 @@ async def test_starts_a_stopped_server_with_the_same_setting(rig: Rig) -> None:
 
 
 async def test_a_stopped_server_can_be_retired(rig: Rig) -> None:
-    if not rig.starts_again:
-        return
     server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
 
     await rig.engine.stop(server)

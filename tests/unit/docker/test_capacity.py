@@ -4,10 +4,8 @@ import pytest
 
 from actuators.docker.capacity import (
     Holding,
-    Host,
     free_capacity,
     gpu_shortage,
-    gpus_needed,
     is_local,
     measure_holding,
     measure_host,
@@ -15,7 +13,8 @@ from actuators.docker.capacity import (
 from actuators.docker.client import DockerClient
 from actuators.docker.gpus import Gpus
 from actuators.docker.spec import ContainerSpec
-from actuators.host.memory import GpuMemory
+from actuators.host.memory import GpuMemory, Host
+from actuators.vllm.gpu_demand import gpus_needed
 from tests.support.docker_documents import container
 from vllm_facts.values import Setting
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from actuators.docker.capacity import Host
-from actuators.docker.sleep import room_for_weights
+from actuators.host.memory import Host, expected_memory
+from actuators.vllm.sleep import ServerMemory, room_for_weights
 from actuators.vllm.sleep_mode import why_unavailable
 from vllm_facts.dev_routes import DEV_MODE
 from vllm_facts.values import Setting
@@ -38,9 +38,12 @@ HOST = Host(memory=100 * GIB, memory_total=200 * GIB)  # 90 GiB to spare
 def test_the_weights_fit_beside_one_more_server_or_the_numbers_say_why_not(
     limit: int, weights: int, memory: int | None, fits: bool, why: str
 ) -> None:
-    held = None if memory is None else memory * GIB
+    held = None
+    if memory is not None:
+        room = (limit - memory) * GIB if limit else None
+        held = ServerMemory(room=room, next=expected_memory(limit * GIB, memory * GIB))
 
-    verdict = room_for_weights(limit * GIB, weights * GIB, held, HOST)
+    verdict = room_for_weights(weights * GIB, held, HOST)
 
     assert verdict.fits is fits
     assert why in verdict.why

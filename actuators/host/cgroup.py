@@ -1,0 +1,57 @@
+"""The memory that the control groups of a process still let it take: of its systemd unit, for instance."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC, _ROOT = Path("/proc"), Path("/sys/fs/cgroup")
+_NO_LIMIT = 1 << 62  # version 1 writes the largest number of pages for none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CgroupRoom:
+    """Bytes. `limit`: of the group that leaves the least."""
+
+    free: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Names:
+    """The names in a version of the interface. `cache`: memory that the kernel takes back at once."""
+
+    folder: str
+    limit: str
+    used: str
+    cache: str
+
+
+_V1 = _Names(
+    folder="memory", limit="memory.limit_in_bytes", used="memory.usage_in_bytes", cache="total_inactive_file"
+)
+_V2 = _Names(folder="", limit="memory.max", used="memory.current", cache="inactive_file")
+
+
+def find_room(pid: int | str = "self", *, proc: Path = _PROC, root: Path = _ROOT) -> CgroupRoom | None:
+    """Return what the tightest of its groups leaves; None: none of them has a limit."""
+    found = []
+    with suppress(OSError):
+        for line in (proc / str(pid) / "cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers in {"", "memory"}:
+                names = _V1 if controllers else _V2
+                group = root / names.folder / path.lstrip("/")
+                found += [_room(one, names) for one in (group, *group.parents) if one.is_relative_to(root)]
+    return min((one for one in found if one is not None), key=lambda one: one.free, default=None)
+
+
+def _room(group: Path, names: _Names) -> CgroupRoom | None:
+    with suppress(OSError, ValueError):  # no such file, or "max"
+        limit = int((group / names.limit).read_text(encoding="ascii"))
+        used = int((group / names.used).read_text(encoding="ascii"))
+        for line in (group / "memory.stat").read_text(encoding="ascii").splitlines():
+            name, _, value = line.partition(" ")
+            if name == names.cache:
+                used -= int(value)
+        return CgroupRoom(free=max(0, limit - used), limit=limit) if limit < _NO_LIMIT else None
+    return None

@@ -1,0 +1,80 @@
+"""Compute what a change of a process takes: the command line, the strategy, and the outage of a swap."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from actuators.host.origin import Origin
+from actuators.process.sleep import RunningServer, Sleeper
+from actuators.vllm.control import note_on_live_limits
+from actuators.vllm.outage import predict_outage
+from actuators.vllm.sleep import SleepVerdict
+from actuators.vllm.start_times import StartTimes
+from agent.domain.model import PreflightResult, Server, Strategy
+from agent.machine.strategy import HostCapacity, choose_strategy
+from vllm_facts.errors import FlagError
+from vllm_facts.flag_parser import parse_setting
+from vllm_facts.values import Setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflight:
+    """`port`: for the check of the command line. `running`: the process of the last server; None: unseen."""
+
+    origin: Origin
+    times: StartTimes
+    sleeper: Sleeper
+    running: RunningServer | None
+    port: int
+
+    async def predict(
+        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
+    ) -> PreflightResult:
+        """Check that the command line can be written; capacity is not checked."""
+        if wanted == "replace":
+            why = 'strategy = "replace" needs containers: [targets.engine] kind = "docker"'
+            return PreflightResult(problem=f'{why}; write "surge" or "swap" here')
+        try:
+            self.origin.command(setting, self.port)
+        except FlagError as error:
+            return PreflightResult(problem=str(error), lasting=True)
+        notes = (
+            *map(_note_on_end, (one for one in servers if not one.ours)),
+            *note_on_live_limits(servers, setting),
+        )
+        start_s = self.times.expected(start_key(self.origin), None)
+        if wanted != "swap":
+            why = f"{servers[0].name} runs meanwhile"
+            return PreflightResult(strategy="surge", why=why, start_s=start_s, notes=notes)
+        return await self._predict_swap(servers, start_s, notes)
+
+    async def _predict_swap(
+        self, servers: Sequence[Server], start_s: float | None, notes: tuple[str, ...]
+    ) -> PreflightResult:
+        choice = choose_strategy("swap", len(servers), HostCapacity(free=None, why="it is not measured"))
+        if choice.strategy is None:
+            return PreflightResult(problem=choice.why)
+        verdict = SleepVerdict(fits=False, why="its process cannot be seen")
+        if self.running is not None:
+            verdict = await self.sleeper.judge(self.running)
+        outage_s, parts = predict_outage(
+            self.times, start_key(self.origin), servers[-1].name, verdict, start_s
+        )
+        return PreflightResult(
+            strategy="swap", why=choice.why, start_s=start_s, outage_s=outage_s, notes=(*parts, *notes)
+        )
+
+
+def start_key(origin: Origin) -> str:
+    """Return the key of StartTimes: starts of the same program and model take about as long."""
+    try:
+        return f"{origin.argv[0]} {parse_setting(origin.argv).get('model', '')}"
+    except FlagError:
+        return origin.argv[0]
+
+
+def _note_on_end(one: Server) -> str:
+    return (
+        f"a promotion ends the process at {one.address}: nothing answers there any more, since the new "
+        "server gets another port; let clients ask the proxy before"
+    )

@@ -1,0 +1,170 @@
+"""Let the server of a process sleep instead of ending it, and wake it again."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from actuators.host import memory as host_memory
+from actuators.host import procfs
+from actuators.host.cgroup import find_room
+from actuators.host.memory import GpuMemory, Host, expected_memory, find_gpu, spare_memory
+from actuators.host.procfs import Process
+from actuators.process import stopped
+from actuators.vllm import sleep
+from actuators.vllm.gpu_demand import gpus_needed
+from actuators.vllm.sleep import FREE_WITHIN_S, ServerMemory, SleepVerdict
+from actuators.vllm.sleep_mode import SleepMode
+from agent.domain.errors import ActError
+from agent.domain.ports import Site
+from vllm_facts.errors import FlagError
+from vllm_facts.flag_parser import parse_setting
+from vllm_facts.values import Setting
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_START_BYTES = 1 << 20  # of a log: vLLM writes a few hundred lines until it serves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningServer:
+    """A server's process. `log`: its file, and the byte at which its start began; None: not known."""
+
+    name: str
+    address: str
+    process: Process
+    log: tuple[Path, int] | None = None
+
+    @property
+    def setting(self) -> Setting:
+        try:
+            return parse_setting(procfs.words(self.process.pid))
+        except FlagError:
+            return {}
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        return procfs.environment(self.process.pid)
+
+
+Measure = Callable[[RunningServer], Awaitable[Host]]
+
+
+async def measure_for(one: RunningServer) -> Host:
+    """The host, or the control group of this daemon if that leaves less: it starts servers in its own."""
+    free, total = await asyncio.gather(host_memory.free_memory(), host_memory.total_memory())
+    found = [Host(memory=free, memory_total=total)]
+    if room := find_room():
+        found.append(Host(memory=room.free, memory_total=room.limit))
+    tightest = found[0] if free is None else min(found, key=spare_memory)
+    try:
+        gpus = gpus_of(one.env, one.setting, await host_memory.gpus())
+        why = f"nvidia-smi does not show all that it takes ({_VISIBLE})"
+    except ActError as error:
+        gpus, why = None, error.why
+    return Host(memory=tightest.memory, memory_total=tightest.memory_total, gpus=gpus, why=why)
+
+
+async def wait_for_gpu_memory() -> None:
+    """Return when no more GPU memory of this host is freed; at once if it cannot be measured."""
+
+    async def measure() -> Sequence[GpuMemory]:
+        try:
+            return await host_memory.gpus()
+        except ActError:
+            return ()
+
+    await host_memory.until_freed(measure)
+
+
+def gpus_of(
+    env: Mapping[str, str], setting: Setting, known: Sequence[GpuMemory]
+) -> tuple[GpuMemory, ...] | None:
+    """The GPUs of a server, the first ones of those that it sees; None if one of them is not known."""
+    visible = env.get(_VISIBLE)
+    names = [str(gpu.index) for gpu in known] if visible is None else visible.split(",")
+    needed = gpus_needed(setting)
+    found = [find_gpu(name.strip(), known) for name in names[:needed]]
+    gpus = tuple(gpu for gpu in found if gpu is not None and gpu.free_mib is not None)
+    return gpus if len(gpus) == needed else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sleepable:
+    one: RunningServer
+    measure_for: Measure
+
+    @property
+    def address(self) -> str:
+        return self.one.address
+
+    @property
+    def setting(self) -> Setting:
+        return self.one.setting
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        return self.one.env
+
+    async def measure(self) -> Host:
+        return await self.measure_for(self.one)
+
+    async def memory(self) -> ServerMemory | None:
+        held = await asyncio.to_thread(procfs.memory_of_family, self.one.process)
+        room = find_room(self.one.process.pid)
+        if held is None:
+            return None
+        return ServerMemory(room=room.free if room else None, next=expected_memory(0, held))
+
+    async def start_log(self) -> Sequence[bytes]:
+        return await asyncio.to_thread(_read_start, self.one.log) if self.one.log else ()
+
+
+def _read_start(log: tuple[Path, int]) -> Sequence[bytes]:
+    path, start = log
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read(_START_BYTES).splitlines()
+    except OSError:
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sleeper:
+    site: Site
+    measure: Measure = measure_for
+    free_within_s: float = FREE_WITHIN_S
+
+    async def judge(self, one: RunningServer) -> SleepVerdict:
+        return await sleep.judge(_Sleepable(one=one, measure_for=self.measure))
+
+    async def put_to_sleep(self, one: RunningServer) -> str:
+        """Return how much memory is free then. Raises ActError if it does not sleep or frees too little."""
+
+        async def prepare() -> None:
+            stopped.write_asleep(self.site, one.name, one.process)
+
+        return await sleep.put_to_sleep(
+            _Sleepable(one=one, measure_for=self.measure),
+            prepare,
+            asleep=stopped.is_asleep(self.site, one.name, one.process),
+            free_within_s=self.free_within_s,
+        )
+
+    async def wake(self, name: str, one: RunningServer | None) -> bool:
+        """Wake the server of this name, and return whether it slept.
+
+        `one`: what runs of it. Raises ActError if it ended or does not wake; the next launch starts it.
+        """
+        note = stopped.read_note(self.site, name)
+        if note is None or not note.sleeps:
+            return False
+        if one is None:
+            raise ActError(f"{name} ended while it slept: it is started instead")
+        if not note.names(one.process):  # a third party has started it again
+            return False
+        try:
+            await SleepMode(one.address).wake()
+        except ActError as error:
+            raise ActError(f"{name} did not wake, and is started instead: {error.why}") from error
+        return True

@@ -1,0 +1,51 @@
+"""What the preflight of a swap says of a process."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from actuators.process.plugin import ProcessOptions
+from agent.domain.model import PreflightResult, Strategy
+from tests.support.claimed_gpu import DEV, SLEEPS, ClaimedGpu
+from tests.support.process_rig import SERVER, STUB, free_ports, site
+from tests.support.real_vllm import REPOSITORY
+from vllm_facts.values import Setting
+
+SIMULATOR = ("-m", "simulator.server", "--model", "tiny", "--sim-start-s", "0.2")
+MORE: Setting = {"max_num_seqs": 4}
+
+
+async def ask(state_dir: Path, wanted: Strategy, *flags: str) -> PreflightResult:
+    command = (STUB[0], *SIMULATOR, *flags) if flags else STUB
+    options = ProcessOptions(command=command, env=DEV, cwd=str(REPOSITORY), ports=free_ports())
+    engine = options.bind(site(state_dir))
+    engine.sleeper = replace(engine.sleeper, measure=ClaimedGpu().measure_process)
+    server = await engine.launch(SERVER, 60)
+    try:
+        return await engine.preflight([server], MORE, wanted)
+    finally:
+        await engine.retire(server)
+
+
+async def test_a_swap_says_how_long_the_outage_is_and_that_the_server_sleeps(tmp_path: Path) -> None:
+    found = await ask(tmp_path, "swap", *SLEEPS)
+
+    assert (found.problem, found.strategy) == ("", "swap")
+    assert found.start_s is not None
+    assert found.outage_s >= found.start_s + 10
+    outage, back, *_ = found.notes
+    assert "until it sleeps" in outage
+    assert "chat-r1 sleeps meanwhile" in back
+    assert "72.0 GiB of weights are in host memory" in back
+
+
+async def test_a_swap_says_why_the_server_cannot_sleep(tmp_path: Path) -> None:
+    found = await ask(tmp_path, "swap")
+
+    assert found.strategy == "swap"
+    assert any("it cannot sleep meanwhile: it was started without --enable" in note for note in found.notes)
+
+
+async def test_several_servers_are_left_to_containers(tmp_path: Path) -> None:
+    found = await ask(tmp_path, "replace")
+
+    assert 'write "surge" or "swap" here' in found.problem
