@@ -11,7 +11,7 @@ from typing import TypeVar
 from actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVES_AS, epoch_of, server_of, site_labels
 from actuators.kubernetes.mounted_files import read_config_maps
 from actuators.kubernetes.pods import Pod
-from actuators.kubernetes.workload import OPTIONS, Workload, WorkloadName
+from actuators.kubernetes.workload import OPTIONS, Workload, WorkloadName, is_complete
 from actuators.vllm.engine import refuse_older_daemon
 from agent.domain.model import Server
 from agent.domain.ports import Site
@@ -20,6 +20,7 @@ from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient, Reader, is_configured
 from kubernetes_api.documents import Json
 from kubernetes_api.errors import ForbiddenError
+from vllm_facts.values import Setting
 
 _Listed = TypeVar("_Listed")
 
@@ -52,10 +53,10 @@ class FoundServer:
         port = self.workload.serve.port
         return f"{self.service}.{self.namespace}.svc:{port}" if self.service else ""
 
-    def to_server(self, address: str = "") -> Server:
+    def to_server(self, address: str = "", setting: Setting | None = None) -> Server:
         return Server(
             name=self.server,
-            setting=self.workload.serve.setting,
+            setting=self.workload.serve.setting if setting is None else setting,
             address=address or self.address,
             ours=self.ours,
             like=self.like,
@@ -197,9 +198,27 @@ async def find_unmanaged_servers() -> FoundServers:
     return FoundServers(servers=found, skipped=tuple(skipped))
 
 
-async def find_address(reader: Reader, one: FoundServer) -> str:
-    """Return the name of its Service with the port; without a Service the addresses of its pods."""
-    return one.address or join_addresses(await find_pods(reader, one.workload), one.workload.serve.port)
+async def read_server(reader: Reader, one: FoundServer) -> Server:
+    """Return it at the name of its Service, without one at the addresses of its pods, with their flags."""
+    workload = one.workload
+    address = one.address or join_addresses(await find_pods(reader, workload), workload.serve.port)
+    return one.to_server(address, await _find_setting(reader, workload))
+
+
+async def _find_setting(reader: Reader, workload: Workload) -> Setting:
+    """Return the flags of the pods that serve.
+
+    While a rolling update of the operator's waits for room, they are older than those of the template.
+    """
+    if workload.ours or is_complete(workload.document):
+        return workload.serve.setting
+    pods = await reader.find(kubernetes.POD, workload.selector)
+    container = str(workload.container_document["name"])
+    ready = [pod for pod in pods if (parsed := Pod.parse(pod, container)).ready and parsed.active]
+    found = [
+        (await read_workload(reader, workload.document_with(pod["spec"]))).serve.setting for pod in ready
+    ]
+    return found[0] if found and all(other == found[0] for other in found) else workload.serve.setting
 
 
 def join_addresses(pods: Iterable[Pod], port: int) -> str:

@@ -12,10 +12,10 @@ from actuators.kubernetes.detach import Detachment
 from actuators.kubernetes.discovery import (
     FoundServer,
     check_fence,
-    find_address,
     find_pods,
     find_servers,
     newest_epoch,
+    read_server,
 )
 from actuators.kubernetes.handover import Handover
 from actuators.kubernetes.labels import object_name
@@ -101,7 +101,7 @@ class KubernetesEngine(VllmEngine):
                 one if one.service else await create_service(self._client, self._site, one) for one in running
             ]
         return [
-            one.to_server(await find_address(self._client.cached, one))
+            await read_server(self._client.cached, one)
             for one in sorted(running, key=lambda one: (not one.ours, one.server if one.ours else ""))
         ]
 

@@ -62,6 +62,8 @@ async def preflight(
     for blue in blues:
         if problem := "; ".join(obstacles(blue.workload)):
             return PreflightResult(problem=f"{blue.workload.name}: {problem}")
+        if blue.workload.older_pods:
+            return PreflightResult(problem=_describe_update(blue.workload))
     selectors = await find_selectors(client, pattern.workload)
     try:
         body = make_deployment(site, Server(name="preflight", setting=setting), pattern.workload, selectors)
@@ -85,6 +87,13 @@ async def _find_refusal(client: KubernetesClient, blues: Sequence[FoundServer], 
     except ActError as error:
         return error.why
     return ""
+
+
+def _describe_update(workload: Workload) -> str:
+    return (
+        f"{workload.name}: {workload.older_pods} of its pods have older flags: its rolling update is not "
+        f"over; see `kubectl rollout status {workload.resource.__name__.lower()}/{workload.name}`"
+    )
 
 
 def _commit(workload: Workload, patch: str) -> PreflightResult:

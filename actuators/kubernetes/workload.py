@@ -102,6 +102,12 @@ class Workload:
         return "vllm" in " ".join(_words(self.container_document))
 
     @property
+    def older_pods(self) -> int:
+        """How many pods a rolling update has not replaced yet."""
+        status = self.document.get("status") or {}
+        return max(0, int(status.get("replicas", 0)) - int(status.get("updatedReplicas", 0)))
+
+    @property
     def selects_by_expressions(self) -> bool:
         return bool(self.document["spec"]["selector"].get("matchExpressions"))
 
@@ -164,6 +170,11 @@ class Workload:
         """Values that must not be shown. Those of Secrets are not known here, and are in no log of vLLM."""
         env = dict(line.partition("=")[::2] for line in self.serve.env)
         return Origin(argv=self.serve.argv, env=env, cwd="").secrets | {self.serve.api_key} - {""}
+
+    def document_with(self, pod: Json) -> Json:
+        """Return the document with the spec of a pod in its template."""
+        spec = self.document["spec"]
+        return {**self.document, "spec": {**spec, "template": {**spec["template"], "spec": pod}}}
 
     def with_setting(self, setting: Mapping[str, Value]) -> Json:
         """Return `command` and `args` of the vLLM container with this full setting. Raises FlagError.

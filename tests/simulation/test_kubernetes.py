@@ -51,6 +51,13 @@ FOUND = {
             Act(what="pipeline applies the manifest", on="phase promoting", lasts_s=127.0),
         ),
     ),
+    "flags of a rolling update that found no room were taken for those in force": ClusterScenario(
+        seed=236,
+        strategy="swap",
+        replicas=2,
+        spare=False,
+        acts=(Act(what="flags edited by hand", at_s=138.2),),
+    ),
 }
 
 

@@ -147,6 +147,29 @@ async def test_a_swap_is_an_outage_and_replace_needs_a_second_pod(here: Namespac
     assert 'write "swap"' in replace.problem
 
 
+async def test_flags_of_a_rolling_update_that_finds_no_room_are_not_in_force(
+    here: Namespace, tmp_path: Path
+) -> None:
+    await serve(here, replicas=2, gpus=1)
+    await (await bind(here, tmp_path)).observe()
+    newer = container(*FLAGS[:-1], "16", gpus=1)
+    await here.api.patch(
+        here.path("deployments", "vllm"), {"spec": {"template": {"spec": {"containers": [newer]}}}}
+    )
+
+    async def updating() -> Json:
+        found = await here.get("deployments", "vllm")
+        return found if found["status"].get("updatedReplicas") == 1 else {}
+
+    await here.eventually(updating)
+    engine = await bind(here, tmp_path, epoch=2)
+    [blue] = await engine.observe()
+    result = await engine.preflight([blue], GREEN.setting, "auto")
+
+    assert blue.setting["max_num_seqs"] == 8
+    assert "2 of its pods have older flags: its rolling update is not over" in result.problem
+
+
 @pytest.mark.parametrize(
     ("marks", "owner"),
     [
