@@ -61,7 +61,12 @@ class KubernetesHistory(History):
     def make_observer(self) -> KubernetesObserver:
         scenario = self.scenario
         replicas = dict.fromkeys(scenario.names, scenario.replicas)
-        return KubernetesObserver(**self.observed(), replicas=replicas, reverted=bool(scenario.writer))
+        return KubernetesObserver(
+            **self.observed(),
+            replicas=replicas,
+            reverted=bool(scenario.writer),
+            api_fails=lambda: any(map(self.active, actions.LASTING)),
+        )
 
     def make_rules(self) -> Rules:
         found = rules_of(self.scenario, other=self.other)

@@ -1,11 +1,11 @@
 """The invariants of histories on Kubernetes, besides those of all histories."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
 from tests.simulation.kubernetes.backends import Backend, parse_setting
-from tests.simulation.kubernetes.world import NAMESPACE, TRIMTAB, KubernetesWorld
+from tests.simulation.kubernetes.world import DNS_S, NAMESPACE, TRIMTAB, KubernetesWorld
 from tests.simulation.observer import SHUT_OUT_S, UNDECIDED, Observer, Written
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.memory.store import Change
@@ -22,9 +22,11 @@ OURS = "trimtab.dev/"
 @dataclass(repr=False, slots=True, kw_only=True)
 class KubernetesObserver(Observer):
     """`replicas`: how many pods people want of each of their Deployments. `stopped`: they scaled these to 0,
-    so that only the number of a copy may be known. `copies`: the numbers of trimtab's Deployments."""
+    so that only the number of a copy may be known. `copies`: the numbers of trimtab's Deployments.
+    `api_fails`: whether calls of the API server fail, or take long."""
 
     replicas: dict[str, int]
+    api_fails: Callable[[], bool]
     stopped: set[str] = field(default_factory=set)
     copies: set[int] = field(default_factory=set)
     reverted: bool = False
@@ -59,10 +61,17 @@ class KubernetesObserver(Observer):
 
     def refused(self, name: str) -> None:
         """Check a request for which the proxy finds no pod."""
-        planned = self.swaps and self.phase in UNDECIDED | {"rolling_back", "restoring"}
+        planned = self.swaps and (
+            self.phase in UNDECIDED | {"rolling_back", "restoring"} or self._is_new_in_dns(name)
+        )
         able = self._able()
         if not planned and not self.harmed and able and self.world.at_s - self.handed_s > HARMED_S:
             self.wrong(f"1: a request to {name} finds no pod, and {len(able)} could serve it")
+
+    def _is_new_in_dns(self, name: str) -> bool:
+        """Whether its name may still resolve to the pods before a swap, whose outage lasts as long."""
+        process = self.world.servers.get(name)
+        return process is not None and self.world.at_s - process.since_s < DNS_S[1]
 
     def _nobody_serves(self, what: str, name: str) -> None:
         if not self.harmed:
@@ -91,12 +100,21 @@ class KubernetesObserver(Observer):
             self.wrong(f"2: {backend.pod.name} is ended {waited_s:.1f} s after its last share, requests open")
 
     def second(self) -> None:
+        if self.api_fails() and self._lacks_service():
+            self.faulted_s = self.world.at_s  # nothing can restore what a third party deleted
         Observer.second(self)
         if self.harmed and not self._able():
             self.harm()  # it is not over
         for name in self.world.in_force():
             for backend in self.cluster_world.resolved(name):
                 self.sent_s[backend.pod.uid] = self.world.at_s
+
+    def _lacks_service(self) -> bool:
+        """Whether a third party has deleted the Service of a server with a share."""
+        world = self.cluster_world
+        names = [(world.split.addresses.get(name, "") if world.split else "") for name in world.in_force()]
+        store = world.cluster.server.store
+        return any(store.get("services", NAMESPACE, name.partition(".")[0]) is None for name in names)
 
     # Writes.
 
