@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
@@ -13,24 +14,32 @@ GONE_S: Final = 4 * BEAT_S
 """Without a new sign for so long there is no guard: three signs may be lost to an API server that is busy."""
 
 _POLL_S = 0.5
+_Signs = dict[KubernetesClient, "GuardSign"]
+_signs: WeakKeyDictionary[asyncio.AbstractEventLoop, _Signs] = WeakKeyDictionary()
 
 
 @dataclass(slots=True, kw_only=True)
 class GuardSign:
-    """Follows the Lease; what was written before the first look is no sign."""
+    """Follows the Lease; what was written before the first look is no sign. Use `sign_of`."""
 
     client: KubernetesClient
+    _looked_at: float | None = None  # loop time
     _last: str | None = None
     _seen_at: float | None = None  # loop time of the latest change
 
     async def look(self) -> bool:
-        """Whether the guard has given a sign lately. Raises ActError."""
-        found = await self.client.get(kubernetes.LEASE, LEASE_NAME)
-        sign = str(((found or {}).get("spec") or {}).get("renewTime", ""))
+        """Whether the guard has given a sign lately; the Lease is read each half second at most.
+
+        Raises ActError.
+        """
         now = asyncio.get_running_loop().time()
-        if self._last is not None and sign not in {"", self._last}:
-            self._seen_at = now
-        self._last = sign
+        if self._looked_at is None or now - self._looked_at >= _POLL_S:
+            found = await self.client.get(kubernetes.LEASE, LEASE_NAME)
+            sign = str(((found or {}).get("spec") or {}).get("renewTime", ""))
+            now = self._looked_at = asyncio.get_running_loop().time()
+            if self._last is not None and sign not in {"", self._last}:
+                self._seen_at = now
+            self._last = sign
         return self._seen_at is not None and now - self._seen_at < GONE_S
 
     async def wait(self, within_s: float) -> bool:
@@ -41,3 +50,9 @@ class GuardSign:
                 return False
             await asyncio.sleep(_POLL_S)
         return True
+
+
+def sign_of(client: KubernetesClient) -> GuardSign:
+    """Return the one that all targets of this event loop share, so that they wait for a sign only once."""
+    known = _signs.setdefault(asyncio.get_running_loop(), {})
+    return known.setdefault(client, GuardSign(client=client))

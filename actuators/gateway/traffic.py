@@ -12,7 +12,7 @@ import structlog
 from actuators.gateway import obstacles
 from actuators.gateway.acceptance import find_refusals, find_waiting, is_current
 from actuators.gateway.backends import Backends, describe_backends, service_of, split_backends
-from actuators.gateway.guard_sign import BEAT_S, GuardSign
+from actuators.gateway.guard_sign import BEAT_S, sign_of
 from actuators.gateway.pods import find_other_pods, select_same_pods
 from actuators.gateway.record import SplitRecord, annotation, end_lease, record_of, write_record
 from actuators.gateway.rules import backends_of, choose_rules, home_of, rule_obstacles
@@ -53,10 +53,6 @@ class GatewayTraffic:
     _due_s: float = 0.0  # loop time of the next look
     _refused: ActError | None = None  # why the last look could not keep the route, until the next one
     _changed_s: float | None = None  # loop time of the last change of backends
-    _guard: GuardSign = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._guard = GuardSign(client=self.client)
 
     def bind(self, site: Site) -> "GatewayTraffic":
         return replace(
@@ -69,7 +65,7 @@ class GatewayTraffic:
 
     async def problems(self) -> Sequence[str]:
         return await obstacles.find_problems(
-            self.client, self.name, rule=self.rule, key=self._key, guard=self._guard
+            self.client, self.name, rule=self.rule, key=self._key, guard=sign_of(self.client)
         )
 
     async def observe(self) -> TrafficSeen | None:
@@ -93,7 +89,7 @@ class GatewayTraffic:
         """
         check(route)
         async with self._turn:
-            if route.leased and not await self._guard.wait(2 * BEAT_S):
+            if route.leased and not await sign_of(self.client).wait(2 * BEAT_S):
                 raise ActError(f"{obstacles.NO_GUARD}; no split with a lease is made", external=True)
             await self._write(route, keep=False)
             await self._wait_until_settled(route)
@@ -110,7 +106,7 @@ class GatewayTraffic:
                     raise self._refused.with_traceback(None)
                 return
             await self._keep(route)
-            if not await self._guard.look() and route.leased:
+            if not await sign_of(self.client).look() and route.leased:
                 log.warning("gateway.no_guard", route=self.name, why=obstacles.NO_GUARD)
 
     async def _keep(self, route: Route) -> None:

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from actuators.gateway.guard import LOOK_S, Guard
-from actuators.gateway.guard_sign import GONE_S, LEASE_NAME, GuardSign
+from actuators.gateway.guard_sign import BEAT_S, GONE_S, LEASE_NAME, GuardSign, sign_of
 from actuators.gateway.record import annotation, record_of
 from agent.domain.ports import Now
 from kubernetes_api.documents import Json
@@ -291,3 +291,18 @@ def test_the_sign_lapses_with_the_guard_and_a_removed_lease_is_created_again(rou
     in_no_time(story())
 
     assert signs == [False, True, True, False]
+
+
+def test_all_targets_of_a_daemon_wait_for_one_sign(routes: MemoryRoutes) -> None:
+    waited_s = list[float]()
+
+    async def story() -> None:
+        await asyncio.sleep(1.0)  # the guard's first sign is known
+        began_s = asyncio.get_running_loop().time()
+        for _ in range(20):
+            assert await sign_of(routes.client()).wait(3 * BEAT_S)
+        waited_s.append(asyncio.get_running_loop().time() - began_s)
+
+    play(routes, story)
+
+    assert BEAT_S / 2 < waited_s[0] <= BEAT_S
