@@ -1,6 +1,7 @@
 """Many vLLM servers for a benchmark of the daemon: one process at all addresses of 127/8.
 
-Each has the same real page of vLLM 0.32, whose counters grow by one request a second, and answers /health.
+Each has the same real page of vLLM 0.32, whose counters grow by one request a second, and answers /health;
+/sent counts the pages that all have sent.
 
     python -m bench.capacity.pod_servers
 """
@@ -9,6 +10,8 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from aiohttp import ClientSession
 
 PORT = 30_100  # below the ephemeral range
 SCRAPES = Path(__file__).parents[2] / "tests/support/scrapes"
@@ -28,6 +31,7 @@ class MovingPage:
         self._lines = list(_growing(first, later))
         self._second = -1
         self._answer = b""
+        self.sent = 0
 
     def answer(self, second: int) -> bytes:
         if second != self._second:
@@ -70,7 +74,10 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
         if data.startswith(b"GET /metrics "):
+            self._page.sent += 1
             self._transport.write(self._page.answer(int(time.monotonic())))
+        elif data.startswith(b"GET /sent "):
+            self._transport.write(_answer(b"%d" % self._page.sent))
         else:
             self._transport.write(_answer(b'{"version":"0.32.0"}'))
 
@@ -85,6 +92,12 @@ async def main() -> None:
     )
     async with server:
         await server.serve_forever()
+
+
+async def count_sent() -> int:
+    """How many pages all servers have sent."""
+    async with ClientSession() as session, session.get(f"http://127.0.0.1:{PORT}/sent") as response:
+        return int(await response.text())
 
 
 if __name__ == "__main__":

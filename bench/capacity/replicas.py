@@ -4,8 +4,8 @@
 
 Without Envoys and without a cluster (bench.capacity.stand_ins). The daemon's CPU is that of one tick a second
 of each target, also where a busy machine delays ticks; of the ticks 99 % are at most `p99 late` late, as far
-as the edges of the daemon's histogram tell. Prints a line for each pair and writes
-bench/results/capacity_replicas.json.
+as the edges of the daemon's histogram tell; `pages/s` are those that it read. Prints a line for each pair and
+writes bench/results/capacity_replicas.json.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.capacity.pod_servers import count_sent
 from bench.capacity.site import LISTEN, CapacityConfig, CapacitySite
 from tests.e2e.rig import Rig, until
 
@@ -31,13 +32,15 @@ async def measure(targets: int, pods: int, *, seconds: float, settle_s: float, r
     with tempfile.TemporaryDirectory(prefix="tt") as folder:
         async with _running(Path(folder), targets, pods, rate) as site:
             await asyncio.sleep(settle_s)
-            since, before, ticks = clock(), site.daemon(), await site.ticks()
+            since, before, ticks, pages = clock(), site.daemon(), await site.ticks(), await count_sent()
             await asyncio.sleep(seconds)
             ticks, took_s, after = await site.ticks() - ticks, clock() - since, site.daemon()
+            pages = await count_sent() - pages
     return {
         "targets": targets,
         "pods": pods,
         "ticks_per_s": round(ticks.count / took_s, 2),
+        "pages_per_s": round(pages / took_s, 1),
         "late_s": ticks.late_s(0.99),
         "tick_ms": round(1000 * (after.cpu_s - before.cpu_s) / ticks.count, 2),
         "cpu_percent": round(100 * targets * (after.cpu_s - before.cpu_s) / ticks.count, 1),
@@ -87,7 +90,7 @@ def main() -> None:
     parser.add_argument("--settle", type=float, default=35.0, help="seconds before: the window of a reading")
     parser.add_argument("--rate", type=float, default=0.5, help="requests/s of each target")
     options = parser.parse_args()
-    print("targets  pods  ticks/s  p99 late s  tick ms  CPU %    MiB", flush=True)
+    print("targets  pods  ticks/s  pages/s  p99 late s  tick ms  CPU %    MiB", flush=True)
     runs = []
     for targets in options.targets:
         for pods in options.pods:
@@ -96,8 +99,8 @@ def main() -> None:
             )
             runs.append(run)
             print(
-                f"{targets:>7} {pods:>5} {run['ticks_per_s']:>8} {run['late_s']:>11} {run['tick_ms']:>8}"
-                f" {run['cpu_percent']:>6} {run['rss_mib']:>6}",
+                f"{targets:>7} {pods:>5} {run['ticks_per_s']:>8} {run['pages_per_s']:>8}"
+                f" {run['late_s']:>11} {run['tick_ms']:>8} {run['cpu_percent']:>6} {run['rss_mib']:>6}",
                 flush=True,
             )
     found = {"rate": options.rate, "python": platform.python_version(), "runs": runs}
