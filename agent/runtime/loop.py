@@ -57,6 +57,7 @@ class TargetLoop:
     check: CommandCheck | None = None  # None: the flags in force are not linted
     learner: Learner | None = None  # None: the performance model learns nothing
     adviser: Adviser | None = None  # None: the performance model is not asked
+    offset_s: float = 0.0  # of its seconds from those of other targets, below 1
     reading: Reading | None = None
     self_metrics: SelfMetrics = field(default_factory=SelfMetrics)
     events: int = 0
@@ -184,7 +185,7 @@ class TargetLoop:
     async def _tick(self) -> None:
         """Once a second, aggregate the samples of the sensors into one event."""
         clock = asyncio.get_running_loop().time
-        async for late_s in each_second():
+        async for late_s in each_second(self.offset_s):
             began = clock()
             self.self_metrics.lag.observe(late_s)
             at, server = self.now(), self._main_server()

@@ -115,7 +115,7 @@ def assemble(
         for name in find_removed(config, states):
             log.warning("target.removed", target=name, why="not in the config; its servers and proxy go on")
         loops, series, worker = {}, {}, WorkerProcess()
-        for target in config.targets:
+        for number, target in enumerate(config.targets):
             directory = config.state_dir / target.name
             directory.mkdir(mode=0o700, exist_ok=True)
             engine, traffic = bind_actuators(config, target, epoch, acts=mode != "advise")
@@ -137,6 +137,7 @@ def assemble(
                 check=CommandCheck(),
                 learner=learner,
                 adviser=build_adviser(config, target, learner) if learner is not None else None,
+                offset_s=number / len(config.targets),
             )
         anchors = AnchorSchedule(head=lambda: journal.head, options=config.anchor)
         daemon = Daemon(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NoReturn
+from zlib import crc32
 
 import aiohttp
 import structlog
@@ -54,12 +55,10 @@ class VllmMetrics:
                 )
                 for gone in watched.keys() - servers.keys():
                     watched.pop(gone).cancel()
-                new = [key for key in servers if key not in watched]
-                for index, (name, address) in enumerate(new):
+                for name, address in (key for key in servers if key not in watched):
                     source = _Source(name, address, session, view, emit, now)
                     watched[name, address] = scrapes.create_task(
-                        source.follow(self.every_s, after_s=self.every_s * index / len(new)),
-                        name=f"scrape {name}",
+                        source.follow(self.every_s), name=f"scrape {name}"
                     )
                 await asyncio.sleep(self.every_s)
 
@@ -91,14 +90,15 @@ class _Source:
         self._version: str | None = None
         self._version_tries = _VERSION_TRIES
 
-    async def follow(self, every_s: float, after_s: float) -> NoReturn:
+    async def follow(self, every_s: float) -> NoReturn:
+        """Scrape at once, then at the server's own share of each interval, so that servers take turns."""
         clock = asyncio.get_running_loop().time
-        due_s = clock() + after_s
+        due_s = clock() - every_s * crc32(self._server.encode()) / 2**32
         while True:
-            await asyncio.sleep(due_s - clock())
             await self._scrape(clock)
             self._report_slowed(every_s)
             due_s = max(due_s + max(every_s, self._parser.pause_s), clock())
+            await asyncio.sleep(due_s - clock())
 
     async def _scrape(self, clock: Callable[[], float]) -> None:
         self._parser.cpu_s = 0.0

@@ -33,3 +33,13 @@ def test_seconds_are_at_whole_seconds_after_the_start(
         raise AssertionError
 
     assert in_no_time(starts()) == seconds
+
+
+def test_an_offset_brings_the_first_second_forward() -> None:
+    async def starts() -> list[float]:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        seconds = each_second(0.25)
+        return [clock() - began for _ in range(3) if await anext(seconds) == 0]
+
+    assert in_no_time(starts()) == [0.75, 1.75, 2.75]
