@@ -1,0 +1,174 @@
+"""Faults of a swap in which the old container sleeps and the proxy holds requests: it serves again, awake."""
+
+import os
+import stat
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from simulator.traffic import Load, TrafficGenerator
+from tests.e2e.conftest import StartDocker
+from tests.e2e.docker_rig import CUT, FLAGS, DockerRig, DockerSiteConfig, all_is_well
+from tests.e2e.rig import Document, lost, until
+from tests.e2e.test_docker_failures import FAULTS, assert_rolled_back, in_canary
+from tests.support.claimed_gpu import DEV, SLEEPS, sleeps
+from tests.support.docker_site import BENCH, Bench, Container
+
+pytestmark = pytest.mark.timeout(240)
+
+TRIED_ALWAYS = ("docker kill", "out of memory")
+SAID = {"docker pause": "its container is paused"}  # with a serving blue a pause is no evidence
+HOLDS_S = 120.0
+BAD = "max_num_seqs=16:errors=0.5"
+
+# 100 MiB, of which a server that is awake takes 95: as much as fits into a small container besides.
+SMI = """#!{python}
+from urllib.request import urlopen
+
+import docker
+
+used = 0
+api = docker.APIClient(version="auto")
+for one in api.containers(filters={{"label": "{label}={bench}"}}):
+    for network in one["NetworkSettings"]["Networks"].values():
+        try:
+            with urlopen(f"http://{{network['IPAddress']}}:8000/is_sleeping", timeout=5) as answer:
+                used += 2 if b"true" in answer.read() else 95
+        except (OSError, ValueError):
+            pass
+print(f"{number}, GPU-1, {{used}}, 0, 100, [N/A]")
+"""
+
+
+@pytest.fixture
+def gpu(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The device of a GPU that only its name claims to be one, and the program that tells its memory."""
+    number = 1000 + os.getpid() % 9000
+    device = Path(f"/dev/nvidia{number}")
+    os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # as /dev/null
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(SMI.format(python=sys.executable, label=BENCH, bench=bench.prefix, number=number))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    yield device
+    device.unlink()
+
+
+async def sleepy(
+    bench: Bench, gpu: Path, *flags: str, memory: int = 0, config: Document | None = None
+) -> Container:
+    device = {"PathOnHost": str(gpu), "PathInContainer": str(gpu), "CgroupPermissions": "rwm"}
+    return await bench.serving(
+        *FLAGS, SLEEPS[0], *flags, env=DEV, memory=memory, config=config, host={"Devices": [device]}
+    )
+
+
+def config(**options: float) -> DockerSiteConfig:
+    """The swap's only step does not end by itself."""
+    return DockerSiteConfig(strategy="swap", waits_s=HOLDS_S, hold_s=60.0, **options)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def without_restart(bench: Bench, blue: Container) -> AsyncIterator[None]:
+    before = (await bench.spec(blue)).state.started_at
+    yield
+    assert (await bench.spec(blue)).state.started_at == before
+
+
+async def in_flight(traffic: TrafficGenerator) -> int:
+    return traffic.tally.in_flight
+
+
+async def until_asleep(rig: DockerRig, blue: Container) -> None:
+    async def is_asleep() -> bool:
+        return (await rig.containers())[blue.name]["State"]["Running"] and await sleeps(blue.address)
+
+    await until(is_asleep, bool, f"{blue.name} to sleep")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(it, marks=() if it in TRIED_ALWAYS else (pytest.mark.slow,)) for it in FAULTS]
+)
+async def test_a_green_with_a_container_fault_wakes_the_server_that_sleeps(
+    bench: Bench, gpu: Path, docker_site: StartDocker, name: str
+) -> None:
+    fault = replace(FAULTS[name], said=SAID.get(name, FAULTS[name].said))
+    blue = await sleepy(bench, gpu, **fault.blue)
+    rig = await docker_site(config(), blue)
+
+    async with without_restart(bench, blue):
+        async with in_canary(rig) as (traffic, change):
+            await until_asleep(rig, blue)
+            green = (await rig.container("chat-r1"))["Id"]
+            if fault.silent:
+                traffic.load = Load(rate=0.001)
+                await until(partial(in_flight, traffic), lambda count: not count, "no open request")
+            await bench.engine(lambda api: fault.inflict(api, green))
+            one = await rig.ended(change)
+        await assert_rolled_back(rig, blue, one, said=fault.said, logged=fault.logged)
+
+    assert {record.outcome for record in lost(traffic)} <= {*CUT, "aborted"}, lost(traffic)  # open at green
+    assert rig.named_in_journal(f"{blue.name} sleeps: ")
+
+
+async def swap(rig: DockerRig, to: int = 16) -> tuple[Document, set[str]]:
+    """Return the rollout, and why requests failed."""
+    await rig.serving()
+    async with rig.clients(rate=6.0, timeout_s=180.0) as traffic:
+        one = await rig.switch(max_num_seqs=to)
+    return one, {record.why for record in lost(traffic)}
+
+
+async def test_a_green_that_exits_at_its_start_costs_no_request(
+    bench: Bench, gpu: Path, docker_site: StartDocker
+) -> None:
+    blue = await sleepy(bench, gpu, "--sim-fault", "max_num_seqs=16:exit")
+    rig = await docker_site(config(), blue)
+
+    async with without_restart(bench, blue):
+        one, why_lost = await swap(rig)
+
+    assert (one["outcome"], why_lost) == ("rolled_back", set()), one["why"]
+    assert "exited with code 1" in one["why"]
+    await all_is_well(rig)
+
+
+@pytest.mark.parametrize("fault", ["sleep_refused", "wake_fails", "die_asleep=1"])
+async def test_a_server_that_fails_to_sleep_or_to_wake_is_started_again(
+    bench: Bench, gpu: Path, docker_site: StartDocker, fault: str
+) -> None:
+    blue = await sleepy(bench, gpu, "--sim-fault", BAD, "--sim-fault", f"*:{fault}")
+    rig = await docker_site(config(), blue)
+    before = (await bench.spec(blue)).state.started_at
+
+    one, why_lost = await swap(rig)
+
+    assert (one["outcome"], why_lost) == ("rolled_back", {"HTTP 500"}), one["why"]
+    assert (await bench.spec(blue)).state.started_at != before
+    await all_is_well(rig)
+
+
+async def test_a_daemon_that_is_killed_while_blue_sleeps_wakes_it_when_it_is_back(
+    bench: Bench, gpu: Path, docker_site: StartDocker
+) -> None:
+    blue = await sleepy(bench, gpu)
+    rig = await docker_site(config(), blue)
+
+    async with without_restart(bench, blue), in_canary(rig) as (traffic, change):
+        await until_asleep(rig, blue)
+        await rig.kill()
+        await rig.start()
+        await until(rig.rollout, bool, "the daemon to answer")
+        path = f"/v1/rollouts/{(await rig.rollout())['id']}/abort"
+        status, _ = await rig.ask("POST", path, {"reason": "a test"})
+        one = await rig.ended(change)
+
+    assert (status, one["outcome"]) == (200, "rolled_back"), one
+    assert lost(traffic) == []
+    await all_is_well(rig)
