@@ -9,6 +9,7 @@ from tests.e2e.config_builder import SiteConfig
 from tests.e2e.docker_rig import DockerRig, DockerSiteConfig
 from tests.e2e.rig import Rig
 from tests.support.docker_site import Bench, Container
+from tests.support.own_dockerd import OwnEngine
 
 
 class Start(Protocol):
@@ -41,6 +42,18 @@ async def site(tmp_path: Path) -> AsyncIterator[Start]:
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     async with Bench() as bench:
+        yield bench
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[OwnEngine]:
+    async with OwnEngine() as engine:
+        yield engine
+
+
+@pytest.fixture
+async def own_bench(engine: OwnEngine) -> AsyncIterator[Bench]:
+    async with Bench(engine.host) as bench:
         yield bench
 
 

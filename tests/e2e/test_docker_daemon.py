@@ -22,18 +22,6 @@ pytestmark = [
 
 
 @pytest.fixture
-async def engine() -> AsyncIterator[OwnEngine]:
-    async with OwnEngine() as engine:
-        yield engine
-
-
-@pytest.fixture
-async def own_bench(engine: OwnEngine) -> AsyncIterator[Bench]:
-    async with Bench(engine.host) as bench:
-        yield bench
-
-
-@pytest.fixture
 async def rig(tmp_path: Path, engine: OwnEngine, own_bench: Bench) -> AsyncIterator[DockerRig]:
     blue = await serving(own_bench, engine)
     site_config = DockerSiteConfig(

@@ -4,7 +4,7 @@ import os
 import stat
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,8 @@ from tests.e2e.docker_rig import CUT, FLAGS, DockerRig, DockerSiteConfig, all_is
 from tests.e2e.rig import Document, lost, until
 from tests.e2e.test_docker_failures import FAULTS, assert_rolled_back, in_canary
 from tests.support.claimed_gpu import DEV, SLEEPS, sleeps
-from tests.support.docker_site import BENCH, Bench, Container
+from tests.support.docker_site import BENCH, PORT, Bench, Container
+from tests.support.own_dockerd import OwnEngine
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -33,7 +34,7 @@ from urllib.request import urlopen
 import docker
 
 used = 0
-api = docker.APIClient(version="auto")
+api = docker.APIClient(base_url={engine!r}, version="auto")
 for one in api.containers(filters={{"label": "{label}={bench}"}}):
     for network in one["NetworkSettings"]["Networks"].values():
         try:
@@ -45,28 +46,48 @@ print(f"{number}, GPU-1, {{used}}, 0, 100, [N/A]")
 """
 
 
-@pytest.fixture
-def gpu(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+@contextmanager
+def claimed(
+    bench: Bench, folder: Path, monkeypatch: pytest.MonkeyPatch, engine: str | None = None
+) -> Iterator[Path]:
     """The device of a GPU that only its name claims to be one, and the program that tells its memory."""
     number = 1000 + os.getpid() % 9000
     device = Path(f"/dev/nvidia{number}")
     os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # as /dev/null
-    program = tmp_path / "bin" / "nvidia-smi"
+    program = folder / "bin" / "nvidia-smi"
     program.parent.mkdir()
-    program.write_text(SMI.format(python=sys.executable, label=BENCH, bench=bench.prefix, number=number))
+    named = SMI.format(python=sys.executable, engine=engine, label=BENCH, bench=bench.prefix, number=number)
+    program.write_text(named)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
     yield device
     device.unlink()
 
 
+@pytest.fixture
+def gpu(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with claimed(bench, tmp_path, monkeypatch) as device:
+        yield device
+
+
+@pytest.fixture
+def own_gpu(
+    own_bench: Bench, engine: OwnEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    with claimed(own_bench, tmp_path, monkeypatch, engine.host) as device:
+        yield device
+
+
 async def sleepy(
     bench: Bench, gpu: Path, *flags: str, memory: int = 0, config: Document | None = None
 ) -> Container:
-    device = {"PathOnHost": str(gpu), "PathInContainer": str(gpu), "CgroupPermissions": "rwm"}
     return await bench.serving(
-        *FLAGS, SLEEPS[0], *flags, env=DEV, memory=memory, config=config, host={"Devices": [device]}
+        *FLAGS, SLEEPS[0], *flags, env=DEV, memory=memory, config=config, host=_device(gpu)
     )
+
+
+def _device(gpu: Path) -> Document:
+    return {"Devices": [{"PathOnHost": str(gpu), "PathInContainer": str(gpu), "CgroupPermissions": "rwm"}]}
 
 
 def config(**options: float) -> DockerSiteConfig:
@@ -79,6 +100,28 @@ async def without_restart(bench: Bench, blue: Container) -> AsyncIterator[None]:
     before = (await bench.spec(blue)).state.started_at
     yield
     assert (await bench.spec(blue)).state.started_at == before
+
+
+@pytest.fixture
+async def own_rig(
+    own_bench: Bench, engine: OwnEngine, own_gpu: Path, tmp_path: Path
+) -> AsyncIterator[DockerRig]:
+    """With an Engine that a test may kill."""
+    at = f"{engine.address}:20000"
+    device = _device(own_gpu)
+    bindings = {PORT: [{"HostIp": engine.address, "HostPort": "20000"}]}
+    blue = await own_bench.run(
+        *FLAGS, SLEEPS[0], env=DEV, port=None, restart="always", host={**device, "PortBindings": bindings}
+    )
+    blue = replace(blue, address=at)
+    await own_bench.healthy(blue)
+    site = replace(config(), containers=(blue.name,), host=engine.host, publish=engine.address)
+    rig = DockerRig(home=tmp_path / "site", site_config=site, bench=own_bench, blue=[blue])
+    rig.home.mkdir()
+    rig.prepare()
+    await rig.start()
+    yield rig
+    await rig.tear_down()
 
 
 async def in_flight(traffic: TrafficGenerator) -> int:
@@ -172,3 +215,24 @@ async def test_a_daemon_that_is_killed_while_blue_sleeps_wakes_it_when_it_is_bac
     assert (status, one["outcome"]) == (200, "rolled_back"), one
     assert lost(traffic) == []
     await all_is_well(rig)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # docker-py leaves its socket open
+async def test_blue_is_started_again_when_the_docker_engine_was_killed_while_it_slept(
+    own_rig: DockerRig, engine: OwnEngine
+) -> None:
+    """The next Engine stops all containers, the sleeping one, too."""
+    blue = own_rig.blue[0]
+    async with in_canary(own_rig) as (traffic, change):
+        await until_asleep(own_rig, blue)
+        await engine.kill()
+        await engine.start()
+        one = await own_rig.ended(change)
+
+    assert one["outcome"] == "rolled_back", one
+    assert await own_rig.consistent_servers() == [blue.name]
+    assert {record.outcome for record in lost(traffic)} <= {*CUT, "aborted"}
+    await all_is_well(own_rig)
