@@ -89,12 +89,20 @@ def _increase(before: HistogramTotals | None, after: HistogramTotals) -> Buckets
     """None: the edges are not those of the page before."""
     if before is None or before.edges != after.edges:
         return None
+    if before == after:
+        return _empty(after.edges)
     grown = [now - then for then, now in zip(before.counts, after.counts, strict=True)]
     # `or 0.0`: one object for all zeros, which most of the numbers in a window are
     counts = tuple(high - low or 0.0 for low, high in zip([0.0, *grown], grown, strict=False))
     if min(counts) < 0.0:
         return None
     return Buckets(_finite(after.edges), counts, after.sum - before.sum)
+
+
+@lru_cache(maxsize=256)
+def _empty(edges: tuple[float, ...]) -> Buckets:
+    """One object for the samples of idle servers."""
+    return Buckets(_finite(edges), (0.0,) * len(edges), 0.0)
 
 
 @lru_cache(maxsize=256)

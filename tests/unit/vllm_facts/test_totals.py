@@ -82,6 +82,16 @@ def test_the_first_page_of_a_process_has_no_increases() -> None:
     assert one.ttft.total == 0.0
 
 
+def test_an_idle_server_has_no_increases() -> None:
+    one = between(LATER, LATER)
+
+    assert (one.interval_s, set(one.finished.values())) == (1.0, {0.0})
+    for buckets in (one.ttft, one.itl, one.gaps, one.e2e, one.queue, one.prefill, one.steps):
+        assert buckets is not None
+        assert (set(buckets.counts), buckets.sum) == ({0.0}, 0.0)
+        assert len(buckets.counts) == len(buckets.edges) + 1
+
+
 @pytest.mark.parametrize(
     "after",
     [
