@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import add
-from typing import Literal
+from typing import Final, Literal
 
 from agent.domain.model import Objective, Slo
 from agent.domain.reading import Request
@@ -64,6 +64,10 @@ class RequestCounts:
         return self.errors - self.stalled_failed + self.stalled + self.late
 
     def __add__(self, other: "RequestCounts") -> "RequestCounts":
+        if other is NO_REQUESTS:
+            return self
+        if self is NO_REQUESTS:
+            return other
         return RequestCounts(
             total=self.total + other.total,
             errors=self.errors + other.errors,
@@ -82,6 +86,10 @@ class RequestCounts:
             itl=_add(self.itl, other.itl),
             e2e=_add(self.e2e, other.e2e),
         )
+
+
+NO_REQUESTS: Final = RequestCounts()
+"""The counts of most servers in most seconds."""
 
 
 def _add(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:

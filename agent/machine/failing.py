@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from agent.domain.events import Event, Observed, ServerLost
 from agent.domain.model import Server
-from agent.domain.request_counts import RequestCounts
+from agent.domain.request_counts import NO_REQUESTS
 from agent.domain.server_health import Failure, ServerHealth
 from agent.domain.state import State
 from agent.judge.server_health import begin_failure, end_failure, find_failure, is_back, update_health
@@ -24,7 +24,7 @@ def assess_servers(state: State, event: Event) -> State:
         server.name: update_health(
             state.health.get(server.name, NEW),
             event.engines.get(server.name),
-            event.arms.get(server.name, RequestCounts()),
+            event.arms.get(server.name, NO_REQUESTS),
         )
         for server in state.up
     }

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from agent.domain.events import Event, Observed
-from agent.domain.request_counts import RequestCounts
+from agent.domain.request_counts import NO_REQUESTS, RequestCounts
 from agent.domain.state import State, SteadyRate
 from agent.machine.evidence import MIN_COVERAGE
 from agent.machine.transitions import IDLE
@@ -38,7 +38,7 @@ def remember_traffic(state: State, event: Event) -> State:
 
 def _add_counts(state: State, event: Observed) -> State:
     """Add a second to the present minute. After a gap both minutes restart: they must be successive."""
-    new = sum((event.arms.get(server.name, RequestCounts()) for server in state.standing), RequestCounts())
+    new = sum((event.arms.get(server.name, NO_REQUESTS) for server in state.standing), NO_REQUESTS)
     since = state.recent_since
     if since is None or _is_gap(state.recent_until, event.at):
         return replace(state, recent=(new,), recent_since=event.at, recent_until=event.at)
@@ -74,9 +74,9 @@ def _is_gap(last: datetime | None, at: datetime) -> bool:
 def recent_traffic(state: State, at: datetime) -> tuple[RequestCounts, float]:
     """The fleet's request counts of the last one to two minutes, and the seconds they cover."""
     if state.recent_since is None:
-        return RequestCounts(), 0.0
+        return NO_REQUESTS, 0.0
     earlier = RECENT * (len(state.recent) - 1)
-    return sum(state.recent, RequestCounts()), (at - state.recent_since + earlier).total_seconds()
+    return sum(state.recent, NO_REQUESTS), (at - state.recent_since + earlier).total_seconds()
 
 
 def expected_rate(state: State, at: datetime) -> float | None:

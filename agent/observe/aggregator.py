@@ -23,7 +23,7 @@ from agent.domain.reading import (
     SourceState,
     Trend,
 )
-from agent.domain.request_counts import RequestCounts, RequestSource, count_requests
+from agent.domain.request_counts import NO_REQUESTS, RequestCounts, RequestSource, count_requests
 from agent.observe.arrivals import choose_span, count_arrivals, find_shift
 from agent.observe.attribution import summarize_queue, summarize_work
 from agent.observe.engine_counts import EngineCounter
@@ -55,7 +55,7 @@ class _Server:
     requests: deque[Record]
     facts: dict[str, str] = field(default_factory=dict)  # latest value by name
     pending: list[Request] = field(default_factory=list)
-    counted: RequestCounts = field(default_factory=RequestCounts)
+    counted: RequestCounts = NO_REQUESTS
     engine: EngineCounter = field(default_factory=EngineCounter)
     gap: RecordGap = field(default_factory=RecordGap)
     new_samples: list[EngineSample] = field(default_factory=list)  # since the last `take_liveness`
@@ -64,7 +64,7 @@ class _Server:
 
     def take_counts(self, slo: Slo, at: datetime) -> RequestCounts:
         new = count_requests(self.pending, slo, waiting=self.waiting_in_turn(at))
-        counts, self.counted = self.counted + new, RequestCounts()
+        counts, self.counted = self.counted + new, NO_REQUESTS
         self.pending = []
         return counts
 
@@ -174,9 +174,7 @@ class Aggregator:
         for name in [name for name, server in self._servers.items() if at - server.last > silent_s]:
             del self._servers[name]
         active = [
-            name
-            for name, server in self._servers.items()
-            if server.pending or server.counted != RequestCounts()
+            name for name, server in self._servers.items() if server.pending or server.counted != NO_REQUESTS
         ]
         return {name: self._servers[name].take_counts(self.slo, at) for name in active}
 

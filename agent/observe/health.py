@@ -1,6 +1,7 @@
 """The health of a server over a window: how its requests ended, and the load of each of its engines."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from agent.domain.reading import EngineWindow, Health
 from agent.observe.window import SampleWindow, average_gauge
@@ -10,21 +11,19 @@ def summarize_health(window: SampleWindow) -> Health:
     samples = window.samples
     deferred = [sample.deferred for sample in samples if sample.deferred is not None]
     return Health(
-        ended=_sum_by_key(sample.finished for sample in samples),
-        answered=_sum_by_key(sample.answered for sample in samples),
-        rejected=_sum_by_key(sample.rejected for sample in samples),
+        ended=_sum_by_key([sample.finished for sample in samples]),
+        answered=_sum_by_key([sample.answered for sample in samples]),
+        rejected=_sum_by_key([sample.rejected for sample in samples]),
         deferred=average_gauge(window, deferred) if len(deferred) == len(samples) else None,
         engines=_summarize_engines(window),
         restarts=sum(sample.restarted for sample in samples),
     )
 
 
-def _sum_by_key(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    sums: dict[str, float] = {}
-    for one in counts:
-        for key, count in one.items():
-            sums[key] = sums.get(key, 0.0) + count
-    return sums
+def _sum_by_key(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The keys in the order of their first occurrence."""
+    keys = dict.fromkeys(chain.from_iterable(counts))
+    return {key: sum([one.get(key, 0.0) for one in counts], 0.0) for key in keys}
 
 
 def _summarize_engines(window: SampleWindow) -> dict[str, EngineWindow]:

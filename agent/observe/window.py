@@ -20,6 +20,7 @@ class SampleWindow:
     late_s: Sequence[float]
     early_total_s: float
     late_total_s: float
+    covers: Sequence[float]  # the larger part of each; 0: none
 
     @property
     def covered_s(self) -> float:
@@ -45,7 +46,8 @@ def select_window(
         selected.append(sample)
         early_s.append(max(0.0, min(end_s, half_s) - begin_s))
         late_s.append(max(0.0, end_s - max(begin_s, half_s)))
-    return SampleWindow(selected, early_s, late_s, sum(early_s), sum(late_s))
+    covers = list(map(max, early_s, late_s))
+    return SampleWindow(selected, early_s, late_s, sum(early_s), sum(late_s), covers)
 
 
 def average_gauge(window: SampleWindow, values: Sequence[float]) -> Trend:
@@ -57,7 +59,7 @@ def average_gauge(window: SampleWindow, values: Sequence[float]) -> Trend:
     late = sum(map(mul, values, window.late_s))
     early_total_s, late_total_s = window.early_total_s, window.late_total_s
     mean = (early + late) / (early_total_s + late_total_s)
-    counted = list(compress(values, map(max, window.early_s, window.late_s)))
+    counted = list(compress(values, window.covers))
     return Trend(
         mean=mean,
         low=min(counted),

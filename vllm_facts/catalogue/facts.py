@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from vllm_facts.values import ChangeClass, Knob, Value
@@ -138,6 +139,7 @@ def _one_of(value: Value, choices: tuple[Value, ...]) -> bool:
     return any(value == choice and isinstance(value, bool) is isinstance(choice, bool) for choice in choices)
 
 
+@lru_cache(maxsize=1024)  # a daemon asks of a few versions, some times a second
 def release_of(version: str | None) -> tuple[int, int] | None:
     """(0, 32) of "0.32.0", "v0.32.1rc2+cpu"; None of anything else."""
     found = re.match(r"v?(\d{1,4})\.(\d{1,4})", version or "")
