@@ -77,7 +77,10 @@ async def _hold(held: AsyncExitStack, lock: Lock, config: Config) -> None:
         async with asyncio.timeout(_LOCKED_S):
             await held.enter_async_context(lock.hold(config.state_dir, utc_now))
     except TimeoutError as error:
-        raise ConfigError("a daemon runs with these targets: stop it first, then run this again") from error
+        raise ConfigError(
+            "the lock of these targets is not free, as said above: stop the daemon that holds it, then run "
+            "this again"
+        ) from error
 
 
 async def _detach_target(config: Config, target: Target) -> list[str]:
