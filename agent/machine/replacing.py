@@ -10,6 +10,7 @@ from agent.domain.effects import Drain, Launch, Stop
 from agent.domain.events import EffectFailed, Observed, Routed, ServerLost, Stopped
 from agent.domain.model import Server
 from agent.domain.state import Phase, State
+from agent.machine.failing import describe_failures
 from agent.machine.lease import keep_alive
 from agent.machine.restoring import restore
 from agent.machine.rolling_back import mark_stopped, result_of_loss, roll_back
@@ -56,6 +57,9 @@ def on_routed(_: Rules, state: State, event: Routed) -> Transition:
     old, rollout = server_to_replace(state), state.rollout
     if old is None or rollout is None or not is_awaited(state, event.number):
         return without_effects(state)
+    if state.planned is not None and state.route is not None and state.route.weights.get(old.name):
+        why = f"{old.name} cannot free its slot: {describe_failures(state)}"
+        return roll_back(state, event.at, why, result="undecided")
     if old.replicas > 1:
         return request_effect(state, Stop(number=0, server=old, keep=old.replicas - 1))
     return request_effect(state, Drain(number=0, server=old, deadline_s=rollout.plan.drain_s))

@@ -11,6 +11,9 @@ from tests.simulation.scenario import KINDS, Act, Scenario, scenario_of
 from tests.simulation.shrink import pasted, shrunk
 
 FOUND = {
+    "a server that carried the traffic of a failing one was stopped to free its slot": Scenario(
+        seed=2905, servers=2, strategy="replace", several=True, acts=(Act(what="old server errs", at_s=16.9),)
+    ),
     "a daemon suspended during a takeover stopped a server": Scenario(
         seed=390,
         green="exits",

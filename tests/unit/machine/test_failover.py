@@ -230,6 +230,18 @@ def test_the_other_servers_of_a_fleet_carry_the_traffic_of_a_failing_one() -> No
     seconds_until(world, {"vllm0": 34, "vllm1": 33, "vllm2": 33})
 
 
+def test_a_server_that_carries_the_traffic_of_a_failing_one_does_not_free_its_slot() -> None:
+    world = World.servers(2, "replace").start().until("proposed")
+    world.frozen.add("vllm0")
+    seconds_until(world, {"vllm1": 100})
+    world.approve().until("cooldown")
+
+    assert world.weights["vllm1"] == 100
+    assert "vllm1" in world.running
+    assert world.state.outcomes[-1].result == "undecided"
+    assert "vllm1 cannot free its slot" in world.state.outcomes[-1].why
+
+
 def test_a_lone_frozen_server_is_an_incident_and_keeps_its_traffic() -> None:
     world = World(waiting=0).start().tick(5)
     world.frozen.add(BLUE.name)
