@@ -41,7 +41,7 @@ def _describe_rollout(suggestion: Suggestion, plan: Plan, outage: str) -> tuple[
 def _describe_trial(plan: Plan) -> str:
     limit_s = plan.steps[-1].at_most_s
     return (
-        "the present and the new values take turns on the servers that run, in blocks of 20 to 60 s; a "
+        "the present and the new values take turns on the servers that run, in blocks of 10 to 60 s; a "
         f"verdict needs traffic, and without one within {limit_s:.0f} s it is rolled back"
     )
 
