@@ -57,6 +57,21 @@ async def test_launches_warms_up_examines_and_retires_a_server(engine: ProcessEn
     assert list(await engine.observe()) == []
 
 
+@pytest.mark.slow
+async def test_a_stopped_server_is_started_again_at_its_address(engine: ProcessEngine) -> None:
+    setting = {**parse_setting(engine._options.command), "max_num_seqs": 2}
+    server = await engine.launch(Server(name="chat-r1", setting=setting), 900)
+
+    how = await engine.stop(server)
+    observed = list(await engine.observe())
+    again = await engine.launch(server, 900)
+    await engine.warm_up(again, 2, 300)
+
+    assert "it was started without --enable-sleep-mode" in str(how)
+    assert observed == []
+    assert again == server
+
+
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
