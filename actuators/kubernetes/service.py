@@ -8,12 +8,12 @@ import structlog
 
 from actuators.kubernetes.discovery import FoundServer
 from actuators.kubernetes.green import make_service
-from actuators.kubernetes.labels import service_labels
 from agent.domain.errors import ActError, FencedError
 from agent.domain.model import Server
 from agent.domain.ports import Site
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
+from kubernetes_api.documents import Json
 from kubernetes_api.errors import ConflictError
 
 log = structlog.get_logger(__name__)
@@ -28,10 +28,13 @@ async def create_service(client: KubernetesClient, site: Site, one: FoundServer)
     try:
         await client.create(kubernetes.SERVICE, body)
     except ConflictError:
-        others = dict.fromkeys(service_labels(site, one.server))
-        notes = {"annotations": body["metadata"]["annotations"]}
-        change = {"metadata": notes, "spec": {"selector": {**others, **selector}}}
-        await client.patch(kubernetes.SERVICE, name, change)
+        metadata = {"annotations": body["metadata"]["annotations"]}
+
+        async def to_wanted(document: Json) -> Json:
+            before = dict.fromkeys(document["spec"].get("selector") or {})
+            return {"metadata": metadata, "spec": {"selector": {**before, **selector}}}
+
+        await client.update(kubernetes.SERVICE, name, to_wanted)
     return replace(one, service=name)
 
 

@@ -51,6 +51,9 @@ FOUND = {
             Act(what="pipeline applies the manifest", on="phase promoting", lasts_s=127.0),
         ),
     ),
+    "the Service of a green whose successor was deleted in the handover selected no pods": ClusterScenario(
+        seed=1082, acts=(Act(what="deployment deleted by hand", at_s=153.6),)
+    ),
     "flags of a rolling update that found no room were taken for those in force": ClusterScenario(
         seed=236,
         strategy="swap",
