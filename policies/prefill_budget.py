@@ -18,6 +18,7 @@ from policies.shared.causes import (
     recomputed_share,
 )
 from policies.shared.flags_in_force import BATCHED, SCHEDULED, find_step_budget
+from policies.shared.sequence_demand import can_decode_in_time
 from policies.shared.signals import (
     Measured,
     build_evidence,
@@ -155,7 +156,7 @@ class PrefillBudget:
             by_prompts = known and shares.prefill >= MOST_COST
             why = f"{why}, {shares.prefill:.0%} of the excess in steps that read prompts,"
         most = step_in_time(reading, objective)
-        if not by_prompts or most == 0:
+        if not by_prompts or most == 0 or not can_decode_in_time(reading, context):
             return _note_slow_decoding(reading, why)
         if most is None:
             return self._lower("P2", reading, context, why)

@@ -14,7 +14,16 @@ SERVED = 1.2  # answer tokens of a smaller batch over those that arrive
 
 
 def needed_sequences(reading: Reading) -> float | None:
-    """Sequences that run at once where nothing waits (Little's law); None if unknown or unbounded.
+    """Sequences that run at once where nothing waits; None if unknown or unbounded.
+
+    Preemptions make tokens look dear, so a need that looks unbounded need not be.
+    """
+    needed = _needed_sequences(reading)
+    return None if needed == inf else needed
+
+
+def _needed_sequences(reading: Reading) -> float | None:
+    """By Little's law; None if unknown, unbounded if the arrivals need more than the GPU's time.
 
     n = arrivals/s x answer tokens x step(n), with step(n) growing by DECODE_COST x token_s for each sequence
     more, and the GPU's time less that of the prompts.
@@ -30,7 +39,7 @@ def needed_sequences(reading: Reading) -> float | None:
         return None if is_thrashing(reading) or not rate or not work.service_s else rate * work.service_s
     free = 1 - rate * (work.prompt_tokens or 0.0) * token_s - DECODE_COST * token_s * rate * answers
     fixed_s = max(step_s / 2, step_s - DECODE_COST * token_s * running)
-    return rate * answers * fixed_s / free if free > 0 else None
+    return rate * answers * fixed_s / free if free > 0 else inf
 
 
 def is_thrashing(reading: Reading) -> bool:
@@ -102,3 +111,9 @@ def most_sequences_in_time(reading: Reading, context: Context, *, safely: float 
     prompts = (work.arrivals_per_s or 0.0) * (work.prompt_tokens or 0.0) * work.token_s
     free_s = safely * objective.under_s * max(0.0, 1 - prompts) - work.decode_step_s
     return max(1.0, reading.running.mean + free_s / (DECODE_COST * work.token_s))
+
+
+def can_decode_in_time(reading: Reading, context: Context) -> bool:
+    """False if tokens come late even without prompts beside them, once as many sequences run as arrive."""
+    needed = _needed_sequences(reading)
+    return needed is None or needed <= most_sequences_in_time(reading, context)

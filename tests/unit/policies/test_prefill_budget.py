@@ -353,6 +353,8 @@ WORK = Workload(arrivals_per_s=1.0, prompt_tokens=3000.0, decode_step_s=0.018, t
         pytest.param(replace(WORK, arrivals_per_s=3.5), 512, id="the prompts leave no margin"),
         pytest.param(replace(WORK, arrivals_per_s=5.0), None, id="smaller steps do not serve the prompts"),
         pytest.param(replace(WORK, decode_step_s=0.06), None, id="steps without prompts are late already"),
+        pytest.param(replace(WORK, answer_tokens=3000.0), 384, id="as many as arrive decode in time"),
+        pytest.param(replace(WORK, answer_tokens=5000.0), None, id="as many as arrive decode too slowly"),
     ],
 )
 def test_p2_lowers_to_a_step_that_is_in_time(work: Workload, to: int | None) -> None:
