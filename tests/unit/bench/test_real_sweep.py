@@ -1,0 +1,44 @@
+"""The sweep of real vLLM: the figures, from settings that a known law has measured."""
+
+from dataclasses import replace
+
+import pytest
+
+from bench.real_sweep.__main__ import PAIRS, Row, compare, draw_traffic, ordered, with_pair
+from performance_model.engine import Engine
+from performance_model.engine_limits import EngineLimits
+from performance_model.outcome import Goals, measure
+from performance_model.step_law import StepLaw, UncertainLaw
+
+LAW = StepLaw(step_us=4_000, token_us=390.0, sequence_us=1_100)
+LIMITS = EngineLimits(kv_blocks=4000, max_num_seqs=64)
+TRAFFIC = draw_traffic(5.0, 30.0, seed=1)
+GOALS = Goals(ttft_s=1.0, itl_s=0.03)
+
+
+def measured(law: StepLaw) -> list[Row]:
+    runs = [(pair, Engine(TRAFFIC, law, with_pair(LIMITS, pair)).run()) for pair in ordered(len(PAIRS))]
+    return [{"setting": pair, **measure(run, GOALS)} for pair, run in runs]
+
+
+def test_the_law_that_measured_the_settings_ranks_them_and_finds_the_best() -> None:
+    found = compare(measured(LAW), TRAFFIC, UncertainLaw(law=LAW), LIMITS, GOALS)
+
+    assert found["spearman"] == pytest.approx(1.0)
+    assert found["itl_error_most"] == 0.0
+    assert found["after_the_change"] > found["default"]
+    assert found["best"] - found["after_the_change"] < 0.05
+
+
+def test_the_error_of_another_law_shows() -> None:
+    slower = UncertainLaw(law=replace(LAW, step_us=2 * LAW.step_us))
+
+    assert compare(measured(LAW), TRAFFIC, slower, LIMITS, GOALS)["itl_error_median"] > 0.1
+
+
+def test_the_default_is_measured_first_and_last_and_each_other_setting_once() -> None:
+    order = ordered(len(PAIRS))
+
+    assert order[0] == order[-1] == PAIRS[0]
+    assert sorted(order[:-1]) == sorted(PAIRS)
+    assert len(ordered(5)) == 6
