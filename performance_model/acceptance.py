@@ -21,6 +21,7 @@ from performance_model.work_windows import WorkWindow
 WINDOWS, WINDOW_S = 5, 60.0
 ITL_ERROR, TTFT_ERROR = 0.10, 0.25
 TTFT_QUANTILE = 0.9
+TAIL_S = 60.0  # after a window, in which its requests end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +79,11 @@ class Acceptance:
 def check_window(
     trace: Trace, law: StepLaw, limits: EngineLimits, measured: MeasuredWindow
 ) -> tuple[float, float] | None:
-    """The relative errors of `itl_s` and `ttft_s`; None if no request is predicted in the window."""
-    known = [one for one in trace if one.arrival_s < measured.end_s]
+    """The relative errors of `itl_s` and `ttft_s`; None if no request is predicted in the window.
+
+    The trace should go on for TAIL_S after it: with nothing behind them its last requests look too fast.
+    """
+    known = [one for one in trace if one.arrival_s < measured.end_s + TAIL_S]
     if not known:
         return None
     requests = [one for one in Engine(known, law, limits).run().requests if one.first_s is not None]

@@ -13,6 +13,7 @@ from agent.prediction.step_rows import thin
 from agent.prediction.trace_builder import RecordedLoad, build_load
 from performance_model.acceptance import (
     ITL_ERROR,
+    TAIL_S,
     TTFT_ERROR,
     WINDOW_S,
     WINDOWS,
@@ -35,7 +36,8 @@ LEAST_LOGGED = 60  # windows of logged steps, one minute's; with fewer the histo
 LEAST_REQUESTS = 10  # in a window that a prediction is compared with
 MOST_ROWS = 400  # of a fit; with DRAWS refits some 0.7 s of CPU
 DRAWS = 8
-LAWS = 4  # fitted ones that are kept: one from before the last window is among them
+SPANNED = 3  # minutes that a window and its tail may lie in
+LAWS = 6  # fitted ones that are kept: one from before the last window is among them
 LOG_FLAG = "enable_logging_iteration_details"
 
 
@@ -144,7 +146,7 @@ def choose_rows(steps: PastSteps) -> tuple[Sequence[WorkWindow], LawSource]:
 def _check(lesson: Lesson, load: RecordedLoad, outside_s: float) -> tuple[float, float] | None:
     """Errors of the last window, predicted by the newest law that was fitted before it."""
     minutes = lesson.recording.minutes
-    if len(minutes) < 2 or not all(one.steady for one in minutes[-2:]):  # noqa: PLR2004 - a window may span two
+    if len(minutes) < SPANNED or not all(one.steady for one in minutes[-SPANNED:]):
         return None
     measured = _measure(lesson.recording, load, outside_s)
     if measured is None or measured.begin_s < WINDOW_S:  # the engine's state before the trace is not known
@@ -162,10 +164,10 @@ def _limits(lesson: Lesson) -> EngineLimits:
 
 
 def _measure(recording: Recording, load: RecordedLoad, outside_s: float) -> MeasuredWindow | None:
-    """The last window of the load; None if it has too few requests."""
+    """The last window of the load that requests followed; None if it has too few requests."""
     if load.counts_from == "histograms":
         return _measure_histograms(recording.minutes[-1], load.begin_s, outside_s)
-    end_s, requests = load.end_s, recording.requests
+    end_s, requests = load.end_s - TAIL_S, recording.requests
     since_s, until_s = (load.begin_s + at_s for at_s in (end_s - WINDOW_S, end_s))
     served = [
         ServedRequest(ttft_s=ttft_s, itl_s=0.0 if isnan(gap_s) else gap_s)

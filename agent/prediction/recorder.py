@@ -53,6 +53,10 @@ class Recorder:
     _begin_s: float | None = None
     _steady: bool = True
 
+    def mark_change(self) -> None:
+        """From now on another setting is in force: the present minute is not steady."""
+        self._steady = False
+
     def add_requests(self, sample: RequestSample) -> None:
         ended_s = sample.at.timestamp()
         for request in sample.requests:

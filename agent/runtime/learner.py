@@ -82,6 +82,8 @@ class Learner:
         if self._case is not None and law_key(case) != law_key(self._case):
             self._forget_law()
             self._last_step = -1  # another log
+        if self._case is not None and case.setting != self._case.setting:
+            self._recorder.mark_change()
         self._case = case
         self._restore(first.name, case)
         self._roles = {

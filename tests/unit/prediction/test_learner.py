@@ -65,6 +65,16 @@ async def test_a_law_is_accepted_after_five_predicted_windows() -> None:
     assert model.why_no_law == ""
 
 
+async def test_predictions_are_off_by_less_than_one_percent_of_the_time_between_tokens() -> None:
+    """Each window is compared once requests have followed it: its last ones run beside those."""
+    target = VirtualTarget(setting=LOG)
+
+    await target.live(9)
+
+    assert target.model.acceptance is not None
+    assert target.model.acceptance.itl_error < 0.01
+
+
 async def test_the_law_survives_another_scheduler_flag_and_not_another_kernel() -> None:
     target = VirtualTarget()
     await target.live(9)
