@@ -1,9 +1,9 @@
 """Compare the throughput of trimtab's scheduler class with that of vLLM's own, and the outputs.
 
-Both engines generate the requests of each seed several times, by turns. What is compared is the least CPU
-time of the engine's process: other programs on the machine only add to it. The model is tiny, so the
-scheduler's part of a step is as large as it gets. The class alone is also timed, around a scheduler that does
-nothing.
+One engine generates the requests of each seed several times, by turns with the class and without it: two
+engines differ by some percent, whatever their scheduler. What is compared is the least CPU time: other
+programs on the machine only add to it. The model is tiny, so the scheduler's part of a step is as large as
+it gets. The class alone is also timed, around a scheduler that does nothing.
 """
 
 import argparse
@@ -32,27 +32,23 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=20, help="sets of requests")
     parser.add_argument("--json", type=Path, default=RESULTS, help="output file")
     options = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        start("own", Path(folder) / "own") as own,
-        start("trimtab", Path(folder) / "trimtab") as trimtab,
-    ):
-        print(own.about, trimtab.about, sep="\n", flush=True)
-        found = compare(own, trimtab, options.seeds)
-    found["about"] = {**trimtab.about, "python": platform.python_version(), "processor": platform.processor()}
+    with tempfile.TemporaryDirectory() as folder, start(Path(folder)) as engine:
+        print(engine.about, flush=True)
+        found = compare(engine, options.seeds)
+    found["about"] = {**engine.about, "python": platform.python_version(), "processor": platform.processor()}
     options.json.parent.mkdir(exist_ok=True)
     options.json.write_text(json.dumps(found, indent=2) + "\n")
     print(json.dumps({name: value for name, value in found.items() if name != "ratios"}, indent=2))
     return 0
 
 
-def compare(own: Engine, trimtab: Engine, seeds: int) -> dict[str, Any]:
+def compare(engine: Engine, seeds: int) -> dict[str, Any]:
     """Ratios above 1: trimtab's scheduler takes longer."""
     ratios: dict[str, list[float]] = {"cpu_s": [], "wall_s": []}
     per_step, different = list[float](), 0
     for seed in range(-WARM_UP, seeds):
         wanted = {"seed": 1000 + seed, "requests": REQUESTS, "tokens": TOKENS, "temperature": seed % 2}
-        answers = [run_round(own, trimtab, wanted, first=number % 2) for number in range(ROUNDS)]
+        answers = [run_round(engine, wanted, first=number % 2) for number in range(ROUNDS)]
         different += sum(before["outputs"] != after["outputs"] for before, after in answers)
         if seed < 0:
             continue
@@ -67,18 +63,16 @@ def compare(own: Engine, trimtab: Engine, seeds: int) -> dict[str, Any]:
         "tokens of a request": TOKENS,
         "runs with other outputs": different,
         "CPU of a step, us": round(step_us, 1),
-        "of the class, percent": round(100 * trimtab.about["class_us"] / step_us, 4),
+        "of the class, percent": round(100 * engine.about["class_us"] / step_us, 4),
         **{f"slower, {measure}, percent": band(values) for measure, values in ratios.items()},
         "ratios": {measure: [round(value, 4) for value in values] for measure, values in ratios.items()},
     }
 
 
-def run_round(own: Engine, trimtab: Engine, wanted: Mapping[str, float], first: int) -> tuple[Answer, Answer]:
-    """The answers of vLLM's own scheduler and of trimtab's, by turns the first to run."""
-    if first:
-        after = trimtab.ask(**wanted)
-        return own.ask(**wanted), after
-    return own.ask(**wanted), trimtab.ask(**wanted)
+def run_round(engine: Engine, wanted: Mapping[str, float], first: int) -> tuple[Answer, Answer]:
+    """The answers without and with trimtab's class, of which `first` says the one that runs first."""
+    answers = {hot: engine.ask(**wanted, hot=hot) for hot in (first, 1 - first)}
+    return answers[0], answers[1]
 
 
 def _least(measure: str, answers: Sequence[tuple[Answer, Answer]], which: int) -> float:

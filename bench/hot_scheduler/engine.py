@@ -1,4 +1,4 @@
-"""Two engines in processes of their own, one with vLLM's scheduler and one with trimtab's."""
+"""A vLLM engine in a process of its own, with trimtab's scheduler class."""
 
 import json
 import os
@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tests.support.real_vllm import ENVIRONMENT, REPOSITORY, real_vllm
 
-Scheduler = Literal["own", "trimtab"]
 IN_ONE_PROCESS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "OMP_NUM_THREADS": "1",
@@ -27,6 +26,7 @@ class Engine:
     _process: "subprocess.Popen[str]"
 
     def ask(self, **wanted: float) -> dict[str, Any]:
+        """Generate what is wanted; the worker says how."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(wanted) + "\n")
         self._process.stdin.flush()
@@ -42,17 +42,16 @@ def read(process: "subprocess.Popen[str]") -> dict[str, Any]:
 
 
 @contextmanager
-def start(scheduler: Scheduler, folder: Path) -> Iterator[Engine]:
-    """Start an engine; `folder` gets its log and its control socket."""
+def start(folder: Path) -> Iterator[Engine]:
+    """Start it; `folder` gets its log and its control socket."""
     vllm = real_vllm()
     worker = Path(__file__).with_name("worker.py")
-    named = ["trimtab_vllm.scheduler.Scheduler"] if scheduler == "trimtab" else []
     control = {"PYTHONPATH": str(REPOSITORY), "TRIMTAB_CONTROL": str(folder / "control.sock")}
     folder.mkdir(parents=True, exist_ok=True)
     with (
         (folder / "engine.log").open("w") as log,
         subprocess.Popen(  # noqa: S603 - the repository's own script
-            [vllm.python, worker, vllm.model, *named],
+            [vllm.python, worker, vllm.model],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -1,11 +1,12 @@
 """One vLLM engine that generates what each line of its input asks for; runs in vLLM's interpreter.
 
-    worker.py MODEL [SCHEDULER]
-    -> {"vllm": "0.32.0", "schedule": "HotStep", "class_us": 0.4, "async": false}
-    {"seed": 1, "requests": 64, "tokens": 32, "temperature": 0.0}
-    -> {"wall_s": 0.9, "cpu_s": 0.8, "tokens": 2048, "outputs": [[1367, …], …]}
+    worker.py MODEL
+    -> {"vllm": "0.32.0", "class_us": 0.4, "async": false}
+    {"seed": 1, "requests": 64, "tokens": 32, "temperature": 0.0, "hot": 1}
+    -> {"schedule": "HotStep", "wall_s": 0.9, "cpu_s": 0.8, "tokens": 2048, "outputs": [[1367, …], …]}
 
-The engine is in this process, with one thread for the model, so its CPU time is that of the process.
+The engine is in this process, with one thread for the model, so its CPU time is that of the process. Its
+scheduler is an object of vLLM's own class, of which trimtab's replaces one method; `hot` 0: it does not.
 """
 
 import json
@@ -26,7 +27,7 @@ CALLS = 200_000
 
 
 def main() -> None:
-    model, *scheduler = sys.argv[1:]
+    model = sys.argv[1]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # vLLM's log
     llm = LLM(
@@ -36,12 +37,20 @@ def main() -> None:
         enforce_eager=True,
         seed=0,
         enable_prefix_caching=False,
-        scheduler_cls=scheduler[0] if scheduler else None,
+        scheduler_cls="trimtab_vllm.scheduler.Scheduler",
     )
     vocabulary = llm.get_tokenizer().vocab_size
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    step = scheduler.schedule
     print(json.dumps(describe(llm)), file=answers, flush=True)
     for line in sys.stdin:
-        print(json.dumps(generate(llm, vocabulary, **json.loads(line))), file=answers, flush=True)
+        wanted = json.loads(line)
+        if wanted.pop("hot"):
+            scheduler.schedule = step
+        else:
+            vars(scheduler).pop("schedule", None)
+        found = {"schedule": type(scheduler.schedule).__name__, **generate(llm, vocabulary, **wanted)}
+        print(json.dumps(found), file=answers, flush=True)
 
 
 def describe(llm: LLM) -> dict[str, object]:
@@ -49,7 +58,6 @@ def describe(llm: LLM) -> dict[str, object]:
     scheduler = engine.engine_core.engine_core.scheduler
     return {
         "vllm": vllm.__version__,
-        "schedule": type(scheduler.schedule).__name__,
         "class_us": time_class(scheduler),
         "async": bool(engine.vllm_config.scheduler_config.async_scheduling),
     }
