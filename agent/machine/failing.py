@@ -76,13 +76,21 @@ def fails(state: State, server: Server) -> bool:
 
 
 def failing_newcomer(state: State) -> tuple[str, Failure] | None:
-    """The first new server that fails while an old one does not; None if there is none."""
-    if all(fails(state, server) for server in state.standing):
+    """The first new server that fails while an old one does not; None if there is none.
+
+    An old server that is silent, too, counts as failing before it is certain: scrapes are spread over the
+    second, so of two servers that freeze together one is found earlier.
+    """
+    if all(fails(state, server) or _is_silent(state, server) for server in state.standing):
         return None
     for server in state.newcomers:
         if (failure := state.failing.get(server.name)) is not None:
             return server.name, failure
     return None
+
+
+def _is_silent(state: State, server: Server) -> bool:
+    return state.health.get(server.name, NEW).silent_s > 0
 
 
 def carries(state: State, name: str) -> bool:

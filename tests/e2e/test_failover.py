@@ -92,7 +92,8 @@ async def test_the_failover_outlives_the_daemon(site: Start) -> None:
     await served(rig, 20)
 
 
-async def test_nothing_moves_if_both_are_frozen(site: Start) -> None:
+@pytest.mark.parametrize("back", HALVES)
+async def test_if_both_freeze_nothing_moves_until_one_answers(site: Start, back: str) -> None:
     rig = await in_canary(site)
     for name in HALVES:
         os.kill(rig.pid(name), signal.SIGSTOP)
@@ -103,6 +104,10 @@ async def test_nothing_moves_if_both_are_frozen(site: Start) -> None:
     await until(rig.target, both_fail, "both failures")
     assert await rig.weights() == HALVES
     assert not (await rig.target())["failover"]
+
+    os.kill(rig.pid(back), signal.SIGCONT)
+    await until(rig.weights, lambda now: now.get(back) == 100, "the traffic on the one that answers")
+    await served(rig, 20)
 
 
 async def test_a_lone_frozen_server_is_an_incident(site: Start) -> None:

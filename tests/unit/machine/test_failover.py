@@ -121,6 +121,24 @@ def test_the_split_stays_if_both_fail(fault: str) -> None:
     assert world.state.phase is Phase.CANARY
 
 
+@pytest.mark.parametrize("apart_s", [0, 1, 4])
+@pytest.mark.parametrize("back", [BLUE.name, GREEN])
+@pytest.mark.parametrize("first", [BLUE.name, GREEN])
+def test_of_two_servers_that_freeze_the_one_that_answers_again_gets_the_traffic(
+    first: str, back: str, apart_s: int
+) -> None:
+    world = in_canary()
+    world.frozen.add(first)
+    world.tick(apart_s)
+    world.frozen.add(GREEN if first == BLUE.name else BLUE.name)
+    for _ in range(60):
+        world.tick()
+        assert world.weights == {BLUE.name: 50, GREEN: 50}
+    world.frozen.remove(back)
+
+    assert seconds_until(world, {back: 100}) <= 8
+
+
 def test_a_rollback_of_a_silent_green_beside_a_frozen_blue_moves_nothing() -> None:
     world = in_canary()
     world.frozen |= {BLUE.name, GREEN}
