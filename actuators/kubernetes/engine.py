@@ -247,6 +247,7 @@ class KubernetesEngine(VllmEngine):
             watched = one.workload.name  # another one after a promotion: the operator's
             watch = Watch(
                 client=self._client,
+                server=server.name,
                 workload=one.workload,
                 every_s=self._options.health_every_s,
                 timeout_s=self._options.health_timeout_s,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from actuators.kubernetes.discovery import find_pods, join_addresses, read_workload
+from actuators.kubernetes.labels import SERVES_AS
 from actuators.kubernetes.pods import Pod, PodFault, newest_first
 from actuators.kubernetes.scale import fault_of_none
 from actuators.kubernetes.start import read_log
@@ -37,6 +38,7 @@ class Watch:
     """One server by its workload. `on_silence` is called each time that the server stops answering."""
 
     client: KubernetesClient
+    server: str
     workload: Workload
     every_s: float
     timeout_s: float
@@ -93,8 +95,11 @@ class Watch:
         if document is None:
             return PodFault(f"was removed by a third party: {self.workload.full_name} is gone", external=True)
         self._pods = await find_pods(self.client.cached, self.workload)
+        annotations = document["metadata"].get("annotations") or {}
         if not document["spec"].get("replicas", 1):
-            return fault_of_none(document["metadata"].get("annotations") or {})
+            return fault_of_none(annotations)
+        if annotations.get(SERVES_AS, self.server) != self.server:  # its successor began after its pods ended
+            return PodFault("was scaled to 0 by trimtab", external=True)
         if self._over is None:  # evicted before; such a pod stays until a person deletes it
             self._over = {pod.uid for pod in self._pods if pod.over}
         self._removed = next((pod.name for pod in self._pods if pod.ending), self._removed)

@@ -1,7 +1,7 @@
 """The end of a promotion: the operator's Deployment takes over, whatever happens meanwhile."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from actuators.kubernetes.engine import KubernetesEngine
+from actuators.kubernetes.watch import Watch
 from agent.domain.errors import ActError
 from agent.domain.events import ServerLost
 from agent.domain.model import Server
@@ -55,14 +56,26 @@ async def is_handed_over(here: Namespace, engine: KubernetesEngine, server: str 
     assert [one for one in await names(here, "services") if "vllm" in one] == []
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["seen at once", "seen when it is over"])
 async def test_the_old_server_is_not_said_to_be_stopped_by_a_third_party(
-    here: Namespace, tmp_path: Path
+    here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, late: bool
 ) -> None:
-    engine = await with_green(here, tmp_path)
-    lost: list[ServerLost] = []
-    watching = asyncio.create_task(engine.watch(BLUE, lost.append, lambda: AT))
+    over = asyncio.Event()
 
-    await engine.retire(BLUE)
+    async def follow_late(watch: Watch, changes: AsyncIterator[None]) -> None:
+        async for _ in changes:
+            await over.wait()
+            watch._changed.set()
+
+    if late:
+        monkeypatch.setattr(Watch, "_follow", follow_late)
+    engine = await with_green(here, tmp_path)
+    [blue] = [one for one in await engine.observe() if one.name == "vllm"]
+    lost: list[ServerLost] = []
+    watching = asyncio.create_task(engine.watch(blue, lost.append, lambda: AT))
+
+    await engine.retire(blue)
+    over.set()
     async with asyncio.timeout(60):
         await watching
 
