@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 from uuid import uuid4
 
@@ -62,7 +63,8 @@ class DeploymentTraffic:
 
     @property
     def hold(self) -> Hold | None:
-        return self._options.hold
+        hold = self._options.hold
+        return replace(hold, each="pod of Envoy") if hold else None
 
     def bind(self, site: Site) -> "DeploymentTraffic":
         return DeploymentTraffic(self._options, site)
@@ -125,7 +127,7 @@ class DeploymentTraffic:
             listen=self._options.listen,
             session_header=self._options.session_header,
             report_every_s=self._options.report_every_s,
-            hold=self.hold,
+            hold=self._options.hold,
             route=route,
         ).renewed()
 

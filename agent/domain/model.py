@@ -50,6 +50,7 @@ class Hold:
 
     wait_s: float  # a request waits at most so long
     requests: int  # at most so many begin to wait in each `wait_s`
+    each: str = ""  # of what there may be several, each with its own `requests`; empty: there is one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

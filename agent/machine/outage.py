@@ -12,8 +12,10 @@ def describe_outage(outage_s: float, drain_s: float, hold: Hold | None) -> str:
 def _clients_see(outage_s: float, hold: Hold | None) -> str:
     if hold is None:
         return "clients get 503 with Retry-After meanwhile"
+    each = f" in each {hold.each}" if hold.each else ""
     waiting = (
         f"new requests wait in the proxy, at most {hold.wait_s:.0f} s each and {hold.requests} in that time"
+        f"{each}"
     )
     if outage_s <= hold.wait_s:
         spare_s = hold.wait_s - outage_s

@@ -324,9 +324,10 @@ def test_a_planned_outage_is_reported_and_never_auto_approved() -> None:
     [
         (None, 90, "clients get 503 with Retry-After meanwhile"),
         (Hold(wait_s=30, requests=512), 20, "at most 30 s each and 512 in that time; more get 503"),
+        (Hold(wait_s=30, requests=512, each="pod"), 20, "and 512 in that time in each pod; more get 503"),
         (Hold(wait_s=30, requests=512), 90, "those of about the first 60 s get 503 with Retry-After"),
     ],
-    ids=["no hold", "shorter than the hold", "longer"],
+    ids=["no hold", "shorter than the hold", "of each pod", "longer"],
 )
 def test_a_planned_outage_is_compared_with_the_hold(hold: Hold | None, outage_s: float, seen: str) -> None:
     found, swap = admit(proposal(8)), PreflightResult(strategy="swap", why="one GPU", outage_s=outage_s)
