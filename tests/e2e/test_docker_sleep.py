@@ -22,7 +22,6 @@ from tests.support.own_dockerd import OwnEngine
 
 pytestmark = pytest.mark.timeout(240)
 
-TRIED_ALWAYS = ("docker kill", "out of memory")
 SAID = {"docker pause": "its container is paused"}  # with a serving blue a pause is no evidence
 HOLDS_S = 120.0
 BAD = "max_num_seqs=16:errors=0.5"
@@ -136,7 +135,7 @@ async def until_asleep(rig: DockerRig, blue: Container) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(it, marks=() if it in TRIED_ALWAYS else (pytest.mark.slow,)) for it in FAULTS]
+    "name", [pytest.param(it, marks=() if it == "docker kill" else (pytest.mark.slow,)) for it in FAULTS]
 )
 async def test_a_green_with_a_container_fault_wakes_the_server_that_sleeps(
     bench: Bench, gpu: Path, docker_site: StartDocker, name: str
@@ -182,6 +181,7 @@ async def test_a_green_that_exits_at_its_start_costs_no_request(
     await all_is_well(rig)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["sleep_refused", "wake_fails", "die_asleep=1"])
 async def test_a_server_that_fails_to_sleep_or_to_wake_is_started_again(
     bench: Bench, gpu: Path, docker_site: StartDocker, fault: str

@@ -130,6 +130,7 @@ async def test_a_server_that_does_not_wake_is_started_again(site: Start) -> None
     assert await rolled_back(site, ["*:wake_fails"]) == (False, {"HTTP 500"})
 
 
+@pytest.mark.slow
 async def test_a_server_that_died_asleep_is_started_again(site: Start) -> None:
     assert await rolled_back(site, (), "server") == (False, {"HTTP 500"})
 
@@ -138,5 +139,6 @@ async def test_a_daemon_that_is_killed_while_it_sleeps_changes_nothing(site: Sta
     assert await rolled_back(site, (), "daemon") == (True, {"HTTP 500"})
 
 
+@pytest.mark.slow
 async def test_a_server_that_cannot_sleep_is_stopped_and_started_again(site: Start) -> None:
     assert await rolled_back(site, ["*:sleep_refused"]) == (False, {"HTTP 500"})
