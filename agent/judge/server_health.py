@@ -8,6 +8,7 @@ of them err, the error budget says it.
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Literal
 
 from agent.domain.reading import EngineLiveness
 from agent.domain.request_counts import RequestCounts
@@ -29,6 +30,10 @@ BACK_S = 5.0  # of answered scrapes before a silent server counts as back
 PAUSE_S = 60.0  # before a server whose requests failed is tried again
 MOST_DOUBLINGS = 4
 SOON = timedelta(minutes=10)  # a failure so soon after the last one waits twice as long
+
+
+Carriers = Literal["serve", "fail", "hang"]
+"""What the servers with a share of the traffic do. `fail`: each fails most of its requests, or hangs."""
 
 
 def update_health(health: ServerHealth, engine: EngineLiveness | None, counts: RequestCounts) -> ServerHealth:
@@ -68,7 +73,7 @@ def find_failure(health: ServerHealth, others: Sequence[ServerHealth]) -> tuple[
     if not health.heard:
         return None  # its last requests are older than those of the other servers
     refused = health.unreached >= max(UNREACHED - 0.5, BAD * health.of)
-    failed = health.of >= REQUESTS - 1 and health.bad >= BAD * health.of - 1  # decaying sums only near these
+    failed = requests_fail(health)
     known = [other for other in others if other.of >= CONTROL_AT_LEAST]
     of = sum(other.of for other in known)
     if refused and (not of or sum(other.unreached for other in known) < CONTROL_BAD * of):
@@ -78,24 +83,29 @@ def find_failure(health: ServerHealth, others: Sequence[ServerHealth]) -> tuple[
     return None
 
 
+def requests_fail(health: ServerHealth) -> bool:
+    """Whether most of its last requests failed."""
+    return health.of >= REQUESTS - 1 and health.bad >= BAD * health.of - 1  # decaying sums only near these
+
+
 def begin_failure(health: ServerHealth, kind: FailureKind, why: str, at: datetime) -> Failure:
     again = health.back_at is not None and at - health.back_at < SOON
     return Failure(kind=kind, why=why, since=at, times=health.failures + 1 if again else 1)
 
 
-def is_back(health: ServerHealth, failure: Failure, at: datetime, *, needed: bool = False) -> bool:
+def is_back(health: ServerHealth, failure: Failure, at: datetime, carriers: Carriers = "serve") -> bool:
     """Whether a failing server may get requests again.
 
     What answers again shows it by itself. Failing requests show nothing once the server gets none, so after a
-    pause that doubles it is tried: at most REQUESTS of its requests decide again. `needed`: the servers with
-    traffic hang, so that a trial costs nothing and answered scrapes suffice for it.
+    pause that doubles it is tried: at most REQUESTS of its requests decide again. It is tried sooner, once
+    its scrapes are answered, where that costs few answers or none.
     """
     if failure.kind == "wedged" and health.open:
         return health.advances
-    if needed and health.fresh_s >= BACK_S:
+    if carriers == "hang" and health.fresh_s >= BACK_S:
         return True
     doubled = 2.0 ** min(failure.times - 1, MOST_DOUBLINGS)
-    if failure.kind in ("paused", "silent"):
+    if carriers == "fail" or failure.kind in ("paused", "silent"):
         return health.fresh_s >= BACK_S * doubled
     waited = at - failure.since
     set_back = waited < timedelta()  # the clock was

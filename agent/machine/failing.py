@@ -1,6 +1,6 @@
 """Which servers fail at present, in every phase. Pure; agent.judge.server_health decides."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from agent.domain.events import Event, Observed, ServerLost
@@ -8,7 +8,15 @@ from agent.domain.model import Server
 from agent.domain.request_counts import NO_REQUESTS
 from agent.domain.server_health import Failure, ServerHealth
 from agent.domain.state import State
-from agent.judge.server_health import begin_failure, end_failure, find_failure, is_back, update_health
+from agent.judge.server_health import (
+    Carriers,
+    begin_failure,
+    end_failure,
+    find_failure,
+    is_back,
+    requests_fail,
+    update_health,
+)
 
 NEW = ServerHealth()
 HANGING = {"paused", "silent", "wedged"}  # open requests there do not end
@@ -29,7 +37,7 @@ def assess_servers(state: State, event: Event) -> State:
         for server in state.up
     }
     failing: dict[str, Failure] = {}
-    outage = _carriers_hang(state)
+    carriers = _assess_carriers(state, health)
     for name, now in health.items():
         known, engine = state.failing.get(name), event.engines.get(name)
         found = find_failure(now, [other for one, other in health.items() if one != name])
@@ -41,7 +49,7 @@ def assess_servers(state: State, event: Event) -> State:
         elif found is not None and found[0] in HANGING and known.kind not in HANGING:
             failing[name] = replace(known, kind=found[0], why=found[1])
         elif (engine is not None and engine.restarted) or is_back(
-            now, known, event.at, needed=outage and not carries(state, name)
+            now, known, event.at, "serve" if carries(state, name) else carriers
         ):
             health[name] = end_failure(now, known, event.at)
         else:
@@ -49,11 +57,15 @@ def assess_servers(state: State, event: Event) -> State:
     return replace(state, health=health, failing=failing)
 
 
-def _carriers_hang(state: State) -> bool:
-    """Whether every server with a share hangs, so that no request is answered."""
+def _assess_carriers(state: State, health: Mapping[str, ServerHealth]) -> Carriers:
     shares = state.route.weights if state.route is not None else {}
-    kinds = [state.failing[n].kind if n in state.failing else None for n, weight in shares.items() if weight]
-    return bool(kinds) and all(kind in HANGING for kind in kinds)
+    carriers = {name for name, weight in shares.items() if weight}
+    hanging = {name for name, failure in state.failing.items() if failure.kind in HANGING}
+    if not carriers:
+        return "serve"
+    if carriers <= hanging:
+        return "hang"
+    return "fail" if all(requests_fail(health.get(name, NEW)) for name in carriers - hanging) else "serve"
 
 
 def _note_silence(state: State, event: ServerLost) -> State:

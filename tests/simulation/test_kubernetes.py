@@ -54,6 +54,9 @@ FOUND = {
     "the Service of a green whose successor was deleted in the handover selected no pods": ClusterScenario(
         seed=1082, acts=(Act(what="deployment deleted by hand", at_s=153.6),)
     ),
+    "a server that had refused requests was kept out while the one with the traffic failed": ClusterScenario(
+        seed=1270, green="failing", acts=(Act(what="pod deleted by hand", on="phase launching"),)
+    ),
     "flags of a rolling update that found no room were taken for those in force": ClusterScenario(
         seed=236,
         strategy="swap",

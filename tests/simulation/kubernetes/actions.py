@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.simulation import actions
-from tests.simulation.kubernetes.manifest import manifest
+from tests.simulation.kubernetes.manifest import args_of, manifest
 from tests.simulation.kubernetes.network import AWAY, SLOW, STALLED, THROTTLED
 from tests.simulation.kubernetes.world import NAMESPACE, TRIMTAB
 from tests.simulation.scenario import Act
@@ -185,6 +185,7 @@ def _pipeline(history: "KubernetesHistory", act: Act) -> bool:
             return
         found, wanted = history.world.document(name), manifest(name, history.scenario)
         if found is not None:
+            history.mixed |= args_of(found) != args_of(wanted)
             template = {"spec": {"template": wanted["spec"]["template"]}}
             write(history, "PATCH", "deployments", name, template, by="kubectl-client-side-apply")
         history.loop.outside(every_s, apply)
@@ -196,8 +197,7 @@ def _pipeline(history: "KubernetesHistory", act: Act) -> bool:
 def argo(history: "KubernetesHistory", name: str) -> None:
     """Revert each change of the flags, as Argo CD with self-heal."""
     found, wanted = history.world.document(name), manifest(name, history.scenario)
-    args = wanted["spec"]["template"]["spec"]["containers"][0]["args"]
-    if found is not None and found["spec"]["template"]["spec"]["containers"][0]["args"] != args:
+    if found is not None and args_of(found) != args_of(wanted):
         template = {"spec": {"template": wanted["spec"]["template"]}}
         write(history, "PATCH", "deployments", name, template, by="argocd-application-controller")
     if not history.quiet:

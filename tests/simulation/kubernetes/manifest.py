@@ -17,3 +17,7 @@ def manifest(name: str, scenario: ClusterScenario, seqs: object = BLUE["max_num_
     if scenario.writer == "KServe":
         found["metadata"]["ownerReferences"] = [KSERVE]
     return found
+
+
+def args_of(document: Json) -> object:
+    return document["spec"]["template"]["spec"]["containers"][0].get("args")

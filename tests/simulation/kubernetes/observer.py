@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from tests.simulation.kubernetes.backends import Backend, parse_setting
+from tests.simulation.kubernetes.manifest import args_of
 from tests.simulation.kubernetes.world import DNS_S, NAMESPACE, TRIMTAB, KubernetesWorld
 from tests.simulation.observer import SHUT_OUT_S, UNDECIDED, Observer, Written
 from tests.support.kubernetes.api import Json
@@ -156,7 +157,7 @@ class KubernetesObserver(Observer):
             self.wrong(f"8: {name} is scaled to {now}, and people want {self.replicas[name]}")
         if _fixed(before) != _fixed(after):
             self.wrong(f"8: more than flags, replicas and trimtab's own marks is changed in {name}")
-        if _args(before) != _args(after) and not self.promoted:
+        if args_of(before) != args_of(after) and not self.promoted:
             self.wrong(f"8: the flags of {name} are changed in the phase {self.phase}, before any promotion")
 
     def _count_write(self, name: str) -> None:
@@ -186,10 +187,6 @@ class KubernetesObserver(Observer):
             if frozenset(process.setting.items()) not in self.allowed:
                 found.append(f"{process.name} runs with {process.setting}, which is not approved")
         return found
-
-
-def _args(document: Json) -> object:
-    return document["spec"]["template"]["spec"]["containers"][0].get("args")
 
 
 def _fixed(document: Json) -> object:

@@ -123,15 +123,17 @@ def test_a_server_that_failed_again_soon_waits_twice_as_long() -> None:
 def test_answered_scrapes_end_the_wait_of_a_needed_server(how: FailureKind) -> None:
     failure = Failure(kind=how, why="fails", since=NOON, times=5)
 
-    assert is_back(after(5, WELL), failure, NOON, needed=True)
-    assert not is_back(after(4, WELL), failure, NOON, needed=True)
+    assert is_back(after(5, WELL), failure, NOON, "hang")
+    assert not is_back(after(4, WELL), failure, NOON, "hang")
+    assert is_back(after(80, WELL), failure, NOON, "fail")
+    assert not is_back(after(79, WELL), failure, NOON, "fail")
     assert not is_back(after(5, WELL), failure, NOON)
 
 
 def test_a_needed_server_that_stands_still_is_not_back() -> None:
     failure = Failure(kind="wedged", why="stands still", since=NOON)
 
-    assert not is_back(after(60, STUCK), failure, NOON, needed=True)
+    assert not is_back(after(60, STUCK), failure, NOON, "hang")
 
 
 def test_a_clock_that_was_set_back_delays_no_trial() -> None:

@@ -67,6 +67,16 @@ def test_the_step_is_judged_from_its_beginning_when_blue_is_back(fault: str) -> 
     assert world.state.outcomes[-1].result == "promoted"
 
 
+def test_a_blue_in_its_pause_is_tried_at_once_if_green_fails_every_request() -> None:
+    world = in_canary()
+    world.erring.add(BLUE.name)
+    seconds_until(world, {GREEN: 100})
+    world.erring = {GREEN}
+    took_s = seconds_until(world, {BLUE.name: 100})
+
+    assert took_s < 30
+
+
 def test_green_holds_the_traffic_without_a_lease_that_would_end_on_a_failing_server() -> None:
     world = in_canary()
     assert world.state.route is not None
