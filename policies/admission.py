@@ -34,6 +34,7 @@ from policies.shared.sequence_cap import (
     raise_cap,
 )
 from policies.shared.sequence_demand import (
+    can_be_relieved,
     can_serve_with,
     find_held_sequences,
     is_severe,
@@ -154,9 +155,7 @@ class Admission:
         measured = is_time_measured(reading, slo, least) or is_measured(reading.itl, slo.itl, least)
         if reading.work.arrivals_per_s == 0 or (measured and not has_need(reading, slo, least)):
             return False
-        needed = needed_sequences(reading)
-        fits = needed is None or needed <= find_held_sequences(reading)
-        return fits and not is_overloaded(reading, context)
+        return can_be_relieved(reading, slo) and not is_overloaded(reading, context)
 
     def _raise_watermark(self, rule: str, reading: Reading, context: Context) -> Proposal | None:
         """The mildest remedy: keep a small share of the cache free on admission."""

@@ -2,10 +2,11 @@
 
 from math import ceil, inf, sqrt
 
+from agent.domain.model import Slo
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from agent.domain.step_cost import DECODE_COST
-from policies.shared.causes import Miss, preemptions_per_request
+from policies.shared.causes import Miss, preemptions_per_request, recomputed_share
 from policies.shared.sequence_cap import STEP_OCTAVES, SequenceCap, find_peak_demand
 
 STABLE = 1.1  # late over early half of a queue that does not grow
@@ -117,3 +118,24 @@ def can_decode_in_time(reading: Reading, context: Context) -> bool:
     """False if tokens come late even without prompts beside them, once as many sequences run as arrive."""
     needed = _needed_sequences(reading)
     return needed is None or needed <= most_sequences_in_time(reading, context)
+
+
+def can_be_relieved(reading: Reading, slo: Slo) -> bool:
+    """True if the KV cache holds as many sequences as the arrivals need, as far as that is known.
+
+    Where first tokens or durations are promised, more than what arrives must also be served once no token is
+    computed twice: else the queue, in which all are late, grows on. If the queue empties faster than requests
+    arrive, the peak that made it is over.
+    """
+    needed, share, rate = needed_sequences(reading), recomputed_share(reading), reading.work.arrivals_per_s
+    if needed is not None and needed > find_held_sequences(reading):
+        return False
+    if (slo.ttft is None and slo.e2e is None) or share is None or rate is None:
+        return True
+    return -rate <= _growth(reading) <= share * rate
+
+
+def _growth(reading: Reading) -> float:
+    """Requests per second by which those in the server become more."""
+    both = (reading.waiting, reading.running)
+    return sum(one.late - one.early for one in both) / (reading.span_s / 2)

@@ -431,6 +431,31 @@ def test_fewer_sequences_must_serve_the_arrivals(itl: Latency, arrivals: float, 
     assert sorted(knob for one in found for knob in one.to) == to
 
 
+@pytest.mark.parametrize(
+    ("halves", "slo", "helps"),
+    [
+        pytest.param((20.0, 22.0), PROMISE, True, id="the queue grows by less than preemptions cost"),
+        pytest.param((20.0, 80.0), PROMISE, False, id="it grows by more"),
+        pytest.param((20.0, 80.0), TOKENS_ONLY, True, id="only tokens are promised"),
+        pytest.param((200.0, 180.0), PROMISE, True, id="it empties by less than what arrives"),
+        pytest.param((200.0, 20.0), PROMISE, False, id="it empties by more"),
+    ],
+)
+def test_relief_must_stop_the_queue_in_which_all_are_late(
+    halves: tuple[float, float], slo: Slo, helps: bool
+) -> None:
+    work = Workload(
+        arrivals_per_s=4.0, prompt_tokens=300.0, answer_tokens=300.0, decode_step_s=0.03, token_s=1.2e-4
+    )
+    early, late_half = halves
+    waiting = replace(steady(20), early=early, late=late_half)
+    reading = replace(THRASH, work=work, waiting=waiting, ttft=late(0.9), itl=late(0.9))
+
+    found = proposed(reading, a_context({"max_num_seqs": 64}, slo=slo))
+
+    assert any(one.to for one in found) is helps
+
+
 def test_preemptions_that_cost_little_lower_nothing() -> None:
     work = Workload(prompt_tokens=200.0, answer_tokens=100.0, token_s=8e-5)
     cheap = replace(THRASH, work=work)
