@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.loop import static, story
+from bench.loop import flat, static, story
+from bench.loop.flat import draw_world
 from bench.loop.report import document, figures, line, table
 from bench.loop.run import Ended, Run
 from bench.loop.score import Score, score, symptom
@@ -174,6 +175,34 @@ def test_the_figures_name_what_the_goals_ask(capsys: pytest.CaptureFixture[str])
     assert "requests lost" in table(scores)
     assert document(scores)["figures"] == told
     assert capsys.readouterr().out == ""
+
+
+def test_a_drawn_world_is_the_same_for_its_number_and_is_within_its_ranges() -> None:
+    drawn = [draw_world(number) for number in range(1, 9)]
+
+    assert drawn[2] == draw_world(3)
+    assert len({one.flags for one in drawn}) == 8
+    for world in drawn:
+        assert world.right is None
+        assert world.slo.ttft is not None
+        assert world.slo.itl is not None
+        assert 0.01 < world.load[0].rate < 200
+
+
+def test_a_canary_of_a_flat_world_counts_by_what_suggested_it() -> None:
+    calm = {"flat": True, "default": 0.99, "has_law": True, "off": [], "on": []}
+    missed = {**calm, "default": 0.3, "on": [{"rule": "PM1"}]}
+
+    assert flat.summarise([calm, missed, {"flat": False}]) == {
+        "worlds": 3,
+        "flat": 2,
+        "with_a_law": 2,
+        "objective_missed": 1,
+        "without_a_canary_off": 2,
+        "without_a_canary_on": 1,
+        "missed_without_a_canary_off": 1,
+        "missed_without_a_canary_on": 0,
+    }
 
 
 def _nothing(world: World) -> Run:
