@@ -43,6 +43,6 @@ def open_control(flags: Flags, env: Mapping[str, str]) -> Knobs | None:
     try:
         start_control(find_address(env.get(CONTROL, ""), None), knobs, read_token(), VERSION)
     except (OSError, ValueError) as error:
-        _log.warning("trimtab: no limit can be changed while it runs: %s", error)
+        _log.warning("trimtab: no limit can be changed at %s: %s", env.get(CONTROL), error)
         return None
     return knobs

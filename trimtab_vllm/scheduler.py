@@ -17,18 +17,19 @@ work the server starts with vLLM's own scheduler, and a line of its log says why
 renews the lease. When the lease ends, the last values that were set without one (null) are in force again,
 at first those of the start. `applied` is the number that the last step used; an idle engine takes no step.
 
-This file needs nothing but Python and vLLM, so that it can be mounted into a container by itself, as
-DIRECTORY/trimtab_vllm/scheduler.py with PYTHONPATH=DIRECTORY.
+Needs only Python and vLLM: mount it into a container as DIR/trimtab_vllm/scheduler.py, with PYTHONPATH=DIR.
 """
 
 import hmac
 import json
 import logging
 import os
-import stat
+import re
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from errno import ECONNREFUSED
 from http.server import BaseHTTPRequestHandler
 from importlib import import_module
 from math import inf
@@ -124,7 +125,7 @@ class Knobs:
     def _expire(self) -> None:
         """The number stays: a write that was sent before the end of the lease must not come into force."""
         if self._now() >= self._ends:
-            log.warning("trimtab: the lease of %s has ended; back to %s", self._changes, self._kept)
+            log.warning("trimtab: lease of %s ended; back to %s", self._changes, {**self.start, **self._kept})
             self._changes, self._ends, self._is_new = self._kept, inf, True
 
     def _parse(self, document: object) -> tuple[Number, dict[str, Value], float | None]:
@@ -212,20 +213,17 @@ class Scheduler:
             address = find_address(os.environ.get(CONTROL, ""), config.parallel_config)
             start_control(address, knobs, read_token(), version)
             scheduler.schedule = HotStep(scheduler, knobs)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the server must start
-            log.warning("trimtab: no limit can be changed while it runs: %s", error)
-        else:
             log.info("trimtab: %s can be changed at %s", ", ".join(knobs.limits), address)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the server must start
+            log.warning("trimtab: no limit can be changed at %s: %s", os.environ.get(CONTROL), error)
         return scheduler
 
 
 def _find_own_class(config: Any) -> type[Any]:  # noqa: ANN401
     """The class that vLLM takes without `--scheduler-cls`."""
     if getattr(config, "async_scheduling", False):
-        found = import_module("vllm.v1.core.sched.async_scheduler").AsyncScheduler
-    else:
-        found = import_module("vllm.v1.core.sched.scheduler").Scheduler
-    return found  # type: ignore[no-any-return]
+        return import_module("vllm.v1.core.sched.async_scheduler").AsyncScheduler  # type: ignore[no-any-return]
+    return import_module("vllm.v1.core.sched.scheduler").Scheduler  # type: ignore[no-any-return]
 
 
 def _check_support(config: Any) -> str:  # noqa: ANN401
@@ -241,11 +239,8 @@ def _check_support(config: Any) -> str:  # noqa: ANN401
 
 def is_known(version: str) -> bool:
     """Whether a release such as "0.32.0" or "0.32.1.dev3+g1a2b3c" is supported."""
-    parts = version.split(".")
-    try:
-        return OLDEST <= (int(parts[0]), int(parts[1])) <= NEWEST
-    except (IndexError, ValueError):
-        return False
+    found = re.match(r"(\d+)\.(\d+)\b", version)
+    return found is not None and OLDEST <= (int(found[1]), int(found[2])) <= NEWEST
 
 
 def find_address(given: str, parallel: Any) -> str | tuple[str, int]:  # noqa: ANN401
@@ -291,7 +286,11 @@ class _Port(TCPServer):
 
 
 def _listen(path: Path, handler: "type[_Handler]") -> UnixStreamServer:
-    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(CLIENT_TIMEOUT_S)
+            if client.connect_ex(str(path)) != ECONNREFUSED:
+                raise OSError("another server listens there; each needs a path of its own")
         path.unlink()  # of a server that ended
     mask = os.umask(0o177)
     try:
@@ -307,15 +306,16 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = CLIENT_TIMEOUT_S
 
     def do_GET(self) -> None:
-        self._answer(lambda: None)
+        self._answer(lambda _: None)
 
     def do_PUT(self) -> None:
-        self._answer(lambda: self.knobs.set(self._read()))
+        self._answer(self.knobs.set)
 
-    def _answer(self, act: Callable[[], None]) -> None:
+    def _answer(self, act: Callable[[object], None]) -> None:
         try:
+            document = self._read()
             self._check()
-            act()
+            act(document)
         except Refused as refused:
             self._send(refused.status, {"error": str(refused)})
         else:
@@ -329,11 +329,12 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(404, f"{self.path}: only /knobs is here")
 
     def _read(self) -> object:
-        length = self.headers.get("Content-Length", "")
+        """Before any refusal, which a client that still sends would not see."""
+        length = self.headers.get("Content-Length", "0")
         if not length.isdigit() or int(length) > MOST_BYTES:
             raise Refused(400, f"the body must have a Content-Length of at most {MOST_BYTES} bytes")
         try:
-            return json.loads(self.rfile.read(int(length)))
+            return json.loads(self.rfile.read(int(length)) or b"null")
         except (ValueError, RecursionError) as error:
             raise Refused(400, f"the body is not JSON: {error}") from error
 

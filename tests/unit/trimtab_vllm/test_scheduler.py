@@ -268,12 +268,37 @@ def test_the_budget_is_fixed_where_a_prompt_must_fit_into_one_step(control: Cont
     assert control.ask()[1]["limits"]["max_num_scheduled_tokens"] == [64, 64]
 
 
-def test_the_socket_is_its_owners_alone_and_survives_a_killed_server(control: Control) -> None:
-    Scheduler(vllm_config=config(is_async=True))
+def test_the_socket_is_its_owners_alone_and_that_of_a_killed_server_makes_way(control: Control) -> None:
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(control.path))
     Scheduler(vllm_config=config(is_async=True))
 
     assert stat.S_IMODE(control.path.stat().st_mode) == 0o600
     assert control.ask()[0] == 200
+
+
+def test_a_second_server_does_not_take_the_socket_of_the_first(
+    control: Control, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Scheduler(vllm_config=config(is_async=True))
+    second = Scheduler(vllm_config=config(is_async=True))
+    control.ask("PUT", document(1, None, max_num_seqs=9))
+    first.schedule()
+
+    assert (first.max_num_active_reqs, second.max_num_active_reqs) == (9, 2)
+    assert control.ask()[1]["applied"] == [1, 1]
+    assert f"at {control.path}: another server listens there" in caplog.text
+
+
+def test_an_address_that_is_too_long_is_named(
+    control: Control, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = f"{control.path.parent}/{'x' * 120}/control.sock"
+    monkeypatch.setenv("TRIMTAB_CONTROL", path)
+    Scheduler(vllm_config=config(is_async=True))
+
+    assert f"at {path}: " in caplog.text
+    assert "path too long" in caplog.text
 
 
 def test_each_engine_of_a_data_parallel_server_has_its_own_address() -> None:
