@@ -62,7 +62,7 @@ class DockerEngine(VllmEngine):
             with suppress(OSError):  # `trimtab check` may have no permission to write
                 await docker_end.keep(self._client, self._site, one)
         ours_first = sorted(running, key=lambda one: (not one.ours, one.server if one.ours else ""))
-        return await asyncio.gather(*(self._with_hot_knobs(one.to_server()) for one in ours_first))
+        return await self._with_hot_knobs([one.to_server() for one in ours_first])
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
@@ -88,7 +88,7 @@ class DockerEngine(VllmEngine):
                 client=self._client, site=self._site, times=self._times, publish=self._options.publish
             )
             launched = await starter.launch(server, found, deadline_s)
-        return await self._with_hot_knobs(launched)
+        return (await self._with_hot_knobs([launched]))[0]
 
     async def _control(self, server: Server) -> ControlEndpoint | None:
         one = (await self._find()).get(server.name)
@@ -187,7 +187,7 @@ class DockerEngine(VllmEngine):
 
     async def newest_epoch(self) -> int:
         found = (await self._find()).values()
-        running = [await self._with_hot_knobs(one.to_server()) for one in found if one.active]
+        running = await self._with_hot_knobs([one.to_server() for one in found if one.active])
         return max(discovery.newest_epoch(self._site, found), control.newest_epoch(running))
 
     async def _find(self) -> Mapping[str, FoundContainer]:

@@ -72,7 +72,7 @@ class ProcessEngine(VllmEngine):
             address, timeout_s = address_of(self._options.serving), self._options.health_timeout_s
             found = await adopted.find(address, self._site, self._options.command, timeout_s)
         awake = await asyncio.to_thread(lambda: [one for one in (*ours, *found) if not self._is_asleep(one)])
-        return await asyncio.gather(*map(self._with_hot_knobs, awake))
+        return await self._with_hot_knobs(awake)
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
@@ -124,7 +124,8 @@ class ProcessEngine(VllmEngine):
         if starts:
             self._times.record(self._start_key(), asyncio.get_running_loop().time() - began_s, None)
         setting = server.setting or _setting(one.argv)
-        return await self._with_hot_knobs(replace(server, setting=setting, address=address, ours=ours))
+        healthy = replace(server, setting=setting, address=address, ours=ours)
+        return (await self._with_hot_knobs([healthy]))[0]
 
     async def warm_up(
         self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()

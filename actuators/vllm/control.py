@@ -16,7 +16,7 @@ from agent.domain.errors import ActError, DriftError
 from agent.domain.model import HotKnobs, Server
 from agent.io.bounded import parse_json, read_body
 from vllm_facts.knobs import KNOBS
-from vllm_facts.live_limits import CONTROL, LIVE, NEEDED
+from vllm_facts.live_limits import CONTROL, LIVE, NEEDED, SCHEDULER_CLASS
 from vllm_facts.values import Knob, Setting
 
 ANSWER_S = 2.0  # the endpoint has a thread of its own in the engine's process and answers in milliseconds
@@ -88,6 +88,14 @@ def note_on_live_limits(servers: Sequence[Server], setting: Setting) -> tuple[st
     changed = {knob for one in servers for knob in setting if one.setting.get(knob) != setting[knob]}
     if not changed or not changed <= LIVE or any(server.hot is not None for server in servers):
         return ()
+    silent = [one.name for one in servers if one.setting.get("scheduler_cls") == SCHEDULER_CLASS]
+    if silent:
+        note = (
+            f"no restart would be needed if the control endpoint of {', '.join(silent)} answered: {CONTROL} "
+            "must be set, and a line of its log that begins with `trimtab:` says what is wrong "
+            "(docs/live-limits.md)"
+        )
+        return (note,)
     return (f"no restart would be needed with {NEEDED} (docs/live-limits.md)",)
 
 

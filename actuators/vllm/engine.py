@@ -75,10 +75,14 @@ class VllmEngine(ABC):
             raise ActError(f"{server.name} has no {CONTROL} that can be reached: see docs/live-limits.md")
         await control.set(server, values, number, lease_s)
 
-    async def _with_hot_knobs(self, server: Server) -> Server:
-        """The server with what can be changed of it while it runs, and what was changed so."""
-        control = await self._control(server)
-        return await control.add_to(server) if control is not None else server
+    async def _with_hot_knobs(self, servers: Sequence[Server]) -> Sequence[Server]:
+        """The servers with what can be changed of them while they run, and what was changed so.
+
+        Those that name the same socket have nothing: it may be any one's of them.
+        """
+        found = await asyncio.gather(*map(self._control, servers))
+        own = [control if found.count(control) == 1 else None for control in found]
+        return await asyncio.gather(*map(_add_knobs, own, servers))
 
     async def warm_up(
         self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
@@ -105,3 +109,7 @@ class VllmEngine(ABC):
     def _lock(self, name: str) -> asyncio.Lock:
         """Calls that change the server `name` take turns."""
         return self._locks.setdefault(name, asyncio.Lock())
+
+
+async def _add_knobs(control: ControlEndpoint | None, server: Server) -> Server:
+    return await control.add_to(server) if control is not None else server

@@ -1,6 +1,6 @@
 """The client of the control endpoint, against the endpoint that runs inside vLLM."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,10 +14,12 @@ from actuators.vllm.control import (
     note_on_live_limits,
     with_own_control,
 )
+from actuators.vllm.engine import VllmEngine
 from agent.domain.errors import ActError, DriftError
 from agent.domain.model import HotKnobs, Server
+from agent.domain.ports import Site
 from trimtab_vllm.scheduler import Knobs, Limit, start_control
-from vllm_facts.live_limits import CONTROL
+from vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
 from vllm_facts.values import Setting
 
 FLAGS: Setting = {"model": "m", "max_num_seqs": 16, "max_num_active_seqs": 4}
@@ -160,3 +162,38 @@ def test_a_suggestion_says_what_would_save_the_restart(
 
     assert bool(notes) is noted
     assert all("--scheduler-cls trimtab_vllm.scheduler.Scheduler" in note for note in notes)
+
+
+def test_a_suggestion_says_that_the_endpoint_of_the_class_does_not_answer() -> None:
+    silent = replace(SERVER, setting={**FLAGS, "scheduler_cls": SCHEDULER_CLASS})
+
+    (note,) = note_on_live_limits([silent], {**silent.setting, "max_num_active_seqs": 8})
+
+    assert "if the control endpoint of chat-r1 answered: TRIMTAB_CONTROL must be set" in note
+
+
+class SameSocket(VllmEngine):
+    """An engine whose servers name the same socket."""
+
+    def __init__(self, endpoint: ControlEndpoint) -> None:
+        super().__init__(Site(target="chat", state_dir=endpoint.path.parent, epoch=1))
+        self.endpoint = endpoint
+
+    async def _control(self, server: Server) -> ControlEndpoint:  # noqa: ARG002 - all have the same
+        return self.endpoint
+
+    async def _api_key(self, server: Server) -> str:
+        raise NotImplementedError
+
+    async def _recent_log(self, server: Server, lines: int = 0) -> Sequence[str]:
+        raise NotImplementedError
+
+    async def observed(self, *servers: Server) -> Sequence[Server]:
+        return await self._with_hot_knobs(servers)
+
+
+async def test_a_socket_that_two_servers_name_belongs_to_neither(endpoint: ControlEndpoint) -> None:
+    engine, other = SameSocket(endpoint), replace(SERVER, name="chat-r2")
+
+    assert [one.hot for one in await engine.observed(SERVER, other)] == [None, None]
+    assert [one.hot is None for one in await engine.observed(SERVER)] == [False]
