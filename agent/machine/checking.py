@@ -61,12 +61,16 @@ def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: dat
 
 def preflight_hot(rules: Rules, state: State, suggestion: Suggestion) -> PreflightResult:
     """Whether the servers that run take the change. Nothing is asked: they have said what they take."""
-    why = why_not_hot(state.standing, suggestion.proposal.to, (state.epoch, state.effects + 1))
-    if not why and (rules.exam.always or altering_knobs(suggestion.proposal)):
-        why = "golden prompts compare the answers of two servers"
-    if why:
+    if why := _why_not_hot(rules, state, suggestion):
         return PreflightResult(problem=f'strategy = "hot", but {why}; write strategy = "auto"')
     return PreflightResult(strategy="hot", why="the servers that run take the new values without a restart")
+
+
+def _why_not_hot(rules: Rules, state: State, suggestion: Suggestion) -> str:
+    why = why_not_hot(state.standing, suggestion.proposal.to, (state.epoch, state.effects + 1))
+    if not why and (rules.exam.always or altering_knobs(suggestion.proposal)):
+        return "golden prompts compare the answers of two servers"
+    return why
 
 
 def seal_suggestion(
@@ -116,7 +120,15 @@ def plan_at(
 def on_preflighted(rules: Rules, state: State, event: Preflighted) -> Transition:
     if not is_awaited(state, event.number):
         return without_effects(state)
-    return answer_check(rules, state, event.prospect, event.at)
+    return answer_check(rules, state, _note_restart(rules, state, event.prospect), event.at)
+
+
+def _note_restart(rules: Rules, state: State, prospect: PreflightResult) -> PreflightResult:
+    """Add why the change needs another server, where those that run have hot knobs."""
+    if state.suggestion is None or rules.strategy != "auto" or not any(one.hot for one in state.standing):
+        return prospect
+    why = _why_not_hot(rules, state, state.suggestion)
+    return replace(prospect, notes=(f"with a restart: {why}", *prospect.notes)) if why else prospect
 
 
 def answer_check(rules: Rules, state: State, prospect: PreflightResult, at: datetime) -> Transition:

@@ -294,6 +294,8 @@ def test_auto_starts_a_green_for_a_value_beyond_the_range() -> None:
 
     assert world.state.suggestion is not None
     assert world.state.suggestion.prospect.strategy == "surge"
+    why = "with a restart: max_num_seqs can be 1 to 16 while chat-r0 runs, not 17"
+    assert any(why in note for note in world.state.suggestion.notes)
 
 
 def admitted(state: State, to: int, **changes: object) -> Suggestion | ProposalRefusal:
