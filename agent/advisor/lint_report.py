@@ -76,7 +76,7 @@ class LintReport:
             text += "\n" + format_no_command(self.still)
         elif self.advice.to or self.advice.env:
             text += "\n" + format_improved(self.better, self.still, self.in_file)
-            text += format_live_limits(self.advice.to, self.case.setting)
+            text += format_live_limits(self.advice.to, self.case.setting, self.case.env)
         return text + "\n" + format_not_judged(self.judged, self.case, self.unread)
 
 

@@ -12,7 +12,7 @@ from lint.precedence import HEALTH
 from vllm_facts.config_file import UnsupportedEdit
 from vllm_facts.deployment import Deployment, Finding
 from vllm_facts.flag_table import is_switch
-from vllm_facts.live_limits import LIVE, NEEDED
+from vllm_facts.live_limits import CONTROL, LIVE, NEEDED, SCHEDULER_CLASS
 from vllm_facts.shell_command.serve_command import ServeCommand
 from vllm_facts.shell_command.shell import join_redirections, quote_word
 from vllm_facts.values import Knob, Setting, Value
@@ -91,11 +91,17 @@ def format_improved(command: ServeCommand, still: Sequence[str], undone: Sequenc
     return text
 
 
-def format_live_limits(changed: Iterable[Knob], setting: Setting) -> str:
+def format_live_limits(changed: Iterable[Knob], setting: Setting, env: Mapping[str, str]) -> str:
     """What saves the next restart, if these changes are of limits that need none; empty: nothing does."""
-    if "scheduler_cls" in setting or not LIVE.intersection(changed):
+    if setting.get("scheduler_cls") == SCHEDULER_CLASS and CONTROL not in env:
+        hint = (
+            f"without {CONTROL}=/PATH/control.sock no limit changes later without a restart; the daemon adds "
+            "it to a server that it starts (docs/live-limits.md)"
+        )
+    elif "scheduler_cls" not in setting and LIVE.intersection(changed):
+        hint = f"with {NEEDED} such limits change later without a restart (docs/live-limits.md)"
+    else:
         return ""
-    hint = f"with {NEEDED} such limits change later without a restart (docs/live-limits.md)"
     return _line("note", hint, _width())
 
 
