@@ -16,7 +16,7 @@ from tests.support.real_vllm import ENVIRONMENT, real_vllm
 from vllm_facts.dev_routes import DEV_MODE
 from vllm_facts.flag_parser import parse_setting
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 
 
 @pytest.fixture
