@@ -5,7 +5,8 @@
 25 minutes, on a machine with nothing else to do. The law is fitted to the iteration log of that traffic, as
 the daemon does, and once more corrected by what clients measured, as `trimtab tune` does. The objectives are
 what three quarters of the requests at the default stay below. Each setting then serves the first seconds of
-the same traffic again, in random order. Prints the figures and writes all to bench/results/real_sweep.json.
+the same traffic again, in random order. Prints the figures beside their goals and writes all to
+bench/results/real_sweep.json.
 """
 
 import argparse
@@ -46,6 +47,7 @@ PROMPT, OUTPUT, SIGMA = (150, 1200), (40, 200), 0.7  # tokens: median and most
 FIRST_S, FIRST_RATE = 30.0, 1.0  # a first load, that tells what the machine carries
 LOAD, WAIT_S = 0.7, 1.0  # of the rate at which the engine alone keeps the TTFT below WAIT_S
 USUAL = 0.75  # of the requests of the default meet each objective
+LEAST_SPEARMAN, MOST_ERROR, MOST_REGRET = 0.7, 0.2, 0.05  # goals of the comparison
 RESULTS = Path(__file__).parents[1] / "results" / "real_sweep.json"
 Row = dict[str, Any]
 Pair = tuple[int, int]  # sequences, token budget
@@ -172,6 +174,40 @@ def compare(rows: Sequence[Row], trace: Trace, law: UncertainLaw, limits: Engine
     }
 
 
+def describe(found: Row) -> str:
+    """The figures of one comparison, each beside its goal."""
+    rank, error = found["spearman"], found["itl_error_median"]
+    regret = found["best"] - found["after_the_change"]
+    figures = (
+        (
+            "rank correlation of the requests within the objectives",
+            "unknown: all settings are alike" if rank is None else f"{rank:.2f}",
+            f"at least {LEAST_SPEARMAN}",
+            rank is not None and rank >= LEAST_SPEARMAN,
+        ),
+        (
+            "time between tokens, median error",
+            f"{error:.0%}",
+            f"at most {MOST_ERROR:.0%}",
+            error <= MOST_ERROR,
+        ),
+        (
+            f"change {found['change']} below the best setting {found['best_setting']}",
+            f"{100 * regret:.1f} points",
+            f"at most {100 * MOST_REGRET:.0f}",
+            regret <= MOST_REGRET,
+        ),
+    )
+    lines = [
+        f"{name}: {value} (goal: {goal}): {'met' if is_met else 'missed'}"
+        for name, value, goal, is_met in figures
+    ]
+    noise = abs(found["default"] - found["default_again"])
+    return "\n  ".join(
+        [found["law"], *lines, f"the default, measured twice, differs by {100 * noise:.1f} points"]
+    )
+
+
 def _change(
     pairs: Sequence[Pair], bounds: Sequence[EngineLimits], trace: Trace, law: UncertainLaw, goals: Goals
 ) -> Pair:
@@ -201,7 +237,8 @@ def main() -> None:
     options.json.parent.mkdir(exist_ok=True)
     found = asyncio.run(sweep(options))
     options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps({name: value for name, value in found.items() if name != "measured"}, indent=1))
+    for name in ("iteration log", "corrected"):
+        print(f"{name}: {describe(found[name])}")
 
 
 if __name__ == "__main__":

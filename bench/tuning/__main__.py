@@ -1,6 +1,7 @@
 """python -m bench.tuning [--seeds N] [--searches N] [--worlds TEXT] [--starts NAMES] [--model-only]
 
 1 to 2 minutes of CPU for a world. Prints the table; writes all rows to bench/results/tuning.json after each.
+With --resume, the worlds whose rows are there already are not played again.
 """
 
 import argparse
@@ -29,15 +30,18 @@ def main() -> None:
     parser.add_argument(
         "--budget-s", type=float, default=1e9, help="seconds of CPU after which no world begins"
     )
+    parser.add_argument("--resume", action="store_true", help="go on from the rows of --json")
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the rows are written")
     args = parser.parse_args()
     path = args.json
     path.parent.mkdir(exist_ok=True)
-    rows = []
+    rows = json.loads(path.read_text())["rows"] if args.resume and path.exists() else []
+    played = {(row["world"], row["seed"]) for row in rows}
     for seed, intensity, load, gpu in product(
         range(1, args.seeds + 1), INTENSITIES, LOADS, args.gpus.split(",")
     ):
-        if args.worlds not in f"{gpu} {load.name} x{intensity:g}":
+        name = f"{gpu} {load.name} x{intensity:g}"
+        if args.worlds not in name or (name, seed) in played:
             continue
         if (before := process_time()) > args.budget_s:
             break

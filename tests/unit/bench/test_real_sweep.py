@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.real_sweep.__main__ import PAIRS, Row, compare, draw_traffic, ordered, with_pair
+from bench.real_sweep.__main__ import PAIRS, Row, compare, describe, draw_traffic, ordered, with_pair
 from performance_model.engine import Engine
 from performance_model.engine_limits import EngineLimits
 from performance_model.outcome import Goals, measure
@@ -34,6 +34,29 @@ def test_the_error_of_another_law_shows() -> None:
     slower = UncertainLaw(law=replace(LAW, step_us=2 * LAW.step_us))
 
     assert compare(measured(LAW), TRAFFIC, slower, LIMITS, GOALS)["itl_error_median"] > 0.1
+
+
+def test_each_figure_is_printed_beside_its_goal() -> None:
+    found = {
+        **compare(measured(LAW), TRAFFIC, UncertainLaw(law=LAW, source="the log"), LIMITS, GOALS),
+        "spearman": 0.65,
+        "itl_error_median": 0.2,
+        "change": (64, 256),
+        "after_the_change": 0.9,
+        "best": 0.96,
+        "best_setting": (32, 256),
+        "default": 0.75,
+        "default_again": 0.72,
+    }
+
+    assert describe(found).splitlines() == [
+        "the log",
+        "  rank correlation of the requests within the objectives: 0.65 (goal: at least 0.7): missed",
+        "  time between tokens, median error: 20% (goal: at most 20%): met",
+        "  change (64, 256) below the best setting (32, 256): 6.0 points (goal: at most 5): missed",
+        "  the default, measured twice, differs by 3.0 points",
+    ]
+    assert "unknown: all settings are alike (goal" in describe({**found, "spearman": None})
 
 
 def test_the_default_is_measured_first_and_last_and_each_other_setting_once() -> None:
