@@ -15,7 +15,7 @@ from agent.judge.goodput import fails_badly
 from agent.machine.default_plan import plan_for
 from agent.machine.earlier_outcomes import was_aborted
 from agent.machine.evidence import is_seen
-from agent.machine.hot_knobs import why_not_hot
+from agent.machine.hot_knobs import HOT_FIRST, why_not_hot
 from agent.machine.open_suggestions import (
     MOST,
     bring_forward,
@@ -49,7 +49,7 @@ def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: dat
         suggestion=suggestion,
         also_open=state.open_suggestions,
     )
-    if rules.strategy in {"hot", "auto"}:
+    if rules.strategy in HOT_FIRST:
         hot = preflight_hot(rules, asked, suggestion)
         if rules.strategy == "hot" or not hot.problem:
             return answer_check(rules, asked, hot, at)
@@ -125,7 +125,9 @@ def on_preflighted(rules: Rules, state: State, event: Preflighted) -> Transition
 
 def _note_restart(rules: Rules, state: State, prospect: PreflightResult) -> PreflightResult:
     """Add why the change needs another server, where those that run have hot knobs."""
-    if state.suggestion is None or rules.strategy != "auto" or not any(one.hot for one in state.standing):
+    if state.suggestion is None or rules.strategy not in HOT_FIRST:
+        return prospect
+    if not any(one.hot for one in state.standing):
         return prospect
     why = _why_not_hot(rules, state, state.suggestion)
     return replace(prospect, notes=(f"with a restart: {why}", *prospect.notes)) if why else prospect

@@ -9,6 +9,9 @@ from agent.domain.model import Server
 from agent.domain.state import State
 from vllm_facts.values import Knob, Setting, Value
 
+HOT_FIRST = frozenset({"hot", "auto", "swap"})
+"""Strategies with which servers that run take a change if they can; "swap" would be an outage."""
+
 Transition = tuple[State, tuple[Effect, ...]]
 
 
@@ -19,7 +22,7 @@ def why_not_hot(servers: Sequence[Server], to: Mapping[Knob, Value], number: tup
     """
     for server in servers:
         if server.hot is None:
-            return f"the limits of {server.name} cannot be changed while it runs"
+            return f"the limits of {server.name} cannot be changed while it runs (docs/live-limits.md)"
         if server.hot.number is not None and server.hot.number >= number:
             return (
                 f"another program has set the limits of {server.name}, under the number {server.hot.number}"

@@ -31,6 +31,7 @@ from agent.domain.state import State
 from agent.judge.admissibility import UNEVEN, UNEVEN_UNSEEN
 from agent.judge.verdict import AnytimeJudge
 from agent.machine.guard import Guard
+from agent.machine.hot_knobs import HOT_FIRST
 from agent.machine.step import Machine
 from agent.machine.transitions import Rules
 from agent.notify.delivery import NoticeDelivery
@@ -74,7 +75,7 @@ def build_rules(config: Config, target: Target) -> Rules:
         suggestion_ttl_s=target.suggestion_ttl_s,
         changes_per_day=target.changes_per_day,
         hot_changes_per_day=target.hot_changes_per_day,
-        hot=target.strategy in {"auto", "hot"},
+        hot=target.strategy in HOT_FIRST,
         hold=target.traffic.plugin.hold,
     )
     policies = tuple((policy.name, policy.plugin) for policy in config.policies)

@@ -39,8 +39,8 @@ MEANINGS = {
     "targets.engine.kind": "`process`, `docker` or `kubernetes`; the other keys depend on it, see below",
     "targets.engine.strategy": "`hot`: the servers that run take the values ([page](../live-limits.md)); "
     "`surge`: green next to blue; `replace`: one server after another stops for green; "
-    "`swap`: the only one does, an outage; `auto`: `hot` where possible, else the first for which "
-    "there is capacity",
+    "`swap`: `hot` where possible, else the only one stops, an outage; `auto`: `hot` where possible, else "
+    "the first for which there is capacity",
     "targets.engine.restart_after": "without a rollout, a server that trimtab started and that hangs or "
     "refuses connections for so long is started again; default: never",
     "targets.traffic.kind": "the proxy; its other keys are below",

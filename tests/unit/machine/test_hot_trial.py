@@ -281,8 +281,9 @@ def test_a_trial_without_traffic_ends_undecided_at_its_time_limit() -> None:
     assert "no verdict within 2400 s" in world.outcome().why
 
 
-def test_auto_chooses_the_running_servers_where_they_take_the_change() -> None:
-    world = HotWorld(machine=Machine(rules(strategy="auto", plan=HOUR))).start().until("proposed")
+@pytest.mark.parametrize("strategy", ["auto", "swap"])
+def test_the_running_servers_are_chosen_where_they_take_the_change(strategy: str) -> None:
+    world = HotWorld(machine=Machine(rules(strategy=strategy, plan=HOUR))).start().until("proposed")
 
     assert world.state.suggestion is not None
     assert world.state.suggestion.prospect.strategy == "hot"
