@@ -14,7 +14,7 @@ from tests.support.ports import free_port
 pytestmark = pytest.mark.timeout(400)
 
 FLAGS = ("tiny", "--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "8")
-FAULTS = ("slow=20", "errors=0.5", "die_after=3")
+FAULTS = ("slow=20", "errors=0.5", "die_after=3", "hang_after=3")
 
 
 @pytest.mark.slow

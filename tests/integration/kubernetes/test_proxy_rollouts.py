@@ -39,13 +39,15 @@ async def test_a_rollout_loses_no_request(here: Namespace, tmp_path: Path) -> No
         assert "16" in await site.flags("vllm")
 
 
-async def test_a_bad_green_is_rolled_back(here: Namespace, tmp_path: Path) -> None:
-    async with proxy_site(here, tmp_path / "s", "--sim-fault", "max_num_seqs=16:errors=0.5") as site:
+@pytest.mark.parametrize("fault", ["exit", "errors=0.5", "die_after=3", "hang_after=3", "slow=20"])
+async def test_each_bad_green_is_rolled_back(here: Namespace, tmp_path: Path, fault: str) -> None:
+    async with proxy_site(here, tmp_path / "s", "--sim-fault", f"max_num_seqs=16:{fault}") as site:
         async with site.clients(load=Load(rate=10.0), timeout_s=90.0):
             rollout = await site.switch(max_num_seqs=16)
             await site.restored("vllm", PROXY)
 
-        assert rollout["outcome"] == "rolled_back", rollout["why"]
+        assert rollout["outcome"] in {"rolled_back", "failed"}, rollout["why"]
+        assert "8" in await site.flags("vllm")
 
 
 async def test_a_killed_daemon_loses_no_request(here: Namespace, tmp_path: Path) -> None:
