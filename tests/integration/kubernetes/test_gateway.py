@@ -21,7 +21,7 @@ from tests.integration.kubernetes.engines import GREEN, bind, serve
 from tests.integration.kubernetes.gateway_site import DAEMON, GUARD, MANIFESTS
 from tests.support.gateway.rig import utc_now
 from tests.support.gateway.stand_in import Gateway
-from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.api import ApiError, Json
 from tests.support.kubernetes.manifests import rule
 from tests.support.kubernetes.namespace import Namespace
 
@@ -102,6 +102,26 @@ async def world(here: Namespace, tmp_path: Path) -> AsyncIterator[World]:
 async def test_the_example_is_accepted(here: Namespace) -> None:
     for one in MANIFESTS:
         await here.create(f"{one['kind'].lower()}s", one)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"backendRefs": [{"name": "vllm", "weight": 1}]},
+        {"filters": [{"type": "RequestRedirect", "requestRedirect": {}}]},
+        {"backendRefs": [{"name": "vllm", "port": 80, "weight": -1}]},
+    ],
+    ids=["no port", "a redirect with backends", "a negative weight"],
+)
+async def test_the_api_server_refuses_routes_that_the_gateway_api_refuses(
+    here: Namespace, broken: Json
+) -> None:
+    """Every write of trimtab in these tests is checked so."""
+    async with Gateway(here) as gateway:
+        with pytest.raises(ApiError) as refused:
+            await gateway.create("chat", CHAT | broken)
+
+    assert refused.value.status == 422
 
 
 async def test_a_target_at_rest_keeps_the_route_as_people_wrote_it(world: World) -> None:

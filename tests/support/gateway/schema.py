@@ -1,6 +1,8 @@
-"""The CustomResourceDefinition of HTTPRoute: the fields and limits of the Gateway API v1 that matter here.
+"""The CustomResourceDefinition of HTTPRoute: fields, limits and rules of the Gateway API v1 that matter here.
 
-The API server 1.20 knows no CEL, so that it has no such rules.
+The API server 1.20 knows no CEL. Its rules on backends (kubernetes-sigs/gateway-api, apis/v1: "Must have port
+for Service reference", "RequestRedirect filter must not be used together with backendRefs") are written as
+alternatives of the schema instead.
 """
 
 import asyncio
@@ -22,6 +24,12 @@ def _of(properties: Json, *required: str) -> Json:
     return found | ({"required": list(required)} if required else {})
 
 
+_FILTER: Json = _of({"type": _TEXT}) | {"x-kubernetes-preserve-unknown-fields": True}
+_NO_REDIRECT: Json = {"not": {"enum": ["RequestRedirect"]}}
+_NOT_A_SERVICE: list[Json] = [
+    {"properties": {"kind": {"not": {"enum": ["Service"]}}}},
+    {"required": ["group"], "properties": {"group": {"minLength": 1}}},
+]
 _BACKEND = _of(
     {
         "group": _TEXT,  # the API's default is "", which 1.20 takes for null
@@ -30,21 +38,30 @@ _BACKEND = _of(
         "namespace": _TEXT,
         "port": {"type": "integer", "minimum": 1, "maximum": 65535},
         "weight": {"type": "integer", "format": "int32", "default": 1, "minimum": 0, "maximum": 1_000_000},
-        "filters": _listed(_ANY, 16),
+        "filters": _listed(_FILTER, 16),
     },
     "name",
-)
+) | {"anyOf": [{"required": ["port"]}, *_NOT_A_SERVICE]}
 _RULE = _of(
     {
         "name": _TEXT,
         "matches": _listed(_ANY, 64),
-        "filters": _listed(_ANY, 16),
+        "filters": _listed(_FILTER, 16),
         "backendRefs": _listed(_BACKEND, 16),
         "timeouts": _ANY,
         "retry": _ANY,
         "sessionPersistence": _ANY,
     }
-)
+) | {
+    "anyOf": [
+        {"properties": {"backendRefs": {"maxItems": 0}}},
+        {
+            "properties": {
+                "filters": {"items": {"properties": {"type": {"not": {"enum": ["RequestRedirect"]}}}}}
+            }
+        },
+    ]
+}
 _CONDITION = _of(
     {
         "type": _TEXT,
