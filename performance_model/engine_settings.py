@@ -52,8 +52,10 @@ def limits_of(case: Deployment, *, kv_tokens: int | None = None) -> EngineLimits
     _refuse_unmodelled(case)
     tokens, seqs = effective_batched_tokens(case), effective_seqs(case)
     if tokens is None or seqs is None:
+        unset = ("max_num_seqs",) * (seqs is None) + ("max_num_batched_tokens",) * (tokens is None)
         raise PredictionInputError(
-            "vLLM's defaults depend on the GPU: give --gpu, or --max-num-seqs and --max-num-batched-tokens"
+            f"vLLM's defaults depend on the GPU, which is unknown: set {' and '.join(unset)}, or name the "
+            "GPU (the option --gpu; in the daemon, a sensor of GPUs)"
         )
     setting, block = case.setting, positive_int(case.setting, "block_size") or BLOCK_SIZE
     return EngineLimits(

@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from agent.advisor.invalid_flags import check_flags
 from agent.advisor.measured_law import find_kv_tokens, law_of_log
 from agent.advisor.render import format_command
 from agent.terminal.tables import format_sentence, format_table
 from agent.terminal.values import format_prediction
 from performance_model.band import Band
 from performance_model.engine_limits import EngineLimits
-from performance_model.engine_settings import limits_of
+from performance_model.engine_settings import limits_of, veto
 from performance_model.errors import PredictionInputError
 from performance_model.extrapolation import describe_extrapolation
 from performance_model.hardware_prior import prior_law
@@ -43,11 +44,15 @@ _OF_GOALS = (("attainment", "requests within the objectives"), ("goodput_per_s",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionReport:
-    """`goals`, `headroom` are None without an objective, `found` without a search."""
+    """`goals`, `headroom` are None without an objective, `found` without a search.
+
+    `warnings`: why vLLM may refuse the command.
+    """
 
     trace: Trace
     law: UncertainLaw
     limits: EngineLimits
+    warnings: Sequence[str]
     bands: Mapping[str, Band]
     goals: Goals | None
     headroom: Headroom | None
@@ -64,6 +69,7 @@ class PredictionReport:
             "seconds": duration_s(self.trace),
             "law": json.loads(write_law(self.law)),
             "law_intervals": {name: self.law.interval(name) for name in COEFFICIENTS},
+            "warnings": list(self.warnings),
             "extrapolation": self.extrapolation,
             "limits": asdict(self.limits),
             "predicted": {name: asdict(band) for name, band in self.bands.items()},
@@ -86,6 +92,7 @@ class PredictionReport:
                 f"{self.limits.kv_tokens:,} tokens; step times: {self.law.source or 'a measured law'}."
             )
             + "\n"
+            + "".join(format_sentence(f"vLLM may refuse this: {one}") + "\n" for one in self.warnings)
             + (format_sentence(f"Less certain: {self.extrapolation}") + "\n" if self.extrapolation else "")
             + format_table(
                 ("", "predicted", "80 % of draws"),
@@ -109,13 +116,16 @@ def build_report(
     """Raises PredictionInputError."""
     if kv_tokens is not None and kv_tokens < 1:
         raise PredictionInputError(f"--kv-tokens {kv_tokens}: must be at least 1")
+    warnings = check_flags(case)
     measured = kv_tokens or find_kv_tokens(log)
     limits = limits_of(case, kv_tokens=measured)
+    doubt = veto(case, limits)
     law = _choose_law(case, limits, law_text, log)
     return PredictionReport(
         trace=trace,
         law=law,
         limits=limits,
+        warnings=(*warnings, *((doubt,) if doubt else ())),
         bands=predict(trace, law, limits, goals or Goals()),
         goals=goals,
         headroom=find_headroom(trace, law.law, limits, goals) if goals else None,

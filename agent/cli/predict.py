@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from agent.advisor.case_options import add_options, build_deployment, read_log
 from agent.advisor.objective_options import SHARE, add_objectives, read_objectives
 from agent.advisor.option_files import LAW_HINT, TRACE_HINT, read_option_file
 from agent.cli.dispatch import Subparsers, add_command
-from agent.cli.predict_target import predict_target
+from agent.cli.predict_target import parse_factor, predict_target
 from agent.cli.remote_command import add_remote_options
 from agent.domain.errors import ConfigError
 from vllm_facts.errors import FlagError
@@ -19,8 +18,6 @@ from vllm_facts.shell_command.serve_command import parse_command
 
 if TYPE_CHECKING:
     from performance_model.outcome import Goals
-
-_MOST_TIMES = 64.0
 
 
 def add_predict(subparsers: Subparsers) -> None:
@@ -73,7 +70,10 @@ def _predict_trace(args: argparse.Namespace) -> int:
     goals = _goals(args)
     if args.search and goals is None:
         raise ConfigError("--search: needs an objective to search for: --ttft, --itl or --e2e")
-    rate, prompt = _factor(args.rate, "--rate"), _factor(args.prompt, "--prompt")
+    rate, prompt = (
+        1.0 if text is None else parse_factor(text, option)
+        for text, option in ((args.rate, "--rate"), (args.prompt, "--prompt"))
+    )
     command = parse_command(words)
     try:
         case = build_deployment(args, command)
@@ -101,18 +101,3 @@ def _goals(args: argparse.Namespace) -> "Goals | None":
 
     limits = read_objectives(args)
     return Goals(share=SHARE, **limits) if limits else None
-
-
-def _factor(text: str | None, option: str) -> float:
-    """1 without the option. Raises ConfigError."""
-    if text is None:
-        return 1.0
-    try:
-        factor = float(text.lstrip("x×"))  # noqa: RUF001 - the sign of multiplication
-    except ValueError:
-        factor = math.nan
-    if not 1 / _MOST_TIMES <= factor <= _MOST_TIMES:
-        raise ConfigError(
-            f"{option} {text}: must be a factor from 1/{_MOST_TIMES:g} to {_MOST_TIMES:g}, as in 1.5"
-        )
-    return factor

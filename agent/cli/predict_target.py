@@ -1,8 +1,9 @@
 """`trimtab predict TARGET max_num_seqs=64 rate=x1.5`: what the daemon's model of a target predicts."""
 
 import argparse
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.api.client import ApiClient, Json
 from agent.cli.knob_argument import parse_knob
@@ -13,6 +14,8 @@ from agent.terminal.values import format_prediction
 from vllm_facts.values import describe_changes
 
 LOADS = ("rate", "prompt")
+MOST_TIMES = 64.0  # as the daemon's limit
+PATIENCE_S = 150.0  # the worker's limit of 60 s, after another call that takes as long
 ROWS = (
     ("attainment", "requests within the objectives"),
     ("goodput_per_s", "such requests per second"),
@@ -64,7 +67,7 @@ def _body(words: list[str]) -> Json:
     for word in words:
         name, _, value = word.partition("=")
         if name in LOADS:
-            body[name] = _factor(name, value)
+            body[name] = parse_factor(value, name)
             continue
         try:
             knob, wanted = parse_knob(word)
@@ -74,15 +77,22 @@ def _body(words: list[str]) -> Json:
     return body
 
 
-def _factor(name: str, text: str) -> float:
+def parse_factor(text: str, option: str) -> float:
+    """`1.5` or `x1.5`. Raises ConfigError."""
     try:
-        return float(text.lstrip("x×"))  # noqa: RUF001 - the sign of multiplication
+        factor = float(text.lstrip("x×"))  # noqa: RUF001 - the sign of multiplication
     except ValueError:
-        raise ConfigError(f"{name}={text}: must be a factor, as in {name}=x1.5") from None
+        factor = math.nan
+    if not 1 / MOST_TIMES <= factor <= MOST_TIMES:
+        raise ConfigError(
+            f"{option} {text}: must be a factor from 1/{MOST_TIMES:g} to {MOST_TIMES:g}, as in x1.5"
+        )
+    return factor
 
 
 def _show(args: argparse.Namespace, daemon: ApiClient, asked: _Asked) -> int:
-    answer = daemon.post(path("targets", asked.target, "predictions"), asked.body)
+    patient = replace(daemon, patience_s=PATIENCE_S)
+    answer = patient.post(path("targets", asked.target, "predictions"), asked.body)
     return print_answer(args, answer, prediction_text(answer, asked.body))
 
 

@@ -10,6 +10,7 @@ TrimtabError
 ├── NoticeError      a notification could not be delivered
 ├── SensorError      a source's answer cannot be parsed
 └── WorkerError      a computation in the worker process gave no result
+    └── WorkerTimeoutError  it took too long
 """
 
 
@@ -65,3 +66,7 @@ class NoticeError(TrimtabError):
 
 class WorkerError(TrimtabError):
     """The call gave no result: the worker process ended, took too long or has a defect."""
+
+
+class WorkerTimeoutError(WorkerError):
+    """The call took too long; the same call would again."""

@@ -17,6 +17,7 @@ from performance_model.extrapolation import describe_extrapolation
 from performance_model.prediction import largest_of
 from performance_model.resample import scale_prompts, scale_rate, window
 from performance_model.trace import duration_s
+from vllm_facts.knobs import misfit
 from vllm_facts.values import Knob, Setting, Value
 
 CURVE = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # of the load that was asked for
@@ -74,6 +75,7 @@ def predict_what_if(request: WhatIfRequest) -> WhatIf:
         if not 1 / MOST_TIMES <= factor <= MOST_TIMES:
             raise PredictionInputError(f"{name}: must be a factor from 1/64 to 64, as in 1.5, not {factor:g}")
     load = find_load(request.learned, request.slo)
+    _refuse_invalid(request.changes)
     _refuse_unmodelled(request.changes, load.present)
     limits = load.limits_with(request.changes)
     longer = scale_prompts(load.trace, request.prompt)
@@ -105,6 +107,12 @@ def modelled_flags(learned: LearnedModel) -> Setting:
     except PredictionInputError:
         return {}
     return {knob: getattr(limits, knob, learned.case.setting.get(knob)) for knob in sorted(MODELLED)}
+
+
+def _refuse_invalid(changes: Setting) -> None:
+    for knob, value in changes.items():
+        if why := misfit(knob, value):
+            raise PredictionInputError(f"{knob} {why}, not {value}")
 
 
 def _refuse_unmodelled(changes: Setting, limits: EngineLimits) -> None:

@@ -17,7 +17,7 @@ from typing import ParamSpec, Protocol, TypeVar, cast
 import structlog
 
 import agent
-from agent.domain.errors import WorkerError
+from agent.domain.errors import WorkerError, WorkerTimeoutError
 
 LONGEST_S = 60.0  # of one call; a search over 60 settings takes 2 s
 HEADER_BYTES = 8
@@ -65,7 +65,9 @@ class WorkerProcess:
             except BaseException as error:
                 await self._kill()  # the next call must not get this one's answer
                 if isinstance(error, TimeoutError):
-                    raise WorkerError(f"{function.__name__} takes more than {self.longest_s:g} s") from error
+                    raise WorkerTimeoutError(
+                        f"{function.__name__} takes more than {self.longest_s:g} s"
+                    ) from error
                 if isinstance(error, (OSError, EOFError)):
                     raise WorkerError("the worker process ended") from error
                 raise

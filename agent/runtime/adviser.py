@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from agent.domain.errors import WorkerError
+from agent.domain.errors import WorkerError, WorkerTimeoutError
 from agent.domain.events import PredictionChecked
 from agent.domain.model import Bound, Slo
 from agent.domain.model_advice import ModelAdvice
@@ -67,6 +67,10 @@ class Adviser:
         self._is_predicting = True
         try:
             return await self.worker.call(predict_what_if, request)
+        except WorkerTimeoutError as error:
+            raise PredictionInputError(
+                f"{error}: ask for flags, a rate or prompts nearer to the present ones"
+            ) from error
         finally:
             self._is_predicting = False
 

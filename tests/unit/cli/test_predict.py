@@ -147,7 +147,7 @@ def test_the_law_and_the_kv_cache_come_from_the_log(predict: Predict, trace: str
         (("--trace", "TRACE", "--ttft", "soon"), "--ttft soon: not a duration"),
         (("--trace", "TRACE", "--rate", "0"), "--rate 0: must be a factor"),
         (("--trace", "TRACE", "--kv-tokens", "0", "--gpu", "T4"), "--kv-tokens 0: must be at least 1"),
-        (("--trace", "TRACE"), "vLLM's defaults depend on the GPU"),
+        (("--trace", "TRACE"), "depend on the GPU, which is unknown: set max_num_batched_tok"),
         (("--trace", "TRACE", "--gpu", "Quadro RTX 8000"), "the speed of Quadro RTX 8000 is unknown"),
         (("--trace", "TRACE", "--gpu", "L4", "--kv-tokens", "9000", "--law", "TRACE"), "--law: not JSON"),
     ],
@@ -161,6 +161,40 @@ def test_what_cannot_be_used_is_named(
 
     assert (status, out) == (2, "")
     assert complaint in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (("--max-num-seqs", "0"), "--max-num-seqs is at least 1, not 0"),
+        (("--max-num-seqs", "many"), "--max-num-seqs is a whole number, not many"),
+        (
+            ("--max-num-seqs", "512", "--max-num-batched-tokens", "64"),
+            "max_num_batched_tokens 64 is below max_num_seqs 512",
+        ),
+        (("--tensor-parallel-size", "3"), "32 attention heads cannot be shared out to 3 GPUs"),
+    ],
+)
+def test_a_command_that_vllm_refuses_is_not_predicted(
+    predict: Predict, trace: str, law: str, flags: tuple[str, ...], why: str
+) -> None:
+    argv = ("--trace", trace, "--law", law, "--gpu", "RTX 4090", "--", *SERVE[:-1], *flags)
+    status, out, err = predict(*argv)
+
+    assert (status, out) == (2, "")
+    assert "vLLM refuses this command: " in err
+    assert why in err
+
+
+def test_what_vllm_may_refuse_is_a_warning(predict: Predict, trace: str, law: str) -> None:
+    argv = ("--trace", trace, "--law", law, "--gpu", "RTX 4090", "--kv-tokens", "9000", "--", *SERVE, "8")
+    _, out, _ = predict(*argv, "--max-num-sequences-of-a-later-release", "3")
+    long = found(predict, *argv, "--max-model-len", "131072")["warnings"]
+    well = found(predict, *argv)["warnings"]
+
+    assert "vLLM may refuse this: --max-num-sequences-of-a-later-release is no flag of" in out
+    assert len(long) == 1
+    assert well == []
 
 
 def test_the_search_proposes_nothing_that_the_data_sheet_cannot_tell(predict: Predict, trace: str) -> None:

@@ -40,7 +40,9 @@ def test_without_a_law_it_says_why(run: Run, daemon: FakeDaemonView) -> None:
     assert "nothing is learned of chat yet" in err
 
 
-@pytest.mark.parametrize("words", [(), ("max_num_seqs=64",), ("chat", "rate=fast"), ("chat", "64")])
+@pytest.mark.parametrize(
+    "words", [(), ("max_num_seqs=64",), ("chat", "rate=fast"), ("chat", "rate=100"), ("chat", "64")]
+)
 def test_other_words_are_refused_with_an_example(run: Run, words: tuple[str, ...]) -> None:
     status, _, err = run("predict", *words)
 

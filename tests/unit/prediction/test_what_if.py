@@ -82,6 +82,12 @@ def test_without_objectives_latencies_remain() -> None:
             WhatIfRequest(learned=LEARNED, slo=SLO, changes={"enforce_eager": True}),
             "enforce_eager: its effect",
         ),
+        (WhatIfRequest(learned=LEARNED, slo=SLO, changes={"max_num_seqs": 0}), "is at least 1, not 0"),
+        (WhatIfRequest(learned=LEARNED, slo=SLO, changes={"max_num_seqs": "many"}), "whole number, not many"),
+        (
+            WhatIfRequest(learned=LEARNED, slo=SLO, changes={"gpu_memory_utilization": 1.5}),
+            "is at most 1, not 1.5",
+        ),
         (WhatIfRequest(learned=LEARNED, slo=SLO, changes={}, rate=0.0), "rate: must be a factor"),
     ],
 )

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ParamSpec, TypeVar
 
-from agent.domain.errors import WorkerError
+import pytest
+
+from agent.domain.errors import WorkerError, WorkerTimeoutError
 from agent.domain.events import Event
 from agent.domain.model import Objective, Server, Slo
 from agent.domain.reading import Reading
@@ -13,6 +15,7 @@ from agent.domain.state import Phase, State
 from agent.prediction.advice import AdviceRequest
 from agent.prediction.learned import LearnedModel
 from agent.runtime.adviser import Adviser
+from performance_model.errors import PredictionInputError
 from tests.support.fast_time import in_no_time, loop_now
 from tests.support.learned import learned_model, without_law
 
@@ -113,3 +116,15 @@ def test_a_worker_that_ends_costs_only_the_advice() -> None:
 
     assert len(worker.asked) == 20  # a minute apart
     assert one.advice is None
+
+
+class EndlessWorker(CountingWorker):
+    async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        del args, kwargs
+        raise WorkerTimeoutError(f"{function.__name__} takes more than 60 s")
+
+
+def test_a_prediction_that_takes_too_long_is_not_to_be_tried_again() -> None:
+    """Another try would occupy the worker, which all targets share, for as long."""
+    with pytest.raises(PredictionInputError, match="nearer to the present ones"):
+        in_no_time(adviser(EndlessWorker()).predict({"max_num_batched_tokens": 1}, 1.0, 1.0))
