@@ -6,6 +6,7 @@ The environment variable TRIMTAB_CONTROL of the server has the path of its socke
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from vllm_facts.live_limits import CONTROL, LIVE, NEEDED, SCHEDULER_CLASS
 from vllm_facts.values import Knob, Setting
 
 ANSWER_S = 2.0  # the endpoint has a thread of its own in the engine's process and answers in milliseconds
+TRIES = 3  # at a launch, after which nobody asks again; a busy machine stalls for seconds
 MOST_BYTES = 65_536
 CONFLICT = 409
 OK = 200
@@ -48,10 +50,10 @@ class ControlEndpoint:
         """
         if server.setting.get("data_parallel_size") not in (None, 1):
             return server
-        try:
-            return describe(server, await self._call("GET"))
-        except ActError:
-            return server
+        for _ in range(TRIES):
+            with suppress(ActError):
+                return describe(server, await self._call("GET"))
+        return server
 
     async def set(
         self, server: Server, values: Setting, number: tuple[int, int], lease_s: float | None

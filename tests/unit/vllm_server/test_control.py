@@ -1,5 +1,7 @@
 """The client of the control endpoint, against the endpoint that runs inside vLLM."""
 
+import asyncio
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -190,6 +192,25 @@ class SameSocket(VllmEngine):
 
     async def observed(self, *servers: Server) -> Sequence[Server]:
         return await self._with_hot_knobs(servers)
+
+
+async def test_an_endpoint_is_asked_again_if_it_did_not_answer(folder: Path, knobs: Knobs) -> None:
+    path = folder / "control.sock"
+    asked = list[asyncio.StreamWriter]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        body = json.dumps({"vllm": "0.32.0", **knobs.show()})
+        if len(asked) > 1:
+            writer.write(f"HTTP/1.0 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        writer.close()
+
+    async with await asyncio.start_unix_server(answer, path):
+        found = await ControlEndpoint(path).add_to(SERVER)
+
+    assert found.hot is not None
+    assert len(asked) == 2
 
 
 async def test_a_socket_that_two_servers_name_belongs_to_neither(endpoint: ControlEndpoint) -> None:
