@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from performance_model.outcome import Goals
     from performance_model.trace import Trace
 
+_ANY_KV_TOKENS = 1 << 20  # the first trial's log has the number
 SEARCHES = ("model", "tpe", "grid", "random", "hill-climb")
 _BUDGET = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)(s|m|h)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -94,6 +95,7 @@ def _run(args: argparse.Namespace) -> int:
     from agent.tuning.progress import Progress  # noqa: PLC0415
     from agent.tuning.run import tune  # noqa: PLC0415
     from agent.tuning.sweep_files import write_params  # noqa: PLC0415
+    from performance_model.engine_settings import limits_of  # noqa: PLC0415
 
     script = _auto_tune(args.auto_tune)
     command = _command(args, script)
@@ -103,7 +105,11 @@ def _run(args: argparse.Namespace) -> int:
     except FlagError as error:
         raise ConfigError(f"cannot parse the command: {error}") from error
     server, choice = OwnServer(command), _choice(args, script)
-    plan.out.mkdir(parents=True, exist_ok=True)
+    limits_of(case, kv_tokens=args.kv_tokens or _ANY_KV_TOKENS)  # what is missing is named before a trial
+    try:
+        plan.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {plan.out}: cannot be made: {error.strerror}") from error
 
     async def run() -> Any:  # noqa: ANN401 - its module is imported above
         for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the server is stopped on the way out
@@ -126,13 +132,19 @@ def _plan(
     args: argparse.Namespace, command: ServeCommand, script: "AutoTuneVariables | None"
 ) -> "TuningPlan":
     from agent.tuning.session import TuningPlan  # noqa: PLC0415
+    from performance_model.trace import duration_s  # noqa: PLC0415
 
+    if args.trials < 1:
+        raise ConfigError(f"--trials {args.trials}: must be at least 1")
+    trace, budget_s = _load(args, script), _seconds(args.budget)
+    if budget_s < (load_s := duration_s(trace)):
+        raise ConfigError(f"--budget {args.budget}: is less than the {load_s:.0f} s of the load in one trial")
     return TuningPlan(
         command=command,
-        trace=_load(args, script),
+        trace=trace,
         goals=_goals(args, script),
         out=args.out,
-        budget_s=_seconds(args.budget),
+        budget_s=budget_s,
         logs_steps=args.search == "model" and args.law is None,
         most_trials=args.trials,
     )

@@ -49,9 +49,10 @@ def read_variables(path: Path) -> AutoTuneVariables:
     except OSError as error:
         raise ConfigError(f"--auto-tune {path}: cannot be read: {error.strerror}") from error
     found = dict(_DEFAULTS)
-    for name, double, single, bare in _LINE.findall(text):
-        if name in found:
-            found[name] = double or single or bare
+    given = {name: double or single or bare for name, double, single, bare in _LINE.findall(text)}
+    if not given.keys() & found.keys():
+        raise ConfigError(f"--auto-tune {path}: sets none of {', '.join(_DEFAULTS)}")
+    found |= {name: value for name, value in given.items() if name in found}
     return _parse(found, path)
 
 

@@ -103,6 +103,17 @@ def test_a_server_that_runs_already_is_left_alone(
         (("--request-rate", "2"), "no objective"),
         (("--request-rate", "2", "--ttft", "1s", "--budget", "soon"), "--budget soon"),
         (("--trace", "x", "--num-prompts", "3", "--ttft", "1s"), "give one load, not both"),
+        (("--request-rate", "2", "--ttft", "1s", "--trials", "0"), "--trials 0: must be at least 1"),
+        (("--request-rate", "2", "--ttft", "1s", "--budget", "1s"), "--budget 1s: is less than the "),
+        (("--request-rate", "2", "--ttft", "1s"), "depend on the GPU, which is unknown"),
+        (
+            ("--request-rate", "2", "--ttft", "1s", "--gpu", "L4", "--out", "/proc/x"),
+            "--out /proc/x: cannot be made",
+        ),
+        (
+            ("--request-rate", "2", "--ttft", "1s", "--auto-tune", "/dev/null"),
+            "/dev/null: sets none of MODEL",
+        ),
     ],
 )
 def test_a_missing_input_is_named(tune: Tune, given: tuple[str, ...], says: str) -> None:
