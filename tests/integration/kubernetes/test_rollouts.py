@@ -20,11 +20,11 @@ FLAGS = ("tiny", "--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "
 
 @asynccontextmanager
 async def running(
-    here: Namespace, tmp_path: Path, *flags: str, replicas: int = 1
+    here: Namespace, tmp_path: Path, *flags: str, replicas: int = 1, least_s: float = 0.5
 ) -> AsyncIterator[KubernetesSite]:
     await here.create("deployments", deployment("vllm", container(*FLAGS, *flags, gpus=1), replicas=replicas))
     await here.available("vllm")
-    site = site_of(here, tmp_path / "s")
+    site = site_of(here, tmp_path / "s", steps=((50, 8, least_s),))
     await site.start()
     try:
         await site.serving()
@@ -126,6 +126,34 @@ async def test_each_bad_green_is_rolled_back(here: Namespace, tmp_path: Path, fa
 
         assert rollout["outcome"] in {"rolled_back", "failed"}, rollout["why"]
         assert await site.deployments() == {"vllm": 1}
+
+
+@pytest.mark.slow
+async def test_a_green_with_wrong_answers_gets_no_request(here: Namespace, tmp_path: Path) -> None:
+    async with running(here, tmp_path, "--sim-fault", "kv_cache_dtype=fp8_e5m2:wrong=0.3") as site:
+        async with site.clients(load=Load(rate=10.0), timeout_s=90.0) as traffic:
+            rollout = await site.switch(kv_cache_dtype="fp8_e5m2")
+            await site.restored("vllm")
+
+        assert rollout["outcome"] == "rolled_back", rollout["why"]
+        assert "odd one out" in rollout["why"]
+        assert rollout["exposed"]["total"] == 0
+        assert lost(traffic) == []
+
+
+@pytest.mark.slow
+async def test_a_green_that_is_killed_for_its_memory_is_rolled_back(here: Namespace, tmp_path: Path) -> None:
+    async with running(here, tmp_path, least_s=20.0) as site:
+        async with site.clients(load=Load(rate=10.0), timeout_s=90.0):
+            suggestion = await site.change(max_num_seqs=16)
+            await site.in_phase("canary")
+            here.node.kill_for_memory(here.node.pod("trimtab"))
+            rollout = await site.ended(suggestion)
+            await site.restored("vllm")
+
+        assert rollout["outcome"] == "rolled_back", rollout["why"]
+        assert "out of memory" in rollout["why"]
+        assert "8" in await site.flags("vllm")
 
 
 @pytest.mark.slow
