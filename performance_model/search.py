@@ -92,7 +92,8 @@ def search(
     refuse: Callable[[Changes], str] = allow_all,
     also: Sequence[Changes] = (),
 ) -> SearchResult:
-    """`refuse`: why a change must not be tried; empty if it may. `also`: changes that rules propose.
+    """`refuse`: why a change must not be tried; empty if it may. `also`: changes that are suggested already;
+    they are among the finalists, and of settings as good as each other one of them wins.
 
     Raises PredictionInputError if the setting in force cannot be predicted.
     """
@@ -109,7 +110,7 @@ def search(
             )
             for changes, limits in nearby
         ),
-        key=lambda one: (-one.screened, len(one.changes)),
+        key=lambda one: (one.changes not in also, -one.screened, len(one.changes)),
     )
     own = attainment(base_run, goals)
     finalists = [
@@ -122,7 +123,7 @@ def search(
     doubted = [_doubt(one, parts, laws, goals, by_law) for one in better]
     finalists = sorted((*doubted, *(one for one in finalists if one not in better)), key=lambda one: -one.low)
     first = finalists[0] if finalists else None
-    best = _simplest(finalists)
+    best = _simplest(finalists, also)
     shown = best or first
     return SearchResult(
         base=own,
@@ -271,8 +272,11 @@ def moved_limits(case: Deployment, base: EngineLimits, changes: Changes) -> Engi
     return limits_of(changed, kv_tokens=max(base.block_size, base.kv_tokens + moved))
 
 
-def _simplest(finalists: Sequence[Candidate]) -> Candidate | None:
-    """Of those as good as the best, the one with the fewest changed flags; none for too small a gain."""
+def _simplest(finalists: Sequence[Candidate], suggested: Sequence[Changes]) -> Candidate | None:
+    """Of those as good as the best, the one with the fewest changed flags; none for too small a gain.
+
+    Of several, one that is suggested already: a person who decides on it must not find another one instead.
+    """
     if not finalists:
         return None
     best = max(finalists, key=lambda one: one.low)
@@ -280,7 +284,7 @@ def _simplest(finalists: Sequence[Candidate]) -> Candidate | None:
     if best.gain <= noise:
         return None
     level = [one for one in finalists if one.gain >= best.gain - noise]
-    return min(level, key=lambda one: (len(one.changes), -one.low))
+    return min(level, key=lambda one: (len(one.changes), one.changes not in suggested, -one.low))
 
 
 def _mean_attainment(parts: Sequence[Trace], law: StepLaw, limits: EngineLimits, goals: Goals) -> float:

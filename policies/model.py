@@ -14,6 +14,7 @@ from policies.shared.signals import check_options, has_insufficient_data
 from vllm_facts.values import describe_changes
 
 SOURCE = "prediction by trimtab's model of vLLM's scheduler (docs/prediction.md)"
+CHANGE = "PM1"
 LATENCIES = (
     ("ttft_p90_s", "TTFT (90 %)"),
     ("itl_p90_s", "time between tokens (90 %)"),
@@ -71,7 +72,7 @@ def _change(advice: ModelAdvice) -> Proposal | None:
     against = "".join(
         f"; {one.rule} suggests {describe_changes(one.to)}: {_points(one.gain)}"
         for one in advice.rules
-        if one.to.items() - best.to.items()
+        if one.rule != CHANGE and one.to.items() - best.to.items()
     )
     why = (
         f"replaying {advice.requests:,} recorded requests ({advice.rate_rps:.2f}/s), {now.value:.1%} meet "
@@ -79,7 +80,7 @@ def _change(advice: ModelAdvice) -> Proposal | None:
         f"best of {advice.tried} settings ({_points(best.gain)}){against}"
     )
     return Proposal(
-        rule="PM1",
+        rule=CHANGE,
         to=best.to,
         why=why,
         expects=_describe_effect(advice),
@@ -93,7 +94,7 @@ def _change(advice: ModelAdvice) -> Proposal | None:
 
 def _warn_of_rules(advice: ModelAdvice) -> Proposal | None:
     """PM3, for the suggestion with the largest loss, if chance and the law's error do not explain it."""
-    losses = [one for one in advice.rules if one.gain.high < 0]
+    losses = [one for one in advice.rules if one.rule != CHANGE and one.gain.high < 0]
     if not losses:
         return None
     worst = min(losses, key=lambda one: one.gain.value)

@@ -152,6 +152,35 @@ def test_the_search_tries_what_others_propose() -> None:
     assert found.tried == 1
 
 
+@pytest.mark.parametrize("cap", [16, 24, 32, 64])
+def test_of_settings_as_good_as_each_other_the_one_that_is_suggested_stays(cap: int) -> None:
+    found = search(
+        case(max_num_seqs=8, max_num_batched_tokens=2048),
+        load(1.2),
+        UNCERTAIN,
+        GOALS,
+        kv_tokens=41_408,
+        also=({"max_num_seqs": cap},),
+    )
+
+    assert found.best is not None
+    assert dict(found.best.changes) == {"max_num_seqs": cap}
+
+
+def test_a_suggestion_that_is_worse_gives_way() -> None:
+    found = search(
+        case(max_num_seqs=8, max_num_batched_tokens=2048),
+        load(2.0),
+        UNCERTAIN,
+        GOALS,
+        kv_tokens=41_408,
+        also=({"max_num_seqs": 4},),
+    )
+
+    assert found.best is not None
+    assert found.best.changes["max_num_seqs"] in {16, 32, 64}
+
+
 def test_a_batch_that_the_kv_cache_holds_is_tried_where_requests_are_preempted() -> None:
     refused: list[dict[str, Value]] = []
 

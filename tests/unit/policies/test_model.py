@@ -122,6 +122,15 @@ def test_what_it_contradicts_is_named_with_the_predicted_loss() -> None:
     assert "Q1" not in found["PM3"].why
 
 
+def test_it_does_not_compare_with_its_own_open_suggestion() -> None:
+    own = PredictedChange(to={"max_num_seqs": 4}, gain=Band(value=-0.2, low=-0.25, high=-0.15), rule="PM1")
+
+    found = propose(replace(ADVICE, rules=(own,)))
+
+    assert set(found) == {"PM1"}
+    assert "PM1" not in found["PM1"].why
+
+
 def test_it_comes_before_the_rule_that_only_knows_a_direction() -> None:
     change = propose(ADVICE)["PM1"]
     rule = replace(change, rule="Q1", to={"max_num_seqs": 16})
