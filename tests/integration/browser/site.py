@@ -48,6 +48,7 @@ class Site:
     def stop(self) -> None:
         if self._runner is not None:
             self._wait(self._runner.cleanup())
+            self._wait(asyncio.sleep(0.05))  # connections end in the next turns of the loop
             self._runner = None
 
     def change(self, how: Callable[[], Found]) -> Found:
