@@ -128,8 +128,8 @@ async def _in_flight(count: int) -> int:
     ("fault", "outcomes"),
     [
         ("errors=0.4", {"failed"}),
-        ("abort=0.4", {"aborted"}),
-        ("truncate=0.4", {"truncated"}),
+        pytest.param("abort=0.4", {"aborted"}, marks=pytest.mark.slow),
+        pytest.param("truncate=0.4", {"truncated"}, marks=pytest.mark.slow),
         ("slow=5", set()),
     ],
 )
