@@ -8,7 +8,7 @@ from agent.domain.errors import ConfigError
 from agent.domain.model import Objective
 
 SHARE = 0.95  # of the requests
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s)?")
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s)")
 _OPTIONS = (
     ("ttft", "time to first token", "500ms"),
     ("itl", "time between tokens", "50ms"),
@@ -29,10 +29,10 @@ def read_objectives(args: argparse.Namespace) -> Mapping[str, float]:
 
 
 def parse_objective(text: str | None, option: str) -> Objective | None:
-    """`500ms`, `1.5s` or `1.5`. Raises ConfigError."""
+    """`500ms` or `1.5s`. Raises ConfigError, also for a number alone: `vllm bench serve` reads ms."""
     if text is None:
         return None
     found = _DURATION.fullmatch(text)
     if not found or not float(found[1]):
-        raise ConfigError(f"{option} {text}: not a duration; write it as in 500ms or 1.5s")
+        raise ConfigError(f"{option} {text}: not a duration with its unit; write it as in 500ms or 1.5s")
     return Objective(under_s=float(found[1]) / (1000 if found[2] == "ms" else 1), share=SHARE)

@@ -241,6 +241,6 @@ def test_applies_the_given_slo(advise: Advise, scrapes: Scrapes) -> None:
     busy = {"num_requests_running": 4.0}
     pages = scrapes(with_values(PAGE, **busy), with_values(LATER, **busy))
 
-    _, out, _ = advise(*pages, "--ttft", "500ms", "--itl", "0.05", "--json")
+    _, out, _ = advise(*pages, "--ttft", "500ms", "--itl", "0.05s", "--json")
 
     assert window_of(out)["running"] == 4.0

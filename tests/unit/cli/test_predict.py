@@ -145,6 +145,7 @@ def test_the_law_and_the_kv_cache_come_from_the_log(predict: Predict, trace: str
         (("--trace", "gone.jsonl"), "--trace gone.jsonl: cannot be read"),
         (("--trace", "TRACE", "--search"), "--search: needs an objective"),
         (("--trace", "TRACE", "--ttft", "soon"), "--ttft soon: not a duration"),
+        (("--trace", "TRACE", "--ttft", "500"), "--ttft 500: not a duration with its unit"),
         (("--trace", "TRACE", "--rate", "0"), "--rate 0: must be a factor"),
         (("--trace", "TRACE", "--kv-tokens", "0", "--gpu", "T4"), "--kv-tokens 0: must be at least 1"),
         (("--trace", "TRACE"), "depend on the GPU, which is unknown: set max_num_batched_tok"),
