@@ -1,5 +1,6 @@
 """Predictions with bands, headroom, and the search for a better setting."""
 
+from collections.abc import Callable, Sequence
 from random import Random
 from statistics import pstdev
 
@@ -13,7 +14,7 @@ from performance_model.errors import PredictionInputError
 from performance_model.outcome import Goals, attainment, measure
 from performance_model.prediction import HIGH, LOW, find_headroom, predict
 from performance_model.resample import scale_rate
-from performance_model.search import Changes, neighbours, paired_gain, search
+from performance_model.search import Changes, SearchResult, allow_all, neighbours, paired_gain, search
 from performance_model.step_law import StepLaw, UncertainLaw, widen, with_error
 from performance_model.trace import TraceRequest
 from vllm_facts.deployment import Deployment
@@ -109,10 +110,18 @@ def test_goals_that_no_load_meets_have_no_headroom() -> None:
     assert (found.rate_per_s, found.replicas) == (None, None)
 
 
+def search_from(
+    seqs: int,
+    rate: float,
+    also: Sequence[Changes] = (),
+    refuse: Callable[[Changes], str] = allow_all,
+) -> SearchResult:
+    present = case(max_num_seqs=seqs, max_num_batched_tokens=2048)
+    return search(present, load(rate), UNCERTAIN, GOALS, kv_tokens=41_408, also=also, refuse=refuse)
+
+
 def test_the_search_raises_a_batch_that_is_too_small() -> None:
-    found = search(
-        case(max_num_seqs=8, max_num_batched_tokens=2048), load(2.0), UNCERTAIN, GOALS, kv_tokens=41_408
-    )
+    found = search_from(8, 2.0)
 
     assert found.best is not None
     assert found.best.changes["max_num_seqs"] in {16, 32, 64}
@@ -122,9 +131,7 @@ def test_the_search_raises_a_batch_that_is_too_small() -> None:
 
 
 def test_the_search_changes_nothing_where_all_goes_well() -> None:
-    found = search(
-        case(max_num_seqs=128, max_num_batched_tokens=2048), load(0.5), UNCERTAIN, GOALS, kv_tokens=41_408
-    )
+    found = search_from(128, 0.5)
 
     assert found.best is None
     assert found.base > 0.98
@@ -137,14 +144,11 @@ def test_the_search_changes_nothing_where_nothing_helps() -> None:
 
 
 def test_the_search_tries_what_others_propose() -> None:
-    found = search(
-        case(max_num_seqs=8, max_num_batched_tokens=2048),
-        load(2.0),
-        UNCERTAIN,
-        GOALS,
-        kv_tokens=41_408,
-        refuse=lambda changes: "" if changes == {"max_num_seqs": 40} else "only what was proposed",
+    found = search_from(
+        8,
+        2.0,
         also=({"max_num_seqs": 40},),
+        refuse=lambda changes: "" if changes == {"max_num_seqs": 40} else "only what was proposed",
     )
 
     assert found.best is not None
@@ -154,28 +158,14 @@ def test_the_search_tries_what_others_propose() -> None:
 
 @pytest.mark.parametrize("cap", [16, 24, 32, 64])
 def test_of_settings_as_good_as_each_other_the_one_that_is_suggested_stays(cap: int) -> None:
-    found = search(
-        case(max_num_seqs=8, max_num_batched_tokens=2048),
-        load(1.2),
-        UNCERTAIN,
-        GOALS,
-        kv_tokens=41_408,
-        also=({"max_num_seqs": cap},),
-    )
+    found = search_from(8, 1.2, also=({"max_num_seqs": cap},))
 
     assert found.best is not None
     assert dict(found.best.changes) == {"max_num_seqs": cap}
 
 
 def test_a_suggestion_that_is_worse_gives_way() -> None:
-    found = search(
-        case(max_num_seqs=8, max_num_batched_tokens=2048),
-        load(2.0),
-        UNCERTAIN,
-        GOALS,
-        kv_tokens=41_408,
-        also=({"max_num_seqs": 4},),
-    )
+    found = search_from(8, 2.0, also=({"max_num_seqs": 4},))
 
     assert found.best is not None
     assert found.best.changes["max_num_seqs"] in {16, 32, 64}
