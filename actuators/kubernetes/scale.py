@@ -19,6 +19,8 @@ _POLL_S = 0.5
 _GONE_WITHIN_S = 120.0
 """Beyond the grace period of the pods: the kubelet frees the GPUs only when the last process has ended."""
 
+SCALED_BY_TRIMTAB = PodFault("was scaled to 0 by trimtab", external=True)
+
 
 async def scale_down(client: KubernetesClient, site: Site, workload: Workload) -> None:
     """Return when no pod of the workload runs any more. Idempotent; without error if it was removed."""
@@ -41,8 +43,9 @@ async def scale_down(client: KubernetesClient, site: Site, workload: Workload) -
 
 def fault_of_none(annotations: Mapping[str, str]) -> PodFault:
     """Who scaled a workload down to no pods: trimtab leaves an annotation with it."""
-    who = "trimtab" if REPLICAS in annotations else "a third party"
-    return PodFault(f"was scaled to 0 by {who}", external=True)
+    if REPLICAS in annotations:
+        return SCALED_BY_TRIMTAB
+    return PodFault("was scaled to 0 by a third party", external=True)
 
 
 async def wait_until_gone(client: KubernetesClient, workload: Workload) -> None:
