@@ -9,12 +9,12 @@ from agent.api.client import ApiClient, Json
 from agent.cli.knob_argument import parse_knob
 from agent.cli.remote_command import add_remote_options, call_daemon, path, print_answer
 from agent.domain.errors import ConfigError
+from agent.domain.model_advice import MOST_TIMES
 from agent.terminal.tables import format_sentence, format_table
 from agent.terminal.values import format_prediction
 from vllm_facts.values import describe_changes
 
 LOADS = ("rate", "prompt")
-MOST_TIMES = 64.0  # as the daemon's limit
 PATIENCE_S = 150.0  # the worker's limit of 60 s, after another call that takes as long
 ROWS = (
     ("attainment", "requests within the objectives"),

@@ -11,6 +11,9 @@ from datetime import datetime
 from performance_model.band import Band
 from vllm_facts.values import Knob, Setting, Value
 
+MOST_TIMES = 64.0
+"""The largest factor of rate or prompt length that a prediction takes; its inverse is the smallest."""
+
 Numbers = Mapping[str, Band]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from agent.domain.model import Slo
-from agent.domain.model_advice import Capacity, Numbers
+from agent.domain.model_advice import MOST_TIMES, Capacity, Numbers
 from agent.prediction.learned import LearnedModel
 from agent.prediction.served_load import ServedLoad, find_load
 from performance_model.engine_limits import EngineLimits
@@ -22,7 +22,6 @@ from vllm_facts.values import Knob, Setting, Value
 
 CURVE = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # of the load that was asked for
 CURVE_REQUESTS, CURVE_DRAWS = 1_000, 4  # a point of the curve is 2 x 5 runs
-MOST_TIMES = 64.0
 SHOWN = frozenset({"attainment"}).union(
     f"{latency}_p{percent}_s" for latency in ("ttft", "itl") for percent in (50, 90, 99)
 )  # on the curve

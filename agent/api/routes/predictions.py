@@ -9,8 +9,8 @@ from agent.api.operations import Call, Operation
 from agent.api.problems import RequestRefusedError
 from agent.api.routes.targets import UNKNOWN, KnobName, RequestedValue, state_of
 from agent.domain.errors import WorkerError
-from agent.domain.model_advice import Capacity
-from agent.prediction.what_if import MOST_TIMES, WhatIf
+from agent.domain.model_advice import MOST_TIMES, Capacity
+from agent.prediction.what_if import WhatIf
 from performance_model.band import Band
 from performance_model.errors import PredictionInputError
 from vllm_facts.values import Value
