@@ -21,7 +21,7 @@ from vllm_facts.live_limits import CONTROL, LIVE, NEEDED, SCHEDULER_CLASS
 from vllm_facts.values import Knob, Setting
 
 ANSWER_S = 2.0  # the endpoint has a thread of its own in the engine's process and answers in milliseconds
-TRIES = 3  # at a launch, after which nobody asks again; a busy machine stalls for seconds
+TRIES = 3  # the endpoint is not asked again after a launch; a busy machine stalls for seconds
 MOST_BYTES = 65_536
 CONFLICT = 409
 OK = 200
