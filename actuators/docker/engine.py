@@ -17,8 +17,9 @@ from actuators.docker.preflight import preflight, start_key
 from actuators.docker.sleep import Sleeper
 from actuators.docker.start import Starter
 from actuators.docker.watch import Diagnosis, Watch
+from actuators.host.cgroup import find_container_of
 from actuators.vllm import control
-from actuators.vllm.control import ControlEndpoint, control_path, note_on_live_limits
+from actuators.vllm.control import ControlEndpoint, control_path, note_on_live_limits, remove_own_socket
 from actuators.vllm.engine import RECENT_LINES, VllmEngine
 from actuators.vllm.start_times import StartTimes
 from agent.domain.errors import ActError
@@ -96,7 +97,14 @@ class DockerEngine(VllmEngine):
         if one is None or path is None:
             return None
         found = await asyncio.to_thread(find_socket, one.spec.mounts, path)
-        return ControlEndpoint(found) if found is not None else None
+        return ControlEndpoint(found, one.spec.state.pid) if found is not None else None
+
+    async def _describe_process(self, pid: int) -> str:
+        container = await asyncio.to_thread(find_container_of, pid)
+        with suppress(ActError):
+            if container and (spec := await self._client.inspect(container)) is not None:
+                return f"the container {spec.name}"
+        return await super()._describe_process(pid)
 
     async def _api_key(self, server: Server) -> str:
         one = (await self._find()).get(server.name)
@@ -152,8 +160,9 @@ class DockerEngine(VllmEngine):
 
     async def retire(self, server: Server) -> None:
         async with self._lock(server.name):
-            found = await self._find_fenced()
+            found, control = await self._find_fenced(), await self._control(server)
             await docker_end.retire(self._client, self._site, server.name, found, self._options.stop_s)
+            remove_own_socket(control, server)
             await self._sweep({name: one for name, one in found.items() if name != server.name})
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:

@@ -36,6 +36,7 @@ class ContainerState:
     restarting: bool = False
     oom_killed: bool = False
     exit_code: int = 0
+    pid: int = 0  # of its first process, as the Engine sees it; 0: none
     error: str = ""  # why it could not be started
     started_at: str = ""  # ISO 8601; a new one at every start
     health: str = ""  # of the image's own health check: healthy, unhealthy, starting
@@ -49,6 +50,7 @@ class ContainerState:
             restarting=bool(state.get("Restarting")),
             oom_killed=bool(state.get("OOMKilled")),
             exit_code=int(state.get("ExitCode") or 0),
+            pid=int(state.get("Pid") or 0),
             error=str(state.get("Error") or ""),
             started_at=str(state.get("StartedAt") or ""),
             health=str((state.get("Health") or {}).get("Status") or ""),

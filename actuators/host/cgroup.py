@@ -1,10 +1,13 @@
-"""The memory that the control groups of a process still let it take: of its systemd unit, for instance."""
+"""The control groups of a process: the memory that they still let it take, and the container that they are
+of."""
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 _PROC, _ROOT = Path("/proc"), Path("/sys/fs/cgroup")
+_CONTAINER = re.compile(r"\b[0-9a-f]{64}\b")  # docker/ID or docker-ID.scope
 _NO_LIMIT = 1 << 62  # version 1 writes the largest number of pages for none
 
 
@@ -43,6 +46,14 @@ def find_room(pid: int | str = "self", *, proc: Path = _PROC, root: Path = _ROOT
                 group = root / names.folder / path.lstrip("/")
                 found += [_room(one, names) for one in (group, *group.parents) if one.is_relative_to(root)]
     return min((one for one in found if one is not None), key=lambda one: one.free, default=None)
+
+
+def find_container_of(pid: int, *, proc: Path = _PROC) -> str:
+    """Return the id of the container that a process runs in; empty: in none, or that cannot be seen."""
+    with suppress(OSError):
+        if found := _CONTAINER.search((proc / str(pid) / "cgroup").read_text(encoding="utf-8")):
+            return found[0]
+    return ""
 
 
 def _room(group: Path, names: _Names) -> CgroupRoom | None:

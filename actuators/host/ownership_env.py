@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from actuators.host.procfs import Process, environment, processes, words
+from actuators.host.procfs import Process, environment, name_of, processes, words
 from agent.domain.ports import Site
 from agent.io.files import replace_file
 
@@ -60,6 +60,12 @@ def any_marked() -> Iterator[tuple[Process, Mapping[str, str]]]:
 def epoch_in(text: str) -> int:
     """Parse the epoch of a mark; 0 if it is none."""
     return int(text) if text.isdecimal() and len(text) <= _LONGEST_EPOCH else 0
+
+
+def describe(pid: int) -> str:
+    """Name a process by the server that it belongs to, if it is marked, and by what `ps` shows."""
+    server = environment(pid).get(_SERVER, "")
+    return f"{server or 'another server'} (process {pid}, {name_of(pid)})"
 
 
 def is_marked(one: Process) -> bool:

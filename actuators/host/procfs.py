@@ -75,6 +75,14 @@ def memory_of_family(root: Process) -> int | None:
     return held
 
 
+def name_of(pid: int) -> str:
+    """Return the short name, as `ps` shows it; empty if the process is gone."""
+    try:
+        return (_PROC / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
 def directory(pid: int) -> str:
     """Return the working directory; empty if the process is gone or not readable."""
     try:
@@ -110,6 +118,20 @@ def with_descendants(roots: Iterable[Process]) -> list[Process]:
             family[one.pid] = one
             new += children.get(one.pid, [])
     return list(family.values())
+
+
+def descends_from(pid: int, root: int) -> bool | None:
+    """Return whether it is the process `root` or a descendant; None: one of them is not visible."""
+    if process(root) is None:
+        return None
+    while pid != root:
+        one = process(pid)
+        if one is None:
+            return None
+        if one.parent == 0:
+            return False
+        pid = one.parent
+    return True
 
 
 def _strings(pid: int, name: str) -> list[str]:

@@ -21,7 +21,7 @@ from actuators.process.preflight import Preflight, start_key
 from actuators.process.sleep import RunningServer, Sleeper, wait_for_gpu_memory
 from actuators.process.watch import until_gone
 from actuators.vllm import control, scheduler_class
-from actuators.vllm.control import ControlEndpoint, control_path, with_own_control
+from actuators.vllm.control import ControlEndpoint, control_path, remove_own_socket, with_own_control
 from actuators.vllm.engine import RECENT_LINES, VllmEngine, refuse_older_daemon
 from actuators.vllm.probe import OpenAiProbe
 from actuators.vllm.start_times import StartTimes, SwapPart
@@ -143,8 +143,10 @@ class ProcessEngine(VllmEngine):
             raise ActError(f"the log of {server.name} cannot be read: {error.strerror}") from error
 
     async def retire(self, server: Server) -> None:
-        await self._end_server(server, await self._find_fenced(), self._options.stop_s)
+        running, control = await self._find_fenced(), await self._control(server)
+        await self._end_server(server, running, self._options.stop_s)
         stopped.drop_note(self._site, server.name)
+        remove_own_socket(control, server)
 
     async def _end_server(self, server: Server, running: Mapping[str, MarkedProcess], grace_s: float) -> None:
         if server.ours or server.name in running:
@@ -234,7 +236,7 @@ class ProcessEngine(VllmEngine):
     async def _control(self, server: Server) -> ControlEndpoint | None:
         one = await asyncio.to_thread(self._process_of, server)
         path = control_path(procfs.environment(one.pid)) if one else None
-        return ControlEndpoint(path) if path is not None else None
+        return ControlEndpoint(path, one.pid) if one and path is not None else None
 
     def _unstartable(self) -> list[str]:
         try:

@@ -5,14 +5,17 @@ The environment variable TRIMTAB_CONTROL of the server has the path of its socke
 
 import asyncio
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from socket import SO_PEERCRED, SOL_SOCKET
 from typing import Any
 
 import aiohttp
 
+from actuators.host import procfs
 from agent.domain.errors import ActError, DriftError
 from agent.domain.model import HotKnobs, Server
 from agent.io.bounded import parse_json, read_body
@@ -25,6 +28,7 @@ TRIES = 3  # the endpoint is not asked again after a launch; a busy machine stal
 MOST_BYTES = 65_536
 CONFLICT = 409
 OK = 200
+_CREDENTIALS = struct.Struct("3i")  # ucred: pid, uid, gid
 
 
 def control_path(env: Mapping[str, str]) -> Path | None:
@@ -39,9 +43,43 @@ def with_own_control(env: Mapping[str, str], server: str) -> dict[str, str]:
     return dict(env) if path is None else {**env, CONTROL: str(path.with_name(f"{server}.sock"))}
 
 
+def remove_own_socket(control: "ControlEndpoint | None", ended: Server) -> None:
+    """Remove the socket of a server of ours, which has one of its own; without permission it stays."""
+    if control is not None and ended.ours:
+        with suppress(OSError):
+            control.path.unlink()
+
+
 @dataclass(frozen=True, slots=True)
 class ControlEndpoint:
+    """`main_pid`: of the first process of the server that names this socket; 0: unknown."""
+
     path: Path
+    main_pid: int = field(default=0, compare=False)
+
+    async def find_other_owner(self) -> int:
+        """The process that listens there, if it is none of the server's; 0: it is, or that is not known."""
+        listener = await self._find_listener()
+        if not listener or not self.main_pid:
+            return 0
+        is_own = await asyncio.to_thread(procfs.descends_from, listener, self.main_pid)
+        return listener if is_own is False else 0
+
+    async def _find_listener(self) -> int:
+        """0: nothing listens there, or in another pid namespace.
+
+        The kernel keeps the credentials of the process that called listen(), and gives its pid as this
+        process sees it.
+        """
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                _, writer = await asyncio.open_unix_connection(self.path)
+            try:
+                found = writer.get_extra_info("socket").getsockopt(SOL_SOCKET, SO_PEERCRED, _CREDENTIALS.size)
+            finally:
+                writer.transport.abort()
+            return int(_CREDENTIALS.unpack(found)[0])
+        return 0
 
     async def add_to(self, server: Server) -> Server:
         """The server with its hot knobs, and with the values in force that outlast a lease.

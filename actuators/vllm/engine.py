@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
+import structlog
+
+from actuators.host import ownership_env
 from actuators.vllm.control import ControlEndpoint
 from actuators.vllm.probe import OpenAiProbe
 from agent.domain.answers import GoldenAnswer
@@ -18,6 +21,7 @@ from vllm_facts.values import Setting
 RECENT_LINES = 1000  # searched for signs of compilation: the last seconds
 STEP_LINES = 1500  # 15 s at 100 steps a second, 0.3 MB
 STEP = "Iteration("
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,7 @@ class VllmEngine(ABC):
     def __init__(self, site: Site) -> None:
         self._site = site
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._reported: set[str] = set()
 
     @abstractmethod
     async def _api_key(self, server: Server) -> str:
@@ -73,16 +78,43 @@ class VllmEngine(ABC):
         control = await self._control(server)
         if control is None:
             raise ActError(f"{server.name} has no {CONTROL} that can be reached: see docs/live-limits.md")
+        if why := await self._why_not_own(control, server):
+            raise ActError(why)
         await control.set(server, values, number, lease_s)
 
     async def _with_hot_knobs(self, servers: Sequence[Server]) -> Sequence[Server]:
         """The servers with what can be changed of them while they run, and what was changed so.
 
-        Those that name the same socket have nothing: it may be any one's of them.
+        Those that name the same socket have nothing: it may be any one's of them. Nor has one whose socket
+        is that of another server, of another target for instance.
         """
         found = await asyncio.gather(*map(self._control, servers))
         own = [control if found.count(control) == 1 else None for control in found]
-        return await asyncio.gather(*map(_add_knobs, own, servers))
+        return await asyncio.gather(*map(self._add_knobs, own, servers))
+
+    async def _add_knobs(self, control: ControlEndpoint | None, server: Server) -> Server:
+        if control is None:
+            return server
+        if why := await self._why_not_own(control, server):
+            if why not in self._reported:
+                self._reported.add(why)
+                log.warning("control.of_another_server", server=server.name, why=why)
+            return server
+        return await control.add_to(server)
+
+    async def _why_not_own(self, control: ControlEndpoint, server: Server) -> str:
+        other = await control.find_other_owner()
+        if not other:
+            return ""
+        whose = await self._describe_process(other)
+        return (
+            f"{server.name} cannot be changed while it runs: {whose} listens at {control.path}, "
+            f"the {CONTROL} of both; each server needs a path of its own"
+        )
+
+    async def _describe_process(self, pid: int) -> str:
+        """Name the server that a process belongs to, if that is known."""
+        return await asyncio.to_thread(ownership_env.describe, pid)
 
     async def warm_up(
         self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
@@ -109,7 +141,3 @@ class VllmEngine(ABC):
     def _lock(self, name: str) -> asyncio.Lock:
         """Calls that change the server `name` take turns."""
         return self._locks.setdefault(name, asyncio.Lock())
-
-
-async def _add_knobs(control: ControlEndpoint | None, server: Server) -> Server:
-    return await control.add_to(server) if control is not None else server

@@ -23,8 +23,13 @@ SERVER = Server(name="chat-r1", setting={})
 
 
 class Rig:
-    def __init__(self, engine: Engine, restarted: Engine) -> None:
-        self.engine, self.restarted = engine, restarted
+    """`folder`: where the sockets are, at any depth."""
+
+    def __init__(self, engine: Engine, restarted: Engine, folder: Path | None = None) -> None:
+        self.engine, self.restarted, self.folder = engine, restarted, folder
+
+    def sockets(self) -> list[Path]:
+        return [one for one in self.folder.rglob("*") if one.is_socket()] if self.folder else []
 
 
 class HotFake(FakeEngine):
@@ -49,7 +54,7 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
             async with place(state_dir) as here:
                 env = [] if added else [f"{CONTROL}=/run/vllm/control.sock"]
                 await here.keep(*FLAGS, env=env, binds=[f"{folder}:/run/vllm"])
-                yield Rig(here.engine(), here.engine(epoch=2))
+                yield Rig(here.engine(), here.engine(epoch=2), Path(folder))
             return
         options = ProcessOptions(
             command=(sys.executable, "-m", "simulator.server", "--model", "tiny", *FLAGS),
@@ -57,7 +62,7 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
             ports=free_ports(),
         )
         first, second = (options.bind(Site(target="chat", state_dir=state_dir, epoch=n)) for n in (1, 2))
-        yield Rig(first, second)
+        yield Rig(first, second, Path(folder))
         await second.retire(SERVER)
 
 
@@ -110,6 +115,15 @@ async def test_the_epoch_of_values_counts_where_a_server_carries_no_newer_one(ri
     await rig.restarted.set_knobs(launched, {CAP: 3}, (7, 1))
 
     assert await rig.engine.newest_epoch() == 7
+
+
+async def test_a_retired_server_leaves_no_socket(rig: Rig) -> None:
+    launched = await rig.engine.launch(SERVER, 60)
+    assert len(rig.sockets()) == (0 if isinstance(rig.engine, HotFake) else 1)
+
+    await rig.engine.retire(launched)
+
+    assert rig.sockets() == []
 
 
 async def test_what_the_server_refuses_changes_nothing(rig: Rig) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from actuators.host.cgroup import CgroupRoom, find_room
+from actuators.host.cgroup import CgroupRoom, find_container_of, find_room
 
 GIB = 1 << 30
 UNIT = "system.slice/trimtab.service"
@@ -70,3 +70,21 @@ def test_version_1_of_the_interface_is_read(host: Path, limit: int, expected: Cg
 
 def test_an_ended_process_has_no_limit(tmp_path: Path) -> None:
     assert room(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("groups", "container"),
+    [
+        (f"0::/system.slice/docker-{'a1' * 32}.scope\n", "a1" * 32),
+        (f"4:memory:/docker/{'b2' * 32}\n0::/\n", "b2" * 32),
+        (V2, ""),
+        ("0::/\n", ""),
+    ],
+)
+def test_the_container_of_a_process_is_in_the_names_of_its_groups(
+    tmp_path: Path, groups: str, container: str
+) -> None:
+    put(tmp_path / "7", cgroup=groups)
+
+    assert find_container_of(7, proc=tmp_path) == container
+    assert find_container_of(8, proc=tmp_path) == ""

@@ -2,12 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from structlog.testing import capture_logs
 
 from actuators.vllm.control import (
     ControlEndpoint,
@@ -180,9 +183,10 @@ class SameSocket(VllmEngine):
     def __init__(self, endpoint: ControlEndpoint) -> None:
         super().__init__(Site(target="chat", state_dir=endpoint.path.parent, epoch=1))
         self.endpoint = endpoint
+        self.main_pid = 0
 
     async def _control(self, server: Server) -> ControlEndpoint:  # noqa: ARG002 - all have the same
-        return self.endpoint
+        return replace(self.endpoint, main_pid=self.main_pid)
 
     async def _api_key(self, server: Server) -> str:
         raise NotImplementedError
@@ -218,3 +222,42 @@ async def test_a_socket_that_two_servers_name_belongs_to_neither(endpoint: Contr
 
     assert [one.hot for one in await engine.observed(SERVER, other)] == [None, None]
     assert [one.hot is None for one in await engine.observed(SERVER)] == [False]
+
+
+async def test_a_socket_that_another_server_listens_at_gives_no_hot_knobs_and_is_reported_once(
+    endpoint: ControlEndpoint,
+) -> None:
+    engine = SameSocket(endpoint)
+    other = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "input()", stdin=asyncio.subprocess.PIPE
+    )
+    engine.main_pid = other.pid
+    try:
+        with capture_logs() as logs:
+            found = [(await engine.observed(SERVER))[0].hot for _ in range(2)]
+        with pytest.raises(ActError, match=f"process {os.getpid()}, .* listens at {endpoint.path}"):
+            await engine.set_knobs(SERVER, {"max_num_active_seqs": 8}, (1, 1))
+    finally:
+        other.kill()
+        await other.wait()
+
+    assert found == [None, None]
+    assert [(line["event"], line["server"]) for line in logs] == [("control.of_another_server", "chat-r1")]
+
+
+@pytest.mark.parametrize(
+    "find_pid",
+    [
+        pytest.param(lambda: 0, id="unknown"),
+        pytest.param(os.getpid, id="the server itself"),
+        pytest.param(os.getppid, id="its parent"),
+        pytest.param(lambda: 2**22 + 1, id="not visible"),  # above the largest pid
+    ],
+)
+async def test_a_socket_of_the_server_or_of_an_unknown_process_gives_hot_knobs(
+    endpoint: ControlEndpoint, find_pid: Callable[[], int]
+) -> None:
+    engine = SameSocket(endpoint)
+    engine.main_pid = find_pid()
+
+    assert (await engine.observed(SERVER))[0].hot is not None
