@@ -4,7 +4,7 @@ from typing import Any
 
 from agent.audit.records import DAEMON, Actor, JournalEntry
 from agent.domain import events as e
-from agent.domain.effects import Effect
+from agent.domain.effects import Effect, SetKnobs
 from agent.domain.model import Evidence
 from agent.domain.prediction_check import describe_check
 from agent.domain.request_counts import RequestCounts, quantile
@@ -14,6 +14,7 @@ from agent.machine.failing import describe_failures
 from agent.machine.failover import describe_failover
 from agent.machine.guard import PERSON
 from agent.machine.hot_trial import is_hot
+from vllm_facts.values import describe_changes
 
 ENTERED = {
     Phase.CHECKING: "suggestion.checked",
@@ -250,8 +251,18 @@ def _why(before: State, event: e.Event, after: State) -> str:
     if isinstance(event, e.PredictionChecked):
         why, drop = describe_check(event.check), after.law_drop
         return f"{why}; law dropped: {drop.why}" if drop and drop.at == event.check.at else why
+    if isinstance(event, e.KnobsSet) and after.phase is before.phase and after.knobs is not None:
+        return _describe_knobs(after.knobs, after.suggestion)
     reason = event.reason if isinstance(event, e.Denied | e.Aborted) else ""
     return f"{after.note}: {reason}" if reason else after.note
+
+
+def _describe_knobs(change: SetKnobs, suggestion: Suggestion | None) -> str:
+    """The values in force, of the knobs that are tried."""
+    tried = suggestion.proposal.to if suggestion is not None else change.values
+    values = {knob: value for knob, value in change.values.items() if knob in tried}
+    lease = "" if change.lease_s is None else f", with a lease of {change.lease_s:g} s"
+    return f"{describe_changes(values) or 'the values of the start'} in force{lease}"
 
 
 def _error(event: e.Event, after: State) -> str:

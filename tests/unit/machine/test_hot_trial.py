@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from pydantic import TypeAdapter
 
+from agent.audit.entries import build_entry
 from agent.domain import effects as fx
 from agent.domain import events as e
 from agent.domain.errors import ActError
@@ -130,6 +131,19 @@ def test_the_values_take_turns_and_a_better_one_is_kept() -> None:
     assert world.state.blue.setting[CAP] == 16
     assert world.tick(60).state.note
     assert world.cap() == 16
+
+
+def test_the_audit_says_which_values_are_in_force() -> None:
+    world = trying(present_fails=4)
+    said = set()
+    while world.state.phase is Phase.TRIAL:
+        if isinstance(change := world.state.awaiting, fx.SetKnobs):
+            event = e.KnobsSet(at=world.at, number=change.number)
+            after, _ = world.machine.step(world.state, event)
+            said.add(build_entry(world.state, after, event, ()).why)
+        world.tick()
+
+    assert {f"{CAP} 4 in force", f"{CAP} 16 in force, with a lease of {LEASE_S:g} s"} <= said
 
 
 def test_a_worse_value_is_taken_back_by_one_effect() -> None:
