@@ -16,13 +16,13 @@ from policies.shared.causes import (
     describe_shares,
     find_misses,
     find_queue_cause,
-    has_small_steps,
     is_overloaded,
     is_time_measured,
     preemptions_per_request,
     recomputed_share,
 )
 from policies.shared.flags_in_force import find_step_budget
+from policies.shared.overload import can_be_relieved, can_end_queue
 from policies.shared.sequence_cap import (
     ACTIVE,
     SEQS,
@@ -34,9 +34,9 @@ from policies.shared.sequence_cap import (
     raise_cap,
 )
 from policies.shared.sequence_demand import (
-    can_be_relieved,
     can_serve_with,
     find_held_sequences,
+    gain_of_cap,
     is_severe,
     is_thrashing,
     most_sequences_in_time,
@@ -220,15 +220,18 @@ class Admission:
             return None
         misses = find_misses(reading, context.slo, self.requests_at_least)
         turned = was_reversed_recently(reading, context, (SEQS, ACTIVE), upwards=True, settle_s=self.settle_s)
-        overloaded = is_overloaded(reading, context) and not has_small_steps(reading)
-        if turned or overloaded or not self._explains(reading, context, cap, misses):
+        if turned or not self._explains(reading, context, cap, misses):
             return None
         to = self._raised(reading, context, cap, misses)
         if not to:
             return None
+        sequences = cap.engines * min(
+            value for knob in (SEQS, ACTIVE) if isinstance(value := to.get(knob), int)
+        )
+        if not can_end_queue(reading, gain=gain_of_cap(reading, sequences)):
+            return None
         values = " and ".join(f"{knob} {value}" for knob, value in to.items())
-        caps = [value for knob in (SEQS, ACTIVE) if isinstance(value := to.get(knob), int)]
-        enough = min(caps) * cap.engines >= wanted_sequences(reading, context, cap, misses)
+        enough = sequences >= wanted_sequences(reading, context, cap, misses)
         queue = "the queue empties" if enough else "the queue gets shorter, and is evaluated again"
         return Proposal(
             rule="Q1",
@@ -319,11 +322,10 @@ def _present(knob: Knob, reading: Reading, context: Context, cap: SequenceCap) -
 
 def _describe_queueing(misses: tuple[Miss, ...]) -> str:
     """The missed objective and the share of the queue, in a clause."""
-    if not misses or misses[0].shares is None:
+    if not misses or (shares := misses[0].shares) is None:
         return ""
     miss = misses[0]
-    share = miss.shares.queue if miss.shares else 0.0
-    return f"{miss.late:.0%} of the requests were late and {share:.0%} of {miss.name} is queueing: "
+    return f"{miss.late:.0%} of the requests were late and {shares.queue:.0%} of {miss.name} is queueing: "
 
 
 def _thrashing(reading: Reading) -> str:

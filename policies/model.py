@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar
 
 from agent.domain.lateness import has_need
@@ -10,6 +11,7 @@ from agent.domain.model_advice import Capacity, ModelAdvice, Numbers, PredictedC
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from performance_model.band import Band
+from policies.shared.overload import can_end_queue
 from policies.shared.signals import check_options, has_insufficient_data
 from vllm_facts.values import describe_changes
 
@@ -48,7 +50,8 @@ class Model:
             return ()
         found = [_warn_of_rules(advice)]
         if has_need(reading, context.slo):
-            found += [_change(advice), self._count_servers(advice)]
+            helps = can_end_queue(reading, gain=_capacity_gain(advice))
+            found += [_change(advice) if helps else None, self._count_servers(advice)]
         return tuple(proposal for proposal in found if proposal)
 
     def _count_servers(self, advice: ModelAdvice) -> Proposal | None:
@@ -90,6 +93,15 @@ def _change(advice: ModelAdvice) -> Proposal | None:
         assumed=advice.assumed,
         mitigation=True,  # an objective is missed
     )
+
+
+def _capacity_gain(advice: ModelAdvice) -> float:
+    """The rate that the best change carries over the present one; unbounded if one of them carries nothing.
+
+    The replay begins with an empty server: its first requests are in time, however far the queue grows later.
+    """
+    now, then = advice.capacity.rate_rps, advice.best_capacity and advice.best_capacity.rate_rps
+    return then / now if now and then else inf
 
 
 def _warn_of_rules(advice: ModelAdvice) -> Proposal | None:

@@ -163,10 +163,9 @@ class PrefillBudget:
         least = least_budget(reading, reserve=LEAST_RESERVE)
         safe = step_in_time(reading, replace(objective, under_s=IN_TIME * objective.under_s)) or 0.0
         least = LEAST if least is None else least
-        if least > LONGER * max(LEAST, int(most)) or gap_between_tokens(reading) > objective.under_s:
+        if least > max(LEAST, int(most)) or gap_between_tokens(reading) > objective.under_s:
             return _note_slow_decoding(reading, why)
-        tokens = max(int(safe), min(least, int(most)))
-        return self._lower("P2", reading, context, why, to=tokens)
+        return self._lower("P2", reading, context, why, to=max(int(safe), least))
 
     def _has_kv_pressure(self, reading: Reading) -> bool:
         """True if the cache is full throughout, or preemptions cost more than a little time."""

@@ -10,7 +10,9 @@ from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from policies.shared.flags_in_force import find_max_num_seqs, find_token_budget
 from policies.shared.gpu_share import SHARE, find_memory_share
+from policies.shared.overload import can_end_queue
 from policies.shared.sequence_cap import ACTIVE, SEQS, SequenceCap, count_engines, find_cap, raise_cap
+from policies.shared.sequence_demand import gain_of_cap
 from policies.shared.signals import (
     Measured,
     build_note,
@@ -139,7 +141,8 @@ class QueueNotes:
             return False
         if reading.running.high < self.stalled_below_ratio * cap.in_all:
             return False
-        if raise_cap(reading, context, cap, kv_target=1.0):
+        caps = raise_cap(reading, context, cap, kv_target=1.0)
+        if caps and can_end_queue(reading, gain=gain_of_cap(reading, min(caps.values()) * cap.engines)):
             return False
         if not is_kv_cache_free(reading, self.kv_free_below_ratio):  # more of it would let more run
             return self._is_memory_at_bound(reading, context)

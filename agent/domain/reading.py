@@ -223,6 +223,7 @@ class Workload:
     """What the requests of the window need, and what the engine needs for them. None: not measured."""
 
     arrivals_per_s: float | None = None
+    lasting_arrivals_per_s: float | None = None  # of the last minutes, since the server last had no request
     prompt_tokens: float | None = None  # of a request, mean, without those found in the prefix cache
     answer_tokens: float | None = None  # of a request, mean
     prefill_s: float | None = None  # of a request, mean, from its admission to its first token

@@ -24,7 +24,7 @@ from agent.domain.reading import (
     Trend,
 )
 from agent.domain.request_counts import NO_REQUESTS, RequestCounts, RequestSource, count_requests
-from agent.observe.arrivals import choose_span, count_arrivals, find_shift
+from agent.observe.arrivals import choose_span, count_arrivals, find_shift, lasting_rate
 from agent.observe.attribution import summarize_queue, summarize_work
 from agent.observe.engine_counts import EngineCounter
 from agent.observe.health import summarize_health
@@ -267,7 +267,10 @@ class Aggregator:
             requests=_count_outcomes(records),
             goodput_rps=self._goodput(known, records, at, span_s),
             queue=summarize_queue(samples),
-            work=summarize_work(samples, arrivals),
+            work=replace(
+                summarize_work(samples, arrivals),
+                lasting_arrivals_per_s=lasting_rate(known.samples, least_s=span_s),
+            ),
             health=summarize_health(window),
             shift=find_shift(samples, arrivals, span_s=span_s),
             gpus=self._fresh_gpus(lately, at),

@@ -43,6 +43,22 @@ def count_arrivals(samples: Sequence[EngineSample], *, span_s: float) -> list[Ar
     ]
 
 
+def lasting_rate(samples: Sequence[EngineSample], *, least_s: float) -> float | None:
+    """Arrivals per second over all samples, as far back as the server always had a request.
+
+    At least over the last `least_s`, not beyond a restart. None if the server does not count finished ones.
+    """
+    if not samples or "request_success" in samples[-1].missing:
+        return None
+    arrived = seconds = 0.0
+    for now, before in pairwise(reversed(samples)):
+        if now.interval_s == 0 or (seconds >= least_s and _present(now) == 0):
+            break
+        arrived += _present(now) - _present(before) + sum(now.finished.values())
+        seconds += now.interval_s
+    return max(0.0, arrived) / seconds if seconds else None
+
+
 def choose_span(samples: Sequence[EngineSample], *, at: datetime, least_s: float, most_s: float) -> float:
     """The length of the window that ends at `at`: doubled until it holds ENOUGH requests.
 

@@ -140,6 +140,7 @@ def _some(least: float, most: float) -> st.SearchStrategy[float | None]:
 WORKLOADS = st.builds(
     Workload,
     arrivals_per_s=_some(0, 100),
+    lasting_arrivals_per_s=_some(0, 100),
     prompt_tokens=_some(1, 30_000),
     answer_tokens=_some(1, 5_000),
     prefill_s=_some(0, 100),

@@ -117,12 +117,6 @@ def is_overloaded(reading: Reading, context: Context) -> bool:
     return load is not None and load > OVERLOAD
 
 
-def has_small_steps(reading: Reading) -> bool:
-    """True if most of a step's time is its fixed part: then a larger batch costs little."""
-    tokens = reading.work.step_tokens
-    return tokens is not None and tokens < RIDGE
-
-
 def recomputed_share(reading: Reading) -> float | None:
     """The share of the engine's time that goes into computing preempted requests again; None if unknown."""
     rate, usage, work = reading.preemptions_per_s, reading.kv_usage, reading.work

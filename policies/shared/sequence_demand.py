@@ -2,11 +2,10 @@
 
 from math import ceil, inf, sqrt
 
-from agent.domain.model import Slo
 from agent.domain.ports import Context
 from agent.domain.reading import Reading
 from agent.domain.step_cost import DECODE_COST
-from policies.shared.causes import Miss, preemptions_per_request, recomputed_share
+from policies.shared.causes import Miss, preemptions_per_request
 from policies.shared.sequence_cap import STEP_OCTAVES, SequenceCap, find_peak_demand
 
 STABLE = 1.1  # late over early half of a queue that does not grow
@@ -29,7 +28,7 @@ def _needed_sequences(reading: Reading) -> float | None:
     n = arrivals/s x answer tokens x step(n), with step(n) growing by DECODE_COST x token_s for each sequence
     more, and the GPU's time less that of the prompts.
     """
-    work, running = reading.work, reading.running.mean
+    work = reading.work
     rate, answers, step_s, token_s = (
         work.arrivals_per_s,
         work.answer_tokens,
@@ -39,8 +38,13 @@ def _needed_sequences(reading: Reading) -> float | None:
     if not rate or not answers or not step_s or not token_s:
         return None if is_thrashing(reading) or not rate or not work.service_s else rate * work.service_s
     free = 1 - rate * (work.prompt_tokens or 0.0) * token_s - DECODE_COST * token_s * rate * answers
-    fixed_s = max(step_s / 2, step_s - DECODE_COST * token_s * running)
-    return rate * answers * fixed_s / free if free > 0 else inf
+    return rate * answers * _fixed_s(reading) / free if free > 0 else inf
+
+
+def _fixed_s(reading: Reading) -> float:
+    """The part of a step that does not grow with the batch; at least half of it."""
+    step_s, token_s = reading.work.decode_step_s or 0.0, reading.work.token_s or 0.0
+    return max(step_s / 2, step_s - DECODE_COST * token_s * reading.running.mean)
 
 
 def is_thrashing(reading: Reading) -> bool:
@@ -120,22 +124,19 @@ def can_decode_in_time(reading: Reading, context: Context) -> bool:
     return needed is None or needed <= most_sequences_in_time(reading, context)
 
 
-def can_be_relieved(reading: Reading, slo: Slo) -> bool:
-    """True if the KV cache holds as many sequences as the arrivals need, as far as that is known.
+def gain_of_cap(reading: Reading, sequences: float) -> float:
+    """Requests served in a second with so many sequences at once, over those with as many as ran.
 
-    Where first tokens or durations are promised, more than what arrives must also be served once no token is
-    computed twice: else the queue, in which all are late, grows on. If the queue empties faster than requests
-    arrive, the peak that made it is over.
+    A request takes its prompt's time, and for each answer token its part of a step. Unbounded if unknown.
     """
-    needed, share, rate = needed_sequences(reading), recomputed_share(reading), reading.work.arrivals_per_s
-    if needed is not None and needed > find_held_sequences(reading):
-        return False
-    if (slo.ttft is None and slo.e2e is None) or share is None or rate is None:
-        return True
-    return -rate <= _growth(reading) <= share * rate
-
-
-def _growth(reading: Reading) -> float:
-    """Requests per second by which those in the server become more."""
-    both = (reading.waiting, reading.running)
-    return sum(one.late - one.early for one in both) / (reading.span_s / 2)
+    work, running = reading.work, reading.running.mean
+    if not work.prompt_tokens or not work.answer_tokens or not work.decode_step_s or not work.token_s:
+        return inf
+    if running <= 0:
+        return inf
+    prompt_s, step_s = work.prompt_tokens * work.token_s, work.decode_step_s
+    longer_s = step_s + (step_s - _fixed_s(reading)) * (sequences / running - 1)
+    now_s, then_s = (
+        prompt_s + work.answer_tokens * each for each in (step_s / running, longer_s / sequences)
+    )
+    return now_s / then_s

@@ -8,7 +8,7 @@ import pytest
 
 from agent.domain.reading import Buckets, EngineSample
 from agent.observe.aggregator import Aggregator
-from agent.observe.arrivals import choose_span, count_arrivals, find_shift
+from agent.observe.arrivals import choose_span, count_arrivals, find_shift, lasting_rate
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SPAN_S = 30.0
@@ -129,3 +129,25 @@ def test_the_reading_says_why_it_is_no_evidence() -> None:
 
     assert reading is not None
     assert reading.shift == "the load began 20 s ago"
+
+
+@pytest.mark.parametrize(
+    ("arriving", "rate"),
+    [
+        pytest.param([5] * 200 + [0] * 20, 5 * 199 / 219, id="the load has ended, the queue has not"),
+        pytest.param([3] * 20 + [0] * 40 + [5] * 60, 5.0, id="not beyond an idle time"),
+        pytest.param([0] * 40 + [6] * 15, 3.0, id="at least the window"),
+    ],
+)
+def test_the_lasting_rate_is_that_of_the_time_since_the_queue_began(arriving: list[int], rate: float) -> None:
+    found = lasting_rate(scrapes(arriving, served=4), least_s=SPAN_S)
+
+    assert found == pytest.approx(rate)
+
+
+def test_the_lasting_rate_does_not_go_beyond_a_restart() -> None:
+    samples = scrapes([9] * 40 + [5] * 40, served=4)
+    samples[40] = replace(samples[40], interval_s=0.0)
+
+    assert lasting_rate(samples, least_s=SPAN_S) == pytest.approx(5.0)
+    assert lasting_rate([replace(samples[0], missing=frozenset({"request_success"}))], least_s=SPAN_S) is None

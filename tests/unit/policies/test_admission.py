@@ -7,7 +7,7 @@ from hypothesis import given
 
 from agent.domain.model import Bound, Objective, Outcome, Proposal, Slo
 from agent.domain.ports import Context
-from agent.domain.reading import Gpu, Latency, Queue, Reading, TimeShares, Trend, Workload
+from agent.domain.reading import Gpu, Health, Latency, Queue, Reading, TimeShares, Trend, Workload
 from policies.admission import Admission
 from tests.support.readings import (
     CONTEXTS,
@@ -270,8 +270,12 @@ NEEDS_16 = Workload(
 )
 
 
+SERVES_3 = Health(ended={"stop": 90.0})
+"""Requests per second, in a window of 30 s."""
+
+
 def test_the_attributed_queue_raises_the_cap_to_what_the_arrivals_need() -> None:
-    (proposal,) = proposed(replace(LATE, work=NEEDS_16))
+    (proposal,) = proposed(replace(LATE, health=SERVES_3, work=replace(NEEDS_16, lasting_arrivals_per_s=6.0)))
 
     assert (proposal.rule, dict(proposal.to)) == ("Q1", {"max_num_seqs": 32})
     assert proposal.why.startswith("40% of the requests were late and 88% of TTFT is queueing: over 30 s 9.0")
@@ -287,8 +291,8 @@ def test_the_attributed_queue_raises_the_cap_to_what_the_arrivals_need() -> None
         pytest.param(replace(LATE, ttft=late(2 / 35, count=35)), id="2 of 35"),
         pytest.param(replace(LATE, ttft=late(0.4, count=10)), id="too few requests, and the queue is new"),
         pytest.param(
-            replace(LATE, work=replace(NEEDS_16, arrivals_per_s=40.0, step_tokens=300.0)),
-            id="the GPU is overloaded",
+            replace(LATE, health=SERVES_3, work=replace(NEEDS_16, lasting_arrivals_per_s=16.0)),
+            id="eight times as many at once serve a fifth less than arrive",
         ),
     ],
 )
@@ -432,24 +436,29 @@ def test_fewer_sequences_must_serve_the_arrivals(itl: Latency, arrivals: float, 
 
 
 @pytest.mark.parametrize(
-    ("halves", "slo", "helps"),
+    ("lasting", "halves", "slo", "helps"),
     [
-        pytest.param((20.0, 22.0), PROMISE, True, id="the queue grows by less than preemptions cost"),
-        pytest.param((20.0, 80.0), PROMISE, False, id="it grows by more"),
-        pytest.param((20.0, 80.0), TOKENS_ONLY, True, id="only tokens are promised"),
-        pytest.param((200.0, 180.0), PROMISE, True, id="it empties by less than what arrives"),
-        pytest.param((200.0, 20.0), PROMISE, False, id="it empties by more"),
+        pytest.param(2.5, (20.0, 22.0), PROMISE, True, id="less arrives than is served without preemptions"),
+        pytest.param(8.0, (20.0, 22.0), PROMISE, False, id="more arrives, in the last minutes"),
+        pytest.param(8.0, (20.0, 22.0), TOKENS_ONLY, True, id="only tokens are promised"),
+        pytest.param(2.5, (200.0, 180.0), PROMISE, True, id="the queue empties by less than what arrives"),
+        pytest.param(2.5, (200.0, 20.0), PROMISE, False, id="it empties by more"),
     ],
 )
-def test_relief_must_stop_the_queue_in_which_all_are_late(
-    halves: tuple[float, float], slo: Slo, helps: bool
+def test_relief_must_end_the_queue_in_which_all_are_late(
+    lasting: float, halves: tuple[float, float], slo: Slo, helps: bool
 ) -> None:
     work = Workload(
-        arrivals_per_s=4.0, prompt_tokens=300.0, answer_tokens=300.0, decode_step_s=0.03, token_s=1.2e-4
+        arrivals_per_s=4.0,
+        lasting_arrivals_per_s=lasting,
+        prompt_tokens=300.0,
+        answer_tokens=300.0,
+        decode_step_s=0.03,
+        token_s=1.2e-4,
     )
     early, late_half = halves
     waiting = replace(steady(20), early=early, late=late_half)
-    reading = replace(THRASH, work=work, waiting=waiting, ttft=late(0.9), itl=late(0.9))
+    reading = replace(THRASH, work=work, waiting=waiting, ttft=late(0.9), itl=late(0.9), health=SERVES_3)
 
     found = proposed(reading, a_context({"max_num_seqs": 64}, slo=slo))
 

@@ -8,7 +8,7 @@ import pytest
 from agent.domain.model import Proposal
 from agent.domain.model_advice import Capacity, ModelAdvice, PredictedChange
 from agent.domain.ports import Context
-from agent.domain.reading import Reading
+from agent.domain.reading import Health, Reading, Workload
 from lint.precedence import ranked
 from performance_model.band import Band
 from policies.model import Model
@@ -106,6 +106,13 @@ def test_a_change_that_is_not_enough_comes_with_the_number_of_servers() -> None:
     )
 
     assert set(propose(partly)) == {"PM1", "PM2"}
+
+
+def test_a_change_that_carries_far_less_than_arrives_is_not_proposed() -> None:
+    partly = replace(ADVICE, best_capacity=Capacity(rate_rps=3.3, servers=2), then={"attainment": about(0.7)})
+    queued = replace(LATE, health=Health(ended={"stop": 60.0}), work=Workload(lasting_arrivals_per_s=5.0))
+
+    assert set(propose(partly, queued)) == {"PM2"}
 
 
 def test_what_it_contradicts_is_named_with_the_predicted_loss() -> None:
