@@ -60,17 +60,10 @@ class Engine:
         self._most_sequences = 0
 
     def run(self) -> EngineRun:
-        requests = self._requests
-        while True:
-            self._arrive()
-            if not self._running and not self._waiting:
-                if self._coming == len(requests):
-                    break
-                self._now = requests[self._coming].arrival_s
-            elif not self._skip():
-                self._step()
+        while self._advance():
+            pass
         return EngineRun(
-            requests=requests,
+            requests=self._requests,
             seconds=self._now,
             steps=self._steps,
             preemptions=self._preemptions,
@@ -78,6 +71,24 @@ class Engine:
             largest_step=LargestStep(tokens=self._most_tokens, sequences=self._most_sequences),
             gaps=self._gaps,
         )
+
+    def ended_within(self, events: int) -> int:
+        """How many requests end or are rejected within this many computed events: all, if these suffice."""
+        for _ in range(events):
+            if not self._advance():
+                return len(self._requests)
+        return self._coming - len(self._running) - len(self._waiting)
+
+    def _advance(self) -> bool:
+        """Compute the next event: a step, or a stretch of equal ones. Return False after the last."""
+        self._arrive()
+        if not self._running and not self._waiting:
+            if self._coming == len(self._requests):
+                return False
+            self._now = self._requests[self._coming].arrival_s
+        elif not self._skip():
+            self._step()
+        return True
 
     def _arrive(self) -> None:
         requests, limits = self._requests, self._limits

@@ -41,10 +41,9 @@ def attainment(run: EngineRun, goals: Goals) -> float:
 def measure(run: EngineRun, goals: Goals) -> Mapping[str, float]:
     """The numbers of a run, in seconds, shares and requests; quantiles over the served requests."""
     served = [one for one in run.requests if one.first_s is not None and one.last_s is not None]
-    arrivals_s = max(run.requests[-1].arrival_s, 1e-9)
+    arrivals_s = run.requests[-1].arrival_s
     good = attainment(run, goals)
     found = {
-        "goodput_per_s": good * len(run.requests) / arrivals_s,
         "attainment": good,
         "peak_kv_share": run.peak_kv_share,
         "peak_step_tokens": run.largest_step.tokens,
@@ -53,6 +52,8 @@ def measure(run: EngineRun, goals: Goals) -> Mapping[str, float]:
         "rejected_share": sum(one.rejected for one in run.requests) / len(run.requests),
         "tokens_per_s": sum(one.produced for one in served) / max(run.seconds, 1e-9),
     }
+    if arrivals_s:  # else all come at once
+        found["goodput_per_s"] = good * len(run.requests) / arrivals_s
     series = {
         "ttft": sorted((one.first_s or 0.0) - one.arrival_s for one in served),
         "itl": sorted(mean_gap_s(one) for one in served if one.produced > 1),

@@ -8,6 +8,7 @@ certain than either.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 from random import Random
 
 from performance_model.band import Band, draws_quantile
@@ -17,20 +18,22 @@ from performance_model.extrapolation import LargestStep
 from performance_model.outcome import Goals, attainment, measure
 from performance_model.resample import bootstrap, scale_rate
 from performance_model.step_law import StepLaw, UncertainLaw
-from performance_model.trace import Trace, duration_s
+from performance_model.trace import Trace, mean_rate
 
 REPLICATES = 12
 LOW, HIGH = 0.1, 0.9
 _MOST_TIMES = 64.0  # the load that headroom looks for, relative to the recorded one
 _EXACT = 0.02  # relative error of the headroom
-MOST_REPLICAS = 64
+MOST_REPLICAS = 64  # as _MOST_TIMES: the load of each is at least a 64th
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
-    """`rate_per_s`: the most that meets the goals, None if not even a 64th of the load does.
+    """`rate_per_s`: the most that meets the goals, None if not even a 64th of the load does, or if all come
+    at once.
 
-    `replicas`: the least number of servers of this setting that meet them for the recorded load.
+    `replicas`: the least number of servers of this setting that meet them for the recorded load, never fewer
+    than the rate asks for; None: more than MOST_REPLICAS.
     """
 
     rate_per_s: float | None
@@ -63,7 +66,8 @@ def predict(
     bands = {}
     for name, value in values.items():
         several = sorted([one[name] for one in drawn if name in one] or [value])
-        bands[name] = Band(value=value, low=draws_quantile(several, LOW), high=draws_quantile(several, HIGH))
+        low, high = draws_quantile(several, LOW), draws_quantile(several, HIGH)
+        bands[name] = Band(value=value, low=min(value, low), high=max(value, high))
     return bands
 
 
@@ -78,26 +82,30 @@ def find_headroom(trace: Trace, law: StepLaw, limits: EngineLimits, goals: Goals
     def holds(load: Trace) -> bool:
         return attainment(Engine(load, law, limits).run(), goals) >= goals.share
 
-    rate = len(trace) / max(duration_s(trace), 1e-9)
+    rate = mean_rate(trace)
+    if rate is None:
+        return Headroom(rate_per_s=None, replicas=_find_replicas(trace, law, limits, goals, 1))
     low, high = (1.0, 2.0) if holds(trace) else (0.5, 1.0)
     while high < _MOST_TIMES and low >= 1.0 and holds(scale_rate(trace, high)):
         low, high = high, 2 * high
     while low < 1.0 and low * _MOST_TIMES >= 1.0 and not holds(scale_rate(trace, low)):
         low, high = low / 2, low
     if low * _MOST_TIMES < 1.0:
-        return Headroom(rate_per_s=None, replicas=_find_replicas(trace, law, limits, goals))
+        return Headroom(rate_per_s=None, replicas=None)
     while high / low > 1 + _EXACT:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if holds(scale_rate(trace, middle)) else (low, middle)
-    return Headroom(rate_per_s=rate * low, replicas=_find_replicas(trace, law, limits, goals))
+    replicas = _find_replicas(trace, law, limits, goals, ceil(1 / low))
+    return Headroom(rate_per_s=rate * low, replicas=replicas)
 
 
-def _find_replicas(trace: Trace, law: StepLaw, limits: EngineLimits, goals: Goals) -> int | None:
-    """The least number of replicas that meet the goals together. A proxy draws one for each request.
+def _find_replicas(trace: Trace, law: StepLaw, limits: EngineLimits, goals: Goals, least: int) -> int | None:
+    """The least number of replicas, from `least` on, that meet the goals together. A proxy draws one for each
+    request.
 
     Taking turns would make arrivals at each more regular than a proxy does.
     """
-    for count in range(1, min(MOST_REPLICAS, len(trace)) + 1):
+    for count in range(least, min(MOST_REPLICAS, len(trace)) + 1):
         random, met = Random(f"replicas:{count}"), 0.0  # noqa: S311 - statistics, not cryptography
         places = [random.randrange(count) for _ in trace]
         for server in range(count):

@@ -76,6 +76,12 @@ def duration_s(trace: Trace) -> float:
     return trace[-1].arrival_s if trace else 0.0
 
 
+def mean_rate(trace: Trace) -> float | None:
+    """Requests per second; None if all come at once."""
+    seconds = duration_s(trace)
+    return len(trace) / seconds if seconds else None
+
+
 def _parse_object(line: str, where: str) -> dict[str, object]:
     try:
         row = json.loads(line)

@@ -17,10 +17,10 @@ from performance_model.errors import PredictionInputError
 from performance_model.extrapolation import describe_extrapolation
 from performance_model.hardware_prior import prior_law
 from performance_model.outcome import Goals
-from performance_model.prediction import Headroom, find_headroom, largest_of, predict
+from performance_model.prediction import MOST_REPLICAS, Headroom, find_headroom, largest_of, predict
 from performance_model.search import LEAST_GAIN, SearchResult, search
 from performance_model.step_law import COEFFICIENTS, UncertainLaw, read_law, write_law
-from performance_model.trace import Trace, duration_s
+from performance_model.trace import Trace, duration_s, mean_rate
 from vllm_facts.deployment import Deployment
 from vllm_facts.shell_command.serve_command import ServeCommand, edit_command
 from vllm_facts.values import describe_changes
@@ -79,7 +79,8 @@ class PredictionReport:
         }
 
     def as_text(self, command: ServeCommand) -> str:
-        rate = len(self.trace) / max(duration_s(self.trace), 1e-9)
+        rate = mean_rate(self.trace)
+        when = "at once" if rate is None else f"in {duration_s(self.trace):,.0f} s ({rate:.2f} a second)"
         means = [
             sum(getattr(one, name) for one in self.trace) / len(self.trace)
             for name in ("prompt_tokens", "output_tokens")
@@ -87,8 +88,8 @@ class PredictionReport:
         rows = (*(_OF_GOALS if self.goals else ()), *_ROWS)
         return (
             format_sentence(
-                f"{len(self.trace):,} requests in {duration_s(self.trace):,.0f} s ({rate:.2f} a second), on "
-                f"average {means[0]:,.0f} prompt and {means[1]:,.0f} output tokens; KV cache of "
+                f"{len(self.trace):,} requests {when}, on average "
+                f"{means[0]:,.0f} prompt and {means[1]:,.0f} output tokens; KV cache of "
                 f"{self.limits.kv_tokens:,} tokens; step times: {self.law.source or 'a measured law'}."
             )
             + "\n"
@@ -144,8 +145,10 @@ def _band_row(name: str, title: str, band: Band) -> tuple[str, str, str]:
     return title, value, f"{low} to {high}"
 
 
-def _headroom_text(found: Headroom, rate: float) -> str:
-    if found.rate_per_s is None:
+def _headroom_text(found: Headroom, rate: float | None) -> str:
+    if rate is None:
+        holds = ""
+    elif found.rate_per_s is None:
         holds = "No load of this shape meets the objectives with this setting."
     else:
         holds = (
@@ -153,9 +156,11 @@ def _headroom_text(found: Headroom, rate: float) -> str:
             f"{found.rate_per_s / rate:.2f} times the load."
         )
     if found.replicas is None:
-        return "\n" + format_sentence(f"{holds} More servers would not help.")
+        return "\n" + format_sentence(
+            f"{holds} Not even {MOST_REPLICAS} servers meet the objectives.".lstrip()
+        )
     servers = "1 server meets" if found.replicas == 1 else f"{found.replicas} servers meet"
-    return "\n" + format_sentence(f"{holds} {servers} them for this load.")
+    return "\n" + format_sentence(f"{holds} {servers} the objectives for this load.".lstrip())
 
 
 def _refusal(found: SearchResult) -> str:

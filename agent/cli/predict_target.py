@@ -1,6 +1,7 @@
 """`trimtab predict TARGET max_num_seqs=64 rate=x1.5`: what the daemon's model of a target predicts."""
 
 import argparse
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +13,9 @@ from agent.domain.errors import ConfigError
 from agent.domain.model_advice import MOST_TIMES
 from agent.terminal.tables import format_sentence, format_table
 from agent.terminal.values import format_prediction
+from vllm_facts.errors import FlagError
+from vllm_facts.flag_parser import parse_setting
+from vllm_facts.knobs import KNOBS
 from vllm_facts.values import describe_changes
 
 LOADS = ("rate", "prompt")
@@ -55,10 +59,23 @@ def _parse(args: argparse.Namespace) -> tuple[_Asked, argparse.Namespace]:
     if unknown or not given.words or "=" in given.words[0] or "vllm" in given.words[:1]:
         raise ConfigError(
             "give --trace FILE and a command after --, or the name of a target and the changes, as in "
-            "`trimtab predict chat max_num_seqs=64 rate=x1.5`"
+            "`trimtab predict chat max_num_seqs=64 rate=x1.5`" + _hint(args.command)
         )
     target, *words = given.words
     return _Asked(target=target, body=_body(words)), given
+
+
+def _hint(words: list[str]) -> str:
+    """How to write flags of vLLM that were given as such; empty without any."""
+    flags = [word for word in words[1:] if word.startswith("-") or "=" not in word]
+    try:
+        given = parse_setting(["vllm", "serve", "MODEL", *flags])
+    except FlagError:
+        return ""
+    known = " ".join(
+        f"{knob}={json.dumps(given[knob])}" for knob in given.keys() & (KNOBS.keys() - {"model"})
+    )
+    return f"; here {known}" if known else ""
 
 
 def _body(words: list[str]) -> Json:

@@ -104,16 +104,19 @@ def _describe_misses(check: PredictionCheck) -> str:
 
 
 def _describe_number(check: PredictionCheck, name: str) -> str:
-    band = check.predicted[name]
-    return (
-        f"{name} {band.value:.3g} ({band.low:.3g} to {band.high:.3g}) predicted, "
-        f"{check.measured[name]:.3g} measured"
-    )
+    band, value = check.predicted[name], check.measured[name]
+    low = _lower_edge(name, value)
+    measured = f"{low:.3g} to {value:.3g}" if low < value else f"{value:.3g}"
+    return f"{name} {band.value:.3g} ({band.low:.3g} to {band.high:.3g}) predicted, {measured} measured"
 
 
 def _overlaps(name: str, band: Band, value: float) -> bool:
-    low = value / COARSE if name.endswith("_s") else value
-    return low <= band.high and value >= band.low
+    return _lower_edge(name, value) <= band.high and value >= band.low
+
+
+def _lower_edge(name: str, value: float) -> float:
+    """Of the bucket in which a latency was measured; a share is exact."""
+    return value / COARSE if name.endswith("_s") else value
 
 
 def _error(name: str, predicted: float, value: float) -> float:

@@ -16,7 +16,7 @@ from performance_model.prediction import find_headroom, predict
 from performance_model.resample import window
 from performance_model.search import moved_limits
 from performance_model.step_law import UncertainLaw
-from performance_model.trace import Trace, duration_s
+from performance_model.trace import Trace, duration_s, mean_rate
 from vllm_facts.deployment import Deployment
 from vllm_facts.values import Knob, Value
 
@@ -41,7 +41,7 @@ class ServedLoad:
     @property
     def rate_rps(self) -> float:
         """Of one server."""
-        return len(self.trace) / max(duration_s(self.trace), 1e-9)
+        return mean_rate(self.trace) or 0.0
 
     def limits_with(self, changes: Mapping[Knob, Value]) -> EngineLimits:
         """Raises PredictionInputError."""
@@ -75,9 +75,8 @@ class ServedLoad:
             return None
         found = find_headroom(self.trace, self.law.law, limits, self.goals)
         servers = found.replicas
-        if self.servers > 1:
-            enough = found.rate_per_s and ceil(self.servers * self.rate_rps / found.rate_per_s)
-            servers = enough or (servers and servers * self.servers)
+        if self.servers > 1 and found.rate_per_s:
+            servers = ceil(self.servers * self.rate_rps / found.rate_per_s)
         return Capacity(rate_rps=found.rate_per_s, servers=servers)
 
 
@@ -119,11 +118,11 @@ def goals_of(slo: Slo, outside_s: float) -> Goals | None:
     )
 
 
-def latest_part(trace: Trace) -> Trace:
-    """The latest MOST_REQUESTS, from the time 0 on."""
-    if len(trace) <= MOST_REQUESTS:
+def latest_part(trace: Trace, most: int = MOST_REQUESTS) -> Trace:
+    """The latest requests, from the time 0 on."""
+    if len(trace) <= most:
         return trace
-    since_s = trace[-MOST_REQUESTS].arrival_s
+    since_s = trace[-most].arrival_s
     return window(trace, since_s, duration_s(trace) - since_s + 1e-6)
 
 

@@ -1,6 +1,7 @@
 """What the performance model has learned of a target: the law of step time, its errors, the trace, and what
 became of its predictions."""
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice
@@ -19,8 +20,8 @@ from agent.prediction.what_if import modelled_flags
 from performance_model.acceptance import ITL_ERROR, TTFT_ERROR, WINDOW_S, WINDOWS
 from performance_model.band import Band
 from performance_model.resample import window
-from performance_model.step_law import COEFFICIENTS, UncertainLaw
-from performance_model.trace import duration_s, write_trace
+from performance_model.step_law import COEFFICIENTS, UncertainLaw, write_law
+from performance_model.trace import duration_s, mean_rate, write_trace
 
 TRACE_MEDIA = "application/jsonl"
 LINES_AT_ONCE = 500  # of a trace: about 3 ms of the event loop
@@ -39,6 +40,12 @@ class LawDocument(Document):
     knee: float = Field(description="tokens")
     coefficients: dict[str, CoefficientDocument] = Field(
         description="step_us, token_us, sequence_us, kv_read_us, attention_us"
+    )
+    trimtab_step_law: int = Field(description="with the next ones: a file for `--law`; version of the format")
+    law: dict[str, float] = Field(description="the most likely one")
+    draws: list[dict[str, float]] = Field(description="others that fit as well")
+    fitted_to: dict[str, float] | None = Field(
+        default=None, description="tokens, sequences of the largest step"
     )
 
 
@@ -178,7 +185,7 @@ def _law_of(law: UncertainLaw) -> LawDocument:
     for name in COEFFICIENTS:
         low, high = law.interval(name)
         found[name] = CoefficientDocument(value=getattr(law.law, name), low=low, high=high)
-    return LawDocument(source=law.source, knee=law.law.knee, coefficients=found)
+    return LawDocument(knee=law.law.knee, coefficients=found, **json.loads(write_law(law)))
 
 
 def _record_of(checks: Sequence[PredictionCheck], drop: LawDrop | None) -> RecordDocument:
@@ -208,7 +215,7 @@ def _load_of(model: LearnedModel) -> LoadDocument:
     return LoadDocument(
         requests=len(trace),
         seconds=seconds,
-        rate_rps=len(trace) / max(seconds, 1e-9),
+        rate_rps=mean_rate(trace) or 0.0,
         prompt_tokens=prompts / len(trace),
         output_tokens=sum(one.output_tokens for one in trace) / len(trace),
         cached_share=cached / max(1, prompts),

@@ -50,7 +50,7 @@ class PredictionDocument(Document):
         description="why vLLM would refuse the flags or run out of memory, or empty"
     )
     extrapolation: DocumentText = Field(
-        description="how far the largest steps, or the rate, are from those that were measured, or empty"
+        description="why it is less certain: far from the measured steps or rate, or few requests; or empty"
     )
     now: dict[str, Band] = Field(description="with the flags and the load in force")
     then: dict[str, Band] = Field(description="with the flags and the load that were asked for")

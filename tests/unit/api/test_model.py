@@ -1,5 +1,6 @@
 """What the performance model has learned, in the API."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -10,7 +11,7 @@ from agent.prediction.learned import LearnedModel
 from performance_model.acceptance import Acceptance
 from performance_model.band import Band
 from performance_model.packed_trace import pack
-from performance_model.step_law import StepLaw, UncertainLaw
+from performance_model.step_law import StepLaw, UncertainLaw, read_law
 from performance_model.trace import TraceRequest, read_trace
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
@@ -54,6 +55,7 @@ async def test_shows_the_law_its_errors_and_the_load(client: Client, daemon: Fak
     assert answer["law"]["knee"] == 96
     assert answer["law"]["coefficients"]["token_us"] == {"value": 80, "low": 80, "high": 80}
     assert (answer["law_source"], answer["windows"], answer["kv_tokens"]) == ("iteration log", 420, 40_000)
+    assert read_law(json.dumps(answer["law"])) == MODEL.law
     assert answer["check"]["itl_errors"] == [0.01, -0.02]
     assert answer["load"]["requests"] == 601
     assert answer["load"]["rate_rps"] == pytest.approx(601 / 600)

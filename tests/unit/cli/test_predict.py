@@ -205,3 +205,19 @@ def test_the_search_proposes_nothing_that_the_data_sheet_cannot_tell(predict: Pr
     assert search["changes"] is None
     assert search["gain"] > 0.02
     assert "Nothing certain: " in predict(*argv)[1]
+
+
+def test_requests_that_come_at_once_have_no_rate(predict: Predict, tmp_path: Path) -> None:
+    path = tmp_path / "burst.jsonl"
+    path.write_text(
+        "".join(write_trace([TraceRequest(arrival_s=0.0, prompt_tokens=99, output_tokens=99)] * 40))
+    )
+
+    status, out, err = predict(
+        *("--trace", str(path), "--gpu", "RTX 4090", "--ttft", "1s", "--search", "--", *SERVE, "4")
+    )
+
+    assert (status, err) == (0, "")
+    assert "40 requests at once, on average" in out
+    assert "a second" not in out
+    assert "servers meet the objectives for this load." in out

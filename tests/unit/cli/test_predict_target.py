@@ -48,3 +48,13 @@ def test_other_words_are_refused_with_an_example(run: Run, words: tuple[str, ...
 
     assert status == 2
     assert "x1.5" in err or "max_num_seqs=128" in err
+
+
+@pytest.mark.parametrize(
+    "words", [("--max-num-seqs", "64"), ("--max-num-seqs=64", "rate=x2"), ("rate=x2", "--max-num-seqs", "64")]
+)
+def test_flags_of_vllm_are_answered_with_the_words_to_write(run: Run, words: tuple[str, ...]) -> None:
+    status, _, err = run("predict", "chat", *words)
+
+    assert status == 2
+    assert "here max_num_seqs=64" in " ".join(err.split())

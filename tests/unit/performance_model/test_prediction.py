@@ -1,6 +1,7 @@
 """Predictions with bands, headroom, and the search for a better setting."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from statistics import pstdev
 
@@ -16,7 +17,7 @@ from performance_model.prediction import HIGH, LOW, find_headroom, predict
 from performance_model.resample import scale_rate
 from performance_model.search import Changes, SearchResult, allow_all, neighbours, paired_gain, search
 from performance_model.step_law import StepLaw, UncertainLaw, widen, with_error
-from performance_model.trace import TraceRequest
+from performance_model.trace import TraceRequest, mean_rate
 from vllm_facts.deployment import Deployment
 from vllm_facts.models.lookup import find_model
 from vllm_facts.sizing.gpus import find_gpu
@@ -250,12 +251,35 @@ def test_what_a_running_server_refutes_vetoes_nothing() -> None:
     assert not veto(running, limits, running)
 
 
-def test_servers_are_counted_for_requests_that_a_proxy_scatters() -> None:
-    found = find_headroom(load(8.0, seconds=200.0), LAW, LIMITS, GOALS)
+@pytest.mark.parametrize("rate", [4.0, 8.0, 16.0])
+def test_servers_are_counted_for_requests_that_a_proxy_scatters(rate: float) -> None:
+    """So it takes as many as the rate asks for, or more."""
+    trace = load(rate, seconds=200.0)
+    found = find_headroom(trace, LAW, LIMITS, GOALS)
 
     assert found.rate_per_s is not None
     assert found.replicas is not None
-    assert found.replicas >= 8.0 / found.rate_per_s - 1
+    assert found.replicas * found.rate_per_s >= (mean_rate(trace) or 0.0)
+
+
+def test_requests_that_come_at_once_have_no_rate() -> None:
+    trace = tuple(replace(one, arrival_s=0.0) for one in load(2.0, seconds=60.0))
+    found = find_headroom(trace, LAW, LIMITS, GOALS)
+    numbers = predict(trace, UNCERTAIN, LIMITS, GOALS)
+
+    assert mean_rate(trace) is None
+    assert found.rate_per_s is None
+    assert found.replicas is not None
+    assert "goodput_per_s" not in numbers
+    assert numbers["tokens_per_s"].value > 0
+
+
+def test_a_band_of_few_draws_includes_its_value() -> None:
+    """The latency is the same for the load as recorded, and mostly not for four other draws of it."""
+    bursts = tuple(replace(one, arrival_s=30.0 * (one.arrival_s // 30.0)) for one in load(4.0))
+    for seed in range(5):
+        for band in predict(bursts, UNCERTAIN, LIMITS, GOALS, replicates=4, seed=seed).values():
+            assert band.low <= band.value <= band.high
 
 
 @pytest.mark.parametrize("count", [8, 12, 24])

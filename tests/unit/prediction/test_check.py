@@ -121,7 +121,7 @@ def test_three_misses_of_five_drop_the_law_and_say_by_how_much() -> None:
     assert drop is not None
     assert drop.at == checks[-1].at
     assert "3 of the last 5 predictions missed" in drop.why
-    assert "chat-o3: itl_p90_s 0.03 (0.027 to 0.033) predicted, 0.06 measured" in drop.why
+    assert "chat-o3: itl_p90_s 0.03 (0.027 to 0.033) predicted, 0.0505 to 0.06 measured" in drop.why
     assert "chat-o4" not in drop.why
 
 

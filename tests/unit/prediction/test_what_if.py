@@ -5,11 +5,19 @@ from dataclasses import replace
 import pytest
 
 from agent.domain.model import Objective, Slo
-from agent.prediction.served_load import MOST_REQUESTS, find_load
-from agent.prediction.what_if import CURVE, WhatIf, WhatIfRequest, modelled_flags, predict_what_if
+from agent.prediction.served_load import LEAST_REQUESTS, MOST_REQUESTS, find_load, latest_part
+from agent.prediction.what_if import (
+    CURVE,
+    MOST_EVENTS,
+    WhatIf,
+    WhatIfRequest,
+    modelled_flags,
+    predict_what_if,
+)
+from performance_model.engine import Engine
 from performance_model.errors import PredictionInputError
 from performance_model.extrapolation import LargestStep
-from tests.support.learned import learned_model, without_law
+from tests.support.learned import learned_model, requests_at, without_law
 from vllm_facts.values import Setting
 
 LEARNED = learned_model(1.0, max_num_seqs=8)
@@ -111,3 +119,27 @@ def test_a_high_rate_is_predicted_by_the_latest_requests() -> None:
 
     assert len(load.trace) == MOST_REQUESTS
     assert load.rate_rps == pytest.approx(40.0, rel=0.1)
+
+
+def test_a_setting_that_takes_long_to_compute_is_predicted_from_the_latest_requests() -> None:
+    """A prompt of 3,000 tokens takes 24 steps of 128 tokens."""
+    long = replace(LEARNED, trace=requests_at(8.0, seconds=200.0, prompt=3000, output=100))
+    changes: Setting = {"max_num_seqs": 64, "max_num_batched_tokens": 128}
+
+    found = predict_what_if(WhatIfRequest(learned=long, slo=SLO, changes=changes))
+
+    assert LEAST_REQUESTS <= found.requests < 0.8 * len(long.trace)
+    assert f"only the latest {found.requests:,} of {len(long.trace):,} requests" in found.extrapolation
+    assert found.rate_rps == pytest.approx(8.0, rel=0.2)
+    load = find_load(long, SLO)
+    shown = Engine(latest_part(load.trace, found.requests), load.law.law, load.limits_with(changes))
+    assert shown.ended_within(2 * MOST_EVENTS) == found.requests
+
+
+def test_a_run_that_is_not_finished_says_how_many_requests_ended() -> None:
+    load = find_load(LEARNED, SLO)
+    ended = [
+        Engine(load.trace, load.law.law, load.present).ended_within(events) for events in (0, 200, 99_999)
+    ]
+
+    assert ended[0] == 0 < ended[1] < ended[2] == len(load.trace)
