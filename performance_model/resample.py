@@ -8,6 +8,10 @@ from performance_model.trace import Trace, TraceRequest, duration_s
 BLOCK_S = 30.0
 """Length of a bootstrap block: longer than a burst and most requests, which then stay whole."""
 
+MOST_REDRAWS, ENOUGH_REQUESTS = 8, 4000
+"""With some 250 requests, settings that differ by a fraction of a point tie: in a world of bench.tuning the
+rank correlation of their order was 0.57 with the load alone and 0.91 with eight redraws."""
+
 
 def scale_rate(trace: Trace, factor: float) -> Trace:
     """The same requests in the same order, `factor` times as fast."""
@@ -41,6 +45,13 @@ def bootstrap(trace: Trace, seed: int, block_s: float = BLOCK_S) -> Trace:
     for place in range(count):
         drawn += _take_block(trace, random.random() * total_s, length_s, total_s, place * length_s)
     return tuple(drawn)
+
+
+def with_redraws(trace: Trace) -> list[Trace]:
+    """The load itself and, of a small one, up to MOST_REDRAWS others of its kind."""
+    count = min(MOST_REDRAWS, ENOUGH_REQUESTS // max(1, len(trace)))
+    redraws = (bootstrap(trace, seed) for seed in range(count))
+    return [trace, *(one for one in redraws if one)]
 
 
 def window(trace: Trace, start_s: float, length_s: float) -> Trace:

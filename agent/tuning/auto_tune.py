@@ -12,7 +12,11 @@ from pathlib import Path
 from agent.domain.errors import ConfigError
 from agent.tuning.searches import Point
 
-_LINE = re.compile(r"""^\s*(?:export\s+)?([A-Z_]+)=(?:"([^"]*)"|'([^']*)'|(\S*))\s*$""", re.MULTILINE)
+_ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Z_]+)=", re.MULTILINE)
+_WORD = r"""(?:"([^"]*)"|'([^']*)'|([^\s"'}]*))"""
+_LINE = re.compile(
+    rf"""^\s*(?:export\s+)?([A-Z_]+)=(?:(?:\$\{{\1:-{_WORD}\}})|{_WORD})[ \t]*(?:[ \t]\#.*)?$""", re.MULTILINE
+)
 _DEFAULTS = {
     "MODEL": "meta-llama/Llama-3.1-8B-Instruct",
     "TP": "1",
@@ -42,14 +46,22 @@ class AutoTuneVariables:
 
 
 def read_variables(path: Path) -> AutoTuneVariables:
-    """Read the assignments of the script, or of a file with only those. Raises ConfigError."""
+    """Read the assignments of the script, or of a file with only those. Raises ConfigError.
+
+    Of `NAME=${NAME:-VALUE}`, as the script has it since it can be run in batches, the value.
+    """
     try:
         with path.open("rb") as file:
             text = file.read(_MAX_FILE).decode("utf-8", "replace")
     except OSError as error:
         raise ConfigError(f"--auto-tune {path}: cannot be read: {error.strerror}") from error
     found = dict(_DEFAULTS)
-    given = {name: double or single or bare for name, double, single, bare in _LINE.findall(text)}
+    given = {name: "".join(forms) for name, *forms in _LINE.findall(text)}
+    unread = sorted({*_ASSIGNED.findall(text)} & found.keys() - given.keys())
+    if unread:
+        raise ConfigError(
+            f"--auto-tune {path}: the value of {unread[0]} cannot be read: write it as {unread[0]}=VALUE"
+        )
     if not given.keys() & found.keys():
         raise ConfigError(f"--auto-tune {path}: sets none of {', '.join(_DEFAULTS)}")
     found |= {name: value for name, value in given.items() if name in found}

@@ -1,11 +1,14 @@
-"""Estimates the time that the engine's log leaves out, from the first trial: predicted and measured.
+"""Corrects a law by the first trial: what was predicted of it, and what was measured.
 
-vLLM logs the wait for the result of a step. Output handling, the API server and this client come on top: a
-part of each token's time, and a part of each request's.
+Two things are told apart. An engine that is slower than the law, by other work on the machine or by a
+prior's error, is slower in all that it does, so the law is scaled until the mean time between tokens is
+right. The API server and this client delay the first token and the last one alike: they change the TTFT
+and leave the time between tokens as it is.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import sqrt
 
 from agent.tuning.session import TuningPlan
 from performance_model.engine import Engine, EngineRun
@@ -13,8 +16,8 @@ from performance_model.engine_limits import EngineLimits
 from performance_model.outcome import Goals, mean_gap_s, quantile
 from performance_model.step_law import StepLaw, UncertainLaw
 
-_ROUNDS = 3  # a longer step makes batches larger, which makes steps longer
-_LEAST = 0.2  # smallest share of the fitted constant that remains
+_MOST = 4.0  # times slower or faster; a prior is off by a factor of 0.7 to 1.5
+_ROUNDS = 8  # of halving: to 1 %
 
 
 def calibrate(
@@ -22,16 +25,14 @@ def calibrate(
 ) -> tuple[UncertainLaw, Goals]:
     """The law with the mean time between tokens of the first trial, and what is left of the objectives when
     the time outside the engine is taken off."""
-    found = law.law
-    for _ in range(_ROUNDS):
-        gap_s = _mean_gap_s(Engine(plan.trace, found, limits).run())
-        found = _longer(found, 1e6 * (measured.get("itl_mean_s", gap_s) - gap_s))
-    more_us = found.step_us - law.law.step_us
+    gap_s = measured.get("itl_mean_s", 0.0)
+    factor = _find_factor(law.law, plan, limits, gap_s) if gap_s > 0 else 1.0
+    found = law.law.scaled(factor)
     run = Engine(plan.trace, found, limits).run()
     waits = sorted(one.first_s - one.arrival_s for one in run.requests if one.first_s is not None)
     outside_s = max(0.0, measured.get("ttft_p10_s", 0.0) - quantile(waits, 0.1)) if waits else 0.0
     return (
-        replace(law, law=found, draws=tuple(_longer(draw, more_us) for draw in law.draws)),
+        replace(law, law=found, draws=tuple(draw.scaled(factor) for draw in law.draws)),
         replace(
             plan.goals,
             ttft_s=_less(plan.goals.ttft_s, outside_s),
@@ -40,8 +41,14 @@ def calibrate(
     )
 
 
-def _longer(law: StepLaw, more_us: float) -> StepLaw:
-    return replace(law, step_us=max(_LEAST * law.step_us, law.step_us + more_us))
+def _find_factor(law: StepLaw, plan: TuningPlan, limits: EngineLimits, gap_s: float) -> float:
+    """By halving the range: longer steps make batches larger, which makes steps longer."""
+    low, high = 1 / _MOST, _MOST
+    for _ in range(_ROUNDS):
+        middle = sqrt(low * high)
+        is_slower = _mean_gap_s(Engine(plan.trace, law.scaled(middle), limits).run()) > gap_s
+        low, high = (low, middle) if is_slower else (middle, high)
+    return sqrt(low * high)
 
 
 def _less(limit_s: float | None, outside_s: float) -> float | None:

@@ -15,11 +15,12 @@ def summarise(served: Sequence[Served], goals: Goals) -> Mapping[str, float]:
     seconds = max((one.arrival_s + one.late_s + one.e2e_s for one in done), default=0.0)
     found = {
         "attainment": good / max(1, len(served)),
-        "goodput_per_s": good / max(1e-9, served[-1].arrival_s) if served else 0.0,
         "failed_share": 1 - len(done) / max(1, len(served)),
         "tokens_per_s": sum(one.output_tokens for one in done) / max(1e-9, seconds),
         "late_p99_s": quantile(sorted(one.late_s for one in served), 0.99) if served else 0.0,
     }
+    if served and served[-1].arrival_s:
+        found["goodput_per_s"] = good / served[-1].arrival_s
     series = {
         "ttft": sorted(one.ttft_s for one in done),
         "itl": sorted(one.itl_s for one in done if one.output_tokens > 1),

@@ -6,12 +6,15 @@ predicted, when no point is predicted to gain more than its noise, or after MOST
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from agent.tuning.searches import Point, Tried, untried
 from agent.tuning.space import Space
 from agent.tuning.verdict import paired_gain
 from performance_model.engine import Engine
+from performance_model.engine_limits import EngineLimits
 from performance_model.outcome import Goals
+from performance_model.resample import with_redraws
 from performance_model.search import ERRORS, LEAST_GAIN
 from performance_model.step_law import StepLaw
 from performance_model.trace import Trace
@@ -21,7 +24,11 @@ MOST_TRIALS = 3  # beside the setting in force
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointForecast:
-    """The prediction of one point, in shares of the requests; `noise` is the standard error of `gain`."""
+    """The prediction of one point, in shares of the requests.
+
+    `goodput`: of the recorded load. `gain`: over the setting in force, on this load and on redraws of it;
+    `noise` is its standard error.
+    """
 
     point: Point
     goodput: float
@@ -35,15 +42,19 @@ class PointForecast:
 
 def forecast_all(space: Space, trace: Trace, law: StepLaw, goals: Goals) -> list[PointForecast]:
     """Predict every point, in the order of the space."""
-    good = [
-        [float(goals.are_met_by(one)) for one in Engine(trace, law, limits).run().requests]
-        for limits in space.limits
-    ]
+    loads = with_redraws(trace)
+    before = [_met(load, law, space.limits[0], goals) for load in loads]
     found = []
-    for point, shares in zip(space.points, good, strict=True):
-        gain, noise = paired_gain(trace, good[0], shares)
-        found.append(PointForecast(point=point, goodput=sum(shares) / len(shares), gain=gain, noise=noise))
+    for point, limits in zip(space.points, space.limits, strict=True):
+        after = [_met(load, law, limits, goals) for load in loads]
+        gains = [fmean(new) - fmean(old) for old, new in zip(before, after, strict=True)]
+        _, noise = paired_gain(trace, before[0], after[0])
+        found.append(PointForecast(point=point, goodput=fmean(after[0]), gain=fmean(gains), noise=noise))
     return found
+
+
+def _met(load: Trace, law: StepLaw, limits: EngineLimits, goals: Goals) -> list[float]:
+    return [float(goals.are_met_by(one)) for one in Engine(load, law, limits).run().requests]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

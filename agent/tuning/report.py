@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from agent.advisor.render import format_command
+from agent.prediction.what_if import MODELLED
 from agent.terminal.tables import format_sentence, format_table
 from agent.terminal.values import escape_text, format_latency
 from agent.tuning.plots import bars, scatter
@@ -42,8 +43,11 @@ def as_text(outcome: TuningResult) -> str:
 def conclusion(outcome: TuningResult) -> str:
     found = outcome.verdict
     if found is None:
-        predicted = [one.gain for one in outcome.forecasts]
-        more = f"; the most that is predicted is {100 * max(predicted):+.1f} points" if predicted else ""
+        most = max(outcome.forecasts, key=lambda one: one.gain, default=None)
+        gain, noise = (100 * most.gain, 100 * most.noise) if most else (0.0, 0.0)
+        more = (
+            f"; the most that is predicted is {gain:+.1f} points, standard error {noise:.1f}" if most else ""
+        )
         return f"Keep the setting: no other one was worth a trial, or served{more}."
     what = describe_changes({knob: value for knob, value in found.changes.items()})  # type: ignore[misc]  # noqa: C416
     numbers = (
@@ -65,7 +69,19 @@ def warnings(outcome: TuningResult) -> list[str]:
             "the load, and the latencies contain that."
         )
     failed = [trial for trial in outcome.trials if trial.why]
-    said += [f"{describe_changes(trial.changes)}: {escape_text(trial.why)} ({trial.log})" for trial in failed]
+    said += [
+        f"{describe_changes(trial.changes)}: {escape_text(trial.why)} ({outcome.plan.out / trial.log})"
+        for trial in failed
+    ]
+    refused = outcome.space.refused
+    if refused:
+        why = max(refused, key=lambda one: refused[one])
+        said.append(f"Settings that were left out: {sum(refused.values())}, mostly for this reason: {why}.")
+    unknown = sorted(outcome.space.points[0].keys() - MODELLED) if outcome.forecasts else []
+    if unknown:
+        said.append(
+            f"The effect of {', '.join(unknown)} is not predicted; `--search grid` tries every setting."
+        )
     return said
 
 
@@ -102,7 +118,14 @@ def as_html(outcome: TuningResult) -> str:
     plots = [
         "<h2>Requests within the objectives</h2>",
         bars([(_label(trial), trial.goodput, trial.predicted) for trial in outcome.trials]),
-        *(["<h2>Predicted and measured</h2>", scatter(pairs, "predicted", "measured")] if pairs else []),
+        *(
+            [
+                "<p>The line at a bar is what was predicted.</p><h2>Predicted and measured</h2>",
+                scatter(pairs, "predicted", "measured"),
+            ]
+            if pairs
+            else []
+        ),
     ]
     rows = "".join(_html_row("td", _cells(trial)) for trial in outcome.trials)
     return (

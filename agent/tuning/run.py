@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from agent.advisor.measured_law import find_kv_tokens, law_of_log
 from agent.domain.errors import ConfigError
@@ -53,7 +54,7 @@ async def tune(
     file = TrialFile(plan.out / "trials.jsonl", plan.command.words, plan.trace, plan.goals)
     session = Session(plan, server, file, progress)
     base = await session.measure_base()
-    log = await asyncio.to_thread(_read_log, base.log)
+    log = await asyncio.to_thread(_read_log, plan.out / base.log)
     kv_tokens = choice.kv_tokens or find_kv_tokens(log)
     space = build_space(case, kv_tokens, choice.given)
     session.place_base(space)
@@ -92,9 +93,8 @@ def _build_search(choice: SearchChoice, space: Space, forecasts: Sequence[PointF
             raise ConfigError(f"--search {choice.search}: unknown")
 
 
-def _read_log(path: str) -> list[str]:
+def _read_log(path: Path) -> list[str]:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - a name of our own
-            return file.read().splitlines()
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []

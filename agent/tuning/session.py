@@ -70,7 +70,9 @@ class Session:
             return known
         trial = await self._try({}, {}, None, 0)
         if not trial.good:
-            raise ConfigError(f"the given command does not serve: {trial.why}; its log: {trial.log}")
+            raise ConfigError(
+                f"the given command does not serve: {trial.why}; its log: {self._plan.out / trial.log}"
+            )
         return trial
 
     def place_base(self, space: Space) -> None:
@@ -118,7 +120,7 @@ class Session:
         began_s = loop.time()
         self._progress.begin(f"trial {len(self._file.trials) + 1}, {describe_changes(changes) or 'as given'}")
         log = plan.out / f"server-{len(self._file.trials):03}.log"
-        trial = TuningTrial(point=point, changes=changes, round=number, predicted=predicted, log=str(log))
+        trial = TuningTrial(point=point, changes=changes, round=number, predicted=predicted, log=log.name)
         try:
             try:
                 await self._start(changes, log)

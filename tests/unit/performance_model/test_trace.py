@@ -1,9 +1,11 @@
 """Traces: their file, and loads made from them."""
 
+from dataclasses import replace
+
 import pytest
 
 from performance_model.errors import PredictionInputError
-from performance_model.resample import bootstrap, scale_prompts, scale_rate, window
+from performance_model.resample import bootstrap, scale_prompts, scale_rate, window, with_redraws
 from performance_model.trace import TraceRequest, duration_s, read_trace, write_trace
 
 HEADER = '{"trimtab_trace": 1}'
@@ -84,3 +86,18 @@ def test_drawn_loads_keep_the_rate_and_the_order() -> None:
     assert sum(one.prompt_tokens for trace in drawn for one in trace) / sum(map(len, drawn)) == pytest.approx(
         sum(one.prompt_tokens for one in TRACE) / len(TRACE), rel=0.05
     )
+
+
+def test_a_small_load_is_redrawn_and_a_large_one_is_not() -> None:
+    assert with_redraws(TRACE)[0] == TRACE
+    assert len(with_redraws(TRACE[:400])) == 9
+    assert len(with_redraws(TRACE[:1] * 4001)) == 1
+
+
+def test_a_redraw_without_a_request_is_left_out() -> None:
+    sparse = (
+        TraceRequest(arrival_s=0.0, prompt_tokens=8, output_tokens=8),
+        replace(TRACE[0], arrival_s=90.0),
+    )
+
+    assert all(with_redraws(sparse))

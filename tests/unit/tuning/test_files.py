@@ -60,6 +60,31 @@ def test_the_variables_of_auto_tune_become_a_command_a_load_and_a_grid(tmp_path:
     ]
 
 
+def test_the_assignments_of_a_script_for_batches_are_read(tmp_path: Path) -> None:
+    """Values that the environment may override, and comments behind them."""
+    script = tmp_path / "auto_tune.sh"
+    script.write_text(
+        'BASE=${BASE:-"$SCRIPT_DIR/../../.."}\nMODEL=${MODEL:-"Qwen/Qwen3-8B"}\nTP=${TP:-2}\n'
+        "INPUT_LEN=1800 # tokens\nexport OUTPUT_LEN=${OUTPUT_LEN:-20}  # tokens\n"
+        "DOWNLOAD_DIR=${DOWNLOAD_DIR:-\"\"}\nNUM_SEQS_LIST=${NUM_SEQS_LIST:-'64 128'}\n"
+        'NUM_BATCHED_TOKENS_LIST="512"\nMAX_LATENCY_ALLOWED_MS=100000000000 # very large\n'
+    )
+    found = read_variables(script)
+
+    assert found.command[2:5] == ("Qwen/Qwen3-8B", "--tensor-parallel-size", "2")
+    assert "--download-dir" not in found.command
+    assert (found.input_len, found.output_len, found.e2e_s) == (1800, 20, None)
+    assert [tuple(point.values()) for point in found.points] == [(64, 512), (128, 512)]
+
+
+def test_a_variable_whose_value_cannot_be_read_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "auto_tune.sh"
+    script.write_text("TP=2\nNUM_SEQS_LIST=$(seq 8 16)\n")
+
+    with pytest.raises(ConfigError, match="the value of NUM_SEQS_LIST cannot be read"):
+        read_variables(script)
+
+
 def trial(seqs: int, good: str = "1", *, number: int = 0) -> TuningTrial:
     changes = {"max_num_seqs": seqs}
     return TuningTrial(point=changes, changes=changes, good=good, round=number)

@@ -75,6 +75,25 @@ def test_an_interrupted_run_does_not_repeat_its_trials(
     assert "max_num_seqs 16" in out
 
 
+def test_a_run_goes_on_from_another_folder_with_the_log_of_its_first_trial(
+    tune: Tune,
+    command: tuple[str, ...],
+    load: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = (*load[:-1], "out", "--json", "--trials", "1", "--", *command)
+    first = json.loads(tune(*given)[1])
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = json.loads(tune(*load[:-1], str(tmp_path / "out"), *given[given.index("out") + 1 :])[1])
+
+    assert again["trials"] == first["trials"]
+    assert "windows of steps in the log" in first["law"]["source"]
+    assert again["law"] == first["law"]
+
+
 def test_a_setting_that_does_not_start_is_told_and_not_chosen(
     tune: Tune, command: tuple[str, ...], load: tuple[str, ...], tmp_path: Path
 ) -> None:
