@@ -10,7 +10,7 @@ fast it is.
 from collections.abc import Sequence
 
 from performance_model.errors import PredictionInputError
-from performance_model.fit import expected_s
+from performance_model.fit import COUNTED_WEIGHT, LOGGED_WEIGHT, expected_s, fit_law
 from performance_model.step_law import StepLaw, UncertainLaw, widen
 from performance_model.work_windows import WorkWindow
 from vllm_facts.deployment import Deployment, Model
@@ -51,6 +51,35 @@ def scaled_prior(case: Deployment, windows: Sequence[WorkWindow]) -> StepLaw:
     shape = _shape(case)
     factor = sum(one.seconds for one in windows) / sum(expected_s(shape, one) for one in windows)
     return shape.scaled(factor)
+
+
+def fit_deployment(
+    case: Deployment, windows: Sequence[WorkWindow], *, is_logged: bool, draws: int = DRAWS, source: str = ""
+) -> UncertainLaw:
+    """The law of the windows; what they leave open is decided by the prior.
+
+    Those of an iteration log (`is_logged`) leave less open than the ratios of an unknown GPU or model err.
+    Raises PredictionInputError if the windows do not suffice.
+    """
+    if not windows:
+        raise PredictionInputError("no step was recorded")
+    prior = scaled_prior(case, windows)
+    return fit_law(
+        windows,
+        attention_us=prior.attention_us,
+        draws=draws,
+        source=source,
+        prior=prior if not is_logged or _is_known(case) else None,
+        prior_weight=LOGGED_WEIGHT if is_logged else COUNTED_WEIGHT,
+    )
+
+
+def _is_known(case: Deployment) -> bool:
+    try:
+        prior_law(case)
+    except PredictionInputError:
+        return False
+    return True
 
 
 def _shape(case: Deployment) -> StepLaw:

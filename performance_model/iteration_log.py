@@ -6,11 +6,12 @@ iteration elapsed time: 12.34 ms, GPU KV cache usage: 1.5%
 
 The elapsed time is only the wait for the result (v1/engine/core.py: step, step_with_batch_queue).
 Scheduling, sending the work and handling the output are not in it, and under async scheduling it is shorter
-by what overlaps with them. `unlogged_s` measures the rest by the clock of the log.
+by what overlaps with them; where the model runs inside of the sending (one worker in the engine's process, on
+the CPU) nearly nothing is left. `log_clock` measures the rest.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 _LINE = re.compile(
@@ -21,9 +22,6 @@ _LINE = re.compile(
     r"iteration elapsed time: (?P<ms>\d{1,12}\.\d+) ms(?P<dummy> \(dummy\))?"
     r"(?:, \w+ KV cache usage: (?P<kv>\d{1,3}\.\d+)%)?"
 )
-
-
-_LEAST_STRETCH_S, _LEAST_KNOWN_S = 0.5, 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,61 +64,6 @@ def parse_iterations(log: Iterable[str]) -> Iterator[StepRecord]:
             engine=int(found["engine"] or 0),
             logged_s=_clock_s(found) if found["second"] else None,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BusyTime:
-    """Stretches in which the engine never idled: by the clock of the log, and as the steps' elapsed times."""
-
-    wall_s: float = 0.0
-    known_s: float = 0.0
-    steps: float = 0.0
-
-    def __add__(self, other: "BusyTime") -> "BusyTime":
-        return BusyTime(
-            wall_s=self.wall_s + other.wall_s,
-            known_s=self.known_s + other.known_s,
-            steps=self.steps + other.steps,
-        )
-
-    @property
-    def unlogged_s(self) -> float:
-        """Mean time of a step that its elapsed time leaves out; 0 if the log cannot tell."""
-        is_enough = self.steps and self.known_s >= _LEAST_KNOWN_S
-        return max(0.0, (self.wall_s - self.known_s) / self.steps) if is_enough else 0.0
-
-
-def unlogged_s(records: Sequence[StepRecord]) -> float:
-    """Mean time of a step that its elapsed time leaves out; 0 if the log cannot tell."""
-    return busy_time(records).unlogged_s
-
-
-def busy_time(records: Sequence[StepRecord]) -> BusyTime:
-    """Between two steps that both decode the engine never idled, so the clock of the log advanced by their
-    times. It counts whole seconds; the error of a stretch is below 1 s either way, and cancels out over
-    stretches.
-    """
-    wall_s = known_s = steps = 0.0
-    for stretch in _busy_stretches(records):
-        elapsed_s = sum(record.seconds for record in stretch[1:])
-        first, last = stretch[0].logged_s, stretch[-1].logged_s
-        if first is None or last is None or elapsed_s < _LEAST_STRETCH_S or last < first:
-            continue
-        wall_s += last - first
-        known_s += elapsed_s
-        steps += len(stretch) - 1
-    return BusyTime(wall_s=wall_s, known_s=known_s, steps=steps)
-
-
-def _busy_stretches(records: Sequence[StepRecord]) -> Iterator[list[StepRecord]]:
-    stretch: list[StepRecord] = []
-    for record in records:
-        if stretch and (not record.decodes or record.index != stretch[-1].index + 1):
-            yield stretch
-            stretch = []
-        stretch.append(record)
-    if stretch:
-        yield stretch
 
 
 def _clock_s(found: re.Match[str]) -> int:

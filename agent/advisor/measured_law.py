@@ -2,13 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from performance_model.engine_settings import limits_of
-from performance_model.errors import PredictionInputError
-from performance_model.fit import fit_law
-from performance_model.hardware_prior import prior_law
-from performance_model.iteration_log import parse_iterations, unlogged_s
+from performance_model.hardware_prior import fit_deployment
+from performance_model.iteration_log import parse_iterations
+from performance_model.log_clock import add_unlogged, busy_spans, unlogged
 from performance_model.step_law import UncertainLaw
 from performance_model.work_windows import windows_of_steps
 from vllm_facts.deployment import Deployment
@@ -25,18 +23,9 @@ def find_kv_tokens(log: Sequence[str]) -> int | None:
 def law_of_log(case: Deployment, log: Sequence[str], kv_tokens: int | None) -> UncertainLaw | None:
     """Fit the law; None without iteration lines. Raises PredictionInputError if they do not suffice."""
     records = list(parse_iterations(log))
-    missing_s = unlogged_s(records)
-    steps = (replace(record, seconds=record.seconds + missing_s) for record in records)
-    windows = list(windows_of_steps(steps, limits_of(case, kv_tokens=kv_tokens).kv_tokens))
+    windows = list(windows_of_steps(records, limits_of(case, kv_tokens=kv_tokens).kv_tokens))
     if not windows:
         return None
     source = f"{len(windows)} windows of steps in the log"
-    return fit_law(windows, attention_us=attention_of(case), source=source)
-
-
-def attention_of(case: Deployment) -> float:
-    """Return the prior's cost of attention, for windows that do not show it; 0 for an unknown GPU."""
-    try:
-        return prior_law(case).law.attention_us
-    except PredictionInputError:
-        return 0.0
+    windows = add_unlogged(windows, unlogged(busy_spans(records)))
+    return fit_deployment(case, windows, is_logged=True, source=source)

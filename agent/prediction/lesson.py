@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import isnan
 
@@ -27,14 +27,15 @@ from performance_model.acceptance import (
 from performance_model.engine_limits import EngineLimits
 from performance_model.engine_settings import limits_of
 from performance_model.errors import PredictionInputError
-from performance_model.fit import fit_law
-from performance_model.hardware_prior import scaled_prior
+from performance_model.hardware_prior import fit_deployment
+from performance_model.log_clock import add_unlogged, unlogged
 from performance_model.work_windows import WorkWindow
 from vllm_facts.deployment import Deployment
 
 LEAST_LOGGED = 60  # windows of logged steps, one minute's; with fewer the histograms tell more
 LEAST_REQUESTS = 10  # in a window that a prediction is compared with
 MOST_ROWS = 400  # of a fit; with DRAWS refits some 0.7 s of CPU
+MOST_SPANS = 900  # of the log's clock, the latest: one a second for as long as a trace
 DRAWS = 8
 SPANNED = 3  # minutes that a window and its tail may lie in
 LAWS = 6  # fitted ones that are kept: one from before the last window is among them
@@ -109,13 +110,12 @@ def _fit(lesson: Lesson, draws: int) -> FittedLaw:
     rows = thin(found, MOST_ROWS)
     if not rows:
         raise PredictionInputError("no second with running requests was seen yet")
-    prior = scaled_prior(lesson.case, rows)
-    law = fit_law(
+    law = fit_deployment(
+        lesson.case,
         rows,
-        attention_us=prior.attention_us,
+        is_logged=source == "iteration log",
         draws=draws,
         source=f"{source}, {len(rows)} windows",
-        prior=prior if source == "histograms" else None,
     )
     return FittedLaw(law=law, source=source, rows=len(rows), until_s=lesson.recording.minutes[-1].end_s)
 
@@ -128,7 +128,7 @@ def _steps(lesson: Lesson) -> PastSteps:
     return PastSteps(
         logged=tuple(thin(logged, MOST_ROWS)),
         counted=tuple(thin(counted, MOST_ROWS)),
-        busy=sum((one.busy for one in minutes), past.busy),
+        busy=(*past.busy, *(span for one in minutes for span in one.busy))[-MOST_SPANS:],
         last=lesson.last_step,
     )
 
@@ -137,10 +137,7 @@ def choose_rows(steps: PastSteps) -> tuple[Sequence[WorkWindow], LawSource]:
     """Those of the iteration log where there are enough."""
     if len(steps.logged) < LEAST_LOGGED:
         return steps.counted, "histograms"
-    missing_s = steps.busy.unlogged_s
-    return [
-        replace(row, seconds=row.seconds + missing_s * row.steps) for row in steps.logged
-    ], "iteration log"
+    return add_unlogged(steps.logged, unlogged(steps.busy)), "iteration log"
 
 
 def _check(lesson: Lesson, load: RecordedLoad, outside_s: float) -> tuple[float, float] | None:
@@ -228,8 +225,13 @@ def _explain(lesson: Lesson, newest: FittedLaw | None, acceptance: Acceptance, w
         f"the last {WINDOWS} predictions were off by {acceptance.itl_error:.0%} in the time between tokens "
         f"(limit {ITL_ERROR:.0%}) and {acceptance.ttft_error:.0%} in the TTFT (limit {TTFT_ERROR:.0%})"
     )
-    logged = lesson.case.setting.get(LOG_FLAG) is True
-    return errors if logged else f"{errors}; --{LOG_FLAG.replace('_', '-')} makes the law more exact"
+    if lesson.case.setting.get(LOG_FLAG) is not True:
+        return f"{errors}; --{LOG_FLAG.replace('_', '-')} makes the law more exact"
+    if newest.source == "histograms":
+        return (
+            f"{errors}; the iteration log, which makes it more exact, was not read: too few lines, or no log"
+        )
+    return errors
 
 
 def _unpickle(parts: Iterable[bytes]) -> list[WorkWindow]:

@@ -9,7 +9,6 @@ from agent.domain.reading import EngineSample, Request, RequestSample
 from agent.prediction.learned import TRACE_S
 from agent.prediction.recording import Minute, Recording, RequestColumns, sum_samples
 from agent.prediction.step_rows import LoggedSteps, row_of_scrape
-from performance_model.iteration_log import BusyTime
 from performance_model.work_windows import WorkWindow
 
 MINUTE_S = 60.0
@@ -92,9 +91,7 @@ class Recorder:
     def forget_rows(self) -> None:
         """The law has changed: the work of steps before is no evidence any more."""
         self._rows, self._logged = [], []
-        kept = [
-            replace(one, histogram_rows=NO_ROWS, logged_rows=(), busy=BusyTime()) for one in self._minutes
-        ]
+        kept = [replace(one, histogram_rows=NO_ROWS, logged_rows=(), busy=()) for one in self._minutes]
         self._minutes = deque(kept, maxlen=MINUTES)
 
     def close_minute(self, end_s: float) -> Recording:
@@ -108,7 +105,7 @@ class Recorder:
                     arrivals_s=self._arrivals_s,
                     histogram_rows=pickle.dumps(self._rows),
                     logged_rows=tuple(one.rows for one in self._logged),
-                    busy=sum((one.busy for one in self._logged), BusyTime()),
+                    busy=tuple(span for one in self._logged for span in one.busy),
                     steady=self._steady,
                 )
             )

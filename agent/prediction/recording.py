@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from agent.domain.reading import Buckets, EngineSample, Request
 from agent.domain.request_counts import token_gap_s
-from performance_model.iteration_log import BusyTime
+from performance_model.log_clock import BusySpan
 
 UNKNOWN = -1  # a count that the proxy does not know
 MOST_SKEW_S = 10.0
@@ -86,7 +86,7 @@ class Minute:
     arrivals_s: "array[float]"  # of requests, by vLLM's gauges and counters; Unix time
     histogram_rows: bytes  # pickled windows of steps
     logged_rows: tuple[bytes, ...]  # the same, of each read of the iteration log
-    busy: BusyTime  # of the logged steps
+    busy: tuple[BusySpan, ...]  # of the logged steps
     steady: bool  # all servers ran the setting in force, so that it may be compared with a prediction
 
 

@@ -5,7 +5,7 @@ The time without a daemon is cut out of the trace, as nothing was recorded of it
 
 from array import array
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
 
@@ -14,14 +14,14 @@ from pydantic import TypeAdapter, ValidationError
 from agent.prediction.learned import TRACE_S, FittedLaw, LearnedModel, TokenCounts
 from performance_model.acceptance import Acceptance
 from performance_model.engine_settings import SCHEDULING
-from performance_model.iteration_log import BusyTime
+from performance_model.log_clock import BusySpan
 from performance_model.packed_trace import PackedTrace
 from performance_model.step_law import with_error
 from performance_model.work_windows import WorkWindow
 from vllm_facts.deployment import Deployment
 from vllm_facts.values import Setting
 
-VERSION = 1
+VERSION = 2
 OLDEST = timedelta(seconds=TRACE_S)  # the load of longer ago is another one
 
 
@@ -48,7 +48,7 @@ class PastSteps:
 
     logged: tuple[WorkWindow, ...] = ()
     counted: tuple[WorkWindow, ...] = ()  # between scrapes of /metrics
-    busy: BusyTime = field(default_factory=BusyTime)
+    busy: tuple[BusySpan, ...] = ()
     last: int = -1
 
 

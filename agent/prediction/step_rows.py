@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from math import inf
 
 from agent.domain.reading import EngineSample, count_replicas
-from performance_model.iteration_log import BusyTime, busy_time, parse_iterations
+from performance_model.iteration_log import parse_iterations
+from performance_model.log_clock import BusySpan, busy_spans
 from performance_model.work_windows import WorkWindow, window_of_counts, windows_of_steps
 from vllm_facts.metrics.page_totals import HistogramTotals
 
@@ -20,7 +21,7 @@ class LoggedSteps:
     """New steps of one read of a server's log. `last`: the number of the latest, to know new ones by."""
 
     rows: bytes  # pickled windows
-    busy: BusyTime
+    busy: tuple[BusySpan, ...]
     last: int
 
 
@@ -61,7 +62,7 @@ def read_steps(lines: Sequence[str], last: int, kv_tokens: int) -> LoggedSteps:
     new = records[known + 1 :]
     return LoggedSteps(
         rows=pickle.dumps(thin(list(windows_of_steps(new, kv_tokens)), MOST_ROWS)),
-        busy=busy_time(new),
+        busy=tuple(busy_spans(new)),
         last=new[-1].index if new else last,
     )
 

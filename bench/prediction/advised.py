@@ -22,26 +22,17 @@ from agent.prediction.advice import AdviceRequest, advise
 from agent.prediction.learned import LearnedModel
 from agent.prediction.step_rows import thin
 from bench.prediction.exactness import carried_rate, goals_of
-from bench.prediction.truth import LOADS, Load, kv_blocks, run_truth, traffic, unlike
+from bench.prediction.truth import GPUS, LOADS, Load, case_of, kv_blocks, run_truth, traffic, unlike
 from bench.tuning.pages import windows_of_pages
 from performance_model.acceptance import check_ahead
 from performance_model.engine_limits import EngineLimits
-from performance_model.fit import fit_law
-from performance_model.hardware_prior import scaled_prior
+from performance_model.hardware_prior import fit_deployment
 from performance_model.outcome import Goals
 from performance_model.packed_trace import pack
 from performance_model.trace import TraceRequest
 from performance_model.work_windows import timed_windows
 from simulator.hardware import Hardware
-from vllm_facts.deployment import Deployment
-from vllm_facts.models.lookup import find_model
-from vllm_facts.sizing.gpus import find_gpu
 
-GPUS = {
-    "4090-8b": ("RTX 4090", "meta-llama/Llama-3.1-8B"),
-    "h100-8b": ("H100", "meta-llama/Llama-3.1-8B"),
-    "t4-8b-awq": ("Tesla T4", "hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4"),
-}
 GRID = tuple(product((16, 64, 256), (512, 2048, 8192)))
 FLAT = 0.02
 INTENSITY: dict[str, tuple[float, ...]] = {"flat": (0.4, 0.7, 0.9), "servers": (2.0, 4.0)}
@@ -106,24 +97,10 @@ def learn(
 ) -> LearnedModel:
     """As the daemon after ten minutes. `logged`: from the iteration log, else from pages of /metrics."""
     recording = run_truth(trace, gpu, default, seed)
-    card, model = GPUS[gpu_name]
-    case = Deployment(
-        setting={
-            "model": model,
-            "max_num_seqs": default.max_num_seqs,
-            "max_num_batched_tokens": default.max_num_batched_tokens,
-            "enable_prefix_caching": False,
-            "max_model_len": 8192,
-        },
-        card=find_gpu(card),
-        model=find_model(model),
-    )
+    case = case_of(gpu_name, default)
     steps = list(timed_windows(zip(recording.ends_s, recording.steps, strict=True), default.kv_tokens))
     rows = [row for _, row in steps] if logged else windows_of_pages(recording, default, SCRAPES_S)
-    prior = scaled_prior(case, rows)
-    law = fit_law(
-        thin(rows, MOST_ROWS), draws=DRAWS, attention_us=prior.attention_us, prior=None if logged else prior
-    )
+    law = fit_deployment(case, thin(rows, MOST_ROWS), is_logged=logged, draws=DRAWS)
     return LearnedModel(
         target="w",
         server="w-r0",

@@ -2,7 +2,7 @@
 
 python -m bench.prediction.coverage [--seeds 1,2] [--gpus 4090-8b,…] [--budget-s N]
 
-The law is fitted to some minutes of the default setting; a world is a GPU, a load and a rate, and each has
+The law is fitted to ten minutes of the default setting; a world is a GPU, a load and a rate, and each has
 predictions for settings two octaves away and more. `same`: the recorded requests came again, as when a
 prediction is compared with a rollout. `later`: other requests of the same kind came. Writes the table and all
 predictions to bench/results/coverage.json after each world.
@@ -21,10 +21,10 @@ from typing import Any
 from agent.prediction.served_load import REPLICATES
 from agent.prediction.step_rows import thin
 from bench.prediction.exactness import carried_rate, goals_of
-from bench.prediction.truth import LOADS, Load, kv_blocks, run_truth, traffic, unlike
-from performance_model.acceptance import ServedRequest, check_ahead
+from bench.prediction.truth import LOADS, Load, Recording, case_of, kv_blocks, run_truth, traffic, unlike
+from performance_model.acceptance import check_ahead
 from performance_model.engine_limits import EngineLimits
-from performance_model.fit import fit_law
+from performance_model.hardware_prior import fit_deployment
 from performance_model.outcome import Goals, quantile
 from performance_model.prediction import predict
 from performance_model.step_law import with_error
@@ -33,7 +33,7 @@ from performance_model.work_windows import timed_windows
 GPUS = ("4090-8b", "t4-8b-awq", "h100-8b")
 SETTINGS = ((16, 2048), (64, 256), (256, 8192))
 INTENSITIES = (0.7, 1.25)
-SECONDS, LEAST_REQUESTS = 300.0, 150
+SECONDS, LEAST_REQUESTS = 600.0, 150
 MOST_ROWS, DRAWS = 400, 8
 RESULTS = Path(__file__).parents[1] / "results" / "coverage.json"
 Row = dict[str, Any]
@@ -49,7 +49,8 @@ def run_world(gpu_name: str, load: Load, intensity: float, seed: int) -> Iterato
     )
     recording = run_truth(trace, gpu, default, seed)
     steps = list(timed_windows(zip(recording.ends_s, recording.steps, strict=True), default.kv_tokens))
-    fitted = fit_law(thin([row for _, row in steps], MOST_ROWS), draws=DRAWS)
+    rows = thin([row for _, row in steps], MOST_ROWS)
+    fitted = fit_deployment(case_of(gpu_name, default), rows, is_logged=True, draws=DRAWS)
     some = steps[:: max(1, len(steps) // MOST_ROWS)]
     law = with_error(fitted, check_ahead(trace, recording.served(), some, default).itl)
     for seqs, budget in SETTINGS:
@@ -59,8 +60,8 @@ def run_world(gpu_name: str, load: Load, intensity: float, seed: int) -> Iterato
             for kind in ("same", "later")
         }
         came = {
-            "same": numbers(run_truth(trace, gpu, limits, seed + 4).served(), goals),
-            "later": numbers(run_truth(later, gpu, limits, seed + 6).served(), goals),
+            "same": numbers(run_truth(trace, gpu, limits, seed + 4), goals),
+            "later": numbers(run_truth(later, gpu, limits, seed + 6), goals),
         }
         for name, kind in product(came["same"], came):
             band, value = predicted[kind][name], came[kind][name]
@@ -79,12 +80,17 @@ def run_world(gpu_name: str, load: Load, intensity: float, seed: int) -> Iterato
             }
 
 
-def numbers(served: Sequence[ServedRequest], goals: Goals) -> Mapping[str, float]:
+def numbers(recording: Recording, goals: Goals) -> Mapping[str, float]:
+    served = recording.served()
     good = (one.ttft_s <= (goals.ttft_s or 0.0) and one.itl_s <= (goals.itl_s or 0.0) for one in served)
+    waits, gaps = sorted(one.ttft_s for one in served), sorted(one.itl_s for one in served if one.itl_s > 0)
     return {
         "attainment": mean(good),
-        "ttft_p90_s": quantile(sorted(one.ttft_s for one in served), 0.9),
-        "itl_p90_s": quantile(sorted(one.itl_s for one in served if one.itl_s > 0), 0.9),
+        "ttft_p90_s": quantile(waits, 0.9),
+        "ttft_p99_s": quantile(waits, 0.99),
+        "itl_mean_s": mean(gaps),
+        "itl_p90_s": quantile(gaps, 0.9),
+        "e2e_mean_s": mean((one.last_at or 0.0) - one.arrived_at for one in recording.requests),
     }
 
 

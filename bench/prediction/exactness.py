@@ -7,11 +7,12 @@ from math import log2, sqrt
 from statistics import mean, median
 from typing import Any
 
-from bench.prediction.truth import LOADS, Load, kv_blocks, run_truth, traffic, unlike
+from bench.prediction.truth import LOADS, Load, case_of, kv_blocks, run_truth, traffic, unlike
 from performance_model.acceptance import ServedRequest
 from performance_model.engine import Engine
 from performance_model.engine_limits import EngineLimits
 from performance_model.fit import fit_law
+from performance_model.hardware_prior import fit_deployment
 from performance_model.outcome import Goals, attainment, measure, quantile
 from performance_model.prediction import find_headroom
 from performance_model.work_windows import windows_of_steps
@@ -43,7 +44,8 @@ def run_world(name: str, load: Load, seed: int) -> dict[str, Any]:
     rate = carried_rate(gpu, default, load, goals, seed)
     learn_s, try_s = max(LEARN_S, LEAST_REQUESTS / rate), max(SECONDS, LEAST_REQUESTS / rate)
     learnt = run_truth(traffic(load, LEARN_RATE * rate, learn_s, seed + 2), gpu, default, seed)
-    law = fit_law(list(windows_of_steps(learnt.steps, default.kv_tokens)), draws=0).law
+    rows = list(windows_of_steps(learnt.steps, default.kv_tokens))
+    law = fit_deployment(case_of(name, default), rows, is_logged=True, draws=0).law
     trace = traffic(load, TRY_RATE * rate, try_s, seed + 3)
     points = []
     for seqs, budget in product(SEQS, BUDGETS):

@@ -20,9 +20,19 @@ from simulator.kv_cache import KvCache
 from simulator.replay import replay
 from simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
 from simulator.step_time import StepTime, StepWork
+from vllm_facts.deployment import Deployment
+from vllm_facts.models.lookup import find_model
+from vllm_facts.sizing.gpus import find_gpu
+from vllm_facts.values import Setting
 
 OFF, JITTER = 0.15, 0.06
 HICCUP_SHARE, HICCUP_S = 0.002, 0.05
+GPUS = {
+    "4090-8b": ("RTX 4090", "meta-llama/Llama-3.1-8B"),
+    "h100-8b": ("H100", "meta-llama/Llama-3.1-8B"),
+    "t4-8b-awq": ("Tesla T4", "hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4"),
+}
+"""What a daemon knows of a preset: the GPU and the model."""
 LEFT_GIB = 1.5  # activations, graphs and context, beside weights and KV cache
 
 
@@ -76,6 +86,19 @@ def unlike(name: str, seed: int) -> Hardware:
         name: random.lognormvariate(0, OFF) for name in ("kv_read_us", "host_step_us", "host_sequence_us")
     }
     return scaled(gpu, {**times, "prefill_attention_us": random.uniform(1, 4)})
+
+
+def case_of(name: str, limits: EngineLimits) -> Deployment:
+    """The deployment as a daemon knows it."""
+    card, model = GPUS[name]
+    setting: Setting = {
+        "model": model,
+        "max_num_seqs": limits.max_num_seqs,
+        "max_num_batched_tokens": limits.max_num_batched_tokens,
+        "enable_prefix_caching": limits.enable_prefix_caching,
+        "max_model_len": 8192,
+    }
+    return Deployment(setting=setting, card=find_gpu(card), model=find_model(model))
 
 
 def kv_blocks(gpu: Hardware) -> int:

@@ -2,16 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from agent.tuning.model_search import ModelSearch, PointForecast, forecast_all
 from agent.tuning.searches import GridSearch, HillClimb, Point, RandomSearch, Search, Tried
 from agent.tuning.space import Space
 from agent.tuning.tpe import TpeSearch
+from agent.tuning.verdict import paired_gain
 from bench.tuning.world import World
 from performance_model.step_law import StepLaw
 from performance_model.trace import Trace
 
 MOST_CANARIES = 20
+REPLAY = 500  # added to the seed of the world: the noise of a replay is not that of the recording
 LEAST_GAIN = 0.02  # a canary is promoted if it serves so much more than the setting in force
 BLIND: Mapping[str, Callable[[Sequence[Point], int], Search]] = {
     "grid of auto_tune": lambda points, _: GridSearch(points),
@@ -35,7 +38,7 @@ def play(world: World, start: int, search: Search | None) -> Played:
     """From the point number `start`; None never tries anything. The first trial is the setting in force,
     which serves anyway."""
     own, exposed = start, 0.0
-    regret = [world.best - world.truth[own].attainment]
+    regret = [world.best - world.truth[own]]
     tried = [Tried(point=world.points[start], goodput=world.trials[start].attainment)]
     while search is not None and len(tried) <= MOST_CANARIES:
         point = search.propose(tried)
@@ -47,7 +50,7 @@ def play(world: World, start: int, search: Search | None) -> Played:
         tried.append(Tried(point=point, goodput=measured.attainment))
         if measured.attainment > world.trials[own].attainment + LEAST_GAIN:
             own = at
-        regret.append(world.best - world.truth[own].attainment)
+        regret.append(world.best - world.truth[own])
     return Played(regret=tuple(regret), exposed=exposed, canaries=len(tried) - 1)
 
 
@@ -57,6 +60,17 @@ def space_from(world: World, start: int) -> Space:
     return Space(
         points=[world.points[at] for at in order], limits=[world.limits[at] for at in order], refused={}
     )
+
+
+def replay_search(world: World, start: int, trace: Trace) -> tuple[ModelSearch, list[PointForecast]]:
+    """A model without any error: the server itself serves the recorded requests at each point."""
+    space, good = space_from(world, start), world.sweep(trace, REPLAY)
+    order = [good[world.points.index(point)] for point in space.points]
+    forecasts = []
+    for point, shares in zip(space.points, order, strict=True):
+        gain, noise = paired_gain(trace, order[0], shares)
+        forecasts.append(PointForecast(point=point, goodput=fmean(shares), gain=gain, noise=noise))
+    return ModelSearch(space=space, forecasts=forecasts), forecasts
 
 
 def model_search(

@@ -1,32 +1,26 @@
 """What all searches did in one world, and the figures over all worlds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import permutations
 from random import Random
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
+from agent.tuning.model_search import ModelSearch, PointForecast
 from bench.prediction.exactness import spearman
-from bench.prediction.truth import Recording
+from bench.prediction.truth import Recording, case_of
 from bench.tuning.pages import windows_of_pages
-from bench.tuning.peers import BLIND, Played, model_search, play, space_from
+from bench.tuning.peers import BLIND, Played, model_search, play, replay_search, space_from
 from bench.tuning.world import STARTS, World
 from performance_model.errors import PredictionInputError
-from performance_model.fit import fit_law
-from performance_model.hardware_prior import prior_law, scaled_prior
-from performance_model.step_law import StepLaw
+from performance_model.hardware_prior import fit_deployment, prior_law
+from performance_model.step_law import StepLaw, UncertainLaw
 from performance_model.trace import Trace
 from performance_model.work_windows import windows_of_steps
 from vllm_facts.deployment import Deployment
-from vllm_facts.models.lookup import find_model
-from vllm_facts.sizing.gpus import find_gpu
 
 FLAT = 0.02  # a world whose start is so near the best one is flat
 SCRAPES_S = 3.0  # between two pages of a window
-_GPUS = {
-    "4090-8b": ("RTX 4090", "meta-llama/Llama-3.1-8B"),
-    "h100-8b": ("H100", "meta-llama/Llama-3.1-8B"),
-    "t4-8b-awq": ("Tesla T4", "hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4"),
-}
 Row = dict[str, Any]
 
 
@@ -41,9 +35,10 @@ def play_all(
             "world": world.name,
             "seed": world.seed,
             "start": start_name,
-            "start_regret": round(world.best - world.truth[start].attainment, 4),
+            "start_regret": round(world.best - world.truth[start], 4),
             "best": round(world.best, 4),
-            "spread": round(world.best - min(one.attainment for one in world.truth), 4),
+            "spread": round(world.best - min(world.truth), 4),
+            "spearman_of_truth": world.spearman_of_truth,
             "least_gain_points": 100 * FLAT,
         }
         rows.append({**about, "peer": "do nothing", **_row(play(world, start, None))})
@@ -57,38 +52,55 @@ def play_all(
         recording, trace = world.learn(start)
         for name, law in _laws(world, start, recording).items():
             rows.append({**about, "peer": name, **_play_model(world, start, law, trace)})
+        replayed = _play_search(world, start, *replay_search(world, start, trace))
+        rows.append({**about, "peer": "the server itself, recorded requests", **replayed})
     return rows
 
 
 def _play_model(world: World, start: int, law: StepLaw | str, trace: Trace) -> Row:
     if isinstance(law, str):
         return {**_row(play(world, start, None)), "no_law": law}
-    search, forecasts = model_search(world, start, law, trace)
+    return _play_search(world, start, *model_search(world, start, law, trace))
+
+
+def _play_search(world: World, start: int, search: ModelSearch, forecasts: Sequence[PointForecast]) -> Row:
     order = [world.points.index(one.point) for one in forecasts]
-    rho = spearman([world.truth[at].attainment for at in order], [one.goodput for one in forecasts])
-    return {**_row(play(world, start, search)), "spearman": rho, "predicted_best": max(_goods(forecasts))}
+    truth, gains = [world.truth[at] for at in order], [one.gain for one in forecasts]
+    return {
+        **_row(play(world, start, search)),
+        "spearman": spearman(truth, gains),
+        "pairs_right": pairs_right(truth, gains, FLAT),
+        "predicted_best": max(one.goodput for one in forecasts),
+    }
 
 
-def _goods(forecasts: Iterable[Any]) -> list[float]:
-    return [one.goodput for one in forecasts]
+def pairs_right(truth: Sequence[float], guess: Sequence[float], least: float) -> float | None:
+    """Of the pairs that truly differ by more than `least`, the share in the right order; a tie is half."""
+    found = [
+        0.5 if better == worse else float(better > worse)
+        for (high, better), (low, worse) in permutations(zip(truth, guess, strict=True), 2)
+        if high > low + least
+    ]
+    return fmean(found) if found else None
 
 
 def _laws(world: World, start: int, recording: Recording) -> dict[str, StepLaw | str]:
     """What can be learned at the start; a text says why not."""
     limits = world.limits[start]
-    gpu, model = _GPUS[world.gpu]
-    case = Deployment(setting={"model": model}, card=find_gpu(gpu), model=find_model(model))
+    case, unknown = case_of(world.gpu, limits), Deployment(setting={})
+    sheet = prior_law(case).law
+    logged = list(windows_of_steps(recording.steps, limits.kv_tokens))
     pages = windows_of_pages(recording, limits, SCRAPES_S)
-    known, unknown = (scaled_prior(one, pages) for one in (case, Deployment(setting={})))
-    found: dict[str, StepLaw | str] = {"model, data sheet alone": prior_law(case).law}
-    for name, windows, prior in (
-        ("model", list(windows_of_steps(recording.steps, limits.kv_tokens)), None),
-        ("model, histograms and data sheet", pages, known),
-        ("model, histograms alone", pages, unknown),
-        ("model, histograms, no prior", pages, None),
-    ):
+    fits: Mapping[str, Callable[[], UncertainLaw]] = {
+        "model": lambda: fit_deployment(case, logged, is_logged=True, draws=0),
+        "model, log alone": lambda: fit_deployment(unknown, logged, is_logged=True, draws=0),
+        "model, histograms and data sheet": lambda: fit_deployment(case, pages, is_logged=False, draws=0),
+        "model, histograms alone": lambda: fit_deployment(unknown, pages, is_logged=False, draws=0),
+    }
+    found: dict[str, StepLaw | str] = {"model, data sheet alone": sheet}
+    for name, fit in fits.items():
         try:
-            found[name] = fit_law(windows, draws=0, attention_us=known.attention_us, prior=prior).law
+            found[name] = fit().law
         except PredictionInputError as error:
             found[name] = str(error)
     return found
@@ -125,7 +137,11 @@ def summarise(rows: Sequence[Row]) -> list[Row]:
                 "flat": len(flat),
                 "flat_without_canary": _share([row["canaries"] == 0 for row in flat]),
                 "ranked": len(ranked),
-                "spearman": _band(ranked) if ranked else None,
+                "spearman": _band(ranked),
+                "pairs_right": _band(
+                    [row["pairs_right"] for row in own if row.get("pairs_right") is not None]
+                ),
+                "spearman_of_truth": _band([row["spearman_of_truth"] for row in own if row["spread"] > FLAT]),
                 "no_law": sum("no_law" in row for row in own),
             }
         )

@@ -6,11 +6,14 @@ import pytest
 
 from bench.prediction import advised, coverage
 from bench.prediction.exactness import run_world, spearman
-from bench.prediction.truth import LOADS, Recording, kv_blocks, run_truth, traffic, unlike
+from bench.prediction.truth import LOADS, Recording, case_of, kv_blocks, run_truth, traffic, unlike
 from performance_model.acceptance import Acceptance, check_ahead
 from performance_model.engine_limits import EngineLimits
+from performance_model.hardware_prior import fit_deployment
 from performance_model.trace import TraceRequest
-from performance_model.work_windows import timed_windows
+from performance_model.work_windows import timed_windows, windows_of_steps
+from simulator.step_time import StepTime, StepWork
+from vllm_facts.deployment import Deployment
 
 GPU = unlike("4090-8b", 3)
 LIMITS = EngineLimits(kv_blocks=kv_blocks(GPU), enable_prefix_caching=False)
@@ -57,6 +60,25 @@ def test_settings_that_were_never_tried_are_ranked() -> None:
     assert found["regret_points"] < 1.0
     assert found["far"]["itl_mean_s"]["p90"] < 0.05
     assert found["far"]["ttft_p90_s"]["p90"] < 0.20
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_data_sheet_tells_of_the_log_what_a_small_step_costs(seed: int) -> None:
+    """Long prompts fill large steps, which hardly show up to which size a step costs nothing more."""
+    gpu = unlike("t4-8b-awq", seed)
+    limits = EngineLimits(kv_blocks=kv_blocks(gpu), enable_prefix_caching=False)
+    recording = run_truth(traffic(LOADS[1], 0.08, 1100.0, seed), gpu, limits, seed)
+    rows = list(windows_of_steps(recording.steps, limits.kv_tokens))
+    small = StepWork(tokens=260, sequences=5, prefills=1, kv_read=3600, prefill_area=256 * 128)
+    truth_s = StepTime(hardware=gpu).seconds(small)
+
+    known, unknown = (
+        fit_deployment(case, rows, is_logged=True, draws=0).law.seconds(260, 5, 3600, 256 * 128)
+        for case in (case_of("t4-8b-awq", limits), Deployment(setting={}))
+    )
+
+    assert known == pytest.approx(truth_s, rel=0.05)
+    assert abs(known - truth_s) < abs(unknown - truth_s)
 
 
 def test_rank_correlation_counts_ties() -> None:

@@ -1,6 +1,7 @@
 """The benchmark of searches: what it counts, on a world whose truth is given."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from agent.tuning.searches import GridSearch, Point, Tried
 from bench.prediction.truth import LOADS, kv_blocks, run_truth, traffic, unlike
 from bench.tuning.pages import windows_of_pages
 from bench.tuning.peers import play
+from bench.tuning.score import pairs_right
 from bench.tuning.world import Scored, World
 from performance_model.engine_limits import EngineLimits
 from performance_model.outcome import Goals
@@ -22,7 +24,7 @@ def world(*attainments: float) -> World:
         limits=(EngineLimits(kv_blocks=100),) * len(attainments),
         points=tuple({"max_num_seqs": at} for at in range(len(attainments))),
         rate=1.0,
-        truth=scored,
+        truths=[attainments, attainments],
         trials=dict(enumerate(scored)),
         load=LOADS[0],
         seed=1,
@@ -63,3 +65,22 @@ def test_scrapes_show_the_steps_and_the_time_of_the_log() -> None:
     assert sum(one.seconds for one in windows) / sum(one.steps for one in windows) == pytest.approx(
         each, rel=0.2
     )
+
+
+def test_the_truth_is_the_mean_of_several_loads() -> None:
+    given = replace(world(0.1, 0.2, 0.3), truths=[(0.1, 0.2, 0.6), (0.3, 0.4, 0.8)])
+    unsure = replace(given, truths=[(0.1, 0.2, 0.3), (0.1, 0.3, 0.2)])
+
+    assert given.truth == pytest.approx([0.2, 0.3, 0.7])
+    assert given.best == pytest.approx(0.7)
+    assert given.spearman_of_truth == pytest.approx(1.0)
+    assert unsure.spearman_of_truth == pytest.approx(2 / 3)  # 0.5 of each half
+
+
+def test_only_pairs_that_truly_differ_count() -> None:
+    truth = (0.50, 0.51, 0.60, 0.70)
+
+    assert pairs_right(truth, (0.2, 0.1, 0.3, 0.4), 0.02) == pytest.approx(1.0)
+    assert pairs_right(truth, (0.2, 0.1, 0.3, 0.3), 0.02) == pytest.approx(0.9)  # a tie of five pairs
+    assert pairs_right(truth, (0.4, 0.3, 0.2, 0.1), 0.02) == pytest.approx(0.0)
+    assert pairs_right((0.50, 0.51), (1.0, 0.0), 0.02) is None

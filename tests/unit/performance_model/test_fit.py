@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import pairwise
-from random import Random
 
 import pytest
 
@@ -10,51 +9,13 @@ from performance_model.errors import PredictionInputError
 from performance_model.extrapolation import LargestStep
 from performance_model.fit import expected_s, fit_law
 from performance_model.hardware_prior import scaled_prior
-from performance_model.iteration_log import StepRecord, parse_iterations, unlogged_s
+from performance_model.iteration_log import StepRecord, parse_iterations
 from performance_model.least_squares import solve_non_negative
-from performance_model.step_law import StepLaw, UncertainLaw, read_law, widen, write_law
+from performance_model.step_law import UncertainLaw, read_law, widen, write_law
 from performance_model.work_windows import WorkWindow, window_between, windows_of_steps
+from tests.unit.performance_model.logged_steps import KV_TOKENS, LAW, as_line, steps
 from vllm_facts.deployment import Deployment
 from vllm_facts.metrics.page_totals import HistogramTotals, PageTotals
-
-LAW = StepLaw(step_us=17_000, knee=96, token_us=88.0, sequence_us=40.0, kv_read_us=0.14)
-KV_TOKENS = 40_000
-
-
-def steps(count: int, *, seed: int = 1, noise: float = 0.0, hiccups: int = 0) -> list[StepRecord]:
-    """Decode steps with a chunk of a prompt in every fifth; `hiccups` of them last a second longer."""
-    random = Random(seed)  # noqa: S311 - reproducible, not secret
-    slow = set(random.sample(range(count), hiccups))
-    made = []
-    for index in range(count):
-        decodes = random.randint(1, 60)
-        share = random.uniform(0.1, 0.9)
-        chunk = random.randint(16, 2048) if random.random() < 0.2 else 0
-        seconds = LAW.seconds(
-            decodes + chunk, decodes + bool(chunk), round(max(0, share * KV_TOKENS - chunk))
-        )
-        made.append(
-            StepRecord(
-                seconds=seconds * random.lognormvariate(0, noise) + (index in slow),
-                prefills=int(bool(chunk)),
-                prefill_tokens=chunk,
-                decodes=decodes,
-                decode_tokens=decodes,
-                kv_share=share,
-            )
-        )
-    return made
-
-
-def as_line(index: int, step: StepRecord, at_s: float = 0.0) -> str:
-    """The line of vLLM 0.32, v1/metrics/loggers.py: _log_iteration_details."""
-    clock = f"11-23 07:{int(at_s) // 60:02}:{int(at_s) % 60:02}"
-    return (
-        f"INFO {clock} [loggers.py:199] Engine 000: Iteration({index}): "
-        f"{step.prefills} context requests, {step.prefill_tokens} context tokens, "
-        f"{step.decodes} generation requests, {step.decode_tokens} generation tokens, "
-        f"iteration elapsed time: {1000 * step.seconds:.2f} ms, GPU KV cache usage: {step.kv_share or 0:.1%}"
-    )
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.03])
@@ -79,28 +40,6 @@ def test_the_largest_step_of_a_fit_is_known() -> None:
     assert found is not None
     assert found.tokens == pytest.approx(max(one.tokens for one in recorded), rel=0.05)
     assert 30 < found.sequences <= max(one.sequences for one in recorded)
-
-
-@pytest.mark.parametrize("idle_s", [0.0, 7.0])
-def test_the_clock_of_the_log_shows_what_the_elapsed_time_leaves_out(idle_s: float) -> None:
-    """vLLM logs only the wait for the result. Pauses without requests are no part of a step."""
-    recorded, at_s, lines = steps(3000), 0.0, []
-    for index, one in enumerate(recorded):
-        at_s += one.seconds
-        if index % 100 == 99:  # all requests have ended; the next step has none that decodes
-            at_s += idle_s
-            one = replace(one, prefills=1, prefill_tokens=50, decodes=0, decode_tokens=0)  # noqa: PLW2901
-        lines.append(as_line(index, replace(one, seconds=0.8 * one.seconds), at_s))
-
-    missing_s = unlogged_s(list(parse_iterations(lines)))
-
-    assert missing_s == pytest.approx(0.2 * sum(one.seconds for one in recorded) / 3000, rel=0.1)
-
-
-def test_a_log_without_a_clock_leaves_nothing_out() -> None:
-    lines = [as_line(i, one).partition("] ")[2] for i, one in enumerate(steps(1000))]
-
-    assert unlogged_s(list(parse_iterations(lines))) == 0.0
 
 
 def test_dummy_steps_are_left_out() -> None:

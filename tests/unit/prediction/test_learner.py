@@ -91,8 +91,17 @@ async def test_the_law_survives_another_scheduler_flag_and_not_another_kernel() 
     assert target.model.rows < 100
 
 
-async def test_a_law_is_dropped_when_the_server_becomes_slower() -> None:
-    target = VirtualTarget(gpu="h100-8b")
+@pytest.mark.parametrize(
+    ("setting", "has_log", "hint"),
+    [
+        (SETTING, True, "--enable-logging-iteration-details makes the law more exact"),
+        (LOG, False, "the iteration log, which makes it more exact, was not read"),
+    ],
+)
+async def test_a_law_is_dropped_when_the_server_becomes_slower(
+    setting: Setting, hint: str, *, has_log: bool
+) -> None:
+    target = VirtualTarget(setting=dict(setting), gpu="h100-8b", has_log=has_log)
     await target.live(9)
     believed = target.model.law
 
@@ -102,6 +111,7 @@ async def test_a_law_is_dropped_when_the_server_becomes_slower() -> None:
     assert believed is not None
     assert target.model.law is None
     assert "were off by" in target.model.why_no_law
+    assert hint in target.model.why_no_law
 
 
 @pytest.mark.parametrize("setting", [SETTING, LOG], ids=["histograms", "iteration log"])

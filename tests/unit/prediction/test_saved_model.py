@@ -21,7 +21,7 @@ from agent.prediction.saved_model import (
 )
 from agent.runtime.model_file import ModelFile
 from performance_model.acceptance import Acceptance
-from performance_model.iteration_log import BusyTime
+from performance_model.log_clock import BusySpan
 from performance_model.packed_trace import PackedTrace, pack
 from performance_model.step_law import widen
 from performance_model.trace import TraceRequest
@@ -50,6 +50,7 @@ async def taught(folder: Path, setting: Setting = SETTING) -> VirtualTarget:
 
 CASE = Deployment(setting=SETTING, card=find_gpu("RTX 4090"), version="0.32.0")
 STEP = WorkWindow(seconds=0.5, steps=20, sizes=((64.0, 19.0), (512.0, 1.0)), sequences=1300, kv_read=9e5)
+SPAN = BusySpan(wall_s=1.0, missing_s=0.03, error_s=0.01, steps=40, tokens=3000, sequences=2600)
 SAVED = SavedModel(
     at=NOON,
     target="chat",
@@ -58,7 +59,7 @@ SAVED = SavedModel(
     counts_from="records",
     kv_tokens=41_408,
     outside_s=0.002,
-    steps=PastSteps(logged=(STEP,) * 3, busy=BusyTime(wall_s=60.0, known_s=58.0, steps=2400), last=2399),
+    steps=PastSteps(logged=(STEP,) * 3, busy=(SPAN,) * 60, last=2399),
     laws=(
         FittedLaw(
             law=widen(LAW, common=0.1, each=0.1, count=8, seed=1), source="histograms", rows=3, until_s=9.0
@@ -144,7 +145,7 @@ def test_a_file_is_for_one_law_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reason", "text"),
     [
-        ("it has version 2", encode(replace(SAVED, version=2))),
+        ("it has version 1", encode(replace(SAVED, version=1))),
         ("of the target other", encode(replace(SAVED, target="other"))),
         ("written on", encode(replace(SAVED, at=NOON - timedelta(minutes=16)))),
         ("written on", encode(replace(SAVED, at=NOON + timedelta(hours=1)))),  # the clock was set back

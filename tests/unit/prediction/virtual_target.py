@@ -33,12 +33,13 @@ LOG: Setting = {**SETTING, "enable_logging_iteration_details": True}
 
 @dataclass(slots=True, kw_only=True)
 class VirtualTarget:
-    """`has_proxy`: requests are recorded."""
+    """`has_proxy`: requests are recorded. `has_log`: the engine gives the server's log."""
 
     setting: Setting = field(default_factory=lambda: dict(SETTING))
     gpu: str = "4090-8b"
     rate: float = 4.0
     has_proxy: bool = True
+    has_log: bool = True
     outside_s: float = 0.0  # that a TTFT takes at the proxy beside that of the engine
     reading: Reading | None = None
     law_drop: LawDrop | None = None
@@ -98,7 +99,7 @@ class VirtualTarget:
                 self.reading = self._aggregator.reading("chat-r0", self.now())
                 self._log += [step for _, step in self._server.steps]
                 self._server.steps.clear()
-                self.engine.logs["chat-r0"] = _lines(self._log)
+                self.engine.logs["chat-r0"] = _lines(self._log) if self.has_log else ()
                 self.learner.observe(self)
                 await self.learner.read_log(self)
             if self._now_s % 60 == 0:

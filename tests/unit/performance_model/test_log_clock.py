@@ -1,0 +1,115 @@
+"""The clock of the log tells what the elapsed times of vLLM's steps leave out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from performance_model.fit import expected_s, fit_law
+from performance_model.iteration_log import StepRecord, parse_iterations
+from performance_model.log_clock import LEAST_S, add_unlogged, busy_spans, unlogged
+from performance_model.step_law import StepLaw
+from performance_model.work_windows import windows_of_steps
+from tests.unit.performance_model.logged_steps import KV_TOKENS, as_line, steps
+
+HOST = StepLaw(step_us=1100.0, token_us=27.0, sequence_us=80.0)  # real vLLM 0.32, a tiny model on a CPU
+
+
+def read_log(
+    recorded: Sequence[StepRecord],
+    seconds: Callable[[StepRecord], float],
+    elapsed: Callable[[StepRecord], float],
+    idle_s: float = 0.0,
+    busy: int = 100,
+) -> list[StepRecord]:
+    """What the log says of steps that took and show such times.
+
+    After `busy` steps all requests have ended; the next step has none that decodes.
+    """
+    at_s, lines = 0.0, []
+    for index, step in enumerate(recorded):
+        one = step
+        if index % busy == busy - 1:
+            at_s += idle_s
+            one = replace(step, prefills=1, prefill_tokens=50, decodes=0, decode_tokens=0)
+        at_s += seconds(one)
+        lines.append(as_line(index, replace(one, seconds=elapsed(one)), at_s))
+    return list(parse_iterations(lines))
+
+
+@pytest.mark.parametrize("idle_s", [0.0, 7.0])
+def test_a_share_that_is_left_out_is_found(idle_s: float) -> None:
+    """Pauses without requests are no part of a step."""
+    recorded = steps(3000)
+
+    read = read_log(recorded, lambda one: one.seconds, lambda one: 0.8 * one.seconds, idle_s)
+    windows = list(windows_of_steps(read, KV_TOKENS))
+    missing = unlogged(busy_spans(read))
+
+    assert sum(expected_s(missing, one) for one in windows) == pytest.approx(
+        0.2 / 0.8 * sum(one.seconds for one in windows), rel=0.1
+    )
+
+
+def test_a_log_that_shows_nothing_of_a_step_still_tells_the_law() -> None:
+    """vLLM waits for nothing where the worker runs in the engine's process, on the CPU."""
+    recorded = sorted(steps(12_000), key=lambda one: one.decodes)  # a load that grows
+
+    read = read_log(
+        recorded, lambda one: HOST.seconds(one.tokens, one.sequences, 0), lambda _: 9e-5, busy=1000
+    )
+    windows = add_unlogged(windows_of_steps(read, KV_TOKENS), unlogged(busy_spans(read)))
+    law = fit_law(windows, draws=0).law
+
+    assert law.token_us == pytest.approx(HOST.token_us, rel=0.1)
+    for tokens, sequences in ((4, 4), (30, 30), (60, 60), (540, 30)):
+        assert law.seconds(tokens, sequences, 0) == pytest.approx(HOST.seconds(tokens, sequences, 0), rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_what_all_steps_take_alike_is_not_laid_on_their_sequences(seed: int) -> None:
+    """On traffic that stays alike both fit the spans, and other batches would be predicted wrong."""
+    recorded, host_s = steps(3000, seed=seed, noise=0.03), 0.003
+
+    read = read_log(recorded, lambda one: one.seconds + host_s, lambda one: one.seconds)
+    missing = unlogged(busy_spans(read))
+
+    assert missing.token_us == missing.sequence_us == 0.0
+    assert missing.step_us == pytest.approx(1e6 * host_s, rel=0.4)  # of steps of 22 ms: 5 %
+
+
+def test_nothing_is_left_out_where_the_elapsed_times_fill_the_clock() -> None:
+    read = read_log(steps(3000), lambda one: one.seconds, lambda one: one.seconds)
+    windows = list(windows_of_steps(read, KV_TOKENS))
+
+    missing = unlogged(busy_spans(read))
+
+    assert sum(expected_s(missing, one) for one in windows) < 0.005 * sum(one.seconds for one in windows)
+
+
+def test_a_log_without_a_clock_leaves_nothing_out() -> None:
+    lines = [as_line(i, one).partition("] ")[2] for i, one in enumerate(steps(1000))]
+
+    spans = list(busy_spans(list(parse_iterations(lines))))
+
+    assert spans == []
+    assert unlogged(spans).seconds(1, 1, 0) == 0.0
+
+
+def test_a_few_seconds_of_clock_tell_nothing() -> None:
+    recorded = steps(3000)
+    count = next(at for at in range(1, 3000) if sum(one.seconds for one in recorded[:at]) > LEAST_S - 2)
+
+    read = read_log(recorded[:count], lambda one: one.seconds, lambda one: 0.8 * one.seconds)
+
+    assert unlogged(busy_spans(read)).seconds(1, 1, 0) == 0.0
+
+
+def test_a_clock_that_is_set_back_is_left_out() -> None:
+    """Nothing else tells that the log goes on a month later, or in another time zone."""
+    read = read_log(steps(3000), lambda one: one.seconds, lambda one: one.seconds)
+    middle = len(read) // 2
+    back = [*read[:middle], *(replace(one, logged_s=(one.logged_s or 0) - 3600) for one in read[middle:])]
+
+    assert all(one.wall_s >= 0 for one in busy_spans(back))
+    assert len(list(busy_spans(back))) > len(list(busy_spans(read))) - 3
