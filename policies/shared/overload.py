@@ -20,7 +20,8 @@ def can_end_queue(reading: Reading, *, gain: float) -> bool:
     arriving, lasts = work.lasting_arrivals_per_s, waiting.low > 0 or waiting.late > STABLE * waiting.early
     if not lasts or arriving is None or not served:
         return True
-    if _growth(reading) < -max(work.arrivals_per_s or 0.0, 1 / reading.span_s):  # by a request, not by rounding
+    least = 1 / reading.span_s  # a request: less is rounding
+    if _growth(reading) < -max(work.arrivals_per_s or 0.0, least):
         return False
     return gain * served / reading.span_s >= CATCH_UP * arriving
 
