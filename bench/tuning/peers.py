@@ -54,6 +54,17 @@ def play(world: World, start: int, search: Search | None) -> Played:
     return Played(regret=tuple(regret), exposed=exposed, canaries=len(tried) - 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """Knows the truth: proposes the best point, then nothing."""
+
+    world: World
+
+    def propose(self, tried: Sequence[Tried]) -> Point | None:
+        best = self.world.points[self.world.truth.index(self.world.best)]
+        return None if best in [one.point for one in tried] else best
+
+
 def space_from(world: World, start: int) -> Space:
     """The points of the world with the start first."""
     order = [start, *(at for at in range(len(world.points)) if at != start)]

@@ -7,10 +7,21 @@ from statistics import fmean, median
 from typing import Any
 
 from agent.tuning.model_search import ModelSearch, PointForecast
+from agent.tuning.searches import Search
 from bench.prediction.exactness import spearman
 from bench.prediction.truth import Recording, case_of
 from bench.tuning.pages import windows_of_pages
-from bench.tuning.peers import BLIND, Played, model_search, play, replay_search, space_from
+from bench.tuning.peers import (
+    BLIND,
+    LEAST_GAIN,
+    Oracle,
+    Played,
+    model_search,
+    play,
+    replay_search,
+    space_from,
+)
+from bench.tuning.rules import RuleSearch
 from bench.tuning.world import STARTS, World
 from performance_model.errors import PredictionInputError
 from performance_model.hardware_prior import fit_deployment, prior_law
@@ -49,6 +60,11 @@ def play_all(
                 {**about, "peer": name, **_row(play(world, start, make(points, world.seed * 100 + number)))}
                 for number in range(times)
             ]
+        informed: Mapping[str, Search] = {
+            "rules alone": RuleSearch(world=world, least_gain=LEAST_GAIN),
+            "oracle": Oracle(world),
+        }
+        rows += [{**about, "peer": name, **_row(play(world, start, one))} for name, one in informed.items()]
         recording, trace = world.learn(start)
         for name, law in _laws(world, start, recording).items():
             rows.append({**about, "peer": name, **_play_model(world, start, law, trace)})

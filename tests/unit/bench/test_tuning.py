@@ -8,7 +8,8 @@ import pytest
 from agent.tuning.searches import GridSearch, Point, Tried
 from bench.prediction.truth import LOADS, kv_blocks, run_truth, traffic, unlike
 from bench.tuning.pages import windows_of_pages
-from bench.tuning.peers import play
+from bench.tuning.peers import Oracle, play
+from bench.tuning.rules import RuleSearch, nearest
 from bench.tuning.score import pairs_right
 from bench.tuning.world import Scored, World
 from performance_model.engine_limits import EngineLimits
@@ -84,3 +85,38 @@ def test_only_pairs_that_truly_differ_count() -> None:
     assert pairs_right(truth, (0.2, 0.1, 0.3, 0.3), 0.02) == pytest.approx(0.9)  # a tie of five pairs
     assert pairs_right(truth, (0.4, 0.3, 0.2, 0.1), 0.02) == pytest.approx(0.0)
     assert pairs_right((0.50, 0.51), (1.0, 0.0), 0.02) is None
+
+
+def test_a_change_of_the_rules_becomes_the_nearest_point_on_its_way() -> None:
+    points = [{"max_num_seqs": seqs, "max_num_batched_tokens": 2048} for seqs in (8, 64, 256)]
+
+    assert nearest(points[0], {"max_num_seqs": 10}, points) == points[1]
+    assert nearest(points[0], {"max_num_seqs": 200}, points) == points[2]
+    assert nearest(points[2], {"max_num_seqs": 300}, points) == points[2]
+
+
+def test_the_rules_raise_the_cap_that_requests_wait_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing where the canary gained nothing, as the same readings ask for the same change."""
+    monkeypatch.setattr("bench.tuning.rules.LEARN_S", 180.0)
+    limits = EngineLimits(
+        kv_blocks=kv_blocks(unlike("4090-8b", 1)), max_num_seqs=4, enable_prefix_caching=False
+    )
+    small = world(0.1, 0.2)
+    given = replace(
+        small,
+        limits=(limits, replace(limits, max_num_seqs=64)),
+        points=tuple({"max_num_seqs": seqs, "max_num_batched_tokens": 2048} for seqs in (4, 64)),
+        goals=Goals(ttft_s=1.0, itl_s=0.1),
+        rate=2.0,
+    )
+    rules, (own, more) = RuleSearch(world=given, least_gain=0.02), given.points
+
+    assert rules.propose([Tried(point=own, goodput=0.1)]) == more
+    assert rules.propose([Tried(point=own, goodput=0.1), Tried(point=more, goodput=0.1)]) is None
+
+
+def test_the_oracle_tries_the_best_point_alone() -> None:
+    played = play(world(0.1, 0.5, 0.3), 0, Oracle(world(0.1, 0.5, 0.3)))
+
+    assert played.regret == pytest.approx((0.4, 0.0))
+    assert played.canaries == 1
