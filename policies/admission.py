@@ -34,6 +34,7 @@ from policies.shared.sequence_cap import (
     raise_cap,
 )
 from policies.shared.sequence_demand import (
+    are_tokens_late_anyway,
     can_serve_with,
     find_held_sequences,
     gain_of_cap,
@@ -155,6 +156,8 @@ class Admission:
         measured = is_time_measured(reading, slo, least) or is_measured(reading.itl, slo.itl, least)
         if reading.work.arrivals_per_s == 0 or (measured and not has_need(reading, slo, least)):
             return False
+        if are_tokens_late_anyway(reading, context):
+            return False
         return can_be_relieved(reading, slo) and not is_overloaded(reading, context)
 
     def _raise_watermark(self, rule: str, reading: Reading, context: Context) -> Proposal | None:
@@ -221,6 +224,8 @@ class Admission:
         misses = find_misses(reading, context.slo, self.requests_at_least)
         turned = was_reversed_recently(reading, context, (SEQS, ACTIVE), upwards=True, settle_s=self.settle_s)
         if turned or not self._explains(reading, context, cap, misses):
+            return None
+        if are_tokens_late_anyway(reading, context):
             return None
         to = self._raised(reading, context, cap, misses)
         if not to:

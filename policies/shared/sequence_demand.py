@@ -10,6 +10,7 @@ from policies.shared.sequence_cap import STEP_OCTAVES, SequenceCap, find_peak_de
 
 STABLE = 1.1  # late over early half of a queue that does not grow
 SEVERE = 0.5  # share of late requests from which tokens may come later if only requests are served
+NEARLY_ALL = 0.95  # share of late requests from which hardly any request counts, whatever its TTFT
 SERVED = 1.2  # answer tokens of a smaller batch over those that arrive
 
 
@@ -122,6 +123,19 @@ def can_decode_in_time(reading: Reading, context: Context) -> bool:
     """False if tokens come late even without prompts beside them, once as many sequences run as arrive."""
     needed = _needed_sequences(reading)
     return needed is None or needed <= most_sequences_in_time(reading, context)
+
+
+def are_tokens_late_anyway(reading: Reading, context: Context) -> bool:
+    """True if nearly all requests miss the objective of ITL, and would with any number of sequences.
+
+    The part of a step that does not grow with the batch already takes longer than the objective.
+    """
+    objective, itl = context.slo.itl, reading.itl
+    if objective is None or itl is None or (itl.over_slo or 0.0) < NEARLY_ALL:
+        return False
+    prompts = (reading.work.arrivals_per_s or 0.0) * (reading.work.prompt_tokens or 0.0)
+    free = max(0.0, 1 - prompts * (reading.work.token_s or 0.0))
+    return _fixed_s(reading) > free * objective.under_s
 
 
 def gain_of_cap(reading: Reading, sequences: float) -> float:

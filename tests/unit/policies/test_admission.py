@@ -9,6 +9,7 @@ from agent.domain.model import Bound, Objective, Outcome, Proposal, Slo
 from agent.domain.ports import Context
 from agent.domain.reading import Gpu, Health, Latency, Queue, Reading, TimeShares, Trend, Workload
 from policies.admission import Admission
+from policies.shared.sequence_demand import are_tokens_late_anyway
 from tests.support.readings import (
     CONTEXTS,
     PROMISE,
@@ -463,6 +464,25 @@ def test_relief_must_end_the_queue_in_which_all_are_late(
     found = proposed(reading, a_context({"max_num_seqs": 64}, slo=slo))
 
     assert any(one.to for one in found) is helps
+
+
+@pytest.mark.parametrize(
+    ("late_ratio", "under_s", "expected"), [(1.0, 0.005, True), (0.9, 0.005, False), (1.0, 5.0, False)]
+)
+def test_tokens_may_be_late_with_any_batch(late_ratio: float, under_s: float, *, expected: bool) -> None:
+    """A step without prompts takes 0.016 s, of which at least half does not grow with the batch."""
+    reading = replace(LATE, work=NEEDS_16, itl=late(late_ratio))
+    context = a_context({"max_num_seqs": 8}, slo=Slo(itl=Objective(under_s=under_s, share=0.95)))
+
+    assert are_tokens_late_anyway(reading, context) is expected
+
+
+def test_the_cap_stays_where_tokens_are_late_with_any_batch() -> None:
+    queued = replace(LATE, health=SERVES_3, work=replace(NEEDS_16, lasting_arrivals_per_s=6.0))
+    slo = Slo(ttft=Objective(under_s=1.0, share=0.95), itl=Objective(under_s=0.005, share=0.95))
+    context = a_context({"max_num_seqs": 8}, slo=slo)
+
+    assert not proposed(replace(queued, itl=late(1.0)), context)
 
 
 def test_preemptions_that_cost_little_lower_nothing() -> None:

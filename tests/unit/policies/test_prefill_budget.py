@@ -350,7 +350,7 @@ WORK = Workload(arrivals_per_s=1.0, prompt_tokens=3000.0, decode_step_s=0.018, t
     ("work", "to"),
     [
         pytest.param(WORK, 384, id="a step of 0.0425 s"),
-        pytest.param(replace(WORK, arrivals_per_s=3.0), 512, id="the prompts leave no margin"),
+        pytest.param(replace(WORK, arrivals_per_s=3.0), None, id="the prompts leave no margin"),
         pytest.param(replace(WORK, arrivals_per_s=3.5), None, id="a step in time hardly serves the prompts"),
         pytest.param(replace(WORK, arrivals_per_s=5.0), None, id="smaller steps do not serve the prompts"),
         pytest.param(replace(WORK, decode_step_s=0.06), None, id="steps without prompts are late already"),
