@@ -156,9 +156,8 @@ class Admission:
         measured = is_time_measured(reading, slo, least) or is_measured(reading.itl, slo.itl, least)
         if reading.work.arrivals_per_s == 0 or (measured and not has_need(reading, slo, least)):
             return False
-        if are_tokens_late_anyway(reading, context):
-            return False
-        return can_be_relieved(reading, slo) and not is_overloaded(reading, context)
+        hopeless = is_overloaded(reading, context) or are_tokens_late_anyway(reading, context)
+        return not hopeless and can_be_relieved(reading, slo)
 
     def _raise_watermark(self, rule: str, reading: Reading, context: Context) -> Proposal | None:
         """The mildest remedy: keep a small share of the cache free on admission."""
@@ -223,9 +222,8 @@ class Admission:
             return None
         misses = find_misses(reading, context.slo, self.requests_at_least)
         turned = was_reversed_recently(reading, context, (SEQS, ACTIVE), upwards=True, settle_s=self.settle_s)
-        if turned or not self._explains(reading, context, cap, misses):
-            return None
-        if are_tokens_late_anyway(reading, context):
+        late_anyway = are_tokens_late_anyway(reading, context)
+        if turned or late_anyway or not self._explains(reading, context, cap, misses):
             return None
         to = self._raised(reading, context, cap, misses)
         if not to:
@@ -299,16 +297,10 @@ class Admission:
         usage, cap = reading.kv_usage, positive_int(context.setting, SEQS)
         if usage is None or cap is None or usage.high >= self.kv_idle_below_ratio or reading.waiting.high > 0:
             return None
-        busy, running = find_peak_gpu_utilization(reading), reading.running.high
-        late = misses_objective(reading.ttft, context.slo.ttft, 1) or misses_objective(
-            reading.itl, context.slo.itl, 1
-        )
-        if (
-            busy is None
-            or busy >= self.gpu_idle_below_ratio
-            or running > cap * count_engines(context.setting, reading) / 4
-            or late
-        ):
+        busy, running, slo = find_peak_gpu_utilization(reading), reading.running.high, context.slo
+        late = misses_objective(reading.ttft, slo.ttft, 1) or misses_objective(reading.itl, slo.itl, 1)
+        few = cap * count_engines(context.setting, reading) / 4
+        if late or busy is None or busy >= self.gpu_idle_below_ratio or running > few:
             return None
         why = (
             f"over-provisioned: over {reading.span_s:.0f} s nothing waited, at most {running:.0f} of {cap} "
