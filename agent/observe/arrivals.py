@@ -36,7 +36,7 @@ def count_arrivals(samples: Sequence[EngineSample], *, span_s: float) -> list[Ar
     return [
         Arrivals(
             at_s=span_s - (end - now.at).total_seconds(),
-            count=max(0.0, _present(now) - _present(before) + sum(now.finished.values())),
+            count=max(0.0, _arrived(before, now)),
         )
         for before, now in pairwise(samples)
         if now.interval_s > 0
@@ -54,7 +54,7 @@ def lasting_rate(samples: Sequence[EngineSample], *, least_s: float) -> float | 
     for now, before in pairwise(reversed(samples)):
         if now.interval_s == 0 or (seconds >= least_s and _present(now) == 0):
             break
-        arrived += _present(now) - _present(before) + sum(now.finished.values())
+        arrived += _arrived(before, now)
         seconds += now.interval_s
     return max(0.0, arrived) / seconds if seconds else None
 
@@ -167,6 +167,11 @@ def _changed_prompts(samples: Sequence[EngineSample], span_s: float) -> str:
     if min(means) <= 0 or abs(means[1] - means[0]) <= max(LENGTHS * error, log(1.25) * min(means)):
         return ""
     return f"the prompts changed within the last {span_s:.0f} s, from {means[0]:.0f} to {means[1]:.0f} tokens"
+
+
+def _arrived(before: EngineSample, now: EngineSample) -> float:
+    """Requests between two scrapes; below 0 where some left without being counted as finished."""
+    return _present(now) - _present(before) + sum(now.finished.values())
 
 
 def _present(sample: EngineSample) -> float:

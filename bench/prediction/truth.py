@@ -120,17 +120,21 @@ def traffic(load: Load, rate: float, seconds: float, seed: int) -> tuple[TraceRe
     return tuple(made)
 
 
-def run_truth(trace: Sequence[TraceRequest], gpu: Hardware, limits: EngineLimits, seed: int) -> Recording:
-    """The simulated engine under the trace, with noise, step by step."""
-    random = Random(f"noise:{seed}")  # noqa: S311 - reproducible, not secret
-    law = StepTime(hardware=gpu)
-    cache = KvCache(limits.kv_blocks, block_size=limits.block_size, caching=False)
-    requests = [
+def requests_of(trace: Sequence[TraceRequest]) -> list[SimulatedRequest]:
+    return [
         SimulatedRequest(
             name=str(number), prompt=one.prompt_tokens, wanted=one.output_tokens, arrived_at=one.arrival_s
         )
         for number, one in enumerate(trace)
     ]
+
+
+def run_truth(trace: Sequence[TraceRequest], gpu: Hardware, limits: EngineLimits, seed: int) -> Recording:
+    """The simulated engine under the trace, with noise, step by step."""
+    random = Random(f"noise:{seed}")  # noqa: S311 - reproducible, not secret
+    law = StepTime(hardware=gpu)
+    cache = KvCache(limits.kv_blocks, block_size=limits.block_size, caching=False)
+    requests = requests_of(trace)
     recording, now = Recording(requests=requests), 0.0
 
     def seconds(work: StepWork) -> float:

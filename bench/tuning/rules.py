@@ -15,11 +15,10 @@ from agent.domain.reading import Reading
 from agent.observe.aggregator import Aggregator
 from agent.tuning.searches import Point, Tried, untried
 from bench.loop.server import VirtualServer
-from bench.prediction.truth import HICCUP_S, JITTER, case_of, unlike
+from bench.prediction.truth import HICCUP_S, JITTER, case_of, requests_of, unlike
 from bench.tuning.world import LEARN_S, World
 from performance_model.engine_limits import EngineLimits
 from simulator.flags import Flags, parse
-from simulator.scheduler import SimulatedRequest
 from vllm_facts.values import Knob, Value
 
 SHARE = 0.95  # of the requests that shall meet each objective
@@ -72,12 +71,7 @@ def suggested(world: World, at: int) -> Sequence[Change]:
 def _readings(world: World, limits: EngineLimits, slo: Slo) -> Iterator[Reading]:
     """Of a server that serves what `World.learn` records."""
     server = VirtualServer(SERVER, _flags(world, limits), now_s=0.0, unix_s=UNIX.timestamp())
-    coming = [
-        SimulatedRequest(
-            name=str(number), prompt=one.prompt_tokens, wanted=one.output_tokens, arrived_at=one.arrival_s
-        )
-        for number, one in enumerate(world.traffic(2, LEARN_S))
-    ]
+    coming = requests_of(world.traffic(2, LEARN_S))
     aggregator, known = Aggregator(slo=slo), 0
     for second in range(1, int(coming[-1].arrived_at)):
         while known < len(coming) and coming[known].arrived_at <= second:

@@ -7,6 +7,7 @@ from agent.domain.reading import Reading
 from agent.domain.step_cost import DECODE_COST
 from policies.shared.causes import Miss, preemptions_per_request
 from policies.shared.sequence_cap import STEP_OCTAVES, SequenceCap, find_peak_demand
+from policies.shared.token_budget import prompt_share
 
 STABLE = 1.1  # late over early half of a queue that does not grow
 SEVERE = 0.5  # share of late requests from which tokens may come later if only requests are served
@@ -114,8 +115,7 @@ def most_sequences_in_time(reading: Reading, context: Context, *, safely: float 
     objective, work = context.slo.itl, reading.work
     if objective is None or work.decode_step_s is None or not work.token_s:
         return inf
-    prompts = (work.arrivals_per_s or 0.0) * (work.prompt_tokens or 0.0) * work.token_s
-    free_s = safely * objective.under_s * max(0.0, 1 - prompts) - work.decode_step_s
+    free_s = safely * objective.under_s * max(0.0, 1 - prompt_share(reading)) - work.decode_step_s
     return max(1.0, reading.running.mean + free_s / (DECODE_COST * work.token_s))
 
 
@@ -133,9 +133,7 @@ def are_tokens_late_anyway(reading: Reading, context: Context) -> bool:
     objective, itl = context.slo.itl, reading.itl
     if objective is None or itl is None or (itl.over_slo or 0.0) < NEARLY_ALL:
         return False
-    prompts = (reading.work.arrivals_per_s or 0.0) * (reading.work.prompt_tokens or 0.0)
-    free = max(0.0, 1 - prompts * (reading.work.token_s or 0.0))
-    return _fixed_s(reading) > free * objective.under_s
+    return _fixed_s(reading) > max(0.0, 1 - prompt_share(reading)) * objective.under_s
 
 
 def gain_of_cap(reading: Reading, sequences: float) -> float:

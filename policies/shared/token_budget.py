@@ -112,9 +112,13 @@ def least_budget(reading: Reading, *, reserve: float) -> int | None:
 
 def gap_between_tokens(reading: Reading) -> float:
     """The mean gap in seconds that no budget lowers: plain steps, in the time that prompts leave."""
-    step_s, token_s = reading.work.decode_step_s or 0.0, reading.work.token_s or 0.0
-    busy = (arriving_prompt_tokens(reading) or 0.0) * token_s
+    step_s, busy = reading.work.decode_step_s or 0.0, prompt_share(reading)
     return step_s / (1 - busy) if busy < 1 else inf
+
+
+def prompt_share(reading: Reading) -> float:
+    """The share of the GPU's time that the arriving prompts take; 0 if not known."""
+    return (arriving_prompt_tokens(reading) or 0.0) * (reading.work.token_s or 0.0)
 
 
 def arriving_prompt_tokens(reading: Reading) -> float | None:
