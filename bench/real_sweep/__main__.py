@@ -1,42 +1,36 @@
 """Predict 20 settings of real vLLM on the CPU from traffic at the default, and measure each of them.
 
-    python -m bench.real_sweep [--minutes 10] [--slice-s 20] [--settings 20] [--rate N]
+    python -m bench.real_sweep [--minutes 10] [--rounds 10] [--slice-s 6] [--settings 20] [--rate N]
 
-26 minutes, on a machine with nothing else to do. The law is fitted to the iteration log of that traffic, as
+40 minutes, on a machine with nothing else to do. The law is fitted to the iteration log of that traffic, as
 the daemon does, and once more corrected by what clients measured, as `trimtab tune` does. The objectives are
-what 90 % of the requests at the default stay below. Each setting serves the first seconds of the same
-traffic, in random order before the ten minutes and in the reverse order after them: a machine that becomes
-faster or slower meanwhile is the same for all on average. Prints the figures beside their goals and writes
-all to bench/results/real_sweep.json.
+what 90 % of the requests at the default stay below. In each round all settings, in random order, serve the
+same few seconds of that traffic; half of the rounds are before the ten minutes, half after them. A machine
+that becomes faster or slower meanwhile is the same for all on average. Prints the figures beside their goals
+and writes all to bench/results/real_sweep.json.
 """
 
 import argparse
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import product
 from math import log
 from pathlib import Path
 from random import Random
-from statistics import median
-from typing import Any
 
 from agent.tuning.calibration import calibrate
 from agent.tuning.measured import summarise
-from agent.tuning.model_search import ModelSearch, forecast_all
 from agent.tuning.replay import Served, replay
-from agent.tuning.searches import Point, Tried
 from agent.tuning.session import TuningPlan
-from agent.tuning.space import Space
-from bench.prediction.exactness import spearman
+from bench.real_sweep.comparison import Pair, Row, Traffic, average, compare, describe
 from bench.real_sweep.server import BUDGET, SLOTS, RealServer, running
-from performance_model.engine import Engine
 from performance_model.engine_limits import EngineLimits
 from performance_model.fit import fit_law
 from performance_model.iteration_log import StepRecord
 from performance_model.log_clock import add_unlogged, busy_spans, unlogged
-from performance_model.outcome import Goals, measure, quantile
+from performance_model.outcome import Goals, quantile
 from performance_model.step_law import UncertainLaw
 from performance_model.trace import Trace, TraceRequest
 from performance_model.work_windows import windows_of_steps
@@ -53,10 +47,7 @@ LOAD, WAIT_S = 0.5, 1.0
 USUAL = 0.9
 """Share of the requests of the default that meet each objective. At 0.75 steps that were 12 % slower, by the
 caches that the machine shares, cost 20 points, at 0.9 they cost 11."""
-LEAST_SPEARMAN, MOST_ERROR, MOST_REGRET = 0.7, 0.2, 0.05  # goals of the comparison
 RESULTS = Path(__file__).parents[1] / "results" / "real_sweep.json"
-Row = dict[str, Any]
-Pair = tuple[int, int]  # sequences, token budget
 
 
 def draw_traffic(rate: float, seconds: float, seed: int) -> Trace:
@@ -75,9 +66,9 @@ async def sweep(options: argparse.Namespace) -> Row:
         limits = await server.limits()
         rate = options.rate or await find_rate(server)
         trace = draw_traffic(rate, 60 * options.minutes, seed=1)
-        part = tuple(one for one in trace if one.arrival_s < options.slice_s)
-        pairs = ordered(options.settings)
-        first = [await serve(server, pair, part, "first") for pair in pairs]
+        parts = cut_slices(trace, options.rounds, options.slice_s)
+        pairs, half = choose_pairs(options.settings), options.rounds // 2
+        rounds = [await serve_all(server, pairs, parts[number], number) for number in range(half)]
         await server.set_limits({})
         known, before = len(await server.steps()), await server.page()
         served = await replay(server.url, trace)
@@ -93,28 +84,41 @@ async def sweep(options: argparse.Namespace) -> Row:
             budget_s=0.0,
             logs_steps=True,
         )
-        last = [await serve(server, pair, part, "last") for pair in reversed(pairs)]
-    rows = [
-        average(pair, summarise(one, goals), summarise(other, goals))
-        for pair, one, other in zip(pairs, first, reversed(last), strict=True)
-    ]
+        rounds += [
+            await serve_all(server, pairs, parts[number], number) for number in range(half, options.rounds)
+        ]
+    rows = [average(pair, [summarise(one[pair], goals) for one in rounds]) for pair in pairs]
+    traffic = Traffic(recorded=trace, parts=parts)
     return {
         "rate": round(rate, 2),
         "requests": len(trace),
-        "of_a_setting": len(part),
+        "of_a_setting": sum(map(len, parts)),
         "steps": len(steps),
         "goals": {"ttft_s": goals.ttft_s, "itl_s": goals.itl_s},
         "measured": rows,
         "recorded": summarise(served, goals),
         "outside_s": outside_s,
-        "iteration log": compare(rows, part, fitted, limits, _inside(goals, outside_s)),
-        "corrected": compare(rows, part, *_corrected(fitted, plan, limits, served)),
+        "iteration log": compare(rows, traffic, fitted, limits, _inside(goals, outside_s)),
+        "corrected": compare(rows, traffic, *_corrected(fitted, plan, limits, served)),
     }
 
 
-def ordered(most: int) -> list[Pair]:
-    """The default, and the others, or some, in random order."""
-    random = Random("order")  # noqa: S311 - reproducible, not secret
+def cut_slices(trace: Trace, count: int, seconds: float) -> list[Trace]:
+    """Return `count` pieces of a trace at equal distances; the arrivals of each count from its own begin."""
+    apart = (trace[-1].arrival_s - seconds) / max(1, count - 1)
+    return [
+        tuple(
+            replace(one, arrival_s=one.arrival_s - number * apart)
+            for one in trace
+            if 0 <= one.arrival_s - number * apart < seconds
+        )
+        for number in range(count)
+    ]
+
+
+def choose_pairs(most: int) -> list[Pair]:
+    """The default first, then all other settings, or a random sample of them."""
+    random = Random("settings")  # noqa: S311 - reproducible, not secret
     return [PAIRS[0], *random.sample(PAIRS[1:], min(most, len(PAIRS)) - 1)]
 
 
@@ -168,104 +172,28 @@ def _corrected(
     return corrected, limits, goals
 
 
+async def serve_all(
+    server: RealServer, pairs: Sequence[Pair], part: Trace, number: int
+) -> Mapping[Pair, Sequence[Served]]:
+    """Serve a slice with each setting, in an order of the round's own."""
+    order = Random(f"round:{number}").sample(pairs, len(pairs))  # noqa: S311 - reproducible, not secret
+    found = {pair: await serve(server, pair, part, f"round {number}") for pair in order}
+    gaps_ms = [1000 * summarise(served, Goals())["itl_mean_s"] for served in found.values()]
+    print(f"round {number}: {min(gaps_ms):.2f} to {max(gaps_ms):.2f} ms between tokens", flush=True)
+    return found
+
+
 async def serve(server: RealServer, pair: Pair, trace: Trace, series: str) -> Sequence[Served]:
     seqs, budget = pair
     await server.set_limits({"max_num_seqs": seqs, "max_num_scheduled_tokens": budget})
-    served = await replay(server.url, trace, series=f"{series} {pair}")
-    gap_s = summarise(served, Goals())["itl_mean_s"]
-    print(f"{series} {pair}: {1000 * gap_s:.2f} ms between tokens", flush=True)
-    return served
-
-
-def average(pair: Pair, first: Mapping[str, float], last: Mapping[str, float]) -> Row:
-    found = {name: (first[name] + last[name]) / 2 for name in first}
-    return {"setting": pair, **found, "first": first["attainment"], "last": last["attainment"]}
-
-
-def compare(rows: Sequence[Row], trace: Trace, law: UncertainLaw, limits: EngineLimits, goals: Goals) -> Row:
-    """`goals`: as far as the engine is concerned. The first row is the default."""
-    pairs: list[Pair] = [row["setting"] for row in rows]
-    bounds = [with_pair(limits, pair) for pair in pairs]
-    predicted = [measure(Engine(trace, law.law, one).run(), goals) for one in bounds]
-    truth = [row["attainment"] for row in rows]
-    errors = [
-        abs(one["itl_mean_s"] / row["itl_mean_s"] - 1) for one, row in zip(predicted, rows, strict=True)
-    ]
-    chosen = pairs.index(_change(pairs, bounds, trace, law, goals))
-    return {
-        "law": law.source,
-        "coefficients": asdict(law.law),
-        "spearman": spearman(truth, [one["attainment"] for one in predicted]),
-        "itl_error_median": round(median(errors), 3),
-        "itl_error_most": round(max(errors), 3),
-        "change": pairs[chosen],
-        "after_the_change": truth[chosen],
-        "best": max(truth),
-        "best_setting": pairs[truth.index(max(truth))],
-        "default": truth[0],
-        "default_first": rows[0]["first"],
-        "default_last": rows[0]["last"],
-        "predicted": [
-            {"setting": pair, "attainment": one["attainment"], "itl_mean_s": one["itl_mean_s"]}
-            for pair, one in zip(pairs, predicted, strict=True)
-        ],
-    }
-
-
-def describe(found: Row) -> str:
-    """The figures of one comparison, each beside its goal."""
-    rank, error = found["spearman"], found["itl_error_median"]
-    regret = found["best"] - found["after_the_change"]
-    figures = (
-        (
-            "rank correlation of the requests within the objectives",
-            "unknown: all settings are alike" if rank is None else f"{rank:.2f}",
-            f"at least {LEAST_SPEARMAN}",
-            rank is not None and rank >= LEAST_SPEARMAN,
-        ),
-        (
-            "time between tokens, median error",
-            f"{error:.0%}",
-            f"at most {MOST_ERROR:.0%}",
-            error <= MOST_ERROR,
-        ),
-        (
-            f"change {found['change']} below the best setting {found['best_setting']}",
-            f"{100 * regret:.1f} points",
-            f"at most {100 * MOST_REGRET:.0f}",
-            regret <= MOST_REGRET,
-        ),
-    )
-    lines = [
-        f"{name}: {value} (goal: {goal}): {'met' if is_met else 'missed'}"
-        for name, value, goal, is_met in figures
-    ]
-    noise = abs(found["default_first"] - found["default_last"])
-    return "\n  ".join(
-        [found["law"], *lines, f"the default, measured twice, differs by {100 * noise:.1f} points"]
-    )
-
-
-def _change(
-    pairs: Sequence[Pair], bounds: Sequence[EngineLimits], trace: Trace, law: UncertainLaw, goals: Goals
-) -> Pair:
-    """What `trimtab tune` tries first after the default; the default if nothing promises a gain."""
-    points: list[Point] = [{"max_num_seqs": seqs, "max_num_batched_tokens": budget} for seqs, budget in pairs]
-    space = Space(points=points, limits=bounds, refused={})
-    search = ModelSearch(space=space, forecasts=forecast_all(space, trace, law.law, goals))
-    found = search.propose([Tried(point=points[0], goodput=None)])
-    return pairs[points.index(found)] if found else pairs[0]
-
-
-def with_pair(limits: EngineLimits, pair: Pair) -> EngineLimits:
-    seqs, budget = pair
-    return replace(limits, max_num_active_seqs=seqs, max_num_scheduled_tokens=budget)
+    return await replay(server.url, trace, series=f"{series} {pair}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.real_sweep", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="of traffic at the default")
-    parser.add_argument("--slice-s", type=float, default=20.0, help="of that traffic, twice for each setting")
+    parser.add_argument("--rounds", type=int, default=10, help="measurements of each setting")
+    parser.add_argument("--slice-s", type=float, default=6.0, help="of that traffic, for each measurement")
     parser.add_argument("--settings", type=int, default=len(PAIRS))
     parser.add_argument(
         "--rate", type=float, default=0.0, help="requests/s; default: what the machine carries"

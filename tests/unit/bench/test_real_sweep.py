@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from bench.real_sweep.__main__ import (
-    PAIRS,
+from bench.real_sweep.__main__ import PAIRS, choose_pairs, cut_slices, draw_traffic
+from bench.real_sweep.comparison import (
     Row,
+    Traffic,
     average,
     compare,
     describe,
-    draw_traffic,
-    ordered,
+    regret_of_halves,
+    standard_error,
     with_pair,
 )
 from performance_model.engine import Engine
@@ -22,17 +23,22 @@ from performance_model.step_law import StepLaw, UncertainLaw
 LAW = StepLaw(step_us=4_000, token_us=390.0, sequence_us=1_100)
 LIMITS = EngineLimits(kv_blocks=4000, max_num_seqs=64)
 TRAFFIC = draw_traffic(5.0, 30.0, seed=1)
+PARTS = Traffic(recorded=TRAFFIC, parts=cut_slices(TRAFFIC, 2, 12.0))
 GOALS = Goals(ttft_s=1.0, itl_s=0.03)
 
 
 def measured(law: StepLaw) -> list[Row]:
-    runs = [(pair, Engine(TRAFFIC, law, with_pair(LIMITS, pair)).run()) for pair in ordered(len(PAIRS))]
-    found = [(pair, measure(run, GOALS)) for pair, run in runs]
-    return [average(pair, one, one) for pair, one in found]
+    return [
+        average(
+            pair,
+            [measure(Engine(part, law, with_pair(LIMITS, pair)).run(), GOALS) for part in PARTS.parts],
+        )
+        for pair in choose_pairs(len(PAIRS))
+    ]
 
 
 def test_the_law_that_measured_the_settings_ranks_them_and_finds_the_best() -> None:
-    found = compare(measured(LAW), TRAFFIC, UncertainLaw(law=LAW), LIMITS, GOALS)
+    found = compare(measured(LAW), PARTS, UncertainLaw(law=LAW), LIMITS, GOALS)
 
     assert found["spearman"] == pytest.approx(1.0)
     assert found["itl_error_most"] == 0.0
@@ -43,12 +49,12 @@ def test_the_law_that_measured_the_settings_ranks_them_and_finds_the_best() -> N
 def test_the_error_of_another_law_shows() -> None:
     slower = UncertainLaw(law=replace(LAW, step_us=2 * LAW.step_us))
 
-    assert compare(measured(LAW), TRAFFIC, slower, LIMITS, GOALS)["itl_error_median"] > 0.1
+    assert compare(measured(LAW), PARTS, slower, LIMITS, GOALS)["itl_error_median"] > 0.1
 
 
 def test_each_figure_is_printed_beside_its_goal() -> None:
     found = {
-        **compare(measured(LAW), TRAFFIC, UncertainLaw(law=LAW, source="the log"), LIMITS, GOALS),
+        **compare(measured(LAW), PARTS, UncertainLaw(law=LAW, source="the log"), LIMITS, GOALS),
         "spearman": 0.65,
         "itl_error_median": 0.2,
         "change": (64, 256),
@@ -56,8 +62,8 @@ def test_each_figure_is_printed_beside_its_goal() -> None:
         "best": 0.96,
         "best_setting": (32, 256),
         "default": 0.75,
-        "default_first": 0.72,
-        "default_last": 0.78,
+        "regret_of_halves": 0.01,
+        "regret_error": 0.025,
     }
 
     assert describe(found).splitlines() == [
@@ -65,29 +71,45 @@ def test_each_figure_is_printed_beside_its_goal() -> None:
         "  rank correlation of the requests within the objectives: 0.65 (goal: at least 0.7): missed",
         "  time between tokens, median error: 20% (goal: at most 20%): met",
         "  change (64, 256) below the best setting (32, 256): 6.0 points (goal: at most 5): missed",
-        "  the default, measured twice, differs by 6.0 points",
+        "  standard error of that difference: 2.5 points",
+        "  with the best setting found in the other half of the rounds: 1.0 points",
     ]
     assert "unknown: all settings are alike (goal" in describe({**found, "spearman": None})
 
 
-def test_each_setting_is_measured_in_random_order_after_the_default() -> None:
-    order = ordered(len(PAIRS))
+def test_the_default_is_the_first_setting() -> None:
+    pairs = choose_pairs(len(PAIRS))
 
-    assert order[0] == PAIRS[0]
-    assert sorted(order) == sorted(PAIRS)
-    assert order != list(PAIRS)
-    assert len(ordered(5)) == 5
+    assert pairs[0] == PAIRS[0]
+    assert sorted(pairs) == sorted(PAIRS)
+    assert len(choose_pairs(5)) == 5
 
 
-def test_a_setting_has_the_mean_of_both_measurements() -> None:
+def test_slices_begin_at_equal_distances_and_end_with_the_traffic() -> None:
+    parts = cut_slices(TRAFFIC, 3, 6.0)
+
+    assert len(parts) == 3
+    assert all(0 <= one.arrival_s < 6.0 for part in parts for one in part)
+    assert parts[0] == tuple(one for one in TRAFFIC if one.arrival_s < 6.0)
+    assert len(parts[2]) == sum(one.arrival_s >= TRAFFIC[-1].arrival_s - 6.0 for one in TRAFFIC) - 1
+
+
+def test_a_setting_has_the_mean_of_all_rounds() -> None:
     found = average(
-        (64, 512), {"attainment": 0.8, "itl_mean_s": 0.02}, {"attainment": 1.0, "itl_mean_s": 0.03}
+        (64, 512), [{"attainment": 0.8, "itl_mean_s": 0.02}, {"attainment": 1.0, "itl_mean_s": 0.03}]
     )
 
     assert found == {
         "setting": (64, 512),
         "attainment": pytest.approx(0.9),
         "itl_mean_s": pytest.approx(0.025),
-        "first": 0.8,
-        "last": 1.0,
+        "rounds": [0.8, 1.0],
     }
+
+
+def test_the_regret_of_halves_does_not_count_what_the_best_had_by_chance() -> None:
+    lucky, other, chosen = [0.9, 0.7, 0.9, 0.7], [0.7, 0.9, 0.7, 0.9], [0.8, 0.8, 0.8, 0.8]
+
+    assert regret_of_halves([chosen, lucky, other], chosen=0) == pytest.approx(-0.1)
+    assert standard_error(lucky, chosen) == pytest.approx(0.1 * (4 / 3) ** 0.5 / 2)
+    assert standard_error([0.9], [0.8]) == 0.0
