@@ -1,18 +1,18 @@
 """Predicts latencies and goodput of a setting for a recorded load, with bands, and the load that it could
 carry.
 
-The band of a number comes from REPLICATES runs, each with another draw of the load (block bootstrap) and of
-the law. The draws depend on the seed only: two settings see the same loads, so their difference is more
-certain than either.
+The band of a number comes from REPLICATES runs, each with another draw of the load (block bootstrap), of
+the law, and of the error of TTFT that the law leaves. The draws depend on the seed only: two settings see the
+same, so their difference is more certain than either.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, exp
 from random import Random
 
 from performance_model.band import Band, draws_quantile
-from performance_model.engine import Engine
+from performance_model.engine import Engine, EngineRun
 from performance_model.engine_limits import EngineLimits
 from performance_model.extrapolation import LargestStep
 from performance_model.outcome import Goals, attainment, measure
@@ -55,20 +55,28 @@ def predict(
     `is_load_known`: the requests themselves came again, so only the law is uncertain.
     """
     values = measure(Engine(trace, law.law, limits).run(), goals)
-    laws = law.draws or (law.law,)
-    drawn = [
-        measure(
-            Engine(trace if is_load_known else bootstrap(trace, seed + k), laws[k % len(laws)], limits).run(),
-            goals,
-        )
-        for k in range(replicates)
-    ]
+    laws, random = law.draws or (law.law,), Random(f"waits:{seed}")  # noqa: S311 - statistics, not cryptography
+    drawn = []
+    for k in range(replicates):
+        load = trace if is_load_known else bootstrap(trace, seed + k)
+        run = Engine(load, laws[k % len(laws)], limits).run()
+        stretch_waits(run, exp(random.gauss(0.0, law.wait_error)))
+        drawn.append(measure(run, goals))
     bands = {}
     for name, value in values.items():
         several = sorted([one[name] for one in drawn if name in one] or [value])
         low, high = draws_quantile(several, LOW), draws_quantile(several, HIGH)
         bands[name] = Band(value=value, low=min(value, low), high=max(value, high))
     return bands
+
+
+def stretch_waits(run: EngineRun, factor: float) -> None:
+    """Multiply the TTFT of each request of a run; its other tokens come as much later."""
+    for one in run.requests:
+        if one.first_s is not None:
+            later_s = (factor - 1) * (one.first_s - one.arrival_s)
+            one.first_s += later_s
+            one.last_s = None if one.last_s is None else one.last_s + later_s
 
 
 def largest_of(numbers: Mapping[str, Band]) -> LargestStep:

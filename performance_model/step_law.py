@@ -9,8 +9,9 @@ compute. A law without the knee charges both and gets the sign of max_num_batche
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import exp, isfinite, sqrt
+from math import exp, inf, isfinite, sqrt
 from random import Random
+from statistics import fmean, pvariance
 from typing import Any
 
 from performance_model.band import draws_quantile
@@ -50,13 +51,15 @@ class StepLaw:
 class UncertainLaw:
     """A law and equally likely alternatives, which keep what coefficients have in common.
 
-    `fitted_to`: the largest step that it was fitted to; None for a law that was not fitted.
+    `fitted_to`: the largest step that it was fitted to; None for a law that was not fitted. `wait_error`: how
+    far a TTFT is off beyond the error of the steps, as the standard deviation of its logarithm.
     """
 
     law: StepLaw
     draws: tuple[StepLaw, ...] = ()
     source: str = ""
     fitted_to: LargestStep | None = None
+    wait_error: float = 0.0
 
     def interval(self, name: str, share: float = 0.8) -> tuple[float, float]:
         """The middle `share` of a coefficient over the draws."""
@@ -77,16 +80,28 @@ def widen(
     return UncertainLaw(law=law, draws=tuple(draws), source=source)
 
 
-def with_error(uncertain: UncertainLaw, errors: Sequence[float]) -> UncertainLaw:
-    """With draws that are also off by a common factor, as large as the relative `errors` of its predictions.
+def with_error(uncertain: UncertainLaw, itl: Sequence[float], ttft: Sequence[float] = ()) -> UncertainLaw:
+    """With draws that are also off by a common factor, as large as the relative error of its predictions.
 
-    Refits of resampled steps show what chance does to the coefficients, not what the law leaves out.
+    `itl`, `ttft`: the errors of windows, with sign. A prediction is of a longer load than a window: what
+    differs from window to window counts less. Refits of resampled steps show what chance does to the
+    coefficients, not what the law leaves out.
     """
-    if not errors:
+    size, wait = _error_of_mean(itl), _error_of_mean(ttft)
+    uncertain = replace(uncertain, wait_error=sqrt(max(0.0, wait**2 - size**2)))
+    if not itl:
         return uncertain
-    size, random = sqrt(sum(one**2 for one in errors) / len(errors)), Random("error")  # noqa: S311 - statistics
+    random = Random("error")  # noqa: S311 - statistics, not cryptography
     draws = (one.scaled(exp(random.gauss(0.0, size))) for one in uncertain.draws)
     return replace(uncertain, draws=tuple(draws))
+
+
+def _error_of_mean(errors: Sequence[float]) -> float:
+    """Root mean square of the mean error, bias and chance."""
+    if not errors:
+        return 0.0
+    middle = fmean(errors)
+    return sqrt(middle**2 + pvariance(errors) / len(errors))
 
 
 def write_law(uncertain: UncertainLaw) -> str:
@@ -96,6 +111,7 @@ def write_law(uncertain: UncertainLaw) -> str:
         "source": uncertain.source,
         "law": _as_row(uncertain.law),
         "draws": [_as_row(one) for one in uncertain.draws],
+        **({"wait_error": _shorten(uncertain.wait_error)} if uncertain.wait_error else {}),
         **({"fitted_to": asdict(uncertain.fitted_to)} if uncertain.fitted_to else {}),
     }
     return json.dumps(row, indent=1) + "\n"
@@ -117,6 +133,7 @@ def read_law(text: str, name: str = "law") -> UncertainLaw:
         draws=tuple(_from_row(one, f"{name}: draws[{index}]") for index, one in enumerate(draws)),
         source=str(row.get("source", "")),
         fitted_to=_read_largest(row.get("fitted_to"), f"{name}: fitted_to"),
+        wait_error=_read_wait_error(row.get("wait_error", 0.0), name),
     )
 
 
@@ -128,6 +145,12 @@ def _read_largest(row: object, where: str) -> LargestStep | None:
     if len(numbers) != 2:  # noqa: PLR2004 - both
         raise PredictionInputError(f"{where}: must have tokens and sequences, numbers above 0")
     return LargestStep(tokens=numbers[0], sequences=numbers[1])
+
+
+def _read_wait_error(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+        raise PredictionInputError(f"{name}: wait_error {value!r}: must be a number, at least 0")
+    return float(value)
 
 
 def _as_row(law: StepLaw) -> dict[str, float]:

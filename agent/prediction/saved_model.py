@@ -97,7 +97,7 @@ class SavedModel:
             counts_from=self.counts_from,
             servers=self.load.servers,
             kv_tokens=self.kv_tokens,
-            law=with_error(in_force.law, self.acceptance.itl) if in_force else None,
+            law=with_error(in_force.law, self.acceptance.itl, self.acceptance.ttft) if in_force else None,
             law_source=newest.source if newest else "",
             rows=newest.rows if newest else 0,
             acceptance=self.acceptance if self.acceptance.itl else None,

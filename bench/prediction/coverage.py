@@ -52,7 +52,8 @@ def run_world(gpu_name: str, load: Load, intensity: float, seed: int) -> Iterato
     rows = thin([row for _, row in steps], MOST_ROWS)
     fitted = fit_deployment(case_of(gpu_name, default), rows, is_logged=True, draws=DRAWS)
     some = steps[:: max(1, len(steps) // MOST_ROWS)]
-    law = with_error(fitted, check_ahead(trace, recording.served(), some, default).itl)
+    errors = check_ahead(trace, recording.served(), some, default)
+    law = with_error(fitted, errors.itl, errors.ttft)
     for seqs, budget in SETTINGS:
         limits = replace(default, max_num_seqs=seqs, max_num_batched_tokens=budget)
         predicted = {

@@ -47,6 +47,9 @@ class LawDocument(Document):
     fitted_to: dict[str, float] | None = Field(
         default=None, description="tokens, sequences of the largest step"
     )
+    wait_error: float = Field(
+        default=0.0, description="error of TTFT beyond that of the steps, sigma of its logarithm"
+    )
 
 
 class CheckDocument(Document):

@@ -37,7 +37,7 @@ MODEL = LearnedModel(
     counts_from="records",
     servers=2,
     kv_tokens=40_000,
-    law=UncertainLaw(law=LAW, draws=(LAW,), source="a test"),
+    law=UncertainLaw(law=LAW, draws=(LAW,), source="a test", wait_error=0.1),
     law_source="iteration log",
     rows=420,
     acceptance=Acceptance(itl=(0.01, -0.02), ttft=(0.1, -0.05)),

@@ -122,13 +122,15 @@ def test_no_coefficient_is_negative() -> None:
 
 def test_a_written_law_is_read_back() -> None:
     fitted_to = LargestStep(tokens=2048, sequences=31.5)
-    law = replace(widen(LAW, common=0.1, each=0.1, count=3, seed=1, source="here"), fitted_to=fitted_to)
+    drawn = widen(LAW, common=0.1, each=0.1, count=3, seed=1, source="here")
+    law = replace(drawn, fitted_to=fitted_to, wait_error=0.15)
 
     back = read_law(write_law(law))
 
     assert back.law == LAW
     assert back.source == "here"
     assert back.fitted_to == fitted_to
+    assert back.wait_error == 0.15
     assert [one.token_us for one in back.draws] == pytest.approx(
         [one.token_us for one in law.draws], rel=1e-5
     )
@@ -147,6 +149,10 @@ def test_a_written_law_is_read_back() -> None:
         (
             '{"trimtab_step_law": 1, "law": {"step_us": 1}, "fitted_to": {"tokens": 0}}',
             "f: fitted_to: must have tokens and sequences",
+        ),
+        (
+            '{"trimtab_step_law": 1, "law": {"step_us": 1}, "wait_error": -1}',
+            "f: wait_error -1: must be a number, at least 0",
         ),
     ],
 )

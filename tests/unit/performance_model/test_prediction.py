@@ -296,9 +296,29 @@ def test_a_law_is_as_uncertain_as_its_predictions_were_off() -> None:
     law = StepLaw(step_us=18_000, knee=96, token_us=80)
     certain = UncertainLaw(law=law, draws=(law,) * 400)
 
-    uncertain = with_error(certain, (0.05, -0.03, 0.05, -0.05, 0.06))
+    uncertain = with_error(certain, (0.05, -0.03, 0.05, -0.05, 0.06))  # mean 0.016, its error 0.021
 
     steps_us = [draw.step_us for draw in uncertain.draws]
-    assert pstdev(steps_us) / 18_000 == pytest.approx(0.049, rel=0.1)
+    assert pstdev(steps_us) / 18_000 == pytest.approx(0.026, rel=0.1)
     assert all(draw.token_us / draw.step_us == pytest.approx(80 / 18_000) for draw in uncertain.draws)
     assert with_error(certain, ()) == certain
+
+
+def test_the_bands_of_ttft_are_as_wide_as_its_errors_of_windows() -> None:
+    law = UncertainLaw(law=StepLaw(step_us=18_000, knee=96, token_us=80))
+    uncertain = with_error(law, (), (0.2, 0.1, 0.15, 0.15, 0.15))
+
+    sure, unsure = (predict(load(2.0), one, LIMITS, GOALS, is_load_known=True) for one in (law, uncertain))
+
+    assert uncertain.wait_error == pytest.approx(0.151, abs=0.001)
+    assert sure["ttft_p99_s"].low == sure["ttft_p99_s"].high
+    assert unsure["ttft_p99_s"].value == sure["ttft_p99_s"].value
+    assert unsure["ttft_p99_s"].high / unsure["ttft_p99_s"].low > 1.2
+    assert unsure["itl_mean_s"].low == pytest.approx(unsure["itl_mean_s"].high)
+    assert unsure["e2e_mean_s"].low < unsure["e2e_mean_s"].high
+
+
+def test_an_error_of_ttft_that_the_steps_explain_counts_once() -> None:
+    law = UncertainLaw(law=StepLaw(step_us=18_000, token_us=80))
+
+    assert with_error(law, (0.1, 0.1), (0.1, 0.1)).wait_error == 0.0
