@@ -182,17 +182,21 @@ class Stage:
 
 @asynccontextmanager
 async def stage(home: Path, page: str) -> AsyncIterator[Stage]:
-    """Uses the page's complete config, else the README's; removes everything afterwards."""
+    """Uses the page's config, else the README's with the page's bounds; removes everything afterwards."""
     (home / "bin").mkdir()
     (home / "bin" / "vllm").write_text(VLLM)
     (home / "bin" / "vllm").chmod(0o755)
     for folder in ("deploy", "docs", "examples"):
         (home / folder).symlink_to(REPOSITORY / folder)
-    configs = {one.page: one.text for one in blocks("toml") if "[[targets]]" in one.text}
+    found = blocks("toml")
+    configs = {one.page: one.text for one in found if "[[targets]]" in one.text}
+    bounds = [one.text for one in found if one.page == page and one.text.startswith("[targets.bounds.")]
     vllm = free_port()
     async with receiving() as receiver:
         site_config = PageConfig(
-            config=configs.get(page, configs["README.md"]), receiver=receiver.url, vllm=vllm
+            config=configs.get(page, "\n".join((configs["README.md"], *bounds))),
+            receiver=receiver.url,
+            vllm=vllm,
         )
         rig = Rig(home=home, site_config=site_config)
         rig.prepare()
