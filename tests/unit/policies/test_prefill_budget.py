@@ -24,6 +24,7 @@ from tests.support.readings import (
 from vllm_facts.values import Value
 
 FINE = late(0.0)
+LATE_TOKENS = late(0.2, p50=0.02)
 LONG = Workload(prompt_tokens=3000.0, step_tokens=250.0)
 
 
@@ -32,7 +33,7 @@ def by_prefill(reading: Reading) -> Reading:
 
 
 SLOW_START = by_prefill(a_reading(ttft=late(0.2), itl=FINE))
-SLOW_TOKENS = a_reading(ttft=FINE, itl=late(0.2))
+SLOW_TOKENS = a_reading(ttft=FINE, itl=LATE_TOKENS)
 
 
 def proposed(reading: Reading, context: Context | None = None) -> list[Proposal]:
@@ -126,7 +127,7 @@ def test_a_large_budget_is_not_the_cause(budget: int) -> None:
         pytest.param(a_reading(ttft=late(0.05), itl=FINE), id="the promise is kept"),
         pytest.param(a_reading(ttft=late(0.2), itl=late(0.04)), id="tokens have no slack to give"),
         pytest.param(a_reading(ttft=late(0.2)), id="tokens are not known"),
-        pytest.param(a_reading(ttft=late(0.2), itl=late(0.2)), id="both are late"),
+        pytest.param(a_reading(ttft=late(0.2), itl=LATE_TOKENS), id="both are late"),
         pytest.param(a_reading(), id="nothing is known"),
     ],
 )
@@ -144,7 +145,7 @@ def test_high_itl_during_prefill_lowers_the_token_budget() -> None:
 @pytest.mark.parametrize(
     "reading",
     [
-        pytest.param(a_reading(ttft=late(0.04), itl=late(0.2)), id="first tokens have no slack to give"),
+        pytest.param(a_reading(ttft=late(0.04), itl=LATE_TOKENS), id="first tokens have no slack to give"),
     ],
 )
 def test_p2_proposes_nothing(reading: Reading) -> None:
@@ -167,7 +168,7 @@ def test_high_itl_without_prefill_keeps_the_token_budget(
     prompts: Trend, answers: Trend | None, changes: bool
 ) -> None:
     """128 concurrent short chats: decoding alone exceeds the ITL objective."""
-    reading = a_reading(running=steady(128), ttft=FINE, itl=late(0.9), prompt_tokens=prompts)
+    reading = a_reading(running=steady(128), ttft=FINE, itl=late(0.4, p50=0.02), prompt_tokens=prompts)
 
     (proposal,) = proposed(replace(reading, generation_tokens_per_s=answers))
 
@@ -213,7 +214,7 @@ def test_p2_respects_the_minimum_of_vllm(setting: dict[str, Value], to: int | No
 )
 def test_unset_budget_is_the_vllm_default(gib: int, name: str, version: str, to: int) -> None:
     gpus = (Gpu(index=0, uuid="GPU-1", name=name, memory_total_mib=gib * 1024.0),) if gib else ()
-    reading = a_reading(ttft=FINE, itl=late(0.2), version=version, gpus=gpus)
+    reading = a_reading(ttft=FINE, itl=LATE_TOKENS, version=version, gpus=gpus)
 
     assert asked(reading, {}) == [("P2", {"max_num_batched_tokens": to})]
 
@@ -341,7 +342,7 @@ def test_latency_without_a_known_violation_share_is_not_healthy() -> None:
 
 
 MIXED = replace(
-    a_reading(running=steady(4), ttft=FINE, itl=late(0.2)), itl_shares=TimeShares(prefill=0.9, decode=0.1)
+    a_reading(running=steady(4), ttft=FINE, itl=LATE_TOKENS), itl_shares=TimeShares(prefill=0.9, decode=0.1)
 )
 WORK = Workload(arrivals_per_s=1.0, prompt_tokens=3000.0, decode_step_s=0.018, token_s=6e-5)
 
@@ -362,3 +363,11 @@ def test_p2_lowers_to_a_step_that_is_in_time(work: Workload, to: int | None) -> 
     (proposal,) = proposed(replace(MIXED, work=work), a_context({"max_num_batched_tokens": 8192}))
 
     assert dict(proposal.to) == ({"max_num_batched_tokens": to} if to else {})
+
+
+def test_p2_keeps_the_budget_where_the_median_itl_is_late() -> None:
+    late_median = replace(MIXED, work=WORK, itl=late(0.6, p50=0.06))
+
+    (proposal,) = proposed(late_median, a_context({"max_num_batched_tokens": 8192}))
+
+    assert (proposal.rule, dict(proposal.to)) == ("P2", {})
