@@ -39,6 +39,10 @@ class PointForecast:
     def is_worth_a_trial(self) -> bool:
         return self.gain > max(LEAST_GAIN, ERRORS * self.noise)
 
+    def is_like(self, other: "PointForecast") -> bool:
+        """True if both serve all requests alike, as batches that are never full do."""
+        return (self.goodput, self.gain, self.noise) == (other.goodput, other.gain, other.noise)
+
 
 def forecast_all(space: Space, trace: Trace, law: StepLaw, goals: Goals) -> list[PointForecast]:
     """Predict every point, in the order of the space."""
@@ -68,7 +72,13 @@ class ModelSearch:
         if len(tried) > MOST_TRIALS or self._is_confirmed(tried):
             return None
         left = untried(self.space.points, tried)
-        worth = [one for one in self.forecasts if one.is_worth_a_trial and one.point in left]
+        measured = [one.point for one in tried if one.goodput is not None]
+        known = [one for one in self.forecasts if one.point in measured]
+        worth = [
+            one
+            for one in self.forecasts
+            if one.is_worth_a_trial and one.point in left and not any(map(one.is_like, known))
+        ]
         if not worth:
             return None
         most = max(one.gain for one in worth)
