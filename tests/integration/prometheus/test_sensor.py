@@ -130,15 +130,13 @@ async def test_reports_an_invalid_query_once_and_keeps_the_other_queries(
 async def test_returns_no_value_after_the_target_is_killed(prometheus: RealPrometheus, dying: Page) -> None:
     queries = {"now": "heartbeat", "rate": "sum(rate(beats_total[1m]))", "other": "steady"}
     async with run_sensor(asking(prometheus.url, queries)) as received:
-        await received.until(lambda: seen(received, now=7.0))
+        await received.until(lambda: seen(received, now=7.0) and has_rate(received))
         dying.stop()
         try:
             await received.until(lambda: seen(received, now=None, rate=None, other=3.0))
             left = prometheus.values("sum(rate(beats_total[1m]))")
             dying.start()
-            await received.until(
-                lambda: seen(received, now=7.0) and received.of(SeriesSample)[-1].values["rate"]
-            )
+            await received.until(lambda: seen(received, now=7.0) and has_rate(received))
         finally:
             dying.stop()
             dying.start()
@@ -151,6 +149,11 @@ async def test_returns_no_value_after_the_target_is_killed(prometheus: RealProme
 def seen(received: ReceivedSamples, **values: float | None) -> bool:
     samples = received.of(SeriesSample)
     return bool(samples) and values.items() <= samples[-1].values.items()
+
+
+def has_rate(received: ReceivedSamples) -> bool:
+    """False until Prometheus has scraped the counter twice."""
+    return bool(received.of(SeriesSample)[-1].values["rate"])
 
 
 async def test_a_counter_reset_gives_no_negative_rate_and_no_window_before_the_restart(
