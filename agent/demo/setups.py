@@ -61,8 +61,8 @@ def _real() -> DemoSetup:
         start={"max_num_seqs": 2},
         harm={"max_num_seqs": 1},
         load=("--streams", "16", "--prompt", "64", "--output", "48"),  # as fast as this machine answers
-        ttft="3s",
-        ttft_s=3.0,
+        ttft="1s",
+        ttft_s=1.0,
         hold="30s",
         timeout_s=900.0,
         env={"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},

@@ -25,6 +25,7 @@ async def test_suggests_tries_and_promotes_a_higher_max_num_seqs(
         drain_s=60.0,
         strategy="surge",  # vLLM maps more memory than it needs
         ttft="10s",
+        stalled_after_s=60.0,
         octaves=3.0,
         health_timeout_s=30.0,
         at_most_s=300.0,
