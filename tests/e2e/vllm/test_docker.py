@@ -24,7 +24,7 @@ async def test_suggests_tries_and_promotes_a_higher_max_num_seqs(
         start_s=START_S,
         drain_s=60.0,
         strategy="surge",  # vLLM maps more memory than it needs
-        ttft="10s",
+        ttft="1s",
         stalled_after_s=60.0,
         octaves=3.0,
         health_timeout_s=30.0,
