@@ -9,7 +9,7 @@ help:  ## show this list
 
 demo:  ## a promoted and a rolled back change on this machine: ENGINE=sim (default) or ENGINE=vllm (real vLLM on the CPU)
 	@scripts/bootstrap $(ENGINE)
-	@$(RUN)trimtab demo --engine $(ENGINE) --json demo.json
+	@$(RUN)flettner demo --engine $(ENGINE) --json demo.json
 
 test:  ## the main tests, with real Envoy, Prometheus, Docker, Chromium and vLLM: at most ten minutes
 	@scripts/bootstrap test
@@ -32,7 +32,7 @@ layers:  ## the rules of imports between packages
 
 types:  ## mypy, strict
 	@scripts/bootstrap
-	@$(RUN)mypy vllm_facts performance_model lint agent policies notifiers authenticators docker_engine kubernetes_api sensors actuators simulator docker_proxy trimtab trimtab_vllm tests bench
+	@$(RUN)mypy vllm_facts performance_model lint agent policies notifiers authenticators docker_engine kubernetes_api sensors actuators simulator docker_proxy flettner flettner_vllm tests bench
 
 unit:  ## tests/unit, with coverage
 	@scripts/bootstrap

@@ -1,1 +1,1 @@
-"""What trimtab acts through: one file an outside thing."""
+"""What flettner acts through: one file an outside thing."""

@@ -1,1 +1,1 @@
-"""The core: what trimtab knows, how it decides, how it writes it down, how it waits."""
+"""The core: what flettner knows, how it decides, how it writes it down, how it waits."""

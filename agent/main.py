@@ -1,4 +1,4 @@
-"""The command `trimtab`."""
+"""The command `flettner`."""
 
 import sys
 

@@ -20,7 +20,7 @@ from kubernetes_api.options import AccessOptions
 class TokenReview(AccessOptions):
     """The highest role of the user and of the groups counts; without one the token is refused."""
 
-    audiences: tuple[str, ...] = ("trimtab",)  # the token must be for one of these
+    audiences: tuple[str, ...] = ("flettner",)  # the token must be for one of these
     users: Mapping[str, Role] = field(default_factory=dict)  # roles by user name
     groups: Mapping[str, Role] = field(default_factory=dict)  # roles by group
 

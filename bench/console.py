@@ -37,7 +37,7 @@ def measured(browser: Browser, place: Site, path: str, last: str) -> dict[str, f
     page = context.new_page()
     meter = context.new_cdp_session(page)
     meter.send("Performance.enable", {"timeDomain": "threadTicks"})
-    page.add_init_script(f"sessionStorage.setItem('trimtab.token', {place.token['viewer']!r})")
+    page.add_init_script(f"sessionStorage.setItem('flettner.token', {place.token['viewer']!r})")
     page.goto(f"{place.url}/#{path}")
     page.wait_for_selector(last, state="attached")
     found: dict[str, float] = page.evaluate(TIMES)

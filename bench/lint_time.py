@@ -1,4 +1,4 @@
-"""Prints the wall time of one `trimtab lint`, process start included; the limit is 300 ms.
+"""Prints the wall time of one `flettner lint`, process start included; the limit is 300 ms.
 
 Writes the times and the slowest imports to bench/results/. Exits 1 if the fastest run exceeds the limit;
 slower runs mostly reflect other load on the machine.
@@ -19,7 +19,7 @@ ROUNDS = 15
 ALLOWED_MS = 300.0
 COSTLIEST = 8
 COMMAND = (
-    *(str(Path(sys.executable).parent / "trimtab"), "lint", "--gpu", "T4", "--gpus", "4"),
+    *(str(Path(sys.executable).parent / "flettner"), "lint", "--gpu", "T4", "--gpus", "4"),
     *("--vllm-version", "0.32.0", "--", "vllm", "serve", "Qwen/Qwen2.5-1.5B-Instruct"),
     *("--tensor-parallel-size", "4", "--dtype", "bfloat16", "--enforce-eager", "--swap-space", "4"),
 )
@@ -62,7 +62,7 @@ def main() -> int:
     results = ROOT / "bench/results"
     results.mkdir(exist_ok=True)
     found = {
-        "command": ["trimtab", *COMMAND[1:]],
+        "command": ["flettner", *COMMAND[1:]],
         "rounds": ROUNDS,
         "python": platform.python_version(),
         "ms": {"best": best, "median": median, "worst": worst, "cpu_mean": cpu_ms},

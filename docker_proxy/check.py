@@ -7,7 +7,7 @@ from docker_proxy.fields import FieldContext
 from docker_proxy.judge import RequestFilter
 from docker_proxy.strict_json import Json
 
-# Left out by trimtab when it makes a twin: identity, and what the engine fills in.
+# Left out by flettner when it makes a twin: identity, and what the engine fills in.
 _NOT_COPIED = ("AttachStdin", "AttachStdout", "AttachStderr", "MacAddress", "OnBuild")
 
 
@@ -31,7 +31,7 @@ async def objections(name: str, context: FieldContext, engine: EngineSocket) -> 
 
 
 def twin(inspected: Json, context: FieldContext) -> Json:
-    """A create body like trimtab's, with unchanged flags."""
+    """A create body like flettner's, with unchanged flags."""
     config = {key: value for key, value in inspected["Config"].items() if key not in _NOT_COPIED}
     if config.get("Hostname") == inspected["Id"][:12]:
         del config["Hostname"]

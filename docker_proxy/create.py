@@ -51,7 +51,7 @@ def create_reasons(body: Json, context: FieldContext) -> Reasons:
     label = context.policy.containers.label
     labels = body.get("Labels")
     if not isinstance(labels, dict) or not labels.get(label):
-        yield f"Labels: trimtab's label {label} is missing"
+        yield f"Labels: flettner's label {label} is missing"
 
 
 def update_reasons(body: Json, context: FieldContext) -> Reasons:

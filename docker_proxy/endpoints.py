@@ -35,7 +35,7 @@ def network_mode(where: str, value: object, context: FieldContext) -> Reasons:
 
 
 def aliases(where: str, value: object, context: FieldContext) -> Reasons:
-    """An alias attracts traffic, so only trimtab's own names and the listed ones are allowed."""
+    """An alias attracts traffic, so only flettner's own names and the listed ones are allowed."""
     if not isinstance(value, list):
         yield f"{where}: must be a list"
         return

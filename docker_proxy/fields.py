@@ -49,7 +49,7 @@ def _explain_unknown(key: str, table: FieldTable) -> str:
     for known in table:
         if known.casefold() == folded:
             return f"the engine would read this key as {known}: write it so"
-    return "not a field that a container of trimtab may set"
+    return "not a field that a container of flettner may set"
 
 
 def _shorten(text: str) -> str:

@@ -27,7 +27,7 @@ _TAIL = {"inspect": "/json", "file": "/archive", "remove": ""}  # the remaining 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Onward:
-    """A request rebuilt by the proxy. `filtered`: the answer is filtered to trimtab's own entries."""
+    """A request rebuilt by the proxy. `filtered`: the answer is filtered to flettner's own entries."""
 
     method: str
     path: str
@@ -80,7 +80,7 @@ class RequestFilter:
             self.known.add(seen.id)
         if ask.query.get("v", "0") not in _OFF and not self._has_label(seen):
             raise Refused(
-                f"remove: {seen.name} was adopted: trimtab may not remove its anonymous volumes (v=1)"
+                f"remove: {seen.name} was adopted: flettner may not remove its anonymous volumes (v=1)"
             )
         if ask.route.kind == "file":
             self._file(ask.query.get("path", ""))

@@ -1,4 +1,4 @@
-"""trimtab-docker-proxy: `run` the proxy, or `check` its policy (and whether it fits running containers)."""
+"""flettner-docker-proxy: `run` the proxy, or `check` its policy (and whether it fits running containers)."""
 
 import argparse
 import asyncio
@@ -21,7 +21,7 @@ from docker_proxy.mounts import host_files
 from docker_proxy.policy import ProxyPolicy, load_policy
 from docker_proxy.proxy import serving
 
-DEFAULT = Path("/etc/trimtab/docker-proxy.toml")
+DEFAULT = Path("/etc/flettner/docker-proxy.toml")
 _log = structlog.get_logger("docker_proxy")
 
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="trimtab-docker-proxy", description=__doc__)
+    parser = argparse.ArgumentParser(prog="flettner-docker-proxy", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser(
         "run", help="serve on the policy's socket until SIGTERM; SIGHUP reloads the policy"

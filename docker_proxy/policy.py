@@ -70,16 +70,16 @@ class _Table(BaseModel):
 
 
 class Sockets(_Table):
-    path: Absolute = "/run/trimtab-docker-proxy/docker.sock"
+    path: Absolute = "/run/flettner-docker-proxy/docker.sock"
     engine: Absolute = "/run/docker.sock"
 
 
 class Containers(_Table):
-    """trimtab's containers: those with its label, and those adopted by name."""
+    """flettner's containers: those with its label, and those adopted by name."""
 
     adopt: tuple[ContainerName, ...] = ()
-    label: NonEmptyText = "trimtab.target"
-    names: tuple[NonEmptyText, ...] = ("trimtab-*",)  # of what it creates, and may rename to
+    label: NonEmptyText = "flettner.target"
+    names: tuple[NonEmptyText, ...] = ("flettner-*",)  # of what it creates, and may rename to
     read: Literal["ours", "all"] = "ours"  # whose list entries, inspects, logs and stats it may see
     files: tuple[Absolute, ...] = ()  # inside a container of its own, for `--config FILE`
 
@@ -140,7 +140,7 @@ class ProxyPolicy(_Table):
     networks: Networks = Networks()
 
     def is_own_name(self, name: str) -> bool:
-        """True if a container of trimtab may have this name."""
+        """True if a container of flettner may have this name."""
         return name in self.containers.adopt or like_any(self.containers.names, name)
 
     def allows_alias(self, alias: str) -> bool:

@@ -62,13 +62,13 @@ class Proxy:
         except Refused as refused:
             line.warning("refused", reason=str(refused))
             return _error_response(
-                413 if isinstance(refused, TooLarge) else 403, f"trimtab-docker-proxy: {refused}"
+                413 if isinstance(refused, TooLarge) else 403, f"flettner-docker-proxy: {refused}"
             )
         except Absent as absent:
             return _error_response(404, str(absent))
         except EngineSilent as silent:
             line.warning("no answer", reason=str(silent))
-            return _error_response(502, f"trimtab-docker-proxy: {silent}")
+            return _error_response(502, f"flettner-docker-proxy: {silent}")
         if ask.route.changes and ask.route.kind != "wait":
             line.info("passed", on=onward.path)
         return await self._pass(request, onward, judge)
@@ -87,7 +87,7 @@ class Proxy:
                     return await _filter_list(reply, judge)
                 return await _stream_reply(request, reply)
         except (ClientError, OSError) as error:
-            return _error_response(502, f"trimtab-docker-proxy: the engine does not answer: {error}")
+            return _error_response(502, f"flettner-docker-proxy: the engine does not answer: {error}")
 
 
 def _parse_ask(request: web.BaseRequest) -> Ask:
@@ -141,7 +141,7 @@ async def _filter_list(reply: ClientResponse, judge: RequestFilter) -> web.Strea
     async for chunk in reply.content.iter_any():
         text += chunk
         if len(text) > LARGEST_LIST:
-            return _error_response(502, "trimtab-docker-proxy: the engine's list of containers is too long")
+            return _error_response(502, "flettner-docker-proxy: the engine's list of containers is too long")
     containers = [entry for entry in json.loads(bytes(text)) if _is_listed(entry, judge)]
     return web.json_response(containers)
 

@@ -110,7 +110,7 @@ def ask_of(method: str, target: str) -> Ask:
     raw, _, query = target.partition("?")
     path = raw.replace("%40", "@")  # docker-py writes the @ of a digest so
     if not _PLAIN.fullmatch(path):
-        raise Refused("the path holds characters or escapes that no request of trimtab needs")
+        raise Refused("the path holds characters or escapes that no request of flettner needs")
     if any(part in ("", ".", "..") for part in path[1:].split("/")):
         raise Refused("the path holds an empty part, `.` or `..`")
     version = _version(path)

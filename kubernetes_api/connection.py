@@ -23,7 +23,7 @@ from kubernetes_api.errors import FAILURES, status_of, to_act_error
 from kubernetes_api.handshake import close_cancelled_handshakes
 from kubernetes_api.mirror import Mirror, Pace
 
-MANAGER: Final = "trimtab"
+MANAGER: Final = "flettner"
 """The field manager of every write: `kubectl get --show-managed-fields` names it."""
 
 CALL_S: Final = 15.0

@@ -73,7 +73,7 @@ def _refusal(what: str, error: httpx2.HTTPStatusError) -> ActError:
         return ExpiredError(f"{what}: {why}", external=True)
     if code == HTTPStatus.FORBIDDEN and "exceeded quota" not in why:
         return ForbiddenError(
-            f"{what}: the API server forbids it: {why} (give trimtab's Role this right)", external=True
+            f"{what}: the API server forbids it: {why} (give flettner's Role this right)", external=True
         )
     if code == HTTPStatus.UNAUTHORIZED:
         return ActError(

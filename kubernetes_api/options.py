@@ -20,7 +20,7 @@ class AccessOptions:
 class ClusterOptions(AccessOptions):
     """Fields of the table of a plugin that works in a namespace."""
 
-    namespace: str = ""  # empty: that of the pod trimtab runs in, or of the kubeconfig's context
+    namespace: str = ""  # empty: that of the pod flettner runs in, or of the kubeconfig's context
 
     def client(self) -> KubernetesClient:
         return KubernetesClient(kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace)

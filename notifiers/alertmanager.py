@@ -28,7 +28,7 @@ class Alertmanager(UrlReceiver):
         incident = notice.key.rpartition("/")[2]
         alert = {
             "labels": {
-                "alertname": f"Trimtab{incident.capitalize()}",
+                "alertname": f"Flettner{incident.capitalize()}",
                 "severity": SEVERITY.get(incident, "warning"),
                 "instance": socket.gethostname(),
                 **({"target": notice.target} if notice.target else {}),

@@ -30,10 +30,10 @@ class Pagerduty:
         event: dict[str, Any] = {
             "routing_key": read_secret(self.key_file),
             "event_action": "resolve" if notice.ends else "trigger",
-            "dedup_key": f"trimtab/{host}/{notice.key}"[:255],
+            "dedup_key": f"flettner/{host}/{notice.key}"[:255],
         }
         if not notice.ends:
-            event["client"] = "trimtab"
+            event["client"] = "flettner"
             event["payload"] = {
                 "summary": notice.title,
                 "source": host,
@@ -43,7 +43,7 @@ class Pagerduty:
                 "class": notice.kind,
                 "custom_details": {"why": notice.text},
             }
-            event["links"] = [{"href": notice.link, "text": "Open in trimtab"}] if notice.link else []
+            event["links"] = [{"href": notice.link, "text": "Open in flettner"}] if notice.link else []
         return OutgoingNotice(url=self.url, body=json.dumps(event).encode())
 
 

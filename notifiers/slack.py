@@ -33,7 +33,7 @@ class Slack(UrlReceiver):
             "title": title,
             "text": escape(notice.text),
             "mrkdwn_in": [],
-            "footer": f"trimtab · {socket.gethostname()} · {notice.severity} · {notice.kind}",
+            "footer": f"flettner · {socket.gethostname()} · {notice.severity} · {notice.kind}",
             "ts": int(notice.at.timestamp()),
             **({"title_link": notice.link} if notice.link else {}),
         }

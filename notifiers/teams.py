@@ -29,7 +29,7 @@ class Teams(UrlReceiver):
             f"{socket.gethostname()} · {notice.severity} · {notice.kind} · {notice.at:%Y-%m-%d %H:%M} UTC"
         )
         lines += [text_block(footer, isSubtle=True)]
-        open_action = {"type": "Action.OpenUrl", "title": "Open in trimtab", "url": notice.link}
+        open_action = {"type": "Action.OpenUrl", "title": "Open in flettner", "url": notice.link}
         card = {
             "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
             "type": "AdaptiveCard",

@@ -31,9 +31,9 @@ class Webhook(UrlReceiver):
             url=self.read_url(),
             body=body,
             headers={
-                "Trimtab-Id": notice.id,
-                "Trimtab-Timestamp": stamp,
-                "Trimtab-Signature": f"v1={sign(read_secret(self.secret_file), stamp, body)}",
+                "Flettner-Id": notice.id,
+                "Flettner-Timestamp": stamp,
+                "Flettner-Signature": f"v1={sign(read_secret(self.secret_file), stamp, body)}",
             },
         )
 

@@ -18,7 +18,7 @@ from performance_model.band import draws_quantile
 from performance_model.errors import PredictionInputError
 from performance_model.extrapolation import LargestStep
 
-FORMAT, VERSION = "trimtab_step_law", 1
+FORMAT, VERSION = "flettner_step_law", 1
 COEFFICIENTS = ("step_us", "token_us", "sequence_us", "kv_read_us", "attention_us")
 
 

@@ -1,6 +1,6 @@
 """A recorded load: when requests arrived and how many tokens they had. It never holds text.
 
-A file has one JSON object per line. The first is the header, {"trimtab_trace": 1}; each other line is one
+A file has one JSON object per line. The first is the header, {"flettner_trace": 1}; each other line is one
 request:
 {"arrival_s": 0.25, "prompt_tokens": 900, "output_tokens": 120, "cached_tokens": 512, "prefix_group": "a"}.
 The last two may be absent.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from performance_model.errors import PredictionInputError
 
-FORMAT, VERSION = "trimtab_trace", 1
+FORMAT, VERSION = "flettner_trace", 1
 _MAX_TOKENS = 1 << 27  # 134 million; a larger count is a mistake
 _COUNTS = {"prompt_tokens": 1, "output_tokens": 1, "cached_tokens": 0}
 _FIELDS = frozenset({"arrival_s", "prefix_group", *_COUNTS})
@@ -97,7 +97,7 @@ def _check_header(row: dict[str, object], where: str) -> None:
     if version is None:
         raise PredictionInputError(f'{where}: the first line must be the header {{"{FORMAT}": {VERSION}}}')
     if version != VERSION:
-        raise PredictionInputError(f"{where}: format {version!r} of a trace; this trimtab reads {VERSION}")
+        raise PredictionInputError(f"{where}: format {version!r} of a trace; this flettner reads {VERSION}")
 
 
 def _parse_request(row: dict[str, object], where: str) -> TraceRequest:

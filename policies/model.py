@@ -15,7 +15,7 @@ from policies.shared.overload import can_end_queue
 from policies.shared.signals import check_options, has_insufficient_data
 from vllm_facts.values import describe_changes
 
-SOURCE = "prediction by trimtab's model of vLLM's scheduler (docs/prediction.md)"
+SOURCE = "prediction by flettner's model of vLLM's scheduler (docs/prediction.md)"
 CHANGE = "PM1"
 LATENCIES = (
     ("ttft_p90_s", "TTFT (90 %)"),

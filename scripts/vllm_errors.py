@@ -1,5 +1,5 @@
 # ruff: noqa: INP001, T201 - a script, which prints its answer
-"""Writes the table of the errors that releases of vLLM raise by themselves. Run it in trimtab's environment:
+"""Writes the table of the errors that releases of vLLM raise by themselves. Run it in flettner's environment:
 
     .venv/bin/python scripts/vllm_errors.py FOLDER
 

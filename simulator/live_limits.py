@@ -1,12 +1,12 @@
-"""The control endpoint of trimtab's scheduler class, where the command line names that class."""
+"""The control endpoint of flettner's scheduler class, where the command line names that class."""
 
 import logging
 from collections.abc import Callable, Mapping
 from time import monotonic
 
+from flettner_vllm.scheduler import CONTROL, Knobs, Limit, Value, find_address, read_token, start_control
 from simulator.flags import Flags
 from simulator.frontend import VERSION
-from trimtab_vllm.scheduler import CONTROL, Knobs, Limit, Value, find_address, read_token, start_control
 from vllm_facts.live_limits import SCHEDULER_CLASS
 
 _log = logging.getLogger("vllm")
@@ -43,6 +43,6 @@ def open_control(flags: Flags, env: Mapping[str, str]) -> Knobs | None:
     try:
         start_control(find_address(env.get(CONTROL, ""), None), knobs, read_token(), VERSION)
     except (OSError, ValueError) as error:
-        _log.warning("trimtab: no limit can be changed at %s: %s", env.get(CONTROL), error)
+        _log.warning("flettner: no limit can be changed at %s: %s", env.get(CONTROL), error)
         return None
     return knobs

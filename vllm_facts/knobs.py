@@ -40,7 +40,7 @@ def find_default_number(
 
 
 def tunable(knob: Knob) -> bool:
-    """Whether trimtab may change the knob; false for an unknown knob."""
+    """Whether flettner may change the knob; false for an unknown knob."""
     facts = KNOBS.get(knob)
     return facts is not None and facts.tunable
 

@@ -1,11 +1,11 @@
-"""What trimtab's scheduler class changes while vLLM runs, and what it needs (docs/live-limits.md)."""
+"""What flettner's scheduler class changes while vLLM runs, and what it needs (docs/live-limits.md)."""
 
 from typing import Final
 
-CONTROL: Final = "TRIMTAB_CONTROL"
+CONTROL: Final = "FLETTNER_CONTROL"
 """The environment variable of the server with the path of its control socket."""
 
-SCHEDULER_CLASS: Final = "trimtab_vllm.scheduler.Scheduler"
+SCHEDULER_CLASS: Final = "flettner_vllm.scheduler.Scheduler"
 NEEDED: Final = f"`--scheduler-cls {SCHEDULER_CLASS}` and {CONTROL}=/PATH/control.sock"
 LIVE: Final = frozenset(
     {

@@ -15,7 +15,7 @@ import os
 import sys
 from typing import Any, Dict, List  # noqa: UP035 - old images have Python 3.8
 
-MARK = "TRIMTAB-CHECK "
+MARK = "FLETTNER-CHECK "
 LONGEST = 600  # characters of an error
 PARSERS = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
 FLEXIBLE = ("vllm.utils.argparse_utils", "vllm.utils")

@@ -32,7 +32,7 @@ _IN_PROGRESS = "in progress"  # the Engine removes it already, for another clien
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerClient:
-    """`host`: "unix:///run/trimtab/docker.sock"; empty: DOCKER_HOST, else Docker's own socket.
+    """`host`: "unix:///run/flettner/docker.sock"; empty: DOCKER_HOST, else Docker's own socket.
 
     Every call raises ActError if the Engine refuses, or does not answer. A cancelled change ends first, so
     that the clean-up finds its result.

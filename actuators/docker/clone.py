@@ -23,7 +23,7 @@ _NOT_CONFIG = frozenset(
 )
 _NOT_HOST = frozenset({"ConsoleSize", "ContainerIDFile", "Links"})
 _LONGEST_HOSTNAME = 63
-IN_CONTAINER = SchedulerFolders(Path("/opt/trimtab/scheduler"), Path("/opt/trimtab/control"))
+IN_CONTAINER = SchedulerFolders(Path("/opt/flettner/scheduler"), Path("/opt/flettner/control"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ class FoundContainer:
     server: str
     ours: bool
     spec: ContainerSpec = field(repr=False)
-    asleep: bool = False  # trimtab put it to sleep, and it was not started again since
+    asleep: bool = False  # flettner put it to sleep, and it was not started again since
 
     @property
     def id(self) -> str:
@@ -102,7 +102,7 @@ async def _adopted(client: DockerClient, site: Site, name: str) -> FoundContaine
 
 
 async def find_unmanaged_servers(host: str) -> Sequence[tuple[Server, Mapping[str, object]]]:
-    """Return the vLLM containers that trimtab did not start, each with its `[targets.engine]` options.
+    """Return the vLLM containers that flettner did not start, each with its `[targets.engine]` options.
 
     Raises ActError if the Docker Engine does not answer.
     """

@@ -21,7 +21,7 @@ from vllm_facts.masking import mask
 
 Json = dict[str, Any]
 
-CHECK = "trimtab.check"  # the label of these containers, which are no servers
+CHECK = "flettner.check"  # the label of these containers, which are no servers
 _DEADLINE_S = 600.0  # a check takes half a minute of CPU, shared with busy servers
 _GIB = 1024**3
 _PYTHONS = ("python3", "python")

@@ -60,7 +60,7 @@ class DockerEngine(VllmEngine):
         """Return our servers first. Each new container gets a snapshot, to make it again when it is gone."""
         running = [one for one in (await self._find()).values() if one.active and not one.asleep]
         for one in running:
-            with suppress(OSError):  # `trimtab check` may have no permission to write
+            with suppress(OSError):  # `flettner check` may have no permission to write
                 await docker_end.keep(self._client, self._site, one)
         ours_first = sorted(running, key=lambda one: (not one.ours, one.server if one.ours else ""))
         return await self._with_hot_knobs([one.to_server() for one in ours_first])
@@ -192,7 +192,7 @@ class DockerEngine(VllmEngine):
         found, log = await watch.until_gone()
         if not was_ended() and self._site.acts:
             await self._transfer_restart_policy(server.name)
-        report(Diagnosis("was ended by trimtab") if was_ended() else found, log, gone=True)
+        report(Diagnosis("was ended by flettner") if was_ended() else found, log, gone=True)
 
     async def newest_epoch(self) -> int:
         found = (await self._find()).values()

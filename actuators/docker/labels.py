@@ -7,12 +7,12 @@ from agent.domain.digest import digest
 from agent.domain.model import Server
 from agent.domain.ports import Site
 
-TARGET: Final = "trimtab.target"
-SERVER: Final = "trimtab.server"
-EPOCH: Final = "trimtab.epoch"
-SETTING: Final = "trimtab.setting"  # its digest, because a value may be a secret
-LIKE: Final = "trimtab.like"
-STATE_DIR: Final = "trimtab.site"  # keeps the containers of two daemons on one host apart
+TARGET: Final = "flettner.target"
+SERVER: Final = "flettner.server"
+EPOCH: Final = "flettner.epoch"
+SETTING: Final = "flettner.setting"  # its digest, because a value may be a secret
+LIKE: Final = "flettner.like"
+STATE_DIR: Final = "flettner.site"  # keeps the containers of two daemons on one host apart
 
 _HEX = 12
 _NAME_HEX = 6
@@ -34,9 +34,9 @@ def site_labels(site: Site) -> dict[str, str]:
 
 
 def container_name(site: Site, server_name: str) -> str:
-    """Return "trimtab-chat-r3-1f02ab": always the same, to find the container of an interrupted create."""
+    """Return "flettner-chat-r3-1f02ab": always the same, to find the container of an interrupted create."""
     plain = _NOT_IN_NAMES.sub("-", server_name)
-    return f"trimtab-{plain}-{site_digest(site)[:_NAME_HEX]}"
+    return f"flettner-{plain}-{site_digest(site)[:_NAME_HEX]}"
 
 
 def site_digest(site: Site) -> str:

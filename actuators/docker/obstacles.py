@@ -82,7 +82,7 @@ def _of_owner(spec: ContainerSpec) -> list[str]:
 
 
 def _notes_of_clients(spec: ContainerSpec) -> list[str]:
-    """What clients lose that do not use the proxy. Those of a container that trimtab made all do."""
+    """What clients lose that do not use the proxy. Those of a container that flettner made all do."""
     if SERVER in spec.labels:
         return []
     ports = [spec.serve.port] if spec.network_mode == "host" else spec.published

@@ -17,7 +17,7 @@ class DockerOptions(ServerOptions):
 
     sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {"docker_events": ("host", "containers")}
     containers: tuple[str, ...] = ()  # names of the containers that serve already; all belong to the target
-    host: str = ""  # "unix:///run/trimtab/docker.sock"; empty: DOCKER_HOST, else Docker's own socket
+    host: str = ""  # "unix:///run/flettner/docker.sock"; empty: DOCKER_HOST, else Docker's own socket
     publish: str = "127.0.0.1"  # the address of this host on which new servers are reached
 
     def __post_init__(self) -> None:

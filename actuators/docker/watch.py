@@ -52,7 +52,7 @@ class Watch:
     misses: int
     on_silence: Say  # called once each time that the server stops answering
     adopted: bool  # any restart at the same address is no loss
-    was_ended: Callable[[], bool]  # by trimtab
+    was_ended: Callable[[], bool]  # by flettner
     _first: ContainerSpec | None = field(default=None, init=False)
     _started: str = field(default="", init=False)  # time of the last start that was reported
     _log: tuple[str, ...] = field(default=(), init=False)  # the log is removed with the container

@@ -1,4 +1,4 @@
-"""An Envoy of one target alone, as trimtab ran before one Envoy served all targets of a daemon.
+"""An Envoy of one target alone, as flettner ran before one Envoy served all targets of a daemon.
 
 After an upgrade it serves until the common Envoy listens on the same port. Then it accepts no more
 connections, finishes its open ones, and ends. Its records of requests are not read meanwhile.

@@ -27,7 +27,7 @@ _LIMIT_TYPE = _TYPES + "extensions.filters.http.local_ratelimit.v3.LocalRateLimi
 _ON_DEMAND = _TYPES + "extensions.filters.http.on_demand.v3."
 _TOO_MANY = 429  # of the filter's own answer, which clients never see
 _ALL: Json = {"default_value": {"numerator": 100}}
-_SECONDS = f"%METADATA(ROUTE:trimtab:{RETRY_AFTER})%"
+_SECONDS = f"%METADATA(ROUTE:flettner:{RETRY_AFTER})%"
 
 
 def nowhere() -> Json:
@@ -99,7 +99,7 @@ def local_replies() -> Json:
         "status_code_filter": {
             "comparison": {
                 "op": "EQ",
-                "value": {"default_value": _TOO_MANY, "runtime_key": "trimtab.too_many"},
+                "value": {"default_value": _TOO_MANY, "runtime_key": "flettner.too_many"},
             }
         }
     }

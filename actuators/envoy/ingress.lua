@@ -1,7 +1,7 @@
 -- The proxy marks two facts of each request: an expired lease, and the end of its answer.
 -- Bodies are scanned chunk by chunk in passing; nothing is buffered.
 
-local NAMESPACE = "trimtab"
+local NAMESPACE = "flettner"
 local TAIL = 64 -- bytes kept of the chunk before, longer than any pattern below
 local find, sub = string.find, string.sub
 

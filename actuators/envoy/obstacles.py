@@ -49,7 +49,7 @@ def bad_folder(folder: Path) -> str:
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
         return too_slow(nearest)
-    return f"cannot write in {nearest}: choose a state_dir that trimtab's user owns"
+    return f"cannot write in {nearest}: choose a state_dir that flettner's user owns"
 
 
 def too_slow(folder: Path, within_s: float = WRITTEN_WITHIN_S) -> str:

@@ -25,7 +25,7 @@ CROWD_CONNECTS = (
 NO_LIMIT = 65_536  # Envoy's default is 1,024: the next stream would be a 503
 
 UNIQUE_ID = "%CONNECTION_ID%-%START_TIME(%s.%9f)%"  # %STREAM_ID% is the x-request-id that clients choose
-ID_HEADER = "x-trimtab-request"  # carries it to the log of attempts, which has no other way to it
+ID_HEADER = "x-flettner-request"  # carries it to the log of attempts, which has no other way to it
 
 _RECORD = {
     "server": "%UPSTREAM_CLUSTER%",
@@ -258,7 +258,7 @@ def cluster(server: Server, *, target: str, alias: str = "") -> Json:
 
 
 def address_of(cluster: Json) -> str:
-    """HOST:PORT of a cluster that trimtab wrote."""
+    """HOST:PORT of a cluster that flettner wrote."""
     endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
     address = endpoint["address"]["socket_address"]
     host = f"[{address['address']}]" if ":" in address["address"] else address["address"]

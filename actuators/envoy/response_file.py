@@ -11,7 +11,7 @@ from agent.io.bounded import parse_json
 
 
 class BrokenFileError(ActError):
-    """A file has content that trimtab did not write."""
+    """A file has content that flettner did not write."""
 
 
 def read_response(path: Path) -> tuple[str, tuple[Json, ...]] | None:
@@ -46,7 +46,7 @@ def _draft(path: Path) -> Path:
 
 def write_s(folder: Path) -> float:
     """Seconds until a file of a few kilobytes is on disk; 0.0 if the disk is full."""
-    probe = folder / f"trimtab-write-{threading.get_native_id()}"
+    probe = folder / f"flettner-write-{threading.get_native_id()}"
     begun_s = time.monotonic()
     try:
         replace_response(probe, bytes(8192))

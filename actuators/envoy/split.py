@@ -11,7 +11,7 @@ from agent.domain.effects import Route
 
 Json = dict[str, Any]
 
-NAMESPACE = "trimtab"  # of the Lua filter, and so of the route metadata that it reads
+NAMESPACE = "flettner"  # of the Lua filter, and so of the route metadata that it reads
 LONGEST_LEASE_S = 60.0  # a wrong clock must not hold a lease for longer
 
 
@@ -71,7 +71,7 @@ def spend_lease(configuration: Json) -> Json:
 
 
 def carried_by(resources: Iterable[Json]) -> CarriedWeights:
-    """Read a RouteConfiguration of trimtab back. Raises ValueError on any other."""
+    """Read a RouteConfiguration of flettner back. Raises ValueError on any other."""
     try:
         (configuration,) = resources
         (split,) = (

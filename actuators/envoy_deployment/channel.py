@@ -13,7 +13,7 @@ _TRIES = 5  # writes that lose against another client in a row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What is published. `route`: None if the ConfigMap has content that trimtab did not write."""
+    """What is published. `route`: None if the ConfigMap has content that flettner did not write."""
 
     version: str  # resourceVersion
     route: PublishedRoute | None

@@ -19,7 +19,7 @@ class EnvoyDeployment(HoldOptions, ClusterOptions):
     counts_requests: ClassVar[bool] = True
 
     listen: str = "0.0.0.0:8080"
-    deployment: str = "trimtab-proxy"  # the Deployment of Envoys
+    deployment: str = "flettner-proxy"  # the Deployment of Envoys
     session_header: str = "x-session-id"  # its value decides the server; without it chance does
     report_every_s: float = 2.0
     confirm_s: float = 10.0  # how long the pods may take to put a route in force
@@ -30,7 +30,7 @@ class EnvoyDeployment(HoldOptions, ClusterOptions):
         if not port.isdecimal() or host.startswith("127.") or host in {"", "localhost", "[::1]"}:
             raise ValueError(f'listen is in a pod: "0.0.0.0:8080", or "[::]:8080", not {self.listen!r}')
         if int(port) == STATUS_PORT:
-            raise ValueError(f"listen: the pods answer trimtab at port {STATUS_PORT}: choose another one")
+            raise ValueError(f"listen: the pods answer flettner at port {STATUS_PORT}: choose another one")
         if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", self.deployment):
             raise ValueError(f"deployment must be the name of a Deployment, not {self.deployment!r}")
         if not re.fullmatch(r"[A-Za-z0-9-]+", self.session_header):

@@ -57,18 +57,18 @@ def split_backends(route: Route, weights: Mapping[str, int], pattern: Json, name
 
 
 def describe_backends(backends: Backends) -> str:
-    """Such as `vllm:8000 (95), trimtab-chat-r1-1f02ab:8000 (5)`."""
+    """Such as `vllm:8000 (95), flettner-chat-r1-1f02ab:8000 (5)`."""
     named = (f"{one.get('name')}:{one.get('port')} ({one.get('weight', 1)})" for one in backends)
     return ", ".join(named) or "none"
 
 
 def find_obstacles(backends: Backends, namespace: str) -> list[str]:
-    """Why trimtab cannot split a rule with these backends, each with the fix; empty if it can."""
+    """Why flettner cannot split a rule with these backends, each with the fix; empty if it can."""
     if not backends:
         return ["the rule has no backendRefs: name the Service of your vLLM pods"]
     if len(backends) > 1:
         found = f"the rule has several backends, {describe_backends(backends)}"
-        fix = "trimtab splits a rule whose only backend is the Service of the target's pods"
+        fix = "flettner splits a rule whose only backend is the Service of the target's pods"
         return [f"{found}: {fix}; move the other backends to a rule of their own"]
     (one,) = complete(backends)
     if "group" in one or one["kind"] != "Service":

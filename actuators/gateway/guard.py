@@ -2,7 +2,7 @@
 
     python -m actuators.gateway.guard
 
-It runs in a Deployment of its own. For each HTTPRoute that trimtab splits it notes, by its own clock, when
+It runs in a Deployment of its own. For each HTTPRoute that flettner splits it notes, by its own clock, when
 the number of the renewal changed. Once that is longer ago than the lease lasts, it puts the backends of the
 annotation back, in one write that is refused if the daemon wrote meanwhile. At the start of the guard every
 lease counts as just renewed. While it cannot end a lease it gives no sign of life, so that no daemon begins

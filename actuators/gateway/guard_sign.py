@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from kubernetes_api import client as kubernetes
 from kubernetes_api.client import KubernetesClient
 
-LEASE_NAME: Final = "trimtab-guard"
+LEASE_NAME: Final = "flettner-guard"
 BEAT_S: Final = 5.0
 GONE_S: Final = 4 * BEAT_S
 """Without a new sign for so long there is no guard: three signs may be lost to an API server that is busy."""

@@ -1,4 +1,4 @@
-"""Why trimtab cannot split an HTTPRoute, each with the fix: for `trimtab check` and the start."""
+"""Why flettner cannot split an HTTPRoute, each with the fix: for `flettner check` and the start."""
 
 from contextlib import suppress
 from typing import Final
@@ -69,9 +69,9 @@ async def find_service_problems(client: KubernetesClient, home: Backends) -> lis
         if service is None:
             found.append(f"there is no Service {one['name']}, which the rule names")
         elif not (service.get("spec") or {}).get("selector"):
-            found.append(f"the Service {one['name']} has no selector: trimtab cannot know its pods")
-        elif "trimtab.dev/server" in (service["metadata"].get("labels") or {}):
-            found.append(f"the rule names {one['name']}, a Service of trimtab's: name your own")
+            found.append(f"the Service {one['name']} has no selector: flettner cannot know its pods")
+        elif "flettner.dev/server" in (service["metadata"].get("labels") or {}):
+            found.append(f"the rule names {one['name']}, a Service of flettner's: name your own")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What trimtab keeps in an annotation of the HTTPRoute: the split, its lease, and the backends of people.
+"""What flettner keeps in an annotation of the HTTPRoute: the split, its lease, and the backends of people.
 
 Split and annotation change in one write, so that the guard, which knows nothing else, can end the lease.
 """
@@ -13,7 +13,7 @@ from agent.domain.effects import Route
 from agent.domain.errors import ActError
 from kubernetes_api.documents import Json
 
-PREFIX: Final = "split.trimtab.dev/"
+PREFIX: Final = "split.flettner.dev/"
 """Of the annotation; the name of the target follows."""
 
 
@@ -41,7 +41,7 @@ class SplitRecord:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ValueError for a text that trimtab did not write."""
+        """Raises ValueError for a text that flettner did not write."""
         try:
             fields = json.loads(text)
             found = cls(**fields)
@@ -53,7 +53,7 @@ class SplitRecord:
                 back=complete(found.back),
             )
         except (TypeError, AttributeError) as error:
-            raise ValueError(f"not a record of trimtab's: {error}") from error
+            raise ValueError(f"not a record of flettner's: {error}") from error
 
     def text(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
@@ -73,7 +73,7 @@ def annotation(target: str) -> str:
 
 
 def record_of(document: Json, key: str) -> SplitRecord | None:
-    """The record of one target; None: trimtab has not split it. Raises ActError if it is unreadable."""
+    """The record of one target; None: flettner has not split it. Raises ActError if it is unreadable."""
     text = (document["metadata"].get("annotations") or {}).get(key)
     if text is None:
         return None

@@ -218,7 +218,7 @@ class GatewayTraffic:
             )
 
     async def _adopt(self, document: Json, route: Route, namespace: str) -> Backends:
-        """The backends of people, if trimtab may split them. Raises ActError."""
+        """The backends of people, if flettner may split them. Raises ActError."""
         rules = choose_rules(document, self.rule)
         home = home_of(document, rules)
         found = rule_obstacles(document, rules, home, namespace)
@@ -251,9 +251,9 @@ class GatewayTraffic:
         return split_backends(route, route.weights, home[0], namespace)
 
     def _own_rules(self, document: Json, home: Backends, expected: Backends, wanted: Backends) -> list[int]:
-        """The places of the target's rules; without the option: of those that trimtab or people left so.
+        """The places of the target's rules; without the option: of those that flettner or people left so.
 
-        Raises ActError if one of them has other backends than trimtab left, and other than it wants, or if
+        Raises ActError if one of them has other backends than flettner left, and other than it wants, or if
         another rule names a Service of the target.
         """
         ours = [list(expected), list(wanted)]
@@ -269,7 +269,7 @@ class GatewayTraffic:
             return chosen
         named = "; ".join(f"rule {at}: {describe_backends(found[at])}" for at in strange) or "no rule is left"
         raise ActError(
-            f"drift: a third party changed the backends of HTTPRoute {self.name} ({named}), and trimtab "
+            f"drift: a third party changed the backends of HTTPRoute {self.name} ({named}), and flettner "
             f"had left {describe_backends(expected)}; it writes nothing until they are back, or until the "
             f"annotation {self._key} is removed and the only backend is the Service of the target's pods",
             external=True,

@@ -15,9 +15,9 @@ from actuators.host.procfs import Process, environment, name_of, processes, word
 from agent.domain.ports import Site
 from agent.io.files import replace_file
 
-_SERVER = "TRIMTAB_SERVER"
-_STATE = "TRIMTAB_STATE"
-_EPOCH = "TRIMTAB_EPOCH"
+_SERVER = "FLETTNER_SERVER"
+_STATE = "FLETTNER_STATE"
+_EPOCH = "FLETTNER_EPOCH"
 _LONGEST_EPOCH = 18  # digits
 _LOGS_KEPT = 20
 

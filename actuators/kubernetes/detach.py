@@ -1,6 +1,6 @@
-"""Give the servers of a target back to the people who own their workloads, and leave nothing of trimtab's.
+"""Give the servers of a target back to the people who own their workloads, and leave nothing of flettner's.
 
-No request is lost: the workloads serve before a Deployment of trimtab's ends, whose own requests end first.
+No request is lost: the workloads serve before a Deployment of flettner's ends, whose own requests end first.
 Each step is idempotent, so that an interrupted detachment is repeated. Each returns what it did, one sentence
 each, and raises ActError; what is done then stays done.
 """
@@ -24,7 +24,7 @@ class Detachment:
     start_s: float  # deadline of a start
 
     async def give_back(self) -> list[str]:
-        """Let people's workloads serve alone; the names of trimtab's Services resolve to their pods."""
+        """Let people's workloads serve alone; the names of flettner's Services resolve to their pods."""
         said: list[str] = []
         homes = [await self._serve(one, said) for one in self.starter.adopted]
         found = await find_servers(self.starter.client, self.starter.site, self.starter.adopted)
@@ -44,7 +44,7 @@ class Detachment:
         return said
 
     async def _end(self, green: FoundServer, home: Workload) -> None:
-        """Remove a Deployment of trimtab's; if it serves, its name resolves to the pods of `home` before."""
+        """Remove a Deployment of flettner's; if it serves, its name resolves to the pods of `home` before."""
         if not (green.active and green.service):
             await remove_server(self.starter.client, self.starter.site, green)
             return
@@ -58,7 +58,7 @@ class Detachment:
         await handover.switch(home)
 
     async def _serve(self, name: WorkloadName, said: list[str]) -> Workload:
-        """Return the operator's workload, available; scale it up if trimtab had scaled it to 0."""
+        """Return the operator's workload, available; scale it up if flettner had scaled it to 0."""
         client = self.starter.client
 
         async def to_usual(document: Json) -> Json | None:
@@ -75,7 +75,7 @@ class Detachment:
         return workload
 
     async def _clean(self, name: WorkloadName) -> None:
-        """Remove trimtab's annotations from the operator's workload; its pods stay as they are."""
+        """Remove flettner's annotations from the operator's workload; its pods stay as they are."""
 
         async def without_ours(document: Json) -> Json | None:
             notes = document["metadata"].get("annotations") or {}
@@ -91,7 +91,7 @@ async def _no_warm_up(_: str) -> None:
 
 
 def _home_of(green: FoundServer, homes: Sequence[Workload]) -> Workload:
-    """Return the operator's workload that a server of trimtab's stands in for."""
+    """Return the operator's workload that a server of flettner's stands in for."""
     known = {green.server, green.like}
     named = (one for one in homes if one.name in known or one.annotations.get(SERVES_AS) in known)
     home = next(named, homes[0])

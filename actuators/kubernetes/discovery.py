@@ -1,6 +1,6 @@
-"""Find the servers of one target: the workloads that the config names, and trimtab's own Deployments.
+"""Find the servers of one target: the workloads that the config names, and flettner's own Deployments.
 
-A server is a workload together with a headless Service of trimtab's, whose name resolves to its ready pods.
+A server is a workload together with a headless Service of flettner's, whose name resolves to its ready pods.
 After a promotion the Service of the new server selects the pods of the operator's workload again.
 """
 
@@ -38,7 +38,7 @@ class FoundServer:
 
     @property
     def ours(self) -> bool:
-        """Whether trimtab created its Deployment; not after a promotion."""
+        """Whether flettner created its Deployment; not after a promotion."""
         return self.workload.ours
 
     @property
@@ -130,7 +130,7 @@ async def find_pods(reader: Reader, workload: Workload) -> list[Pod]:
 
 
 def _name_of(workload: Workload, others: Iterable[Workload]) -> str:
-    """Return the name of the server that a workload without a Service of trimtab's is.
+    """Return the name of the server that a workload without a Service of flettner's is.
 
     A promoted server keeps its name if a person removes its Service.
     """

@@ -212,7 +212,7 @@ class KubernetesEngine(VllmEngine):
         return await self._detachment().give_back()
 
     async def clear(self) -> Sequence[str]:
-        """Remove what else trimtab made for the target. Raises ActError."""
+        """Remove what else flettner made for the target. Raises ActError."""
         return await self._detachment().clear()
 
     def _detachment(self) -> Detachment:

@@ -1,4 +1,4 @@
-"""The values of the Helm chart deploy/helm/trimtab for the workloads that were found in a namespace."""
+"""The values of the Helm chart deploy/helm/flettner for the workloads that were found in a namespace."""
 
 from collections.abc import Sequence
 from json import dumps
@@ -14,11 +14,11 @@ NONE_FOUND = (
 )
 _FIRST_PORT, _STEP = 8080, 100  # away from the ports of the pods themselves, 8081, 8082, 8090 and 8443
 _HEAD = """\
-# trimtab for the namespace {namespace}. deploy/helm/trimtab/values.yaml describes every value.
+# flettner for the namespace {namespace}. deploy/helm/flettner/values.yaml describes every value.
 mode: advise # suggests only; "approve" also carries out what an operator approved
 
 proxy:
-  ports: {ports} # of the Service trimtab-proxy: where the clients of each target ask from "approve" on
+  ports: {ports} # of the Service flettner-proxy: where the clients of each target ask from "approve" on
 
 config: |
 """
@@ -34,7 +34,7 @@ kind = "kubernetes"
 {option} = {names}
 [targets.traffic]
 kind = "envoy_deployment"
-deployment = "trimtab-proxy"
+deployment = "flettner-proxy"
 listen = "0.0.0.0:{port}"
 """
 
@@ -59,9 +59,9 @@ def make_installation(targets: Sequence[FoundTarget]) -> Installation:
         text=_HEAD.format(namespace=namespace, ports=dumps(ports)) + indent(config, "  "),
         config=config,
         next_steps=(
-            "trimtab token new --tokens-file tokens --role operator --name YOU",
-            f"kubectl create secret generic trimtab-tokens {at} --from-file=tokens",
-            f"helm install trimtab deploy/helm/trimtab {at} --values FILE",
-            f"kubectl exec {at} deployment/trimtab -- trimtab check /etc/trimtab/trimtab.toml",
+            "flettner token new --tokens-file tokens --role operator --name YOU",
+            f"kubectl create secret generic flettner-tokens {at} --from-file=tokens",
+            f"helm install flettner deploy/helm/flettner {at} --values FILE",
+            f"kubectl exec {at} deployment/flettner -- flettner check /etc/flettner/flettner.toml",
         ),
     )

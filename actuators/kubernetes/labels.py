@@ -1,4 +1,4 @@
-"""Labels, annotations and names of trimtab's objects. Each later daemon finds them by these."""
+"""Labels, annotations and names of flettner's objects. Each later daemon finds them by these."""
 
 import re
 from collections.abc import Mapping
@@ -8,25 +8,27 @@ from agent.domain.digest import digest
 from agent.domain.model import Server
 from agent.domain.ports import Site
 
-PREFIX: Final = "trimtab.dev/"
-TARGET: Final = "trimtab.dev/target"
-SITE: Final = "trimtab.dev/site"  # keeps the objects of two daemons in one namespace apart
-SERVER: Final = "trimtab.dev/server"
-EPOCH: Final = "trimtab.dev/epoch"
+PREFIX: Final = "flettner.dev/"
+TARGET: Final = "flettner.dev/target"
+SITE: Final = "flettner.dev/site"  # keeps the objects of two daemons in one namespace apart
+SERVER: Final = "flettner.dev/server"
+EPOCH: Final = "flettner.dev/epoch"
 
-DRAINS: Final = "trimtab.dev/drains"  # of a pod that has left its workload: the server whose requests it ends
+DRAINS: Final = (
+    "flettner.dev/drains"  # of a pod that has left its workload: the server whose requests it ends
+)
 
 # Annotations.
-LIKE: Final = "trimtab.dev/like"  # the server that this one is a copy of
-DEPLOYMENT: Final = "trimtab.dev/deployment"  # of a Service: what its pods belong to
-REPLICAS: Final = "trimtab.dev/replicas"  # of a workload that has fewer for now: how many it is to have
-SERVES_AS: Final = "trimtab.dev/serves-as"  # of the operator's Deployment: the server that it is, or becomes
-CHANGE: Final = "trimtab.dev/change"  # of the operator's Deployment: the flags that trimtab wrote
+LIKE: Final = "flettner.dev/like"  # the server that this one is a copy of
+DEPLOYMENT: Final = "flettner.dev/deployment"  # of a Service: what its pods belong to
+REPLICAS: Final = "flettner.dev/replicas"  # of a workload that has fewer for now: how many it is to have
+SERVES_AS: Final = "flettner.dev/serves-as"  # of the operator's Deployment: the server that it is, or becomes
+CHANGE: Final = "flettner.dev/change"  # of the operator's Deployment: the flags that flettner wrote
 
 _HEX = 12
 _NAME_HEX = 6
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
-_SERVER_IN_NAME = re.compile(r"[a-z0-9-]{1,48}")  # a Service's name: 63 characters without dots
+_SERVER_IN_NAME = re.compile(r"[a-z0-9-]{1,47}")  # a Service's name: 63 characters without dots
 
 
 def site_labels(site: Site) -> dict[str, str]:
@@ -44,7 +46,7 @@ def pod_labels(site: Site, server: Server) -> dict[str, str]:
 
 
 def service_labels(site: Site, server: str) -> dict[str, str]:
-    """Return the labels by which the Service of a server of trimtab's selects pods, of any workload."""
+    """Return the labels by which the Service of a server of flettner's selects pods, of any workload."""
     return {SITE: _site_digest(site), SERVES_AS: _to_label(server)}
 
 
@@ -54,13 +56,13 @@ def draining_labels(site: Site, server: str) -> dict[str, str]:
 
 
 def object_name(site: Site, server: str) -> str:
-    """Return "trimtab-chat-r3-1f02ab": always the same, to find what an interrupted launch has created."""
-    part = server if _SERVER_IN_NAME.fullmatch(server) else _shorten(server.lower(), 48)
-    return f"trimtab-{part}-{_site_digest(site)[:_NAME_HEX]}"
+    """Return "flettner-chat-r3-1f02ab": always the same, to find what an interrupted launch has created."""
+    part = server if _SERVER_IN_NAME.fullmatch(server) else _shorten(server.lower(), 47)
+    return f"flettner-{part}-{_site_digest(site)[:_NAME_HEX]}"
 
 
 def server_of(metadata: Mapping[str, Any]) -> str:
-    """Return the name of the server that an object of trimtab's belongs to; empty: it is not trimtab's."""
+    """Return the name of the server that an object of flettner's belongs to; empty: it is not flettner's."""
     label = (metadata.get("labels") or {}).get(SERVER, "")
     return str((metadata.get("annotations") or {}).get(SERVER, label)) if label else ""
 

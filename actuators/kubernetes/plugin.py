@@ -24,7 +24,7 @@ class KubernetesOptions(ServerOptions, ClusterOptions):
     none_found: ClassVar[str] = installation.NONE_FOUND
     deployments: tuple[str, ...] = ()  # that serve already; all belong to the target
     statefulsets: tuple[str, ...] = ()  # that serve already, in place of Deployments or besides
-    lease: str = "trimtab"  # held while a daemon may act, so that a second one waits
+    lease: str = "flettner"  # held while a daemon may act, so that a second one waits
 
     def __post_init__(self) -> None:
         for option in OPTIONS.values():

@@ -19,7 +19,7 @@ _POLL_S = 0.5
 _GONE_WITHIN_S = 120.0
 """Beyond the grace period of the pods: the kubelet frees the GPUs only when the last process has ended."""
 
-SCALED_BY_TRIMTAB = PodFault("was scaled to 0 by trimtab", external=True)
+SCALED_BY_FLETTNER = PodFault("was scaled to 0 by flettner", external=True)
 
 
 async def scale_down(client: KubernetesClient, site: Site, workload: Workload) -> None:
@@ -42,9 +42,9 @@ async def scale_down(client: KubernetesClient, site: Site, workload: Workload) -
 
 
 def fault_of_none(annotations: Mapping[str, str]) -> PodFault:
-    """Who scaled a workload down to no pods: trimtab leaves an annotation with it."""
+    """Who scaled a workload down to no pods: flettner leaves an annotation with it."""
     if REPLICAS in annotations:
-        return SCALED_BY_TRIMTAB
+        return SCALED_BY_FLETTNER
     return PodFault("was scaled to 0 by a third party", external=True)
 
 

@@ -217,7 +217,7 @@ def choose_pattern(server: Server, found: Mapping[str, FoundServer]) -> FoundSer
 
 
 async def remove_server(client: KubernetesClient, site: Site, one: FoundServer) -> None:
-    """Delete the Deployment that trimtab created for a server, and its Service; wait for its pods' end."""
+    """Delete the Deployment that flettner created for a server, and its Service; wait for its pods' end."""
     await client.delete(kubernetes.DEPLOYMENT, one.workload.name)
     await wait_until_gone(client, one.workload)
     await client.delete(kubernetes.SERVICE, object_name(site, one.server))

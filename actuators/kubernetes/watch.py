@@ -15,7 +15,7 @@ import structlog
 from actuators.kubernetes.discovery import find_pods, join_addresses, read_workload
 from actuators.kubernetes.labels import SERVES_AS
 from actuators.kubernetes.pods import Pod, PodFault, newest_first
-from actuators.kubernetes.scale import SCALED_BY_TRIMTAB, fault_of_none
+from actuators.kubernetes.scale import SCALED_BY_FLETTNER, fault_of_none
 from actuators.kubernetes.start import read_log
 from actuators.kubernetes.workload import Workload, is_complete
 from actuators.vllm.probe import HealthAnswer, OpenAiProbe
@@ -99,7 +99,7 @@ class Watch:
         if not document["spec"].get("replicas", 1):
             return fault_of_none(annotations)
         if annotations.get(SERVES_AS, self.server) != self.server:  # its successor began after its pods ended
-            return SCALED_BY_TRIMTAB
+            return SCALED_BY_FLETTNER
         if self._over is None:  # evicted before; such a pod stays until a person deletes it
             self._over = {pod.uid for pod in self._pods if pod.over}
         self._removed = next((pod.name for pod in self._pods if pod.ending), self._removed)

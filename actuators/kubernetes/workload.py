@@ -98,7 +98,7 @@ class Workload:
 
     @property
     def names_vllm(self) -> bool:
-        """Whether its command has the word, also where trimtab cannot read it."""
+        """Whether its command has the word, also where flettner cannot read it."""
         return "vllm" in " ".join(_words(self.container_document))
 
     @property
@@ -123,17 +123,17 @@ class Workload:
 
     @property
     def remembered_replicas(self) -> int:
-        """How many pods it had when trimtab took some, or all, away; 0: trimtab did not."""
+        """How many pods it had when flettner took some, or all, away; 0: flettner did not."""
         return int(self.annotations.get(REPLICAS, "0"))
 
     @property
     def ours(self) -> bool:
-        """Whether trimtab created it."""
+        """Whether flettner created it."""
         return SITE in self.labels and SERVER in self.labels
 
     @property
     def server(self) -> str:
-        """The server that trimtab created it for; empty: people own it."""
+        """The server that flettner created it for; empty: people own it."""
         return server_of(self.document["metadata"]) if self.ours else ""
 
     @property
@@ -206,9 +206,9 @@ def _find_group(document: Json) -> str:
     if not group.startswith("LeaderWorkerSet "):
         return ""
     return (
-        f"it belongs to the {group}, where several pods are one engine: trimtab changes Deployments and "
+        f"it belongs to the {group}, where several pods are one engine: flettner changes Deployments and "
         "StatefulSets alone; take it out of the config and change its flags by hand, with "
-        "`trimtab advise URL` for its servers and `trimtab lint` for its manifest"
+        "`flettner advise URL` for its servers and `flettner lint` for its manifest"
     )
 
 

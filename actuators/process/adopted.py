@@ -19,7 +19,7 @@ from vllm_facts.values import Setting
 
 _OK = 200
 _BROKEN = 500  # from here on a fault of the server; below, no server with /health
-_TO_DO = "run trimtab as the user of that server, or start it as trimtab's user"
+_TO_DO = "run flettner as the user of that server, or start it as flettner's user"
 
 
 def find_listener(address: str) -> Process | None:
@@ -50,9 +50,9 @@ def obstacle_to_ending(address: str) -> str:
     one = procfs.find_listener(port_of(address))
     if one is None:
         whose = f"belongs to user {user}" if user != os.geteuid() else "is hidden from this user"
-        return f"its process cannot be seen ({whose}), so trimtab could never retire it: {_TO_DO}"
+        return f"its process cannot be seen ({whose}), so flettner could never retire it: {_TO_DO}"
     if not may_signal(one):
-        return f"process {one.pid} belongs to another user, so trimtab could never retire it: {_TO_DO}"
+        return f"process {one.pid} belongs to another user, so flettner could never retire it: {_TO_DO}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Find the vLLM processes of this host that trimtab did not start."""
+"""Find the vLLM processes of this host that flettner did not start."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

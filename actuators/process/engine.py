@@ -315,7 +315,7 @@ class ProcessEngine(VllmEngine):
         return one.process if one else None
 
     def _running(self, server: Server) -> RunningServer | None:
-        """An adopted server that trimtab has started again is marked as its own."""
+        """An adopted server that flettner has started again is marked as its own."""
         name, site = server.name, self._site
         if one := ownership_env.marked(site).get(name):
             address = find_listen_address(one.argv)

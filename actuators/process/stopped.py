@@ -1,4 +1,4 @@
-"""The note on a server that trimtab has stopped for a rollout, `stopped/SERVER.json`: only a launch ends it.
+"""The note on a server that flettner has stopped for a rollout, `stopped/SERVER.json`: only a launch ends it.
 
 It is written before the server sleeps or ends, so that a daemon that starts meanwhile gives it no traffic.
 """

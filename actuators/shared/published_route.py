@@ -16,8 +16,8 @@ from agent.domain.model import Hold, Server
 
 Json = dict[str, Any]
 
-PROXY: Final = "trimtab.dev/proxy"  # label: the Deployment whose pods read the ConfigMap
-TARGET: Final = "trimtab.dev/target"  # label
+PROXY: Final = "flettner.dev/proxy"  # label: the Deployment whose pods read the ConfigMap
+TARGET: Final = "flettner.dev/target"  # label
 STATUS_PORT: Final = 8082  # of an Envoy pod: its readiness, what it has in force, its records
 _KEY = "route.json"
 _FORMAT = 1
@@ -115,7 +115,7 @@ class PublishedRoute:
                 route=_parse_route(content["route"]),
             )
         except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
-            raise ValueError(f"not a route that trimtab published: {error!r}") from error
+            raise ValueError(f"not a route that flettner published: {error!r}") from error
 
 
 def _check_format(found: object) -> None:

@@ -1,6 +1,6 @@
-"""The control endpoint of a vLLM server whose scheduler class is trimtab's: its limits change while it runs.
+"""The control endpoint of a vLLM server whose scheduler class is flettner's: its limits change while it runs.
 
-The environment variable TRIMTAB_CONTROL of the server has the path of its socket (docs/live-limits.md).
+The environment variable FLETTNER_CONTROL of the server has the path of its socket (docs/live-limits.md).
 """
 
 import asyncio
@@ -132,7 +132,7 @@ def note_on_live_limits(servers: Sequence[Server], setting: Setting) -> tuple[st
     if silent:
         note = (
             f"no restart would be needed if the control endpoint of {', '.join(silent)} answered: {CONTROL} "
-            "must be set, and a line of its log that begins with `trimtab:` says what is wrong "
+            "must be set, and a line of its log that begins with `flettner:` says what is wrong "
             "(docs/live-limits.md)"
         )
         return (note,)

@@ -1,8 +1,8 @@
-"""Give a new server trimtab's scheduler class, where its flags name it and nothing says where its socket is.
+"""Give a new server flettner's scheduler class, where its flags name it and nothing says where its socket is.
 
 The class is one file that needs only vLLM. It is written below the state folder, beside a folder for the
 control sockets, so that neither vLLM's environment nor its image needs one package more. A server that has
-TRIMTAB_CONTROL already has the class from its owner, and is left as it is.
+FLETTNER_CONTROL already has the class from its owner, and is left as it is.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ def is_missing(setting: Setting, env: Mapping[str, str]) -> bool:
 def write_folders(site: Site) -> SchedulerFolders:
     """Write the class of this release, and make the folder of the sockets. Raises OSError."""
     folders = SchedulerFolders(site.state_dir / "scheduler", site.state_dir / "control")
-    module = folders.package / "trimtab_vllm"
+    module = folders.package / "flettner_vllm"
     module.mkdir(parents=True, exist_ok=True)
     folders.sockets.mkdir(exist_ok=True)
     for folder, mode in (
@@ -52,6 +52,6 @@ def write_folders(site: Site) -> SchedulerFolders:
     ):
         folder.chmod(mode)
     for name in _FILES:
-        replace_file(module / name, (files("trimtab_vllm") / name).read_bytes())
+        replace_file(module / name, (files("flettner_vllm") / name).read_bytes())
         (module / name).chmod(0o644)
     return folders

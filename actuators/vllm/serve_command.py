@@ -155,7 +155,7 @@ class ContainerCommand:
 def http_obstacles(setting: Mapping[str, Value]) -> tuple[str, ...]:
     """Return why such a server does not answer plain HTTP on a port, with the fix; empty: it does."""
     return tuple(
-        f"{why} (--{knob.replace('_', '-')}), and trimtab asks servers by plain HTTP on a port: "
+        f"{why} (--{knob.replace('_', '-')}), and flettner asks servers by plain HTTP on a port: "
         "take the flag out; TLS can end at the proxy"
         for knob, why in _NOT_PLAIN_HTTP.items()
         if setting.get(knob)

@@ -1,1 +1,1 @@
-"""Advice about one running server without a daemon, and the parts that `trimtab lint` shares with it."""
+"""Advice about one running server without a daemon, and the parts that `flettner lint` shares with it."""

@@ -46,7 +46,7 @@ def as_sarif(found: Sequence[Located], remarks: Sequence[Remark], version: str) 
     run: dict[str, Any] = {
         "tool": {
             "driver": {
-                "name": "trimtab",
+                "name": "flettner",
                 "version": version,
                 "rules": [{"id": rule, "shortDescription": {"text": f"Rule {rule}"}} for rule in rules],
             }
@@ -94,12 +94,12 @@ def as_github(found: Sequence[Located], remarks: Sequence[Remark]) -> str:
     """Workflow commands: https://docs.github.com/actions/reference/workflow-commands-for-github-actions"""
     lines = [
         _command(
-            _COMMANDS[one.finding.severity], one.file, one.line, f"trimtab {one.finding.rule}", one.message
+            _COMMANDS[one.finding.severity], one.file, one.line, f"flettner {one.finding.rule}", one.message
         )
         for one in found
     ]
     lines += [
-        _command("error" if remark.is_error else "notice", remark.file, remark.line, "trimtab", remark.text)
+        _command("error" if remark.is_error else "notice", remark.file, remark.line, "flettner", remark.text)
         for remark in remarks
     ]
     return "".join(f"{line}\n" for line in lines)

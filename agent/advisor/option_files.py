@@ -4,7 +4,7 @@ from pathlib import Path
 
 from agent.domain.errors import ConfigError
 
-TRACE_HINT = "give the output of `trimtab trace`, or JSON lines of that form"
+TRACE_HINT = "give the output of `flettner trace`, or JSON lines of that form"
 LAW_HINT = "give a law of step time as JSON"
 _MOST_BYTES = 256 * 2**20  # about two million recorded requests
 

@@ -1,4 +1,4 @@
-"""The result of `trimtab predict`: what was assumed, the numbers with their bands, and better settings."""
+"""The result of `flettner predict`: what was assumed, the numbers with their bands, and better settings."""
 
 import json
 from collections.abc import Mapping, Sequence

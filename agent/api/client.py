@@ -11,10 +11,10 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from agent.domain.errors import ConfigError, TrimtabError
+from agent.domain.errors import ConfigError, FlettnerError
 
 UNIX = "unix:"
-SOCKET = f"{UNIX}/run/trimtab/api.sock"  # as agent.config.listen has it, which takes long to load
+SOCKET = f"{UNIX}/run/flettner/api.sock"  # as agent.config.listen has it, which takes long to load
 LOOPBACK = "http://127.0.0.1:8090"
 PATIENCE_S = 30.0  # an approval waits for the journal's fsync, no request waits for a server
 MAX_TOKEN = 4096  # characters of a token file
@@ -23,8 +23,8 @@ ANSWER_LIMIT = 64 * 1024 * 1024  # bytes
 Json = dict[str, Any]
 
 
-class UnreachableError(TrimtabError):
-    """No trimtab daemon answers; the message states what to check."""
+class UnreachableError(FlettnerError):
+    """No flettner daemon answers; the message states what to check."""
 
 
 class RefusedError(Exception):
@@ -84,8 +84,8 @@ class ApiClient:
         except (OSError, http.client.HTTPException) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or repr(error)
             raise UnreachableError(
-                f"no daemon answers at {self.url}: {reason}; is it running (`trimtab run -c FILE`), and is"
-                " this its [api] listen? Name another address with --url or TRIMTAB_URL"
+                f"no daemon answers at {self.url}: {reason}; is it running (`flettner run -c FILE`), and is"
+                " this its [api] listen? Name another address with --url or FLETTNER_URL"
             ) from error
         finally:
             connection.close()
@@ -99,8 +99,8 @@ class ApiClient:
         good = status < http.HTTPStatus.MULTIPLE_CHOICES
         if not isinstance(answer, dict) or (not good and "status" not in answer):
             raise UnreachableError(
-                f"{self.url} answers (status {status}), but not as trimtab's API does;"
-                " check --url and TRIMTAB_URL"
+                f"{self.url} answers (status {status}), but not as flettner's API does;"
+                " check --url and FLETTNER_URL"
             )
         if not good:
             raise RefusedError(answer)
@@ -135,13 +135,13 @@ def find_default_url() -> str:
 
 def connect(url: str | None, token_file: str | None) -> ApiClient:
     """A client from the options, else the environment. Raises ConfigError if the token cannot be read."""
-    found_url = url or os.environ.get("TRIMTAB_URL") or find_default_url()
+    found_url = url or os.environ.get("FLETTNER_URL") or find_default_url()
     path = token_file
     if path is None:
-        token = os.environ.get("TRIMTAB_TOKEN", "").strip()
+        token = os.environ.get("FLETTNER_TOKEN", "").strip()
         if token:
-            return ApiClient(found_url, _plain(token, "TRIMTAB_TOKEN"))
-        path = os.environ.get("TRIMTAB_TOKEN_FILE")
+            return ApiClient(found_url, _plain(token, "FLETTNER_TOKEN"))
+        path = os.environ.get("FLETTNER_TOKEN_FILE")
     if not path:
         return ApiClient(found_url)
     try:
@@ -155,5 +155,5 @@ def connect(url: str | None, token_file: str | None) -> ApiClient:
 
 def _plain(token: str, where: str) -> str:
     if not (token.isascii() and token.isprintable()) or " " in token or not token:
-        raise ConfigError(f"{where} holds no token; it must hold the line that `trimtab token new` printed")
+        raise ConfigError(f"{where} holds no token; it must hold the line that `flettner token new` printed")
     return token

@@ -73,7 +73,7 @@ class TargetDocument(Document):
     waits: DocumentText = Field(description="what the step of a running rollout still lacks; empty: nothing")
     outcomes: list[Outcome] = Field(description="outcomes of earlier changes, oldest first")
     findings: list[FindingDocument] = Field(
-        description="what `trimtab lint` finds in the flags in force, the most severe first"
+        description="what `flettner lint` finds in the flags in force, the most severe first"
     )
     warnings: list[str] = Field(description="faults of the daemon itself that concern every target")
 

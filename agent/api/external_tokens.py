@@ -1,4 +1,4 @@
-"""Bearer tokens that trimtab did not make: authenticators identify their callers.
+"""Bearer tokens that flettner did not make: authenticators identify their callers.
 
 An answer is kept for some seconds, so that a request rarely waits for another service, and a flood of
 requests does not become one of reviews.
@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from agent.api.tokens import LONGEST_NAME, SHAPE, Holder
 from agent.config.listen import Role
-from agent.domain.errors import TrimtabError
+from agent.domain.errors import FlettnerError
 
 FRESH_S: Final = 30.0  # how long a revoked token is still accepted at most, while reviews are possible
 REFUSED_S: Final = 5.0  # for which an unknown token is not asked about again
@@ -30,7 +30,7 @@ class IdentifiedCaller:
     role: Role
 
 
-class ReviewError(TrimtabError):
+class ReviewError(FlettnerError):
     """Whether a token is valid cannot be found out now."""
 
 

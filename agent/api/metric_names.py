@@ -12,7 +12,7 @@ Type = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`name` without `trimtab_`."""
+    """`name` without `flettner_`."""
 
     name: str
     type: Type
@@ -173,14 +173,14 @@ This page is generated from the code: `python -m agent.api.metric_names`.
 
 ```yaml
 scrape_configs:
-  - job_name: trimtab
+  - job_name: flettner
     static_configs: [{targets: ["127.0.0.1:8090"]}]
-    authorization: {credentials_file: /etc/prometheus/trimtab.token}   # trimtab token new --role viewer
+    authorization: {credentials_file: /etc/prometheus/flettner.token}   # flettner token new --role viewer
 ```
 
 A token for some targets receives their metrics and those of the daemon. Histograms have `_bucket`,
-`_sum` and `_count`. Alert rules are in `deploy/prometheus/trimtab.rules.yml` (runbook.md), a dashboard for
-Grafana is in `deploy/grafana/trimtab.json`.
+`_sum` and `_count`. Alert rules are in `deploy/prometheus/flettner.rules.yml` (runbook.md), a dashboard for
+Grafana is in `deploy/grafana/flettner.json`.
 
 | metric | type | labels | |
 |---|---|---|---|
@@ -189,7 +189,7 @@ Grafana is in `deploy/grafana/trimtab.json`.
 
 def document() -> str:
     return HEAD + "".join(
-        f"| `trimtab_{one.name}` | {one.type} | {' '.join(f'`{label}`' for label in one.labels)} "
+        f"| `flettner_{one.name}` | {one.type} | {' '.join(f'`{label}`' for label in one.labels)} "
         f"| {one.help} |\n"
         for one in METRICS
     )

@@ -28,7 +28,7 @@ def format_page(daemon: DaemonView) -> str:
 
 
 def format_metric(metric: Metric, samples: list[tuple[tuple[str, ...], MetricValue]]) -> Iterator[str]:
-    name = f"trimtab_{metric.name}"
+    name = f"flettner_{metric.name}"
     yield f"# HELP {name} {metric.help.replace(chr(92), chr(92) * 2).replace(chr(10), chr(92) + 'n')}"
     yield f"# TYPE {name} {metric.type}"
     for values, value in samples:
@@ -69,7 +69,7 @@ def _format_number(value: float) -> str:
 
 def _samples(daemon: DaemonView) -> Iterator[MetricSample]:
     at = daemon.now()
-    yield "build_info", (version("trimtab"),), 1
+    yield "build_info", (version("flettner"),), 1
     yield "ready", (), daemon.ready()
     for name, value in daemon.counters().items():
         yield name, (), value

@@ -34,7 +34,7 @@ SAFE_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Frame-Options": "DENY",
 }
-SERVER = "trimtab"  # without the versions of its libraries
+SERVER = "flettner"  # without the versions of its libraries
 HEALTH = "/healthz"
 SEND_TIMEOUT_S = 30.0
 
@@ -86,7 +86,7 @@ class AccessControl:
                 raise  # the response has started: aiohttp logs the error and closes the connection
             log.exception("api.failed", method=request.method, path=request.path)
             return RequestRefusedError(
-                500, "This is a bug in trimtab; the daemon's log has the details."
+                500, "This is a bug in flettner; the daemon's log has the details."
             ).response()
 
     async def holder(self, request: web.Request) -> Holder | None:
@@ -131,7 +131,7 @@ class AccessControl:
         foreign = site not in {"none", "same-origin"} and not (link and request.method == "GET")
         host = request.headers.get("Host", "")
         if foreign or not all(is_own(origin, host) for origin in request.headers.getall("Origin", [])):
-            detail = "A page of another site may not use this API; open trimtab's own console instead."
+            detail = "A page of another site may not use this API; open flettner's own console instead."
             raise RequestRefusedError(403, detail, kind="cross-site")
 
     async def _authenticate(self, request: web.Request) -> None:
@@ -157,12 +157,12 @@ class AccessControl:
         )
         self._limits.spend(address)
         detail = (
-            "The token is unknown, revoked or expired; ask an admin for a new one (`trimtab token new`)."
+            "The token is unknown, revoked or expired; ask an admin for a new one (`flettner token new`)."
             if sent
-            else "Send a token as a bearer in the Authorization header (`trimtab token new` makes one); over"
+            else "Send a token as a bearer in the Authorization header (`flettner token new` makes one); over"
             " the unix socket accounts with a role in [api] users or groups need none."
         )
-        challenge = 'Bearer realm="trimtab"' + (', error="invalid_token"' if sent else "")
+        challenge = 'Bearer realm="flettner"' + (', error="invalid_token"' if sent else "")
         raise RequestRefusedError(401, detail, headers={"WWW-Authenticate": challenge})
 
 

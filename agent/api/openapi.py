@@ -64,8 +64,8 @@ def document(operations: Sequence[Operation]) -> Json:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "trimtab",
-            "version": version("trimtab"),
+            "title": "flettner",
+            "version": version("flettner"),
             "description": "Watch vLLM servers, approve suggestions, roll back changes.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
@@ -77,7 +77,7 @@ def document(operations: Sequence[Operation]) -> Json:
                 "bearer": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "`tt_<id>_<secret>`, made by `trimtab token new`;"
+                    "description": "`fl_<id>_<secret>`, made by `flettner token new`;"
                     " roles: viewer < operator < admin. `x-role` is the least role of an operation."
                     " Over the unix socket root, the daemon's own user and those of [api] users and groups"
                     " need none.",

@@ -46,7 +46,7 @@ class RequestRefusedError(Exception):
     ) -> None:
         super().__init__(detail)
         self.problem = Problem(
-            type=f"urn:trimtab:problem:{kind}" if kind else "about:blank",
+            type=f"urn:flettner:problem:{kind}" if kind else "about:blank",
             title=HTTPStatus(status).phrase,
             status=status,
             detail=mask(detail),

@@ -21,7 +21,7 @@ RANKS: dict[Role, int] = {"viewer": 0, "operator": 1, "admin": 2}
 LONGEST_NAME = 100  # bytes of UTF-8
 MAX_FILE = 2**20  # bytes: some four thousand tokens
 
-SHAPE = re.compile(r"tt_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
+SHAPE = re.compile(r"fl_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
 DUMMY_HASH = hashlib.sha256(b"").hexdigest()  # compared for an unknown token, for constant time
 
 
@@ -74,7 +74,7 @@ def mint_token(
 ) -> tuple[str, Token]:
     """A new token: the text for its user, and the line for the tokens file."""
     name, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
-    text = f"tt_{name}_{secret}"
+    text = f"fl_{name}_{secret}"
     return text, Token(
         id=name,
         sha256=_hash(text),
@@ -99,7 +99,7 @@ def load_tokens(path: Path) -> dict[str, Token]:
     except FileNotFoundError as error:
         raise ConfigError(
             f"{path}: no such tokens file; create a token with"
-            f" `trimtab token new --tokens-file {path} --role operator --name NAME`"
+            f" `flettner token new --tokens-file {path} --role operator --name NAME`"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: the tokens file cannot be read: {error}") from error

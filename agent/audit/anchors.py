@@ -16,7 +16,7 @@ _NUMBER, _HASH = r"([1-9][0-9]{0,14})(?![0-9])", r"([0-9a-f]{64})(?![0-9a-f])"
 _PIN = re.compile(rf"(?<![0-9A-Za-z]){_NUMBER}:{_HASH}")
 _SEQ = re.compile(
     rf"(?i:audit_seq)[\"=: ]{{1,5}}{_NUMBER}"
-)  # "audit_seq": 7, "TRIMTAB_AUDIT_SEQ":"7", audit_seq=7
+)  # "audit_seq": 7, "FLETTNER_AUDIT_SEQ":"7", audit_seq=7
 _HEAD = re.compile(rf"(?i:audit_head)[\"=: ]{{1,5}}{_HASH}")
 
 

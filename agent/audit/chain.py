@@ -245,7 +245,7 @@ def read_record(line: bytes, head: Head | None) -> JournalRecord:
     if hashlib.sha256(unhashed).hexdigest() != record["hash"]:
         raise BrokenLineError("its content does not match its hash: it was edited")
     if record["v"] != VERSION:
-        raise BrokenLineError(f"it has version {record['v']}, this trimtab reads version {VERSION}")
+        raise BrokenLineError(f"it has version {record['v']}, this flettner reads version {VERSION}")
     if head is None:
         head = head_before(record) if record["seq"] > 1 else Head()
     if record["seq"] > head.seq + 1:

@@ -52,7 +52,7 @@ class Signer:
 
 
 def _signed_bytes(seq: int, head: str) -> bytes:
-    return f"trimtab audit checkpoint\n{seq}\n{head}\n".encode("ascii")
+    return f"flettner audit checkpoint\n{seq}\n{head}\n".encode("ascii")
 
 
 def key_id(key: "Ed25519PublicKey") -> str:
@@ -107,7 +107,7 @@ def load_signer(path: Path) -> Signer:
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise JournalError(f"{path}: is not a readable key: {type(error).__name__}") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise JournalError(f"{path}: is not an Ed25519 key: create one with `trimtab audit key`")
+        raise JournalError(f"{path}: is not an Ed25519 key: create one with `flettner audit key`")
     return Signer(key)
 
 
@@ -142,5 +142,5 @@ def load_public_keys(path: Path) -> "Mapping[str, Any]":
         raise JournalError(f"{path}: holds no readable public key: {error}") from error
     found = {key_id(key): key for key in keys if isinstance(key, Ed25519PublicKey)}
     if not found or len(found) != len(keys):
-        raise JournalError(f"{path}: must hold Ed25519 public keys, as `trimtab audit key` prints them")
+        raise JournalError(f"{path}: must hold Ed25519 public keys, as `flettner audit key` prints them")
     return found

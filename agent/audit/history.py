@@ -14,7 +14,7 @@ MAX_CURVES, MAX_POINTS = 50, 1000  # evidence over time: rollouts, and points of
 MAX_KEPT = 1000  # of each kind; the journal has all
 PAGE = 500
 REQUESTS = 256  # idempotency keys kept
-READ_BACK = 2000  # entries read at start, 1 to 3 s; `trimtab audit show` reads all
+READ_BACK = 2000  # entries read at start, 1 to 3 s; `flettner audit show` reads all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ class Actor:
     role: str | None = None
 
 
-DAEMON = Actor(kind="daemon", id="trimtab")
+DAEMON = Actor(kind="daemon", id="flettner")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ def parse_state(record: JournalRecord) -> State | None:
     try:
         return _STATE().validate_python(record["state"])
     except ValidationError as error:
-        raise BrokenLineError(f"its state cannot be read by this trimtab: {error}") from error
+        raise BrokenLineError(f"its state cannot be read by this flettner: {error}") from error
 
 
 _RECORD = cache(lambda: TypeAdapter(JournalRecord))  # built on first use: it takes tens of milliseconds

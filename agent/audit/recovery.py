@@ -1,6 +1,6 @@
 """Reads a journal at start: verifies the open file in full, and that the ends of the closed files connect.
 
-Each closed file costs two lines, so the time of a start does not grow with the journal. `trimtab audit
+Each closed file costs two lines, so the time of a start does not grow with the journal. `flettner audit
 verify` reads every file in full.
 """
 

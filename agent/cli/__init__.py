@@ -1,1 +1,1 @@
-"""The commands of `trimtab`, one module for each; `dispatch` finds them."""
+"""The commands of `flettner`, one module for each; `dispatch` finds them."""

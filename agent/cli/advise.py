@@ -1,4 +1,4 @@
-"""`trimtab advise`: check a running vLLM server for problems, from its metrics or its log."""
+"""`flettner advise`: check a running vLLM server for problems, from its metrics or its log."""
 
 import argparse
 import json

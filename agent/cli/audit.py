@@ -1,4 +1,4 @@
-"""`trimtab audit`: read, verify and export the journal, with or without a daemon."""
+"""`flettner audit`: read, verify and export the journal, with or without a daemon."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ from agent.terminal.cell_width import wrap_sentence
 from agent.terminal.messages import complain
 from agent.terminal.values import escape_text, format_time, format_value
 
-DEFAULT_STATE_DIR = Path("/var/lib/trimtab")
+DEFAULT_STATE_DIR = Path("/var/lib/flettner")
 JOURNAL = "audit.jsonl"
 INDENT = " " * 7  # width of an entry's number
 OK, TAMPERED = 0, 1
@@ -64,13 +64,13 @@ def add_audit(subparsers: Subparsers) -> None:
         "--anchor",
         metavar="FILE",
         help="the daemon's log, or another file with anchors, each a pin; - reads stdin, for example from "
-        "`journalctl -u trimtab -o json`",
+        "`journalctl -u flettner -o json`",
     )
     check.add_argument(
         "--key",
         type=Path,
         metavar="FILE",
-        help="public keys from `trimtab audit key`; verifies the signed checkpoints",
+        help="public keys from `flettner audit key`; verifies the signed checkpoints",
     )
     check.add_argument("--json", action="store_true", help="print the result as JSON")
     check.set_defaults(run=_verify)

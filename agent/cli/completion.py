@@ -1,6 +1,6 @@
-"""`trimtab completion` and `trimtab ids`: shell completion of commands, options and the daemon's names.
+"""`flettner completion` and `flettner ids`: shell completion of commands, options and the daemon's names.
 
-`trimtab ids` runs while an operator types, so it imports little and gives up after a second.
+`flettner ids` runs while an operator types, so it imports little and gives up after a second.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from dataclasses import replace
 from agent.api.client import RefusedError, connect
 from agent.cli.dispatch import Subparsers, add_command, parser
 from agent.cli.exits import NO, OK
-from agent.domain.errors import TrimtabError
+from agent.domain.errors import FlettnerError
 
 SHELLS = ("bash", "zsh", "fish")
 FILES, FOLDERS = frozenset({"FILE", "JSON"}), frozenset({"DIR"})  # metavars
@@ -23,17 +23,17 @@ PENDING = frozenset({"checking", "open"})  # suggestions that can be approved or
 SHELL_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # a shell would evaluate other characters
 INSTALLATION = """\
 install the script:
-  bash  trimtab completion bash > \\
-          ~/.local/share/bash-completion/completions/trimtab
-  zsh   trimtab completion zsh > ~/.zfunc/_trimtab
+  bash  flettner completion bash > \\
+          ~/.local/share/bash-completion/completions/flettner
+  zsh   flettner completion zsh > ~/.zfunc/_flettner
           (with ~/.zfunc in fpath, before compinit)
-  fish  trimtab completion fish > ~/.config/fish/completions/trimtab.fish
+  fish  flettner completion fish > ~/.config/fish/completions/flettner.fish
 for all users:
-  /usr/share/bash-completion/completions/trimtab
-  /usr/share/zsh/vendor-completions/_trimtab
-  /usr/share/fish/vendor_completions.d/trimtab.fish
+  /usr/share/bash-completion/completions/flettner
+  /usr/share/zsh/vendor-completions/_flettner
+  /usr/share/fish/vendor_completions.d/flettner.fish
 Names of targets, rollouts and pending suggestions come from the daemon at
-TRIMTAB_URL, or at its default address.
+FLETTNER_URL, or at its default address.
 """
 
 
@@ -63,7 +63,7 @@ def add_ids(subparsers: Subparsers) -> None:
 def _list_ids(args: argparse.Namespace) -> int:
     try:
         answer = replace(connect(None, None), patience_s=PATIENCE_S).get(f"/v1/{args.kind}")
-    except (RefusedError, TrimtabError):
+    except (RefusedError, FlettnerError):
         return NO
     found = (each for each in answer[args.kind] if args.kind != "suggestions" or each["status"] in PENDING)
     names = (str(each[KINDS[args.kind]]) for each in found)
@@ -84,7 +84,7 @@ def _print_script(args: argparse.Namespace) -> int:
 
 def _complete_ids(kind: str) -> object:
     """The completer of a kind of names for each shell, in shtab's form."""
-    names, function = f"trimtab ids {kind} 2>/dev/null", f"_trimtab_ids_{kind}"
+    names, function = f"flettner ids {kind} 2>/dev/null", f"_flettner_ids_{kind}"
     return {
         "bash": function,
         "zsh": function,

@@ -61,7 +61,7 @@ def add_approve(subparsers: Subparsers) -> None:
         "approve a suggestion after reviewing it",
         "Shows the suggestion and asks for confirmation unless --digest names what was reviewed.",
     )
-    approve.add_argument("id", metavar="SUGGESTION", help="id from `trimtab suggestions`")
+    approve.add_argument("id", metavar="SUGGESTION", help="id from `flettner suggestions`")
     approve.add_argument(
         "--digest", type=_parse_digest, help="approve without asking, only if the digest still matches"
     )
@@ -73,7 +73,7 @@ def add_approve(subparsers: Subparsers) -> None:
 
 def add_deny(subparsers: Subparsers) -> None:
     deny = add_remote_command(subparsers, "deny", _deny, "deny a suggestion")
-    deny.add_argument("id", metavar="SUGGESTION", help="id from `trimtab suggestions`")
+    deny.add_argument("id", metavar="SUGGESTION", help="id from `flettner suggestions`")
     deny.add_argument("--reason", type=_parse_reason, required=True, help=REASON)
 
 
@@ -116,7 +116,7 @@ def _add_pause_or_resume(subparsers: Subparsers, name: str, summary: str) -> Non
 
 def _parse_digest(text: str) -> str:
     if re.fullmatch(r"sha256:[0-9a-f]{64}", text) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a digest; `trimtab suggestions --json` shows it")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a digest; `flettner suggestions --json` shows it")
     return text
 
 
@@ -134,7 +134,7 @@ def _status(args: argparse.Namespace, daemon: ApiClient) -> int:
 
 def _suggestions(args: argparse.Namespace, daemon: ApiClient) -> int:
     if args.patch and not args.id:
-        complain("--patch: name the suggestion; `trimtab suggestions` lists them")
+        complain("--patch: name the suggestion; `flettner suggestions` lists them")
         return USAGE
     if args.id:
         found = daemon.get(path("suggestions", args.id))
@@ -148,7 +148,7 @@ def _print_patch(found: Json) -> int:
     patch = (found["prospect"] or {}).get("patch", "")
     if not patch:
         complain(
-            f"{found['id']} has no patch: trimtab does not know the file that the server is started from"
+            f"{found['id']} has no patch: flettner does not know the file that the server is started from"
         )
         return NO
     print_text(patch)
@@ -161,7 +161,7 @@ def _approve(args: argparse.Namespace, daemon: ApiClient) -> int:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             complain(
                 "no terminal for the confirmation; name the reviewed version with --digest"
-                f" (`trimtab suggestions --json` shows it for {args.id})"
+                f" (`flettner suggestions --json` shows it for {args.id})"
             )
             return USAGE
         suggestion = _wait_for_check(daemon, daemon.get(path("suggestions", args.id)))
@@ -196,7 +196,7 @@ def _find_rollout(daemon: ApiClient, suggestion: Json) -> str:
 
 
 def _how_to_commit(suggestion: str) -> str:
-    return f"commit the change where the manifest is kept: `trimtab suggestions {suggestion} --patch`"
+    return f"commit the change where the manifest is kept: `flettner suggestions {suggestion} --patch`"
 
 
 def _confirm(question: str) -> bool:
@@ -222,7 +222,7 @@ def _propose(args: argparse.Namespace, daemon: ApiClient) -> int:
         return print_answer(args, answer, f"{format_suggestion(answer)}It is held: {_how_to_commit(name)}")
     if answer["status"] == "open":
         by = f" by another operator than {escape_text(answer['barred'])}" if answer["barred"] else ""
-        ending = f"It needs approval{by}: `trimtab approve {name}`"
+        ending = f"It needs approval{by}: `flettner approve {name}`"
         return print_answer(args, answer, format_suggestion(answer) + ending)
     print_answer(args, answer, format_suggestion(answer))
     why = f"was refused: {_last_note(answer)}" if answer["status"] == "refused" else "is no longer open"

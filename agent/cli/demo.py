@@ -1,4 +1,4 @@
-"""`trimtab demo`: the complete loop on this machine, with a simulated or real vLLM server."""
+"""`flettner demo`: the complete loop on this machine, with a simulated or real vLLM server."""
 
 import argparse
 import json
@@ -55,7 +55,7 @@ def _run(args: argparse.Namespace) -> int:
         sys.stdout.write(f"{time.monotonic() - began:5.0f} s  {line}\n")
         sys.stdout.flush()
 
-    home = Path(tempfile.mkdtemp(prefix="trimtab-demo-"))
+    home = Path(tempfile.mkdtemp(prefix="flettner-demo-"))
     with start_daemon(home, setup_for(args.engine)) as processes:
         scenario = DemoScenario(processes=processes, measure_s=args.seconds, log=log)
         traffic = scenario.start_traffic()

@@ -1,4 +1,4 @@
-"""`trimtab detach`: return the servers to their owners, and remove the objects that trimtab created."""
+"""`flettner detach`: return the servers to their owners, and remove the objects that flettner created."""
 
 import argparse
 import asyncio
@@ -23,7 +23,7 @@ class DetachableEngine(Protocol):
     """An engine whose servers replace servers of the operator."""
 
     async def give_back(self) -> Sequence[str]:
-        """Let the operator's servers serve alone, under the addresses of trimtab's servers too.
+        """Let the operator's servers serve alone, under the addresses of flettner's servers too.
 
         Idempotent; returns what was done, a sentence each. Raises ActError.
         """
@@ -45,9 +45,9 @@ def add_detach(subparsers: Subparsers) -> None:
     parser = add_command(
         subparsers,
         "detach",
-        "return the servers to their owners, before trimtab is removed",
+        "return the servers to their owners, before flettner is removed",
         "For Kubernetes: the operator's Deployments serve again, with the flags that they have now, and all "
-        "objects that trimtab created are removed. First point the clients at the Service of the Deployment, "
+        "objects that flettner made are removed. First point the clients at the Service of the Deployment, "
         "and stop the daemon and its proxy. Refused while a daemon runs. Can be repeated.",
     )
     parser.add_argument("config", type=Path, metavar="FILE", help="the daemon's config")
@@ -84,7 +84,7 @@ async def _hold(held: AsyncExitStack, lock: Lock, config: Config) -> None:
 
 
 async def _detach_target(config: Config, target: Target) -> list[str]:
-    """Return what was done. The servers of an engine without these methods run on without trimtab."""
+    """Return what was done. The servers of an engine without these methods run on without flettner."""
     site = Site(target=target.name, state_dir=config.state_dir / target.name, epoch=0)
     engine, traffic = target.engine.plugin.bind(site), target.traffic.plugin.bind(site)
     said: list[str] = []

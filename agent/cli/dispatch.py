@@ -20,14 +20,14 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from agent.cli.exits import EXITS, OK, STOPPED, USAGE
-from agent.domain.errors import TrimtabError
+from agent.domain.errors import FlettnerError
 from agent.terminal.messages import complain
 from vllm_facts.errors import VllmFactsError
 
-USER_ERRORS = (TrimtabError, VllmFactsError)  # their message is for the user; any other exception is a bug
+USER_ERRORS = (FlettnerError, VllmFactsError)  # their message is for the user; any other exception is a bug
 INTRODUCTION = """\
-An autopilot for vLLM servers. To see it work: `trimtab demo`. To begin:
-`trimtab init`, `trimtab check` and `trimtab run`."""
+An autopilot for vLLM servers. To see it work: `flettner demo`. To begin:
+`flettner init`, `flettner check` and `flettner run`."""
 COMMANDS: Mapping[str, str] = {
     "abort": "decide",
     "advise": "advise",
@@ -73,7 +73,7 @@ class _Version(argparse.Action):
     """Look the version up only when it is requested."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:  # noqa: ANN401
-        parser.exit(message=f"trimtab {find_version()}\n")
+        parser.exit(message=f"flettner {find_version()}\n")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -102,7 +102,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 def parser(command: str = "") -> argparse.ArgumentParser:
     """The parser of all commands, or of one that COMMANDS names."""
     top: argparse.ArgumentParser = _Parser(
-        prog="trimtab", description=INTRODUCTION, epilog=_format_exits(), formatter_class=_HelpFormatter
+        prog="flettner", description=INTRODUCTION, epilog=_format_exits(), formatter_class=_HelpFormatter
     )
     top.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     subparsers: Subparsers = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -125,7 +125,7 @@ def add_command(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status; a TrimtabError becomes one line on stderr."""
+    """Run one command and return its exit status; a FlettnerError becomes one line on stderr."""
     words = sys.argv[1:] if argv is None else list(argv)
     if not words:
         parser().print_help(sys.stderr)
@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, unknown = parser(words[0]).parse_known_args(words)
     if unknown:
         command = next((word for word in words if not word.startswith("-")), "")
-        complain(f"{' '.join(unknown)}: not an argument of `trimtab {command}`; see its --help")
+        complain(f"{' '.join(unknown)}: not an argument of `flettner {command}`; see its --help")
         return USAGE
     try:
         status: int = args.run(args)
@@ -144,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         complain(known)
         return USAGE
-    except BrokenPipeError:  # `trimtab audit show | head`
+    except BrokenPipeError:  # `flettner audit show | head`
         _discard_stdout()
         return OK
     except OSError as error:
@@ -169,7 +169,7 @@ def _format_exits() -> str:
     return f"exit status of every command:\n{table}"
 
 
-def find_user_error(error: Exception) -> TrimtabError | VllmFactsError | None:
+def find_user_error(error: Exception) -> FlettnerError | VllmFactsError | None:
     """The error itself, or the first one with a message for the user in nested groups of tasks."""
     if isinstance(error, USER_ERRORS):
         return error
@@ -181,6 +181,6 @@ def find_version() -> str:
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - half of all imports here
 
     try:
-        return version("trimtab")
+        return version("flettner")
     except PackageNotFoundError:
         return "(not installed)"

@@ -1,4 +1,4 @@
-"""`trimtab init`: write a commented config, in advise mode, for the vLLM servers that run on this host."""
+"""`flettner init`: write a commented config, in advise mode, for the vLLM servers that run on this host."""
 
 import argparse
 import asyncio
@@ -18,22 +18,22 @@ from agent.domain.model import Server
 from agent.plugins import loader
 from agent.plugins.installation import FoundServers, FoundTarget, Installer
 
-SERVICE = Path("/etc/trimtab")
+SERVICE = Path("/etc/flettner")
 """A config in this folder belongs to the systemd service, whose unit sets the state directory and socket."""
 
 NO_SERVER_FOUND = 1
 _NONE_FOUND = (
     "on this host: start one, run this command as its user or as root, or write a config by hand from "
-    "examples/trimtab.toml"
+    "examples/flettner.toml"
 )
 _SERVICE_HEAD = """\
 [agent]
-# state_dir = "/var/lib/trimtab"   # journal, lock, the proxy's files
+# state_dir = "/var/lib/flettner"   # journal, lock, the proxy's files
 mode = "advise"                    # suggests only. "approve": carries out what an operator approved
 
 [api]
-# listen = "unix:/run/trimtab/api.sock"   # root needs no token there
-tokens_file = "tokens"             # trimtab token new --tokens-file {tokens} --role operator --name YOU
+# listen = "unix:/run/flettner/api.sock"   # root needs no token there
+tokens_file = "tokens"             # flettner token new --tokens-file {tokens} --role operator --name YOU
 """
 _OWN_HEAD = """\
 [agent]
@@ -42,9 +42,9 @@ mode = "advise"                    # suggests only. "approve": carries out what 
 
 [api]
 listen = "127.0.0.1:8090"
-tokens_file = "tokens"             # trimtab token new --tokens-file {tokens} --role operator --name YOU
+tokens_file = "tokens"             # flettner token new --tokens-file {tokens} --role operator --name YOU
 """
-_LIVE = "# with trimtab's scheduler class in vLLM, limits change without a restart: docs/live-limits.md"
+_LIVE = "# with flettner's scheduler class in vLLM, limits change without a restart: docs/live-limits.md"
 _TARGET = """
 
 # {found}
@@ -63,7 +63,7 @@ kind = "{kind}"
 listen = "{listen}"       # Envoy will listen here once the mode is not "advise"; then point clients here
 """
 _FOOT = """
-# Steps of a rollout, bounds of each knob, policies: examples/trimtab.toml has every key and its default.
+# Steps of a rollout, bounds of each knob, policies: examples/flettner.toml has every key and its default.
 """
 
 FoundEngines = tuple[str, Server, Mapping[str, object]]
@@ -90,7 +90,7 @@ def add_init(subparsers: Subparsers) -> None:
         nargs="?",
         type=Path,
         metavar="FILE",
-        help="file to write; default: trimtab.toml, or values.yaml",
+        help="file to write; default: flettner.toml, or values.yaml",
     )
     parser.add_argument(
         "--engine",
@@ -105,7 +105,7 @@ def _init(args: argparse.Namespace) -> int:
     if engine is not None and not hasattr(engine, "find_unmanaged_servers"):
         raise ConfigError(f"--engine {args.engine}: this is no engine that finds servers")
     installer = cast("Installer", engine) if hasattr(engine, "make_installation") else None
-    path: Path = args.config or Path(installer.installation_file if installer else "trimtab.toml")
+    path: Path = args.config or Path(installer.installation_file if installer else "flettner.toml")
     _refuse_to_replace(path)
     found, failures = asyncio.run(find_servers(args.engine))
     sys.stderr.writelines(f"skipped: {why}\n" for why in failures)
@@ -119,8 +119,8 @@ def _init(args: argparse.Namespace) -> int:
     tokens = path.parent / "tokens"
     sys.stdout.write(f"{path}: written. Set your objectives in [targets.slo], then run:\n")
     if not tokens.exists():
-        sys.stdout.write(f"  trimtab token new --tokens-file {tokens} --role operator --name YOU\n")
-    sys.stdout.write(f"  trimtab check {path}\n")
+        sys.stdout.write(f"  flettner token new --tokens-file {tokens} --role operator --name YOU\n")
+    sys.stdout.write(f"  flettner check {path}\n")
     return 0
 
 
@@ -175,7 +175,7 @@ async def find_servers(only: str | None = None) -> tuple[list[FoundEngines], lis
 def config_text(path: Path, found: Sequence[FoundEngines]) -> str:
     head = _SERVICE_HEAD if path.absolute().parent == SERVICE else _OWN_HEAD
     tokens = path.parent / "tokens"
-    text = "# trimtab: targets and limits. `trimtab check` validates this file.\n"
+    text = "# flettner: targets and limits. `flettner check` validates this file.\n"
     text += head.format(tokens=tokens)
     names: list[str] = []
     ports: list[int] = []

@@ -1,4 +1,4 @@
-"""`trimtab policies` and `trimtab knobs`: the installed policies and the catalogue of vLLM flags."""
+"""`flettner policies` and `flettner knobs`: the installed policies and the catalogue of vLLM flags."""
 
 import argparse
 import ast
@@ -38,7 +38,7 @@ def add_policies(subparsers: Subparsers) -> None:
 
 
 def add_knobs(subparsers: Subparsers) -> None:
-    parser = add_command(subparsers, "knobs", "list the vLLM flags that trimtab knows and their properties")
+    parser = add_command(subparsers, "knobs", "list the vLLM flags that flettner knows and their properties")
     parser.add_argument("name", nargs="?", metavar="NAME", help="show all properties of this flag")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_list_knobs)
@@ -48,7 +48,7 @@ def _list_policies(args: argparse.Namespace) -> int:
     folder = find_policies_dir(args.config) if args.config else None
     origins = {name: other.origin for name, other in loader.third_party_policies("policies", folder).items()}
     names = _chosen(args.name, loader.list_plugins("policies", folder=folder))
-    found = [_policy(name, origins.get(name, "trimtab"), folder) for name in names]
+    found = [_policy(name, origins.get(name, "flettner"), folder) for name in names]
     text = f"{json.dumps(found, indent=2)}\n" if args.json else "\n".join(map(_format_policy, found))
     sys.stdout.write(text)
     return 0
@@ -97,7 +97,7 @@ def _is_source(node: ast.AST) -> TypeGuard[ast.keyword]:
 
 
 def _format_policy(policy: dict[str, Any]) -> str:
-    of = "" if policy["origin"] == "trimtab" else f" (of {policy['origin']})"
+    of = "" if policy["origin"] == "flettner" else f" (of {policy['origin']})"
     text = format_sentence(f"{policy['name']}{of}: {policy['does']}")
     text += "".join(format_sentence(f"  {line}".rstrip()) for line in policy["details"].splitlines())
     rows = [

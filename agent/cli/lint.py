@@ -1,4 +1,4 @@
-"""`trimtab lint`: check a `vllm serve` command line, or files that hold one; no server is needed."""
+"""`flettner lint`: check a `vllm serve` command line, or files that hold one; no server is needed."""
 
 import argparse
 import json
@@ -25,7 +25,8 @@ def add_lint(subparsers: Subparsers) -> None:
         "check a vllm serve command line for problems",
         "Exit status 0: no findings; 1: findings; 2: the command, a file or an option cannot be read; 3: no "
         "findings, but not all rules could be judged, because facts such as the GPU are missing.",
-        usage="trimtab lint [options] -- vllm serve MODEL [flags]\n       trimtab lint [options] -f FILE ...",
+        usage="flettner lint [options] -- vllm serve MODEL [flags]\n"
+        "       flettner lint [options] -f FILE ...",
     )
     add_options(parser)
     parser.add_argument("--format", choices=FORMATS, default="text", help="how to print the findings")
@@ -70,7 +71,7 @@ def _run(args: argparse.Namespace) -> int:
 
         return lint_files(files, args)
     if args.fix or args.diff:
-        raise ConfigError(f"{'--fix' if args.fix else '--diff'}: needs a file, as in `trimtab lint -f FILE`")
+        raise ConfigError(f"{'--fix' if args.fix else '--diff'}: needs a file, as in `flettner lint -f FILE`")
     _refuse_file_names(words)
     if words and words[0].startswith("-"):
         words = ["vllm", "serve", *words] if len(words) > 1 else [f"vllm serve {words[0]}"]
@@ -85,7 +86,7 @@ def _refuse_file_names(words: Sequence[str]) -> None:
     if not first.endswith(_FILE_SUFFIXES) or any(char.isspace() for char in first):
         return
     if Path(first).is_file():
-        raise ConfigError(f"{first}: options come before the file, as in `trimtab lint --gpu T4 -f {first}`")
+        raise ConfigError(f"{first}: options come before the file, as in `flettner lint --gpu T4 -f {first}`")
     raise ConfigError(f"{first}: no such file; give one that exists, or a command after --")
 
 

@@ -1,4 +1,4 @@
-"""`trimtab lint -f FILE`: the servers of files, their findings, and the changes written back."""
+"""`flettner lint -f FILE`: the servers of files, their findings, and the changes written back."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""`trimtab model` and `trimtab trace`: what the performance model has learned of a target."""
+"""`flettner model` and `flettner trace`: what the performance model has learned of a target."""
 
 import argparse
 import sys
@@ -44,7 +44,7 @@ def add_trace(subparsers: Subparsers) -> None:
         _trace,
         "write the recorded load of a target as JSON lines",
         "Arrival times and token counts of one server's requests, for the option --trace of "
-        "`trimtab predict` and `trimtab tune`. Contains no text of requests.",
+        "`flettner predict` and `flettner tune`. Contains no text of requests.",
     )
     trace.add_argument("target", metavar="TARGET", help="name of the target")
     trace.add_argument(

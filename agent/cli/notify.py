@@ -1,4 +1,4 @@
-"""`trimtab notify test`: send a test message to each receiver of a config, or to the named one."""
+"""`flettner notify test`: send a test message to each receiver of a config, or to the named one."""
 
 import argparse
 import asyncio
@@ -44,7 +44,7 @@ def _test(args: argparse.Namespace) -> int:
 
 
 async def _send_tests(config: Config, chosen: list[Receiver]) -> list[tuple[str, str]]:
-    from agent.runtime.wiring import build_delivery  # noqa: PLC0415 - half a second that `trimtab notify -h` saves
+    from agent.runtime.wiring import build_delivery  # noqa: PLC0415 - half a second that `flettner notify -h` saves
 
     async def one(receiver: Receiver) -> tuple[str, str]:
         try:

@@ -1,4 +1,4 @@
-"""`trimtab predict`: what a command would do to a recorded load; no server is needed."""
+"""`flettner predict`: what a command would do to a recorded load; no server is needed."""
 
 import argparse
 import json
@@ -29,8 +29,8 @@ def add_predict(subparsers: Subparsers) -> None:
         "--enable-logging-iteration-details, or from the data sheet of --gpu, with wide bands. Without "
         "--trace the daemon predicts with the model that it has learned of TARGET. Changes nothing. Exit "
         "status 0: predicted; 2: an input cannot be used.",
-        usage="trimtab predict --trace FILE [options] -- vllm serve MODEL [flags]\n"
-        "       trimtab predict TARGET [KNOB=VALUE …] [rate=xN] [prompt=xN] [--json]",
+        usage="flettner predict --trace FILE [options] -- vllm serve MODEL [flags]\n"
+        "       flettner predict TARGET [KNOB=VALUE …] [rate=xN] [prompt=xN] [--json]",
     )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="recorded requests, as JSON lines")
     parser.add_argument("--law", type=Path, metavar="FILE", help="a measured law of step time, as JSON")

@@ -1,4 +1,4 @@
-"""`trimtab predict TARGET max_num_seqs=64 rate=x1.5`: what the daemon's model of a target predicts."""
+"""`flettner predict TARGET max_num_seqs=64 rate=x1.5`: what the daemon's model of a target predicts."""
 
 import argparse
 import json
@@ -47,7 +47,7 @@ def predict_target(args: argparse.Namespace) -> int:
 
 def _parse(args: argparse.Namespace) -> tuple[_Asked, argparse.Namespace]:
     """The words after the options; options may come among them. Raises ConfigError."""
-    parser = argparse.ArgumentParser(prog="trimtab predict", add_help=False, exit_on_error=False)
+    parser = argparse.ArgumentParser(prog="flettner predict", add_help=False, exit_on_error=False)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--json", action="store_true", default=args.json)
     add_remote_options(parser)
@@ -59,7 +59,7 @@ def _parse(args: argparse.Namespace) -> tuple[_Asked, argparse.Namespace]:
     if unknown or not given.words or "=" in given.words[0] or "vllm" in given.words[:1]:
         raise ConfigError(
             "give --trace FILE and a command after --, or the name of a target and the changes, as in "
-            "`trimtab predict chat max_num_seqs=64 rate=x1.5`" + _hint(args.command)
+            "`flettner predict chat max_num_seqs=64 rate=x1.5`" + _hint(args.command)
         )
     target, *words = given.words
     return _Asked(target=target, body=_body(words)), given

@@ -29,12 +29,12 @@ def add_remote_command(
 
 def add_remote_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--url", help=f"the daemon's address; default: TRIMTAB_URL, {SOCKET} if it exists, or {LOOPBACK}"
+        "--url", help=f"the daemon's address; default: FLETTNER_URL, {SOCKET} if it exists, or {LOOPBACK}"
     )
     parser.add_argument(
         "--token-file",
         metavar="FILE",
-        help="a file with the API token; default: TRIMTAB_TOKEN, or the file TRIMTAB_TOKEN_FILE",
+        help="a file with the API token; default: FLETTNER_TOKEN, or the file FLETTNER_TOKEN_FILE",
     )
 
 
@@ -57,10 +57,10 @@ def _explain(refusal: RefusedError, daemon: ApiClient) -> str:
     """The daemon's message with commands instead of REST requests."""
     if refusal.problem["status"] == HTTPStatus.UNAUTHORIZED and daemon.token is None:
         return (
-            "no token was sent: name one with --token-file or TRIMTAB_TOKEN (`trimtab token new` creates"
+            "no token was sent: name one with --token-file or FLETTNER_TOKEN (`flettner token new` creates"
             " one); over the unix socket an account with a role in [api] users or groups needs none"
         )
-    return re.sub(r"GET /v1/(suggestions|rollouts)", r"`trimtab \1`", str(refusal))
+    return re.sub(r"GET /v1/(suggestions|rollouts)", r"`flettner \1`", str(refusal))
 
 
 def print_text(text: str) -> None:

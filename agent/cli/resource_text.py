@@ -68,10 +68,10 @@ def format_notes(targets: Sequence[Json]) -> str:
 def _format_open_suggestions(target: Json) -> str:
     name = escape_text(target["name"])
     lines = [
-        f"{one} needs approval: `trimtab approve {one}`" for one in map(escape_text, target["suggestions"])
+        f"{one} needs approval: `flettner approve {one}`" for one in map(escape_text, target["suggestions"])
     ]
     lines += [
-        f"{one} {_HELD}: `trimtab suggestions {one} --patch`" for one in map(escape_text, target["held"])
+        f"{one} {_HELD}: `flettner suggestions {one} --patch`" for one in map(escape_text, target["held"])
     ]
     return "".join(format_sentence(f"{name}: {line}") for line in lines)
 

@@ -1,4 +1,4 @@
-"""`trimtab revert`: run by systemd (ExecStopPost) after the daemon ended; it ends leases after a crash."""
+"""`flettner revert`: run by systemd (ExecStopPost) after the daemon ended; it ends leases after a crash."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""`trimtab rollouts`: list rollouts, show a new server's log, wait for the end of a rollout."""
+"""`flettner rollouts`: list rollouts, show a new server's log, wait for the end of a rollout."""
 
 import argparse
 import shutil
@@ -50,7 +50,7 @@ def _rollouts(args: argparse.Namespace, daemon: ApiClient) -> int:
 def _show_log(args: argparse.Namespace, daemon: ApiClient) -> int:
     """NO, with the reason on stderr, if there are no lines."""
     if args.id is None:
-        raise ConfigError("--log: name the rollout; `trimtab rollouts` lists them")
+        raise ConfigError("--log: name the rollout; `flettner rollouts` lists them")
     answer = daemon.get(path("rollouts", args.id, "log"))
     if args.json or answer["lines"]:
         print_answer(args, answer, "\n".join(escape_text(line.expandtabs()) for line in answer["lines"]))
@@ -78,7 +78,7 @@ def wait_for_rollout(args: argparse.Namespace, daemon: ApiClient, rollout: str, 
             found = _poll(daemon, rollout)
     except KeyboardInterrupt:
         sys.stderr.write("\n" if in_terminal else "")
-        complain(f"{rollout} continues; `trimtab rollouts {rollout} --watch` shows it")
+        complain(f"{rollout} continues; `flettner rollouts {rollout} --watch` shows it")
         raise
     sys.stderr.write("\n" if in_terminal else "")
     print_answer(args, found, f"{format_rollout_line(found)}; ended at {format_time(found['ended_at'])}")

@@ -1,4 +1,4 @@
-"""`trimtab run` and `trimtab check`: start the daemon, and check whether its config works on this host.
+"""`flettner run` and `flettner check`: start the daemon, and check whether its config works on this host.
 
 For targets with running containers `check` also prints the one-time steps that route their clients through
 the proxy.
@@ -20,7 +20,7 @@ from agent.telemetry import logging
 _REDIRECT = "-m addrtype --dst-type LOCAL --dport PORT -j REDIRECT --to-ports"
 _MIGRATION = """\
 {target}: how to route the clients of {every} through the proxy, once. No request needs to be lost.
-1. trimtab run -c {config}     with [agent] mode = "approve" (in "advise" there is no proxy)
+1. flettner run -c {config}     with [agent] mode = "approve" (in "advise" there is no proxy)
    Envoy listens on {listen} and sends everything to {every}; nothing else changes.{only_here}
 2. curl -fsS http://{here}:{port}/v1/models
    returns the same answer as the container.
@@ -74,7 +74,7 @@ def add_check(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from agent.runtime.wiring import run  # noqa: PLC0415 - half a second that `trimtab run -h` saves
+    from agent.runtime.wiring import run  # noqa: PLC0415 - half a second that `flettner run -h` saves
 
     logging.configure(args.log_level)
     config = load_config(args.config)

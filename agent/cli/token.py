@@ -1,4 +1,4 @@
-"""`trimtab token`: create, list and revoke API tokens in the file that the daemon reads."""
+"""`flettner token`: create, list and revoke API tokens in the file that the daemon reads."""
 
 import argparse
 import fcntl
@@ -56,7 +56,7 @@ def add_token(subparsers: Subparsers) -> None:
     listing.set_defaults(run=_list)
 
     revoke = add_command(verbs, "revoke", "revoke a token")
-    revoke.add_argument("id", metavar="ID", help="id from `trimtab token list`")
+    revoke.add_argument("id", metavar="ID", help="id from `flettner token list`")
     revoke.set_defaults(run=partial(_run_locked, _revoke))
 
     for verb in (new, listing, revoke):
@@ -163,7 +163,7 @@ def _revoke(args: argparse.Namespace) -> int:
     name = match[1] if match else args.id
     tokens = load_tokens(args.tokens_file)
     if name not in tokens:
-        complain(f"no token {name}; `trimtab token list` lists the tokens")
+        complain(f"no token {name}; `flettner token list` lists the tokens")
         return 1
     gone = tokens.pop(name)
     _store(args.tokens_file, list(tokens.values()))

@@ -1,4 +1,4 @@
-"""`trimtab top`: the load of all targets in one table, live in a terminal."""
+"""`flettner top`: the load of all targets in one table, live in a terminal."""
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence

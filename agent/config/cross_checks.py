@@ -121,7 +121,7 @@ def find_unknown_bounds(document: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{head}: unknown knob{suggest_name(knob, KNOBS)}"
             elif isinstance(table, dict) and not tunable(knob) and not _has_values(table):
                 yield (
-                    f"{head}: trimtab does not change {knob} unless its values are named:"
+                    f"{head}: flettner does not change {knob} unless its values are named:"
                     " give `allowed`, or min and max"
                 )
 

@@ -8,7 +8,7 @@ from typing import Literal
 Role = Literal["viewer", "operator", "admin"]
 
 UNIX = "unix:"
-SOCKET = f"{UNIX}/run/trimtab/api.sock"
+SOCKET = f"{UNIX}/run/flettner/api.sock"
 """Default address of the API, also for the commands."""
 
 

@@ -80,7 +80,7 @@ def load_config(path: Path, *, build: BuildPlugin = loader.build_plugin) -> Conf
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     if len(content) > LARGEST_FILE:
-        raise ConfigError(f"{path}: is larger than {LARGEST_FILE} bytes: this is not a trimtab config")
+        raise ConfigError(f"{path}: is larger than {LARGEST_FILE} bytes: this is not a flettner config")
     try:
         return parse_config(content.decode("utf-8"), here=path.absolute().parent, build=build)
     except UnicodeDecodeError as error:
@@ -95,7 +95,7 @@ def parse_config(text: str, *, here: Path, build: BuildPlugin = loader.build_plu
         document = loader.freeze_lists(tomllib.loads(text))
         return _build_config(document, here, build)
     except RecursionError:
-        raise ConfigError("not a trimtab config: it is nested too deeply") from None
+        raise ConfigError("not a flettner config: it is nested too deeply") from None
     except ValueError as error:
         raise ConfigError(f"not TOML: {error}") from error
 
@@ -277,7 +277,7 @@ def _build_target(
 
 
 def _resolve_path(here: Path, path: str) -> Path:
-    """Resolve a path relative to the config file; `~` is the home of the user that runs trimtab."""
+    """Resolve a path relative to the config file; `~` is the home of the user that runs flettner."""
     try:
         return here / Path(path).expanduser()
     except RuntimeError as error:

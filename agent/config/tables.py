@@ -48,7 +48,7 @@ class ConfigTable(BaseModel):
 
 
 class PluginTable(BaseModel):
-    """Trimtab's own keys; all other keys are options of the plugin."""
+    """Flettner's own keys; all other keys are options of the plugin."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
@@ -71,7 +71,7 @@ class AuditTable(ConfigTable):
 
 
 class AgentTable(ConfigTable):
-    state_dir: PathText = "/var/lib/trimtab"
+    state_dir: PathText = "/var/lib/flettner"
     mode: Mode = "advise"
     approval: Approvers = "any"
     policies_dir: PathText | None = None
@@ -261,7 +261,7 @@ def _check_targets(targets: tuple[TargetTable, ...]) -> tuple[TargetTable, ...]:
 
 
 class NotifyTable(PluginTable):
-    """`name`: for the log and `trimtab notify test`; defaults to the kind."""
+    """`name`: for the log and `flettner notify test`; defaults to the kind."""
 
     kind: str
     name: TargetName | None = None

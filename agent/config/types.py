@@ -65,7 +65,7 @@ def listens(value: object) -> tuple[str, ...]:
     found = (value,) if isinstance(value, str) else value
     if not isinstance(found, tuple | list) or not 1 <= len(found) <= _MOST_LISTENERS:
         raise ValueError(
-            f'must be an address like "unix:/run/trimtab/api.sock" or "127.0.0.1:8090", or a list of up to '
+            f'must be an address like "unix:/run/flettner/api.sock" or "127.0.0.1:8090", or a list of up to '
             f"{_MOST_LISTENERS} of them, not {quote(value)}"
         )
     return tuple(_socket(one) if _is_socket(one) else address(one) for one in found)
@@ -88,7 +88,7 @@ def host_name(value: object) -> str:
     """Check a name as in a Host header, without the port; IPv6 in brackets."""
     if not isinstance(value, str) or not _HOST.fullmatch(value):
         raise ValueError(
-            f'must be a name like "trimtab.example.org" or an address, without a port, not {quote(value)}'
+            f'must be a name like "flettner.example.org" or an address, without a port, not {quote(value)}'
         )
     return value.lower()
 
@@ -130,7 +130,7 @@ def path_text(value: object) -> str:
 
 def public_url(value: object) -> str:
     """Check the console's URL; return it without a trailing slash."""
-    what = 'must be a URL like "https://trimtab.example.org", without a query, not '
+    what = 'must be a URL like "https://flettner.example.org", without a query, not '
     if not isinstance(value, str) or not value.isprintable() or " " in value:
         raise ValueError(f"{what}{quote(value)}")
     parts = urlsplit(value)  # raises ValueError by itself, too

@@ -1,1 +1,1 @@
-"""`trimtab demo`: a demonstration on this machine with the real daemon, proxy, journal and API."""
+"""`flettner demo`: a demonstration on this machine with the real daemon, proxy, journal and API."""

@@ -97,7 +97,7 @@ class DemoProcesses:
 
     @property
     def config(self) -> Path:
-        return self.home / "trimtab.toml"
+        return self.home / "flettner.toml"
 
     def is_serving(self) -> bool:
         try:
@@ -119,7 +119,7 @@ def start_daemon(home: Path, setup: DemoSetup) -> Iterator[DemoProcesses]:
     token = _write_files(home, setup, api_port, listen_port)
     with (home / "daemon.log").open("wb") as log:
         daemon = subprocess.Popen(  # noqa: S603 - our own command
-            [sys.executable, "-m", "trimtab", "run", "-c", str(home / "trimtab.toml")],
+            [sys.executable, "-m", "flettner", "run", "-c", str(home / "flettner.toml")],
             stdout=log,
             stderr=log,
         )
@@ -141,8 +141,8 @@ def _write_files(home: Path, setup: DemoSetup, api_port: int, listen_port: int) 
     """Write the config and a tokens file; return the token."""
     flags = [part for knob, value in setup.start.items() for part in (_flag(knob), str(value))]
     env = "".join(f"{key} = {json.dumps(value)}\n" for key, value in setup.env.items())
-    (home / "trimtab.toml").write_text(
-        f"""# The config of `trimtab demo`: a server whose flags do not fit its load.
+    (home / "flettner.toml").write_text(
+        f"""# The config of `flettner demo`: a server whose flags do not fit its load.
 [agent]
 state_dir = "state"
 mode = "approve"
@@ -175,7 +175,7 @@ hold = "{setup.hold}"
         "demo",
     ]
     made = subprocess.run(  # noqa: S603 - our own command
-        [sys.executable, "-m", "trimtab", *new_token], check=True, capture_output=True, text=True
+        [sys.executable, "-m", "flettner", *new_token], check=True, capture_output=True, text=True
     )
     return made.stdout.strip().splitlines()[0]
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.demo.processes import DemoProcesses, DemoTraffic, Json
-from agent.domain.errors import TrimtabError
+from agent.domain.errors import FlettnerError
 
 MIN_ANSWERED = 16  # requests to compare; a busy machine answers few in the time an idle one answers hundreds
 POLL_S = 0.5
 
 
-class DemoError(TrimtabError):
+class DemoError(FlettnerError):
     """A step of the scenario did not happen."""
 
 
@@ -131,7 +131,7 @@ class DemoScenario:
     def _log_note(self) -> None:
         try:
             target = self._target()
-        except TrimtabError:
+        except FlettnerError:
             return  # the daemon is still starting
         note = f"{target['phase']:<12} {target['note']}"
         if target["phase"] not in {"observing", "proposed"} and note != self._note:

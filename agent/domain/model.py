@@ -37,7 +37,7 @@ class Server:
     name: str  # of one incarnation, never reused: "chat-r3"; also Envoy's cluster name
     setting: Setting
     address: str = ""  # "127.0.0.1:8101", or all of its replicas with ", "; empty until launched
-    ours: bool = True  # False: third-party, adopted by trimtab
+    ours: bool = True  # False: third-party, adopted by flettner
     like: str = field(default="", compare=False)  # the server that it is a copy of, and whose slot it takes
     differs: tuple[str, ...] = field(default=(), compare=False)  # from that one, one line per field
     replicas: int = field(default=1, compare=False)  # equal engines behind its address

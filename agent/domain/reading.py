@@ -160,7 +160,7 @@ check, after it was healthy. `disconnected`: removed from a network while it run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """An event of a server's container, whatever caused it: trimtab stops servers too."""
+    """An event of a server's container, whatever caused it: flettner stops servers too."""
 
     at: datetime
     server: str

@@ -49,7 +49,7 @@ class Phase(Enum):
     ROLLING_BACK = "rolling_back"
     COOLDOWN = "cooldown"
     RESTORING = "restoring"  # a server exited: one with the setting in force starts
-    HALTED = "halted"  # an operator must act; trimtab changes nothing
+    HALTED = "halted"  # an operator must act; flettner changes nothing
 
     @classmethod
     def _missing_(cls, value: object) -> "Phase | None":
@@ -224,7 +224,7 @@ class State:
 
     @property
     def ending(self) -> str:
-        """The server that trimtab stops or retires now; empty: none."""
+        """The server that flettner stops or retires now; empty: none."""
         return self.awaiting.server.name if isinstance(self.awaiting, Retire) else self.stopping
 
     @property
@@ -243,5 +243,5 @@ class State:
 
     @property
     def up(self) -> tuple[Server, ...]:
-        """Servers that have an address and were not stopped by trimtab: they can be scraped and watched."""
+        """Servers that have an address and were not stopped by flettner: they can be scraped and watched."""
         return tuple(s for s in self.present if s.address and s.name not in self.vacated)

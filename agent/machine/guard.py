@@ -179,7 +179,7 @@ class Guard:
             why = (
                 f"[targets.bounds.{_toml_key(knob)}] does not allow the value"
                 if bound.allowed or bound.min is not None or bound.max is not None
-                else f"{knob} is not one of the performance knobs that trimtab tunes"
+                else f"{knob} is not one of the performance knobs that flettner tunes"
             )
             return (
                 f"a change of {knob} was requested: {why}; to allow it, list the value in "

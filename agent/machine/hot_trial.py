@@ -184,7 +184,7 @@ def on_lost_while_back(rules: Rules, state: State, event: ServerLost) -> Transit
 def _leave_lost(rules: Rules, moved: Transition, at: datetime) -> Transition:
     """Restore a lost server of ours while the others get the present values back.
 
-    One that trimtab did not start is left to its owner.
+    One that flettner did not start is left to its owner.
     """
     state, effects = moved
     lost = missing_server(state)

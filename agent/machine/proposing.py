@@ -45,8 +45,8 @@ def request_change(rules: Rules, state: State, event: ChangeAsked) -> Transition
         rule=PERSON,
         to=event.to,
         why=event.reason or f"requested by {event.actor}",
-        expects="not known to trimtab",
-        risks="not known to trimtab; the canary judges it like any change",
+        expects="not known to flettner",
+        risks="not known to flettner; the canary judges it like any change",
         source=event.actor,
         klass="gated",
     )
@@ -111,7 +111,7 @@ def record_prediction(_: Rules, state: State, event: PredictionChecked) -> Trans
 
 
 def on_server_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
-    """Replace an exited server that trimtab started; an adopted one is left to its owner."""
+    """Replace an exited server that flettner started; an adopted one is left to its owner."""
     if not is_in_fleet(state, event):
         return without_effects(state)
     why = f"{event.server}: {event.why}"

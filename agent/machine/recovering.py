@@ -111,7 +111,7 @@ def resume_target(
 
 
 def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) -> State:
-    """Update the expected servers from what was found; missing ones are gone, unless trimtab stopped them."""
+    """Update the expected servers from what was found; missing ones exited, unless flettner stopped them."""
     if state.blue is None:
         return adopt_servers(state, event)
     fleet, note, drifted = [], "", False
@@ -120,7 +120,7 @@ def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) 
         now = found.get(known.name) or find_by_address(event, known, names) or known
         now = with_kept_values(state.knobs, known, now)
         if dict(now.setting) != dict(known.setting):
-            note = f"{now.name} runs with other flags than trimtab set: its flags are adopted"
+            note = f"{now.name} runs with other flags than flettner set: its flags are adopted"
         fleet.append(replace(now, like=known.like, differs=known.differs))
         drifted = drifted or has_drifted(state.knobs, now)
     fleet += servers_joining(state, event)
@@ -201,7 +201,7 @@ def recover_without_blue(rules: Rules, state: State, event: AgentStarted, found:
         still_splitting = isinstance(state.awaiting, Route)
         return promote(state, event.at, state.note) if still_splitting else repeat_effect(state)
     if blue is not None and not blue.ours and state.phase not in MOVING:
-        return without_effects(replace(state, note=f"{why}: start it again; trimtab did not stop it"))
+        return without_effects(replace(state, note=f"{why}: start it again; flettner did not stop it"))
     return restore(rules, state, event.at, why)
 
 
@@ -247,7 +247,7 @@ def replan(rules: Rules, state: State, rollout: Rollout, scaled: Sequence[Server
 
 
 def retire_orphans(moved: Transition, found: FoundServers) -> Transition:
-    """Retire servers that trimtab started but the journal does not know, after a crash in between.
+    """Retire servers that flettner started but the journal does not know, after a crash in between.
 
     Retire the last rollout's server too, running or not: the engine cleans up what a crash left of it.
     """

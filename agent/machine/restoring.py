@@ -32,7 +32,7 @@ TRIES = 5
 
 
 def missing_server(state: State) -> Server | None:
-    """A server of the fleet that trimtab stopped, or that trimtab started and that exited.
+    """A server of the fleet that flettner stopped, or that flettner started and that exited.
 
     A third-party server is left to its owner unless no server runs. A server whose slot a new server still
     holds comes last: there is no capacity for it yet.

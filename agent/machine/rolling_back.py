@@ -90,7 +90,7 @@ def order_exited_first(state: State) -> State:
 
 
 def mark_stopped(state: State, effect: Stop) -> State:
-    """Record that trimtab stopped the server, or some replicas, which can be started again."""
+    """Record that flettner stopped the server, or some replicas, which can be started again."""
     name = effect.server.name
     if effect.keep:
         return resize(state, name, effect.keep)
@@ -264,7 +264,7 @@ def on_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
 def excuse_killed_green(state: State, event: ServerLost) -> State:
     """Remember a green as undecided that a third party ended: its requests failed for that reason.
 
-    Before its retirement was requested, the third party is not trimtab.
+    Before its retirement was requested, the third party is not flettner.
     """
     rollout, last = state.rollout, state.outcomes[-1] if state.outcomes else None
     if rollout is None or last is None or isinstance(state.awaiting, Retire):

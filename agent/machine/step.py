@@ -8,7 +8,7 @@ OBSERVING ─suggest─▶ CHECKING ─▶ PROPOSED ─approve─▶ [DRAINING �
 Failure, abort or breach, while a rollback is possible:                                         ▼
 ROLLING_BACK ─old servers serve─▶ COOLDOWN ─▶ OBSERVING    CANARY(hold) ─pass─▶ PROMOTING ─▶ OBSERVING
 A change that needs no restart: PROPOSED ─▶ TRIAL ─▶ OBSERVING (agent.machine.hot_trial).
-A server that trimtab started exits: RESTORING ─▶ OBSERVING, or HALTED if none can be started.
+A server that flettner started exits: RESTORING ─▶ OBSERVING, or HALTED if none can be started.
 In every phase the traffic leaves a server that fails while another one is well (agent.machine.failover).
 """
 
@@ -180,7 +180,7 @@ class Machine:
 
 
 def _is_requested_exit(state: State, event: e.Event) -> bool:
-    """A server that trimtab has stopped, so that another one takes its slot, exits as requested."""
+    """A server that flettner has stopped, so that another one takes its slot, exits as requested."""
     return isinstance(event, e.ServerLost) and event.server in state.vacated
 
 

@@ -226,13 +226,13 @@ class NoticeDelivery:
 
 
 def build_test_notice(at: datetime) -> Notice:
-    """Build the notice that `trimtab notify test` sends."""
+    """Build the notice that `flettner notify test` sends."""
     return Notice(
         id=f"test/{at.isoformat()}",
         kind="daemon.restarted",
         at=at,
-        title="a test message from trimtab",
-        text="Sent by `trimtab notify test`. No action is needed.",
+        title="a test message from flettner",
+        text="Sent by `flettner notify test`. No action is needed.",
         place="/",
     )
 
@@ -261,7 +261,7 @@ def parse_notices(record: JournalRecord) -> Iterator[Notice]:
 
 async def deliver(session: aiohttp.ClientSession, post: OutgoingNotice) -> None:
     """Send the request. Raises NoticeError, which contains neither the answer's body nor the URL."""
-    headers = {"User-Agent": "trimtab", "Content-Type": "application/json", **post.headers}
+    headers = {"User-Agent": "flettner", "Content-Type": "application/json", **post.headers}
     try:
         async with session.post(post.url, data=post.body, headers=headers, allow_redirects=False) as answer:
             status, after = answer.status, answer.headers.get("Retry-After", "")

@@ -40,7 +40,7 @@ KINDS: Mapping[str, tuple[NoticeSeverity, str]] = {
     "target.failing": ("critical", "every server with traffic fails"),
     "target.degraded": ("warning", "one of several servers exited"),
     "target.lost": ("critical", "no server of the setting in force runs"),
-    "target.halted": ("critical", "no server could be started; trimtab makes no further changes"),
+    "target.halted": ("critical", "no server could be started; flettner makes no further changes"),
     "target.restored": ("info", "all servers run again"),
     "audit.unwritable": (
         "critical",
@@ -53,7 +53,7 @@ KINDS: Mapping[str, tuple[NoticeSeverity, str]] = {
     ),
     "audit.has_room": ("info", "the audit journal is smaller than keep_mb again"),
     ANCHOR: ("info", "the head of the audit journal, where `[agent.audit.anchor]` names the receiver"),
-    "daemon.restarted": ("info", "a trimtab daemon started"),
+    "daemon.restarted": ("info", "a flettner daemon started"),
 }
 """Severity of each kind of notice, and its condition."""
 RECOVERIES = {"target.restored", "audit.writable", "audit.has_room"}
@@ -109,7 +109,7 @@ def notices_of_record(action: str, state: State, at: datetime) -> Iterator[Notic
             id=f"daemon.restarted/{state.epoch}",
             kind="daemon.restarted",
             at=at,
-            title=f"trimtab started (epoch {state.epoch})",
+            title=f"flettner started (epoch {state.epoch})",
             text=f"{state.target}: {state.note}" if state.note else "",
             place="/",
         )

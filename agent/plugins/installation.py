@@ -1,4 +1,4 @@
-"""What `trimtab init` finds, and the file by which trimtab is installed where that is not this host."""
+"""What `flettner init` finds, and the file by which flettner is installed where that is not this host."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class FoundTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """`config`: the tables of the config that the file has; trimtab's own keys are set where it runs."""
+    """`config`: the tables of the config that the file has; flettner's own keys are set where it runs."""
 
     text: str
     config: str

@@ -24,17 +24,17 @@ def list_plugins(kind: str, *, folder: Path | None = None) -> tuple[str, ...]:
 
 
 def third_party_policies(kind: str, folder: Path | None = None) -> dict[str, ThirdPartyPolicy]:
-    """Find the plugins that trimtab does not ship, by name. ConfigError if two plugins share a name."""
+    """Find the plugins that flettner does not ship, by name. ConfigError if two plugins share a name."""
     if kind != "policies":
         return {}
     found = find_policies(folder)
     for name in sorted(found.keys() & shipped_plugins(kind).keys()):
-        raise ConfigError(name_clash(found[name], "trimtab"))
+        raise ConfigError(name_clash(found[name], "flettner"))
     return found
 
 
 def shipped_plugins(kind: str) -> dict[str, str]:
-    """Find the plugins that trimtab ships: name to module, `kind/name.py` or `kind/name/plugin.py`.
+    """Find the plugins that flettner ships: name to module, `kind/name.py` or `kind/name/plugin.py`.
 
     A package without a `plugin.py` is a library of the other plugins.
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vllm_facts.masking import MASK, secret_name
 
 if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails  # its import takes 0.1 s, which `trimtab lint` saves
+    from pydantic_core import ErrorDetails  # its import takes 0.1 s, which `flettner lint` saves
 
 LONGEST_S = 365 * 24 * 3600.0  # some clocks and sockets overflow after a few centuries
 _MUST_BE = {

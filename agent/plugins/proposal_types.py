@@ -13,7 +13,7 @@ class MalformedProposalError(Exception):
 
 def check_proposal(proposal: object) -> Proposal:
     """Return a plain Proposal of the same content. Raises MalformedProposalError, naming the field."""
-    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - `trimtab lint` needs none
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - `flettner lint` needs none
 
     if not isinstance(proposal, Proposal):
         raise MalformedProposalError(f"propose returned {proposal!r:.80}, which is no Proposal")

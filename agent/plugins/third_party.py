@@ -19,14 +19,14 @@ from agent.domain.errors import ConfigError
 from agent.domain.model import Proposal
 from agent.plugins.proposal_types import MalformedProposalError, check_proposal
 
-GROUP = "trimtab.policies"
+GROUP = "flettner.policies"
 PLUGIN_LINE = re.compile(r"^plugin\b.*=", re.MULTILINE)
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
 class ThirdPartyPolicy:
-    """A policy that trimtab does not ship. `origin`: the package and its version, or the file."""
+    """A policy that flettner does not ship. `origin`: the package and its version, or the file."""
 
     name: str
     origin: str
@@ -101,7 +101,7 @@ class GuardedPolicy:
                 why=why,
                 expects=why,
                 risks="none: the policy is skipped",
-                source="trimtab",
+                source="flettner",
                 klass="note",
             ),
         )
@@ -138,7 +138,7 @@ def policies_in_folder(folder: Path | None) -> dict[str, ThirdPartyPolicy]:
 
 def _run(path: Path) -> object:
     """Execute the file as a module of a name of its own, which dataclasses look up in sys.modules."""
-    name = f"trimtab_policies_d_{path.stem}"
+    name = f"flettner_policies_d_{path.stem}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")

@@ -123,7 +123,7 @@ def decode(text: bytes, target: str, now: datetime) -> SavedModel:
         first = error.errors()[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     if found.version != VERSION:
-        raise ValueError(f"it has version {found.version}, this trimtab reads version {VERSION}")
+        raise ValueError(f"it has version {found.version}, this flettner reads version {VERSION}")
     if found.target != target:
         raise ValueError(f"it is of the target {found.target}")
     if not timedelta() <= now - found.at <= OLDEST:

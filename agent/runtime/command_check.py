@@ -18,7 +18,7 @@ CommandLint = Callable[[Deployment], tuple[Finding, ...]]
 
 
 def lint_command(case: Deployment) -> tuple[Finding, ...]:
-    """What `trimtab lint` finds. The server's environment is not known, so no variable is judged.
+    """What `flettner lint` finds. The server's environment is not known, so no variable is judged.
 
     A server that runs refutes errors, which say that it does not start.
     """

@@ -47,7 +47,7 @@ def _open_locked(state_dir: Path) -> int:
             holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(fd)
             raise JournalError(
-                f"{state_dir}: another trimtab works here (pid {holder}): "
+                f"{state_dir}: another flettner works here (pid {holder}): "
                 f"stop it, or configure another state_dir"
             ) from error
         except OSError as error:

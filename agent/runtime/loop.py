@@ -335,7 +335,7 @@ class TargetLoop:
         while True:
             await self.engine.watch(server, self.emit, self.now)
             if all(one.ours for one in self.state.present if one.name == server.name):
-                return  # trimtab starts it again
+                return  # flettner starts it again
             found = None
             while found is None:
                 await asyncio.sleep(OBSERVE_EVERY_S)

@@ -332,7 +332,7 @@ async def _list_problems(traffic: Traffic) -> Sequence[str]:
 def find_write_error(key: str, folder: Path) -> str:
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     try:
-        probe = nearest / ".trimtab-check"
+        probe = nearest / ".flettner-check"
         probe.touch()
         probe.unlink()
     except OSError as error:

@@ -1,7 +1,7 @@
 """systemd's journal formats: log lines as native-protocol datagrams, audit entries in the export format.
 
-Each key becomes a field of its own and the level a priority: `journalctl -u trimtab TRIMTAB_ROLLOUT=chat-o3`,
-`journalctl -u trimtab -p warning`. Both formats encode a field in the same way:
+Each key becomes a field of its own and the level a priority: `journalctl -u flettner
+FLETTNER_ROLLOUT=chat-o3`, `journalctl -u flettner -p warning`. Both formats encode a field in the same way:
 https://systemd.io/JOURNAL_NATIVE_PROTOCOL/, https://systemd.io/JOURNAL_EXPORT_FORMATS/.
 """
 
@@ -49,9 +49,9 @@ def encode_log(line: Mapping[str, Any]) -> bytes:
     fields = {
         "MESSAGE": " ".join((texts["event"], *(f"{key}={texts[key]}" for key in keys))),
         "PRIORITY": str(PRIORITIES.get(texts.get("level", ""), PRIORITIES["info"])),
-        "SYSLOG_IDENTIFIER": "trimtab",
-        "TRIMTAB_LOGGER": texts.get("logger", ""),
-        **{f"TRIMTAB_{_INVALID.sub('_', key.upper())}"[:_LONGEST_NAME]: texts[key] for key in keys},
+        "SYSLOG_IDENTIFIER": "flettner",
+        "FLETTNER_LOGGER": texts.get("logger", ""),
+        **{f"FLETTNER_{_INVALID.sub('_', key.upper())}"[:_LONGEST_NAME]: texts[key] for key in keys},
     }
     return b"".join(encode_field(name, value) for name, value in fields.items())
 
@@ -63,16 +63,16 @@ def encode_record(record: Mapping[str, Any]) -> bytes:
         "__REALTIME_TIMESTAMP": str(round(datetime.fromisoformat(record["ts"]).timestamp() * 1e6)),
         "_BOOT_ID": record["boot_id"].replace("-", ""),
         "_HOSTNAME": record["host"],
-        "SYSLOG_IDENTIFIER": "trimtab",
+        "SYSLOG_IDENTIFIER": "flettner",
         "PRIORITY": str(PRIORITIES["error"] if record["error"] else NOTICE),
         "MESSAGE": " ".join(filter(None, message)),
-        "TRIMTAB_AUDIT_SEQ": str(record["seq"]),
-        "TRIMTAB_AUDIT_HEAD": record["hash"],
-        "TRIMTAB_ACTION": record["action"],
-        "TRIMTAB_TARGET": record["target"],
-        "TRIMTAB_ROLLOUT": record["op_id"],
-        "TRIMTAB_ACTOR": str(record["actor"].get("id") or ""),
-        "TRIMTAB_RECORD": rfc8785.dumps(dict(record)).decode(),
+        "FLETTNER_AUDIT_SEQ": str(record["seq"]),
+        "FLETTNER_AUDIT_HEAD": record["hash"],
+        "FLETTNER_ACTION": record["action"],
+        "FLETTNER_TARGET": record["target"],
+        "FLETTNER_ROLLOUT": record["op_id"],
+        "FLETTNER_ACTOR": str(record["actor"].get("id") or ""),
+        "FLETTNER_RECORD": rfc8785.dumps(dict(record)).decode(),
     }
     return b"".join(encode_field(name, value) for name, value in fields.items() if value) + b"\n"
 

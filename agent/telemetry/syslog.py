@@ -10,4 +10,4 @@ def send_syslog(text: str, address: str = ADDRESS) -> None:
     """Raises OSError, also instead of waiting for a full socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
         out.setblocking(False)
-        out.sendto(f"<{NOTICE}>trimtab: {text}".encode(), address)
+        out.sendto(f"<{NOTICE}>flettner: {text}".encode(), address)

@@ -8,7 +8,7 @@ from agent.terminal.values import escape_text
 
 
 def complain(message: object) -> None:
-    remark(f"trimtab: {message}")
+    remark(f"flettner: {message}")
 
 
 def remark(message: str) -> None:

@@ -1,1 +1,1 @@
-"""`trimtab tune`: tries settings on a spare server and ends in a command line and a report."""
+"""`flettner tune`: tries settings on a spare server and ends in a command line and a report."""

@@ -1,6 +1,6 @@
-"""What the variables of vLLM's benchmarks/auto_tune/auto_tune.sh ask for, as options of `trimtab tune`.
+"""What the variables of vLLM's benchmarks/auto_tune/auto_tune.sh ask for, as options of `flettner tune`.
 
-The script's own search for the largest rate is left out: `trimtab tune` tunes for a given rate.
+The script's own search for the largest rate is left out: `flettner tune` tunes for a given rate.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""A server that `trimtab tune` starts and stops itself, from the given command with other flags."""
+"""A server that `flettner tune` starts and stops itself, from the given command with other flags."""
 
 import asyncio
 import os

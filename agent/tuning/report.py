@@ -129,10 +129,10 @@ def as_html(outcome: TuningResult) -> str:
     ]
     rows = "".join(_html_row("td", _cells(trial)) for trial in outcome.trials)
     return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>trimtab tune</title>'
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>flettner tune</title>'
         "<style>body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
         "svg{width:100%;font:12px sans-serif}td,th{text-align:left;padding:.2em .8em .2em 0}"
-        "pre{background:#f4f4f4;padding:1em;overflow:auto}</style><h1>trimtab tune</h1>"
+        "pre{background:#f4f4f4;padding:1em;overflow:auto}</style><h1>flettner tune</h1>"
         f"<p>{html.escape(conclusion(outcome))}</p><pre>{html.escape(command)}</pre>"
         + "".join(f"<p>{html.escape(line)}</p>" for line in warnings(outcome))
         + "".join(plots)

@@ -1,4 +1,4 @@
-"""One run of `trimtab tune`: trials one after the other, until the search ends or the time is over."""
+"""One run of `flettner tune`: trials one after the other, until the search ends or the time is over."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -61,7 +61,7 @@ def import_optuna() -> ModuleType:
             warnings.simplefilter("ignore")
             import optuna  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise ConfigError("--search tpe needs Optuna: pip install 'trimtab[tune]'") from error
+        raise ConfigError("--search tpe needs Optuna: pip install 'flettner[tune]'") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     module: ModuleType = optuna
     return module

@@ -12,7 +12,7 @@ from agent.tuning.searches import Point, Tried
 from performance_model.outcome import Goals
 from performance_model.trace import Trace, write_trace
 
-FORMAT, VERSION = "trimtab_tune", 1
+FORMAT, VERSION = "flettner_tune", 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ async def measure(minutes: float, rate: float) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         sites = []
         for number, model in enumerate((False, True)):
-            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tt")))
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fl")))
             shift = BETWEEN * number
             config = CapacityConfig(server=FLAGS, first_port=SERVERS + shift, model=model)
             place = running(home, 1, rate, config=config, api=API + shift, listen=LISTEN + shift, shape=SHAPE)

@@ -29,7 +29,7 @@ API = 32_701  # that of bench.capacity.targets is the one before
 
 async def measure(targets: int, pods: int, *, seconds: float, settle_s: float, rate: float) -> dict[str, Any]:
     clock = asyncio.get_running_loop().time
-    with tempfile.TemporaryDirectory(prefix="tt") as folder:
+    with tempfile.TemporaryDirectory(prefix="fl") as folder:
         async with _running(Path(folder), targets, pods, rate) as site:
             await asyncio.sleep(settle_s)
             since, before, ticks, pages = clock(), site.daemon(), await site.ticks(), await count_sent()

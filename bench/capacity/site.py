@@ -23,7 +23,7 @@ from tests.e2e.rig import SHAPE, Rig, at_rest, until
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 API, LISTEN, SERVERS = 32_700, 32_000, 30_200  # below the ephemeral range
 PORTS = 10  # of each target's servers
-LAG = "trimtab_loop_lag_seconds_"
+LAG = "flettner_loop_lag_seconds_"
 WORKER = "agent.prediction.worker_process"
 READY_S = 900.0  # fifty servers start at once
 SERVER = (
@@ -212,7 +212,7 @@ def _tear_down(rig: Rig) -> None:
         os.killpg(rig.daemon.pid, signal.SIGKILL)
     states = str(rig.state_dir.resolve())
     for one in procfs.processes():
-        if procfs.environment(one.pid).get("TRIMTAB_STATE", "").startswith(f"{states}/"):
+        if procfs.environment(one.pid).get("FLETTNER_STATE", "").startswith(f"{states}/"):
             with suppress(ProcessLookupError):
                 os.killpg(os.getpgid(one.pid), signal.SIGKILL)
     rig.envoy.end()

@@ -22,7 +22,7 @@ EVERY_S = 10.0
 
 
 async def soak(minutes: float, rate: float) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="tt") as folder:
+    with tempfile.TemporaryDirectory(prefix="fl") as folder:
         async with running(Path(folder), 1, rate) as site:
             samples = await _sample(site, minutes * 60)
         counts = site.counts()

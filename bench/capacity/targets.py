@@ -23,7 +23,7 @@ SETTLE_S = 30.0  # after the last server has started
 
 async def measure(targets: int, seconds: float, rate: float) -> dict[str, Any]:
     clock = asyncio.get_running_loop().time
-    with tempfile.TemporaryDirectory(prefix="tt") as folder:
+    with tempfile.TemporaryDirectory(prefix="fl") as folder:
         async with running(Path(folder), targets, rate) as site:
             await asyncio.sleep(SETTLE_S)
             since, daemon, envoy, ticks = clock(), site.daemon(), site.envoy(), await site.ticks()

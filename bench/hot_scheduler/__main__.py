@@ -1,4 +1,4 @@
-"""Compare the throughput of trimtab's scheduler class with that of vLLM's own, and the outputs.
+"""Compare the throughput of flettner's scheduler class with that of vLLM's own, and the outputs.
 
 One engine generates the requests of each seed several times, by turns with the class and without it: two
 engines differ by some percent, whatever their scheduler. What is compared is the least CPU time: other
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def compare(engine: Engine, seeds: int) -> dict[str, Any]:
-    """Ratios above 1: trimtab's scheduler takes longer."""
+    """Ratios above 1: flettner's scheduler takes longer."""
     ratios: dict[str, list[float]] = {"cpu_s": [], "wall_s": []}
     per_step, different = list[float](), 0
     for seed in range(-WARM_UP, seeds):
@@ -72,7 +72,7 @@ def compare(engine: Engine, seeds: int) -> dict[str, Any]:
 
 
 def run_round(engine: Engine, wanted: Mapping[str, float], first: int) -> tuple[Answer, Answer]:
-    """The answers without and with trimtab's class, of which `first` says the one that runs first."""
+    """The answers without and with flettner's class, of which `first` says the one that runs first."""
     answers = {hot: engine.ask(**wanted, hot=hot) for hot in (first, 1 - first)}
     return answers[0], answers[1]
 

@@ -1,4 +1,4 @@
-"""A vLLM engine in a process of its own, with trimtab's scheduler class."""
+"""A vLLM engine in a process of its own, with flettner's scheduler class."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def start(folder: Path) -> Iterator[Engine]:
     """Start it; `folder` gets its log and its control socket."""
     vllm = real_vllm()
     worker = Path(__file__).with_name("worker.py")
-    control = {"PYTHONPATH": str(REPOSITORY), "TRIMTAB_CONTROL": str(folder / "control.sock")}
+    control = {"PYTHONPATH": str(REPOSITORY), "FLETTNER_CONTROL": str(folder / "control.sock")}
     folder.mkdir(parents=True, exist_ok=True)
     with (
         (folder / "engine.log").open("w") as log,

@@ -6,7 +6,7 @@
     -> {"schedule": "HotStep", "wall_s": 0.9, "cpu_s": 0.8, "tokens": 2048, "outputs": [[1367, …], …]}
 
 The engine is in this process, with one thread for the model, so its CPU time is that of the process. Its
-scheduler is an object of vLLM's own class, of which trimtab's replaces one method; `hot` 0: it does not.
+scheduler is an object of vLLM's own class, of which flettner's replaces one method; `hot` 0: it does not.
 """
 
 import json
@@ -20,7 +20,7 @@ import vllm
 from vllm import LLM, SamplingParams
 from vllm.inputs import TokensPrompt
 
-from trimtab_vllm.scheduler import HotStep, find_knobs
+from flettner_vllm.scheduler import HotStep, find_knobs
 
 LEAST_PROMPT, MOST_PROMPT = 8, 96
 CALLS = 200_000
@@ -37,7 +37,7 @@ def main() -> None:
         enforce_eager=True,
         seed=0,
         enable_prefix_caching=False,
-        scheduler_cls="trimtab_vllm.scheduler.Scheduler",
+        scheduler_cls="flettner_vllm.scheduler.Scheduler",
     )
     vocabulary = llm.get_tokenizer().vocab_size
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
@@ -74,7 +74,7 @@ class NothingToSchedule:
 
 
 def time_class(scheduler: Any) -> float:  # noqa: ANN401
-    """Microseconds that trimtab's class adds to a step."""
+    """Microseconds that flettner's class adds to a step."""
     stub = NothingToSchedule(scheduler)
     step = HotStep(stub, find_knobs(scheduler))
     spent_s = []

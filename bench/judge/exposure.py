@@ -1,6 +1,6 @@
 """Section `exposure`: cost of a bad green until its rollback, under the documented plans of other tools.
 
-8 rps over four servers. Section `rollouts` has the figures of trimtab.
+8 rps over four servers. Section `rollouts` has the figures of flettner.
 The limits lie halfway between good and bad.
 """
 

@@ -63,7 +63,7 @@ async def pause(site: Site) -> None:
             count, last_s = now, site.now_s()
     site.books.green_ended_s.append(last_s - fault.at_s)
     said = await other
-    if "another trimtab works here" not in said:
+    if "another flettner works here" not in said:
         site.books.wrong.append(f"a second daemon was not refused: {said}")
     fault.note = f"{green} got its last request after {last_s - fault.at_s:.1f} s; the second daemon: refused"
     site.signal_daemon(signal.SIGCONT)

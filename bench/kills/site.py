@@ -14,10 +14,10 @@ from typing import Any
 from actuators.host.procfs import processes, words
 from bench.kills.books import Books, Fault
 from simulator.traffic import TrafficGenerator
-from tests.e2e.rig import TRIMTAB, Rig, at_rest, until
+from tests.e2e.rig import FLETTNER, Rig, at_rest, until
 from tests.support.prometheus_server import RealPrometheus
 
-RESTART_S = 2.0  # RestartSec= of systemd/trimtab.service
+RESTART_S = 2.0  # RestartSec= of systemd/flettner.service
 READY_S = 60.0  # timeout; the report lists slow restarts
 REST_S = 150.0
 EVERYTHING = "everything"  # file that fills the disk
@@ -54,7 +54,7 @@ class Site:
     async def ended_badly(self) -> None:
         """Run ExecStopPost; its failure is ignored (`-`), as it cannot write to a full disk."""
         process = await asyncio.create_subprocess_exec(
-            *(*TRIMTAB, "revert", "-c", str(self.rig.config)),
+            *(*FLETTNER, "revert", "-c", str(self.rig.config)),
             env={**os.environ, "SERVICE_RESULT": "signal", "EXIT_CODE": "killed", "EXIT_STATUS": "KILL"},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -147,7 +147,7 @@ class Site:
     async def second_daemon(self) -> str:
         """Start a second daemon on the same site and return its last output."""
         process = await asyncio.create_subprocess_exec(
-            *(*TRIMTAB, "run", "-c", str(self.rig.config)),
+            *(*FLETTNER, "run", "-c", str(self.rig.config)),
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
@@ -170,7 +170,7 @@ def mounted(folder: Path, size: str = "48m") -> bool:
     """Mount a small file system at the folder, if permitted."""
     folder.mkdir(mode=0o700, exist_ok=True)
     told = subprocess.run(  # noqa: S603
-        ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "trimtab-kills", str(folder)],  # noqa: S607
+        ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "flettner-kills", str(folder)],  # noqa: S607
         capture_output=True,
         check=False,
     )

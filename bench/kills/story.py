@@ -17,7 +17,7 @@ from bench.kills.faults import KILLS, KINDS
 from bench.kills.site import EVERYTHING, Site, mounted, unmounted
 from simulator.text import draws
 from tests.e2e.config_builder import SiteConfig
-from tests.e2e.rig import Rig, trimtab
+from tests.e2e.rig import Rig, flettner
 from tests.support.prometheus_server import Page, real_prometheus
 
 STEPS = ((20, 3, 1.0), (50, 5, 1.0))
@@ -170,7 +170,7 @@ async def _reckoned(site: Site, plan: Plan) -> dict[str, Any]:
     if site.small:
         (site.rig.state_dir / EVERYTHING).unlink(missing_ok=True)
     await site.rig.kill(signal.SIGTERM)
-    status, said = await trimtab("audit", "verify", "--state-dir", str(site.rig.state_dir))
+    status, said = await flettner("audit", "verify", "--state-dir", str(site.rig.state_dir))
     found = rows(site.rig.journal)
     lost = site.books.lost(site.traffic.tally.records)
     back = sorted(one.back_s for one in site.books.faults if one.back_s is not None)

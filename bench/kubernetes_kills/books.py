@@ -11,26 +11,26 @@ from bench.kubernetes_kills.kills import LASTS_S, Kill
 from bench.kubernetes_kills.rollouts import Rollouts
 from bench.kubernetes_kills.site import Site
 from simulator.traffic import TrafficGenerator
-from tests.e2e.rig import trimtab
+from tests.e2e.rig import flettner
 from tests.support.kubernetes.proxy import PROXY
 
 
 async def leftovers(site: Site) -> list[str]:
-    """What trimtab left in the cluster beside one server for each target."""
+    """What flettner left in the cluster beside one server for each target."""
     found = []
     for name, replicas in (await site.deployments()).items():
         if name not in {*site.names, PROXY} or not replicas:
             found.append(f"Deployment {name} with {replicas} replicas")
     services = [one["metadata"]["name"] for one in await site.here.list("services")]
     for name in site.names:
-        own = [one for one in services if one.startswith(f"trimtab-{name}-")]
+        own = [one for one in services if one.startswith(f"flettner-{name}-")]
         if len(own) != 1:
             found.append(f"Services of {name}: {own}")
     return found
 
 
 async def audit(site: Site) -> dict[str, Any]:
-    status, said = await trimtab("audit", "verify", "--state-dir", str(site.state_dir))
+    status, said = await flettner("audit", "verify", "--state-dir", str(site.state_dir))
     rows = sum(len(file.read().splitlines()) for _, file, _ in segments.open_files(site.journal))
     return {"exit": status, "said": said.strip(), "rows": rows}
 

@@ -2,7 +2,7 @@
 
 A world is a JSON file (bench/loop/world.py): a server's flags, its clients, the SLO, what is right. The
 daemon is built from a config with engine, traffic and SLO only. The truth of a world multiplies coefficients
-of the simulator and adds noise and pauses, so that no model of trimtab is exact.
+of the simulator and adds noise and pauses, so that no model of flettner is exact.
 
 Definitions (score.py, static.py):
 - Goodput: share of the requests that are answered, two minutes after the load at the latest, and meet every

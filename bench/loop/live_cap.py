@@ -1,4 +1,4 @@
-"""Worlds whose server takes another cap while it runs, with trimtab's scheduler class; load and truth stay.
+"""Worlds whose server takes another cap while it runs, with flettner's scheduler class; load and truth stay.
 
 The server has slots for vLLM's default number of requests, and `--max-num-active-seqs` has the world's cap.
 For the score both come to the same setting: a server with so many slots.

@@ -8,13 +8,13 @@ from datetime import datetime
 from agent.domain.reading import EngineSample, Request, RequestOutcome
 from agent.observe.engine_sample import sample
 from bench.loop.run import Ended
+from flettner_vllm.scheduler import Value
 from performance_model.iteration_log import StepRecord
 from simulator.flags import Flags
 from simulator.frontend import VERSION
 from simulator.scheduler import ScheduledStep, SimulatedRequest
 from simulator.server import build_server
 from simulator.step_time import StepWork
-from trimtab_vllm.scheduler import Value
 from vllm_facts.metrics.page_totals import PageTotals
 from vllm_facts.metrics.totals import totals
 

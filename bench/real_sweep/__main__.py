@@ -3,7 +3,7 @@
     python -m bench.real_sweep [--minutes 10] [--rounds 10] [--slice-s 6] [--settings 20] [--rate N]
 
 40 minutes, on a machine with nothing else to do. The law is fitted to the iteration log of that traffic, as
-the daemon does, and once more corrected by what clients measured, as `trimtab tune` does. The objectives are
+the daemon does, and once more corrected by what clients measured, as `flettner tune` does. The objectives are
 what 90 % of the requests at the default stay below. In each round all settings, in random order, serve the
 same few seconds of that traffic; half of the rounds are before the ten minutes, half after them. A machine
 that becomes faster or slower meanwhile is the same for all on average. Prints the figures beside their goals

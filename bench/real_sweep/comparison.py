@@ -125,7 +125,7 @@ def describe(found: Row) -> str:
 def _change(
     pairs: Sequence[Pair], bounds: Sequence[EngineLimits], trace: Trace, law: UncertainLaw, goals: Goals
 ) -> Pair:
-    """What `trimtab tune` tries first after the default; the default if nothing promises a gain."""
+    """What `flettner tune` tries first after the default; the default if nothing promises a gain."""
     points: list[Point] = [{"max_num_seqs": seqs, "max_num_batched_tokens": budget} for seqs, budget in pairs]
     space = Space(points=points, limits=bounds, refused={})
     search = ModelSearch(space=space, forecasts=forecast_all(space, trace, law.law, goals))

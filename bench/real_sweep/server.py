@@ -1,4 +1,4 @@
-"""One real vLLM whose limits change between measurements, by the control endpoint of trimtab's scheduler."""
+"""One real vLLM whose limits change between measurements, by the control endpoint of flettner's scheduler."""
 
 import asyncio
 import socket
@@ -72,7 +72,7 @@ class RealServer:
 @asynccontextmanager
 async def running() -> AsyncIterator[RealServer]:
     """Start vLLM with a tiny model; it has ended at the exit."""
-    with TemporaryDirectory(prefix="tt") as home, socket.socket() as free:
+    with TemporaryDirectory(prefix="fl") as home, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()

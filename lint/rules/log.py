@@ -158,9 +158,11 @@ def _periodic_stats(match: re.Match[str], case: Deployment) -> Finding | None:
     if still:
         advice = "no token was generated meanwhile: check the earlier log lines, not the flags"
     elif capped:
-        advice = f"{_SEQS} {seqs} is the limit they wait for: `trimtab advise` shows how far it may be raised"
+        advice = (
+            f"{_SEQS} {seqs} is the limit they wait for: `flettner advise` shows how far it may be raised"
+        )
     else:
-        advice = "`trimtab advise` shows what they wait for, from the running server or from this log"
+        advice = "`flettner advise` shows what they wait for, from the running server or from this log"
     return Finding(
         rule="F8",
         klass="note",

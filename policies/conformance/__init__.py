@@ -39,7 +39,7 @@ ConformanceCheck = Callable[[type], None]
 
 
 def it_says_what_it_is_for(plugin: type) -> None:
-    """The first line of the module is a sentence, which `trimtab policies` shows."""
+    """The first line of the module is a sentence, which `flettner policies` shows."""
     lines = (sys.modules[plugin.__module__].__doc__ or "").strip().splitlines()
     _require(
         bool(lines) and re.fullmatch(r"[A-Z0-9].+\.", lines[0]) is not None,

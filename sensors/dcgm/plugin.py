@@ -26,7 +26,7 @@ _SHOWN_PODS = 5
 
 @dataclass(frozen=True, slots=True)
 class Dcgm:
-    """Takes the place of `nvidia_smi` where the GPUs are on other hosts than trimtab.
+    """Takes the place of `nvidia_smi` where the GPUs are on other hosts than flettner.
 
     The exporter reads the GPUs every 30 s unless DCGM_EXPORTER_INTERVAL, in ms, sets another interval: the
     values may be so old. It adds the labels `namespace` and `pod` with DCGM_EXPORTER_KUBERNETES=true.

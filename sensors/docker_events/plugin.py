@@ -23,7 +23,7 @@ _LOOK_S = 1.0
 class DockerEvents:
     """On by default with `[targets.engine] kind = "docker"`, whose `host` and `containers` it takes over.
 
-    A container belongs to the target by trimtab's labels, by the address it publishes, or by its name in
+    A container belongs to the target by flettner's labels, by the address it publishes, or by its name in
     `containers`. After a lost connection it retries after 0.5 s, 1 s, ... up to `retry_at_most_s`; a stream
     without events for `silence_s` is opened again.
     """

@@ -10,9 +10,9 @@ from agent.domain.ports import View
 from agent.domain.reading import Incident, IncidentKind
 from docker_engine.parse import ContainerEvent, ContainerSummary
 
-TARGET = "trimtab.target"
-SERVER = "trimtab.server"
-SITE = "trimtab.site"
+TARGET = "flettner.target"
+SERVER = "flettner.server"
+SITE = "flettner.site"
 """The labels of the engine. Adapters do not import each other, so a test compares them."""
 
 HELD_S = 1.0

@@ -57,7 +57,7 @@ class OtlpReceiver:
             import grpc.aio  # noqa: PLC0415 - an optional extra, which takes 30 MB
             from opentelemetry.proto.collector.logs.v1 import logs_service_pb2  # noqa: PLC0415
         except ImportError as error:
-            raise OSError(f"{error}: install trimtab[gateway]") from error
+            raise OSError(f"{error}: install flettner[gateway]") from error
 
         async def export(request: Any, _: object) -> Any:  # noqa: ANN401 - grpcio has no types
             self._receive(request)

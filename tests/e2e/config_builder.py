@@ -34,7 +34,7 @@ class SiteConfig:
     waits_s: float = 0.0  # requests, in the proxy, while no server serves
     ttft: str = "500ms"
     octaves: float = 1.0  # of max_num_seqs, in one step
-    allowed: tuple[tuple[str, str], ...] = ()  # values of knobs that trimtab does not tune
+    allowed: tuple[tuple[str, str], ...] = ()  # values of knobs that flettner does not tune
     margin: float = 0.5  # so wide that twenty good answers suffice
     policies: bool = False  # a test that proposes changes needs no policy
     prometheus: str = ""  # its URL; empty for no Prometheus

@@ -1,4 +1,4 @@
-"""A complete site over real containers, with the containers before and after the changes of trimtab."""
+"""A complete site over real containers, with the containers before and after the changes of flettner."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -80,7 +80,7 @@ class DockerRig(Rig):
         await until(self.running, names.__eq__, f"nothing but {names} to run")
         adopted = {one.name for one in self.blue}
         mine = {name for name in names if name not in adopted}
-        await until(self.made, mine.__eq__, f"nothing of trimtab's to be left but {mine}")
+        await until(self.made, mine.__eq__, f"nothing of flettner's to be left but {mine}")
         verified = chain.verify(self.journal)
         assert verified.ok, verified
         return names
@@ -93,7 +93,7 @@ class DockerRig(Rig):
         return sorted(name for name, one in found.items() if one["State"]["Running"])
 
     async def made(self) -> set[str]:
-        """The servers whose containers trimtab has made, running or not; a check by its own name."""
+        """The servers whose containers flettner has made, running or not; a check by its own name."""
         site = Site(target=TARGET, state_dir=self.marked, epoch=0)
         found = await self.bench.client.list_containers(site_labels(site))
         return {one["Labels"].get(SERVER) or one["Names"][0] for one in found}

@@ -1,4 +1,4 @@
-"""A site whose server has trimtab's scheduler class, and what its control endpoint says."""
+"""A site whose server has flettner's scheduler class, and what its control endpoint says."""
 
 from dataclasses import dataclass
 from json import dumps
@@ -23,7 +23,7 @@ class HotSiteConfig(SiteConfig):
     env: tuple[tuple[str, str], ...] = ()
 
     def engine(self) -> str:
-        env = {**dict(self.env), "TRIMTAB_CONTROL": f"{self.folder}/control.sock"}
+        env = {**dict(self.env), "FLETTNER_CONTROL": f"{self.folder}/control.sock"}
         return f"""
             kind = "process"
             command = {dumps(self.command)}

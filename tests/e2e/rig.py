@@ -31,7 +31,7 @@ from simulator.workload import Shape, lengths
 from tests.e2e.config_builder import TARGET, SiteConfig
 from tests.support.ports import free_port
 
-TRIMTAB = (sys.executable, "-m", "agent.main")
+FLETTNER = (sys.executable, "-m", "agent.main")
 SHAPE = Shape(prompt=lengths("uniform:8:64"), output=lengths("uniform:8:40"))  # 0.1 to 0.4 s
 PATIENCE_S = 60.0  # for any condition: the machine may be busy
 
@@ -56,10 +56,10 @@ async def until(
         await asyncio.sleep(0.02)
 
 
-async def trimtab(*words: str) -> tuple[int, str]:
+async def flettner(*words: str) -> tuple[int, str]:
     """Run a command; return its exit status and its output."""
     process = await asyncio.create_subprocess_exec(
-        *TRIMTAB, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *FLETTNER, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -86,7 +86,7 @@ class Rig:
 
     @property
     def config(self) -> Path:
-        return self.home / "trimtab.toml"
+        return self.home / "flettner.toml"
 
     @property
     def state_dir(self) -> Path:
@@ -132,7 +132,7 @@ class Rig:
         """Start the daemon; all starts append to one log."""
         with (self.home / "daemon.log").open("ab") as log:
             self.daemon = await asyncio.create_subprocess_exec(
-                *(*TRIMTAB, "run", "-c", str(self.config), *words),
+                *(*FLETTNER, "run", "-c", str(self.config), *words),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -258,8 +258,8 @@ class Rig:
         found: dict[str, list[Process]] = {}
         for one in procfs.processes():
             environment = procfs.environment(one.pid)
-            if environment.get("TRIMTAB_STATE") == str(self.marked.resolve()):
-                name = environment["TRIMTAB_SERVER"].rpartition("/")[2]
+            if environment.get("FLETTNER_STATE") == str(self.marked.resolve()):
+                name = environment["FLETTNER_SERVER"].rpartition("/")[2]
                 found.setdefault(name, []).append(one)
         return found
 

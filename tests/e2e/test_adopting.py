@@ -13,7 +13,7 @@ from agent.domain.ports import Site
 from tests.e2e.config_builder import QUICK, SERVER, TARGET, SiteConfig
 from tests.e2e.conftest import Start, StartDocker
 from tests.e2e.docker_rig import FLAGS, DockerSiteConfig
-from tests.e2e.rig import PATIENCE_S, lost, trimtab, until
+from tests.e2e.rig import PATIENCE_S, flettner, lost, until
 from tests.support.docker_site import Bench
 from tests.support.ports import free_port
 from tests.unit.simulator.running import scrape
@@ -21,7 +21,7 @@ from tests.unit.simulator.running import scrape
 
 @asynccontextmanager
 async def third_party_server() -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """A server started outside trimtab; yields its URL and process."""
+    """A server started outside flettner; yields its URL and process."""
     port = free_port()
     process = await asyncio.create_subprocess_exec(
         *(*SERVER, *QUICK, "--watermark", "0.02", "--port", str(port)),
@@ -75,7 +75,7 @@ async def test_advise_mode_changes_nothing(site: Start, mode: str, words: tuple[
         await asyncio.sleep(2.0)  # some ticks of the loop
         target = await rig.target()
 
-        assert (status, said["type"]) == (409, "urn:trimtab:problem:mode-is-advise")
+        assert (status, said["type"]) == (409, "urn:flettner:problem:mode-is-advise")
         assert (target["mode"], target["phase"]) == ("advise", "proposed")
         assert [(server["address"], server["weight"]) for server in target["servers"]] == [
             (url.removeprefix("http://"), None)
@@ -94,7 +94,7 @@ async def test_advise_mode_starts_and_changes_no_container(bench: Bench, docker_
     made = await rig.propose(max_num_seqs=16)
     ours = f"-{site_digest(Site(target=TARGET, state_dir=rig.marked, epoch=0))[:6]}"
 
-    names = await bench.made_after(blue, "trimtab-")
+    names = await bench.made_after(blue, "flettner-")
     await rig.kill()
     after = await bench.inspect(blue)
     rig.config.write_text(rig.config.read_text().replace('mode = "advise"', 'mode = "approve"'))
@@ -115,8 +115,8 @@ async def test_a_second_daemon_refuses_to_start_while_the_first_runs(site: Start
     rig = await site(SiteConfig())
     await rig.serving()
 
-    code, said = await trimtab("run", "-c", str(rig.config))
+    code, said = await flettner("run", "-c", str(rig.config))
 
     assert code == 2
-    assert f"another trimtab works here (pid {rig.daemon.pid if rig.daemon else 0})" in said
+    assert f"another flettner works here (pid {rig.daemon.pid if rig.daemon else 0})" in said
     assert await rig.consistent_server() == "chat-r1"

@@ -46,26 +46,26 @@ async def test_alerts_on_daemon_problems(site: Start, tmp_path: Path) -> None:
     rig = await site(NotifyingSiteConfig())
     await rig.serving()
     with alerting(tmp_path, rig) as prometheus:
-        await fires(prometheus, "TrimtabNotifierFailing")
+        await fires(prometheus, "FlettnerNotifierFailing")
         await rig.propose(max_num_seqs=16)
-        await fires(prometheus, "TrimtabSuggestionWaiting")
+        await fires(prometheus, "FlettnerSuggestionWaiting")
 
         limit_files(rig, 1)
         assert (await rig.ask("POST", "/v1/targets/chat/pause", {}))[0] == 503
-        await fires(prometheus, "TrimtabAuditUnwritable")
+        await fires(prometheus, "FlettnerAuditUnwritable")
         limit_files(rig, resource.RLIM_INFINITY)
-        await ends(prometheus, "TrimtabAuditUnwritable")
+        await ends(prometheus, "FlettnerAuditUnwritable")
 
         assert rig.daemon is not None
         rig.daemon.send_signal(signal.SIGSTOP)
-        await fires(prometheus, "TrimtabDown")
+        await fires(prometheus, "FlettnerDown")
         await asyncio.sleep(7)
         rig.daemon.send_signal(signal.SIGCONT)
-        await fires(prometheus, "TrimtabLoopStalled")
-        await ends(prometheus, "TrimtabDown")
+        await fires(prometheus, "FlettnerLoopStalled")
+        await ends(prometheus, "FlettnerDown")
 
         await rig.kill()
-        await fires(prometheus, "TrimtabDown")
+        await fires(prometheus, "FlettnerDown")
 
 
 async def test_alerts_on_target_problems(site: Start, tmp_path: Path) -> None:
@@ -74,11 +74,11 @@ async def test_alerts_on_target_problems(site: Start, tmp_path: Path) -> None:
         await rig.serving()
         with alerting(tmp_path, rig) as prometheus:
             async with rig.clients():
-                await fires(prometheus, "TrimtabBudgetBurning")
+                await fires(prometheus, "FlettnerBudgetBurning")
 
             os.killpg(process.pid, signal.SIGKILL)
-            await fires(prometheus, "TrimtabTargetLost")
-            await fires(prometheus, "TrimtabMetricsStale")
+            await fires(prometheus, "FlettnerTargetLost")
+            await fires(prometheus, "FlettnerMetricsStale")
 
 
 async def test_alerts_when_the_lease_is_not_renewed(site: Start, tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ async def test_alerts_when_the_lease_is_not_renewed(site: Start, tmp_path: Path)
         assert envoy is not None
         os.kill(envoy, signal.SIGSTOP)
         try:
-            await fires(prometheus, "TrimtabLeaseNotRenewed")
-            await fires(prometheus, "TrimtabEffectsFailing")
+            await fires(prometheus, "FlettnerLeaseNotRenewed")
+            await fires(prometheus, "FlettnerEffectsFailing")
         finally:
             os.kill(envoy, signal.SIGCONT)
 
@@ -107,5 +107,5 @@ async def test_alerts_when_a_rollout_is_held(site: Start, tmp_path: Path) -> Non
             await rig.in_phase("canary")
         (rig.envoy.home / "records.sock").unlink()  # the next Envoy cannot report requests
         await rig.envoy.kill()
-        await fires(prometheus, "TrimtabRolloutHeld")
-        await fires(prometheus, "TrimtabMetricsStale")
+        await fires(prometheus, "FlettnerRolloutHeld")
+        await fires(prometheus, "FlettnerMetricsStale")

@@ -1,4 +1,4 @@
-"""Without any trimtab process, the share of a faulty green ends with its lease or by the systemd clean-up."""
+"""Without any flettner process the share of a faulty green ends with its lease or by the systemd clean-up."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ from actuators.envoy.split import carried_by
 from simulator.tally import RequestRecord
 from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
-from tests.e2e.rig import Rig, trimtab, until
+from tests.e2e.rig import Rig, flettner, until
 
 LEASE_S = 5.0  # of every site here
 BAD_AT_25 = SiteConfig(
@@ -29,7 +29,7 @@ def bad_since(records: list[RequestRecord], since_s: float) -> list[float]:
     return [record.at - since_s for record in records if record.outcome != "ok" and record.at > since_s]
 
 
-async def test_bad_answers_end_with_the_lease_when_no_trimtab_process_runs(site: Start) -> None:
+async def test_bad_answers_end_with_the_lease_when_no_flettner_process_runs(site: Start) -> None:
     rig = await site(BAD_AT_25)
     await bad_green(rig)
     clock = asyncio.get_running_loop().time
@@ -51,7 +51,7 @@ async def test_systemd_ends_the_canary_before_the_lease_expires(site: Start) -> 
     await bad_green(rig)
     words = ("revert", "-c", str(rig.config))
 
-    running = await trimtab(*words)
+    running = await flettner(*words)
     held = await rig.rollout()
     await rig.kill()
     stopped_well = await _under("success", *words)
@@ -66,7 +66,7 @@ async def test_systemd_ends_the_canary_before_the_lease_expires(site: Start) -> 
     await until(rig.rollout, lambda one: one and one["restarts"] == 1, "the next daemon")
 
     assert running[0] == 0
-    assert "another trimtab works here" in running[1]
+    assert "another flettner works here" in running[1]
     assert held["phase"] == "canary"
     assert stopped_well == (0, "")
     assert still
@@ -86,7 +86,7 @@ async def _under(result: str, *words: str) -> tuple[int, str]:
     before = os.environ.get("SERVICE_RESULT")
     os.environ["SERVICE_RESULT"] = result
     try:
-        return await trimtab(*words)
+        return await flettner(*words)
     finally:
         del os.environ["SERVICE_RESULT"]
         if before is not None:

@@ -11,7 +11,7 @@ import pytest
 
 
 def demo(engine: str, home: Path, **environment: str) -> dict[str, Any]:
-    """Return the report of `trimtab demo`; fail with its output if the demo fails."""
+    """Return the report of `flettner demo`; fail with its output if the demo fails."""
     report = home / "demo.json"
     command = [
         sys.executable,

@@ -15,7 +15,7 @@ import pytest
 from simulator.traffic import Load, TrafficGenerator
 from tests.e2e.conftest import StartDocker
 from tests.e2e.docker_rig import CUT, FLAGS, SOME, DockerRig, DockerSiteConfig, all_is_well
-from tests.e2e.rig import Document, lost, trimtab, until
+from tests.e2e.rig import Document, flettner, lost, until
 from tests.support.docker_site import Bench, Container
 from vllm_facts.values import Value
 
@@ -191,7 +191,7 @@ async def test_routes_no_request_to_a_container_that_cannot_start(
             one = await rig.switch(**to)
             await assert_rolled_back(rig, blue, one, said=said, logged=logged)
             assert one["exposed"]["total"] == 0
-    shown = await trimtab("audit", "show", "--state-dir", str(rig.state_dir))
+    shown = await flettner("audit", "show", "--state-dir", str(rig.state_dir))
 
     assert lost(traffic) == []
     assert shown[0] == 0

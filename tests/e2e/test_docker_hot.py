@@ -1,4 +1,4 @@
-"""A container gets trimtab's scheduler class by one approved restart, and then takes changes as it runs."""
+"""A container gets flettner's scheduler class by one approved restart, and then takes changes as it runs."""
 
 import pytest
 

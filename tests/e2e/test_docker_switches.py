@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(180)
 OWN = {  # unique to a container: name, network addresses, ownership labels
     "Config.Cmd",
     "Config.Hostname",
-    "Config.Labels.trimtab.",
+    "Config.Labels.flettner.",
     "HostConfig.Binds",
     "HostConfig.PortBindings.8000/tcp",
     "Mounts./anonymous.Mode",  # what the Engine writes for none differs by where the volume was named

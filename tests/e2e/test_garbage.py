@@ -14,7 +14,7 @@ from simulator.flags import parse
 from simulator.server import build_server
 from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
-from tests.e2e.rig import Document, Rig, trimtab, until
+from tests.e2e.rig import Document, Rig, flettner, until
 from tests.support.ports import free_port
 
 BODIES = (
@@ -71,11 +71,11 @@ async def test_survives_any_request_body(site: Start) -> None:
 
 @pytest.mark.parametrize("text", [NONSENSE, "\0\0", "targets = 3"])
 async def test_rejects_an_invalid_config_with_every_reason(tmp_path: Path, text: str) -> None:
-    config = tmp_path / "trimtab.toml"
+    config = tmp_path / "flettner.toml"
     config.write_text(text)
 
-    checked, problems = await trimtab("check", str(config))
-    ran, why = await trimtab("run", "-c", str(config))
+    checked, problems = await flettner("check", str(config))
+    ran, why = await flettner("run", "-c", str(config))
 
     assert (checked, ran) == (1, 2)
     assert "Traceback" not in problems + why
@@ -155,9 +155,9 @@ async def test_refuses_to_start_with_a_modified_journal(site: Start) -> None:
     await rig.serving()
     await rig.kill(signal.SIGTERM)
     lines = rig.journal.read_bytes().splitlines(keepends=True)
-    rig.journal.write_bytes(b"".join([lines[0], lines[1].replace(b"trimtab", b"trimtob"), *lines[2:]]))
+    rig.journal.write_bytes(b"".join([lines[0], lines[1].replace(b"flettner", b"trimtob"), *lines[2:]]))
 
-    code, said = await trimtab("run", "-c", str(rig.config))
+    code, said = await flettner("run", "-c", str(rig.config))
 
     assert code == 2
     assert "entry 2" in said

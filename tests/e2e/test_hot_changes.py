@@ -1,4 +1,4 @@
-"""A complete site whose server takes changes while it runs: its scheduler class is trimtab's."""
+"""A complete site whose server takes changes while it runs: its scheduler class is flettner's."""
 
 import asyncio
 import os

@@ -98,7 +98,7 @@ def test_a_green_that_exits_in_its_handover_goes_on_in_the_operators_deployment(
 
     assert result.violations == []
     assert [line for line in result.log if "rollout.promoted" in line], "\n".join(result.log)
-    assert [line for line in result.log if "create trimtab-vllm0" in line] == []
+    assert [line for line in result.log if "create flettner-vllm0" in line] == []
 
 
 def test_no_copy_replaces_the_operators_deployment_whenever_green_exits_before_its_handover() -> None:
@@ -106,7 +106,7 @@ def test_no_copy_replaces_the_operators_deployment_whenever_green_exits_before_i
         result = play(with_green_that_exits(tenths / 10 + 0.05))
 
         assert result.violations == []
-        assert [line for line in result.log if "create trimtab-vllm0" in line] == [], "\n".join(result.log)
+        assert [line for line in result.log if "create flettner-vllm0" in line] == [], "\n".join(result.log)
 
 
 def test_a_promotion_loses_no_server() -> None:

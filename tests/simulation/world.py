@@ -102,7 +102,7 @@ class World:
     boot_of: Callable[[Process], Boot]
     rate: int = 5  # requests a second
     sleeps: bool = False  # servers that are stopped sleep, if they have no open requests
-    has_hot_knobs: bool = False  # whether the servers run with trimtab's scheduler class
+    has_hot_knobs: bool = False  # whether the servers run with flettner's scheduler class
     hot: HotServers = field(default_factory=lambda: HotServers(version="0.30.0"))
     servers: dict[str, Process] = field(default_factory=dict)
     stopped: dict[str, Process] = field(default_factory=dict)

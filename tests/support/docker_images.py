@@ -110,7 +110,7 @@ def _made(api: docker.APIClient, name: str, python: Path, vllm: str, env: dict[s
     ]
     archive = _tar(files)
     content = hashlib.sha256(archive + json.dumps(changes).encode()).hexdigest()[:12]
-    repository = f"trimtab-test/{name}"
+    repository = f"flettner-test/{name}"
     if not api.images(f"{repository}:{content}"):
         api.import_image_from_data(archive, repository=repository, tag=content, changes=changes)
     return f"{repository}:{content}"

@@ -26,7 +26,7 @@ from tests.support.docker_images import Image, real_vllm_image, simulator_image
 from tests.support.ports import free_port
 
 PORT = "8000/tcp"  # where the servers listen inside
-BENCH = "trimtab.bench"  # the label of all that a bench made
+BENCH = "flettner.bench"  # the label of all that a bench made
 
 _T = TypeVar("_T")
 _TRIES = 10

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from agent.audit.history import Accepted, Point
 from agent.audit.offsets import SLICE_BYTES
 from agent.domain.digest import digest
-from agent.domain.errors import ActError, TrimtabError
+from agent.domain.errors import ActError, FlettnerError
 from agent.domain.events import Aborted, Approved, ChangeAsked, Denied, Event, Paused, Resumed
 from agent.domain.model import Evidence, Objective, Plan, PreflightResult, Proposal, Server, Slo, Step
 from agent.domain.reading import Latency, Reading, SourceState, Trend
@@ -46,7 +46,7 @@ class FakeDaemonView:
 
     target: str = "chat"
     bounds: Mapping[str, float] = field(default_factory=lambda: {"max_num_seqs": 512})
-    next_error: TrimtabError | None = None  # raised once, by the next `submit` or `records`
+    next_error: FlettnerError | None = None  # raised once, by the next `submit` or `records`
     is_ready: bool = True
     checks: bool = False  # what is asked for is checked until `answer` is called
     logs: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)  # by target and server

@@ -9,7 +9,7 @@ import yaml
 
 Json = dict[str, Any]
 
-CHART = Path(__file__).parents[2] / "deploy" / "helm" / "trimtab"
+CHART = Path(__file__).parents[2] / "deploy" / "helm" / "flettner"
 ORDER = (
     "rbac",
     "claim",
@@ -28,7 +28,7 @@ ORDER = (
 def render(
     values: Mapping[str, object] | None = None,
     *,
-    name: str = "trimtab",
+    name: str = "flettner",
     namespace: str = "chat",
     templates: Sequence[str] = ORDER,
 ) -> str:
@@ -41,7 +41,7 @@ def render(
 
 
 def manifests(
-    values: Mapping[str, object] | None = None, *, name: str = "trimtab", namespace: str = "chat"
+    values: Mapping[str, object] | None = None, *, name: str = "flettner", namespace: str = "chat"
 ) -> list[Json]:
     return list(yaml.safe_load_all(render(values, name=name, namespace=namespace)))
 

@@ -1,4 +1,4 @@
-"""Servers in memory whose limits change while they run, with the values and leases of trimtab's scheduler."""
+"""Servers in memory whose limits change while they run, with values and leases of flettner's scheduler."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from actuators.vllm.control import describe, request_body
 from agent.domain.errors import ActError, DriftError
 from agent.domain.model import Server
-from trimtab_vllm.scheduler import Knobs, Limit, Refused, Value
+from flettner_vllm.scheduler import Knobs, Limit, Refused, Value
 from vllm_facts.values import Setting
 
 CONFLICT = 409

@@ -19,7 +19,7 @@ from typing import Final
 _FIRST: Final = range(10_000, 32_700, 100)
 _SIZE: Final = 100
 _MOST_BLOCKS: Final = 3  # of one process for `port_block`, which begins again with the first then
-_LOCKS: Final = Path(tempfile.gettempdir()) / f"trimtab-test-ports-{os.getuid()}"
+_LOCKS: Final = Path(tempfile.gettempdir()) / f"flettner-test-ports-{os.getuid()}"
 
 _blocks: list[range] = []
 _turns = itertools.count()

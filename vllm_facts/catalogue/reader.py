@@ -35,7 +35,7 @@ SUBJECTS = (
     "multimodal",
     "serving",
 )
-"""The order of `trimtab knobs` and of docs/reference/knobs.md."""
+"""The order of `flettner knobs` and of docs/reference/knobs.md."""
 
 _KINDS = {"size": "int", "json_or_text": "json"}
 

@@ -43,7 +43,7 @@ def parse_documents(text: str) -> list[Node]:
         if "{{" in text:
             raise FlagError(
                 f"{where}not YAML but a Helm template: render it, as in "
-                "`helm template CHART | trimtab lint -f -`"
+                "`helm template CHART | flettner lint -f -`"
             ) from error
         raise FlagError(f"{where}not YAML: {getattr(error, 'problem', error)}") from error
     except RecursionError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from vllm_facts.errors import FlagError
 from vllm_facts.flag_parser import SHELLS
 
-HOW = "write the server's own words after --, as in `trimtab lint -- vllm serve MODEL --max-num-seqs 64`"
+HOW = "write the server's own words after --, as in `flettner lint -- vllm serve MODEL --max-num-seqs 64`"
 CONTAINERS = frozenset({"docker", "nerdctl", "podman"})
 _ALONE = frozenset(
     {
@@ -113,7 +113,7 @@ def explain_shell(words: Sequence[str]) -> str:
     if script:
         own = script[script.index("vllm serve") :]
         return (
-            f"a shell starts the server: lint the command that the shell runs, as in `trimtab lint -- {own}`"
+            f"a shell starts the server: lint the command that the shell runs, as in `flettner lint -- {own}`"
         )
     return f"a shell starts the server: lint the command that the shell runs; {HOW}"
 

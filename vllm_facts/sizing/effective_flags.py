@@ -18,7 +18,7 @@ SPARSE_ENOUGH = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentCheck:
-    """A check of `trimtab lint`, with what docs/reference/rules.md says about it.
+    """A check of `flettner lint`, with what docs/reference/rules.md says about it.
 
     `source` is that of the findings that name none of their own; vllm_facts/references.py describes its form.
     `evidence_for` and `evidence_against` are measurements of what the change gains or loses.

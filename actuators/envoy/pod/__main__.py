@@ -1,6 +1,6 @@
 """Runs the Envoy of a pod by the routes that the daemon publishes.
 
-    python -m actuators.envoy.pod --deployment trimtab-proxy
+    python -m actuators.envoy.pod --deployment flettner-proxy
 
 It reads ConfigMaps and writes nothing to the API server. On SIGTERM the pod is no longer ready; Envoy serves
 on for `--leave-s`, finishes its open requests, up to `--drain-s`, and ends: the grace period of the pod must
@@ -112,9 +112,9 @@ def _clear(state_dir: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m actuators.envoy.pod", description=__doc__)
-    parser.add_argument("--deployment", default="trimtab-proxy", help="the Deployment of this pod")
+    parser.add_argument("--deployment", default="flettner-proxy", help="the Deployment of this pod")
     parser.add_argument(
-        "--state-dir", type=Path, default=Path("/run/trimtab-proxy"), help="folder of Envoy's files"
+        "--state-dir", type=Path, default=Path("/run/flettner-proxy"), help="folder of Envoy's files"
     )
     parser.add_argument("--host", default="0.0.0.0", help="address of /ready and /status")  # noqa: S104
     parser.add_argument(

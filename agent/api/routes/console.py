@@ -43,7 +43,7 @@ async def _me(call: Call) -> MeDocument:
         role=holder.role,
         targets=None if holder.targets is None else sorted(holder.targets),
         now=call.daemon.now(),
-        version=version("trimtab"),
+        version=version("flettner"),
         head=int(call.daemon.counters().get("audit_head_seq", 0)),
     )
 

@@ -41,7 +41,9 @@ class LawDocument(Document):
     coefficients: dict[str, CoefficientDocument] = Field(
         description="step_us, token_us, sequence_us, kv_read_us, attention_us"
     )
-    trimtab_step_law: int = Field(description="with the next ones: a file for `--law`; version of the format")
+    flettner_step_law: int = Field(
+        description="with the next ones: a file for `--law`; version of the format"
+    )
     law: dict[str, float] = Field(description="the most likely one")
     draws: list[dict[str, float]] = Field(description="others that fit as well")
     fitted_to: dict[str, float] | None = Field(

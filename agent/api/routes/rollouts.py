@@ -72,7 +72,7 @@ async def _abort(call: Call) -> RolloutDocument:
     target, rollout = find_rollout(call)
     if rollout.outcome == "promoted":
         detail = (
-            "The rollout was promoted and is over; propose the previous values (`trimtab propose`) instead."
+            "The rollout was promoted and is over; propose the previous values (`flettner propose`) instead."
         )
         raise RequestRefusedError(409, detail, kind="promoted")
     state = state_of(call, target)

@@ -128,7 +128,7 @@ async def _approve(call: Call) -> OperationResult:
         detail = 'The mode is advise, so nothing is changed; set [agent] mode = "approve" and restart.'
         raise RequestRefusedError(409, detail, kind="mode-is-advise")
     if owner := suggestion.prospect.owner:
-        detail = f"{owner} writes the manifest: commit the change there (`trimtab suggestions ID --patch`)."
+        detail = f"{owner} writes the manifest: commit the change there (`flettner suggestions ID --patch`)."
         raise RequestRefusedError(409, detail, kind="commit-it")
     if call.actor == barred_approver(state, suggestion):
         raise RequestRefusedError(
@@ -138,7 +138,7 @@ async def _approve(call: Call) -> OperationResult:
             kind="own-proposal",
         )
     if state.paused:
-        detail = f"The target is paused; `trimtab resume {suggestion.target}` first."
+        detail = f"The target is paused; `flettner resume {suggestion.target}` first."
         raise RequestRefusedError(409, detail, kind="paused")
     event = Approved(
         at=call.daemon.now(),

@@ -1,6 +1,6 @@
 // Requests to the daemon. The token is stored in this tab only and sent only in the Authorization header.
 
-const KEY = "trimtab.token";
+const KEY = "flettner.token";
 const PATIENCE_MS = 15000;
 
 /** A refusal, or no answer at all (status 0). */

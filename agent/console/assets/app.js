@@ -64,14 +64,14 @@ function signIn(why = "") {
   context.me = null;
   drawWho();
   fill(banner);
-  document.title = "Sign in · trimtab";
-  const field = el("input", { id: "token", name: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true, placeholder: "tt_…", "aria-describedby": "token-why" });
+  document.title = "Sign in · flettner";
+  const field = el("input", { id: "token", name: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true, placeholder: "fl_…", "aria-describedby": "token-why" });
   const problem = el("p", { class: "problem", id: "token-why", role: "alert" }, why);
   const form = el("form", { class: "signin" },
     el("h1", { tabindex: "-1" }, "Sign in"),
     el("label", { for: "token" }, "Token"), field, problem,
     el("button", { type: "submit", class: "primary" }, "Sign in"),
-    el("p", { class: "muted" }, "An admin creates one: ", el("code", "trimtab token new --role operator --name you"), ". It is kept in this tab only, until the tab is closed."));
+    el("p", { class: "muted" }, "An admin creates one: ", el("code", "flettner token new --role operator --name you"), ". It is kept in this tab only, until the tab is closed."));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     token.set(field.value.trim());
@@ -110,7 +110,7 @@ function show(focus = true) {
   const root = el("div", { class: `page ${name}` });
   main.append(root);
   const opened = (page = PAGES[name][id ? 1 : 0](context, root, id, query));
-  document.title = `${opened.title} · trimtab`;
+  document.title = `${opened.title} · flettner`;
   scrollTo(0, 0);
   ask(opened).then(() => {
     if (page === opened && focus) main.querySelector("h1")?.focus({ preventScroll: true });

@@ -162,7 +162,7 @@ export function auditPage(context, root, _, query) {
     }, () => closed || bad);
     if (closed) return;
     sift();
-    if (bad) notice(slot, "bad", `Entry ${bad.seq} failed verification: ${bad.wrong}. Run \`trimtab audit verify\` on the daemon's host.`);
+    if (bad) notice(slot, "bad", `Entry ${bad.seq} failed verification: ${bad.wrong}. Run \`flettner audit verify\` on the daemon's host.`);
     else notice(slot, "good", `Verified: entries ${number(first ?? 0, 9)} to ${number(before?.seq ?? 0, 9)} are intact and form one chain.`, before && el("p", { class: "digest" }, "head ", el("code", before.hash)));
   }
 

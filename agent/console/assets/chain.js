@@ -1,5 +1,5 @@
 // Checks the audit's chain here in the browser: each line's SHA-256 over its canonical JSON (RFC 8785), and the link
-// to the line before. It is the daemon's own word that is checked; `trimtab audit verify` reads the files themselves.
+// to the line before. It is the daemon's own word that is checked; `flettner audit verify` reads the files themselves.
 
 import { get, Problem } from "./api.js";
 

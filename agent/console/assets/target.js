@@ -12,7 +12,7 @@ const POINTS = 480;
 export function targetPage(context, root, name) {
   let target = null;
   let series = null;
-  let hours = Number(sessionStorage.getItem("trimtab.hours")) || 6;
+  let hours = Number(sessionStorage.getItem("flettner.hours")) || 6;
   const path = at("targets", name);
   const slot = el("div");
   const head = el("div");
@@ -28,7 +28,7 @@ export function targetPage(context, root, name) {
 
   function choose(each) {
     hours = each;
-    sessionStorage.setItem("trimtab.hours", each);
+    sessionStorage.setItem("flettner.hours", each);
     history();
   }
 
@@ -118,7 +118,7 @@ export function targetPage(context, root, name) {
       [side(server.color), " ", server.name, server.replicas > 1 && el("small", ` ${server.replicas} replicas`), server.failing && el("span", { class: "bad" }, ` ${server.failing}`)],
       server.weight === null ? "–" : `${server.weight} %`,
       server.address || "not up yet",
-      server.ours ? "trimtab" : "external",
+      server.ours ? "flettner" : "external",
       el("details", { "data-key": `flags-${server.name}` }, el("summary", `${Object.keys(server.setting).length} flags`),
         el("pre", { tabindex: "0", "aria-label": `Flags of ${server.name}` }, Object.entries(server.setting).map(([knob, value]) => flag(knob, value)).filter(Boolean).join("\n") || "none")),
     ]);

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 def test_the_demo_runs_to_its_end_on_real_vllm(tmp_path: Path) -> None:
     vllm = real_vllm()
 
-    facts = demo("vllm", tmp_path, TRIMTAB_VLLM_PYTHON=str(vllm.python), TRIMTAB_TINY_MODEL=str(vllm.model))
+    facts = demo("vllm", tmp_path, FLETTNER_VLLM_PYTHON=str(vllm.python), FLETTNER_TINY_MODEL=str(vllm.model))
 
     assert_complete_report(facts)
     before, after = (facts["rollouts"][0][side]["ttft_p95_ms"] for side in ("before", "after"))

@@ -68,7 +68,7 @@ def opened(browser: Browser, place: Site) -> Iterator[Opened]:
         if role is not None:
             page.add_init_script(
                 "if (!sessionStorage.getItem('asked'))"
-                f" sessionStorage.setItem('trimtab.token', {place.token[role]!r});"
+                f" sessionStorage.setItem('flettner.token', {place.token[role]!r});"
                 "sessionStorage.setItem('asked', '1')"
             )
         page.goto(f"{place.url}/#{path}")

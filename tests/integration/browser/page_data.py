@@ -88,7 +88,9 @@ class Scene(FakeDaemonView):
 
     def record(self, event: str, actor: str = "") -> None:
         """As in FakeDaemonView, but chained."""
-        who = Actor(kind="person", id=actor, role="operator") if actor else Actor(kind="daemon", id="trimtab")
+        who = (
+            Actor(kind="person", id=actor, role="operator") if actor else Actor(kind="daemon", id="flettner")
+        )
         state = self.states()[self.target]
         self.write(
             JournalEntry(
@@ -354,15 +356,15 @@ def _stream(
 def _told(daemon: Scene) -> None:
     """A day's entries."""
     story = (
-        ("daemon", "trimtab", "daemon.started", "epoch 12"),
+        ("daemon", "flettner", "daemon.started", "epoch 12"),
         ("policy", "admission", "suggestion.made", "9.8 requests wait on average"),
         ("person", "alice", "suggestion.approved", "approved by alice"),
-        ("daemon", "trimtab", "server.launching", "starting chat-r1"),
-        ("daemon", "trimtab", "rollout.canary_started", "5 % of the traffic on green"),
-        ("daemon", "trimtab", "rollout.advanced", "green is not worse after 42 requests in 31 s"),
-        ("daemon", "trimtab", "rollout.promoted", "green is not worse, and TTFT p95 is 41 % lower"),
+        ("daemon", "flettner", "server.launching", "starting chat-r1"),
+        ("daemon", "flettner", "rollout.canary_started", "5 % of the traffic on green"),
+        ("daemon", "flettner", "rollout.advanced", "green is not worse after 42 requests in 31 s"),
+        ("daemon", "flettner", "rollout.promoted", "green is not worse, and TTFT p95 is 41 % lower"),
         ("person", "bob", "rollout.aborted", "customer complains of slow answers"),
-        ("daemon", "trimtab", "rollout.rolled_back", "rolled back by bob"),
+        ("daemon", "flettner", "rollout.rolled_back", "rolled back by bob"),
     )
     for number in range(63):
         kind, who, action, why = story[number % len(story)]

@@ -58,7 +58,7 @@ def tour(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             if (theme, width) not in tabs:
                 viewport: ViewportSize = {"width": width, "height": 800}
                 page = browser.new_page(viewport=viewport, color_scheme=theme, reduced_motion="reduce")
-                page.add_init_script(f"sessionStorage.setItem('trimtab.token', {place.token['operator']!r})")
+                page.add_init_script(f"sessionStorage.setItem('flettner.token', {place.token['operator']!r})")
                 tabs[theme, width] = page
             page = tabs[theme, width]
             page.goto(f"{place.url}/#{path}")
@@ -112,7 +112,7 @@ def test_the_lost_connection_banner_is_accessible(opened: Opened, place: Site) -
 
 def test_asks_for_a_sign_in_without_a_token(opened: Opened, place: Site) -> None:
     page = opened("/targets", None, lossy=True)
-    page.get_by_label("Token").fill("tt_00000000_" + "x" * 43)
+    page.get_by_label("Token").fill("fl_00000000_" + "x" * 43)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("alert")).to_contain_text("unknown, revoked or expired")
     page.get_by_label("Token").fill(place.token["viewer"])
@@ -123,7 +123,7 @@ def test_asks_for_a_sign_in_without_a_token(opened: Opened, place: Site) -> None
 
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
-    assert page.evaluate("sessionStorage.getItem('trimtab.token')") is None
+    assert page.evaluate("sessionStorage.getItem('flettner.token')") is None
 
 
 def test_a_revoked_token_leads_back_to_the_sign_in(opened: Opened, place: Site) -> None:
@@ -259,7 +259,7 @@ def test_twenty_targets_transfer_few_bytes_from_one_origin(browser: Browser, cro
     page = browser.new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.add_init_script(f"sessionStorage.setItem('trimtab.token', {crowd.token['viewer']!r})")
+    page.add_init_script(f"sessionStorage.setItem('flettner.token', {crowd.token['viewer']!r})")
     page.goto(f"{crowd.url}/#/targets")
     expect(page.locator(".spark path")).to_have_count(20)
     page.goto(f"{crowd.url}/#/targets/chat")

@@ -17,7 +17,7 @@ from tests.support.fake_engine import FakeEngine
 from tests.support.process_rig import free_ports
 from vllm_facts.live_limits import SCHEDULER_CLASS
 
-CAP, CONTROL = "max_num_active_seqs", "TRIMTAB_CONTROL"
+CAP, CONTROL = "max_num_active_seqs", "FLETTNER_CONTROL"
 FLAGS = ("--sim-start-s", "0.2", "--max-num-seqs", "16", "--scheduler-cls", SCHEDULER_CLASS)
 SERVER = Server(name="chat-r1", setting={})
 

@@ -48,7 +48,7 @@ async def body(bench: Bench, command: tuple[str, ...] = ("sleep", "600")) -> Jso
 
 async def test_a_missing_object_is_none(bench: Bench) -> None:
     assert await bench.client.inspect(bench.prefix + "missing") is None
-    assert await bench.client.image("trimtab-test/nothing:1") is None
+    assert await bench.client.image("flettner-test/nothing:1") is None
     assert await bench.client.list_containers({BENCH: bench.prefix}) == []
     assert await bench.client.tail(bench.prefix + "missing") == ()
     with pytest.raises(ActError, match="No such container"):
@@ -118,7 +118,7 @@ async def test_starting_a_running_container_is_no_error(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ({"Image": "trimtab-test/nothing:1"}, "No such image: trimtab-test/nothing:1"),
+        ({"Image": "flettner-test/nothing:1"}, "No such image: flettner-test/nothing:1"),
         ({"HostConfig": {"NetworkMode": "no-such-network"}}, "no-such-network"),
         ({"Entrypoint": ["/no/such/program"]}, "no such file"),
     ],
@@ -291,7 +291,7 @@ async def test_a_change_without_a_response_and_without_effect_is_an_error(
     between.unanswered.add("/containers/create")
 
     with pytest.raises(ActError, match="did not answer within 1 s"):
-        await impatient.create({"Image": "trimtab-test/nothing:1"}, bench.prefix + "one")
+        await impatient.create({"Image": "flettner-test/nothing:1"}, bench.prefix + "one")
 
 
 async def test_a_cancelled_create_completes(bench: Bench) -> None:

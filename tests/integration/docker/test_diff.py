@@ -116,7 +116,7 @@ def test_reports_a_network_of_only_one_container() -> None:
         ("State/Pid", 1),
         ("Config/Image", "sha256:0"),
         ("Config/Hostname", "other"),
-        ("Config/Labels/trimtab.server", "chat-r3"),
+        ("Config/Labels/flettner.server", "chat-r3"),
         ("Config/Labels/com.docker.compose.project", "other"),
         ("HostConfig/RestartPolicy/Name", "no"),
         ("HostConfig/VolumesFrom", []),

@@ -103,10 +103,10 @@ def test_identifies_an_adopted_container_by_its_address(
 @pytest.mark.parametrize(
     ("labels", "server"),
     [
-        ({"trimtab.target": "chat", "trimtab.server": "chat-r7"}, "chat-r7"),
-        ({"trimtab.target": "other", "trimtab.server": "other-r7"}, None),
-        ({"trimtab.target": "chat", "trimtab.server": "chat-r7", "trimtab.site": "another"}, None),
-        ({"trimtab.target": "chat"}, None),
+        ({"flettner.target": "chat", "flettner.server": "chat-r7"}, "chat-r7"),
+        ({"flettner.target": "other", "flettner.server": "other-r7"}, None),
+        ({"flettner.target": "chat", "flettner.server": "chat-r7", "flettner.site": "another"}, None),
+        ({"flettner.target": "chat"}, None),
     ],
 )
 def test_identifies_a_launched_container_by_its_labels(labels: dict[str, str], server: str | None) -> None:
@@ -272,7 +272,7 @@ class World:
 
     def __init__(self, api: docker.APIClient) -> None:
         self.api = api
-        self.prefix = f"trimtab-ears-{uuid4().hex[:8]}"
+        self.prefix = f"flettner-ears-{uuid4().hex[:8]}"
         empty = io.BytesIO()
         tarfile.open(fileobj=empty, mode="w").close()
         self.image = f"{self.prefix}:1"

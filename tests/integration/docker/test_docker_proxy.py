@@ -22,7 +22,7 @@ from docker_proxy.proxy import serving
 
 ENGINE = Path(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://"))
 BINDS = [f"{path}:{path}:ro" for path in ("/usr", "/bin", "/lib", "/lib64") if Path(path).exists()]
-LABEL = {"trimtab.target": "proxy-test"}
+LABEL = {"flettner.target": "proxy-test"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Real:
     def host(self, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
         return self.body(HostConfig={"Binds": BINDS, **fields})
 
-    async def create(self, body: dict[str, Any], name: str = "trimtab-green") -> str:
+    async def create(self, body: dict[str, Any], name: str = "flettner-green") -> str:
         return await asyncio.to_thread(created, self.client, body, f"{name}-{self.prefix}")
 
     def names(self) -> set[str]:
@@ -72,7 +72,7 @@ def image(engine: docker.APIClient) -> Iterator[str]:
     """An empty one: its files are those of the host, bound read-only."""
     empty = io.BytesIO()
     tarfile.open(fileobj=empty, mode="w").close()
-    name = f"trimtab-proxy-test-{secrets.token_hex(4)}"
+    name = f"flettner-proxy-test-{secrets.token_hex(4)}"
     engine.import_image_from_data(empty.getvalue(), repository=name, tag="empty")
     yield f"{name}:empty"
     engine.remove_image(f"{name}:empty", force=True)
@@ -192,7 +192,7 @@ async def test_allows_the_full_lifecycle_of_a_container(real: Real) -> None:
     stream = await asyncio.to_thread(
         real.client.events,
         decode=True,
-        filters={"type": ["container"], "label": ["trimtab.target=proxy-test"]},
+        filters={"type": ["container"], "label": ["flettner.target=proxy-test"]},
     )
     made = await real.create(real.body(ExposedPorts={"8000/tcp": {}}))
     await asyncio.to_thread(_life, real, made)
@@ -213,7 +213,7 @@ def _life(real: Real, made: str) -> None:
     assert image["Id"] == client.inspect_container(made)["Image"]
     client.update_container(made, restart_policy={"Name": "on-failure", "MaximumRetryCount": 1})
     assert client.inspect_container(made)["HostConfig"]["RestartPolicy"]["Name"] == "on-failure"
-    client.rename(made, f"trimtab-renamed-{real.prefix}")
+    client.rename(made, f"flettner-renamed-{real.prefix}")
     client.disconnect_container_from_network(made, "bridge")
     client.connect_container_to_network(made, "bridge")
     assert [entry["Id"] for entry in client.containers(filters={"name": real.prefix})] == [made]
@@ -242,7 +242,7 @@ async def test_allows_a_clone_with_all_inspected_defaults(real: Real) -> None:
     seen = await asyncio.to_thread(real.client.inspect_container, first)
     config = {**seen["Config"], "Image": seen["Image"], "HostConfig": seen["HostConfig"]}
 
-    twin = await real.create(config, "trimtab-twin")
+    twin = await real.create(config, "flettner-twin")
 
     made = await asyncio.to_thread(real.engine.inspect_container, twin)
     assert made["HostConfig"] == seen["HostConfig"]

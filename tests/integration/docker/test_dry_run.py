@@ -31,7 +31,7 @@ SAID = """\
 (MainProcess pid=12833) INFO 11-21 16:00:14 [model.py:733] Resolved architecture: LlamaForCausalLM
 (MainProcess pid=12833) WARNING 11-21 16:00:14 [cpu.py:224] Triton is not installed.
 
-TRIMTAB-CHECK {"vllm": "0.32.0", "cache": "/root/.cache/vllm", "answers": [{"ok": true, "resolved": \
+FLETTNER-CHECK {"vllm": "0.32.0", "cache": "/root/.cache/vllm", "answers": [{"ok": true, "resolved": \
 {"max_num_seqs": 4, "max_num_batched_tokens": 2048, "mode": "DYNAMO_TRACE_ONCE"}, "hash": "163b4d85fe", \
 "compiles": true}, {"ok": false, "kind": "value", "error": "max_num_batched_tokens (32) must be greater than \
 or equal to max_num_seqs (64)."}]}
@@ -176,7 +176,7 @@ def test_the_check_mounts_the_volumes_of_the_server_read_only() -> None:
     )
 
     spec = ContainerSpec.parse(blue)
-    body = create_body(spec, "python3", [["m"]], {"trimtab.target": "chat"})
+    body = create_body(spec, "python3", [["m"]], {"flettner.target": "chat"})
 
     assert mounts_of(spec) == [
         {"Type": "bind", "Source": "/srv/models", "Target": "/models", "ReadOnly": True},
@@ -184,7 +184,7 @@ def test_the_check_mounts_the_volumes_of_the_server_read_only() -> None:
     ]
     assert body["Image"] == blue["Image"]
     assert body["User"] == "7"
-    assert body["Labels"] == {"trimtab.target": "chat"}
+    assert body["Labels"] == {"flettner.target": "chat"}
     assert {"HF_TOKEN=x", "HF_HUB_OFFLINE=1"} <= set(body["Env"])
     assert body["HostConfig"]["DeviceRequests"] == [request]
     assert body["HostConfig"]["NetworkMode"] == "none"

@@ -238,7 +238,7 @@ async def test_removes_only_its_own_leftover_containers(here: EngineRig) -> None
 
 
 async def labelled(here: EngineRig) -> set[str]:
-    return await here.bench.names({"trimtab.target": "other"})
+    return await here.bench.names({"flettner.target": "other"})
 
 
 async def test_recreates_a_container_that_was_never_started(here: EngineRig) -> None:

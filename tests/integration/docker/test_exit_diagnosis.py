@@ -122,7 +122,7 @@ async def test_names_a_missing_program(here: EngineRig, init: bool) -> None:
 async def test_names_a_missing_image(here: EngineRig) -> None:
     image = await here.bench.simulator()
     first = await here.bench.run(name="first")
-    name = f"trimtab-test/{here.bench.prefix}gone"
+    name = f"flettner-test/{here.bench.prefix}gone"
     tag = f"{name}:1"
     await here.bench.engine(lambda api: api.commit(first.id, repository=name, tag="1"))
     container = await here.bench.serving(image=replace(image, tag=tag))
@@ -214,10 +214,10 @@ async def test_reports_a_manually_removed_container_with_its_last_lines(here: En
     assert "was removed by a third party (docker rm)" in why
 
 
-async def test_does_not_blame_an_operator_for_a_stop_by_trimtab(here: EngineRig) -> None:
+async def test_does_not_blame_an_operator_for_a_stop_by_flettner(here: EngineRig) -> None:
     _, engine, blue = await adopted(here)
 
-    assert "was ended by trimtab" in await lost(engine, blue, lambda: engine.stop(blue))
+    assert "was ended by flettner" in await lost(engine, blue, lambda: engine.stop(blue))
 
 
 async def test_reports_a_container_killed_from_outside_docker(here: EngineRig) -> None:

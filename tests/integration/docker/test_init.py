@@ -1,4 +1,4 @@
-"""`trimtab init` with running servers, as processes and as containers."""
+"""`flettner init` with running servers, as processes and as containers."""
 
 import subprocess
 import sys
@@ -48,7 +48,7 @@ async def url(tmp_path: Path) -> AsyncIterator[str]:
 async def test_finds_a_process_and_writes_a_working_config(url: str, tmp_path: Path) -> None:
     found, _ = await find_servers()
     mine = [one for one in found if one[1].address in url]
-    path = tmp_path / "trimtab.toml"
+    path = tmp_path / "flettner.toml"
 
     write_config(path, config_text(path, mine))
     (tmp_path / "tokens").touch()
@@ -65,7 +65,7 @@ async def test_finds_a_container_once_although_its_process_is_visible(tmp_path: 
         one = await bench.run()
         found, blind = await find_servers()
         mine = [(kind, server, options) for kind, server, options in found if server.name == one.name]
-        path = tmp_path / "trimtab.toml"
+        path = tmp_path / "flettner.toml"
         write_config(path, config_text(path, mine))
         config = load_config(path)
 
@@ -77,7 +77,7 @@ async def test_finds_a_container_once_although_its_process_is_visible(tmp_path: 
 
 
 def test_does_not_overwrite_an_existing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "trimtab.toml"
+    path = tmp_path / "flettner.toml"
     path.write_text("# mine\n")
 
     assert main(("init", str(path))) == 2
@@ -86,7 +86,7 @@ def test_does_not_overwrite_an_existing_file(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_leaves_no_invalid_config_behind(tmp_path: Path) -> None:
-    path = tmp_path / "trimtab.toml"
+    path = tmp_path / "flettner.toml"
 
     with pytest.raises(ConfigError):
         write_config(path, "[[targets]]\nname = 3\n")
@@ -95,7 +95,7 @@ def test_leaves_no_invalid_config_behind(tmp_path: Path) -> None:
 
 
 def test_two_servers_of_one_model_get_distinct_names_and_ports(tmp_path: Path) -> None:
-    path = tmp_path / "trimtab.toml"
+    path = tmp_path / "flettner.toml"
     found = [("docker", SERVER, {"containers": ["a"]}), ("docker", SERVER, {"containers": ["b"]})]
 
     write_config(path, config_text(path, found))
@@ -106,7 +106,7 @@ def test_two_servers_of_one_model_get_distinct_names_and_ports(tmp_path: Path) -
 
 
 def test_the_config_of_the_service_leaves_its_paths_to_the_unit() -> None:
-    text = config_text(Path("/etc/trimtab/trimtab.toml"), [("docker", SERVER, {"containers": ["vllm"]})])
+    text = config_text(Path("/etc/flettner/flettner.toml"), [("docker", SERVER, {"containers": ["vllm"]})])
     document = tomllib.loads(text)
 
     assert document["agent"] == {"mode": "advise"}

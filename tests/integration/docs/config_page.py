@@ -21,8 +21,8 @@ HEAD = """\
 # Config
 
 Every key of the config file, with its default. A duration is `"500ms"`, `"30s"`, `"10m"`, `"1h"`, `"2d"`, or
-a number of seconds, at most 366 d. Start from `examples/trimtab.toml` or `examples/docker.toml`;
-`trimtab check FILE` lists all problems by key. An unknown key is an error.
+a number of seconds, at most 366 d. Start from `examples/flettner.toml` or `examples/docker.toml`;
+`flettner check FILE` lists all problems by key. An unknown key is an error.
 
 This page is generated: `python -m tests.integration.docs.reference`.
 """

@@ -1,4 +1,4 @@
-"""docs/reference/knobs.md: every flag of vLLM that trimtab knows, with its source."""
+"""docs/reference/knobs.md: every flag of vLLM that flettner knows, with its source."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,11 +10,11 @@ from vllm_facts.catalogue.facts import Effects
 HEAD = """\
 # Knobs
 
-The flags of `vllm serve` that trimtab knows, from vLLM 0.11 to 0.33. `trimtab knobs NAME` shows one.
+The flags of `vllm serve` that flettner knows, from vLLM 0.11 to 0.33. `flettner knobs NAME` shows one.
 
 - **class**: `auto` is reversible and invisible to users, and may be applied in mode `auto`; `gated` needs
   approval; `note` is advice only.
-- **not tunable**: trimtab changes the flag only to values in `[targets.bounds.KNOB]`.
+- **not tunable**: flettner changes the flag only to values in `[targets.bounds.KNOB]`.
 - **start**: a `cold` change compiles again, a `warm` one does not.
 - **raising it**: the effect of raising the value, or turning it on: `+` more, `-` less, `±` either.
   `kv`: tokens in the KV cache; `oom`: risk of running out of GPU memory; `quality`: of the answers.

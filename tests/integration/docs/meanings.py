@@ -16,7 +16,7 @@ MEANINGS = {
     "agent.audit.anchor.to": "`log` (the daemon's log), `syslog` (of this host), names of `[[notify]]`",
     "api.listen": "address of the API and the console, or a list; beyond loopback only with TLS",
     "api.hosts": "host names of the API, in addition to loopback",
-    "api.tokens_file": "hashes of tokens, made by `trimtab token new`; reloaded at SIGHUP",
+    "api.tokens_file": "hashes of tokens, made by `flettner token new`; reloaded at SIGHUP",
     "api.health": "address of `/healthz` and `/readyz` for probes: plain HTTP without tokens; default: none",
     "api.tls_cert": "certificate chain in PEM; with `tls_key`",
     "api.tls_key": "its private key in PEM",
@@ -41,7 +41,7 @@ MEANINGS = {
     "`surge`: green next to blue; `replace`: one server after another stops for green; "
     "`swap`: `hot` where possible, else the only one stops, an outage; `auto`: `hot` where possible, else "
     "the first for which there is capacity",
-    "targets.engine.restart_after": "without a rollout, a server that trimtab started and that hangs or "
+    "targets.engine.restart_after": "without a rollout, a server that flettner started and that hangs or "
     "refuses connections for so long is started again; default: never",
     "targets.traffic.kind": "the proxy; its other keys are below",
     "targets.traffic.listen": "the address of the proxy, for your clients",
@@ -79,12 +79,12 @@ MEANINGS = {
     "targets.quality.at_most": "without a result by then the change is rolled back",
     "policies": "a policy by name: a table of options, or `false` to turn it off: [rules](rules.md)",
     "notify.kind": "`webhook`, `slack` (and Mattermost), `teams`, `pagerduty`, `alertmanager`",
-    "notify.name": "for the log and `trimtab notify test`; default: the kind",
+    "notify.name": "for the log and `flettner notify test`; default: the kind",
     "notify.severity": "the lowest severity to send",
 }
 
 OPTIONS = {
-    "binary": "path of Envoy; empty: the one shipped with trimtab; the same in all targets",
+    "binary": "path of Envoy; empty: the one shipped with flettner; the same in all targets",
     "nvidia_smi.command": "path of the executable",
     "nvidia_smi.stalled_after_s": "nvidia-smi is started again after this time without a line",
     "process.command": "start command of a server; empty: that of the adopted server",

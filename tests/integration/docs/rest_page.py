@@ -17,14 +17,14 @@ TOKEN`; roles: viewer < operator < admin. A change needs the header `Idempotency
 same key gets the same answer and changes nothing. `GET /openapi.json` returns the OpenAPI document.
 
 ```sh
-curl -fsS -H "Authorization: Bearer $TRIMTAB_TOKEN" http://127.0.0.1:8090/v1/targets/chat
-curl -fsS -H "Authorization: Bearer $TRIMTAB_TOKEN" -H 'Content-Type: application/json' \\
+curl -fsS -H "Authorization: Bearer $FLETTNER_TOKEN" http://127.0.0.1:8090/v1/targets/chat
+curl -fsS -H "Authorization: Bearer $FLETTNER_TOKEN" -H 'Content-Type: application/json' \\
   -H 'Idempotency-Key: ask-1' -d '{{"to": {{"max_num_seqs": 32}}, "reason": "try"}}' \\
   http://127.0.0.1:8090/v1/targets/chat/suggestions
-curl -fsS -H "Authorization: Bearer $TRIMTAB_TOKEN" -H 'Content-Type: application/json' \\
+curl -fsS -H "Authorization: Bearer $FLETTNER_TOKEN" -H 'Content-Type: application/json' \\
   -H 'Idempotency-Key: approve-1' -d '{{"digest": "DIGEST-OF-IT"}}' http://127.0.0.1:8090/v1/suggestions/chat-s1/approve
 ```
-On the unix socket, accounts with a role need no token: `curl --unix-socket /run/trimtab/api.sock
+On the unix socket, accounts with a role need no token: `curl --unix-socket /run/flettner/api.sock
 http://localhost/v1/targets`.
 
 Errors are problem documents (RFC 9457): `type`, `title`, `status`, `detail`. Every operation may return:

@@ -1,4 +1,4 @@
-"""docs/reference/rules.md: the rules of the policies and of `trimtab lint`, with options and sources."""
+"""docs/reference/rules.md: the rules of the policies and of `flettner lint`, with options and sources."""
 
 import json
 import re
@@ -17,7 +17,7 @@ HEAD = """\
 # Rules
 
 The rules about vLLM's flags, with their evidence and sources. A rule has a letter and a number, which
-suggestions and findings name. `trimtab policies NAME` shows one policy.
+suggestions and findings name. `flettner policies NAME` shows one policy.
 [Policies of the daemon](../live-rules.md) lists the inputs of each policy,
 [writing a policy](../writing-a-policy.md) describes how to add one.
 
@@ -32,7 +32,7 @@ its outcome is known.
 
 
 LINT_HEAD = """\
-## Rules of `trimtab lint`
+## Rules of `flettner lint`
 
 Each entry is one check: what it reports; the measurements for and against what the rule says, where public
 ones exist; and its source. A check without measurements states what vLLM's own code does. Nothing here is a
@@ -55,11 +55,11 @@ def document() -> str:
 
 
 def known(what: str) -> list[dict[str, Any]]:
-    """The output of `trimtab policies --json` or `trimtab knobs --json`, without third-party policies."""
+    """The output of `flettner policies --json` or `flettner knobs --json`, without third-party policies."""
     command = [sys.executable, "-m", "agent.main", what, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: list[dict[str, Any]] = json.loads(done.stdout)
-    return [one for one in found if one.get("origin", "trimtab") == "trimtab"]
+    return [one for one in found if one.get("origin", "flettner") == "flettner"]
 
 
 def _policy(policy: dict[str, Any]) -> str:

@@ -35,13 +35,13 @@ SERVE = "vllm serve Qwen/Qwen3-8B --port 8000 --max-num-seqs 16"
 
 PLACEHOLDERS: Mapping[str, str] = {
     r"\bsudo ": "",
-    r"/opt/trimtab/bin/": "",
+    r"/opt/flettner/bin/": "",
     r"\S+/python -m vllm\.entrypoints\.openai\.api_server": "vllm serve",
-    r"trimtab init\b( \S+)?": "trimtab init found.toml",  # it never overwrites a file
-    r"(/etc/trimtab/)?\b(trimtab|tutorial)\.toml": "trimtab.toml",
-    r"/etc/trimtab/tokens": "tokens",
-    r"(trimtab audit \w+)(.*) --state-dir \S+": r"\1\2",
-    r"(trimtab audit \w+)": r"\1 --state-dir s",
+    r"flettner init\b( \S+)?": "flettner init found.toml",  # it never overwrites a file
+    r"(/etc/flettner/)?\b(flettner|tutorial)\.toml": "flettner.toml",
+    r"/etc/flettner/tokens": "tokens",
+    r"(flettner audit \w+)(.*) --state-dir \S+": r"\1\2",
+    r"(flettner audit \w+)": r"\1 --state-dir s",
     r"--for 30\b": "--for 1",
     r"\bseq 100000\b": "seq 8",
 }
@@ -75,9 +75,9 @@ class Stage:
     async def run(self, command: str) -> None:
         """Raises AssertionError if the command fails."""
         words = next(commands(command), [""])
-        if words[0] == "trimtab" and words[1] == "run":
+        if words[0] == "flettner" and words[1] == "run":
             await self._daemon()
-        elif "vllm serve" in self.filled(command) and not command.startswith("trimtab"):
+        elif "vllm serve" in self.filled(command) and not command.startswith("flettner"):
             await self._serve(command)
         else:
             await self._ready(command, words)
@@ -118,13 +118,13 @@ class Stage:
         await until(self.rig.target, lambda target: target and target["servers"], "the server to be seen")
         if 'mode = "advise"' not in self.rig.config.read_text():
             await self.rig.serving()
-        async with aiohttp.ClientSession() as session, session.get(self.environment["TRIMTAB_URL"]) as page:
+        async with aiohttp.ClientSession() as session, session.get(self.environment["FLETTNER_URL"]) as page:
             assert (page.status, page.content_type) == (200, "text/html")
 
     async def _ready(self, command: str, words: list[str]) -> None:
         """Meet the preconditions of a command: a server, a daemon, a running rollout."""
         asks_the_daemon = ":8090" in command
-        if words[0] == "trimtab":
+        if words[0] == "flettner":
             if words[1] in {"init", "check", "advise"} and not self.started:
                 await self._serve(SERVE)
             asks_the_daemon = words[1] == "audit" or hasattr(parser().parse_args(words[1:]), "url")
@@ -149,7 +149,7 @@ class Stage:
                 made = await self.rig.propose(max_num_seqs=32)
             command = command.replace(f"{TARGET}-s1", str(made["id"])).replace("DIGEST-OF-IT", made["digest"])
         if "token revoke" in command:
-            listing = await self._said("trimtab token list --tokens-file tokens --json")
+            listing = await self._said("flettner token list --tokens-file tokens --json")
             last = json.loads(listing[1])["tokens"][-1]["id"]
             command = re.sub(r"\b[0-9a-f]{8}$", last, command)
         return command
@@ -158,7 +158,7 @@ class Stage:
         """Run as in a terminal: answer prompts with yes, and keep exported variables."""
         program, *words = next(commands(command), [""])
         script = command
-        if program == "trimtab" and words[0] == "approve":
+        if program == "flettner" and words[0] == "approve":
             script = f"script -qec {shlex.quote(command)} /dev/null <<< y"
         status, said = await self._said(f"set -euo pipefail\n{script}\nexport -p > exported")
         allowed = {0, 1} if words[:1] and words[0] in FINDS else {0}
@@ -201,9 +201,9 @@ async def stage(home: Path, page: str) -> AsyncIterator[Stage]:
         rig = Rig(home=home, site_config=site_config)
         rig.prepare()
         path = f"{home / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        environment = {name: said for name, said in os.environ.items() if not name.startswith("TRIMTAB_")}
-        environment |= {"PATH": path, "PYTHONPATH": str(REPOSITORY), "TRIMTAB_TOKEN": rig.token}
-        one = Stage(rig, vllm, {**environment, "TRIMTAB_URL": f"http://127.0.0.1:{rig.api}"})
+        environment = {name: said for name, said in os.environ.items() if not name.startswith("FLETTNER_")}
+        environment |= {"PATH": path, "PYTHONPATH": str(REPOSITORY), "FLETTNER_TOKEN": rig.token}
+        one = Stage(rig, vllm, {**environment, "FLETTNER_URL": f"http://127.0.0.1:{rig.api}"})
         try:
             yield one
         finally:

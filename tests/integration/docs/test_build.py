@@ -23,4 +23,4 @@ def test_builds_without_broken_links_or_orphaned_pages(
     assert (tmp_path / "html" / "index.html").exists()
     assert (tmp_path / "html" / "decisions" / "0006-evidence-at-any-time.html").exists()
     runbook = (tmp_path / "html" / "runbook.html").read_text()
-    assert 'id="trimtabdown"' in runbook  # the fragment of an alert's runbook_url
+    assert 'id="flettnerdown"' in runbook  # the fragment of an alert's runbook_url

@@ -22,7 +22,7 @@ WALKED = "docs/writing-a-policy.md"  # tests/unit/test_writing_a_policy.py runs 
 BLOCKS = [one for kind in ("sh", "console") for one in blocks(kind) if one.page != WALKED]
 COMMAND_PAGES = list(dict.fromkeys(one.page for one in BLOCKS))
 
-RUN = frozenset(["trimtab", "vllm", "curl", "jq", "promtool", "sed", "seq", "tail", "xargs"])
+RUN = frozenset(["flettner", "vllm", "curl", "jq", "promtool", "sed", "seq", "tail", "xargs"])
 """Programs that run here. Any other program that is not in NOT_RUN is an error."""
 
 NOT_RUN: Mapping[str, str] = {
@@ -33,12 +33,12 @@ NOT_RUN: Mapping[str, str] = {
     r"bash examples/vllm_cpu.sh|\S+/python examples/tiny_model.py": "installs 3.5 GB, as CI does",
     r"systemctl|journalctl|systemd-": "needs systemd; tests/integration/systemd boots one with these units",
     r"sudoedit": "an editor",
-    r"kubectl|helm|trimtab init --engine": "needs a cluster; tests/integration/kubernetes has one",
+    r"kubectl|helm|flettner init --engine": "needs a cluster; tests/integration/kubernetes has one",
     r"groupadd|useradd|install |ln ": "changes this machine; see tests/integration/packaging",
     r"iptables": "changes this machine's network",
-    r"trimtab tune": "needs a GPU and an hour; tests/unit/tuning runs it with simulated servers",
+    r"flettner tune": "needs a GPU and an hour; tests/unit/tuning runs it with simulated servers",
     r"docker (build|run)": "tests/integration/packaging/test_image.py builds the image",
-    r"trimtab (check|run -c) docker\.toml|trimtab-docker-proxy check": (
+    r"flettner (check|run -c) docker\.toml|flettner-docker-proxy check": (
         "needs a container; tests/integration/docker creates some"
     ),
 }
@@ -78,9 +78,9 @@ def check(words: list[str]) -> None:
     program, rest = program_of(words), words[1:]
     assert program in RUN or is_exempt(words), f"{program}: add it to RUN or NOT_RUN"
     match program:
-        case "trimtab":
+        case "flettner":
             parser().parse_args(rest)
-        case "trimtab-docker-proxy":
+        case "flettner-docker-proxy":
             proxy_parser().parse_args(rest)
         case "systemctl":
             verb, *units = [word for word in rest if not word.startswith("-")]
@@ -144,7 +144,7 @@ def test_documented_journal_fields_exist_in_the_log() -> None:
         for block in BLOCKS
         for line in lines(block)
         if line.startswith("journalctl")
-        for name in re.findall(r"\bTRIMTAB_\w+", line)
+        for name in re.findall(r"\bFLETTNER_\w+", line)
     }
     told = encode_log(
         {"event": "x", "target": "chat", "rollout": "chat-o3", **Head(seq=7, hash="0").log_fields()}
@@ -153,7 +153,7 @@ def test_documented_journal_fields_exist_in_the_log() -> None:
 
 
 def test_commands_named_in_sentences_exist() -> None:
-    said = {one for page in PAGES for one in re.findall(r"`(?:sudo )?trimtab ([^`>]+)", page.read_text())}
+    said = {one for page in PAGES for one in re.findall(r"`(?:sudo )?flettner ([^`>]+)", page.read_text())}
     assert len(said) > 20
     for words in map(shlex.split, said):
         try:
@@ -167,10 +167,10 @@ def test_commands_named_in_sentences_exist() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        "trimtab approve",
-        "trimtab pause chat --reason lunch",
+        "flettner approve",
+        "flettner pause chat --reason lunch",
         "vllm serve m --max-num-sequences-typo 4",
-        "systemctl reload trimtabd",
+        "systemctl reload flettnerd",
         "install -m 0644 systemd/gone.conf /etc/",
         "bash examples/gone.sh",
         "frobnicate --now",
@@ -181,7 +181,7 @@ def test_rejects_a_wrong_command(wrong: str) -> None:
         check(next(commands(wrong)))
 
 
-@pytest.mark.parametrize("wrong", ["trimtab abort another", "trimtab audit verify --pin 9:" + "0" * 64])
+@pytest.mark.parametrize("wrong", ["flettner abort another", "flettner audit verify --pin 9:" + "0" * 64])
 async def test_detects_a_failing_command(wrong: str, tmp_path: Path) -> None:
     async with stage(tmp_path, "README.md") as here:
         with pytest.raises(AssertionError, match="exit status"):

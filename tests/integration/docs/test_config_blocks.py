@@ -70,12 +70,12 @@ def test_prometheus_accepts_the_documented_config(tmp_path: Path) -> None:
     config = tmp_path / "prometheus.yml"
     documented = "".join(one.text for one in blocks("yaml") if one.page in PROMETHEUS_PAGES)
     config.write_text(documented.replace("/etc/prometheus", str(tmp_path)))
-    (tmp_path / "trimtab.token").touch()
-    (tmp_path / "trimtab.rules.yml").symlink_to(REPOSITORY / "deploy" / "prometheus" / "trimtab.rules.yml")
+    (tmp_path / "flettner.token").touch()
+    (tmp_path / "flettner.rules.yml").symlink_to(REPOSITORY / "deploy" / "prometheus" / "flettner.rules.yml")
 
     done = subprocess.run(
         ["promtool", "check", "config", config], capture_output=True, text=True, check=False
     )
 
     assert done.returncode == 0, done.stderr
-    assert re.search(r"trimtab.rules.yml\n.*SUCCESS: \d+ rules found", done.stdout)
+    assert re.search(r"flettner.rules.yml\n.*SUCCESS: \d+ rules found", done.stdout)

@@ -37,7 +37,7 @@ def run(command: str, at: Path, environment: dict[str, str]) -> str:
 @pytest.fixture
 def short() -> Iterator[Path]:
     """A folder with a short name: the path of a unix socket in it has 107 bytes at most."""
-    with tempfile.TemporaryDirectory(prefix="tt-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fl-") as folder:
         yield Path(folder)
 
 
@@ -60,7 +60,7 @@ def test_every_command_of_the_guide_works_and_produces_the_example(short: Path) 
 
     assert "queue_limit (of " in said
     assert "queue_limit (of the package acme-queue-limit 1.0.0): Answers 503 early" in said
-    assert "trimtab.toml: ready to run" in said
+    assert "flettner.toml: ready to run" in said
     assert " passed" in said
     for name in ("pyproject.toml", "test_queue_limit.py", "queue_limit/__init__.py"):
         example = (EXAMPLE / name).read_text().replace("  # noqa: INP001", "")  # a matter of this repository

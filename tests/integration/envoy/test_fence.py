@@ -21,7 +21,7 @@ def alone(backend: Backend, number: int = 1) -> Route:
 
 
 def alone_at(backend: Backend, address: str) -> Route:
-    """A route that trimtab accepts and Envoy does not."""
+    """A route that flettner accepts and Envoy does not."""
     server = replace(backend.server, address=address)
     return Route(number=2, servers=(server,), weights={server.name: 100}, fallback=server.name)
 

@@ -222,12 +222,14 @@ async def test_clients_cannot_expire_the_lease(
     await traffic.route(leased(blue, green, 100, lease_s=30.0))
 
     answers = [
-        await ask(client, traffic.listen, headers={"x-trimtab-lease": "expired", "x-trimtab-request": "mine"})
+        await ask(
+            client, traffic.listen, headers={"x-flettner-lease": "expired", "x-flettner-request": "mine"}
+        )
         for _ in range(5)
     ]
 
     assert {answer.server for answer in answers} == {green.name}
-    assert "mine" not in {headers["x-trimtab-request"] for headers in green.headers}
+    assert "mine" not in {headers["x-flettner-request"] for headers in green.headers}
 
 
 async def test_setting_the_clock_back_does_not_extend_the_lease(

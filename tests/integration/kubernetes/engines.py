@@ -30,7 +30,7 @@ async def bind(
 
     `kind`: the option that has the names.
     """
-    user = await here.user(f"trimtab-{epoch}", *(rules or ROLE))
+    user = await here.user(f"flettner-{epoch}", *(rules or ROLE))
     options = KubernetesOptions(kubeconfig=str(user), **{kind: names})  # type: ignore[arg-type]
     return options.bind(Site(target="chat", state_dir=state_dir, epoch=epoch, acts=acts))
 

@@ -8,7 +8,7 @@ from json import dumps
 from pathlib import Path
 
 from tests.e2e.config_builder import SiteConfig
-from tests.e2e.rig import TRIMTAB, Document, Rig, until
+from tests.e2e.rig import FLETTNER, Document, Rig, until
 from tests.integration.kubernetes.engines import ROLE
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.namespace import Namespace
@@ -62,7 +62,7 @@ class KubernetesSite(Rig):
         with (self.home / "daemon.log").open("ab") as log:
             self.daemon = await asyncio.create_subprocess_exec(
                 *("unshare", "--mount", "sh", "-c", _WITH_DNS, str(resolv)),
-                *(*TRIMTAB, "run", "-c", str(self.config), *words),
+                *(*FLETTNER, "run", "-c", str(self.config), *words),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -47,7 +47,7 @@ async def test_idle_targets_cost_no_call_and_a_change_is_seen(here: Namespace, t
     for name in names:
         await here.create("deployments", deployment(name, container(*FLAGS)))
         await here.available(name)
-    user = await here.user("trimtab", *ROLE)
+    user = await here.user("flettner", *ROLE)
     engines = [
         KubernetesOptions(deployments=(name,), kubeconfig=str(user)).bind(
             Site(target=name, state_dir=tmp_path / name, epoch=1)

@@ -162,7 +162,7 @@ async def test_the_autoscaler_of_kubernetes_scales_before_and_after_the_handover
     await engine.retire(BLUE)
 
     assert await counts(here) == (2, {"16"})
-    assert "trimtab.dev/replicas" not in (await here.get("deployments", "vllm"))["metadata"]["annotations"]
+    assert "flettner.dev/replicas" not in (await here.get("deployments", "vllm"))["metadata"]["annotations"]
     await here.api.patch(here.path("horizontalpodautoscalers", "vllm"), {"spec": {"minReplicas": 3}})
     await here.until("deployments", "vllm", lambda found: found["spec"]["replicas"] == 3)
     assert await counts(here) == (3, {"16"})

@@ -1,4 +1,4 @@
-"""Removal: people's Deployments serve again, no request is lost, and nothing of trimtab's is left."""
+"""Removal: people's Deployments serve again, no request is lost, and nothing of flettner's is left."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ import pytest
 
 from agent.domain.errors import ActError
 from simulator.traffic import Load, TrafficGenerator
-from tests.e2e.rig import SHAPE, lost, trimtab
+from tests.e2e.rig import SHAPE, flettner, lost
 from tests.integration.kubernetes.engines import GREEN, bind, names, serve
 from tests.integration.kubernetes.proxy_site import proxy_site
 from tests.integration.kubernetes.site import KubernetesSite, site_of, user_file
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.timeout(240)
 
 
 async def traces(here: Namespace) -> set[str]:
-    """Every name, label and annotation of trimtab's in the namespace."""
+    """Every name, label and annotation of flettner's in the namespace."""
     found = set()
     for kind in ("deployments", "services", "pods", "leases", "configmaps"):
         for one in await here.list(kind):
             metadata = json.dumps(
                 {key: one["metadata"].get(key) for key in ("name", "labels", "annotations")}
             )
-            if "trimtab" in metadata and one["metadata"]["name"] != "kube-root-ca.crt":
+            if "flettner" in metadata and one["metadata"]["name"] != "kube-root-ca.crt":
                 found.add(f"{kind} {metadata}")
     return found
 
@@ -132,7 +132,7 @@ async def test_the_command_removes_the_lease_too(here: Namespace, tmp_path: Path
     finally:
         await site.tear_down()
 
-    status, said = await trimtab("detach", str(as_person(site)))
+    status, said = await flettner("detach", str(as_person(site)))
 
     assert status == 0, said
     assert "is removed" in said
@@ -141,7 +141,7 @@ async def test_the_command_removes_the_lease_too(here: Namespace, tmp_path: Path
 
 @pytest.mark.slow
 async def test_an_upgrade_and_the_removal_lose_no_request(here: Namespace, tmp_path: Path) -> None:
-    """The order of docs/kubernetes.md: the clients return to the Service of people before trimtab goes."""
+    """The order of docs/kubernetes.md: the clients return to the Service of people before flettner goes."""
     await here.create("services", headless_service("vllm", {"app": "vllm"}, 80))
     async with proxy_site(here, tmp_path / "s") as site:
         async with site.clients(load=Load(streams=16), timeout_s=90.0) as by_proxy:
@@ -151,7 +151,7 @@ async def test_an_upgrade_and_the_removal_lose_no_request(here: Namespace, tmp_p
             await site.serving()
         async with clients_of_people(here) as direct:
             await site.kill(signal.SIGTERM)
-            status, said = await trimtab("detach", str(as_person(site)))
+            status, said = await flettner("detach", str(as_person(site)))
             await here.api.delete(here.path("deployments", PROXY))
             await here.gone("deployments", PROXY)
             await asyncio.sleep(2.0)
@@ -159,5 +159,5 @@ async def test_an_upgrade_and_the_removal_lose_no_request(here: Namespace, tmp_p
     await here.api.delete(here.path("services", PROXY))
     assert (lost(by_proxy), lost(direct)) == ([], [])
     assert status == 0, said
-    assert "ConfigMap trimtab-proxy-chat is removed" in said
+    assert "ConfigMap flettner-proxy-chat is removed" in said
     assert {one for one in await traces(here) if not one.startswith("pods")} == set()

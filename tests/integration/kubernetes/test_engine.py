@@ -117,7 +117,7 @@ async def test_a_failed_start_names_its_cause_and_leaves_nothing(
 
     assert says in failure.value.why
     assert await names(here, "deployments") == {"vllm"}
-    assert not [name for name in await names(here, "services") if name.startswith("trimtab")]
+    assert not [name for name in await names(here, "services") if name.startswith("flettner")]
 
 
 async def test_a_green_without_a_free_gpu_is_refused_with_the_schedulers_numbers(

@@ -284,7 +284,7 @@ async def test_a_missing_deployment_and_a_missing_right_are_problems(here: Names
     assert missing == [
         f"there is no Deployment {PROXY} of Envoys: create it as examples/kubernetes.yaml does"
     ]
-    assert "give trimtab's Role this right" in await forbidden()
+    assert "give flettner's Role this right" in await forbidden()
 
 
 def _is_ready(conditions: list[Json]) -> bool:

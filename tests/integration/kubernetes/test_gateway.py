@@ -116,7 +116,7 @@ async def test_the_example_is_accepted(here: Namespace) -> None:
 async def test_the_api_server_refuses_routes_that_the_gateway_api_refuses(
     here: Namespace, broken: Json
 ) -> None:
-    """Every write of trimtab in these tests is checked so."""
+    """Every write of flettner in these tests is checked so."""
     async with Gateway(here) as gateway:
         with pytest.raises(ApiError) as refused:
             await gateway.create("chat", CHAT | broken)
@@ -299,7 +299,7 @@ async def test_a_missing_right_is_named(world: World, tmp_path: Path) -> None:
     user = await world.here.user("reader", *reads, READS)
     bound = GatewayOptions(route="chat", rule="0", kubeconfig=str(user))
 
-    with pytest.raises(ActError, match="give trimtab's Role this right"):
+    with pytest.raises(ActError, match="give flettner's Role this right"):
         await bound.bind(Site(target="chat", state_dir=tmp_path, epoch=1)).problems()
 
 

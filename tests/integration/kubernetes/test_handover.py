@@ -79,7 +79,7 @@ async def test_the_old_server_is_not_said_to_be_stopped_by_a_third_party(
     async with asyncio.timeout(60):
         await watching
 
-    assert [one.why for one in lost] == ["vllm was scaled to 0 by trimtab"]
+    assert [one.why for one in lost] == ["vllm was scaled to 0 by flettner"]
     await is_handed_over(here, engine)
 
 
@@ -132,7 +132,7 @@ async def test_a_handover_that_ends_at_any_write_goes_on(
     await is_handed_over(here, later)
     assert "16" in await args(here)
     notes = (await here.get("deployments", "vllm"))["metadata"]["annotations"]
-    assert notes["trimtab.dev/change"] == '{"max_num_seqs": [8, 16]}'
+    assert notes["flettner.dev/change"] == '{"max_num_seqs": [8, 16]}'
 
 
 async def test_an_absent_api_server_and_other_writers_are_no_fault_of_the_deployment(
@@ -216,7 +216,7 @@ async def test_a_person_who_edits_the_deployment_meanwhile_does_not_get_the_traf
 async def test_a_promoted_server_keeps_its_name_without_its_service(here: Namespace, tmp_path: Path) -> None:
     engine = await with_green(here, tmp_path)
     await engine.retire(BLUE)
-    [service] = [one for one in await names(here, "services") if one.startswith("trimtab")]
+    [service] = [one for one in await names(here, "services") if one.startswith("flettner")]
 
     await here.api.delete(here.path("services", service))
     [found] = await engine.observe()
@@ -257,7 +257,7 @@ async def test_a_service_that_a_third_party_deletes_is_there_again_soon(
     watches = [
         asyncio.create_task(engine.watch(one, lambda _: None, lambda: AT)) for one in await engine.observe()
     ]
-    services = {one for one in await names(here, "services") if one.startswith("trimtab")}
+    services = {one for one in await names(here, "services") if one.startswith("flettner")}
 
     for name in services:
         await here.api.delete(here.path("services", name))
@@ -278,11 +278,11 @@ async def test_green_does_not_end_while_its_restored_service_leads_to_it(
     engine = await with_green(here, tmp_path)
     [green, _] = await engine.observe()
     watching = asyncio.create_task(engine.watch(green, lambda _: None, lambda: AT))
-    [name] = [one for one in await names(here, "services") if one.startswith("trimtab-chat-r1")]
+    [name] = [one for one in await names(here, "services") if one.startswith("flettner-chat-r1")]
     monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 4.0)
     retiring = asyncio.create_task(engine.retire(BLUE))
     await here.until(
-        "services", name, lambda one: one["metadata"]["annotations"]["trimtab.dev/deployment"] == "vllm"
+        "services", name, lambda one: one["metadata"]["annotations"]["flettner.dev/deployment"] == "vllm"
     )
 
     await here.api.delete(here.path("services", name))
@@ -342,7 +342,7 @@ async def test_a_deployment_that_selects_by_expressions_is_an_obstacle_and_finds
     await engine.stop(blue)
 
     assert "matchExpressions" in problem
-    [service] = [one for one in await here.list("services") if one["metadata"]["name"].startswith("trimtab")]
+    [service] = [one for one in await here.list("services") if one["metadata"]["name"].startswith("flettner")]
     assert service["spec"]["selector"] == {"app": "vllm"}
 
 
@@ -364,7 +364,7 @@ async def test_a_long_name_with_dots_gets_objects_with_valid_names(here: Namespa
 
 
 async def test_advise_mode_follows_the_pods_that_replace_others(here: Namespace, tmp_path: Path) -> None:
-    """Each pod has an address, as there is no Service of trimtab's then."""
+    """Each pod has an address, as there is no Service of flettner's then."""
     await serve(here, replicas=2)
     engine = await bind(here, tmp_path, acts=False)
     [before] = await engine.observe()
@@ -389,7 +389,7 @@ async def test_a_drained_node_is_not_counted_against_green(here: Namespace, tmp_
     watch = asyncio.create_task(engine.watch(green, lost.append, lambda: AT))
     await asyncio.sleep(1)
 
-    await here.api.delete(here.path("pods", here.node.pod("trimtab").name))
+    await here.api.delete(here.path("pods", here.node.pod("flettner").name))
     await asyncio.sleep(8)
     watch.cancel()
 

@@ -12,7 +12,7 @@ from typing import Any
 import helm_python
 import pytest
 
-from tests.e2e.rig import trimtab, until
+from tests.e2e.rig import flettner, until
 from tests.integration.kubernetes.engines import CLAIM, names, serve
 from tests.support.helm import CHART
 from tests.support.kubernetes.namespace import Namespace
@@ -46,7 +46,7 @@ def chart_of(here: Namespace, folder: Path) -> Path:
         "templates/daemon.yaml": {
             "          env:\n": _lines(
                 f"          command: [{sys.executable}, -m, agent.main]",
-                "          args: [run, -c, /etc/trimtab/trimtab.toml]",
+                "          args: [run, -c, /etc/flettner/flettner.toml]",
                 "          env:",
                 "            - {name: KUBECONFIG, value: /kube/config}",
             ),
@@ -59,10 +59,10 @@ def chart_of(here: Namespace, folder: Path) -> Path:
         },
         "templates/proxy.yaml": {
             "apiVersion: policy/v1\n": f"apiVersion: {here.policy}\n",
-            "/opt/trimtab/bin/python3": sys.executable,
+            "/opt/flettner/bin/python3": sys.executable,
             "-proxy]\n          ports:\n": _lines(
                 f"-proxy, --kubeconfig, {kubeconfig_of(here)}, --leave-s, '2',",
-                "            --state-dir, /run/trimtab-proxy/$(POD)]",
+                "            --state-dir, /run/flettner-proxy/$(POD)]",
                 "          env: [{name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]",
                 "          ports:",
             ),
@@ -89,10 +89,10 @@ async def give_tokens(here: Namespace) -> None:
     """The pods of these tests get the token of the chart's ServiceAccounts by a file."""
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}}
     files = {}
-    for name in ("trimtab", PROXY):
+    for name in ("flettner", PROXY):
         made = await here.api.create(here.path("serviceaccounts", f"{name}/token"), asked)
         files[name] = here.cluster.kubeconfig(name, made["status"]["token"], here.name)
-    config = json.loads(files["trimtab"].read_text())
+    config = json.loads(files["flettner"].read_text())
     cluster = config["clusters"][0]["cluster"]  # the pod has a /tmp of its own
     cluster["certificate-authority-data"] = encoded(Path(cluster.pop("certificate-authority")).read_text())
     await create_secret(here, "kubeconfig", "config", json.dumps(config))
@@ -126,13 +126,13 @@ class Helm:
 
     def _apply(self, action: str, values: Mapping[str, Any]) -> str:
         with self._config() as config:
-            done = getattr(config, action)(self._chart, "trimtab", dict(values))
+            done = getattr(config, action)(self._chart, "flettner", dict(values))
         return str(done["status"])
 
     async def uninstall(self) -> None:
         def act() -> None:
             with self._config() as config:
-                config.uninstall("trimtab")
+                config.uninstall("flettner")
 
         await asyncio.to_thread(act)
 
@@ -142,21 +142,21 @@ class Helm:
 
 
 async def verbs(here: Namespace) -> set[str]:
-    return {verb for rule in (await here.get("roles", "trimtab"))["rules"] for verb in rule["verbs"]}
+    return {verb for rule in (await here.get("roles", "flettner"))["rules"] for verb in rule["verbs"]}
 
 
 async def test_what_helm_installs_it_upgrades_and_removes_but_for_the_journal(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await serve(here)
-    await create_secret(here, "trimtab-tokens", "tokens", "")
+    await create_secret(here, "flettner-tokens", "tokens", "")
     helm = Helm(here, chart_of(here, tmp_path / "chart"))
     values = {"persistence": CLAIM}
     of_people = await objects(here) | {"secrets kubeconfig"}
 
     installed = await helm.install(values)
     await give_tokens(here)
-    await here.available("trimtab")
+    await here.available("flettner")
     advised = await verbs(here)
     assert installed == "deployed"
     assert not advised & {"create", "patch", "delete"}
@@ -166,20 +166,20 @@ async def test_what_helm_installs_it_upgrades_and_removes_but_for_the_journal(
     assert upgraded == "deployed"
     assert {"create", "patch", "delete"} <= await verbs(here)
 
-    config = tmp_path / "trimtab.toml"
-    config.write_text((await here.get("configmaps", "trimtab"))["data"]["trimtab.toml"])
-    [service] = [one for one in await names(here, "services") if one.startswith("trimtab-vllm-")]
+    config = tmp_path / "flettner.toml"
+    config.write_text((await here.get("configmaps", "flettner"))["data"]["flettner.toml"])
+    [service] = [one for one in await names(here, "services") if one.startswith("flettner-vllm-")]
     await helm.uninstall()
-    left = {"persistentvolumeclaims trimtab"}
-    made = {"leases trimtab", "configmaps trimtab-proxy-chat", f"services {service}"}
+    left = {"persistentvolumeclaims flettner"}
+    made = {"leases flettner", "configmaps flettner-proxy-chat", f"services {service}"}
     await until(lambda: objects(here), (of_people | left | made).__eq__, "the end of what Helm installed")
 
     monkeypatch.setenv("KUBECONFIG", str(here.cluster.kubeconfig(namespace=here.name)))
-    status, said = await trimtab("detach", str(config))
+    status, said = await flettner("detach", str(config))
     assert status == 0, said
     assert await objects(here) == of_people | left
     assert (await here.get("deployments", "vllm"))["status"]["availableReplicas"] == 1
 
-    claim = (await here.get("persistentvolumeclaims", "trimtab"))["metadata"]["uid"]
+    claim = (await here.get("persistentvolumeclaims", "flettner"))["metadata"]["uid"]
     assert await helm.install(values) == "deployed"
-    assert (await here.get("persistentvolumeclaims", "trimtab"))["metadata"]["uid"] == claim
+    assert (await here.get("persistentvolumeclaims", "flettner"))["metadata"]["uid"] == claim

@@ -12,7 +12,7 @@ from tests.support.kubernetes.namespace import Namespace
 ALL: Mapping[str, Any] = {
     "mode": "auto",
     "persistence": CLAIM,
-    "api": {"tls": {"secretName": "trimtab-tls"}},
+    "api": {"tls": {"secretName": "flettner-tls"}},
     "networkPolicy": {"enabled": True},
 }
 

@@ -1,4 +1,4 @@
-"""`trimtab init` for a namespace, its values in the chart, and the daemon of the manifests in a pod."""
+"""`flettner init` for a namespace, its values in the chart, and the daemon of the manifests in a pod."""
 
 import asyncio
 import base64
@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from agent.api.tokens import mint_token
-from tests.e2e.rig import TRIMTAB, Document, until
+from tests.e2e.rig import FLETTNER, Document, until
 from tests.integration.kubernetes.engines import CLAIM, serve
 from tests.support.helm import manifests, of_kind
 from tests.support.kubernetes.api import Json
@@ -30,7 +30,7 @@ async def init(here: Namespace, values: Path, *resources: str) -> tuple[int | No
     user = await here.user("-".join(("person", *resources)), read)
     process = await asyncio.create_subprocess_exec(
         *(
-            *TRIMTAB,
+            *FLETTNER,
             "init",
             "--engine",
             "kubernetes",
@@ -51,14 +51,14 @@ async def install(here: Namespace, documents: list[Json], tokens: str) -> None:
     cluster = user["clusters"][0]["cluster"]
     cluster["certificate-authority-data"] = _encoded(Path(cluster.pop("certificate-authority")).read_text())
     for name, content in (
-        ("trimtab-tokens", {"tokens": tokens}),
+        ("flettner-tokens", {"tokens": tokens}),
         ("kubeconfig", {"config": json.dumps(user)}),
     ):
         data = {key: _encoded(text) for key, text in content.items()}
         await here.create("secrets", {"metadata": {"name": name}, "data": data})
     for one in documents:
         if one["kind"] in OURS:
-            if one["metadata"]["name"] == "trimtab" and one["kind"] == "Deployment":
+            if one["metadata"]["name"] == "flettner" and one["kind"] == "Deployment":
                 _run_from_here(one)
             await here.create(f"{one['kind'].lower()}s", one)
 
@@ -72,7 +72,7 @@ def _run_from_here(daemon: Json) -> None:
     spec = daemon["spec"]["template"]["spec"]
     [container] = spec["containers"]
     container["command"] = [sys.executable, "-m", "agent.main"]
-    container["args"] = ["run", "-c", "/etc/trimtab/trimtab.toml"]
+    container["args"] = ["run", "-c", "/etc/flettner/flettner.toml"]
     container["env"].append({"name": "KUBECONFIG", "value": "/kube/config"})
     container["volumeMounts"].append({"name": "kube", "mountPath": "/kube"})
     spec["volumes"].append({"name": "kube", "secret": {"secretName": "kubeconfig"}})
@@ -80,10 +80,10 @@ def _run_from_here(daemon: Json) -> None:
 
 async def status_of(here: Namespace, token: str) -> Document:
     """By the port that `kubectl port-forward` reaches: on the pod's loopback."""
-    command = ("ip", "netns", "exec", here.node.pod("trimtab").netns, *TRIMTAB, "status", "--json")
+    command = ("ip", "netns", "exec", here.node.pod("flettner").netns, *FLETTNER, "status", "--json")
     process = await asyncio.create_subprocess_exec(
         *command,
-        env=os.environ | {"TRIMTAB_URL": "http://127.0.0.1:8090", "TRIMTAB_TOKEN": token},
+        env=os.environ | {"FLETTNER_URL": "http://127.0.0.1:8090", "FLETTNER_TOKEN": token},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
@@ -94,7 +94,7 @@ async def status_of(here: Namespace, token: str) -> Document:
 async def test_a_namespace_is_found_installed_and_measured(here: Namespace, tmp_path: Path) -> None:
     await serve(here)
     values = tmp_path / "values.yaml"
-    (tmp_path / "trimtab.toml").touch()  # of another engine
+    (tmp_path / "flettner.toml").touch()  # of another engine
     status, said = await init(here, values, "deployments", "statefulsets", "pods")
     assert status == 0, said
     documents = manifests(yaml.safe_load(values.read_text()) | {"persistence": CLAIM}, namespace=here.name)
@@ -103,7 +103,7 @@ async def test_a_namespace_is_found_installed_and_measured(here: Namespace, tmp_
     )
 
     await install(here, documents, line.model_dump_json(exclude_none=True))
-    await here.available("trimtab")
+    await here.available("flettner")
 
     async def target() -> Document:
         found = await status_of(here, token)
@@ -111,11 +111,11 @@ async def test_a_namespace_is_found_installed_and_measured(here: Namespace, tmp_
 
     found = await until(target, lambda one: one.get("reading"), "the metrics of the Deployment")
     assert "found kubernetes vllm: tiny" in said
-    assert f"helm install trimtab deploy/helm/trimtab --namespace {here.name} --values values.yaml" in said
+    assert f"helm install flettner deploy/helm/flettner --namespace {here.name} --values values.yaml" in said
     assert (found["name"], found["mode"]) == ("tiny", "advise")
     assert [server["name"] for server in found["servers"]] == ["vllm"]
     assert {one["metadata"]["name"] for one in await here.list("services")} == set()
-    assert here.node.pod("trimtab").container("trimtab").restarts == 0
+    assert here.node.pod("flettner").container("flettner").restarts == 0
 
 
 async def test_what_a_person_may_not_list_is_named_and_the_rest_is_found(

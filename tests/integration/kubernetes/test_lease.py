@@ -23,8 +23,8 @@ def utc_now() -> datetime:
 
 
 async def lock_of(here: Namespace) -> LeaseLock:
-    user = await here.user("trimtab", *ROLE)
-    return LeaseLock(client=KubernetesClient(kubeconfig=str(user)), name="trimtab")
+    user = await here.user("flettner", *ROLE)
+    return LeaseLock(client=KubernetesClient(kubeconfig=str(user)), name="flettner")
 
 
 @pytest.mark.any_cluster
@@ -33,10 +33,10 @@ async def test_the_lease_names_its_holder_and_is_released(here: Namespace, tmp_p
 
     for transitions in range(2):
         async with lock.hold(tmp_path, utc_now):
-            spec = (await here.get("leases", "trimtab"))["spec"]
+            spec = (await here.get("leases", "flettner"))["spec"]
             assert spec["holderIdentity"].endswith(str(tmp_path))
             assert spec["leaseTransitions"] == transitions
-        assert (await here.get("leases", "trimtab"))["spec"]["holderIdentity"] == ""
+        assert (await here.get("leases", "flettner"))["spec"]["holderIdentity"] == ""
 
 
 @pytest.mark.any_cluster
@@ -45,7 +45,7 @@ async def test_a_daemon_whose_lease_another_took_stops_to_act(here: Namespace, t
 
     async def act() -> None:
         async with lock.hold(tmp_path, utc_now):
-            await here.api.patch(here.path("leases", "trimtab"), {"spec": {"holderIdentity": "thief"}})
+            await here.api.patch(here.path("leases", "flettner"), {"spec": {"holderIdentity": "thief"}})
             await asyncio.sleep(60)
 
     with pytest.raises(LockLostError, match="another daemon holds it: thief"):
@@ -71,11 +71,11 @@ async def test_a_second_daemon_with_a_volume_of_its_own_waits_and_says_why(
             return second.log()
 
         await until(log, lambda text: "another daemon holds it" in text, "the second to wait")
-        assert (await here.get("leases", "trimtab"))["spec"]["holderIdentity"].endswith("/a/s")
+        assert (await here.get("leases", "flettner"))["spec"]["holderIdentity"].endswith("/a/s")
         assert "daemon.starting" not in second.log()
         await first.kill(signal.SIGTERM)
         await second.serving()
-        assert (await here.get("leases", "trimtab"))["spec"]["holderIdentity"].endswith("/b/s")
+        assert (await here.get("leases", "flettner"))["spec"]["holderIdentity"].endswith("/b/s")
     finally:
         await first.tear_down()
         await second.tear_down()

@@ -57,7 +57,7 @@ async def test_a_pod_that_leaves_ends_its_requests_first(here: Namespace, tmp_pa
     assert answers == [200, 200]
     found = await here.get("deployments", "vllm")
     assert found["spec"]["replicas"] == 1
-    assert found["metadata"]["annotations"]["trimtab.dev/replicas"] == "2"
+    assert found["metadata"]["annotations"]["flettner.dev/replicas"] == "2"
     assert [one.replicas for one in await engine.observe()] == [1]
     assert len(await here.list("pods")) == 1
 
@@ -80,7 +80,7 @@ async def test_a_pod_is_given_back(here: Namespace, tmp_path: Path) -> None:
     found = await here.available("vllm")
     assert again.replicas == 2
     assert found["spec"]["replicas"] == 2
-    assert "trimtab.dev/replicas" not in (found["metadata"].get("annotations") or {})
+    assert "flettner.dev/replicas" not in (found["metadata"].get("annotations") or {})
 
 
 @pytest.mark.usefixtures("_no_dns_cache")
@@ -146,7 +146,7 @@ async def roll_out(here: Namespace, site: KubernetesSite) -> tuple[Json, list[ob
                 one
                 for one in await here.list("pods")
                 if "deletionTimestamp" not in one["metadata"]
-                and "trimtab.dev/drains" not in one["metadata"]["labels"]
+                and "flettner.dev/drains" not in one["metadata"]["labels"]
                 and any(
                     c["type"] == "Ready" and c["status"] == "True"
                     for c in one["status"].get("conditions", ())

@@ -34,7 +34,7 @@ GRANTED = [
 
 NEVER = (
     ("GET", "/api/v1/namespaces/HERE/secrets"),
-    ("GET", "/api/v1/namespaces/HERE/secrets/trimtab-tokens"),
+    ("GET", "/api/v1/namespaces/HERE/secrets/flettner-tokens"),
     ("POST", "/api/v1/namespaces/HERE/pods"),
     ("POST", "/api/v1/namespaces/HERE/pods/any/exec?command=sh"),
     ("POST", "/api/v1/namespaces/HERE/pods/any/portforward"),
@@ -43,7 +43,7 @@ NEVER = (
     ("POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/HERE/roles"),
     ("POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/HERE/rolebindings"),
     ("PATCH", "/apis/coordination.k8s.io/v1/namespaces/HERE/leases/other"),
-    ("DELETE", "/apis/coordination.k8s.io/v1/namespaces/HERE/leases/trimtab"),
+    ("DELETE", "/apis/coordination.k8s.io/v1/namespaces/HERE/leases/flettner"),
     ("POST", "/apis/apps/v1/namespaces/HERE/statefulsets"),
     ("DELETE", "/apis/apps/v1/namespaces/HERE/statefulsets/any"),
     ("DELETE", "/api/v1/namespaces/HERE/persistentvolumeclaims/any"),
@@ -133,7 +133,7 @@ async def test_a_missing_right_is_named_and_harms_nothing(
 
     async def lock() -> str:
         client = KubernetesClient(kubeconfig=engine._options.kubeconfig)
-        return await LeaseHolder(LeaseLock(client=client, name="trimtab"), "a", utc_now)._try()
+        return await LeaseHolder(LeaseLock(client=client, name="flettner"), "a", utc_now)._try()
 
     async def first_blue() -> str:
         [blue] = await engine.observe()
@@ -149,7 +149,7 @@ async def test_a_missing_right_is_named_and_harms_nothing(
     async def publish() -> str:
         channel = RouteChannel(
             client=KubernetesClient(kubeconfig=engine._options.kubeconfig),
-            deployment="trimtab-proxy",
+            deployment="flettner-proxy",
             target="chat",
             epoch=1,
             process="a",

@@ -52,7 +52,7 @@ async def test_a_promoted_change_ends_in_the_operators_deployment(here: Namespac
         assert lost(traffic) == []
         assert (stopped["phase"], await site.deployments()) == ("observing", {"vllm": 1})
         assert "16" in await site.flags("vllm")
-        assert "max_num_seqs" in left["metadata"]["annotations"]["trimtab.dev/change"]
+        assert "max_num_seqs" in left["metadata"]["annotations"]["flettner.dev/change"]
         assert [server["name"] for server in found["servers"]] == ["chat-r1"]
 
 
@@ -147,7 +147,7 @@ async def test_a_green_that_is_killed_for_its_memory_is_rolled_back(here: Namesp
         async with site.clients(load=Load(rate=10.0), timeout_s=90.0):
             suggestion = await site.change(max_num_seqs=16)
             await site.in_phase("canary")
-            here.node.kill_for_memory(here.node.pod("trimtab"))
+            here.node.kill_for_memory(here.node.pod("flettner"))
             rollout = await site.ended(suggestion)
             await site.restored("vllm")
 

@@ -81,11 +81,11 @@ async def test_a_daemon_asks_again_while_the_api_server_forbids_everything(
     site.prepare()
     daemon = await site.start()
     try:
-        await said(site, "give trimtab's Role this right")
+        await said(site, "give flettner's Role this right")
         await here.api.patch(here.path("roles", "daemon"), {"rules": ROLE})
         async with asyncio.timeout(PATIENCE_S):
             assert await daemon.wait() == 2
 
-        assert "there is no Deployment trimtab-proxy of Envoys" in site.log()
+        assert "there is no Deployment flettner-proxy of Envoys" in site.log()
     finally:
         await site.tear_down()

@@ -97,7 +97,7 @@ async def test_the_promoted_flags_reach_every_pod_of_the_statefulset(
     assert await args_of_pods(here) == {"vllm-0": "16", "vllm-1": "16"}
     assert await names(here, "deployments") == set()
     assert await names(here, "persistentvolumeclaims") == {"cache-vllm-0", "cache-vllm-1"}
-    assert found["metadata"]["annotations"]["trimtab.dev/change"] == '{"max_num_seqs": [8, 16]}'
+    assert found["metadata"]["annotations"]["flettner.dev/change"] == '{"max_num_seqs": [8, 16]}'
 
 
 async def test_green_goes_on_to_serve_where_the_changed_statefulset_cannot_start(
@@ -132,7 +132,7 @@ async def test_detach_starts_the_statefulset_again_and_leaves_no_annotation(
 
     found = await here.available("vllm", "statefulsets")
     assert said[0] == "the StatefulSet vllm is scaled to 1 again"
-    assert "trimtab.dev" not in str(found["metadata"].get("annotations"))
+    assert "flettner.dev" not in str(found["metadata"].get("annotations"))
     assert await names(here, "deployments") == set()
 
 

@@ -38,7 +38,7 @@ async def test_an_account_has_the_highest_role_of_its_name_and_groups(here: Name
         here, users={name: "viewer"}, groups={f"system:serviceaccounts:{here.name}": "operator"}
     )
 
-    found = await review.identify(await token_of(here, "person", "trimtab"))
+    found = await review.identify(await token_of(here, "person", "flettner"))
 
     assert found == IdentifiedCaller(name=name, role="operator")
 
@@ -49,7 +49,7 @@ async def test_tokens_for_other_services_and_of_strangers_are_refused(here: Name
 
     for token in (
         await token_of(here, "person"),  # for the API server itself
-        await token_of(here, "stranger", "trimtab"),
+        await token_of(here, "stranger", "flettner"),
         "no.such.token",
     ):
         assert await review.identify(token) is None

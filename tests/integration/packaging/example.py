@@ -10,15 +10,15 @@ from tests.support.helm import render
 
 _FOLDER = Path(__file__).parents[3] / "examples"
 _DAEMON = """\
-# trimtab in the namespace of a vLLM Deployment named `vllm`: docs/kubernetes.md.
+# flettner in the namespace of a vLLM Deployment named `vllm`: docs/kubernetes.md.
 # It starts in mode "advise", which only reads. Create the token's Secret first:
-#   trimtab token new --tokens-file tokens --role operator --name alice
-#   kubectl create secret generic trimtab-tokens --from-file=tokens
-# This is what the chart deploy/helm/trimtab renders with its default values.
+#   flettner token new --tokens-file tokens --role operator --name alice
+#   kubectl create secret generic flettner-tokens --from-file=tokens
+# This is what the chart deploy/helm/flettner renders with its default values.
 """
 _GUARD = """\
-# The guard of HTTPRoutes that trimtab splits, and the rights that trimtab needs for them: docs/kubernetes.md.
-# This is what the chart deploy/helm/trimtab renders besides, with mode "approve" and guard.enabled.
+# The guard of HTTPRoutes that flettner splits, and the rights that it needs for them: docs/kubernetes.md.
+# This is what the chart deploy/helm/flettner renders besides, with mode "approve" and guard.enabled.
 """
 
 

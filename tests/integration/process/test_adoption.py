@@ -249,7 +249,7 @@ def test_a_server_of_another_user_cannot_be_retired(third_party: ThirdParty) -> 
     child.wait()
 
     assert not signalled
-    assert "cannot be seen (belongs to user 0), so trimtab could never retire it: run trimtab as" in why
+    assert "cannot be seen (belongs to user 0), so flettner could never retire it: run flettner as" in why
 
 
 async def test_a_missing_server_to_adopt_is_a_problem(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ async def test_the_server_gets_the_configured_environment_and_folder(bound: Boun
 
     [pid] = pids(tmp_path)
     env = Path(f"/proc/{pid}/environ").read_text().split("\0")
-    assert {"HF_HUB_OFFLINE=1", "TRIMTAB_SERVER=chat/chat-r1", f"TRIMTAB_STATE={tmp_path}"} < set(env)
+    assert {"HF_HUB_OFFLINE=1", "FLETTNER_SERVER=chat/chat-r1", f"FLETTNER_STATE={tmp_path}"} < set(env)
     assert Path(f"/proc/{pid}/cwd").readlink() == tmp_path / "work"
 
 

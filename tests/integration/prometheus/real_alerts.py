@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.e2e.rig import Rig
 from tests.support.prometheus_server import RealPrometheus
 
-RULES = Path(__file__).parents[3] / "deploy" / "prometheus" / "trimtab.rules.yml"
+RULES = Path(__file__).parents[3] / "deploy" / "prometheus" / "flettner.rules.yml"
 SOONER = {
     "suggestion_waiting_seconds > 1800": "suggestion_waiting_seconds > 1",
     'le="5"}[5m]) > 2': 'le="5"}[5m]) > 0',
@@ -35,7 +35,7 @@ class Alerting(RealPrometheus):
 
     def config(self) -> str:
         scraped = {
-            "job_name": "trimtab",
+            "job_name": "flettner",
             "static_configs": [{"targets": [f"127.0.0.1:{self.rig.api}"]}],
             "authorization": {"credentials": self.rig.token},
         }
@@ -67,7 +67,7 @@ def alerting(folder: Path, rig: Rig) -> Iterator[Alerting]:
     prometheus = Alerting(folder, (), rig=rig)
     try:
         prometheus.start()
-        prometheus.until("trimtab_ready", lambda values: values == [1.0])
+        prometheus.until("flettner_ready", lambda values: values == [1.0])
         yield prometheus
     finally:
         prometheus.kill()

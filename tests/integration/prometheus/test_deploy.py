@@ -15,11 +15,11 @@ from agent.api.metric_names import METRICS
 pytestmark = pytest.mark.smoke
 
 ROOT = Path(__file__).parents[3]
-RULES = ROOT / "deploy" / "prometheus" / "trimtab.rules.yml"
-DASHBOARD = ROOT / "deploy" / "grafana" / "trimtab.json"
+RULES = ROOT / "deploy" / "prometheus" / "flettner.rules.yml"
+DASHBOARD = ROOT / "deploy" / "grafana" / "flettner.json"
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 EXPORTED = {
-    f"trimtab_{metric.name}{suffix}"
+    f"flettner_{metric.name}{suffix}"
     for metric in METRICS
     for suffix in (("_bucket", "_sum", "_count") if metric.type == "histogram" else ("",))
 }
@@ -53,16 +53,16 @@ def test_promtool_accepts_the_rules() -> None:
 
 
 def test_each_rule_fires_only_on_its_condition() -> None:
-    code, said = promtool("test", "rules", "trimtab.test.yml")
+    code, said = promtool("test", "rules", "flettner.test.yml")
 
     assert code == 0, said
-    tests = (RULES.parent / "trimtab.test.yml").read_text()
+    tests = (RULES.parent / "flettner.test.yml").read_text()
     assert {rule["alert"] for rule in rules() if rule["alert"] not in tests} == set()
 
 
 def test_each_rule_queries_existing_metrics() -> None:
     for rule in rules():
-        assert set(re.findall(r"trimtab_\w+", rule["expr"])) <= EXPORTED, rule["alert"]
+        assert set(re.findall(r"flettner_\w+", rule["expr"])) <= EXPORTED, rule["alert"]
 
 
 def test_each_alert_has_its_section_in_the_runbook() -> None:
@@ -82,7 +82,7 @@ def test_each_alert_has_a_severity_and_a_description() -> None:
 
 
 def test_the_dashboard_queries_existing_metrics() -> None:
-    asked = {name for expression in expressions() for name in re.findall(r"trimtab_\w+", expression)}
+    asked = {name for expression in expressions() for name in re.findall(r"flettner_\w+", expression)}
 
     assert asked
     assert asked <= EXPORTED

@@ -1,4 +1,4 @@
-"""One machine with trimtab's package installed for all tests of the service; a site for each."""
+"""One machine with flettner's package installed for all tests of the service; a site for each."""
 
 import os
 import re
@@ -34,9 +34,9 @@ def build() -> Path:
 
 @cache
 def build_next() -> Path:
-    """The same trimtab with a higher version."""
+    """The same flettner with a higher version."""
     package = build()
-    later = package.with_name(package.name.replace("trimtab_", f"trimtab_{NEXT}+"))
+    later = package.with_name(package.name.replace("flettner_", f"flettner_{NEXT}+"))
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["dpkg-deb", "--raw-extract", package, folder], check=True)
         control = Path(folder, "DEBIAN", "control")
@@ -76,7 +76,7 @@ async def service(machine: Machine, tmp_path: Path) -> AsyncIterator[Start]:
         rig = Service(home=tmp_path, site_config=site_config, machine=machine, bare_metal=bare_metal)
         made.append(rig)
         rig.prepare()
-        machine.run("systemctl", "start", "trimtab")
+        machine.run("systemctl", "start", "flettner")
         return rig
 
     yield start

@@ -28,7 +28,7 @@ class Machine:
 
     def __init__(self, *seen: Path) -> None:
         self._seen = [f"--bind{'' if place.is_socket() else '-ro'}={place}" for place in seen]
-        self._folder = Path(tempfile.mkdtemp(prefix="tt-"))  # short: a unix socket's path has 107 bytes
+        self._folder = Path(tempfile.mkdtemp(prefix="fl-"))  # short: a unix socket's path has 107 bytes
         self.root = self._folder / "root"
         self.process: subprocess.Popen[bytes] | None = None
         self._leader = 0

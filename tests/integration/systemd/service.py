@@ -11,8 +11,8 @@ from tests.e2e.config_builder import SERVER, TARGET, SiteConfig
 from tests.e2e.rig import Rig
 from tests.integration.systemd.machine import Machine
 
-HOME = Path("/var/lib/trimtab")
-PYTHON = "/opt/trimtab/bin/python3"
+HOME = Path("/var/lib/flettner")
+PYTHON = "/opt/flettner/bin/python3"
 
 
 @dataclass(kw_only=True)
@@ -28,7 +28,7 @@ class Service(Rig):
 
     @property
     def config(self) -> Path:
-        return self.machine.root / "etc/trimtab/trimtab.toml"
+        return self.machine.root / "etc/flettner/flettner.toml"
 
     @property
     def tokens(self) -> Path:
@@ -49,24 +49,24 @@ class Service(Rig):
         address = f'"127.0.0.1:{self.api}"'
         self.config.write_text(text.replace(f"listen = {address}", f'listen = ["{SOCKET}", {address}]'))
         self.tokens.write_bytes((self.home / "tokens").read_bytes())
-        part = self.machine.root / "etc/systemd/system/trimtab.service.d/bare-metal.conf"
+        part = self.machine.root / "etc/systemd/system/flettner.service.d/bare-metal.conf"
         part.unlink(missing_ok=True)
         if self.bare_metal:
             part.parent.mkdir(parents=True, exist_ok=True)
-            part.write_bytes((self.machine.root / "usr/share/doc/trimtab/bare-metal.conf").read_bytes())
+            part.write_bytes((self.machine.root / "usr/share/doc/flettner/bare-metal.conf").read_bytes())
         self.machine.run("systemctl", "daemon-reload")
 
     def log(self) -> str:
-        return self.machine.run("journalctl", "-u", "trimtab", "-o", "cat", "--no-pager", check=False)
+        return self.machine.run("journalctl", "-u", "flettner", "-o", "cat", "--no-pager", check=False)
 
     @property
     def main(self) -> int:
         """The daemon's process id, in the machine."""
-        return int(self.machine.shown("trimtab", "MainPID"))
+        return int(self.machine.shown("flettner", "MainPID"))
 
     @property
     def restarts(self) -> int:
-        return int(self.machine.shown("trimtab", "NRestarts"))
+        return int(self.machine.shown("flettner", "NRestarts"))
 
     def envoy_pid(self) -> int:
         """In the machine."""
@@ -87,11 +87,11 @@ class Service(Rig):
     async def tear_down(self) -> None:
         """Kill the processes of the unit and remove its state."""
         run = self.machine.run
-        await asyncio.to_thread(run, "systemctl", "stop", "trimtab", "trimtab-docker-proxy")
-        run("systemctl", "kill", "--kill-whom=all", "--signal=SIGKILL", "trimtab", check=False)
+        await asyncio.to_thread(run, "systemctl", "stop", "flettner", "flettner-docker-proxy")
+        run("systemctl", "kill", "--kill-whom=all", "--signal=SIGKILL", "flettner", check=False)
         run("systemctl", "reset-failed", check=False)
         run("find", str(HOME), "-mindepth", "1", "-delete")
-        run("rm", "/etc/trimtab/trimtab.toml")
+        run("rm", "/etc/flettner/flettner.toml")
 
 
 class Start(Protocol):

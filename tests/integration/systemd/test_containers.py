@@ -30,7 +30,7 @@ class DockerService(Service, DockerRig):
     bare_metal: bool = False
 
     def log_of_the_proxy(self) -> str:
-        return self.machine.run("journalctl", "-u", "trimtab-docker-proxy", "-o", "cat", "--no-pager")
+        return self.machine.run("journalctl", "-u", "flettner-docker-proxy", "-o", "cat", "--no-pager")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ async def image(bench: Bench) -> AsyncIterator[Image]:
     """The host files of the simulator containers are below /srv: the proxy has a private /tmp."""
     image = await bench.simulator()
     with ExitStack() as after:
-        srv = after.enter_context(TemporaryDirectory(dir="/srv", prefix="trimtab-"))
+        srv = after.enter_context(TemporaryDirectory(dir="/srv", prefix="flettner-"))
         Path(srv).chmod(0o755)
         binds = [_seen_below(Path(srv), bind, after) for bind in image.binds]
         yield replace(image, binds=tuple(binds))
@@ -93,13 +93,13 @@ async def test_the_shipped_units_promote_a_change_and_roll_back_a_bad_one(
         machine=docker_machine,
     )
     rig.prepare()
-    (docker_machine.root / "etc/trimtab/docker-proxy.toml").write_text(f"""
-        socket = {{ path = "/run/trimtab-docker-proxy/docker.sock", engine = "{ENGINE}" }}
+    (docker_machine.root / "etc/flettner/docker-proxy.toml").write_text(f"""
+        socket = {{ path = "/run/flettner-docker-proxy/docker.sock", engine = "{ENGINE}" }}
         containers = {{ adopt = ["{blue.name}"] }}
         create = {{ images = ["{image.tag}"] }}
         mounts = {{ read = {dumps(read)} }}
     """)
-    docker_machine.run("systemctl", "start", "trimtab")
+    docker_machine.run("systemctl", "start", "flettner")
     try:
         await rig.serving()
         async with rig.observer() as answers, rig.users(SOME) as traffic:

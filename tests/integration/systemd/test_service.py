@@ -55,26 +55,26 @@ def assert_unit_is_sandboxed(rig: Service) -> None:
     machine = rig.machine
     status = machine.run("cat", f"/proc/{rig.main}/status")
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-    uid = machine.run("id", "-u", "trimtab").strip()
+    uid = machine.run("id", "-u", "flettner").strip()
 
-    assert machine.shown("trimtab", "ActiveState") == "active"
-    assert machine.shown("trimtab", "StatusText").startswith("chat ")
+    assert machine.shown("flettner", "ActiveState") == "active"
+    assert machine.shown("flettner", "StatusText").startswith("chat ")
     assert fields["Uid"].split() == [uid] * 4
     assert (fields["CapEff"], fields["CapBnd"], fields["NoNewPrivs"]) == ("0" * 16, "0" * 16, "1")
     assert fields["Seccomp"] == "2"
-    places = machine.run("stat", "-c", "%U %a", "/var/lib/trimtab", "/etc/trimtab").split()
-    assert places == ["trimtab", "700", "root", "750"]
-    assert "chat" in machine.run("trimtab", "status")
+    places = machine.run("stat", "-c", "%U %a", "/var/lib/flettner", "/etc/flettner").split()
+    assert places == ["flettner", "700", "root", "750"]
+    assert "chat" in machine.run("flettner", "status")
     signers = machine.run(
-        "journalctl", "-u", "trimtab", "-o", "cat", "--output-fields=TRIMTAB_SIGNED_BY"
+        "journalctl", "-u", "flettner", "-o", "cat", "--output-fields=FLETTNER_SIGNED_BY"
     ).split()
     assert signers
     assert "null" not in signers
-    read = machine.run("runuser", "-u", "trimtab", "--", "cat", "/etc/trimtab/audit.key", check=False)
+    read = machine.run("runuser", "-u", "flettner", "--", "cat", "/etc/flettner/audit.key", check=False)
     assert "Permission denied" in read
-    socket = machine.run("stat", "-c", "%G %a", "/run/trimtab-docker-proxy/docker.sock").split()
-    assert socket == ["trimtab", "660"]
-    for unit in ("trimtab", "trimtab-docker-proxy"):
+    socket = machine.run("stat", "-c", "%G %a", "/run/flettner-docker-proxy/docker.sock").split()
+    assert socket == ["flettner", "660"]
+    for unit in ("flettner", "flettner-docker-proxy"):
         machine.run("systemd-analyze", "security", "--threshold=10", "--no-pager", unit)
 
 
@@ -83,17 +83,17 @@ async def test_a_reload_rereads_the_tokens_without_a_restart(service: Start) -> 
     await rig.serving()
     daemon = rig.main
     tokens = load_tokens(rig.tokens)
-    owner = rig.machine.run("stat", "-c", "%U %a", "/etc/trimtab/tokens").split()
+    owner = rig.machine.run("stat", "-c", "%U %a", "/etc/flettner/tokens").split()
 
     store_tokens(rig.tokens, [])
-    rig.machine.run("systemctl", "reload", "trimtab")
+    rig.machine.run("systemctl", "reload", "flettner")
     await until(lambda: rig.ask("GET", "/v1/targets"), lambda answer: answer[0] == 401, "a refusal")
     store_tokens(rig.tokens, list(tokens.values()))
-    rig.machine.run("systemctl", "reload", "trimtab")
+    rig.machine.run("systemctl", "reload", "flettner")
     await until(lambda: rig.ask("GET", "/v1/targets"), lambda answer: answer[0] == 200, "an answer")
 
-    assert owner == ["trimtab", "600"]
-    assert rig.machine.run("stat", "-c", "%U %a", "/etc/trimtab/tokens").split() == owner
+    assert owner == ["flettner", "600"]
+    assert rig.machine.run("stat", "-c", "%U %a", "/etc/flettner/tokens").split() == owner
     assert (rig.main, rig.restarts) == (daemon, 0)
 
 
@@ -131,12 +131,12 @@ async def test_a_stop_in_a_canary_leaves_all_traffic_to_blue(service: Start) -> 
     async with rig.observer() as answers, rig.clients() as traffic:
         change = await changed_under_load(rig, traffic)
         await rig.in_phase("canary")
-        await in_thread(rig, "systemctl", "stop", "trimtab")
-        stopped = [rig.machine.shown("trimtab", what) for what in ("ActiveState", "Result")]
+        await in_thread(rig, "systemctl", "stop", "flettner")
+        stopped = [rig.machine.shown("flettner", what) for what in ("ActiveState", "Result")]
         await until(lambda: _new_ones(rig, "chat-r2"), lambda count: count == 0, "green's lease to end")
         alone = traffic.tally.outcomes["ok"]
         await until(lambda: _ok(traffic), lambda count: count > alone + 20, "good answers")
-        await in_thread(rig, "systemctl", "start", "trimtab")
+        await in_thread(rig, "systemctl", "start", "flettner")
         one = await rig.ended(change)
         await rig.consistent_server()
 
@@ -171,7 +171,7 @@ async def test_an_upgrade_in_a_canary_loses_no_request(service: Start, next_pack
         one = await rig.ended(change)
         kept = await rig.consistent_server()
 
-    assert rig.machine.run("dpkg-query", "-W", "-f", "${Version}", "trimtab") == NEXT
+    assert rig.machine.run("dpkg-query", "-W", "-f", "${Version}", "flettner") == NEXT
     assert replaced
     assert (one["outcome"], one["restarts"], one["lost"], kept) == ("promoted", 1, 0, "chat-r2"), one
     assert lost(traffic) == []

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.smoke
 UNITS = Path(__file__).parents[3] / "systemd"
 
 
-@pytest.mark.parametrize(("unit", "tenths"), [("trimtab", 10), ("trimtab-docker-proxy", 3)])
+@pytest.mark.parametrize(("unit", "tenths"), [("flettner", 10), ("flettner-docker-proxy", 3)])
 def test_systemd_finds_little_to_improve(unit: str, tenths: int) -> None:
     little_to_improve(UNITS / f"{unit}.service", tenths)
 
@@ -30,15 +30,15 @@ def little_to_improve(unit: Path, tenths: int) -> None:
 
 def test_gpu_access_adds_two_tenths_to_the_exposure_score(tmp_path: Path) -> None:
     """With the drop-in for hosts with NVIDIA GPUs."""
-    unit = tmp_path / "trimtab.service"
+    unit = tmp_path / "flettner.service"
     more = (UNITS / "nvidia.conf").read_text().partition("[Service]\n")[2]
-    unit.write_text((UNITS / "trimtab.service").read_text().replace("\n[Install]", f"\n{more}\n[Install]"))
+    unit.write_text((UNITS / "flettner.service").read_text().replace("\n[Install]", f"\n{more}\n[Install]"))
 
     little_to_improve(unit, 12)
 
 
 def test_stops_only_the_daemon_and_passes_its_audit_key() -> None:
-    unit = (UNITS / "trimtab.service").read_text()
+    unit = (UNITS / "flettner.service").read_text()
 
     for line in (
         "Type=notify",
@@ -47,5 +47,5 @@ def test_stops_only_the_daemon_and_passes_its_audit_key() -> None:
         "ExecReload=/bin/kill -HUP $MAINPID",
     ):
         assert re.search(f"^{re.escape(line)}$", unit, re.MULTILINE), line
-    assert "LoadCredential=audit.key:/etc/trimtab/audit.key" in unit
+    assert "LoadCredential=audit.key:/etc/flettner/audit.key" in unit
     assert "\nMemoryMax" not in unit

@@ -1,4 +1,4 @@
-"""trimtab's scheduler inside real vLLM on the CPU: limits change while requests run."""
+"""flettner's scheduler inside real vLLM on the CPU: limits change while requests run."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,7 +19,7 @@ from vllm_facts.flag_parser import parse_setting
 pytestmark = pytest.mark.timeout(1200)
 
 FLAGS = ("--max-num-seqs", "16", "--max-num-active-seqs", "2")
-CLASS = ("--scheduler-cls", "trimtab_vllm.scheduler.Scheduler")
+CLASS = ("--scheduler-cls", "flettner_vllm.scheduler.Scheduler")
 STREAMS, TOKENS, CHANGES = 16, 40, 6
 
 
@@ -58,7 +58,7 @@ class HotServer:
 async def server(tmp_path: Path) -> AsyncIterator[HotServer]:
     path = tmp_path / "chat-r1.sock"  # each server has its own, beside the one named
     command = real_vllm().command(*FLAGS, *CLASS)
-    env = {**ENVIRONMENT, "PYTHONPATH": str(REPOSITORY), "TRIMTAB_CONTROL": str(tmp_path / "control.sock")}
+    env = {**ENVIRONMENT, "PYTHONPATH": str(REPOSITORY), "FLETTNER_CONTROL": str(tmp_path / "control.sock")}
     engine = ProcessOptions(command=command, env=env, ports=free_ports(), stop_s=30.0).bind(
         Site(target="chat", state_dir=tmp_path, epoch=1)
     )

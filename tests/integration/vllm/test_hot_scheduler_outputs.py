@@ -1,4 +1,4 @@
-"""trimtab's scheduler next to vLLM's own, in real vLLM on the CPU: equal outputs."""
+"""flettner's scheduler next to vLLM's own, in real vLLM on the CPU: equal outputs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,9 +22,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 def test_the_same_seeds_have_the_same_outputs(engine: Engine, seed: int, temperature: int) -> None:
     """40 requests compete for 16 slots, so the order in which they are admitted matters, too."""
     wanted = {"seed": seed, "requests": 40, "tokens": 48, "temperature": temperature}
-    own, trimtab = (engine.ask(**wanted, hot=hot) for hot in (0, 1))
+    own, flettner = (engine.ask(**wanted, hot=hot) for hot in (0, 1))
 
-    assert (own["schedule"], trimtab["schedule"]) == ("method", "HotStep")
-    assert own["outputs"] == trimtab["outputs"]
+    assert (own["schedule"], flettner["schedule"]) == ("method", "HotStep")
+    assert own["outputs"] == flettner["outputs"]
     assert all(len(output) == 48 for output in own["outputs"])
     assert len({tuple(output) for output in own["outputs"]}) > 20

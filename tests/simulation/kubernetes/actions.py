@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.simulation import actions
 from tests.simulation.kubernetes.manifest import args_of, manifest
 from tests.simulation.kubernetes.network import AWAY, SLOW, STALLED, THROTTLED
-from tests.simulation.kubernetes.world import NAMESPACE, TRIMTAB
+from tests.simulation.kubernetes.world import FLETTNER, NAMESPACE
 from tests.simulation.scenario import Act
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.memory.pods import RunningPod
@@ -44,7 +44,7 @@ def do(history: "KubernetesHistory", act: Act) -> bool:
 def write(
     history: "KubernetesHistory", method: str, plural: str, name: str, body: Json | None = None, *, by: str
 ) -> bool:
-    """Another client than trimtab writes; False if the API server refuses."""
+    """Another client than flettner writes; False if the API server refuses."""
     group = "/apis/apps/v1" if plural == "deployments" else "/api/v1"
     path = f"{group}/namespaces/{NAMESPACE}/{plural}"
     request = Request(
@@ -161,11 +161,11 @@ def _delete(history: "KubernetesHistory", act: Act) -> bool:
     return write(history, "DELETE", "deployments", _name(history), by="kubectl")
 
 
-def _of_trimtab(plural: str) -> Action:
+def _of_flettner(plural: str) -> Action:
     def delete(history: "KubernetesHistory", act: Act) -> bool:
         del act
         documents = history.world.cluster.server.store.select(plural, NAMESPACE)
-        found = [one for one in documents if "trimtab.dev/server" in (one["metadata"].get("labels") or {})]
+        found = [one for one in documents if "flettner.dev/server" in (one["metadata"].get("labels") or {})]
         if not found:
             return False
         history.observer.harm()
@@ -177,7 +177,7 @@ def _of_trimtab(plural: str) -> Action:
 
 
 def _pipeline(history: "KubernetesHistory", act: Act) -> bool:
-    """A pipeline without a mark that trimtab knows applies the old manifest again and again."""
+    """A pipeline without a mark that flettner knows applies the old manifest again and again."""
     name, every_s = _name(history), min(act.lasts_s, _APPLIES_EVERY_S)
 
     def apply() -> None:
@@ -228,8 +228,8 @@ ACTIONS: dict[str, Action] = {
     "deployment scaled to 0 by hand": _stop,
     "deployment deleted by hand": _delete,
     "deployment paused by hand": _patch({"spec": {"paused": True}}),
-    "green deleted by hand": _of_trimtab("deployments"),
-    "service deleted by hand": _of_trimtab("services"),
+    "green deleted by hand": _of_flettner("deployments"),
+    "service deleted by hand": _of_flettner("services"),
     "autoscaler scales up": _scale_up,
     "pipeline applies the manifest": _pipeline,
 }
@@ -250,7 +250,7 @@ def heal(history: "KubernetesHistory") -> None:
         if found is None:
             write(history, "POST", "deployments", name, manifest(name, history.scenario), by="kubectl")
         elif not found["spec"]["replicas"] and not world.blame.get(found["metadata"]["uid"], "").startswith(
-            TRIMTAB
+            FLETTNER
         ):
             change = {"spec": {"replicas": history.scenario.replicas}}
             write(history, "PATCH", "deployments", name, change, by="kubectl-scale")

@@ -14,7 +14,7 @@ from tests.simulation.adapters import Host, Killed, alive
 from vllm_facts.values import Setting
 
 KUBECONFIG = Path(__file__).with_name("kubeconfig.json")
-STATE_DIR = Path("/proc/trimtab")  # nothing can be written there: each deadline is the default
+STATE_DIR = Path("/proc/flettner")  # nothing can be written there: each deadline is the default
 _T = TypeVar("_T")
 
 

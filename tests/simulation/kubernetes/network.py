@@ -14,7 +14,7 @@ from agent.domain.answers import GoldenAnswer
 from agent.domain.errors import ActError
 from tests.simulation.adapters import Host, Killed, alive
 from tests.simulation.clock import OWNER, Owner
-from tests.simulation.kubernetes.world import TRIMTAB, KubernetesWorld
+from tests.simulation.kubernetes.world import FLETTNER, KubernetesWorld
 from tests.support.kubernetes.memory.server import RefusedError, Request
 from tests.support.kubernetes.memory.transport import MemoryTransport, refusal
 
@@ -205,4 +205,4 @@ def _method(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def client_name(epoch: int) -> str:
-    return f"{TRIMTAB}{epoch}"
+    return f"{FLETTNER}{epoch}"

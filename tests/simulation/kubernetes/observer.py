@@ -6,7 +6,7 @@ from typing import cast
 
 from tests.simulation.kubernetes.backends import Backend, parse_setting
 from tests.simulation.kubernetes.manifest import args_of
-from tests.simulation.kubernetes.world import DNS_S, NAMESPACE, TRIMTAB, KubernetesWorld
+from tests.simulation.kubernetes.world import DNS_S, FLETTNER, NAMESPACE, KubernetesWorld
 from tests.simulation.observer import SHUT_OUT_S, UNDECIDED, Observer, Written
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.memory.store import Change
@@ -17,13 +17,13 @@ MOST_WRITES = 20  # to the Deployment of an operator, in an hour
 WRITES = {"retire": 3, "launch": 2, "stop": 1}
 """A retirement: scale down, change, scale down again where that failed; and one for each further pod."""
 
-OURS = "trimtab.dev/"
+OURS = "flettner.dev/"
 
 
 @dataclass(repr=False, slots=True, kw_only=True)
 class KubernetesObserver(Observer):
     """`replicas`: how many pods people want of each of their Deployments. `stopped`: they scaled these to 0,
-    so that only the number of a copy may be known. `copies`: the numbers of trimtab's Deployments.
+    so that only the number of a copy may be known. `copies`: the numbers of flettner's Deployments.
     `api_fails`: whether calls of the API server fail, or take long."""
 
     replicas: dict[str, int]
@@ -87,7 +87,7 @@ class KubernetesObserver(Observer):
             self.harm()
 
     def ended_backend(self, backend: Backend, requests: int, epoch: int) -> None:
-        """Check the end of a pod that trimtab asked for."""
+        """Check the end of a pod that flettner asked for."""
         if not epoch or not backend.answers:
             return
         world = self.cluster_world
@@ -127,8 +127,8 @@ class KubernetesObserver(Observer):
         Observer.called(self, self.newest, kind, name, None)
 
     def wrote_object(self, change: Change) -> None:
-        """Check a write of trimtab's."""
-        epoch, (plural, _, name) = int(change.by.removeprefix(TRIMTAB)), change.key
+        """Check a write of flettner's."""
+        epoch, (plural, _, name) = int(change.by.removeprefix(FLETTNER)), change.key
         if epoch < self.newest and self.world.at_s - self.newest_s > SHUT_OUT_S:
             self.wrong(
                 f"5: {plural} {name} is written by a daemon of epoch {epoch} after one of {self.newest} acted"
@@ -143,7 +143,7 @@ class KubernetesObserver(Observer):
         """Check a change of a Deployment that people own."""
         name, before, after = change.key[2], change.before, change.document
         if change.type != "MODIFIED":
-            self.wrong(f"8: {name} is {change.type} by trimtab")
+            self.wrong(f"8: {name} is {change.type} by flettner")
             return
         if self.reverted:
             self.wrong(f"8: {name} is written, and its owner reverts that")
@@ -156,7 +156,7 @@ class KubernetesObserver(Observer):
         if now != was and now > self.replicas[name] and not copied:
             self.wrong(f"8: {name} is scaled to {now}, and people want {self.replicas[name]}")
         if _fixed(before) != _fixed(after):
-            self.wrong(f"8: more than flags, replicas and trimtab's own marks is changed in {name}")
+            self.wrong(f"8: more than flags, replicas and flettner's own marks is changed in {name}")
         if args_of(before) != args_of(after) and not self.promoted:
             self.wrong(f"8: the flags of {name} are changed in the phase {self.phase}, before any promotion")
 
@@ -190,7 +190,7 @@ class KubernetesObserver(Observer):
 
 
 def _fixed(document: Json) -> object:
-    """Return what trimtab must not change in a Deployment of an operator."""
+    """Return what flettner must not change in a Deployment of an operator."""
     metadata, spec = document["metadata"], document["spec"]
     [one, *others] = spec["template"]["spec"]["containers"]
     template = {**spec["template"]["spec"], "containers": [{**one, "args": []}, *others]}

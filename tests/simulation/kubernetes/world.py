@@ -11,14 +11,14 @@ from tests.support.kubernetes.memory.pods import RunningPod
 from tests.support.kubernetes.memory.store import Change
 
 NAMESPACE = "chat"
-SERVER, DEPLOYMENT = "trimtab.dev/server", "trimtab.dev/deployment"
+SERVER, DEPLOYMENT = "flettner.dev/server", "flettner.dev/deployment"
 DNS_S = (5.0, 35.0)  # how old an address may be: CoreDNS caches for 30 s, Envoy asks every 5 s
-TRIMTAB = "trimtab:"  # and the epoch: a client
+FLETTNER = "flettner:"  # and the epoch: a client
 
 
 @dataclass(repr=False, slots=True, kw_only=True)
 class KubernetesWorld(World):
-    """`names`: of the operator's Deployments. `wrote` gets each write of trimtab's."""
+    """`names`: of the operator's Deployments. `wrote` gets each write of flettner's."""
 
     names: tuple[str, ...]
     cluster: MemoryCluster = field(init=False)
@@ -56,12 +56,12 @@ class KubernetesWorld(World):
         plural = change.key[0]
         if plural == "deployments":
             self._blame(change)
-        if change.by.startswith(TRIMTAB):
+        if change.by.startswith(FLETTNER):
             self.wrote(change)
         if plural in {"deployments", "services", "pods"}:
             self.refresh()
-        if plural == "deployments" and change.type == "ADDED" and change.by.startswith(TRIMTAB):
-            epoch = int(change.by.removeprefix(TRIMTAB))
+        if plural == "deployments" and change.type == "ADDED" and change.by.startswith(FLETTNER):
+            epoch = int(change.by.removeprefix(FLETTNER))
             self.changed("create", change.key[2], epoch)
 
     def _blame(self, change: Change) -> None:
@@ -218,7 +218,7 @@ class KubernetesWorld(World):
             self.end(client)
 
     def _lost(self, backend: Backend) -> None:
-        """End the requests of a process that ended. Those that trimtab cut are counted as such."""
+        """End the requests of a process that ended. Those that flettner cut are counted as such."""
         epoch = self.epoch_of(backend)
         clients = [*backend.open.values()]
         self.ended_backend(backend, len(clients), epoch)
@@ -229,7 +229,7 @@ class KubernetesWorld(World):
     def epoch_of(self, backend: Backend) -> int:
         """Return the epoch of the daemon that ended it; 0: no daemon did."""
         by = self.blame.get(backend.deployment, "") if backend.asked else ""
-        return int(by.removeprefix(TRIMTAB)) if by.startswith(TRIMTAB) else 0
+        return int(by.removeprefix(FLETTNER)) if by.startswith(FLETTNER) else 0
 
     def set_status(self, name: str, status: str) -> None:
         process = self.servers.get(name)

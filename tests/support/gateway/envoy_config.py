@@ -145,7 +145,7 @@ def _access_log() -> Json:
         common_config={
             "log_name": "otel_envoy_accesslog",
             "transport_api_version": "V3",
-            "grpc_service": {"envoy_grpc": {"cluster_name": RECORDS, "authority": "trimtab-records.chat"}},
+            "grpc_service": {"envoy_grpc": {"cluster_name": RECORDS, "authority": "flettner-records.chat"}},
         },
         body={"string_value": "%REQ(:METHOD)% %RESPONSE_CODE%"},
         attributes={"values": values},

@@ -25,7 +25,7 @@ from tests.support.ports import free_port
 
 ROUTES = "/apis/gateway.networking.k8s.io/v1/namespaces"
 NAME = "gate"
-_CONTROLLER = "trimtab.test/gateway"
+_CONTROLLER = "flettner.test/gateway"
 _RESYNC_S = 2.0
 _VERSIONS = {
     "cds": "cluster_manager.cds.version_text",
@@ -47,7 +47,7 @@ class Gateway:
         self.here, self._lag_s, self._records, self._name = here, lag_s, records, name
         self.listen = f"127.0.0.1:{port or free_port()}"
         self.refuses, self.away = "", False
-        self._home = Path(tempfile.mkdtemp(prefix="tt-gate-"))
+        self._home = Path(tempfile.mkdtemp(prefix="fl-gate-"))
         self._admin = Admin(self._home / "admin.sock")
         self._versions = itertools.count(1)
         self._routes: dict[str, Json] = {}

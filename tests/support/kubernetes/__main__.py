@@ -18,7 +18,7 @@ from tests.support.kubernetes.scheduler import Scheduler
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.support.kubernetes", description=__doc__)
-    parser.add_argument("--namespaces", default="trimtab-test", metavar="PREFIX")
+    parser.add_argument("--namespaces", default="flettner-test", metavar="PREFIX")
     parser.add_argument("--gpus", type=int, default=2)
     options = parser.parse_args()
     with Cluster() as cluster:

@@ -1,8 +1,8 @@
 """A real cluster in place of the built programs, for the tests that need no stand-in of a node.
 
-TRIMTAB_TEST_KUBECONFIG names its kubeconfig; KUBECONFIG is never read, so that no test reaches a cluster by
-accident. Each test makes a namespace of its own, whose name begins with TRIMTAB_TEST_NAMESPACE, and deletes
-it; nothing else is changed. The pods run the image TRIMTAB_TEST_IMAGE, whose `vllm` is the simulator.
+FLETTNER_TEST_KUBECONFIG names its kubeconfig; KUBECONFIG is never read, so that no test reaches a cluster by
+accident. Each test makes a namespace of its own, whose name begins with FLETTNER_TEST_NAMESPACE, and deletes
+it; nothing else is changed. The pods run the image FLETTNER_TEST_IMAGE, whose `vllm` is the simulator.
 """
 
 import os
@@ -22,11 +22,11 @@ from tests.support.kubernetes.namespace_objects import NamespaceObjects
 
 def borrowed_file() -> Path | None:
     """None: the tests have a cluster of their own, or none. ValueError: not all is allowed explicitly."""
-    if not (file := os.environ.get("TRIMTAB_TEST_KUBECONFIG")):
+    if not (file := os.environ.get("FLETTNER_TEST_KUBECONFIG")):
         return None
-    if not os.environ.get("TRIMTAB_TEST_NAMESPACE"):
+    if not os.environ.get("FLETTNER_TEST_NAMESPACE"):
         raise ValueError(
-            f"TRIMTAB_TEST_KUBECONFIG is {file}: name in TRIMTAB_TEST_NAMESPACE how the namespaces begin "
+            f"FLETTNER_TEST_KUBECONFIG is {file}: name in FLETTNER_TEST_NAMESPACE how the namespaces begin "
             "that tests may make and delete there"
         )
     return Path(file)
@@ -36,7 +36,7 @@ class BorrowedCluster:
     """`with BorrowedCluster(file) as cluster`."""
 
     def __init__(self, file: Path) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="tt-borrowed-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="fl-borrowed-"))
         self._access = Access.read(file, self.folder)
 
     def __enter__(self) -> Self:
@@ -70,7 +70,7 @@ class BorrowedNamespace(NamespaceObjects):
 
     def __init__(self, cluster: BorrowedCluster) -> None:
         self.cluster = cluster
-        self.name = f"{os.environ['TRIMTAB_TEST_NAMESPACE']}-{secrets.token_hex(4)}"
+        self.name = f"{os.environ['FLETTNER_TEST_NAMESPACE']}-{secrets.token_hex(4)}"
         self.api = cluster.api()
 
     async def __aenter__(self) -> Self:

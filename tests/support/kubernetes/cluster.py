@@ -44,7 +44,7 @@ class Cluster:
         found = programs()
         assert found is not None, "run scripts/kubernetes build"
         self._programs = found
-        self.folder = Path(tempfile.mkdtemp(prefix="tt-kubernetes-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="fl-kubernetes-"))
         self._token = secrets.token_hex(16)
         self._running: list[subprocess.Popen[bytes]] = []
         self.network: Network

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from tests.support.kubernetes.api import Json
 
-IMAGE = os.environ.get("TRIMTAB_TEST_IMAGE", "vllm/vllm-openai:v0.11.0")
+IMAGE = os.environ.get("FLETTNER_TEST_IMAGE", "vllm/vllm-openai:v0.11.0")
 FLAGS = ("tiny", "--sim-start-s", "0.2")
 PORT = 8000
 

@@ -14,7 +14,7 @@ from tests.support.kubernetes.namespace_objects import NamespaceObjects
 from tests.support.kubernetes.node import Node
 from tests.support.kubernetes.scheduler import Scheduler
 
-LABEL = "trimtab.test/namespace"
+LABEL = "flettner.test/namespace"
 _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 
 

@@ -17,7 +17,7 @@ class Network:
     """`address`: of this host on the bridge. `close` removes all of it."""
 
     def __init__(self) -> None:
-        self.bridge = f"tt{secrets.token_hex(4)}"
+        self.bridge = f"fl{secrets.token_hex(4)}"
         taken = [ip_network(route["dst"], strict=False) for route in _routes() if route["dst"] != "default"]
         free = [net for net in IPv4Network(_POOL).subnets(new_prefix=_PREFIX) if not _overlaps(net, taken)]
         self._subnet = secrets.choice(free)

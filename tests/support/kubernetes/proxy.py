@@ -6,7 +6,7 @@ from tests.support.helm import manifests
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.namespace import Namespace
 
-PROXY = "trimtab-proxy"
+PROXY = "flettner-proxy"
 _MANIFESTS = manifests({"mode": "approve"})
 
 

@@ -58,4 +58,4 @@ class SharedEnvoyPod:
 
 
 async def _user(here: Namespace) -> Path:
-    return await here.user("trimtab", *of_chart("Role", "trimtab")["rules"])
+    return await here.user("flettner", *of_chart("Role", "flettner")["rules"])

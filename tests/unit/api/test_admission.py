@@ -96,7 +96,7 @@ async def test_refuses_a_change_during_a_rollout_with_that_reason(
     async with client.post(PATH, json={"to": {"max_num_seqs": 32}, "reason": "less"}) as response:
         problem = await response.json()
 
-    assert (response.status, problem["type"]) == (409, "urn:trimtab:problem:busy")
+    assert (response.status, problem["type"]) == (409, "urn:flettner:problem:busy")
     assert message in problem["detail"]
     assert daemon.states()["chat"] == busy
 

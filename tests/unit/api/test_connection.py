@@ -71,7 +71,7 @@ async def test_a_malformed_request_is_answered_and_logged_without_its_content(
 
     assert head.split()[1] == "400"
     assert f"Content-Type: {MEDIA}" in head
-    assert "Server: trimtab\r\n" in f"{head}\r\n"
+    assert "Server: flettner\r\n" in f"{head}\r\n"
     assert Problem.model_validate_json(body).status == 400
     log = written.getvalue()
     assert log.count("\n") == 1
@@ -82,10 +82,10 @@ async def test_a_malformed_request_is_answered_and_logged_without_its_content(
 
 
 async def test_an_unknown_expectation_at_an_unknown_address_is_not_repeated(runner: web.AppRunner) -> None:
-    text = "GET /nothing HTTP/1.1\r\nHost: localhost\r\nExpect: tt_secret\r\nConnection: close\r\n\r\n"
+    text = "GET /nothing HTTP/1.1\r\nHost: localhost\r\nExpect: fl_secret\r\nConnection: close\r\n\r\n"
 
     head, body = await answered(runner, text)
 
     assert Problem.model_validate_json(body).status == 417
-    assert b"tt_secret" not in body
-    assert "Server: trimtab\r\n" in f"{head}\r\n"
+    assert b"fl_secret" not in body
+    assert "Server: flettner\r\n" in f"{head}\r\n"

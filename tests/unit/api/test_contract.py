@@ -80,7 +80,7 @@ def begin(daemon: FakeDaemonView) -> None:
 
 def is_sent(parameter: dict[str, Any]) -> bool:
     """Whether requests writes this query parameter into the URL."""
-    return "?" in str(Request("GET", "http://trimtab/", params=parameter).prepare().url)
+    return "?" in str(Request("GET", "http://flettner/", params=parameter).prepare().url)
 
 
 @st.composite

@@ -140,7 +140,7 @@ async def test_client_certificate_authenticates_if_its_name_has_a_role(
             pass
         async with session.post(f"{base}/v1/targets/chat/pause", ssl=context) as changed:
             body = await changed.text()
-        wrong = {"Authorization": "Bearer tt_00000000_" + "A" * 43}
+        wrong = {"Authorization": "Bearer fl_00000000_" + "A" * 43}
         async with session.get(f"{base}/v1/targets", ssl=context, headers=wrong) as refused:
             assert refused.status == 401  # a token takes precedence over the other identity
 

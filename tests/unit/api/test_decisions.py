@@ -57,7 +57,7 @@ async def test_another_operator_approves_a_proposal_where_the_config_asks_for_it
         other = response.status, (await response.json())["decided_by"]
 
     assert made["barred"] == "operator ann"
-    assert (own[0], own[1]["type"]) == (403, "urn:trimtab:problem:own-proposal")
+    assert (own[0], own[1]["type"]) == (403, "urn:flettner:problem:own-proposal")
     assert own[1]["detail"] == (
         'operator ann proposed this change, so another operator must approve it: [agent] approval is "other".'
     )
@@ -119,7 +119,7 @@ async def test_refuses_approval_while_the_suggestion_is_being_checked(
     status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": ZEROS})
 
     assert (shown["status"], shown["digest"], shown["prospect"]) == ("checking", "", None)
-    assert (status, problem["type"]) == (409, "urn:trimtab:problem:checking")
+    assert (status, problem["type"]) == (409, "urn:flettner:problem:checking")
     assert daemon.states()["chat"].phase is Phase.CHECKING
 
 
@@ -174,7 +174,7 @@ async def test_refused_suggestion_shows_the_reason_and_cannot_be_approved(
 
     assert (shown["id"], shown["notes"][-1]) == (made.id, "vLLM does not take max_num_seqs 128")
     assert shown["prospect"] is None
-    assert (status, problem["type"]) == (409, "urn:trimtab:problem:not-open")
+    assert (status, problem["type"]) == (409, "urn:flettner:problem:not-open")
 
 
 async def test_checks_an_operators_change_first(client: Client, daemon: FakeDaemonView) -> None:
@@ -215,7 +215,7 @@ async def test_refuses_approval_while_paused(client: Client, daemon: FakeDaemonV
     status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
 
     assert status == 409
-    assert "trimtab resume chat" in problem["detail"]
+    assert "flettner resume chat" in problem["detail"]
 
 
 async def test_refuses_approval_if_the_state_machine_rejects_it(
@@ -227,7 +227,7 @@ async def test_refuses_approval_if_the_state_machine_rejects_it(
 
     status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
 
-    assert (status, problem["type"]) == (409, "urn:trimtab:problem:not-taken")
+    assert (status, problem["type"]) == (409, "urn:flettner:problem:not-taken")
 
 
 async def test_changes_nothing_if_the_journal_is_not_writable(client: Client, daemon: FakeDaemonView) -> None:
@@ -406,6 +406,6 @@ async def test_an_approval_of_a_former_version_is_told_what_changed(
 
     status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
 
-    assert (status, problem["type"]) == (409, "urn:trimtab:problem:digest-differs")
+    assert (status, problem["type"]) == (409, "urn:flettner:problem:digest-differs")
     assert changed in problem["detail"]
     assert digest not in problem["detail"]

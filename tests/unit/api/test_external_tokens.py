@@ -82,7 +82,7 @@ async def test_an_accepted_token_outlasts_a_short_absence_of_the_service() -> No
         await tokens.holder("good")
 
 
-@pytest.mark.parametrize("text", ["", "tt_0123abcd_" + "a" * 43, "x" * 20_000, "schlüssel"])
+@pytest.mark.parametrize("text", ["", "fl_0123abcd_" + "a" * 43, "x" * 20_000, "schlüssel"])
 async def test_what_cannot_be_such_a_token_is_not_sent_away(text: str) -> None:
     service = FakeService()
     tokens, _ = made(service)

@@ -30,7 +30,7 @@ async def test_reports_attempts_by_address_and_reason_but_never_the_token(
     guessed = late[:-1] + ("A" if late[-1] != "A" else "B")
     sent = [
         None,
-        "Bearer tt_00000000_" + "A" * 43,
+        "Bearer fl_00000000_" + "A" * 43,
         f"Bearer {guessed}",
         "Basic dXNlcjpwYXNz",
         f"Bearer {late}",

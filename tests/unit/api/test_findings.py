@@ -1,4 +1,4 @@
-"""What lint finds in the flags in force, in the API and in `trimtab status`."""
+"""What lint finds in the flags in force, in the API and in `flettner status`."""
 
 import pytest
 

@@ -32,7 +32,7 @@ async def test_a_spent_share_refuses_proposals_and_resumptions_only(
         assert answer.status == 200
     daemon.waits[ANN, "chat"] = 86.2
 
-    assert await propose(client, max_num_seqs=96) == (429, "urn:trimtab:problem:journal-share-spent", "87")
+    assert await propose(client, max_num_seqs=96) == (429, "urn:flettner:problem:journal-share-spent", "87")
     async with client.post("/v1/targets/chat/resume") as answer:
         assert (answer.status, answer.headers["Retry-After"]) == (429, "87")
     async with client.post("/v1/targets/chat/pause") as answer:
@@ -45,7 +45,7 @@ async def test_a_full_journal_refuses_proposals_only(client: Client, daemon: Fak
     made = daemon.suggest({"max_num_seqs": 128})
     daemon.full = True
 
-    assert await propose(client, max_num_seqs=96) == (503, "urn:trimtab:problem:audit-full", "3600")
+    assert await propose(client, max_num_seqs=96) == (503, "urn:flettner:problem:audit-full", "3600")
     async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}) as answer:
         assert answer.status == 200
     async with client.get("/v1/targets/chat") as answer:
@@ -60,7 +60,7 @@ async def test_an_operator_has_few_open_proposals_on_a_target(client: Client, da
     assert [one.id for one in state.open_suggestions] == ["chat-s2", "chat-s1"]
 
     status, kind, after = await propose(client, max_num_batched_tokens=4096)
-    assert (status, kind) == (429, "urn:trimtab:problem:too-many-open")
+    assert (status, kind) == (429, "urn:flettner:problem:too-many-open")
     assert int(after) > 0
     assert (await propose(client, max_num_seqs=96))[0] == 201  # in the place of the first
 

@@ -146,4 +146,4 @@ async def test_returns_the_stored_lines_of_an_ended_rollout(
 async def test_unknown_rollout_has_no_log(client: Client) -> None:
     async with client.get("/v1/rollouts/chat-o9/log") as response:
         assert response.status == 404
-        assert (await response.json())["type"] == "urn:trimtab:problem:no-such-rollout"
+        assert (await response.json())["type"] == "urn:flettner:problem:no-such-rollout"

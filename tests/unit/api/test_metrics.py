@@ -20,7 +20,7 @@ from tests.unit.api.conftest import Client
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 LINE = re.compile(
-    r'(trimtab_[a-z0-9_]+)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\[\\"n])*",?)+)\})? (NaN|[+-]Inf|-?[0-9.e+-]+)'
+    r'(flettner_[a-z0-9_]+)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\[\\"n])*",?)+)\})? (NaN|[+-]Inf|-?[0-9.e+-]+)'
 )
 
 
@@ -47,20 +47,20 @@ def test_exports_target_metrics_in_base_units() -> None:
 
     found = samples(format_page(daemon))
 
-    assert found['trimtab_target_phase{target="chat",phase="observing"}'] == 1
-    assert found['trimtab_target_phase{target="chat",phase="canary"}'] == 0
-    assert found['trimtab_target_goodput_rps{target="chat"}'] == 7.5
-    assert found['trimtab_target_ttft_p95_seconds{target="chat"}'] == 0.42
-    assert found['trimtab_error_budget_burn{target="chat",window="5m"}'] == 6
-    assert found['trimtab_error_budget_burn{target="chat",window="6h"}'] == 6
-    assert found['trimtab_server_weight_ratio{target="chat",server="chat-r0"}'] == 1
-    assert found['trimtab_source_up{target="chat",source="nvidia_smi"}'] == 0
-    assert found['trimtab_source_up{target="chat",source="vllm_metrics chat-r0"}'] == 1
-    assert found['trimtab_rollouts_total{target="chat",outcome="promoted"}'] == 0
-    assert found["trimtab_audit_head_seq"] == 0
-    assert found["trimtab_events_total"] == 7
-    assert found['trimtab_loop_lag_seconds_count{target="chat"}'] == 0
-    assert found["trimtab_ready"] == 1
+    assert found['flettner_target_phase{target="chat",phase="observing"}'] == 1
+    assert found['flettner_target_phase{target="chat",phase="canary"}'] == 0
+    assert found['flettner_target_goodput_rps{target="chat"}'] == 7.5
+    assert found['flettner_target_ttft_p95_seconds{target="chat"}'] == 0.42
+    assert found['flettner_error_budget_burn{target="chat",window="5m"}'] == 6
+    assert found['flettner_error_budget_burn{target="chat",window="6h"}'] == 6
+    assert found['flettner_server_weight_ratio{target="chat",server="chat-r0"}'] == 1
+    assert found['flettner_source_up{target="chat",source="nvidia_smi"}'] == 0
+    assert found['flettner_source_up{target="chat",source="vllm_metrics chat-r0"}'] == 1
+    assert found['flettner_rollouts_total{target="chat",outcome="promoted"}'] == 0
+    assert found["flettner_audit_head_seq"] == 0
+    assert found["flettner_events_total"] == 7
+    assert found['flettner_loop_lag_seconds_count{target="chat"}'] == 0
+    assert found["flettner_ready"] == 1
 
 
 async def test_counts_ended_rollouts_by_outcome(client: Client, daemon: FakeDaemonView) -> None:
@@ -76,17 +76,17 @@ async def test_counts_ended_rollouts_by_outcome(client: Client, daemon: FakeDaem
         found = samples(await response.text())
 
     assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert found['trimtab_rollouts_total{target="chat",outcome="promoted"}'] == 1
-    assert found['trimtab_rollouts_total{target="chat",outcome="rolled_back"}'] == 2
+    assert found['flettner_rollouts_total{target="chat",outcome="promoted"}'] == 1
+    assert found['flettner_rollouts_total{target="chat",outcome="rolled_back"}'] == 2
 
 
 def test_labels_are_escaped() -> None:
     metric = Metric("ready", "gauge", "a\nb \\", ("target",))
 
     assert list(format_metric(metric, [(('a"b\\c\nd',), float("nan"))])) == [
-        "# HELP trimtab_ready a\\nb \\\\",
-        "# TYPE trimtab_ready gauge",
-        'trimtab_ready{target="a\\"b\\\\c\\nd"} NaN',
+        "# HELP flettner_ready a\\nb \\\\",
+        "# TYPE flettner_ready gauge",
+        'flettner_ready{target="a\\"b\\\\c\\nd"} NaN',
     ]
 
 
@@ -98,11 +98,11 @@ def test_a_histogram_is_cumulative() -> None:
     assert list(
         format_metric(Metric("tick_duration_seconds", "histogram", "h", ("target",)), [(("chat",), seconds)])
     )[2:] == [
-        'trimtab_tick_duration_seconds_bucket{target="chat",le="0.1"} 2',
-        'trimtab_tick_duration_seconds_bucket{target="chat",le="1"} 3',
-        'trimtab_tick_duration_seconds_bucket{target="chat",le="+Inf"} 4',
-        'trimtab_tick_duration_seconds_sum{target="chat"} 7.65',
-        'trimtab_tick_duration_seconds_count{target="chat"} 4',
+        'flettner_tick_duration_seconds_bucket{target="chat",le="0.1"} 2',
+        'flettner_tick_duration_seconds_bucket{target="chat",le="1"} 3',
+        'flettner_tick_duration_seconds_bucket{target="chat",le="+Inf"} 4',
+        'flettner_tick_duration_seconds_sum{target="chat"} 7.65',
+        'flettner_tick_duration_seconds_count{target="chat"} 4',
     ]
 
 
@@ -147,21 +147,21 @@ def test_exports_every_documented_metric() -> None:
         re.sub("_(bucket|sum|count)$", "", re.split("[{ ]", name)[0]) for name in samples(format_page(busy()))
     }
 
-    assert body == {f"trimtab_{metric.name}" for metric in METRICS}
+    assert body == {f"flettner_{metric.name}" for metric in METRICS}
 
 
 def test_exports_the_rollout_and_its_lease() -> None:
     found = samples(format_page(busy()))
 
-    assert found['trimtab_rollout_exposed_requests{target="chat"}'] == 40
-    assert found['trimtab_rollout_bad_requests{target="chat"}'] == 2
-    assert found['trimtab_rollout_weight_ratio{target="chat"}'] == 0.05
-    assert found['trimtab_lease_age_seconds{target="chat"}'] == 2
-    assert found['trimtab_effect_failures_total{target="chat",effect="route"}'] == 1
-    assert found['trimtab_slo_attainment_ratio{target="chat",window="5m"}'] == 0.7
-    assert found['trimtab_sample_age_seconds{target="chat",sample="EngineSample",server="chat-r0"}'] == 1
-    assert found['trimtab_suggestion_expiry_seconds{target="chat"}'] == 3600
-    assert found['trimtab_notifications_total{notifier="ops",outcome="sent"}'] == 3
+    assert found['flettner_rollout_exposed_requests{target="chat"}'] == 40
+    assert found['flettner_rollout_bad_requests{target="chat"}'] == 2
+    assert found['flettner_rollout_weight_ratio{target="chat"}'] == 0.05
+    assert found['flettner_lease_age_seconds{target="chat"}'] == 2
+    assert found['flettner_effect_failures_total{target="chat",effect="route"}'] == 1
+    assert found['flettner_slo_attainment_ratio{target="chat",window="5m"}'] == 0.7
+    assert found['flettner_sample_age_seconds{target="chat",sample="EngineSample",server="chat-r0"}'] == 1
+    assert found['flettner_suggestion_expiry_seconds{target="chat"}'] == 3600
+    assert found['flettner_notifications_total{notifier="ops",outcome="sent"}'] == 3
 
 
 def test_metrics_documentation_matches_the_generated_text() -> None:
@@ -175,8 +175,8 @@ def test_exports_an_audit_pin_that_changes_every_hundred_entries() -> None:
 
     found = samples(format_page(daemon))
 
-    assert found["trimtab_audit_head_seq"] == 250
-    assert found[f'trimtab_audit_pin_info{{seq="200",hash="{200:064x}"}}'] == 1
+    assert found["flettner_audit_head_seq"] == 250
+    assert found[f'flettner_audit_pin_info{{seq="200",hash="{200:064x}"}}'] == 1
 
 
 def test_exports_the_remaining_metrics_if_the_journal_is_unreadable() -> None:
@@ -187,5 +187,5 @@ def test_exports_the_remaining_metrics_if_the_journal_is_unreadable() -> None:
 
     text = format_page(daemon)
 
-    assert "trimtab_audit_pin_info{" not in text
-    assert samples(text)["trimtab_ready"] == 1
+    assert "flettner_audit_pin_info{" not in text
+    assert samples(text)["flettner_ready"] == 1

@@ -86,7 +86,7 @@ def test_recognises_user_ids_mapped_into_the_namespace(id_map: str, here: set[in
 
 @pytest.mark.parametrize("key", ["users", "groups"])
 def test_daemon_with_unmapped_users_does_not_start(key: str, tmp_path: Path) -> None:
-    config = tmp_path / "trimtab.toml"
+    config = tmp_path / "flettner.toml"
     config.write_text(f"""
         [agent]
         state_dir = "s"
@@ -121,7 +121,7 @@ async def test_daemons_user_needs_no_token_and_is_named_in_the_journal(
         async with session.post("http://localhost/v1/targets/chat/pause") as response:
             assert response.status == 200
         assert daemon.states()["chat"].note.startswith(f"paused by uid {os.geteuid()} (")
-        wrong = {"Authorization": "Bearer tt_00000000_" + "A" * 43}
+        wrong = {"Authorization": "Bearer fl_00000000_" + "A" * 43}
         async with session.get("http://localhost/v1/targets", headers=wrong) as response:
             assert response.status == 401  # a token takes precedence over the other identity
         async with session.post("http://any.name/v1/targets/chat/resume") as response:
@@ -144,7 +144,7 @@ async def test_tcp_clients_have_no_peer_identity(daemon: FakeDaemonView, tokens:
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A directory that other users can enter; those of pytest are private."""
-    path = Path("/tmp") / f"trimtab-{os.getpid()}-peers"  # noqa: S108 - closed to writers
+    path = Path("/tmp") / f"flettner-{os.getpid()}-peers"  # noqa: S108 - closed to writers
     path.mkdir(mode=0o755)
     yield path
     for file in path.iterdir():

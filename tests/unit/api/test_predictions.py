@@ -39,7 +39,7 @@ async def test_without_a_law_it_says_why(client: Client, daemon: FakeDaemonView)
     async with client.post(PATH, json={}) as response:
         problem = await response.json()
 
-    assert (response.status, problem["type"]) == (409, "urn:trimtab:problem:no-prediction")
+    assert (response.status, problem["type"]) == (409, "urn:flettner:problem:no-prediction")
     assert "nothing is learned of chat yet" in problem["detail"]
 
 

@@ -117,7 +117,7 @@ async def test_rate_limits_token_guessing_without_locking_out_valid_tokens(
     async with TestClient(TestServer(app)) as client:
         statuses = []
         for number in range(4):
-            guess = {"Authorization": f"Bearer tt_0000000{number}_" + "A" * 43}
+            guess = {"Authorization": f"Bearer fl_0000000{number}_" + "A" * 43}
             async with client.get("/v1/targets", headers=guess) as response:
                 statuses.append(response.status)
         async with client.get("/v1/targets", headers=bearers["viewer"]) as response:

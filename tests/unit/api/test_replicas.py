@@ -1,4 +1,4 @@
-"""How many replicas a server has, in the API and in `trimtab status`."""
+"""How many replicas a server has, in the API and in `flettner status`."""
 
 from dataclasses import replace
 

@@ -59,7 +59,7 @@ def check(response: HTTPResponse, content: bytes) -> None:
     if response.status >= 400 and content:
         assert response.headers["Content-Type"].startswith(MEDIA)
         assert Problem.model_validate_json(content).status == response.status
-        assert b"tt_" not in content.replace(b"tt_\xe2\x80\xa6", b"")
+        assert b"fl_" not in content.replace(b"fl_\xe2\x80\xa6", b"")
 
 
 NAMES = ["target", "status", "limit", "after", "outcome", "digest", "reason", "to", "comment", "max_num_seqs"]

@@ -92,7 +92,7 @@ async def test_unknown_path_answers_401_without_a_token(client: Client) -> None:
 
 @pytest.mark.parametrize(
     "sent",
-    ["Basic dXNlcjpwYXNz", "Bearer", "Bearer x", "Bearer tt_00000000_" + "A" * 43, "tt_00000000_" + "A" * 43],
+    ["Basic dXNlcjpwYXNz", "Bearer", "Bearer x", "Bearer fl_00000000_" + "A" * 43, "fl_00000000_" + "A" * 43],
 )
 async def test_refuses_an_unknown_token_without_echoing_it(client: Client, sent: str) -> None:
     async with client.get("/v1/targets", headers={"Authorization": sent}) as response:

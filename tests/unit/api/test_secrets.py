@@ -59,7 +59,7 @@ async def test_tokens_never_appear_in_logs_or_responses(
         _, name, secret = headers["Authorization"].split("_", 2)
         assert secret not in log
         assert secret not in text_seen
-        assert f"tt_{name}" not in text_seen
+        assert f"fl_{name}" not in text_seen
 
 
 def test_masks_a_token_at_any_position() -> None:

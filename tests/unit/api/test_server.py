@@ -55,7 +55,7 @@ async def test_replaces_a_stale_socket(daemon: FakeDaemonView, tokens: Tokens, t
 async def test_creates_the_directory_of_its_socket(
     daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
-    path = tmp_path / "trimtab" / "api.sock"
+    path = tmp_path / "flettner" / "api.sock"
 
     runner = await serve(build_app(daemon, tokens), f"unix:{path}")
 
@@ -64,10 +64,10 @@ async def test_creates_the_directory_of_its_socket(
 
 
 def test_reports_an_unwritable_socket_directory_before_start(tmp_path: Path) -> None:
-    assert find_write_error("[api] listen", Path("/proc/trimtab")).startswith(
+    assert find_write_error("[api] listen", Path("/proc/flettner")).startswith(
         "[api] listen: /proc is not writable"
     )
-    assert find_write_error("[api] listen", tmp_path / "trimtab") == ""
+    assert find_write_error("[api] listen", tmp_path / "flettner") == ""
 
 
 async def test_listens_on_several_addresses(daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ def test_file_stores_no_token_and_is_owner_only(tmp_path: Path) -> None:
 
     store_tokens(path, [token])
 
-    assert text.startswith("tt_")
-    assert len(text.rsplit(f"tt_{token.id}_", maxsplit=1)[1]) == 43
-    assert text.removeprefix(f"tt_{token.id}_") not in path.read_text()
+    assert text.startswith("fl_")
+    assert len(text.rsplit(f"fl_{token.id}_", maxsplit=1)[1]) == 43
+    assert text.removeprefix(f"fl_{token.id}_") not in path.read_text()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [path]
     assert load_tokens(path) == {token.id: token}
@@ -161,5 +161,5 @@ def test_refuses_a_file_writable_by_other_users(tmp_path: Path) -> None:
 
 
 def test_missing_file_is_reported_with_the_command_to_create_it(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="trimtab token new --tokens-file"):
+    with pytest.raises(ConfigError, match="flettner token new --tokens-file"):
         load_tokens(tmp_path / "tokens")

@@ -77,12 +77,12 @@ def test_finds_anchors_in_each_kind_of_log(tmp_path: Path) -> None:
     webhook = Webhook(url="https://log.example.org", secret_file=str(secret))
     notice = Notice(id="audit.anchor/812", kind="audit.anchor", at=NOON, title=anchor_text(HEAD))
     body = webhook.post(notice, NOON)
-    fields = {"TRIMTAB_AUDIT_HEAD": HEAD.hash, "TRIMTAB_AUDIT_SEQ": "812", "_PID": "1"}
+    fields = {"FLETTNER_AUDIT_HEAD": HEAD.hash, "FLETTNER_AUDIT_SEQ": "812", "_PID": "1"}
     texts = (
         json.dumps(line),
         json.dumps(fields, separators=(",", ":")),  # journalctl -o json
         encode_log(line).decode().partition("\n")[0],  # journalctl
-        f"Mar  4 12:00:00 host trimtab: {anchor_text(HEAD)}",
+        f"Mar  4 12:00:00 host flettner: {anchor_text(HEAD)}",
         body.body.decode(),
         f"{HEAD.seq}:{HEAD.hash}",
     )
@@ -109,7 +109,7 @@ def test_each_head_is_pushed_once_and_syslog_gets_it(tmp_path: Path) -> None:
         with pytest.raises(BlockingIOError):
             syslog.recv(4096)
 
-    assert lines[0] == f"<29>trimtab: audit anchor {HEAD.seq}:{HEAD.hash}"
+    assert lines[0] == f"<29>flettner: audit anchor {HEAD.seq}:{HEAD.hash}"
     assert find_anchors(lines) == {HEAD, schedule.latest}
     assert (schedule.for_receiver("ops"), schedule.for_receiver("slack")) == (schedule.latest, None)
 
@@ -213,16 +213,16 @@ def test_the_config_sets_the_schedule_and_the_destinations() -> None:
         url_file = "slack.url"
         {CONFIG}
         """,
-        here=Path("/etc/trimtab"),
+        here=Path("/etc/flettner"),
     )
 
     assert found.anchor == AnchorOptions(every_s=3600, to=("syslog", "ops"))
-    assert loader.parse_config(CONFIG, here=Path("/etc/trimtab")).anchor == AnchorOptions()
+    assert loader.parse_config(CONFIG, here=Path("/etc/flettner")).anchor == AnchorOptions()
 
 
 def test_an_unknown_destination_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
-        loader.parse_config(f'[agent.audit.anchor]\nto = ["sylog"]\n{CONFIG}', here=Path("/etc/trimtab"))
+        loader.parse_config(f'[agent.audit.anchor]\nto = ["sylog"]\n{CONFIG}', here=Path("/etc/flettner"))
 
     assert str(caught.value).startswith("[agent.audit.anchor] to: 'sylog' is neither")
     assert "syslog" in str(caught.value).rpartition("[[notify]]")[2]

@@ -23,7 +23,7 @@ def entry_of_exit(awaiting: Retire | Stop | None) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("awaiting", [Retire(number=9, server=BLUE), Stop(number=9, server=BLUE)])
-def test_a_server_that_trimtab_ends_is_not_lost(awaiting: Retire | Stop) -> None:
+def test_a_server_that_flettner_ends_is_not_lost(awaiting: Retire | Stop) -> None:
     assert entry_of_exit(awaiting) == ("server.ended", EXIT)
 
 

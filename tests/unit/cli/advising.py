@@ -1,4 +1,4 @@
-"""What the tests of `trimtab advise` share: a queue behind a cap of 2, seen on a page of real vLLM."""
+"""What the tests of `flettner advise` share: a queue behind a cap of 2, seen on a page of real vLLM."""
 
 from collections.abc import Callable
 

@@ -79,9 +79,9 @@ def run(
 ) -> Iterator[Run]:
     """Run a command as an operator: (exit status, stdout, stderr)."""
     with served(daemon, tokens) as port:
-        monkeypatch.setenv("TRIMTAB_URL", f"http://127.0.0.1:{port}")
-        monkeypatch.setenv("TRIMTAB_TOKEN_FILE", str(tmp_path / "operator"))
-        monkeypatch.delenv("TRIMTAB_TOKEN", raising=False)
+        monkeypatch.setenv("FLETTNER_URL", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("FLETTNER_TOKEN_FILE", str(tmp_path / "operator"))
+        monkeypatch.delenv("FLETTNER_TOKEN", raising=False)
 
         def run(*argv: str) -> tuple[int, str, str]:
             try:

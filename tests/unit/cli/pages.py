@@ -14,30 +14,30 @@ from agent.cli.exits import EXITS
 from tests.integration.docs.markdown import table
 
 ROOT = Path(__file__).parents[3]
-LEAD = "trimtab suggests changes to vLLM's flags, rolls them out blue-green, and rolls bad ones back."
+LEAD = "flettner suggests changes to vLLM's flags, rolls them out blue-green, and rolls bad ones back."
 SEEN = (
     "Output to a terminal has colours and fits its width. Output to a pipe or a file has no colours, "
     "one line for each row and for each sentence below the rows, and `--json` for scripts. `--watch` and "
-    "`trimtab top` draw a screen that ends with `q` or Ctrl-C; in a pipe `--watch` writes a line, or with "
+    "`flettner top` draw a screen that ends with `q` or Ctrl-C; in a pipe `--watch` writes a line, or with "
     "`--json` a document, for each change."
 )
 ENVIRONMENT = {
-    "TRIMTAB_URL": "address of the daemon; --url overrides it",
-    "TRIMTAB_TOKEN": "API token; --token-file overrides it",
-    "TRIMTAB_TOKEN_FILE": "file with an API token; TRIMTAB_TOKEN overrides it",
+    "FLETTNER_URL": "address of the daemon; --url overrides it",
+    "FLETTNER_TOKEN": "API token; --token-file overrides it",
+    "FLETTNER_TOKEN_FILE": "file with an API token; FLETTNER_TOKEN overrides it",
     "NO_COLOR": "not empty: no colours; by default only terminals other than TERM=dumb get colours",
     "COLUMNS": "characters in a line; overrides the terminal width",
 }
 FILES = {
-    "/etc/trimtab/trimtab.toml": "the config of the service",
-    "/run/trimtab/api.sock": "socket of the daemon; tried first",
-    "/var/lib/trimtab": "the journal and the state of the daemon",
+    "/etc/flettner/flettner.toml": "the config of the service",
+    "/run/flettner/api.sock": "socket of the daemon; tried first",
+    "/var/lib/flettner": "the journal and the state of the daemon",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    name: str  # `trimtab audit show`
+    name: str  # `flettner audit show`
     about: str
     usage: str
     options: tuple[tuple[str, str], ...]  # spelling and help text
@@ -94,7 +94,7 @@ def _help(action: argparse.Action, prog: str) -> str:
 def markdown() -> str:
     parts = [
         "# The command line",
-        f"{LEAD} Every command has `--help`; `man trimtab` holds this page.",
+        f"{LEAD} Every command has `--help`; `man flettner` holds this page.",
         SEEN,
         "## Exit status",
         table(
@@ -115,12 +115,17 @@ def markdown() -> str:
 
 def man() -> str:
     """man(7)."""
-    lines = ['.TH TRIMTAB 1 "" "trimtab" "User Commands"', ".SH NAME"]
-    lines += [r"trimtab \- an autopilot for vLLM servers", ".SH SYNOPSIS", ".B trimtab", "COMMAND [options]"]
+    lines = ['.TH FLETTNER 1 "" "flettner" "User Commands"', ".SH NAME"]
+    lines += [
+        r"flettner \- an autopilot for vLLM servers",
+        ".SH SYNOPSIS",
+        ".B flettner",
+        "COMMAND [options]",
+    ]
     lines += [".SH DESCRIPTION", _roff(LEAD), ".PP", _roff(SEEN.replace("`", "")), ".SH COMMANDS"]
     for one in commands():
         lines += [
-            f".SS {_roff(one.name.removeprefix('trimtab '))}",
+            f".SS {_roff(one.name.removeprefix('flettner '))}",
             _roff(one.about),
             ".PP",
             f".B {_roff(one.usage)}",
@@ -143,7 +148,7 @@ def _roff(text: str) -> str:
     return f"\\&{plain}" if plain.startswith((".", "'")) else plain
 
 
-PAGES: Mapping[str, Callable[[], str]] = {"docs/cli.md": markdown, "packaging/man/trimtab.1": man}
+PAGES: Mapping[str, Callable[[], str]] = {"docs/cli.md": markdown, "packaging/man/flettner.1": man}
 
 
 def write() -> None:

@@ -1,4 +1,4 @@
-"""A daemon of several targets with data for every field of `trimtab top`."""
+"""A daemon of several targets with data for every field of `flettner top`."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`trimtab advise` on saved scrapes of real vLLM and on a server that replays them."""
+"""`flettner advise` on saved scrapes of real vLLM and on a server that replays them."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""`trimtab advise --flags` doubts and ignores flags that do not match the server."""
+"""`flettner advise --flags` doubts and ignores flags that do not match the server."""
 
 import json
 

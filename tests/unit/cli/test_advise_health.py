@@ -1,4 +1,4 @@
-"""`trimtab advise` on a server that is not healthy: that comes first, and no flag is changed."""
+"""`flettner advise` on a server that is not healthy: that comes first, and no flag is changed."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`trimtab advise` on edited metrics of real vLLM 0.32: the expected rule ranks first."""
+"""`flettner advise` on edited metrics of real vLLM 0.32: the expected rule ranks first."""
 
 import json
 import re

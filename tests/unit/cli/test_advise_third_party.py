@@ -1,4 +1,4 @@
-"""`trimtab advise` runs third-party policies; a broken one does not disable the shipped ones."""
+"""`flettner advise` runs third-party policies; a broken one does not disable the shipped ones."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
         info = tmp_path / "site" / "acme-1.2.dist-info"
         info.mkdir(parents=True)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.2\n")
-        (info / "entry_points.txt").write_text("[trimtab.policies]\ntheirs = acme_theirs:Theirs\n")
+        (info / "entry_points.txt").write_text("[flettner.policies]\ntheirs = acme_theirs:Theirs\n")
         (info.parent / "acme_theirs.py").write_text(text)
         monkeypatch.syspath_prepend(str(info.parent))
 
@@ -94,7 +94,7 @@ def test_duplicate_policy_name_does_not_disable_the_shipped_policy(
 ) -> None:
     installed(SOUND)
     names = tmp_path / "site" / "acme-1.2.dist-info" / "entry_points.txt"
-    names.write_text("[trimtab.policies]\nadmission = acme_theirs:Theirs\n")
+    names.write_text("[flettner.policies]\nadmission = acme_theirs:Theirs\n")
     pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
 
     _, out, _ = advise(*pages, "--flags", FLAGS, "--json")

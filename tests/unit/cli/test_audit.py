@@ -1,4 +1,4 @@
-"""`trimtab audit`, `policies` and `knobs` at a terminal and in a script, without a daemon."""
+"""`flettner audit`, `policies` and `knobs` at a terminal and in a script, without a daemon."""
 
 import json
 import subprocess
@@ -197,7 +197,7 @@ def test_names_an_invalid_line_and_shows_the_rest(run: Run, journal: Path) -> No
     status, out, err = run("show", "--json")
 
     assert status == 1
-    assert err.startswith("trimtab: audit.jsonl, line 2: it is not an entry")
+    assert err.startswith("flettner: audit.jsonl, line 2: it is not an entry")
     assert [entry["seq"] for entry in json.loads(out)] == [1, 2, 3, 4]
 
 
@@ -265,11 +265,11 @@ def test_exports_an_entry_in_journald_format(run: Run) -> None:
 
     (entry,) = out.split("\n\n")[:-1]
     fields = dict(line.split("=", 1) for line in entry.split("\n"))
-    assert fields["SYSLOG_IDENTIFIER"] == "trimtab"
-    assert fields["TRIMTAB_AUDIT_SEQ"] == "4"
-    assert fields["TRIMTAB_TARGET"] == "batch"
+    assert fields["SYSLOG_IDENTIFIER"] == "flettner"
+    assert fields["FLETTNER_AUDIT_SEQ"] == "4"
+    assert fields["FLETTNER_TARGET"] == "batch"
     assert fields["__REALTIME_TIMESTAMP"] == "1772625600000000"
-    assert json.loads(fields["TRIMTAB_RECORD"])["action"] == "rollout.promoted"
+    assert json.loads(fields["FLETTNER_RECORD"])["action"] == "rollout.promoted"
 
 
 def test_exports_a_multiline_value_with_its_length(journal: Path) -> None:
@@ -280,7 +280,7 @@ def test_exports_a_multiline_value_with_its_length(journal: Path) -> None:
 
     length = int.from_bytes(rest[:8], "little")
     assert rest[8 : 8 + length].endswith(b"two\nlines")
-    assert rest[8 + length :].startswith(b"\nTRIMTAB_AUDIT_SEQ=1\n")
+    assert rest[8 + length :].startswith(b"\nFLETTNER_AUDIT_SEQ=1\n")
 
 
 # the key

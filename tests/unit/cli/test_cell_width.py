@@ -25,7 +25,7 @@ def test_wrapped_lines_fit_the_width_and_keep_the_text(room: int) -> None:
 
 
 def test_wrapping_keeps_the_indent() -> None:
-    assert wrap("  tuned by trimtab", 12, "  ", at_hyphens=True) == ["  tuned by", "  trimtab"]
+    assert wrap("  tuned by flettner", 12, "  ", at_hyphens=True) == ["  tuned by", "  flettner"]
 
 
 def test_wrapping_does_not_split_an_option() -> None:

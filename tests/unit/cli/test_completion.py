@@ -18,7 +18,7 @@ from tests.unit.cli.conftest import Run, runs
 ASK = """
 source "$1"
 shift
-function=$(complete -p trimtab | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+function=$(complete -p flettner | sed 's/.*-F \\([^ ]*\\).*/\\1/')
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_LINE="$*" COMP_POINT=${#COMP_LINE}
 "$function"
 printf '%s\\n' "${COMPREPLY[@]}"
@@ -32,7 +32,7 @@ def completion(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def script(completion: Run, tmp_path: Path) -> Path:
-    path = tmp_path / "trimtab"
+    path = tmp_path / "flettner"
     status, out, err = completion("bash")
     assert (status, err) == (0, "")
     path.write_text(out)
@@ -50,14 +50,14 @@ def script(completion: Run, tmp_path: Path) -> Path:
         (("status", "--w"), {"--watch"}),
         (("token", "new", "--role", "o"), {"operator"}),
         (("completion", ""), {"bash", "zsh", "fish"}),
-        (("check", "FOLDER/"), {"FOLDER/trimtab.toml"}),
-        (("run", "--config", "FOLDER/tr"), {"FOLDER/trimtab.toml"}),
+        (("check", "FOLDER/"), {"FOLDER/flettner.toml"}),
+        (("run", "--config", "FOLDER/fl"), {"FOLDER/flettner.toml"}),
     ],
 )
 def test_completes_in_bash(script: Path, tmp_path: Path, typed: tuple[str, ...], expected: set[str]) -> None:
     folder = tmp_path / "etc"
     folder.mkdir()
-    (folder / "trimtab.toml").touch()
+    (folder / "flettner.toml").touch()
     words = [word.replace("FOLDER", str(folder)) for word in typed]
 
     assert completed(script, *words) == {word.replace("FOLDER", str(folder)) for word in expected}
@@ -67,7 +67,7 @@ def completed(script: Path, *words: str, env: Mapping[str, str] | None = None) -
     """Return the completions of the last word in bash."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "-c", ASK, "bash", script, "trimtab", *words],
+        ["bash", "-c", ASK, "bash", script, "flettner", *words],
         capture_output=True,
         text=True,
         timeout=60,
@@ -105,10 +105,10 @@ def test_completes_names_from_the_daemon_in_bash(
 @pytest.mark.parametrize(
     "env",
     [
-        pytest.param({"TRIMTAB_URL": "http://127.0.0.1:1"}, id="no daemon"),
-        pytest.param({"TRIMTAB_URL": "not an address"}, id="no address"),
-        pytest.param({"TRIMTAB_TOKEN": "tt_wrong"}, id="wrong token"),
-        pytest.param({"TRIMTAB_TOKEN_FILE": "/nowhere"}, id="no token file"),
+        pytest.param({"FLETTNER_URL": "http://127.0.0.1:1"}, id="no daemon"),
+        pytest.param({"FLETTNER_URL": "not an address"}, id="no address"),
+        pytest.param({"FLETTNER_TOKEN": "fl_wrong"}, id="wrong token"),
+        pytest.param({"FLETTNER_TOKEN_FILE": "/nowhere"}, id="no token file"),
     ],
 )
 @pytest.mark.usefixtures("run")
@@ -138,7 +138,7 @@ def test_completed_names_cannot_inject_shell_commands(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert completed(script, "status", "", env={"TRIMTAB_URL": hostile_server}) == {"chat"}
+    assert completed(script, "status", "", env={"FLETTNER_URL": hostile_server}) == {"chat"}
     assert not (tmp_path / "harm").exists()
 
 
@@ -154,7 +154,7 @@ def test_completion_does_not_load_the_config() -> None:
     assert (client.SOCKET, client.UNIX) == (listen.SOCKET, listen.UNIX)
 
 
-@pytest.mark.parametrize(("shell", "begins"), [("zsh", "#compdef trimtab"), ("fish", "# AUTOMATICALLY")])
+@pytest.mark.parametrize(("shell", "begins"), [("zsh", "#compdef flettner"), ("fish", "# AUTOMATICALLY")])
 def test_other_shells_have_their_own_script(completion: Run, shell: str, begins: str) -> None:
     status, out, _ = completion(shell)
 

@@ -49,7 +49,7 @@ def test_status_shows_targets_and_open_suggestions(run: Run, daemon: FakeDaemonV
         "TARGET  PHASE     MODE     GOODPUT  TTFT P95  SERVERS",
         "chat    proposed  approve  7.5/s    420 ms    chat-r0 blue",
     ]
-    assert "chat: chat-s1 needs approval: `trimtab approve chat-s1`" in out
+    assert "chat: chat-s1 needs approval: `flettner approve chat-s1`" in out
     assert "chat: nvidia_smi is lost: no such command" in out
 
 
@@ -72,7 +72,7 @@ def test_names_the_operator_who_may_not_approve_their_proposal(run: Run, daemon:
 
     assert asked == 0
     assert "  approval by another operator than ann\n" in out
-    assert "It needs approval by another operator than ann: `trimtab approve chat-s1`" in out
+    assert "It needs approval by another operator than ann: `flettner approve chat-s1`" in out
     assert (status, "ann proposed this change, so another operator must approve it" in err) == (1, True)
 
 
@@ -114,7 +114,8 @@ def test_a_held_suggestion_is_shown_with_what_to_commit(run: Run, daemon: FakeDa
 
     shown = run("status")[1]
     assert (
-        "chat-s1 is held: commit its change where the manifest is kept: `trimtab suggestions chat-s1" in shown
+        "chat-s1 is held: commit its change where the manifest is kept: `flettner suggestions chat-s1"
+        in shown
     )
     assert "needs approval" not in shown
     assert "held" in run("suggestions")[1].splitlines()[1]
@@ -224,7 +225,7 @@ def test_accepts_the_common_spellings_of_a_knob(
 
     assert status == 0
     assert dict(daemon.suggestions()[0].proposal.to) == {knob: value}
-    assert out.endswith("It needs approval: `trimtab approve chat-s1`\n")
+    assert out.endswith("It needs approval: `flettner approve chat-s1`\n")
 
 
 def test_refuses_a_change_that_the_guard_rejects(run: Run) -> None:
@@ -258,7 +259,7 @@ def test_shows_a_proposal_after_its_check(run: Run, daemon: FakeDaemonView) -> N
     assert status == 0
     assert "outage   planned, about 52 s" in out
     assert "status   open" in out
-    assert out.endswith("It needs approval: `trimtab approve chat-s1`\n")
+    assert out.endswith("It needs approval: `flettner approve chat-s1`\n")
     assert "chat-s1 is being checked; nothing is changed yet" in err
 
 
@@ -268,8 +269,8 @@ def test_infeasible_proposal_is_reported_with_the_reason(run: Run, daemon: FakeD
 
     assert status == 1
     assert "status   refused" in out
-    assert err.endswith("trimtab: chat-s1 was refused: vLLM does not take max_num_seqs 0\n")
-    assert "trimtab approve" not in out
+    assert err.endswith("flettner: chat-s1 was refused: vLLM does not take max_num_seqs 0\n")
+    assert "flettner approve" not in out
 
 
 def test_json_shows_the_checked_proposal(run: Run, daemon: FakeDaemonView) -> None:
@@ -329,19 +330,19 @@ def test_viewer_can_read_but_not_act(run: Run, tmp_path: Path) -> None:
 
 
 def test_refusal_without_a_token_explains_how_to_get_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TRIMTAB_TOKEN_FILE")
+    monkeypatch.delenv("FLETTNER_TOKEN_FILE")
 
     status, _, err = run("status")
 
     assert status == 1
-    assert "trimtab token new" in err
+    assert "flettner token new" in err
 
 
 def test_reads_the_token_from_the_environment(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRIMTAB_TOKEN", (tmp_path / "operator").read_text())
-    monkeypatch.setenv("TRIMTAB_TOKEN_FILE", "/nowhere")
+    monkeypatch.setenv("FLETTNER_TOKEN", (tmp_path / "operator").read_text())
+    monkeypatch.setenv("FLETTNER_TOKEN_FILE", "/nowhere")
 
     assert run("status")[0] == 0
 
@@ -371,8 +372,8 @@ def test_tries_the_daemons_socket_first(
 ) -> None:
     where = f"unix:{tmp_path / 'api.sock'}"
     monkeypatch.setattr(agent.api.client, "SOCKET", where)
-    monkeypatch.delenv("TRIMTAB_URL")
-    monkeypatch.delenv("TRIMTAB_TOKEN_FILE")
+    monkeypatch.delenv("FLETTNER_URL")
+    monkeypatch.delenv("FLETTNER_TOKEN_FILE")
 
     assert find_default_url() == LOOPBACK
     with served(daemon, tokens, where, PeerIdentities({}, {})):
@@ -401,7 +402,7 @@ def test_unreachable_daemon_error_names_the_remedy(run: Run, url: str, expected:
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ["", "two words", "t\u00f6ken", "tt_\x07"])
+@pytest.mark.parametrize("text", ["", "two words", "t\u00f6ken", "fl_\x07"])
 def test_names_a_token_file_without_a_token(run: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "mine").write_text(text)
 
@@ -421,7 +422,7 @@ def test_names_a_token_file_without_a_token(run: Run, tmp_path: Path, text: str)
         b"",
     ],
 )
-def test_reports_a_response_that_is_not_from_trimtab(run: Run, answer: bytes) -> None:
+def test_reports_a_response_that_is_not_from_flettner(run: Run, answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def once() -> None:

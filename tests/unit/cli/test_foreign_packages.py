@@ -1,4 +1,4 @@
-"""Other packages with the names of trimtab's, on PYTHONPATH or in the current folder, change nothing."""
+"""Other packages with the names of flettner's, on PYTHONPATH or in the current folder, change nothing."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.entry import PACKAGES
+from flettner.entry import PACKAGES
 
 REPOSITORY = Path(__file__).parents[3]
 FOREIGN = "raise SystemExit(f'{__name__} of another project')\n"
@@ -16,7 +16,7 @@ FOREIGN = "raise SystemExit(f'{__name__} of another project')\n"
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Path:
-    """A project with a package for each of trimtab's names."""
+    """A project with a package for each of flettner's names."""
     for name in PACKAGES:
         package = tmp_path / "project" / name
         package.mkdir(parents=True)
@@ -40,7 +40,7 @@ def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("command", ["trimtab", "trimtab-docker-proxy"])
+@pytest.mark.parametrize("command", ["flettner", "flettner-docker-proxy"])
 def test_an_installed_command_imports_its_own_packages(command: str, tmp_path: Path, foreign: Path) -> None:
     done = run(str(installed(command, tmp_path)), "--help", folder=foreign)
 
@@ -49,21 +49,21 @@ def test_an_installed_command_imports_its_own_packages(command: str, tmp_path: P
 
 
 def test_every_command_loads_its_own_plugins(tmp_path: Path, foreign: Path) -> None:
-    done = run(str(installed("trimtab", tmp_path)), "policies", "--json", folder=foreign)
+    done = run(str(installed("flettner", tmp_path)), "policies", "--json", folder=foreign)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert '"admission"' in done.stdout
 
 
 def test_the_module_imports_its_own_packages_in_a_folder_with_others(foreign: Path) -> None:
-    done = run("-m", "trimtab", "--help", folder=foreign)
+    done = run("-m", "flettner", "--help", folder=foreign)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("usage: trimtab ")
+    assert done.stdout.startswith("usage: flettner ")
 
 
 def test_every_package_of_the_installation_is_protected() -> None:
     with (REPOSITORY / "pyproject.toml").open("rb") as file:
         modules = tomllib.load(file)["tool"]["uv"]["build-backend"]["module-name"]
 
-    assert {*PACKAGES, "trimtab"} == set(modules)
+    assert {*PACKAGES, "flettner"} == set(modules)

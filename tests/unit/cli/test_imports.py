@@ -34,7 +34,7 @@ print(json.dumps(sorted(set(sys.modules) - {"__main__"})))
 
 def imported(*words: str) -> list[str]:
     """The modules that a command imports while no daemon answers; those of `site` are of this environment."""
-    nowhere = {"TRIMTAB_URL": "http://127.0.0.1:9"}
+    nowhere = {"FLETTNER_URL": "http://127.0.0.1:9"}
     done = subprocess.run(
         [sys.executable, "-S", "-c", "import sys; sys.path[:0] = " + repr(sys.path) + SCRIPT, *words],
         capture_output=True,

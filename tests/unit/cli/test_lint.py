@@ -1,4 +1,4 @@
-"""`trimtab lint`: findings and an improved command line."""
+"""`flettner lint`: findings and an improved command line."""
 
 import json
 import shlex
@@ -160,13 +160,13 @@ def test_printed_command_equals_the_json_command(lint: Lint, monkeypatch: pytest
 
 def test_a_changed_limit_says_what_saves_the_next_restart(lint: Lint) -> None:
     few = ("--gpu", "h100", "--", "vllm", "serve", "Qwen/Qwen3-8B", "--max-num-seqs", "8")
-    with_class = (*few, "--scheduler-cls", "trimtab_vllm.scheduler.Scheduler")
-    with_both = ("--env", "TRIMTAB_CONTROL=/run/vllm/control.sock", *with_class)
+    with_class = (*few, "--scheduler-cls", "flettner_vllm.scheduler.Scheduler")
+    with_both = ("--env", "FLETTNER_CONTROL=/run/vllm/control.sock", *with_class)
 
-    assert "with `--scheduler-cls trimtab_vllm.scheduler.Scheduler`" in lint(*few)[1]
-    assert "without TRIMTAB_CONTROL=/PATH/control.sock no limit" in lint(*with_class)[1]
+    assert "with `--scheduler-cls flettner_vllm.scheduler.Scheduler`" in lint(*few)[1]
+    assert "without FLETTNER_CONTROL=/PATH/control.sock no limit" in lint(*with_class)[1]
     assert "--max-num-seqs" in lint(*with_both)[1]
-    assert "TRIMTAB_CONTROL=/PATH" not in lint(*with_both)[1]
+    assert "FLETTNER_CONTROL=/PATH" not in lint(*with_both)[1]
 
 
 def test_docker_run_keeps_its_arguments(lint: Lint) -> None:

@@ -1,4 +1,4 @@
-"""`trimtab lint -f`: findings of files with their lines, and the changes written back."""
+"""`flettner lint -f`: findings of files with their lines, and the changes written back."""
 
 import io
 import json
@@ -113,9 +113,9 @@ def test_github_annotations_have_the_line_of_the_flag(lint: Lint) -> None:
     lines = [line.split("::", 2)[1] for line in out.splitlines() if "swap-space" in line]
     assert status == 1
     assert lines == [
-        f"error file=compose.yaml,line={_line(COMPOSE, '- --swap-space')},title=trimtab V1",
-        f"error file=compose.yaml,line={_line(COMPOSE, '--swap-space 4')},title=trimtab V1",
-        f"error file=run.sh,line={_line(SCRIPT, '--swap-space')},title=trimtab V1",
+        f"error file=compose.yaml,line={_line(COMPOSE, '- --swap-space')},title=flettner V1",
+        f"error file=compose.yaml,line={_line(COMPOSE, '--swap-space 4')},title=flettner V1",
+        f"error file=run.sh,line={_line(SCRIPT, '--swap-space')},title=flettner V1",
     ]
 
 
@@ -128,7 +128,7 @@ def test_annotation_escapes_what_ends_a_workflow_command(lint: Lint, folder: Pat
 
     _, out, _ = lint("--format", "github", "-f", "a,b.sh")
 
-    assert out.startswith("::warning file=a%2Cb.sh,line=1,title=trimtab G1::")
+    assert out.startswith("::warning file=a%2Cb.sh,line=1,title=flettner G1::")
     assert all(line.startswith("::") for line in out.splitlines())
 
 

@@ -28,7 +28,7 @@ def test_missing_command_lists_the_commands(run: Run) -> None:
     status, out, err = run()
 
     assert (status, out) == (2, "")
-    assert "trimtab init" in err
+    assert "flettner init" in err
     listed = [line.split()[0] for line in err.splitlines() if line.startswith("    ") and line[4] != " "]
     assert listed == sorted(listed)
     assert {"status", "approve", "top"} <= set(listed)
@@ -38,7 +38,7 @@ def test_missing_command_lists_the_commands(run: Run) -> None:
     ("words", "expected"),
     [
         (["stauts"], "unknown 'stauts'; did you mean status?"),
-        (["frobnicate"], "unknown 'frobnicate'; `trimtab --help` lists the choices"),
+        (["frobnicate"], "unknown 'frobnicate'; `flettner --help` lists the choices"),
         (["audit", "verfy"], "unknown 'verfy'; did you mean verify?"),
         (["rollouts", "--outcome", "?"], "unknown '?'; choose from running, promoted, rolled_back"),
     ],
@@ -50,9 +50,9 @@ def test_mistyped_word_gets_a_suggestion(run: Run, words: list[str], expected: s
     assert err.splitlines()[-1].endswith(expected)
 
 
-@pytest.mark.parametrize("words", [("check", "-c", "trimtab.toml"), ("status", "chat", "-c")])
+@pytest.mark.parametrize("words", [("check", "-c", "flettner.toml"), ("status", "chat", "-c")])
 def test_unknown_option_is_named_with_its_command(run: Run, words: tuple[str, ...]) -> None:
-    assert run(*words) == (2, "", f"trimtab: -c: not an argument of `trimtab {words[0]}`; see its --help\n")
+    assert run(*words) == (2, "", f"flettner: -c: not an argument of `flettner {words[0]}`; see its --help\n")
 
 
 def test_each_help_starts_with_its_summary(run: Run) -> None:
@@ -78,16 +78,16 @@ def test_invalid_value_is_reported_in_terms_of_the_option(
 
 
 def test_missing_token_error_explains_how_to_send_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TRIMTAB_TOKEN_FILE")
+    monkeypatch.delenv("FLETTNER_TOKEN_FILE")
 
     status, _, err = run("status")
 
     assert status == 1
-    assert err.startswith("trimtab: no token was sent: name one with --token-file or TRIMTAB_TOKEN")
+    assert err.startswith("flettner: no token was sent: name one with --token-file or FLETTNER_TOKEN")
 
 
 def test_unknown_name_error_names_a_command(run: Run) -> None:
-    assert run("rollouts", "nope")[2].endswith("`trimtab rollouts` lists them.\n")
+    assert run("rollouts", "nope")[2].endswith("`flettner rollouts` lists them.\n")
 
 
 def test_error_wraps_between_words_in_a_terminal() -> None:
@@ -98,7 +98,7 @@ def test_error_wraps_between_words_in_a_terminal() -> None:
     assert status == 3
     assert len(lines) > 1
     assert max(map(len, lines)) <= 60
-    assert " ".join(" ".join(lines).split()).endswith("Name another address with --url or TRIMTAB_URL")
+    assert " ".join(" ".join(lines).split()).endswith("Name another address with --url or FLETTNER_URL")
 
 
 @pytest.mark.usefixtures("run")
@@ -123,7 +123,7 @@ def test_reports_a_full_disk() -> None:
         )
 
     assert done.returncode == 2
-    assert done.stderr == "trimtab: cannot write the output: No space left on device\n"
+    assert done.stderr == "flettner: cannot write the output: No space left on device\n"
 
 
 def test_rollout_list_shortens_the_reason_and_a_single_rollout_shows_it_in_full(
@@ -151,4 +151,4 @@ def test_interrupted_wait_reports_that_the_rollout_continues(run: Run, daemon: F
         status, text = window.end()
 
     assert status == 130
-    assert plain(text).endswith("trimtab: chat-o1 continues; `trimtab rollouts chat-o1 --watch` shows it\n")
+    assert plain(text).endswith("flettner: chat-o1 continues; `flettner rollouts chat-o1 --watch` shows it\n")

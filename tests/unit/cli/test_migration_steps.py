@@ -1,4 +1,4 @@
-"""`trimtab check` of a container prints the steps that route its clients through the proxy."""
+"""`flettner check` of a container prints the steps that route its clients through the proxy."""
 
 import json
 from pathlib import Path

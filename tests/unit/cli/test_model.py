@@ -1,4 +1,4 @@
-"""`trimtab model` and `trimtab trace`."""
+"""`flettner model` and `flettner trace`."""
 
 from dataclasses import replace
 

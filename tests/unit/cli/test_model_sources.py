@@ -1,4 +1,4 @@
-"""Where `trimtab lint` takes a model's numbers from: its config.json, the cache, the table, its name."""
+"""Where `flettner lint` takes a model's numbers from: its config.json, the cache, the table, its name."""
 
 import json
 from collections.abc import Callable

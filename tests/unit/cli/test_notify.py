@@ -1,4 +1,4 @@
-"""`trimtab notify test` against a real receiver."""
+"""`flettner notify test` against a real receiver."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from tests.unit.notifiers.receiver import receiving
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    return tmp_path / "trimtab.toml"
+    return tmp_path / "flettner.toml"
 
 
 def write(config: Path, *urls: str) -> None:
@@ -34,7 +34,7 @@ async def test_sends_a_message_and_reports_the_result(
 
     assert status == 1
     assert capsys.readouterr().out == "n0: sent\nn1: answered 403\n"
-    assert good.bodies[0]["attachments"][0]["title"] == "a test message from trimtab"
+    assert good.bodies[0]["attachments"][0]["title"] == "a test message from flettner"
 
 
 async def test_sends_to_one_receiver(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`trimtab predict`: numbers with bands, headroom and better settings."""
+"""`flettner predict`: numbers with bands, headroom and better settings."""
 
 import json
 from collections.abc import Callable

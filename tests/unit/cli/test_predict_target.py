@@ -1,4 +1,4 @@
-"""`trimtab predict TARGET`: what the daemon's model says of other flags and loads."""
+"""`flettner predict TARGET`: what the daemon's model says of other flags and loads."""
 
 import json
 

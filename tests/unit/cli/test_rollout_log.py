@@ -1,4 +1,4 @@
-"""`trimtab rollouts ID --log` prints the log of the rollout's new server."""
+"""`flettner rollouts ID --log` prints the log of the rollout's new server."""
 
 import json
 from dataclasses import replace
@@ -40,8 +40,8 @@ def test_reports_the_reason_for_an_empty_log(run: Run, daemon: FakeDaemonView, r
     daemon.unreadable = "docker: no Engine"
     unreadable = run("rollouts", rollout, "--log")
 
-    assert silent == (1, "", "trimtab: chat-r1 has written nothing.\n")
-    assert unreadable == (1, "", "trimtab: It cannot be read: docker: no Engine\n")
+    assert silent == (1, "", "flettner: chat-r1 has written nothing.\n")
+    assert unreadable == (1, "", "flettner: It cannot be read: docker: no Engine\n")
 
 
 def test_requires_a_target_or_rollout(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""`trimtab audit verify` detects tampering with journal files and names the first bad entry.
+"""`flettner audit verify` detects tampering with journal files and names the first bad entry.
 
 The tampering relies only on the format in docs/audit.md: JSON lines, SHA-256 over RFC 8785.
 """
@@ -237,7 +237,7 @@ def test_anchors_are_read_from_stdin(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head = Files(folder).lines[-1][1]
-    anchor = f"trimtab: audit anchor {head['seq']}:{head['hash']}\n"
+    anchor = f"flettner: audit anchor {head['seq']}:{head['hash']}\n"
     monkeypatch.setattr("sys.stdin", io.StringIO(f"other lines\n{anchor}"))
 
     status, out = verified(folder, capsys, "--anchor", "-")

@@ -13,7 +13,7 @@ from tests.unit.cli.conftest import Run
 from tests.unit.cli.terminals import plain, terminal
 
 NO_JSON = {
-    "detach": "says what it did, once, before trimtab is removed",
+    "detach": "says what it did, once, before flettner is removed",
     "completion": "prints a shell script",
     "audit export": "has its own machine-readable formats",
     "ids": "prints names for shell completion, one per line",

@@ -68,7 +68,7 @@ def test_json_never_holds_a_hash(run: Run) -> None:
     made = json.loads(run("new", "--role", "admin", "--name", "ann", "--json")[1])
     listed = run("list", "--json")[1]
 
-    assert made["token"].startswith(f"tt_{made['id']}_")
+    assert made["token"].startswith(f"fl_{made['id']}_")
     assert json.loads(listed)["tokens"][0]["principal"] == "ann"
     assert "sha256" not in listed
     assert json.loads(run("revoke", made["id"], "--json")[1]) == {"revoked": made["id"]}

@@ -1,4 +1,4 @@
-"""The output of `trimtab top` in terminals of three widths."""
+"""The output of `flettner top` in terminals of three widths."""
 
 import pytest
 

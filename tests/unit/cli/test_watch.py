@@ -1,4 +1,4 @@
-"""`--watch`, `--wait` and `trimtab top` in a terminal and in a pipe."""
+"""`--watch`, `--wait` and `flettner top` in a terminal and in a pipe."""
 
 import json
 import os

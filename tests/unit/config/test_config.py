@@ -19,8 +19,8 @@ from agent.domain.model import Bound, Objective, Slo, Step
 from sensors.proxy_requests.plugin import ProxyRequests
 from tests.support.sampling import examples
 
-HERE = Path("/etc/trimtab")
-EXAMPLE = Path(__file__).parents[3] / "examples" / "trimtab.toml"
+HERE = Path("/etc/flettner")
+EXAMPLE = Path(__file__).parents[3] / "examples" / "flettner.toml"
 SMALLEST = """
 [[targets]]
 name = "chat"
@@ -56,7 +56,7 @@ def bringing(kind: str, name: str, options: Mapping[str, Any], *, table: str) ->
 
 
 def parsed(text: str) -> Config:
-    return loader.parse_config(text, here=Path("/etc/trimtab"), build=built)
+    return loader.parse_config(text, here=Path("/etc/flettner"), build=built)
 
 
 def errors(text: str) -> list[str]:
@@ -72,9 +72,9 @@ def test_the_defaults_are_safe() -> None:
     found = parsed(SMALLEST)
 
     assert (found.mode, found.approval) == ("advise", "any")
-    assert found.api.listen == ("unix:/run/trimtab/api.sock",)
+    assert found.api.listen == ("unix:/run/flettner/api.sock",)
     assert (found.api.users, found.api.groups, found.api.certificate) == ({}, {}, None)
-    assert found.state_dir == Path("/var/lib/trimtab")
+    assert found.state_dir == Path("/var/lib/flettner")
     assert found.api.tokens_file is None
     assert tuple(part.name for part in found.policies) == POLICIES
     (target,) = found.targets
@@ -182,7 +182,7 @@ def test_reads_every_key() -> None:
 def test_an_engine_enables_its_own_sensors(tables: str, expected: dict[str, object]) -> None:
     text = f'[[targets]]\nname = "chat"\nengine = {{ kind = "x", host = "tcp://h", stop_s = 1 }}\n{tables}'
 
-    (target,) = loader.parse_config(text, here=Path("/etc/trimtab"), build=bringing).targets
+    (target,) = loader.parse_config(text, here=Path("/etc/flettner"), build=bringing).targets
 
     default_sensors: dict[str, object] = {"vllm_metrics": {}, "proxy_requests": {}}
     assert {part.name: part.options for part in target.sensors} == default_sensors | expected
@@ -191,7 +191,7 @@ def test_an_engine_enables_its_own_sensors(tables: str, expected: dict[str, obje
 def test_paths_are_relative_to_the_file() -> None:
     found = parsed(SMALLEST + '[agent]\nstate_dir = "state"\n[api]\ntokens_file = "/run/tokens"\n')
 
-    assert found.state_dir == Path("/etc/trimtab/state")
+    assert found.state_dir == Path("/etc/flettner/state")
     assert found.api.tokens_file == Path("/run/tokens")
 
 
@@ -282,15 +282,15 @@ def test_parses_durations(written: str, expected_s: float) -> None:
         ),
         (
             "[targets.bounds.trust_remote_code]",
-            "[targets.bounds.trust_remote_code]: trimtab does not change trust_remote_code unless its values",
+            "[targets.bounds.trust_remote_code]: flettner does not change trust_remote_code unless its",
         ),
         (
             "[targets.bounds.model]\noctaves = 2",
-            "[targets.bounds.model]: trimtab does not change model unless its values are named",
+            "[targets.bounds.model]: flettner does not change model unless its values are named",
         ),
         (
             "[targets.bounds.'compilation_config.mode']\nallowed = []",
-            '[targets.bounds."compilation_config.mode"]: trimtab does not change compilation_config.mode',
+            '[targets.bounds."compilation_config.mode"]: flettner does not change compilation_config.mode',
         ),
         (
             "[targets.bounds.watermark]\nmix = 1",
@@ -396,8 +396,8 @@ def test_names_an_invalid_step_with_its_number(step: str, expected: str) -> None
         ("[[targets]]\nname = 'a'\nengine = {}", "[targets.engine] kind: missing; it is required"),
         ("[[targets]]\nname = 'a'\nengine = { kind = 5 }", "[targets.engine] kind: must be a string, not 5"),
         ("[agent", "not TOML: "),
-        ("a = " + "[" * 5000, "not a trimtab config: it is nested too deeply"),
-        ("a." * 5000 + "b = 1", "not a trimtab config: it is nested too deeply"),
+        ("a = " + "[" * 5000, "not a flettner config: it is nested too deeply"),
+        ("a." * 5000 + "b = 1", "not a flettner config: it is nested too deeply"),
         ("a = " + "9" * 5000, "not TOML: "),
     ],
     ids=lambda value: str(value)[:30],
@@ -512,7 +512,7 @@ def test_options_of_one_program_are_the_same_in_all_targets(same: bool) -> None:
             f'traffic = {{ kind = "one", listen = "127.0.0.1:{port}", threads = {threads} }}\n'
             for name, port, threads in (("a", 8081, 4), ("b", 8082, 4 if same else 3))
         )
-        return loader.parse_config(text, here=Path("/etc/trimtab"), build=one_program)
+        return loader.parse_config(text, here=Path("/etc/flettner"), build=one_program)
 
     if same:
         assert len(parse().targets) == 2
@@ -540,7 +540,7 @@ def test_a_server_belongs_to_one_target(place: str) -> None:
             f'traffic = {{ kind = "x", listen = "127.0.0.1:{port}" }}\n'
             for name, port, where in (("a", 8081, ""), ("b", 8082, place))
         )
-        return loader.parse_config(text, here=Path("/etc/trimtab"), build=naming)
+        return loader.parse_config(text, here=Path("/etc/flettner"), build=naming)
 
     if place:
         assert len(parse().targets) == 2

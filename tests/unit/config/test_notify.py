@@ -19,7 +19,7 @@ command = ["vllm", "serve", "m"]
 """
 
 
-def parsed(text: str, here: Path = Path("/etc/trimtab")) -> Config:
+def parsed(text: str, here: Path = Path("/etc/flettner")) -> Config:
     return loader.parse_config(TARGET + text, here=here)
 
 
@@ -36,7 +36,7 @@ def test_no_receivers_by_default() -> None:
 def test_receivers_have_the_configured_name_or_their_kind() -> None:
     found = parsed("""
         [api]
-        public_url = "https://trimtab.example.org/console/"
+        public_url = "https://flettner.example.org/console/"
         [[notify]]
         kind = "slack"
         url_file = "slack.url"
@@ -51,11 +51,11 @@ def test_receivers_have_the_configured_name_or_their_kind() -> None:
     assert (slack.name, slack.severity, slack.plugin) == (
         "slack",
         "info",
-        Slack(url_file="/etc/trimtab/slack.url"),
+        Slack(url_file="/etc/flettner/slack.url"),
     )
     assert (duty.name, duty.severity) == ("on-call", "critical")
     assert duty.plugin == Pagerduty(key_file="/run/secrets/pd")
-    assert found.public_url == "https://trimtab.example.org/console"
+    assert found.public_url == "https://flettner.example.org/console"
 
 
 def test_systemd_credentials_take_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_systemd_credentials_take_precedence(tmp_path: Path, monkeypatch: pytest
     """).notify
 
     assert slack.plugin == Slack(url_file=str(tmp_path / "slack.url"))
-    assert other.plugin.url_file == "/etc/trimtab/teams.url"  # type: ignore[attr-defined]
+    assert other.plugin.url_file == "/etc/flettner/teams.url"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_two_receivers_of_one_kind_require_names() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "trimtab.example.org",
+        "flettner.example.org",
         "ftp://a",
         "https://",
         "https://a?b",

@@ -13,7 +13,7 @@ from tests.unit.config.test_config import SMALLEST, built
 LINES = [f"prompt number {number}" for number in range(10)]
 
 
-def target(text: str, here: Path = Path("/etc/trimtab")) -> Target:
+def target(text: str, here: Path = Path("/etc/flettner")) -> Target:
     (found,) = loader.parse_config(f"{SMALLEST}[targets.quality]\n{text}\n", here=here, build=built).targets
     return found
 
@@ -48,7 +48,7 @@ def test_reads_every_option(tmp_path: Path) -> None:
         ("promts = 'x'", "[targets.quality] promts: unknown key; did you mean prompts?"),
         (
             "prompts = 'nowhere.txt'",
-            "[targets.quality] prompts: /etc/trimtab/nowhere.txt: cannot be read: No",
+            "[targets.quality] prompts: /etc/flettner/nowhere.txt: cannot be read: No",
         ),
         ("prompts = 5", "[targets.quality] prompts: must be a path, not 5"),
         ("command = ['lm_eval']", "[targets.quality] command: has no {green} in any argument"),

@@ -15,7 +15,7 @@ from tests.support.docker_documents import container, recorded
 from vllm_facts.errors import FlagError
 
 IMAGE = {"RepoDigests": ["vllm/vllm-openai@sha256:" + "ab" * 32]}
-LABELS = {"trimtab.server": "chat-r3", "trimtab.epoch": "7"}
+LABELS = {"flettner.server": "chat-r3", "flettner.epoch": "7"}
 KEPT_CONFIG = (
     "Domainname",
     "Env",
@@ -76,9 +76,9 @@ def test_changes_only_the_requested_flags() -> None:
 
 def test_the_control_socket_of_green_lies_beside_that_of_blue() -> None:
     blue = container("m")
-    blue["Config"]["Env"] = ["A=1", "TRIMTAB_CONTROL=/run/vllm/control.sock", "BARE"]
+    blue["Config"]["Env"] = ["A=1", "FLETTNER_CONTROL=/run/vllm/control.sock", "BARE"]
 
-    assert green(blue).body["Env"] == ["A=1", "TRIMTAB_CONTROL=/run/vllm/green.sock", "BARE"]
+    assert green(blue).body["Env"] == ["A=1", "FLETTNER_CONTROL=/run/vllm/green.sock", "BARE"]
 
 
 def test_the_scheduler_class_is_mounted_with_a_folder_for_its_socket() -> None:
@@ -89,13 +89,13 @@ def test_the_scheduler_class_is_mounted_with_a_folder_for_its_socket() -> None:
     body = green(blue, scheduler=folders).body
 
     assert body["Env"] == [
-        "PYTHONPATH=/opt/trimtab/scheduler:/app",
+        "PYTHONPATH=/opt/flettner/scheduler:/app",
         "BARE",
-        "TRIMTAB_CONTROL=/opt/trimtab/control/green.sock",
+        "FLETTNER_CONTROL=/opt/flettner/control/green.sock",
     ]
     assert body["HostConfig"]["Mounts"] == [
-        {"Type": "bind", "Source": "/state/scheduler", "Target": "/opt/trimtab/scheduler", "ReadOnly": True},
-        {"Type": "bind", "Source": "/state/control", "Target": "/opt/trimtab/control", "ReadOnly": False},
+        {"Type": "bind", "Source": "/state/scheduler", "Target": "/opt/flettner/scheduler", "ReadOnly": True},
+        {"Type": "bind", "Source": "/state/control", "Target": "/opt/flettner/control", "ReadOnly": False},
     ]
 
 
@@ -221,7 +221,7 @@ def test_a_clone_has_its_own_host_name(hostname: str, mode: str, got: str | None
 
 def test_does_not_copy_labels_of_the_owner() -> None:
     blue = recorded()
-    blue["Config"]["Labels"] |= {"trimtab.server": "chat-r2", "trimtab.like": "vllm"}
+    blue["Config"]["Labels"] |= {"flettner.server": "chat-r2", "flettner.like": "vllm"}
 
     assert green(blue).body["Labels"] == {"team": "ml", **LABELS}
 

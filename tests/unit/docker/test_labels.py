@@ -8,7 +8,7 @@ from actuators.docker import labels as docker_labels
 from agent.domain.model import Server
 from agent.domain.ports import Site
 
-SITE = Site(target="chat", state_dir=Path("/var/lib/trimtab/chat"), epoch=3)
+SITE = Site(target="chat", state_dir=Path("/var/lib/flettner/chat"), epoch=3)
 
 
 def test_labels_name_site_server_and_setting_digest() -> None:
@@ -45,5 +45,5 @@ def test_a_newer_daemon_finds_containers_of_an_older_one() -> None:
 
 
 def test_a_container_name_is_valid_and_contains_the_server() -> None:
-    assert docker_labels.container_name(SITE, "chat-r3").startswith("trimtab-chat-r3-")
-    assert docker_labels.container_name(SITE, "c h/ät").startswith("trimtab-c-h-t-")
+    assert docker_labels.container_name(SITE, "chat-r3").startswith("flettner-chat-r3-")
+    assert docker_labels.container_name(SITE, "c h/ät").startswith("flettner-c-h-t-")

@@ -28,7 +28,7 @@ def _container(full: str, name: str, labels: dict[str, str], **more: Any) -> dic
 def _containers() -> list[dict[str, Any]]:
     return [
         _container(ADOPTED, "vllm", {}),
-        _container(OURS, "trimtab-chat-r3", {"trimtab.target": "chat"}),
+        _container(OURS, "flettner-chat-r3", {"flettner.target": "chat"}),
         _container(FOREIGN, "postgres", {"com.example": "db"}),
         # Its name is a prefix of another container's id.
         _container(HEXNAMED, "aaaaaaaaaaaa", {}),

@@ -16,7 +16,7 @@ from docker_proxy.proxy import serving
 from tests.unit.docker_proxy.fake_docker import FakeDocker, fake_docker
 from tests.unit.docker_proxy.specimens import policy
 
-VLLM = {"Image": "vllm/vllm-openai:v0.11.0", "Labels": {"trimtab.target": "chat"}}
+VLLM = {"Image": "vllm/vllm-openai:v0.11.0", "Labels": {"flettner.target": "chat"}}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Rig:
             answer = await reply.json()
             return reply.status, answer["message"] if reply.status >= 400 else answer
 
-    async def create(self, body: Any, name: str = "trimtab-chat-r4") -> tuple[int, Any]:  # noqa: ANN401
+    async def create(self, body: Any, name: str = "flettner-chat-r4") -> tuple[int, Any]:  # noqa: ANN401
         return await self.ask("POST", f"/v1.41/containers/create?name={name}", json=body)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from docker_proxy.fields import FieldContext
 from docker_proxy.policy import ProxyPolicy, parse_policy
 
-LABEL = "trimtab.target"
+LABEL = "flettner.target"
 TABLES: dict[str, Any] = {
     "containers": {"adopt": ["vllm"], "files": ["/etc/vllm/*.yaml"]},
     "create": {
@@ -212,10 +212,12 @@ ESCALATIONS = (
     _top(
         "HostConfig twice in two cases", "would read this key as HostConfig", hostConfig={"Privileged": True}
     ),
-    _top("no label", "trimtab's label trimtab.target is missing", Labels={"mine": "1"}),
-    _top("no labels", "trimtab's label trimtab.target is missing", Labels=None),
+    _top("no label", "flettner's label flettner.target is missing", Labels={"mine": "1"}),
+    _top("no labels", "flettner's label flettner.target is missing", Labels=None),
     _top(
-        "a label in odd case", "trimtab's label trimtab.target is missing", Labels={"Trimtab.Target": "chat"}
+        "a label in odd case",
+        "flettner's label flettner.target is missing",
+        Labels={"Flettner.Target": "chat"},
     ),
     _top("no image", "Image: none is named", Image=""),
     _top("HostConfig as a list", "HostConfig: must be an object", HostConfig=[]),

@@ -27,7 +27,7 @@ CHANGES = [
 
 @pytest.mark.parametrize(("method", "tail"), CHANGES)
 @pytest.mark.parametrize(
-    ("ref", "full"), [("vllm", ADOPTED), ("trimtab-chat-r3", OURS), (OURS, OURS), ("bbbb", OURS)]
+    ("ref", "full"), [("vllm", ADOPTED), ("flettner-chat-r3", OURS), (OURS, OURS), ("bbbb", OURS)]
 )
 async def test_a_request_for_an_own_container_is_forwarded_with_its_full_id(
     rig: Rig, method: str, tail: str, ref: str, full: str
@@ -79,7 +79,7 @@ async def test_an_adopted_container_renamed_by_hand_is_read_only(rig: Rig) -> No
 
 @pytest.mark.parametrize("flag", ["1", "True", "true"])
 async def test_the_anonymous_volumes_of_an_adopted_container_are_kept(rig: Rig, flag: str) -> None:
-    assert (await rig.ask("DELETE", f"/containers/trimtab-chat-r3?v={flag}"))[0] == 204
+    assert (await rig.ask("DELETE", f"/containers/flettner-chat-r3?v={flag}"))[0] == 204
     status, said = await rig.ask("DELETE", f"/containers/vllm?v={flag}&force=1")
 
     assert (status, len(rig.engine.changes)) == (403, 1)
@@ -93,12 +93,12 @@ async def test_an_unknown_container_gets_the_error_of_the_engine(rig: Rig) -> No
 @pytest.mark.parametrize(
     ("ref", "name", "status"),
     [
-        ("trimtab-chat-r3", "trimtab-chat-old", 204),
-        ("trimtab-chat-r3", "vllm", 204),
-        ("trimtab-chat-r3", "postgres", 403),
-        ("trimtab-chat-r3", "TRIMTAB-x", 403),
-        ("vllm", "trimtab-old", 403),  # adopted by name
-        ("postgres", "trimtab-x", 403),
+        ("flettner-chat-r3", "flettner-chat-old", 204),
+        ("flettner-chat-r3", "vllm", 204),
+        ("flettner-chat-r3", "postgres", 403),
+        ("flettner-chat-r3", "FLETTNER-x", 403),
+        ("vllm", "flettner-old", 403),  # adopted by name
+        ("postgres", "flettner-x", 403),
         ("postgres", "vllm", 403),
     ],
 )
@@ -118,7 +118,7 @@ async def test_an_update_is_forwarded_as_checked(rig: Rig) -> None:
     assert [as_json(body) for _, _, _, body in rig.engine.changes] == [good]
 
 
-@pytest.mark.parametrize("path", ["start", "stop", "kill", "rename?name=trimtab-x"])
+@pytest.mark.parametrize("path", ["start", "stop", "kill", "rename?name=flettner-x"])
 async def test_an_unexpected_body_is_refused(rig: Rig, path: str) -> None:
     status, said = await rig.ask("POST", f"/containers/vllm/{path}", data=b'{"Privileged":1}')
 
@@ -126,17 +126,17 @@ async def test_an_unexpected_body_is_refused(rig: Rig, path: str) -> None:
     assert "takes no body" in said
 
 
-async def test_a_container_is_created_as_checked_under_a_trimtab_name(rig: Rig) -> None:
+async def test_a_container_is_created_as_checked_under_a_flettner_name(rig: Rig) -> None:
     status, made = await rig.create({**VLLM, "HostConfig": {"Binds": ["hf-cache:/c"]}})
 
     assert (status, made["Id"]) == (201, "7" * 64)
     method, path, query, body = rig.engine.changes[0]
-    assert (method, path, query) == ("POST", "/containers/create", {"name": "trimtab-chat-r4"})
+    assert (method, path, query) == ("POST", "/containers/create", {"name": "flettner-chat-r4"})
     assert as_json(body) == {**VLLM, "HostConfig": {"Binds": ["hf-cache:/c"]}}
 
 
-@pytest.mark.parametrize("name", ["postgres", "", "vllm2", "xtrimtab-"])
-async def test_a_name_outside_trimtab_is_refused(rig: Rig, name: str) -> None:
+@pytest.mark.parametrize("name", ["postgres", "", "vllm2", "xflettner-"])
+async def test_a_name_outside_flettner_is_refused(rig: Rig, name: str) -> None:
     assert (await rig.create(VLLM, name))[0] == 403
 
 
@@ -236,7 +236,7 @@ async def test_only_listed_files_of_own_containers_are_read(rig: Rig) -> None:
         assert await read(path) == 403
 
 
-async def test_the_list_shows_only_containers_of_trimtab(rig: Rig) -> None:
+async def test_the_list_shows_only_containers_of_flettner(rig: Rig) -> None:
     _, entries = await rig.ask("GET", "/containers/json?all=1")
     assert [entry["Id"] for entry in entries] == [ADOPTED, OURS]
 

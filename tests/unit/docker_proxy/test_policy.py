@@ -84,8 +84,8 @@ def test_an_unreadable_policy_file_is_reported(tmp_path: Path, text: str | None,
         ("vllm/*", "vllm/a/b:x", False),
         ("vllm/*", "VLLM/a", False),
         ("a.c", "abc", False),
-        ("trimtab-*", "trimtab-x\n", False),
-        ("trimtab", "trimtab\n", False),
+        ("flettner-*", "flettner-x\n", False),
+        ("flettner", "flettner\n", False),
     ],
 )
 def test_a_pattern_matches_the_full_text_and_no_slash(pattern: str, text: str, fits: bool) -> None:

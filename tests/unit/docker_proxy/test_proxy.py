@@ -78,14 +78,14 @@ async def test_a_body_over_the_limit_is_refused_unread(rig: Rig, chunked: bool) 
             yield b" " * 10_000
 
     body = pieces() if chunked else b" " * 400_000
-    status, _ = await rig.ask("POST", "/containers/create?name=trimtab-x", data=body)
+    status, _ = await rig.ask("POST", "/containers/create?name=flettner-x", data=body)
 
     assert (status, rig.engine.asked) == (413, [])
 
 
 async def test_a_compressed_body_is_refused(rig: Rig) -> None:
     status, _ = await rig.ask(
-        "POST", "/containers/create?name=trimtab-x", data=b"{}", headers={"Content-Encoding": "gzip"}
+        "POST", "/containers/create?name=flettner-x", data=b"{}", headers={"Content-Encoding": "gzip"}
     )
 
     assert status == 403
@@ -96,7 +96,9 @@ async def test_a_slow_body_is_refused_and_delays_no_other_client(
 ) -> None:
     monkeypatch.setattr(proxy, "BODY_WITHIN_S", 0.5)
     reader, writer = await asyncio.open_unix_connection(str(rig.socket))
-    writer.write(b"POST /containers/create?name=trimtab-x HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+    writer.write(
+        b"POST /containers/create?name=flettner-x HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"
+    )
 
     assert (await rig.ask("GET", "/_ping"))[0] == 200
     assert b"403" in await asyncio.wait_for(reader.readline(), timeout=30)
@@ -147,7 +149,7 @@ async def test_a_refusal_is_one_line_with_its_reason_and_no_secret(rig: Rig) -> 
         status, said = await rig.create(bad)
 
     assert status == 403
-    assert said == "trimtab-docker-proxy: HostConfig.Privileged: must be left empty"
+    assert said == "flettner-docker-proxy: HostConfig.Privileged: must be left empty"
     (line,) = lines
     assert line["event"] == "refused"
     assert line["reason"] == "HostConfig.Privileged: must be left empty"

@@ -25,12 +25,12 @@ ID = "4f" * 32
         ("GET", "/v1.41/images/vllm/vllm-openai:v0.11.0/json", "image"),
         ("GET", f"/v1.41/images/vllm/vllm-openai%40sha256:{ID}/json", "image"),
         ("GET", "/v1.41/networks/llm", "network"),
-        ("POST", "/v1.41/containers/create?name=trimtab-chat-r3", "create"),
+        ("POST", "/v1.41/containers/create?name=flettner-chat-r3", "create"),
         ("POST", f"/containers/{ID}/start", "start"),
         ("POST", "/v1.41/containers/x/stop?t=30", "stop"),
         ("POST", "/v1.41/containers/x/kill?signal=SIGKILL", "kill"),
         ("POST", "/v1.41/containers/x/update", "update"),
-        ("POST", "/v1.41/containers/x/rename?name=trimtab-chat-r3", "rename"),
+        ("POST", "/v1.41/containers/x/rename?name=flettner-chat-r3", "rename"),
         ("POST", "/v1.41/containers/x/wait?condition=next-exit", "wait"),
         ("GET", "/v1.41/containers/x/stats?stream=False&one-shot=True", "stats"),
         ("DELETE", "/v1.41/containers/x?v=False&link=False&force=True", "remove"),
@@ -39,7 +39,7 @@ ID = "4f" * 32
         ("GET", "/v1.41/containers/x/archive?path=%2Fetc%2Fvllm%2Fc.yaml", "file"),
     ],
 )
-def test_all_requests_of_trimtab_are_allowed(method: str, target: str, kind: str) -> None:
+def test_all_requests_of_flettner_are_allowed(method: str, target: str, kind: str) -> None:
     assert ask_of(method, target).route.kind == kind
 
 
@@ -121,7 +121,7 @@ def test_the_subject_and_the_parameters_are_read_once() -> None:
         ("POST", "/containers/x/kill?signal=SIG%00KILL"),
         ("POST", "/containers/x/rename?name=../x"),
         ("POST", "/containers/x/start?checkpoint=evil&checkpoint-dir=/"),
-        ("POST", "/containers/create?name=trimtab-x&name=vllm"),
+        ("POST", "/containers/create?name=flettner-x&name=vllm"),
         ("GET", "/events?filters=%ff"),
         ("GET", "/containers/json?all"),
         ("GET", "/version?" + "x" * 9000),

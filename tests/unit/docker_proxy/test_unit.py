@@ -5,7 +5,7 @@ import subprocess
 from configparser import ConfigParser
 from pathlib import Path
 
-UNIT = Path(__file__).parents[3] / "systemd" / "trimtab-docker-proxy.service"
+UNIT = Path(__file__).parents[3] / "systemd" / "flettner-docker-proxy.service"
 
 
 def _lines(key: str) -> list[str]:
@@ -19,8 +19,8 @@ def test_the_unit_runs_as_its_own_user_in_the_docker_group() -> None:
     service = unit["Service"]
 
     assert (service["User"], service["Group"], service["SupplementaryGroups"]) == (
-        "trimtab-docker-proxy",
-        "trimtab",
+        "flettner-docker-proxy",
+        "flettner",
         "docker",
     )
     assert service["RestrictAddressFamilies"] == "AF_UNIX"

@@ -17,7 +17,16 @@ LEAVES = st.sampled_from(
     [None, True, 0, 7, -1, 10**400, 1e300, float("inf"), float("nan"), "", "split", "2.1.1"]
 )
 NAMES = st.sampled_from(
-    ["version_info", "resources", "virtual_hosts", "routes", "name", "metadata", "filter_metadata", "trimtab"]
+    [
+        "version_info",
+        "resources",
+        "virtual_hosts",
+        "routes",
+        "name",
+        "metadata",
+        "filter_metadata",
+        "flettner",
+    ]
 )
 JSON = st.recursive(
     LEAVES,
@@ -31,7 +40,7 @@ METADATA = st.fixed_dictionaries(
 
 
 def configuration(metadata: object) -> dict[str, object]:
-    route = {"name": "split", "metadata": {"filter_metadata": {"trimtab": metadata}}}
+    route = {"name": "split", "metadata": {"filter_metadata": {"flettner": metadata}}}
     return {"virtual_hosts": [{"routes": [route]}]}
 
 

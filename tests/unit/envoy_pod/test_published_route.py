@@ -34,13 +34,13 @@ PUBLISHED = PublishedRoute(
 
 
 def test_a_route_is_read_back_without_the_settings_of_its_servers() -> None:
-    read = PublishedRoute.parse(PUBLISHED.to_object("trimtab-proxy"))
+    read = PublishedRoute.parse(PUBLISHED.to_object("flettner-proxy"))
 
     assert read == replace(PUBLISHED, route=replace(CANARY, servers=(replace(BLUE, setting={}), GREEN)))
 
 
 def test_a_route_of_a_daemon_that_knows_no_hold_has_none() -> None:
-    document = PUBLISHED.to_object("trimtab-proxy")
+    document = PUBLISHED.to_object("flettner-proxy")
     content = json.loads(document["data"]["route.json"])
     del content["hold"]
 
@@ -84,17 +84,17 @@ def test_an_older_daemon_is_refused(epoch: int, process: str, *, refused: bool) 
     ids=str,
 )
 def test_other_content_is_no_route(change: dict[str, object]) -> None:
-    document = PUBLISHED.to_object("trimtab-proxy")
+    document = PUBLISHED.to_object("flettner-proxy")
     content = json.loads(document["data"]["route.json"]) | change
     document["data"]["route.json"] = json.dumps(content)
 
-    with pytest.raises(ValueError, match="not a route that trimtab published"):
+    with pytest.raises(ValueError, match="not a route that flettner published"):
         PublishedRoute.parse(document)
 
 
 @pytest.mark.parametrize("data", [None, {}, {"route.json": "{"}, {"route.json": "[]"}], ids=str)
 def test_a_config_map_without_a_route_is_none(data: object) -> None:
-    document = PUBLISHED.to_object("trimtab-proxy") | {"data": data}
+    document = PUBLISHED.to_object("flettner-proxy") | {"data": data}
 
-    with pytest.raises(ValueError, match="not a route that trimtab published"):
+    with pytest.raises(ValueError, match="not a route that flettner published"):
         PublishedRoute.parse(document)

@@ -14,7 +14,7 @@ HOME: Json = {"group": "", "name": "vllm", "port": 80, "filters": FILTERS}
 
 def servers(count: int) -> tuple[Server, ...]:
     return tuple(
-        Server(name=f"s{at}", setting={}, address=f"trimtab-s{at}.ns.svc:8000") for at in range(count)
+        Server(name=f"s{at}", setting={}, address=f"flettner-s{at}.ns.svc:8000") for at in range(count)
     )
 
 
@@ -26,8 +26,8 @@ def test_a_split_has_a_backend_for_each_server_with_a_weight() -> None:
     made = split_backends(route(3, s0=95, s1=5, s2=0), {"s0": 95, "s1": 5, "s2": 0}, HOME, "ns")
 
     assert made == [
-        {"kind": "Service", "name": "trimtab-s0", "port": 8000, "weight": 95, "filters": FILTERS},
-        {"kind": "Service", "name": "trimtab-s1", "port": 8000, "weight": 5, "filters": FILTERS},
+        {"kind": "Service", "name": "flettner-s0", "port": 8000, "weight": 95, "filters": FILTERS},
+        {"kind": "Service", "name": "flettner-s1", "port": 8000, "weight": 5, "filters": FILTERS},
     ]
 
 

@@ -20,7 +20,7 @@ from tests.support.gateway.memory import NAMESPACE, MemoryRoutes, away, forbids,
 from tests.support.kubernetes.memory.server import Request
 from tests.unit.gateway.test_record import HOME, KEY, RECORD, SPLIT
 
-SPLIT_WEIGHTS, HOME_WEIGHTS = {"trimtab-vllm": 95, "trimtab-r1": 5}, {"vllm": 1}
+SPLIT_WEIGHTS, HOME_WEIGHTS = {"flettner-vllm": 95, "flettner-r1": 5}, {"vllm": 1}
 LEASE_S = RECORD.lease_s
 
 

@@ -1,4 +1,4 @@
-"""The record in the annotation, and the patches that change only what is trimtab's."""
+"""The record in the annotation, and the patches that change only what is flettner's."""
 
 import pytest
 
@@ -18,8 +18,8 @@ from kubernetes_api.documents import Json
 KEY = annotation("chat")
 HOME: list[Json] = [{"kind": "Service", "name": "vllm", "port": 80, "weight": 1}]
 SPLIT: list[Json] = [
-    {"kind": "Service", "name": "trimtab-vllm", "port": 8000, "weight": 95},
-    {"kind": "Service", "name": "trimtab-r1", "port": 8000, "weight": 5},
+    {"kind": "Service", "name": "flettner-vllm", "port": 8000, "weight": 95},
+    {"kind": "Service", "name": "flettner-r1", "port": 8000, "weight": 5},
 ]
 RECORD = SplitRecord(
     epoch=3,
@@ -27,7 +27,7 @@ RECORD = SplitRecord(
     number=7,
     renewal=2,
     weights={"vllm": 95, "chat-r1": 5},
-    addresses={"vllm": "trimtab-vllm.ns.svc:8000", "chat-r1": "trimtab-r1.ns.svc:8000"},
+    addresses={"vllm": "flettner-vllm.ns.svc:8000", "chat-r1": "flettner-r1.ns.svc:8000"},
     fallback="vllm",
     leased="chat-r1",
     lease_s=15.0,

@@ -7,7 +7,7 @@ import pytest
 from actuators.host.cgroup import CgroupRoom, find_container_of, find_room
 
 GIB = 1 << 30
-UNIT = "system.slice/trimtab.service"
+UNIT = "system.slice/flettner.service"
 V1, V2 = f"4:memory:/{UNIT}\n0::/\n", f"0::/{UNIT}\n"
 
 

@@ -24,7 +24,7 @@ def test_each_deployment_is_a_target_with_a_port_of_its_own() -> None:
     made = KubernetesOptions.make_installation([found("one"), found("two")])
     documents = manifests(yaml.safe_load(made.text))
     config = loader.parse_config(
-        of_kind("ConfigMap", documents)["data"]["trimtab.toml"], here=Path("/etc/trimtab")
+        of_kind("ConfigMap", documents)["data"]["flettner.toml"], here=Path("/etc/flettner")
     )
 
     assert [target.name for target in config.targets] == ["one", "two"]

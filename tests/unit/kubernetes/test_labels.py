@@ -24,4 +24,4 @@ def test_stay_apart() -> None:
     site = Site(target="chat", state_dir=Path("/state"), epoch=1)
 
     assert len({object_name(site, name) for name in NAMES}) == len(NAMES)
-    assert object_name(site, "chat-r1").startswith("trimtab-chat-r1-")
+    assert object_name(site, "chat-r1").startswith("flettner-chat-r1-")

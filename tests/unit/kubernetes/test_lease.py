@@ -64,7 +64,7 @@ class Daemon:
     """Acts while it holds the Lease; `killed` leaves it as a crash does."""
 
     def __init__(self, leases: FakeLeases, name: str, log: list[tuple[float, str]]) -> None:
-        self._lock = LeaseLock(client=cast("KubernetesClient", leases), name="trimtab")
+        self._lock = LeaseLock(client=cast("KubernetesClient", leases), name="flettner")
         self.name, self._log = name, log
         self.error = ""
         self.task = asyncio.create_task(self._run())

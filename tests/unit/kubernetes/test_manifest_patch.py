@@ -1,4 +1,4 @@
-"""The patch of a change does to the manifest what trimtab would do, and nothing else."""
+"""The patch of a change does to the manifest what flettner would do, and nothing else."""
 
 import pytest
 import yaml

@@ -6,10 +6,10 @@ import pytest
 
 from actuators.kubernetes.state_volume import describe_volatile, find_volatile
 
-STATE = Path("/var/lib/trimtab/state")
+STATE = Path("/var/lib/flettner/state")
 ROOT = "1 0 0:50 / / rw,relatime master:9 - overlay overlay rw,lowerdir=/a,upperdir=/b,workdir=/c"
 POD = "/var/lib/kubelet/pods/5d0b7a1e-0000-4000-8000-000000000000/volumes"
-EMPTY_DIR = f"2 1 8:1 {POD}/kubernetes.io~empty-dir/state /var/lib/trimtab rw - ext4 /dev/sda1 rw"
+EMPTY_DIR = f"2 1 8:1 {POD}/kubernetes.io~empty-dir/state /var/lib/flettner rw - ext4 /dev/sda1 rw"
 
 
 @pytest.mark.parametrize(
@@ -17,23 +17,23 @@ EMPTY_DIR = f"2 1 8:1 {POD}/kubernetes.io~empty-dir/state /var/lib/trimtab rw - 
     [
         ("", "the container's own file system"),
         (
-            f"2 1 8:1 {POD}/kubernetes.io~empty-dir/state /var/lib/trimtab rw - ext4 /dev/sda1 rw",
+            f"2 1 8:1 {POD}/kubernetes.io~empty-dir/state /var/lib/flettner rw - ext4 /dev/sda1 rw",
             "an emptyDir volume",
         ),
         (
-            "2 1 8:2 /pods/5/volumes/kubernetes.io~empty-dir/a /var/lib/trimtab rw shared:7 - xfs /dev/b rw",
+            "2 1 8:2 /pods/5/volumes/kubernetes.io~empty-dir/a /var/lib/flettner rw shared:7 - xfs /dev/b rw",
             "an emptyDir volume",
         ),
-        ("2 1 0:99 / /var/lib/trimtab rw - tmpfs tmpfs rw,size=65536k", "memory"),
-        ("2 1 259:3 / /var/lib/trimtab rw,relatime - ext4 /dev/nvme1n1 rw", ""),
-        ("2 1 0:71 / /var/lib/trimtab rw - nfs4 10.0.0.1:/exports/pvc-1 rw,vers=4.2", ""),
-        ("2 1 8:1 /opt/local-path-provisioner/pvc-1 /var/lib/trimtab rw - ext4 /dev/sda1 rw", ""),
+        ("2 1 0:99 / /var/lib/flettner rw - tmpfs tmpfs rw,size=65536k", "memory"),
+        ("2 1 259:3 / /var/lib/flettner rw,relatime - ext4 /dev/nvme1n1 rw", ""),
+        ("2 1 0:71 / /var/lib/flettner rw - nfs4 10.0.0.1:/exports/pvc-1 rw,vers=4.2", ""),
+        ("2 1 8:1 /opt/local-path-provisioner/pvc-1 /var/lib/flettner rw - ext4 /dev/sda1 rw", ""),
         (
             f"2 1 8:1 {POD}/kubernetes.io~empty-dir/state /var/lib/trim rw - ext4 /dev/sda1 rw",
             "the container's own file system",
         ),
         (
-            f"{EMPTY_DIR}\n3 2 259:3 / /var/lib/trimtab rw - ext4 /dev/nvme1n1 rw",
+            f"{EMPTY_DIR}\n3 2 259:3 / /var/lib/flettner rw - ext4 /dev/nvme1n1 rw",
             "",
         ),
     ],

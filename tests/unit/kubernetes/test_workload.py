@@ -112,7 +112,7 @@ def test_the_leaders_of_a_leaderworkerset_cannot_be_adopted() -> None:
     [problem] = obstacles(Workload.parse(document))
 
     assert "it belongs to the LeaderWorkerSet vllm" in problem
-    assert "`trimtab advise URL`" in problem
+    assert "`flettner advise URL`" in problem
 
 
 def test_of_equal_variables_the_last_counts_and_all_stay() -> None:

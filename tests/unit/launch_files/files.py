@@ -1,4 +1,4 @@
-"""Files as people write them, one of each kind, for the readers and for `trimtab lint -f`."""
+"""Files as people write them, one of each kind, for the readers and for `flettner lint -f`."""
 
 COMPOSE = """\
 # two servers and a proxy

@@ -196,7 +196,9 @@ def test_numbers_in_the_log_become_evidence() -> None:
     ("line", "advice"),
     [
         pytest.param(WAITING, "max_num_seqs 2 is the limit they wait for", id="a cap"),
-        pytest.param(WAITING.replace("Running: 2", "Running: 9"), "`trimtab advise`", id="more than the cap"),
+        pytest.param(
+            WAITING.replace("Running: 2", "Running: 9"), "`flettner advise`", id="more than the cap"
+        ),
         pytest.param(
             WAITING.replace("12.0 tokens", "0.0 tokens").replace("80.1 tokens", "0.0 tokens"),
             "no token was generated",

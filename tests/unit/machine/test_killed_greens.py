@@ -87,7 +87,7 @@ def test_the_requests_that_a_killed_green_failed_do_not_condemn_it() -> None:
     ("ticks", "external"),
     [
         pytest.param(0, False, id="it exited by itself"),
-        pytest.param(3, True, id="trimtab retires it"),
+        pytest.param(3, True, id="flettner retires it"),
     ],
 )
 def test_a_green_that_was_judged_bad_stays_so(ticks: int, external: bool) -> None:

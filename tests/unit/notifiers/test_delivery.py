@@ -60,7 +60,7 @@ class Site:
             notifier=Slack(url=url),
             min_severity=min_severity,
             file=self.home / "notify" / "ops.json",
-            console="https://trimtab.example.org",
+            console="https://flettner.example.org",
             now=lambda: self.at,
             follow=self.journal.subscribe,
             head=self.journal.head.seq,
@@ -102,7 +102,7 @@ async def test_a_notice_arrives_with_a_link_to_its_page(site: Site) -> None:
         await until(lambda: receiver.seen)
 
     (attachment,) = receiver.bodies[0]["attachments"]
-    assert attachment["title_link"] == "https://trimtab.example.org/#/suggestions/chat-s1"
+    assert attachment["title_link"] == "https://flettner.example.org/#/suggestions/chat-s1"
     assert attachment["title"].startswith("chat: max_num_seqs 4 → 16 waits for approval")
 
 

@@ -40,7 +40,7 @@ OVER = Notice(
     key="chat/servers",
     ends=True,
 )
-STARTED = Notice(id="daemon.restarted/1", kind="daemon.restarted", at=AT, title="trimtab has started")
+STARTED = Notice(id="daemon.restarted/1", kind="daemon.restarted", at=AT, title="flettner has started")
 
 
 @pytest.fixture
@@ -69,9 +69,9 @@ def test_a_webhook_can_verify_sender_and_time(files: Path) -> None:
 
     assert post is not None
     assert post.url == "https://hooks.example.org/PLANTED"
-    stamp = post.headers["Trimtab-Timestamp"]
-    assert post.headers["Trimtab-Signature"] == f"v1={sign('PLANTED', stamp, post.body)}"
-    assert post.headers["Trimtab-Signature"] != f"v1={sign('PLANTED', str(int(stamp) + 1), post.body)}"
+    stamp = post.headers["Flettner-Timestamp"]
+    assert post.headers["Flettner-Signature"] == f"v1={sign('PLANTED', stamp, post.body)}"
+    assert post.headers["Flettner-Signature"] != f"v1={sign('PLANTED', str(int(stamp) + 1), post.body)}"
     assert json.loads(post.body) == {
         "version": 1,
         "host": socket.gethostname(),
@@ -99,8 +99,8 @@ def test_the_documented_signature_check_works(files: Path) -> None:
         "hashlib": hashlib,
         "time": time,
         "key": b"PLANTED",
-        "timestamp": post.headers["Trimtab-Timestamp"].encode(),
-        "signature": post.headers["Trimtab-Signature"],
+        "timestamp": post.headers["Flettner-Timestamp"].encode(),
+        "signature": post.headers["Flettner-Signature"],
     }
 
     genuine = []
@@ -133,7 +133,7 @@ def test_teams_gets_a_card_without_markdown(files: Path) -> None:
 
     assert {block["type"] for block in card["body"]} == {"RichTextBlock"}
     assert card["actions"] == [
-        {"type": "Action.OpenUrl", "title": "Open in trimtab", "url": "https://t.example.org/#/targets/chat"}
+        {"type": "Action.OpenUrl", "title": "Open in flettner", "url": "https://t.example.org/#/targets/chat"}
     ]
 
 

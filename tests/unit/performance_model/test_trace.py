@@ -8,7 +8,7 @@ from performance_model.errors import PredictionInputError
 from performance_model.resample import bootstrap, scale_prompts, scale_rate, window, with_redraws
 from performance_model.trace import TraceRequest, duration_s, read_trace, write_trace
 
-HEADER = '{"trimtab_trace": 1}'
+HEADER = '{"flettner_trace": 1}'
 TRACE = tuple(
     TraceRequest(
         arrival_s=0.5 * i, prompt_tokens=100 + i, output_tokens=10, cached_tokens=i, prefix_group="a"
@@ -36,7 +36,7 @@ def test_requests_are_sorted_by_arrival() -> None:
         ([], "t: holds no request"),
         ([HEADER], "t: holds no request"),
         (['{"arrival_s": 0}'], "t:1: the first line must be the header"),
-        (['{"trimtab_trace": 2}'], "t:1: format 2 of a trace"),
+        (['{"flettner_trace": 2}'], "t:1: format 2 of a trace"),
         ([HEADER, "x"], "t:2: not JSON"),
         ([HEADER, "[]"], "t:2: not a JSON object"),
         ([HEADER, '{"arrival_s": -1, "prompt_tokens": 1, "output_tokens": 1}'], "t:2: arrival_s -1"),

@@ -36,7 +36,7 @@ plugin = Shed
 @pytest.fixture
 def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A package with plugins, a library next to them, and two that cannot be loaded."""
-    package = tmp_path / "trimtab_test_kind"
+    package = tmp_path / "flettner_test_kind"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "shed.py").write_text(SHED)

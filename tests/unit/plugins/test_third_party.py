@@ -62,7 +62,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     info = site / "hi-1.2.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hi\nVersion: 1.2\n")
-    (info / "entry_points.txt").write_text("[trimtab.policies]\nhello = hi_there:Hello\n")
+    (info / "entry_points.txt").write_text("[flettner.policies]\nhello = hi_there:Hello\n")
     (site / "hi_there.py").write_text(POLICY)
     monkeypatch.syspath_prepend(str(site))
     yield site
@@ -133,7 +133,7 @@ def test_a_load_error_names_file_and_line(folder: Path, text: str, words: str) -
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("admission", POLICY, "has the name of one of trimtab: rename or remove one of them"),
+        ("admission", POLICY, "has the name of one of flettner: rename or remove one of them"),
         ("two words", POLICY, "a name consists of a-z, 0-9 and _"),
         ("odd", "class Hello: ...\n", "has no line `plugin = TheClass`"),
         ("odd", "plugin = 7\n", "is not a dataclass"),
@@ -227,7 +227,7 @@ def test_lists_all_policies_with_their_origin(
 ) -> None:
     assert installed.exists()
     (folder / "local.py").write_text(POLICY)
-    file = folder.parent / "trimtab.toml"
+    file = folder.parent / "flettner.toml"
     file.write_text(f'[agent]\npolicies_dir = "{folder.name}"\nnot_a_key = 1\n')
 
     assert main(["policies", "-c", str(file)]) == 0
@@ -242,7 +242,7 @@ def test_lists_all_policies_with_their_origin(
 
 def test_check_reports_the_problems_of_the_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "odd.py").write_text("plugin = 1 / 0\n")
-    file = folder.parent / "trimtab.toml"
+    file = folder.parent / "flettner.toml"
     file.write_text(f'[agent]\npolicies_dir = "{folder}"\n{TARGET}')
 
     assert main(["check", str(file)]) == 1

@@ -45,7 +45,7 @@ def test_a_value_of_a_tunable_knob_is_tried() -> None:
         (given(finding({"quantization": "fp8"})), "it is another model"),
         (given(finding({"max_num_seqs": 64})), "the load decides it"),
         (given(finding({})), "it changes nothing"),
-        (given(replace(ON, env={"VLLM_X": "1"})), "the environment is not trimtab's"),
+        (given(replace(ON, env={"VLLM_X": "1"})), "the environment is not flettner's"),
         (given(replace(ON, klass="note")), "it is a remark"),
         (given(replace(ON, severity="error")), "a server that runs has started"),
         (given(finding({"async_scheduling": False})), "it is so already"),

@@ -35,7 +35,7 @@ def holder(state_dir: Path) -> "subprocess.Popen[str]":
 def test_a_second_process_is_rejected_with_the_pid_of_the_holder(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         with (
-            pytest.raises(JournalError, match=rf"another trimtab works here \(pid {process.pid}\)"),
+            pytest.raises(JournalError, match=rf"another flettner works here \(pid {process.pid}\)"),
             hold_lock(tmp_path),
         ):
             pass
@@ -66,7 +66,7 @@ def test_the_lock_is_free_again_after_use(tmp_path: Path) -> None:
 
 
 def test_the_state_directory_is_private_to_its_owner(tmp_path: Path) -> None:
-    state_dir = tmp_path / "var" / "trimtab"
+    state_dir = tmp_path / "var" / "flettner"
 
     with hold_lock(state_dir):
         assert state_dir.stat().st_mode & 0o777 == 0o700

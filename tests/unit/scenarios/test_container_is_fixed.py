@@ -50,7 +50,7 @@ OF_DOCKER: dict[str, Value] = {
     "entrypoint": "/bin/sh",
     "command": "sh -c evil",
     "restart_policy": "always",
-    "labels": "trimtab.target=other",
+    "labels": "flettner.target=other",
 }
 VALUES: tuple[Value, ...] = (
     *(None, True, False, 0, 1, 8, -5, 8.5, 0.5, 10**9),

@@ -14,7 +14,7 @@ from tests.unit.sensors.pages import NOT_THERE, PAGE, PageServer, answer, page_s
 from tests.unit.sensors.run_sensor import NOON, ReceivedSamples, run_sensor
 
 MINE = page((labels(0, pod="vllm-7d9f-a"), H100), (labels(1, pod="embed-0"), H100), (labels(2), H100))
-OTHER_NODE = page((labels(0, pod="trimtab-chat-r1-b", node="gpu-2"), H100))
+OTHER_NODE = page((labels(0, pod="flettner-chat-r1-b", node="gpu-2"), H100))
 NOT_MINE = page((labels(0, pod="vllm-7d9f-a", namespace="other", node="gpu-3"), H100))
 NAME = "http://dcgm-exporter.gpu-operator.svc:9400/metrics"
 
@@ -96,7 +96,7 @@ async def test_no_gpu_of_the_wanted_pods_is_reported_with_what_there_is(body: by
 
 
 async def test_each_node_behind_the_name_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = Dcgm(url=NAME, namespace="chat", pods=("vllm-", "trimtab-chat-"), every_s=0.02, timeout_s=20.0)
+    wanted = Dcgm(url=NAME, namespace="chat", pods=("vllm-", "flettner-chat-"), every_s=0.02, timeout_s=20.0)
     async with exporters(monkeypatch, MINE, OTHER_NODE, NOT_MINE), run_sensor(wanted) as received:
         await received.next(GpuSample)
 
@@ -117,7 +117,7 @@ async def test_a_node_with_two_addresses_counts_once(monkeypatch: pytest.MonkeyP
 async def test_a_node_without_wanted_gpus_may_fail_and_another_may_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wanted = Dcgm(url=NAME, namespace="chat", pods=("vllm-", "trimtab-"), every_s=0.02, timeout_s=20.0)
+    wanted = Dcgm(url=NAME, namespace="chat", pods=("vllm-", "flettner-"), every_s=0.02, timeout_s=20.0)
     async with (
         exporters(monkeypatch, MINE, OTHER_NODE, NOT_MINE) as ((_, other, unwanted), addresses),
         run_sensor(wanted) as received,

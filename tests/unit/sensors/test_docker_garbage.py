@@ -21,7 +21,7 @@ from sensors.docker_events.registry import ContainerRegistry
 from tests.unit.sensors.run_sensor import NOON, Fleet
 
 TEXTS = st.text(max_size=8) | st.sampled_from(
-    ["c1", "lab", "127.0.0.1", "trimtab.target", "container", "/vllm"]
+    ["c1", "lab", "127.0.0.1", "flettner.target", "container", "/vllm"]
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.sampled_from([10**400, 10**4000]) | st.floats() | TEXTS,

@@ -28,7 +28,7 @@ RECORD = {
 def addresses() -> ServerAddresses:
     found = ServerAddresses()
     found.update("blue", "vllm.chat.svc:8000", ("10.0.0.7:8000", "10.0.0.8:8000"), 0.0)
-    found.update("green", "trimtab-r1.chat.svc:8000", ("10.0.0.9:8000",), 0.0)
+    found.update("green", "flettner-r1.chat.svc:8000", ("10.0.0.9:8000",), 0.0)
     return found
 
 
@@ -67,8 +67,8 @@ def test_the_routes_of_one_httproute_are_known_by_name(name: str, rule: str, our
         ("10.0.0.9:8001", "-", "green"),  # another port of the same pod
         ("10.0.0.1:8000", "-", ""),
         ("-", "httproute/chat/llm/rule/0", ""),
-        ("-", "outbound|8000||trimtab-r1.chat.svc.cluster.local", "green"),
-        ("-", "outbound|8000||trimtab-r1.other.svc.cluster.local", ""),
+        ("-", "outbound|8000||flettner-r1.chat.svc.cluster.local", "green"),
+        ("-", "outbound|8000||flettner-r1.other.svc.cluster.local", ""),
         ("-", "outbound|8000|v1|vllm.chat.svc.cluster.local", "blue"),
     ],
 )
@@ -96,7 +96,7 @@ def test_an_address_is_forgotten_long_after_its_pod(addresses: ServerAddresses) 
 
 
 def test_an_address_that_another_server_has_now_is_that_servers(addresses: ServerAddresses) -> None:
-    addresses.update("green", "trimtab-r1.chat.svc:8000", ("10.0.0.7:8000",), 5.0)
+    addresses.update("green", "flettner-r1.chat.svc:8000", ("10.0.0.7:8000",), 5.0)
 
     assert addresses.server_of("10.0.0.7:8000", "-") == "green"
 

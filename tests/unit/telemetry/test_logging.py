@@ -36,13 +36,13 @@ def test_a_collector_gets_json_without_secrets() -> None:
     stream = io.StringIO()
     configure("info", stream)
 
-    structlog.get_logger("trimtab").info("launched", target="chat", argv=["vllm", "--api-key", "PLANTED"])
+    structlog.get_logger("flettner").info("launched", target="chat", argv=["vllm", "--api-key", "PLANTED"])
     logging.getLogger("aiohttp.access").warning("GET %s HF_TOKEN=PLANTED", "/metrics")
-    structlog.get_logger("trimtab").debug("not said")
+    structlog.get_logger("flettner").debug("not said")
 
     ours, theirs = (json.loads(line) for line in stream.getvalue().splitlines())
     assert ours["event"] == "launched"
-    assert (ours["level"], ours["logger"], ours["target"]) == ("info", "trimtab", "chat")
+    assert (ours["level"], ours["logger"], ours["target"]) == ("info", "flettner", "chat")
     assert ours["argv"] == ["vllm", "--api-key", "***"]
     assert ours["timestamp"].endswith("Z")
     assert theirs["event"] == "GET /metrics HF_TOKEN=***"
@@ -52,7 +52,7 @@ def test_a_collector_gets_json_without_secrets() -> None:
 def test_no_text_controls_a_terminal_or_reorders_its_text(stream: io.StringIO) -> None:
     configure("info", stream)
 
-    structlog.get_logger("trimtab").info("denied", why="a\x1b[2J\u202eb", log="line 1\nline 2")
+    structlog.get_logger("flettner").info("denied", why="a\x1b[2J\u202eb", log="line 1\nline 2")
 
     assert not [hidden for hidden in ("\x1b[2J", "\u202e") if hidden in stream.getvalue()]
     assert "\\u202e" in stream.getvalue()
@@ -65,7 +65,7 @@ def test_an_exception_is_logged_without_secrets(stream: io.StringIO) -> None:
     try:
         int("bad --hf-token PLANTED")
     except ValueError:
-        structlog.get_logger("trimtab").exception("failed")
+        structlog.get_logger("flettner").exception("failed")
 
     assert "ValueError: invalid literal for int() with base 10: 'bad --hf-token ***" in stream.getvalue()
     assert "PLANTED" not in stream.getvalue()
@@ -88,14 +88,14 @@ def journald(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[sock
 def test_journald_gets_each_key_as_a_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with journald(tmp_path, monkeypatch) as (socket_, stderr):
         with structlog.contextvars.bound_contextvars(target="chat", rollout="chat-o3"):
-            structlog.get_logger("trimtab").warning("effect failed", why="two\nlines --api-key PLANTED")
+            structlog.get_logger("flettner").warning("effect failed", why="two\nlines --api-key PLANTED")
         said = socket_.recv(65536)
         line = stderr.seek(0) or stderr.read()
 
     assert b"\nPRIORITY=4\n" in said
-    assert b"\nTRIMTAB_TARGET=chat\n" in said
-    assert b"\nTRIMTAB_ROLLOUT=chat-o3\n" in said
-    assert b"TRIMTAB_WHY\n" + (23).to_bytes(8, "little") + b"two\nlines --api-key ***\n" in said
+    assert b"\nFLETTNER_TARGET=chat\n" in said
+    assert b"\nFLETTNER_ROLLOUT=chat-o3\n" in said
+    assert b"FLETTNER_WHY\n" + (23).to_bytes(8, "little") + b"two\nlines --api-key ***\n" in said
     assert line == ""
 
 
@@ -104,7 +104,7 @@ def test_a_record_rejected_by_journald_goes_to_stderr(
 ) -> None:
     with journald(tmp_path, monkeypatch) as (_, stderr):
         (tmp_path / "journal").unlink()
-        structlog.get_logger("trimtab").error("launched", target="chat")
+        structlog.get_logger("flettner").error("launched", target="chat")
         stderr.seek(0)
         line = json.load(stderr)
 
@@ -115,7 +115,7 @@ def test_a_terminal_gets_plain_lines() -> None:
     stream = Terminal()
     configure("info", stream)
 
-    structlog.get_logger("trimtab").info("launched", target="chat")
+    structlog.get_logger("flettner").info("launched", target="chat")
 
     assert len(stream.getvalue().splitlines()) == 1
     assert "launched" in stream.getvalue()

@@ -12,7 +12,7 @@ from agent.telemetry.sdnotify import SystemdNotifier, find_notifier, read_watchd
 
 @pytest.fixture(params=["path", "abstract"])
 def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
-    name = f"trimtab-test-{os.getpid()}" if request.param == "abstract" else str(tmp_path / "notify")
+    name = f"flettner-test-{os.getpid()}" if request.param == "abstract" else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(f"\0{name}" if request.param == "abstract" else name)
         listener.settimeout(30)

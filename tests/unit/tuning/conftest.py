@@ -1,4 +1,4 @@
-"""A server that was not started by the test's run of `trimtab tune`."""
+"""A server that was not started by the test's run of `flettner tune`."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`trimtab tune` with simulated servers as processes."""
+"""`flettner tune` with simulated servers as processes."""
 
 import json
 import signal

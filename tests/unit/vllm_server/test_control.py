@@ -23,7 +23,7 @@ from actuators.vllm.engine import VllmEngine
 from agent.domain.errors import ActError, DriftError
 from agent.domain.model import HotKnobs, Server
 from agent.domain.ports import Site
-from trimtab_vllm.scheduler import Knobs, Limit, start_control
+from flettner_vllm.scheduler import Knobs, Limit, start_control
 from vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
 from vllm_facts.values import Setting
 
@@ -166,7 +166,7 @@ def test_a_suggestion_says_what_would_save_the_restart(
     notes = note_on_live_limits([replace(SERVER, hot=hot)], setting)
 
     assert bool(notes) is noted
-    assert all("--scheduler-cls trimtab_vllm.scheduler.Scheduler" in note for note in notes)
+    assert all("--scheduler-cls flettner_vllm.scheduler.Scheduler" in note for note in notes)
 
 
 def test_a_suggestion_says_that_the_endpoint_of_the_class_does_not_answer() -> None:
@@ -174,7 +174,7 @@ def test_a_suggestion_says_that_the_endpoint_of_the_class_does_not_answer() -> N
 
     (note,) = note_on_live_limits([silent], {**silent.setting, "max_num_active_seqs": 8})
 
-    assert "if the control endpoint of chat-r1 answered: TRIMTAB_CONTROL must be set" in note
+    assert "if the control endpoint of chat-r1 answered: FLETTNER_CONTROL must be set" in note
 
 
 class SameSocket(VllmEngine):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import trimtab_vllm.scheduler
+import flettner_vllm.scheduler
 from actuators.vllm.scheduler_class import SchedulerFolders, is_missing, write_folders
 from agent.domain.ports import Site
 from vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
@@ -32,13 +32,13 @@ def test_the_files_are_those_of_this_release_and_any_user_of_a_container_may_rea
     tmp_path: Path,
 ) -> None:
     site = Site(target="chat", state_dir=tmp_path, epoch=1)
-    stale = tmp_path / "scheduler" / "trimtab_vllm" / "scheduler.py"
+    stale = tmp_path / "scheduler" / "flettner_vllm" / "scheduler.py"
     stale.parent.mkdir(parents=True, mode=0o700)
     stale.write_text("an older release")
 
     folders = write_folders(site)
 
-    assert stale.read_bytes() == Path(trimtab_vllm.scheduler.__file__).read_bytes()
+    assert stale.read_bytes() == Path(flettner_vllm.scheduler.__file__).read_bytes()
     assert [
         path.stat().st_mode & 0o777 for path in (folders.package, stale.parent, stale, folders.sockets)
     ] == [

@@ -137,7 +137,7 @@ class ObjectConformance:
 
     async def test_a_json_patch_is_applied_whole_or_not_at_all(self, subject: Subject) -> None:
         await create(subject, "services", headless_service("chat", {"app": "vllm"}))
-        label = {"op": "add", "path": "/metadata/labels", "value": {"trimtab.dev/a": "1"}}
+        label = {"op": "add", "path": "/metadata/labels", "value": {"flettner.dev/a": "1"}}
 
         refused = [
             await json_patch(
@@ -147,12 +147,12 @@ class ObjectConformance:
         ]
         before = await get(subject, "services", "chat")
         await json_patch(subject, "services", "chat", label)
-        escaped = {"op": "replace", "path": "/metadata/labels/trimtab.dev~1a", "value": "2"}
+        escaped = {"op": "replace", "path": "/metadata/labels/flettner.dev~1a", "value": "2"}
         made = await json_patch(subject, "services", "chat", escaped)
 
         assert [one.status_code for one in refused] == [422, 422]
         assert "labels" not in before["metadata"]
-        assert made.json()["metadata"]["labels"] == {"trimtab.dev/a": "2"}
+        assert made.json()["metadata"]["labels"] == {"flettner.dev/a": "2"}
 
     async def test_an_invalid_deployment_is_refused(self, subject: Subject) -> None:
         wrong = deployment("wrong", replicas=0)
