@@ -32,11 +32,11 @@ layers:  ## the rules of imports between packages
 
 types:  ## mypy, strict
 	@scripts/bootstrap
-	@$(RUN)mypy vllm_facts performance_model lint agent policies notifiers authenticators docker_engine kubernetes_api sensors actuators simulator docker_proxy flettner flettner_vllm tests bench
+	@$(RUN)mypy flettner tests bench
 
 unit:  ## tests/unit, with coverage
 	@scripts/bootstrap
-	@$(RUN)pytest --cov tests/unit
+	@$(RUN)pytest tests/unit --cov
 
 advisories:  ## known vulnerabilities of the locked dependencies (asks api.osv.dev)
 	@scripts/bootstrap

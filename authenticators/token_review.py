@@ -7,13 +7,13 @@ The daemon's ServiceAccount needs the cluster-wide right to `create` `tokenrevie
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent.api.external_tokens import IdentifiedCaller, ReviewError
-from agent.api.tokens import RANKS
-from agent.config.listen import Role
-from agent.domain.errors import ActError
-from kubernetes_api.client import TOKEN_REVIEW
-from kubernetes_api.documents import Json
-from kubernetes_api.options import AccessOptions
+from flettner.agent.api.external_tokens import IdentifiedCaller, ReviewError
+from flettner.agent.api.tokens import RANKS
+from flettner.agent.config.listen import Role
+from flettner.agent.domain.errors import ActError
+from flettner.kubernetes_api.client import TOKEN_REVIEW
+from flettner.kubernetes_api.documents import Json
+from flettner.kubernetes_api.options import AccessOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,13 +20,13 @@ from pathlib import Path
 
 from aiohttp import ClientError, ClientSession
 
-from agent.api.app import build_app
-from agent.api.server import serve
-from agent.api.tokens import Tokens, mint_token, store_tokens
-from agent.audit.journal import Journal
-from agent.audit.offsets import SLICE_BYTES
-from agent.domain.model import Evidence
 from bench.journal_append import ENTRY, NOON
+from flettner.agent.api.app import build_app
+from flettner.agent.api.server import serve
+from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
+from flettner.agent.audit.journal import Journal
+from flettner.agent.audit.offsets import SLICE_BYTES
+from flettner.agent.domain.model import Evidence
 from tests.support.fake_daemon_view import FakeDaemonView
 
 RESULTS = Path(__file__).parent / "results"

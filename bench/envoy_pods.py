@@ -14,12 +14,12 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from actuators.envoy_deployment.plugin import EnvoyDeployment
-from actuators.envoy_deployment.traffic import DeploymentTraffic
-from actuators.host import procfs
-from agent.domain.effects import Route
-from agent.domain.model import Server
-from agent.domain.ports import Site
+from flettner.actuators.envoy_deployment.plugin import EnvoyDeployment
+from flettner.actuators.envoy_deployment.traffic import DeploymentTraffic
+from flettner.actuators.host import procfs
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
 from tests.integration.kubernetes.engines import ROLE
 from tests.support.kubernetes.cluster import Cluster
 from tests.support.kubernetes.namespace import Namespace
@@ -59,7 +59,7 @@ def usage(pods: set[str]) -> dict[str, dict[str, float]]:
         words = procfs.words(one.pid)
         program = "envoy" if words and words[0].endswith("/envoy") else "program"
         ours = any(pod in word for pod in pods for word in words)
-        if ours and (program == "envoy" or words[1:3] == ["-m", "actuators.envoy.pod"]):
+        if ours and (program == "envoy" or words[1:3] == ["-m", "flettner.actuators.envoy.pod"]):
             fields = Path(f"/proc/{one.pid}/stat").read_text().rpartition(")")[2].split()
             total = found.setdefault(program, {"cpu_s": 0.0, "mib": 0.0})
             total["cpu_s"] += (int(fields[11]) + int(fields[12])) / 100

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import perf_counter, process_time
 
-from agent.domain.model import Objective, Slo
-from agent.domain.reading import Buckets, EngineSample, Request, RequestSample
-from agent.observe.aggregator import Aggregator
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.reading import Buckets, EngineSample, Request, RequestSample
+from flettner.agent.observe.aggregator import Aggregator
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SECONDS, REQUESTS_PER_S = 60, 10

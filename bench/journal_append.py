@@ -21,14 +21,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import quantiles
 
-from agent.audit.chain import verify
-from agent.audit.history import History
-from agent.audit.journal import OPENED, Journal
-from agent.audit.records import DAEMON, GENESIS, JournalEntry, encode_line
-from agent.audit.segments import RetentionLimits, segment_path
-from agent.domain.model import Evidence, Plan, Server, Step
-from agent.domain.request_counts import RequestCounts
-from agent.domain.state import Phase, Rollout, State
+from flettner.agent.audit.chain import verify
+from flettner.agent.audit.history import History
+from flettner.agent.audit.journal import OPENED, Journal
+from flettner.agent.audit.records import DAEMON, GENESIS, JournalEntry, encode_line
+from flettner.agent.audit.segments import RetentionLimits, segment_path
+from flettner.agent.domain.model import Evidence, Plan, Server, Step
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.state import Phase, Rollout, State
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ARM = RequestCounts(total=500, ttft=tuple(range(82)), e2e=tuple(range(82)))

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import quantiles
 
-from actuators.envoy.plugin import EnvoyTraffic
-from actuators.envoy.split import NAMESPACE
-from agent.domain.effects import Route
-from agent.domain.model import Server
-from agent.domain.ports import Site
+from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.actuators.envoy.split import NAMESPACE
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 GAP_S = 0.02

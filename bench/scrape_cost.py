@@ -13,8 +13,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agent.observe.engine_sample import sample
-from vllm_facts.metrics.totals import PageReader, totals
+from flettner.agent.observe.engine_sample import sample
+from flettner.vllm_facts.metrics.totals import PageReader, totals
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "tests/support/scrapes/vllm-0.32.txt"

@@ -8,14 +8,14 @@ import json
 import sys
 from time import process_time
 
-from simulator.hardware import PRESETS
-from simulator.kv_cache import KvCache
-from simulator.replay import replay
-from simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
-from simulator.step_time import StepTime
-from simulator.tally import quantile
-from simulator.text import draws
-from simulator.workload import gap_s, lengths
+from flettner.simulator.hardware import PRESETS
+from flettner.simulator.kv_cache import KvCache
+from flettner.simulator.replay import replay
+from flettner.simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
+from flettner.simulator.step_time import StepTime
+from flettner.simulator.tally import quantile
+from flettner.simulator.text import draws
+from flettner.simulator.workload import gap_s, lengths
 
 BLOCKS = 2588  # reported by vLLM on a 4090 with an 8B model
 

@@ -14,7 +14,7 @@ import requests
 from docker.errors import APIError, DockerException, create_api_error_from_http_exception
 from docker.utils import kwargs_from_env
 
-from agent.domain.errors import ActError
+from flettner.agent.domain.errors import ActError
 
 Json = dict[str, Any]
 

@@ -17,8 +17,8 @@ from docker.errors import DockerException
 from docker.types import CancellableStream
 from docker.utils import convert_filters
 
-from agent.domain.errors import SensorError
-from docker_engine.parse import ContainerEvent, event_of
+from flettner.agent.domain.errors import SensorError
+from flettner.docker_engine.parse import ContainerEvent, event_of
 
 THREAD_NAME: Final = "docker-events"
 RESYNC: Final = ContainerEvent.model_validate({"Action": "resync"})

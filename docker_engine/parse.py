@@ -14,8 +14,8 @@ from pydantic import (
     ValidationError,
 )
 
-from agent.domain.errors import SensorError
-from agent.plugins.option_errors import describe_problem
+from flettner.agent.domain.errors import SensorError
+from flettner.agent.plugins.option_errors import describe_problem
 
 _T = TypeVar("_T")
 _SHOWN = 200

@@ -1,11 +1,11 @@
 """Check whether the policy admits a twin of a running container, before the daemon asks for one."""
 
-from docker_proxy.create import create_reasons
-from docker_proxy.engine import EngineSocket
-from docker_proxy.errors import Absent, EngineSilent, Refused
-from docker_proxy.fields import FieldContext
-from docker_proxy.judge import RequestFilter
-from docker_proxy.strict_json import Json
+from flettner.docker_proxy.create import create_reasons
+from flettner.docker_proxy.engine import EngineSocket
+from flettner.docker_proxy.errors import Absent, EngineSilent, Refused
+from flettner.docker_proxy.fields import FieldContext
+from flettner.docker_proxy.judge import RequestFilter
+from flettner.docker_proxy.strict_json import Json
 
 # Left out by flettner when it makes a twin: identity, and what the engine fills in.
 _NOT_COPIED = ("AttachStdin", "AttachStdout", "AttachStderr", "MacAddress", "OnBuild")

@@ -1,7 +1,7 @@
 """Check the bodies of create and update in full. Pure, apart from the look at host paths."""
 
-from docker_proxy.endpoints import NETWORKING, alias_of_ours
-from docker_proxy.fields import (
+from flettner.docker_proxy.endpoints import NETWORKING, alias_of_ours
+from flettner.docker_proxy.fields import (
     FieldContext,
     FieldTable,
     Reasons,
@@ -15,8 +15,8 @@ from docker_proxy.fields import (
     texts,
     values,
 )
-from docker_proxy.host_config import HOST_CONFIG, RESTART
-from docker_proxy.strict_json import Json
+from flettner.docker_proxy.host_config import HOST_CONFIG, RESTART
+from flettner.docker_proxy.strict_json import Json
 
 _HEALTH = fields(
     {

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from docker_proxy.fields import (
+from flettner.docker_proxy.fields import (
     FieldContext,
     FieldTable,
     Reasons,
@@ -16,7 +16,7 @@ from docker_proxy.fields import (
     text,
     values,
 )
-from docker_proxy.strict_json import Json
+from flettner.docker_proxy.strict_json import Json
 
 _SHORT_ID = re.compile(r"[0-9a-f]{12}")
 _DEFAULT = "bridge"

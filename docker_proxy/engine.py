@@ -9,8 +9,8 @@ from http import HTTPStatus
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 from yarl import URL
 
-from docker_proxy.errors import Absent, EngineSilent
-from docker_proxy.strict_json import Json
+from flettner.docker_proxy.errors import Absent, EngineSilent
+from flettner.docker_proxy.strict_json import Json
 
 ADDRESS = "http://engine"
 _ANSWER = ClientTimeout(total=20, connect=5)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from docker_proxy.policy import ProxyPolicy
+from flettner.docker_proxy.policy import ProxyPolicy
 
 Reasons = Iterator[str]
 

@@ -3,8 +3,8 @@
 A field outside the table is refused, so that new fields of a newer Engine are closed by default.
 """
 
-from docker_proxy.endpoints import links, network_mode, ports, publish_all
-from docker_proxy.fields import (
+from flettner.docker_proxy.endpoints import links, network_mode, ports, publish_all
+from flettner.docker_proxy.fields import (
     FieldContext,
     FieldTable,
     Reasons,
@@ -21,8 +21,8 @@ from docker_proxy.fields import (
     texts,
     values,
 )
-from docker_proxy.mounts import binds, mounts, tmpfs
-from docker_proxy.policy import like_any
+from flettner.docker_proxy.mounts import binds, mounts, tmpfs
+from flettner.docker_proxy.policy import like_any
 
 # What the oldest Engine masks; `systempaths=unconfined` of the command line is these lists sent empty.
 MASKED = frozenset(

@@ -8,15 +8,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from docker_proxy.create import create_reasons, update_reasons
-from docker_proxy.endpoints import connect_reasons, disconnect_reasons, networks_named
-from docker_proxy.engine import Container, EngineSocket
-from docker_proxy.errors import Absent, Refused
-from docker_proxy.fields import FieldContext, Reasons, shown
-from docker_proxy.mounts import volumes_named
-from docker_proxy.policy import NAME, ProxyPolicy, like_any
-from docker_proxy.request import Ask
-from docker_proxy.strict_json import Json, encode, parse
+from flettner.docker_proxy.create import create_reasons, update_reasons
+from flettner.docker_proxy.endpoints import connect_reasons, disconnect_reasons, networks_named
+from flettner.docker_proxy.engine import Container, EngineSocket
+from flettner.docker_proxy.errors import Absent, Refused
+from flettner.docker_proxy.fields import FieldContext, Reasons, shown
+from flettner.docker_proxy.mounts import volumes_named
+from flettner.docker_proxy.policy import NAME, ProxyPolicy, like_any
+from flettner.docker_proxy.request import Ask
+from flettner.docker_proxy.strict_json import Json, encode, parse
 
 _IMAGE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*([:@/][a-zA-Z0-9_][a-zA-Z0-9_.-]*)*")
 _MOST_REASONS = 6

@@ -13,13 +13,13 @@ from pathlib import Path
 import structlog
 from aiohttp import ClientSession, UnixConnector
 
-from docker_proxy.check import objections
-from docker_proxy.engine import EngineSocket
-from docker_proxy.errors import PolicyError
-from docker_proxy.fields import FieldContext
-from docker_proxy.mounts import host_files
-from docker_proxy.policy import ProxyPolicy, load_policy
-from docker_proxy.proxy import serving
+from flettner.docker_proxy.check import objections
+from flettner.docker_proxy.engine import EngineSocket
+from flettner.docker_proxy.errors import PolicyError
+from flettner.docker_proxy.fields import FieldContext
+from flettner.docker_proxy.mounts import host_files
+from flettner.docker_proxy.policy import ProxyPolicy, load_policy
+from flettner.docker_proxy.proxy import serving
 
 DEFAULT = Path("/etc/flettner/docker-proxy.toml")
 _log = structlog.get_logger("docker_proxy")

@@ -10,7 +10,7 @@ import re
 import stat
 from collections.abc import Iterator
 
-from docker_proxy.fields import (
+from flettner.docker_proxy.fields import (
     FieldContext,
     Reasons,
     each,
@@ -23,8 +23,8 @@ from docker_proxy.fields import (
     text,
     values,
 )
-from docker_proxy.policy import SEALED, inside
-from docker_proxy.strict_json import Json
+from flettner.docker_proxy.policy import SEALED, inside
+from flettner.docker_proxy.strict_json import Json
 
 VOLUME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")
 _PRIVATE = ("private", "rprivate")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from docker_proxy.errors import PolicyError
+from flettner.docker_proxy.errors import PolicyError
 
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
 # A listed directory may not lie inside these, nor be one of them or hold one of them.

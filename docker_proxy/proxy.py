@@ -14,14 +14,14 @@ import structlog
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, UnixConnector, web
 from yarl import URL
 
-from docker_proxy.engine import ADDRESS, EngineSocket
-from docker_proxy.errors import Absent, EngineSilent, Refused, TooLarge
-from docker_proxy.fields import FieldContext, shown
-from docker_proxy.judge import Onward, RequestFilter
-from docker_proxy.mounts import host_files
-from docker_proxy.policy import ProxyPolicy
-from docker_proxy.request import Ask, ask_of
-from docker_proxy.strict_json import Json
+from flettner.docker_proxy.engine import ADDRESS, EngineSocket
+from flettner.docker_proxy.errors import Absent, EngineSilent, Refused, TooLarge
+from flettner.docker_proxy.fields import FieldContext, shown
+from flettner.docker_proxy.judge import Onward, RequestFilter
+from flettner.docker_proxy.mounts import host_files
+from flettner.docker_proxy.policy import ProxyPolicy
+from flettner.docker_proxy.request import Ask, ask_of
+from flettner.docker_proxy.strict_json import Json
 
 BODY_WITHIN_S = 10.0
 MOST_AT_ONCE = 128

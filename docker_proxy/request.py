@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
-from docker_proxy.errors import Refused
+from flettner.docker_proxy.errors import Refused
 
 OLDEST_API = 24  # before 1.24 `start` took a HostConfig of its own
 LONGEST_TARGET = 8000

@@ -9,7 +9,7 @@ value.
 import json
 from typing import Any, NoReturn
 
-from docker_proxy.errors import Refused
+from flettner.docker_proxy.errors import Refused
 
 Json = dict[str, Any]
 DEEPEST = 32

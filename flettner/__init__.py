@@ -1,1 +1,1 @@
-"""The entry points of the installation."""
+"""An autopilot for vLLM servers; the packages are links to the folders beside this one."""

@@ -2,7 +2,7 @@
 
 import sys
 
-from flettner.entry import flettner
+from flettner.agent.cli.dispatch import main
 
 if __name__ == "__main__":
-    sys.exit(flettner())
+    sys.exit(main())

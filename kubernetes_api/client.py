@@ -17,10 +17,10 @@ from lightkube.core.exceptions import ApiError
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.types import CascadeType, PatchType
 
-from kubernetes_api.connection import Access, Connection, connection_to
-from kubernetes_api.documents import Json, Kind, has_labels, with_kind
-from kubernetes_api.errors import AwayError, ConflictError, MissingError
-from kubernetes_api.mirror import STEADY, Mirror, Pace
+from flettner.kubernetes_api.connection import Access, Connection, connection_to
+from flettner.kubernetes_api.documents import Json, Kind, has_labels, with_kind
+from flettner.kubernetes_api.errors import AwayError, ConflictError, MissingError
+from flettner.kubernetes_api.mirror import STEADY, Mirror, Pace
 
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # lightkube's; at INFO it logs every request
 

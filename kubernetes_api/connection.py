@@ -18,10 +18,10 @@ import yaml
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.core.exceptions import ConfigError
 
-from kubernetes_api.documents import Kind
-from kubernetes_api.errors import FAILURES, status_of, to_act_error
-from kubernetes_api.handshake import close_cancelled_handshakes
-from kubernetes_api.mirror import Mirror, Pace
+from flettner.kubernetes_api.documents import Kind
+from flettner.kubernetes_api.errors import FAILURES, status_of, to_act_error
+from flettner.kubernetes_api.handshake import close_cancelled_handshakes
+from flettner.kubernetes_api.mirror import Mirror, Pace
 
 MANAGER: Final = "flettner"
 """The field manager of every write: `kubectl get --show-managed-fields` names it."""

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agent.domain.errors import ActError
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient
-from kubernetes_api.documents import Json
-from kubernetes_api.errors import AwayError, MissingError
+from flettner.agent.domain.errors import ActError
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import KubernetesClient
+from flettner.kubernetes_api.documents import Json
+from flettner.kubernetes_api.errors import AwayError, MissingError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import httpx2
 import msgspec
 from lightkube.core.exceptions import ApiError, ConfigError
 
-from agent.domain.errors import ActError
+from flettner.agent.domain.errors import ActError
 
 
 class MissingError(ActError):

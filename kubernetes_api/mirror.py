@@ -15,12 +15,12 @@ import httpx2
 import lightkube
 import msgspec
 
-from agent.domain.errors import ActError
-from kubernetes_api.documents import Json, Kind, has_labels, with_kind
-from kubernetes_api.errors import AwayError, ExpiredError
+from flettner.agent.domain.errors import ActError
+from flettner.kubernetes_api.documents import Json, Kind, has_labels, with_kind
+from flettner.kubernetes_api.errors import AwayError, ExpiredError
 
 if TYPE_CHECKING:
-    from kubernetes_api.connection import Connection
+    from flettner.kubernetes_api.connection import Connection
 
 _WATCH_S: Final = 300.0  # of one request; client-go asks for 300 to 600
 _CONNECT_S: Final = 15.0

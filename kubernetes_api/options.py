@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kubernetes_api.client import KubernetesClient
+from flettner.kubernetes_api.client import KubernetesClient
 
 
 @dataclass(frozen=True, kw_only=True)

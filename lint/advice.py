@@ -9,11 +9,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lint.missing_facts import hold_back
-from lint.precedence import HEALTH, Ordered, Outranked, Precedence
-from vllm_facts.deployment import Deployment, Finding, LintRule
-from vllm_facts.validity.engine import find_problems
-from vllm_facts.values import Knob, Value, describe_changes
+from flettner.lint.missing_facts import hold_back
+from flettner.lint.precedence import HEALTH, Ordered, Outranked, Precedence
+from flettner.vllm_facts.deployment import Deployment, Finding, LintRule
+from flettner.vllm_facts.validity.engine import find_problems
+from flettner.vllm_facts.values import Knob, Value, describe_changes
 
 SEVERITIES = ("error", "warning", "info")
 STEPS = 6  # of one rule that corrects itself

@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from lint.recogniser import Recogniser, recogniser
-from vllm_facts.deployment import Deployment, Finding, FindingSeverity
-from vllm_facts.values import Knob, Value
+from flettner.lint.recogniser import Recogniser, recogniser
+from flettner.vllm_facts.deployment import Deployment, Finding, FindingSeverity
+from flettner.vllm_facts.values import Knob, Value
 
 Changes = Callable[[re.Match[str], Deployment], Mapping[Knob, Value]]
 

@@ -7,11 +7,11 @@ depends on a missing fact is shown as a note.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from vllm_facts.deployment import Deployment, Fact, Finding, LintRule
-from vllm_facts.models.estimate import describe_estimate
-from vllm_facts.sizing.effective_flags import layout, text_of
-from vllm_facts.sizing.kv_cache import kv_bytes_per_token, overhead_gib, weights_gib
-from vllm_facts.values import describe_changes
+from flettner.vllm_facts.deployment import Deployment, Fact, Finding, LintRule
+from flettner.vllm_facts.models.estimate import describe_estimate
+from flettner.vllm_facts.sizing.effective_flags import layout, text_of
+from flettner.vllm_facts.sizing.kv_cache import kv_bytes_per_token, overhead_gib, weights_gib
+from flettner.vllm_facts.values import describe_changes
 
 EXTRA: frozenset[Fact] = frozenset({"profile", "log"})
 """Further inputs: without them a command still counts as judged."""

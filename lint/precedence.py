@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from vllm_facts.values import ChangeClass, Knob, Value
+from flettner.vllm_facts.values import ChangeClass, Knob, Value
 
 ANY = "any change"
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from vllm_facts.deployment import Deployment, Finding, Needs
-from vllm_facts.sizing.effective_flags import DeploymentCheck
+from flettner.vllm_facts.deployment import Deployment, Finding, Needs
+from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck
 
 LONGEST_LINE = 4000  # characters of a line that are read
 LOG = Needs(facts=("log",))

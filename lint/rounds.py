@@ -7,9 +7,9 @@ weights fit without offloading. The changes of all rounds are one proposal.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lint.advice import SEVERITIES, Advice, advise
-from lint.precedence import Precedence
-from vllm_facts.deployment import Deployment, Finding, LintRule
+from flettner.lint.advice import SEVERITIES, Advice, advise
+from flettner.lint.precedence import Precedence
+from flettner.vllm_facts.deployment import Deployment, Finding, LintRule
 
 ROUNDS = 4  # 6,000 random commands needed at most three
 

@@ -9,8 +9,8 @@ import socket
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from agent.notify.rules import Notice, OutgoingNotice
-from notifiers.shared.secret_files import UrlReceiver
+from flettner.agent.notify.rules import Notice, OutgoingNotice
+from flettner.notifiers.shared.secret_files import UrlReceiver
 
 LONGEST = timedelta(days=1)
 SEVERITY = {"suggestion": "info", "rollout": "warning", "servers": "critical", "audit": "critical"}

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agent.notify.rules import Notice, OutgoingNotice
-from notifiers.shared.secret_files import is_url, read_secret
+from flettner.agent.notify.rules import Notice, OutgoingNotice
+from flettner.notifiers.shared.secret_files import is_url, read_secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ import socket
 from dataclasses import dataclass
 from datetime import datetime
 
-from agent.notify.rules import Notice, OutgoingNotice
-from notifiers.shared.secret_files import UrlReceiver
+from flettner.agent.notify.rules import Notice, OutgoingNotice
+from flettner.notifiers.shared.secret_files import UrlReceiver
 
 COLOURS = {"info": "#2f81f7", "warning": "#d29922", "critical": "#cf222e"}
 RESOLVED = "#1a7f37"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agent.notify.rules import Notice, OutgoingNotice
-from notifiers.shared.secret_files import UrlReceiver
+from flettner.agent.notify.rules import Notice, OutgoingNotice
+from flettner.notifiers.shared.secret_files import UrlReceiver
 
 COLOURS = {"info": "accent", "warning": "warning", "critical": "attention"}
 RESOLVED = "good"

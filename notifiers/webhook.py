@@ -7,8 +7,8 @@ import socket
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from agent.notify.rules import Notice, OutgoingNotice
-from notifiers.shared.secret_files import UrlReceiver, read_secret
+from flettner.agent.notify.rules import Notice, OutgoingNotice
+from flettner.notifiers.shared.secret_files import UrlReceiver, read_secret
 
 VERSION = 1
 

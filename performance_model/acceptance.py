@@ -9,14 +9,14 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from performance_model.engine import Engine
-from performance_model.engine_limits import EngineLimits
-from performance_model.fit import LEAST_WINDOWS, fit_law
-from performance_model.outcome import mean_gap_s, quantile
-from performance_model.request_state import RequestState
-from performance_model.step_law import StepLaw
-from performance_model.trace import Trace
-from performance_model.work_windows import WorkWindow
+from flettner.performance_model.engine import Engine
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.fit import LEAST_WINDOWS, fit_law
+from flettner.performance_model.outcome import mean_gap_s, quantile
+from flettner.performance_model.request_state import RequestState
+from flettner.performance_model.step_law import StepLaw
+from flettner.performance_model.trace import Trace
+from flettner.performance_model.work_windows import WorkWindow
 
 WINDOWS, WINDOW_S = 5, 60.0
 ITL_ERROR, TTFT_ERROR = 0.10, 0.25

@@ -8,7 +8,7 @@ block is full.
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from performance_model.request_state import RequestState
+from flettner.performance_model.request_state import RequestState
 
 
 class DecodeBatch:

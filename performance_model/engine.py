@@ -11,15 +11,15 @@ from collections import deque
 from dataclasses import dataclass
 from math import sqrt
 
-from performance_model.block_pool import BlockPool
-from performance_model.decode_batch import DecodeBatch
-from performance_model.engine_limits import EngineLimits
-from performance_model.extrapolation import LargestStep
-from performance_model.request_cache import RequestCache
-from performance_model.request_state import RequestState, initial_states
-from performance_model.step_law import StepLaw
-from performance_model.token_gaps import TokenGaps
-from performance_model.trace import Trace
+from flettner.performance_model.block_pool import BlockPool
+from flettner.performance_model.decode_batch import DecodeBatch
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.extrapolation import LargestStep
+from flettner.performance_model.request_cache import RequestCache
+from flettner.performance_model.request_state import RequestState, initial_states
+from flettner.performance_model.step_law import StepLaw
+from flettner.performance_model.token_gaps import TokenGaps
+from flettner.performance_model.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from performance_model.engine_limits import EngineLimits
-from performance_model.errors import PredictionInputError
-from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.effective_flags import (
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.errors import PredictionInputError
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.effective_flags import (
     effective_batched_tokens,
     effective_seqs,
     is_pooling,
@@ -15,9 +15,9 @@ from vllm_facts.sizing.effective_flags import (
     number_of,
     speculation_method,
 )
-from vllm_facts.sizing.kv_cache import estimate_fit, longest_request
-from vllm_facts.validity.engine import find_problems
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit, longest_request
+from flettner.vllm_facts.validity.engine import find_problems
+from flettner.vllm_facts.values import Knob, Value
 
 BLOCK_SIZE = 16
 SCHEDULING = frozenset(

@@ -1,6 +1,6 @@
 """Input that the performance model cannot use."""
 
-from vllm_facts.errors import VllmFactsError
+from flettner.vllm_facts.errors import VllmFactsError
 
 
 class PredictionInputError(VllmFactsError):

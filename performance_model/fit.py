@@ -15,11 +15,11 @@ from math import inf, sqrt
 from random import Random
 from statistics import median
 
-from performance_model.errors import PredictionInputError
-from performance_model.extrapolation import LargestStep
-from performance_model.least_squares import solve_non_negative
-from performance_model.step_law import COEFFICIENTS, StepLaw, UncertainLaw
-from performance_model.work_windows import WorkWindow
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.extrapolation import LargestStep
+from flettner.performance_model.least_squares import solve_non_negative
+from flettner.performance_model.step_law import COEFFICIENTS, StepLaw, UncertainLaw
+from flettner.performance_model.work_windows import WorkWindow
 
 KNEES = (0, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192)
 """Tokens. Kernel profiles of ten pairs of GPU and model in 16 bits have their knee between 50 and 140

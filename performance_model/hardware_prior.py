@@ -9,15 +9,15 @@ fast it is.
 
 from collections.abc import Sequence
 
-from performance_model.errors import PredictionInputError
-from performance_model.fit import COUNTED_WEIGHT, LOGGED_WEIGHT, expected_s, fit_law
-from performance_model.step_law import StepLaw, UncertainLaw, widen
-from performance_model.work_windows import WorkWindow
-from vllm_facts.deployment import Deployment, Model
-from vllm_facts.models.lookup import find_model
-from vllm_facts.sizing.effective_flags import Layout, layout
-from vllm_facts.sizing.gpu_speeds import GPUS_WITH_SPEED, GpuSpeed, find_speed
-from vllm_facts.sizing.kv_cache import GIB, kv_bytes_per_token, weights_gib
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.fit import COUNTED_WEIGHT, LOGGED_WEIGHT, expected_s, fit_law
+from flettner.performance_model.step_law import StepLaw, UncertainLaw, widen
+from flettner.performance_model.work_windows import WorkWindow
+from flettner.vllm_facts.deployment import Deployment, Model
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.sizing.effective_flags import Layout, layout
+from flettner.vllm_facts.sizing.gpu_speeds import GPUS_WITH_SPEED, GpuSpeed, find_speed
+from flettner.vllm_facts.sizing.kv_cache import GIB, kv_bytes_per_token, weights_gib
 
 BANDWIDTH, THROUGHPUT, ATTENTION, KNEE = 0.8, 0.75, 0.5, 0.5
 HOST_STEP_US, HOST_SEQUENCE_US = 1200.0, 40.0

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 
-from performance_model.fit import expected_s
-from performance_model.iteration_log import StepRecord
-from performance_model.least_squares import solve_non_negative
-from performance_model.step_law import StepLaw
-from performance_model.work_windows import WorkWindow
+from flettner.performance_model.fit import expected_s
+from flettner.performance_model.iteration_log import StepRecord
+from flettner.performance_model.least_squares import solve_non_negative
+from flettner.performance_model.step_law import StepLaw
+from flettner.performance_model.work_windows import WorkWindow
 
 LEAST_STEPS = 30  # of a stretch, and from tick to tick: a tick is known to a step, so to 3 %
 LEAST_S = 10.0

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from performance_model.engine import EngineRun
-from performance_model.request_state import RequestState
+from flettner.performance_model.engine import EngineRun
+from flettner.performance_model.request_state import RequestState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
-from performance_model.trace import TraceRequest
+from flettner.performance_model.trace import TraceRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from math import ceil, exp
 from random import Random
 
-from performance_model.band import Band, draws_quantile
-from performance_model.engine import Engine, EngineRun
-from performance_model.engine_limits import EngineLimits
-from performance_model.extrapolation import LargestStep
-from performance_model.outcome import Goals, attainment, measure
-from performance_model.resample import bootstrap, scale_rate
-from performance_model.step_law import StepLaw, UncertainLaw
-from performance_model.trace import Trace, mean_rate
+from flettner.performance_model.band import Band, draws_quantile
+from flettner.performance_model.engine import Engine, EngineRun
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.extrapolation import LargestStep
+from flettner.performance_model.outcome import Goals, attainment, measure
+from flettner.performance_model.resample import bootstrap, scale_rate
+from flettner.performance_model.step_law import StepLaw, UncertainLaw
+from flettner.performance_model.trace import Trace, mean_rate
 
 REPLICATES = 12
 LOW, HIGH = 0.1, 0.9

@@ -1,8 +1,8 @@
 """What requests find in the KV cache, hold of it and leave in it."""
 
-from performance_model.block_pool import BlockPool, Prefix
-from performance_model.engine_limits import EngineLimits
-from performance_model.request_state import RequestState
+from flettner.performance_model.block_pool import BlockPool, Prefix
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.request_state import RequestState
 
 
 class RequestCache:

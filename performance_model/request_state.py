@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from performance_model.block_pool import Prefix
-from performance_model.engine_limits import EngineLimits
-from performance_model.trace import Trace
+from flettner.performance_model.block_pool import Prefix
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.trace import Trace
 
 
 @dataclass(slots=True, eq=False)

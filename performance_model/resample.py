@@ -3,7 +3,7 @@
 from dataclasses import replace
 from random import Random
 
-from performance_model.trace import Trace, TraceRequest, duration_s
+from flettner.performance_model.trace import Trace, TraceRequest, duration_s
 
 BLOCK_S = 30.0
 """Length of a bootstrap block: longer than a burst and most requests, which then stay whole."""

@@ -14,17 +14,17 @@ from itertools import product
 from math import sqrt
 from statistics import pstdev
 
-from performance_model.engine import Engine, EngineRun
-from performance_model.engine_limits import EngineLimits
-from performance_model.engine_settings import limits_of, veto, with_changes
-from performance_model.errors import PredictionInputError
-from performance_model.outcome import Goals, attainment
-from performance_model.resample import window
-from performance_model.step_law import StepLaw, UncertainLaw
-from performance_model.trace import Trace, duration_s
-from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.kv_cache import estimate_fit
-from vllm_facts.values import Knob, Value
+from flettner.performance_model.engine import Engine, EngineRun
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.engine_settings import limits_of, veto, with_changes
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.outcome import Goals, attainment
+from flettner.performance_model.resample import window
+from flettner.performance_model.step_law import StepLaw, UncertainLaw
+from flettner.performance_model.trace import Trace, duration_s
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit
+from flettner.vllm_facts.values import Knob, Value
 
 WINDOWS, WINDOW_SHARE = 3, 0.03  # of the load, for the first round: each candidate sees 9 %
 LEAST_WINDOW_S = 20.0

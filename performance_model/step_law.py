@@ -14,9 +14,9 @@ from random import Random
 from statistics import fmean, pvariance
 from typing import Any
 
-from performance_model.band import draws_quantile
-from performance_model.errors import PredictionInputError
-from performance_model.extrapolation import LargestStep
+from flettner.performance_model.band import draws_quantile
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.extrapolation import LargestStep
 
 FORMAT, VERSION = "flettner_step_law", 1
 COEFFICIENTS = ("step_us", "token_us", "sequence_us", "kv_read_us", "attention_us")

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from performance_model.errors import PredictionInputError
+from flettner.performance_model.errors import PredictionInputError
 
 FORMAT, VERSION = "flettner_trace", 1
 _MAX_TOKENS = 1 << 27  # 134 million; a larger count is a mistake

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
-from performance_model.iteration_log import StepRecord
-from vllm_facts.metrics.page_totals import HistogramTotals, PageTotals
+from flettner.performance_model.iteration_log import StepRecord
+from flettner.vllm_facts.metrics.page_totals import HistogramTotals, PageTotals
 
 LEAST_STEPS, MOST_STEPS = 4, 30  # of a row; few, so that a chunk of a prompt stands out
 

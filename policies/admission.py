@@ -5,12 +5,12 @@ from dataclasses import dataclass, fields
 from math import inf
 from sys import float_info
 
-from agent.domain.lateness import has_need, is_measured, misses_objective
-from agent.domain.model import Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from policies.shared.batch_limit import lower_for_tokens
-from policies.shared.causes import (
+from flettner.agent.domain.lateness import has_need, is_measured, misses_objective
+from flettner.agent.domain.model import Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.policies.shared.batch_limit import lower_for_tokens
+from flettner.policies.shared.causes import (
     MOST_COST,
     Miss,
     describe_shares,
@@ -21,9 +21,9 @@ from policies.shared.causes import (
     preemptions_per_request,
     recomputed_share,
 )
-from policies.shared.flags_in_force import find_step_budget
-from policies.shared.overload import can_be_relieved, can_end_queue
-from policies.shared.sequence_cap import (
+from flettner.policies.shared.flags_in_force import find_step_budget
+from flettner.policies.shared.overload import can_be_relieved, can_end_queue
+from flettner.policies.shared.sequence_cap import (
     ACTIVE,
     SEQS,
     SequenceCap,
@@ -33,7 +33,7 @@ from policies.shared.sequence_cap import (
     lower_cap,
     raise_cap,
 )
-from policies.shared.sequence_demand import (
+from flettner.policies.shared.sequence_demand import (
     are_tokens_late_anyway,
     can_serve_with,
     find_held_sequences,
@@ -44,7 +44,7 @@ from policies.shared.sequence_demand import (
     needed_sequences,
     wanted_sequences,
 )
-from policies.shared.signals import (
+from flettner.policies.shared.signals import (
     Measured,
     build_evidence,
     build_note,
@@ -54,12 +54,12 @@ from policies.shared.signals import (
     measure_load,
     read_number,
 )
-from policies.shared.step_grid import is_allowed, was_reversed_recently
-from policies.shared.token_budget import is_budget_enough, size_budget
-from vllm_facts.defaults import positive_int
-from vllm_facts.knobs import KNOBS
-from vllm_facts.references import METRICS, OPTIMIZATION
-from vllm_facts.values import Knob, Value
+from flettner.policies.shared.step_grid import is_allowed, was_reversed_recently
+from flettner.policies.shared.token_budget import is_budget_enough, size_budget
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.knobs import KNOBS
+from flettner.vllm_facts.references import METRICS, OPTIMIZATION
+from flettner.vllm_facts.values import Knob, Value
 
 WATERMARK, GRAPH = "watermark", "max_cudagraph_capture_size"
 GRAPH_MOST = 1024

@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.domain.model import Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from policies.shared.signals import (
+from flettner.agent.domain.model import Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.policies.shared.signals import (
     build_optimisation,
     check_options,
     has_insufficient_data,
     has_preemptions,
     is_kv_cache_full,
 )
-from policies.shared.step_grid import step_down
-from vllm_facts.defaults import positive_int
-from vllm_facts.references import CONSERVING_MEMORY
+from flettner.policies.shared.step_grid import step_down
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.references import CONSERVING_MEMORY
 
 LENGTH = "max_model_len"
 

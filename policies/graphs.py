@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from re import findall
 
-from agent.domain.lateness import misses_objective
-from agent.domain.model import Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from policies.shared.flags_in_force import find_max_num_seqs
-from policies.shared.signals import (
+from flettner.agent.domain.lateness import misses_objective
+from flettner.agent.domain.model import Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.policies.shared.flags_in_force import find_max_num_seqs
+from flettner.policies.shared.signals import (
     build_optimisation,
     check_options,
     first_allowed,
@@ -19,11 +19,11 @@ from policies.shared.signals import (
     ran_out_of_memory,
     read_environment,
 )
-from policies.shared.step_grid import is_allowed, step_up
-from vllm_facts.defaults import positive_int
-from vllm_facts.knobs import release_of
-from vllm_facts.references import FASTER_GRAPHS
-from vllm_facts.values import Knob, Setting, Value
+from flettner.policies.shared.step_grid import is_allowed, step_up
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.knobs import release_of
+from flettner.vllm_facts.references import FASTER_GRAPHS
+from flettner.vllm_facts.values import Knob, Setting, Value
 
 EAGER, LEVEL, CONFIG = "enforce_eager", "optimization_level", "compilation_config"
 LARGEST, SIZES = "max_cudagraph_capture_size", "cudagraph_capture_sizes"

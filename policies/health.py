@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from agent.domain.lateness import exceeds_share
-from agent.domain.model import Proposal, Slo
-from agent.domain.ports import Context
-from agent.domain.reading import EngineWindow, Reading, RequestOutcome
-from policies.shared.signals import Measured, build_note, check_options
-from vllm_facts.references import METRICS
+from flettner.agent.domain.lateness import exceeds_share
+from flettner.agent.domain.model import Proposal, Slo
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import EngineWindow, Reading, RequestOutcome
+from flettner.policies.shared.signals import Measured, build_note, check_options
+from flettner.vllm_facts.references import METRICS
 
-HUNG_S = 10.0  # the shortest window that shows it: agent.judge.server_health waits as long
+HUNG_S = 10.0  # the shortest window that shows it: flettner.agent.judge.server_health waits as long
 MOST_ALLOWED = 0.5  # a server that fails half of its requests fails, whatever the SLO allows
 WAIT = "every change waits"
 WAIT_BUT_CAP = f"{WAIT}, except a higher cap (Q1) where the queue is behind a low one"

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.domain.model import Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from policies.shared.signals import (
+from flettner.agent.domain.model import Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.policies.shared.signals import (
     build_note,
     build_optimisation,
     check_options,
@@ -17,11 +17,11 @@ from policies.shared.signals import (
     is_kv_cache_free,
     read_environment,
 )
-from policies.shared.step_grid import step_up
-from vllm_facts.defaults import positive_int
-from vllm_facts.knobs import release_of
-from vllm_facts.references import METRICS, OPTIMIZATION
-from vllm_facts.values import Setting
+from flettner.policies.shared.step_grid import step_up
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.knobs import release_of
+from flettner.vllm_facts.references import METRICS, OPTIMIZATION
+from flettner.vllm_facts.values import Setting
 
 SERVERS, TOKENIZER, ASYNC = "api_server_count", "tokenizer_mode", "async_scheduling"
 ASYNC_SINCE = (0, 14)

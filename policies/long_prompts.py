@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from agent.domain.lateness import misses_objective
-from agent.domain.model import Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from policies.shared.flags_in_force import find_token_budget
-from policies.shared.signals import (
+from flettner.agent.domain.lateness import misses_objective
+from flettner.agent.domain.model import Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.policies.shared.flags_in_force import find_token_budget
+from flettner.policies.shared.signals import (
     build_optimisation,
     check_options,
     has_insufficient_data,
@@ -16,9 +16,9 @@ from policies.shared.signals import (
     is_kv_cache_free,
     read_number,
 )
-from policies.shared.step_grid import step_down
-from vllm_facts.defaults import positive_int
-from vllm_facts.knobs import KNOBS
+from flettner.policies.shared.step_grid import step_down
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.knobs import KNOBS
 
 THRESHOLD = "long_prefill_token_threshold"
 LEAST = 256

@@ -4,20 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from agent.domain.lateness import has_need
-from agent.domain.model import Evidence, Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from policies.shared.causes import (
+from flettner.agent.domain.lateness import has_need
+from flettner.agent.domain.model import Evidence, Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.policies.shared.causes import (
     find_misses,
     find_queue_cause,
     is_overloaded,
     is_time_measured,
     recomputed_share,
 )
-from policies.shared.gpu_share import SHARE, find_memory_share, find_used_share
-from policies.shared.sequence_cap import find_cap, find_peak_running, lower_cap
-from policies.shared.signals import (
+from flettner.policies.shared.gpu_share import SHARE, find_memory_share, find_used_share
+from flettner.policies.shared.sequence_cap import find_cap, find_peak_running, lower_cap
+from flettner.policies.shared.signals import (
     Measured,
     build_evidence,
     check_options,
@@ -26,10 +26,10 @@ from policies.shared.signals import (
     is_kv_cache_full,
     ran_out_of_memory,
 )
-from policies.shared.step_grid import is_allowed, step_down, was_reversed_recently
-from vllm_facts.defaults import positive_int
-from vllm_facts.references import OPTIMIZATION
-from vllm_facts.values import Knob, Value
+from flettner.policies.shared.step_grid import is_allowed, step_down, was_reversed_recently
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.references import OPTIMIZATION
+from flettner.vllm_facts.values import Knob, Value
 
 BLOCKS, BYTES, LENGTH = "num_gpu_blocks_override", "kv_cache_memory_bytes", "max_model_len"
 _Change = tuple[dict[Knob, Value], dict[Knob, Value]]

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
-from agent.domain.lateness import has_need
-from agent.domain.model import Evidence, Proposal
-from agent.domain.model_advice import Capacity, ModelAdvice, Numbers, PredictedChange
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from performance_model.band import Band
-from policies.shared.overload import can_end_queue
-from policies.shared.signals import check_options, has_insufficient_data
-from vllm_facts.values import describe_changes
+from flettner.agent.domain.lateness import has_need
+from flettner.agent.domain.model import Evidence, Proposal
+from flettner.agent.domain.model_advice import Capacity, ModelAdvice, Numbers, PredictedChange
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.performance_model.band import Band
+from flettner.policies.shared.overload import can_end_queue
+from flettner.policies.shared.signals import check_options, has_insufficient_data
+from flettner.vllm_facts.values import describe_changes
 
 SOURCE = "prediction by flettner's model of vLLM's scheduler (docs/prediction.md)"
 CHANGE = "PM1"

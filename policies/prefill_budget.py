@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from sys import float_info
 
-from agent.domain.lateness import misses_objective
-from agent.domain.model import Objective, Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Latency, Reading
-from policies.shared.causes import (
+from flettner.agent.domain.lateness import misses_objective
+from flettner.agent.domain.model import Objective, Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Latency, Reading
+from flettner.policies.shared.causes import (
     MOST_COST,
     Miss,
     describe_shares,
@@ -17,17 +17,17 @@ from policies.shared.causes import (
     is_budget_filled,
     recomputed_share,
 )
-from policies.shared.flags_in_force import BATCHED, SCHEDULED, find_step_budget
-from policies.shared.sequence_demand import can_decode_in_time
-from policies.shared.signals import (
+from flettner.policies.shared.flags_in_force import BATCHED, SCHEDULED, find_step_budget
+from flettner.policies.shared.sequence_demand import can_decode_in_time
+from flettner.policies.shared.signals import (
     Measured,
     build_evidence,
     build_note,
     has_preemptions,
     is_kv_cache_full,
 )
-from policies.shared.step_grid import step_down, step_up, was_reversed_recently
-from policies.shared.token_budget import (
+from flettner.policies.shared.step_grid import step_down, step_up, was_reversed_recently
+from flettner.policies.shared.token_budget import (
     IN_TIME,
     approach_default,
     gap_between_tokens,
@@ -35,9 +35,9 @@ from policies.shared.token_budget import (
     size_budget,
     step_in_time,
 )
-from vllm_facts.defaults import positive_int
-from vllm_facts.references import OPTIMIZATION
-from vllm_facts.values import ChangeClass, Knob
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.references import OPTIMIZATION
+from flettner.vllm_facts.values import ChangeClass, Knob
 
 TAIL_LOW, TAIL_HIGH = (
     4096,

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from agent.domain.model import Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from policies.shared.causes import find_misses
-from policies.shared.signals import (
+from flettner.agent.domain.model import Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.policies.shared.causes import find_misses
+from flettner.policies.shared.signals import (
     build_note,
     build_optimisation,
     check_options,

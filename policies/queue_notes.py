@@ -4,16 +4,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from agent.domain.lateness import misses_objective
-from agent.domain.model import Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from policies.shared.flags_in_force import find_max_num_seqs, find_token_budget
-from policies.shared.gpu_share import SHARE, find_memory_share
-from policies.shared.overload import can_end_queue
-from policies.shared.sequence_cap import ACTIVE, SEQS, SequenceCap, count_engines, find_cap, raise_cap
-from policies.shared.sequence_demand import gain_of_cap
-from policies.shared.signals import (
+from flettner.agent.domain.lateness import misses_objective
+from flettner.agent.domain.model import Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.policies.shared.flags_in_force import find_max_num_seqs, find_token_budget
+from flettner.policies.shared.gpu_share import SHARE, find_memory_share
+from flettner.policies.shared.overload import can_end_queue
+from flettner.policies.shared.sequence_cap import (
+    ACTIVE,
+    SEQS,
+    SequenceCap,
+    count_engines,
+    find_cap,
+    raise_cap,
+)
+from flettner.policies.shared.sequence_demand import gain_of_cap
+from flettner.policies.shared.signals import (
     Measured,
     build_note,
     check_options,
@@ -24,9 +31,9 @@ from policies.shared.signals import (
     is_kv_cache_full,
     read_number,
 )
-from policies.shared.step_grid import is_allowed, step_up, was_reversed_recently
-from vllm_facts.references import METRICS, OPTIMIZATION
-from vllm_facts.values import Setting
+from flettner.policies.shared.step_grid import is_allowed, step_up, was_reversed_recently
+from flettner.vllm_facts.references import METRICS, OPTIMIZATION
+from flettner.vllm_facts.values import Setting
 
 BUDGET, SCHEDULED = "max_num_batched_tokens", "max_num_scheduled_tokens"
 SOURCE = f"{METRICS}; {OPTIMIZATION}"

@@ -3,14 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.domain.model import Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from policies.shared.signals import build_optimisation, check_options, first_allowed, has_insufficient_data
-from policies.shared.step_grid import is_allowed
-from vllm_facts.defaults import positive_int
-from vllm_facts.references import DOCS
-from vllm_facts.values import Knob, Value
+from flettner.agent.domain.model import Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.policies.shared.signals import (
+    build_optimisation,
+    check_options,
+    first_allowed,
+    has_insufficient_data,
+)
+from flettner.policies.shared.step_grid import is_allowed
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.references import DOCS
+from flettner.vllm_facts.values import Knob, Value
 
 TOKENS = "spec_tokens"
 FLAGS = ("speculative_config", "spec_method", "spec_model", TOKENS)

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.domain.model import Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from policies.shared.signals import build_evidence, check_options, has_insufficient_data
-from vllm_facts.deployment import Finding
-from vllm_facts.knobs import KNOBS, misfit, tunable
-from vllm_facts.values import ChangeClass, Knob, Value
+from flettner.agent.domain.model import Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.policies.shared.signals import build_evidence, check_options, has_insufficient_data
+from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.knobs import KNOBS, misfit, tunable
+from flettner.vllm_facts.values import ChangeClass, Knob, Value
 
 BY_LOAD = frozenset(
     {

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.domain.model import Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Gpu, Reading
-from policies.shared.signals import build_note, check_options
+from flettner.agent.domain.model import Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Gpu, Reading
+from flettner.policies.shared.signals import build_note, check_options
 
 REASONS = {0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown"}
 POWER = {0x80: "hardware power brake"}

@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vllm_facts.models.config_json import read_config
-from vllm_facts.models.lookup import canonical_name
-from vllm_facts.models.table import TABLE, ModelRow, find_row, known_keys, lines_of
+from flettner.vllm_facts.models.config_json import read_config
+from flettner.vllm_facts.models.lookup import canonical_name
+from flettner.vllm_facts.models.table import TABLE, ModelRow, find_row, known_keys, lines_of
 
 _ROLE = re.compile(r"(-(instruct|chat|it|hf|base))+$")
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")

@@ -19,9 +19,9 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
-from vllm_facts.deprecated_flags import RENAMED
-from vllm_facts.knobs import FLAGS, KNOBS
-from vllm_facts.raised_errors import GAP, TABLE, Release, format_release, runs_of
+from flettner.vllm_facts.deprecated_flags import RENAMED
+from flettner.vllm_facts.knobs import FLAGS, KNOBS
+from flettner.vllm_facts.raised_errors import GAP, TABLE, Release, format_release, runs_of
 
 LEAST_LETTERS, LEAST_WORDS, LEAST_RUN = 20, 3, 8  # of the constant parts: a shorter text says too little
 LONGEST = 110  # characters of a message that are kept

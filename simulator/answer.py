@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from simulator.tally import LoadOutcome
+from flettner.simulator.tally import LoadOutcome
 
 
 class CompletionWriter:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from simulator.text import chat_prompt
+from flettner.simulator.text import chat_prompt
 
 CompletionKind = Literal["completion", "chat"]
 

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from math import isinf
 
-from simulator.metrics import Metrics
-from simulator.pace import Pace
-from simulator.scheduler import ScheduledStep, Scheduler, SimulatedRequest
-from simulator.text import Transcript
+from flettner.simulator.metrics import Metrics
+from flettner.simulator.pace import Pace
+from flettner.simulator.scheduler import ScheduledStep, Scheduler, SimulatedRequest
+from flettner.simulator.text import Transcript
 
 _MAY_LAG_S = 0.25  # a busy machine delays wake-ups: so much is caught up, more is lost
 

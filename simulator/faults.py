@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from simulator.step_time import StepWork
+from flettner.simulator.step_time import StepWork
 
 FIVE = 5.0
 MINUTE_S = 60.0

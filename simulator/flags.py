@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.faults import Faults, faults_for
-from simulator.hardware import GIB, PRESETS, Hardware, scaled
-from simulator.memory import Demand
-from simulator.pace import Hiccups
-from simulator.scheduler import SchedulerLimits
-from simulator.step_time import MAX_CAPTURE
-from vllm_facts.releases import TABLE, ReleaseFlag
+from flettner.simulator.faults import Faults, faults_for
+from flettner.simulator.hardware import GIB, PRESETS, Hardware, scaled
+from flettner.simulator.memory import Demand
+from flettner.simulator.pace import Hiccups
+from flettner.simulator.scheduler import SchedulerLimits
+from flettner.simulator.step_time import MAX_CAPTURE
+from flettner.vllm_facts.releases import TABLE, ReleaseFlag
 
 _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SUFFIXES |= {key.upper(): 1 << 10 * power for power, key in enumerate(_SUFFIXES) if key}
@@ -131,7 +131,9 @@ _TYPES = {"int": int, "float": float, "size": _human}
 
 def _parser() -> argparse.ArgumentParser:
     """The flags of the vLLM release. Flags outside _SIMULATED are accepted and have no effect."""
-    parser = argparse.ArgumentParser(prog="simulator.server", description="A vLLM server without a model.")
+    parser = argparse.ArgumentParser(
+        prog="flettner.simulator.server", description="A vLLM server without a model."
+    )
     parser.add_argument("model_tag", nargs="?")
     for name, flag in TABLE.items():
         if name in _REFUSED:

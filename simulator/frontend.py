@@ -7,11 +7,11 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from simulator.completions import CompletionKind, CompletionRefusal, Reply, fit, parse_request
-from simulator.engine import SimulatedEngine, TokenStream
-from simulator.flags import Flags
-from simulator.sleep_mode import SleepMode
-from simulator.text import draws
+from flettner.simulator.completions import CompletionKind, CompletionRefusal, Reply, fit, parse_request
+from flettner.simulator.engine import SimulatedEngine, TokenStream
+from flettner.simulator.flags import Flags
+from flettner.simulator.sleep_mode import SleepMode
+from flettner.simulator.text import draws
 
 VERSION = "0.32.0"
 _BUSY = "The engine is currently busy and cannot accept new requests. Please try again later."

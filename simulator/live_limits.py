@@ -4,10 +4,18 @@ import logging
 from collections.abc import Callable, Mapping
 from time import monotonic
 
-from flettner_vllm.scheduler import CONTROL, Knobs, Limit, Value, find_address, read_token, start_control
-from simulator.flags import Flags
-from simulator.frontend import VERSION
-from vllm_facts.live_limits import SCHEDULER_CLASS
+from flettner.flettner_vllm.scheduler import (
+    CONTROL,
+    Knobs,
+    Limit,
+    Value,
+    find_address,
+    read_token,
+    start_control,
+)
+from flettner.simulator.flags import Flags
+from flettner.simulator.frontend import VERSION
+from flettner.vllm_facts.live_limits import SCHEDULER_CLASS
 
 _log = logging.getLogger("vllm")
 

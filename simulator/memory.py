@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from simulator.hardware import GIB, Hardware
-from simulator.step_time import capture_sizes
+from flettner.simulator.hardware import GIB, Hardware
+from flettner.simulator.step_time import capture_sizes
 
 
 class StartError(Exception):

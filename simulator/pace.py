@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from math import inf
 from random import Random
 
-from simulator.faults import Faults
-from simulator.step_time import StepWork
+from flettner.simulator.faults import Faults
+from flettner.simulator.step_time import StepWork
 
 Hiccups = tuple[float, float]
 """Mean seconds from one to the next, and the length of each in seconds."""

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from simulator.scheduler import Scheduler, SimulatedRequest
-from simulator.step_time import StepWork
+from flettner.simulator.scheduler import Scheduler, SimulatedRequest
+from flettner.simulator.step_time import StepWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from simulator.kv_cache import KvCache
-from simulator.step_time import StepWork
+from flettner.simulator.kv_cache import KvCache
+from flettner.simulator.step_time import StepWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`python -m simulator.server`: starts, serves and stops like a vLLM server, without a model.
+"""`python -m flettner.simulator.server`: starts, serves and stops like a vLLM server, without a model.
 
 Exit codes are vLLM's: 2 for an unknown flag, 1 for a failed start, 0 after SIGTERM.
 """
@@ -15,17 +15,17 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from simulator.engine import SimulatedEngine
-from simulator.flags import Flags, InvalidFlagError, parse
-from simulator.frontend import VERSION, Frontend
-from simulator.kv_cache import KvCache
-from simulator.live_limits import open_control
-from simulator.memory import StartError, kv_blocks
-from simulator.metrics import CacheFacts, Metrics
-from simulator.pace import Pace
-from simulator.scheduler import Scheduler
-from simulator.step_time import StepTime
-from simulator.text import draws
+from flettner.simulator.engine import SimulatedEngine
+from flettner.simulator.flags import Flags, InvalidFlagError, parse
+from flettner.simulator.frontend import VERSION, Frontend
+from flettner.simulator.kv_cache import KvCache
+from flettner.simulator.live_limits import open_control
+from flettner.simulator.memory import StartError, kv_blocks
+from flettner.simulator.metrics import CacheFacts, Metrics
+from flettner.simulator.pace import Pace
+from flettner.simulator.scheduler import Scheduler
+from flettner.simulator.step_time import StepTime
+from flettner.simulator.text import draws
 
 VirtualClock = Callable[[], float]
 """Unix seconds."""

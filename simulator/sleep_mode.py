@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from simulator.faults import Faults
-from vllm_facts.dev_routes import DEV_MODE
+from flettner.simulator.faults import Faults
+from flettner.vllm_facts.dev_routes import DEV_MODE
 
 _log = logging.getLogger("vllm")
 _MEMORY = "CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62"

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from simulator.hardware import Hardware
+from flettner.simulator.hardware import Hardware
 
 MAX_CAPTURE = 512  # vLLM captures CUDA graphs up to min(2 x max_num_seqs, 512)
 

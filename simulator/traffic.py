@@ -1,4 +1,4 @@
-"""`python -m simulator.traffic URL`: sends and records requests to an OpenAI-compatible server."""
+"""`python -m flettner.simulator.traffic URL`: sends and records requests to an OpenAI-compatible server."""
 
 import argparse
 import asyncio
@@ -12,10 +12,10 @@ from typing import Any
 
 import aiohttp
 
-from simulator.answer import CompletionWriter
-from simulator.tally import LoadOutcome, LoadSlo, RequestRecord, TrafficSummary
-from simulator.text import draws
-from simulator.workload import Conversation, Shape, conversations, gap_s, lengths
+from flettner.simulator.answer import CompletionWriter
+from flettner.simulator.tally import LoadOutcome, LoadSlo, RequestRecord, TrafficSummary
+from flettner.simulator.text import draws
+from flettner.simulator.workload import Conversation, Shape, conversations, gap_s, lengths
 
 _MAY_LAG_S = 1.0  # of arrivals a busy machine delays, so much is caught up, more is lost
 _PAUSE_S = 0.2  # before a stream whose request failed sends the next: a dead server is not hammered
@@ -216,7 +216,7 @@ async def drive(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="simulator.traffic", description="Load for an OpenAI-compatible server."
+        prog="flettner.simulator.traffic", description="Load for an OpenAI-compatible server."
     )
     parser.add_argument("url", help="base URL of the server, for example http://127.0.0.1:8000")
     parser.add_argument("--model", default="tiny")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import log
 from random import Random
 
-from simulator.text import CHARACTERS, draws
+from flettner.simulator.text import CHARACTERS, draws
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

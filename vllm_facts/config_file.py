@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import parse_setting
-from vllm_facts.flag_table import ONE_WAY
-from vllm_facts.values import Value
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import parse_setting
+from flettner.vllm_facts.flag_table import ONE_WAY
+from flettner.vllm_facts.values import Value
 
 _LARGEST = 2**20
 _SUFFIXES = (".yaml", ".yml")

@@ -1,6 +1,6 @@
 """Thresholds of vLLM's own defaults (0.32 engine/arg_utils.py: get_batch_defaults)."""
 
-from vllm_facts.values import Knob, Setting
+from flettner.vllm_facts.values import Knob, Setting
 
 BIG_GIB = 70  # of a GPU, above which vLLM chooses larger batches
 

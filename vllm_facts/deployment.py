@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from vllm_facts.values import ChangeClass, Knob, Setting, Value
+from flettner.vllm_facts.values import ChangeClass, Knob, Setting, Value
 
 FindingSeverity = Literal["info", "warning", "error"]
 """`error`: does not start, or answers wrongly. `warning`: costs performance. `info`: a remark."""

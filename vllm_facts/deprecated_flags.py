@@ -7,8 +7,8 @@ start with a removed flag and ignores a removed variable silently.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vllm_facts.catalogue.facts import release_of
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.catalogue.facts import release_of
+from flettner.vllm_facts.values import Knob, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

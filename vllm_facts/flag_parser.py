@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
 
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_table import ALIASES, ONE_WAY, SEVERAL, SHORT, SIZES, TEXTS, is_switch
-from vllm_facts.values import Value
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_table import ALIASES, ONE_WAY, SEVERAL, SHORT, SIZES, TEXTS, is_switch
+from flettner.vllm_facts.values import Value
 
 ADDRESS = frozenset({"host", "port"})
 SECRETS = frozenset({"api_key", "hf_token"})

@@ -4,9 +4,9 @@ Flags of the newest release come from its table, older and newer ones from the c
 removed flags, so that the command lines of vLLM 0.11 to 0.33 can be read.
 """
 
-from vllm_facts.deprecated_flags import RENAMED
-from vllm_facts.knobs import KNOBS
-from vllm_facts.releases import TABLE
+from flettner.vllm_facts.deprecated_flags import RENAMED
+from flettner.vllm_facts.knobs import KNOBS
+from flettner.vllm_facts.releases import TABLE
 
 ALIASES = {alias: name for name, flag in TABLE.items() for alias in flag.aliases} | {
     "kv_cache_memory": "kv_cache_memory_bytes"  # as vLLM's log suggests it

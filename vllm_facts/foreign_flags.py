@@ -3,7 +3,7 @@
 Sources: the documentation of SGLang (server arguments), TGI (launcher) and llama.cpp (llama-server).
 """
 
-from vllm_facts.values import Knob
+from flettner.vllm_facts.values import Knob
 
 COUNTERPARTS: dict[Knob, Knob] = {
     "chunked_prefill_size": "max_num_batched_tokens",

@@ -4,8 +4,8 @@ import ast
 import json
 import re
 
-from vllm_facts.releases import TABLE
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.releases import TABLE
+from flettner.vllm_facts.values import Knob, Value
 
 STRICT = frozenset(name for name, flag in TABLE.items() if flag.type == "json")
 """Flags that vLLM reads as JSON."""

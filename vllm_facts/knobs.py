@@ -4,10 +4,10 @@ Covers vLLM 0.11 to 0.33, from its sources. The preflight check asks the install
 knob whose value is not part of the compile-cache key starts warm; a cold one compiles once per new value.
 """
 
-from vllm_facts.catalogue.facts import Default, Effects, KnobFacts, release_of
-from vllm_facts.catalogue.reader import read_catalogue
-from vllm_facts.releases import FLAGS
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.catalogue.facts import Default, Effects, KnobFacts, release_of
+from flettner.vllm_facts.catalogue.reader import read_catalogue
+from flettner.vllm_facts.releases import FLAGS
+from flettner.vllm_facts.values import Knob, Value
 
 __all__ = [
     "FLAGS",

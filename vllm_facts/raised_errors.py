@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from vllm_facts.values import Knob
+from flettner.vllm_facts.values import Knob
 
 TABLE = Path(__file__).parent / "releases/errors.tsv"
 GAP = "\u00a7"

@@ -6,7 +6,7 @@ Each row names its source thread. Open issues may have been fixed without a note
 import re
 from dataclasses import dataclass
 
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.values import Knob, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from urllib.parse import urlsplit
 
-from actuators.docker.client import DockerClient
-from actuators.docker.gpus import Gpus
-from actuators.docker.spec import ContainerSpec
-from actuators.host import memory as host_room
-from actuators.host.memory import GpuMemory, Host, expected_memory, find_gpu, spare_memory
-from actuators.vllm.gpu_demand import gpus_needed, utilization
-from agent.domain.errors import ActError
-from agent.machine.strategy import HostCapacity
-from vllm_facts.values import Setting
+from flettner.actuators.docker.client import DockerClient
+from flettner.actuators.docker.gpus import Gpus
+from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.host import memory as host_room
+from flettner.actuators.host.memory import GpuMemory, Host, expected_memory, find_gpu, spare_memory
+from flettner.actuators.vllm.gpu_demand import gpus_needed, utilization
+from flettner.agent.domain.errors import ActError
+from flettner.agent.machine.strategy import HostCapacity
+from flettner.vllm_facts.values import Setting
 
 _GIB = 1024**3
 _MIB = 1024**2

@@ -14,11 +14,11 @@ from typing import Any
 
 import docker
 
-from actuators.docker.spec import ContainerSpec, ContainerState, Endpoint
-from agent.domain.errors import ActError
-from docker_engine.api import EngineAt, Json, MissingError, SilentError, post
-from docker_engine.events import follow_events
-from docker_engine.parse import ContainerEvent
+from flettner.actuators.docker.spec import ContainerSpec, ContainerState, Endpoint
+from flettner.agent.domain.errors import ActError
+from flettner.docker_engine.api import EngineAt, Json, MissingError, SilentError, post
+from flettner.docker_engine.events import follow_events
+from flettner.docker_engine.parse import ContainerEvent
 
 __all__ = ["DockerClient", "Json"]
 

@@ -10,12 +10,12 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actuators.docker.obstacles import foreign_label, notes_of, obstacles_of_container
-from actuators.docker.spec import BUILT_IN_NETWORKS, NEVER, ContainerSpec, Endpoint, Json
-from actuators.vllm.control import with_own_control
-from actuators.vllm.scheduler_class import SchedulerFolders
-from agent.domain.errors import ActError
-from vllm_facts.values import Value
+from flettner.actuators.docker.obstacles import foreign_label, notes_of, obstacles_of_container
+from flettner.actuators.docker.spec import BUILT_IN_NETWORKS, NEVER, ContainerSpec, Endpoint, Json
+from flettner.actuators.vllm.control import with_own_control
+from flettner.actuators.vllm.scheduler_class import SchedulerFolders
+from flettner.agent.domain.errors import ActError
+from flettner.vllm_facts.values import Value
 
 _DOCUMENT = ("Id", "Name", "Image", "Config", "HostConfig", "Mounts", "NetworkSettings")
 _NOT_CONFIG = frozenset(

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from actuators.docker.dry_run import DryRunOutput, DryRunResult
-from actuators.docker.spec import ContainerSpec
+from flettner.actuators.docker.dry_run import DryRunOutput, DryRunResult
+from flettner.actuators.docker.spec import ContainerSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

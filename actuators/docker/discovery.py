@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from actuators.docker import snapshots
-from actuators.docker.client import DockerClient
-from actuators.docker.labels import EPOCH, LIKE, SERVER, site_labels
-from actuators.docker.spec import ContainerSpec, Json
-from actuators.host.ownership_env import epoch_in
-from actuators.vllm.engine import refuse_older_daemon
-from agent.domain.model import Server
-from agent.domain.ports import Site
-from vllm_facts.flag_parser import is_vllm_server
+from flettner.actuators.docker import snapshots
+from flettner.actuators.docker.client import DockerClient
+from flettner.actuators.docker.labels import EPOCH, LIKE, SERVER, site_labels
+from flettner.actuators.docker.spec import ContainerSpec, Json
+from flettner.actuators.host.ownership_env import epoch_in
+from flettner.actuators.vllm.engine import refuse_older_daemon
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
+from flettner.vllm_facts.flag_parser import is_vllm_server
 
 COMPOSE = "com.docker.compose.project"
 

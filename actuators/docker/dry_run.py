@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from actuators.docker import arg_check
-from actuators.docker.client import DockerClient
-from actuators.docker.labels import TARGET, container_name, site_digest
-from actuators.docker.spec import ContainerSpec
-from agent.domain.errors import ActError
-from agent.domain.ports import Site
-from vllm_facts.masking import mask
+from flettner.actuators.docker import arg_check
+from flettner.actuators.docker.client import DockerClient
+from flettner.actuators.docker.labels import TARGET, container_name, site_digest
+from flettner.actuators.docker.spec import ContainerSpec
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.ports import Site
+from flettner.vllm_facts.masking import mask
 
 Json = dict[str, Any]
 

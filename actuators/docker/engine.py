@@ -6,30 +6,35 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from actuators.docker import discovery, dry_run, snapshots
-from actuators.docker import stop as docker_end
-from actuators.docker.client import DockerClient
-from actuators.docker.discovery import FoundContainer
-from actuators.docker.exit_diagnosis import read_log
-from actuators.docker.mounted_files import find_socket
-from actuators.docker.obstacles import find_obstacles
-from actuators.docker.preflight import preflight, start_key
-from actuators.docker.sleep import Sleeper
-from actuators.docker.start import Starter
-from actuators.docker.watch import Diagnosis, Watch
-from actuators.host.cgroup import find_container_of
-from actuators.vllm import control
-from actuators.vllm.control import ControlEndpoint, control_path, note_on_live_limits, remove_own_socket
-from actuators.vllm.engine import RECENT_LINES, VllmEngine
-from actuators.vllm.start_times import StartTimes
-from agent.domain.errors import ActError
-from agent.domain.events import ServerLost
-from agent.domain.model import PreflightResult, Server, Strategy
-from agent.domain.ports import Now, Site
-from vllm_facts.values import Setting
+from flettner.actuators.docker import discovery, dry_run, snapshots
+from flettner.actuators.docker import stop as docker_end
+from flettner.actuators.docker.client import DockerClient
+from flettner.actuators.docker.discovery import FoundContainer
+from flettner.actuators.docker.exit_diagnosis import read_log
+from flettner.actuators.docker.mounted_files import find_socket
+from flettner.actuators.docker.obstacles import find_obstacles
+from flettner.actuators.docker.preflight import preflight, start_key
+from flettner.actuators.docker.sleep import Sleeper
+from flettner.actuators.docker.start import Starter
+from flettner.actuators.docker.watch import Diagnosis, Watch
+from flettner.actuators.host.cgroup import find_container_of
+from flettner.actuators.vllm import control
+from flettner.actuators.vllm.control import (
+    ControlEndpoint,
+    control_path,
+    note_on_live_limits,
+    remove_own_socket,
+)
+from flettner.actuators.vllm.engine import RECENT_LINES, VllmEngine
+from flettner.actuators.vllm.start_times import StartTimes
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.events import ServerLost
+from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.agent.domain.ports import Now, Site
+from flettner.vllm_facts.values import Setting
 
 if TYPE_CHECKING:
-    from actuators.docker.plugin import DockerOptions
+    from flettner.actuators.docker.plugin import DockerOptions
 
 _RETRY_S = 2.0  # while the Docker daemon is away
 

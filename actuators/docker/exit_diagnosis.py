@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from actuators.docker.client import DockerClient
-from actuators.docker.discovery import COMPOSE
-from actuators.docker.spec import ContainerSpec
-from actuators.host.process_group import how_it_ended
-from actuators.host.server_log import cause_in, format_lines
-from agent.domain.errors import ActError
-from docker_engine.api import MissingError
-from docker_engine.parse import ContainerEvent
+from flettner.actuators.docker.client import DockerClient
+from flettner.actuators.docker.discovery import COMPOSE
+from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.host.process_group import how_it_ended
+from flettner.actuators.host.server_log import cause_in, format_lines
+from flettner.agent.domain.errors import ActError
+from flettner.docker_engine.api import MissingError
+from flettner.docker_engine.parse import ContainerEvent
 
 _MIB = 2**20
 _OPEN_WITHIN_S = 2.0

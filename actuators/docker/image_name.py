@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from actuators.docker.client import DockerClient
-from actuators.docker.spec import ContainerSpec, Json
+from flettner.actuators.docker.client import DockerClient
+from flettner.actuators.docker.spec import ContainerSpec, Json
 
 
 async def find_image_name(client: DockerClient, spec: ContainerSpec) -> str:

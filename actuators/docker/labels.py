@@ -3,9 +3,9 @@
 import re
 from typing import Final
 
-from agent.domain.digest import digest
-from agent.domain.model import Server
-from agent.domain.ports import Site
+from flettner.agent.domain.digest import digest
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
 
 TARGET: Final = "flettner.target"
 SERVER: Final = "flettner.server"

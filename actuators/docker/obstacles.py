@@ -3,9 +3,9 @@
 Both are known from `inspect` alone, before any container starts. Each message names the fix.
 """
 
-from actuators.docker.labels import EPOCH, LIKE, SERVER, SETTING, STATE_DIR, TARGET
-from actuators.docker.spec import BUILT_IN_NETWORKS, ContainerSpec, Json
-from actuators.vllm.serve_command import http_obstacles
+from flettner.actuators.docker.labels import EPOCH, LIKE, SERVER, SETTING, STATE_DIR, TARGET
+from flettner.actuators.docker.spec import BUILT_IN_NETWORKS, ContainerSpec, Json
+from flettner.actuators.vllm.serve_command import http_obstacles
 
 _STRIPPED = ("com.docker.compose.", "org.testcontainers.")
 _OURS = frozenset({TARGET, SERVER, EPOCH, SETTING, LIKE, STATE_DIR})

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from actuators.docker import discovery
-from actuators.docker.engine import DockerEngine
-from actuators.vllm.engine import ServerOptions
-from agent.domain.ports import Site
-from agent.plugins.installation import FoundServers
+from flettner.actuators.docker import discovery
+from flettner.actuators.docker.engine import DockerEngine
+from flettner.actuators.vllm.engine import ServerOptions
+from flettner.agent.domain.ports import Site
+from flettner.agent.plugins.installation import FoundServers
 
 
 @dataclass(frozen=True, kw_only=True)

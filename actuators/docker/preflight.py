@@ -5,22 +5,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from actuators.docker import capacity
-from actuators.docker.client import DockerClient
-from actuators.docker.clone import CreateRequest, clone
-from actuators.docker.compile_cache import predict_cache_state
-from actuators.docker.dry_run import DryRunResult, dry_run
-from actuators.docker.log_head import describe_start, measured_start, read_start_log
-from actuators.docker.obstacles import find_obstacles
-from actuators.docker.sleep import Sleeper
-from actuators.docker.spec import ContainerSpec, Json
-from actuators.vllm.outage import predict_outage
-from actuators.vllm.start_times import StartTimes
-from agent.domain.model import PreflightResult, Server, Strategy
-from agent.domain.ports import Site
-from agent.machine.strategy import StrategyChoice, choose_strategy
-from vllm_facts.errors import FlagError
-from vllm_facts.values import Setting
+from flettner.actuators.docker import capacity
+from flettner.actuators.docker.client import DockerClient
+from flettner.actuators.docker.clone import CreateRequest, clone
+from flettner.actuators.docker.compile_cache import predict_cache_state
+from flettner.actuators.docker.dry_run import DryRunResult, dry_run
+from flettner.actuators.docker.log_head import describe_start, measured_start, read_start_log
+from flettner.actuators.docker.obstacles import find_obstacles
+from flettner.actuators.docker.sleep import Sleeper
+from flettner.actuators.docker.spec import ContainerSpec, Json
+from flettner.actuators.vllm.outage import predict_outage
+from flettner.actuators.vllm.start_times import StartTimes
+from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.agent.domain.ports import Site
+from flettner.agent.machine.strategy import StrategyChoice, choose_strategy
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.values import Setting
 
 _ANY_PORT = 8000  # for the network of the host: the port is chosen at the start
 

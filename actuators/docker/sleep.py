@@ -6,19 +6,19 @@ Its snapshot says that it sleeps before it does, so that a daemon that starts me
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from actuators.docker import capacity, snapshots, stop
-from actuators.docker.client import DockerClient
-from actuators.docker.discovery import FoundContainer
-from actuators.docker.exit_diagnosis import read_log_if_possible
-from actuators.docker.log_head import read_start_log
-from actuators.docker.spec import ContainerSpec
-from actuators.host.memory import Host, expected_memory
-from actuators.vllm import sleep
-from actuators.vllm.sleep import FREE_WITHIN_S, ServerMemory, SleepVerdict
-from actuators.vllm.sleep_mode import SleepMode
-from agent.domain.errors import ActError
-from agent.domain.ports import Site
-from vllm_facts.values import Setting
+from flettner.actuators.docker import capacity, snapshots, stop
+from flettner.actuators.docker.client import DockerClient
+from flettner.actuators.docker.discovery import FoundContainer
+from flettner.actuators.docker.exit_diagnosis import read_log_if_possible
+from flettner.actuators.docker.log_head import read_start_log
+from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.host.memory import Host, expected_memory
+from flettner.actuators.vllm import sleep
+from flettner.actuators.vllm.sleep import FREE_WITHIN_S, ServerMemory, SleepVerdict
+from flettner.actuators.vllm.sleep_mode import SleepMode
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.ports import Site
+from flettner.vllm_facts.values import Setting
 
 Measure = Callable[[str, ContainerSpec], Awaitable[Host]]
 

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from actuators.docker.spec import NEVER, ContainerSpec, Json
-from actuators.host.ownership_env import write_private
-from agent.domain.ports import Site
+from flettner.actuators.docker.spec import NEVER, ContainerSpec, Json
+from flettner.actuators.host.ownership_env import write_private
+from flettner.agent.domain.ports import Site
 
 _OURS_KEPT = 5  # of containers that are gone; snapshots of adopted ones are kept for good
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from actuators.docker.gpus import Gpus, parse_gpus
-from actuators.docker.mounted_files import Mount, mounted_files
-from actuators.host.origin import Origin
-from actuators.vllm.serve_command import ContainerCommand, ReadFile
+from flettner.actuators.docker.gpus import Gpus, parse_gpus
+from flettner.actuators.docker.mounted_files import Mount, mounted_files
+from flettner.actuators.host.origin import Origin
+from flettner.actuators.vllm.serve_command import ContainerCommand, ReadFile
 
 Json = dict[str, Any]
 

@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from actuators.docker import discovery, snapshots, stop
-from actuators.docker.client import DockerClient
-from actuators.docker.clone import clone
-from actuators.docker.diff import differences
-from actuators.docker.discovery import FoundContainer
-from actuators.docker.exit_diagnosis import (
+from flettner.actuators.docker import discovery, snapshots, stop
+from flettner.actuators.docker.client import DockerClient
+from flettner.actuators.docker.clone import clone
+from flettner.actuators.docker.diff import differences
+from flettner.actuators.docker.discovery import FoundContainer
+from flettner.actuators.docker.exit_diagnosis import (
     ObservedEvents,
     describe_exit,
     describe_restart,
@@ -26,17 +26,17 @@ from actuators.docker.exit_diagnosis import (
     was_ended_from_outside,
     with_fix,
 )
-from actuators.docker.image_name import find_image_name
-from actuators.docker.labels import container_name, server_labels
-from actuators.docker.preflight import start_key
-from actuators.docker.spec import ContainerSpec, Json
-from actuators.vllm import scheduler_class
-from actuators.vllm.probe import OpenAiProbe
-from actuators.vllm.start_times import StartTimes
-from agent.domain.errors import ActError
-from agent.domain.model import Server
-from agent.domain.ports import Site
-from vllm_facts.errors import FlagError
+from flettner.actuators.docker.image_name import find_image_name
+from flettner.actuators.docker.labels import container_name, server_labels
+from flettner.actuators.docker.preflight import start_key
+from flettner.actuators.docker.spec import ContainerSpec, Json
+from flettner.actuators.vllm import scheduler_class
+from flettner.actuators.vllm.probe import OpenAiProbe
+from flettner.actuators.vllm.start_times import StartTimes
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
+from flettner.vllm_facts.errors import FlagError
 
 _POLL_S = 0.25
 

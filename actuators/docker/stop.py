@@ -9,15 +9,15 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from actuators.docker import capacity, snapshots
-from actuators.docker.client import DockerClient
-from actuators.docker.clone import document_to_keep
-from actuators.docker.discovery import COMPOSE, FoundContainer
-from actuators.docker.snapshots import Snapshot
-from actuators.docker.spec import NEVER, ContainerSpec, Json, is_restarting
-from actuators.host.memory import GpuMemory, until_freed
-from agent.domain.errors import ActError
-from agent.domain.ports import Site
+from flettner.actuators.docker import capacity, snapshots
+from flettner.actuators.docker.client import DockerClient
+from flettner.actuators.docker.clone import document_to_keep
+from flettner.actuators.docker.discovery import COMPOSE, FoundContainer
+from flettner.actuators.docker.snapshots import Snapshot
+from flettner.actuators.docker.spec import NEVER, ContainerSpec, Json, is_restarting
+from flettner.actuators.host.memory import GpuMemory, until_freed
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.ports import Site
 
 _ENDED_WITHIN_S = 30.0  # after SIGKILL: the kernel needs seconds to free the memory of a GPU
 _POLL_S = 0.1

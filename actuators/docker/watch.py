@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from actuators.docker.client import DockerClient
-from actuators.docker.exit_diagnosis import (
+from flettner.actuators.docker.client import DockerClient
+from flettner.actuators.docker.exit_diagnosis import (
     ObservedEvents,
     describe_exit,
     describe_restart,
@@ -20,9 +20,9 @@ from actuators.docker.exit_diagnosis import (
     was_ended_from_outside,
     was_silenced_from_outside,
 )
-from actuators.docker.spec import ContainerSpec
-from actuators.vllm.probe import OpenAiProbe
-from agent.domain.errors import ActError
+from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.vllm.probe import OpenAiProbe
+from flettner.agent.domain.errors import ActError
 
 _LOOK_S = 5.0  # between two looks, without an event
 _BACK_WITHIN_S = 5.0  # the gap of a `docker restart`, from the end to the start

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from actuators.envoy import resources
-from actuators.envoy.fence import Writer
-from actuators.envoy.files import Version, XdsFiles
-from actuators.envoy.process import EnvoyProcess
-from actuators.envoy.reported_config import ReportedConfig, digests
-from actuators.envoy.split import Json
-from agent.domain.errors import ActError
+from flettner.actuators.envoy import resources
+from flettner.actuators.envoy.fence import Writer
+from flettner.actuators.envoy.files import Version, XdsFiles
+from flettner.actuators.envoy.process import EnvoyProcess
+from flettner.actuators.envoy.reported_config import ReportedConfig, digests
+from flettner.actuators.envoy.split import Json
+from flettner.agent.domain.errors import ActError
 
 
 @dataclass(slots=True, kw_only=True)

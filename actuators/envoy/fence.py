@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from agent.domain.errors import ActError, FencedError
+from flettner.agent.domain.errors import ActError, FencedError
 
 LOCKED_FOR_S = 2.0  # a write holds the lock for milliseconds, the start of an Envoy for a few more
 _LONGEST = 128

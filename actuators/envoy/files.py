@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from actuators.envoy import union
-from actuators.envoy.fence import Fence, Writer
-from actuators.envoy.resources import server_of
-from actuators.envoy.response_file import BrokenFileError, read_response, replace_response
-from actuators.envoy.split import CarriedWeights, Json, carried_by
-from agent.domain.errors import ActError
+from flettner.actuators.envoy import union
+from flettner.actuators.envoy.fence import Fence, Writer
+from flettner.actuators.envoy.resources import server_of
+from flettner.actuators.envoy.response_file import BrokenFileError, read_response, replace_response
+from flettner.actuators.envoy.split import CarriedWeights, Json, carried_by
+from flettner.agent.domain.errors import ActError
 
 KINDS = ("cds", "rds", "lds")
 

@@ -9,13 +9,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from actuators.envoy.admin import Admin
-from actuators.envoy.fence import Fence, Writer
-from actuators.envoy.process import EnvoyProcess
-from actuators.envoy.resources import address_of
-from actuators.envoy.response_file import BrokenFileError, read_response
-from actuators.envoy.split import carried_by
-from agent.domain.ports import TrafficSeen
+from flettner.actuators.envoy.admin import Admin
+from flettner.actuators.envoy.fence import Fence, Writer
+from flettner.actuators.envoy.process import EnvoyProcess
+from flettner.actuators.envoy.resources import address_of
+from flettner.actuators.envoy.response_file import BrokenFileError, read_response
+from flettner.actuators.envoy.split import carried_by
+from flettner.agent.domain.ports import TrafficSeen
 
 _OPEN = "http.ingress.downstream_cx_active"
 

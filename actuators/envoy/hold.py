@@ -11,9 +11,9 @@ import json
 import math
 from pathlib import Path
 
-from actuators.envoy.split import Json
-from agent.domain.effects import Route
-from agent.domain.model import Hold
+from flettner.actuators.envoy.split import Json
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.model import Hold
 
 OPENED = "@opened"  # no server has this name
 NOWHERE = "nowhere"

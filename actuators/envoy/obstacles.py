@@ -5,9 +5,9 @@ import os
 import socket
 from pathlib import Path
 
-from actuators.envoy.process import find_binary
-from actuators.envoy.resources import split_address
-from actuators.envoy.response_file import write_s
+from flettner.actuators.envoy.process import find_binary
+from flettner.actuators.envoy.resources import split_address
+from flettner.actuators.envoy.response_file import write_s
 
 SOCKET_PATH_BYTES = 107  # of sockaddr_un, without its closing zero
 WRITTEN_WITHIN_S = 1.0  # a file, on disk; of the third of the shortest lease, 5 s, that a renewal has

@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from actuators.envoy.resources import split_address
-from actuators.shared.hold import HoldOptions
+from flettner.actuators.envoy.resources import split_address
+from flettner.actuators.shared.hold import HoldOptions
 
 
 @dataclass(frozen=True, kw_only=True)

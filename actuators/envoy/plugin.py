@@ -8,23 +8,23 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from actuators.envoy import hold, obstacles, resources
-from actuators.envoy.admin import Admin
-from actuators.envoy.apply import ConfigExchange
-from actuators.envoy.fence import THIS_PROCESS, Writer
-from actuators.envoy.files import KINDS, XdsFiles
-from actuators.envoy.former import FormerEnvoy
-from actuators.envoy.options import EnvoyOptions
-from actuators.envoy.process import EnvoyProcess, find_binary
-from actuators.envoy.reported_config import ReportedConfig
-from actuators.envoy.response_file import BrokenFileError, replace_response
-from actuators.envoy.routes import routes
-from actuators.envoy.split import CarriedWeights, Json, carried_by, metadata_of, spend_lease
-from actuators.envoy.union import targets
-from actuators.shared.split import check
-from agent.domain.effects import Route
-from agent.domain.errors import ActError, FencedError
-from agent.domain.ports import Site, TrafficSeen
+from flettner.actuators.envoy import hold, obstacles, resources
+from flettner.actuators.envoy.admin import Admin
+from flettner.actuators.envoy.apply import ConfigExchange
+from flettner.actuators.envoy.fence import THIS_PROCESS, Writer
+from flettner.actuators.envoy.files import KINDS, XdsFiles
+from flettner.actuators.envoy.former import FormerEnvoy
+from flettner.actuators.envoy.options import EnvoyOptions
+from flettner.actuators.envoy.process import EnvoyProcess, find_binary
+from flettner.actuators.envoy.reported_config import ReportedConfig
+from flettner.actuators.envoy.response_file import BrokenFileError, replace_response
+from flettner.actuators.envoy.routes import routes
+from flettner.actuators.envoy.split import CarriedWeights, Json, carried_by, metadata_of, spend_lease
+from flettner.actuators.envoy.union import targets
+from flettner.actuators.shared.split import check
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError, FencedError
+from flettner.agent.domain.ports import Site, TrafficSeen
 
 RENEWED_WITHIN = 1 / 3
 """Of a lease: so long a renewal is waited for. It begins when a third is spent, or a second later (the

@@ -12,9 +12,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from actuators.envoy.admin import Admin
-from actuators.host.procfs import process, processes, words
-from agent.domain.errors import ActError
+from flettner.actuators.envoy.admin import Admin
+from flettner.actuators.host.procfs import process, processes, words
+from flettner.agent.domain.errors import ActError
 
 LOG_BYTES = 8 << 20  # a log that grew beyond this is emptied at the next start
 STARTS_WITHIN_S = 20.0  # 0.2 s when the machine is idle

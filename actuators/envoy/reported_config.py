@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from actuators.envoy.admin import Admin
-from actuators.envoy.resources import digest_of
-from actuators.envoy.split import Json
+from flettner.actuators.envoy.admin import Admin
+from flettner.actuators.envoy.resources import digest_of
+from flettner.actuators.envoy.split import Json
 
 REFUSED_S = 0.5  # before a counted refusal is taken for that of this write
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.1

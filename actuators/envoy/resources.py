@@ -8,11 +8,11 @@ import ipaddress
 import json
 from pathlib import Path
 
-from actuators.envoy import hold
-from actuators.envoy.split import NAMESPACE, Json
-from agent.domain.errors import ActError
-from agent.domain.model import Server
-from vllm_facts.dev_routes import DEV_ROUTES
+from flettner.actuators.envoy import hold
+from flettner.actuators.envoy.split import NAMESPACE, Json
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.vllm_facts.dev_routes import DEV_ROUTES
 
 RECORDS = "records.sock"
 LUA = Path(__file__).with_name("ingress.lua")

@@ -5,9 +5,9 @@ import threading
 import time
 from pathlib import Path
 
-from actuators.envoy.split import Json
-from agent.domain.errors import ActError
-from agent.io.bounded import parse_json
+from flettner.actuators.envoy.split import Json
+from flettner.agent.domain.errors import ActError
+from flettner.agent.io.bounded import parse_json
 
 
 class BrokenFileError(ActError):

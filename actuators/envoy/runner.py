@@ -11,8 +11,8 @@ from pathlib import Path
 
 import structlog
 
-from actuators.envoy.admin import Admin
-from actuators.envoy.process import EnvoyProcess
+from flettner.actuators.envoy.admin import Admin
+from flettner.actuators.envoy.process import EnvoyProcess
 
 log = structlog.get_logger(__name__)
 

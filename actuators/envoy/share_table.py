@@ -7,8 +7,8 @@ server that takes over, and all other sessions stay.
 
 from itertools import chain
 
-from actuators.shared.split import spread, without_lease
-from agent.domain.effects import Route
+from flettner.actuators.shared.split import spread, without_lease
+from flettner.agent.domain.effects import Route
 
 ShareRange = tuple[str, int]  # a server's name, and how many hundredths
 

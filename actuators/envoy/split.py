@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent.domain.effects import Route
+from flettner.agent.domain.effects import Route
 
 Json = dict[str, Any]
 

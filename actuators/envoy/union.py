@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from actuators.envoy.fence import locked
-from actuators.envoy.response_file import BrokenFileError, read_response, replace_response
-from actuators.envoy.split import Json
+from flettner.actuators.envoy.fence import locked
+from flettner.actuators.envoy.response_file import BrokenFileError, read_response, replace_response
+from flettner.actuators.envoy.split import Json
 
 KINDS = ("cds", "lds")
 """Clusters and listeners. Routes have no union: Envoy reads those of each target from its part."""

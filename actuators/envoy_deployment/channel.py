@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from actuators.shared.published_route import PublishedRoute, object_name
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient
-from kubernetes_api.documents import Json
-from kubernetes_api.errors import ConflictError
+from flettner.actuators.shared.published_route import PublishedRoute, object_name
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import KubernetesClient
+from flettner.kubernetes_api.documents import Json
+from flettner.kubernetes_api.errors import ConflictError
 
 _TRIES = 5  # writes that lose against another client in a row
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from actuators.envoy_deployment.traffic import DeploymentTraffic
-from actuators.shared.hold import HoldOptions
-from actuators.shared.published_route import STATUS_PORT
-from agent.domain.ports import Site
-from kubernetes_api.options import ClusterOptions
+from flettner.actuators.envoy_deployment.traffic import DeploymentTraffic
+from flettner.actuators.shared.hold import HoldOptions
+from flettner.actuators.shared.published_route import STATUS_PORT
+from flettner.agent.domain.ports import Site
+from flettner.kubernetes_api.options import ClusterOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,10 @@ from typing import Any
 
 import aiohttp
 
-from actuators.shared.published_route import STATUS_PORT
-from agent.domain.errors import ActError
-from agent.io.bounded import parse_json, read_body
-from kubernetes_api.deployment_pods import DeploymentPods, FoundPod
+from flettner.actuators.shared.published_route import STATUS_PORT
+from flettner.agent.domain.errors import ActError
+from flettner.agent.io.bounded import parse_json, read_body
+from flettner.kubernetes_api.deployment_pods import DeploymentPods, FoundPod
 
 _ANSWER_S = 2.0
 _POLL_S = 0.1

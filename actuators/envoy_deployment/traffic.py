@@ -7,20 +7,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 from uuid import uuid4
 
-from actuators.envoy_deployment.channel import Found, RouteChannel
-from actuators.envoy_deployment.pods import EnvoyPods, RouteRefusedError
-from actuators.shared.published_route import PublishedRoute
-from actuators.shared.split import check
-from agent.domain.effects import Route
-from agent.domain.errors import ActError
-from agent.domain.model import Hold
-from agent.domain.ports import Site, TrafficSeen
-from kubernetes_api import client as kubernetes
-from kubernetes_api.deployment_pods import DeploymentPods
-from kubernetes_api.errors import AwayError, MissingError
+from flettner.actuators.envoy_deployment.channel import Found, RouteChannel
+from flettner.actuators.envoy_deployment.pods import EnvoyPods, RouteRefusedError
+from flettner.actuators.shared.published_route import PublishedRoute
+from flettner.actuators.shared.split import check
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Hold
+from flettner.agent.domain.ports import Site, TrafficSeen
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.deployment_pods import DeploymentPods
+from flettner.kubernetes_api.errors import AwayError, MissingError
 
 if TYPE_CHECKING:
-    from actuators.envoy_deployment.plugin import EnvoyDeployment
+    from flettner.actuators.envoy_deployment.plugin import EnvoyDeployment
 
 THIS_PROCESS = uuid4().hex
 

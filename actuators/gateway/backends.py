@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from agent.domain.effects import Route
-from agent.domain.errors import ActError
-from kubernetes_api.documents import Json
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError
+from flettner.kubernetes_api.documents import Json
 
 MOST: Final = 16  # backendRefs of a rule
 HEAVIEST: Final = 1_000_000

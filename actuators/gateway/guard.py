@@ -1,6 +1,6 @@
 """Ends the lease of a daemon that is dead: the guard of the HTTPRoutes of a namespace.
 
-    python -m actuators.gateway.guard
+    python -m flettner.actuators.gateway.guard
 
 It runs in a Deployment of its own. For each HTTPRoute that flettner splits it notes, by its own clock, when
 the number of the renewal changed. Once that is longer ago than the lease lasts, it puts the backends of the
@@ -20,14 +20,14 @@ from datetime import UTC, datetime
 
 import structlog
 
-from actuators.gateway.guard_sign import BEAT_S, LEASE_NAME
-from actuators.gateway.record import SplitRecord, end_lease, record_of, records, rules_with
-from agent.domain.errors import ActError
-from agent.domain.ports import Now
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient
-from kubernetes_api.documents import Json
-from kubernetes_api.errors import AwayError, MissingError
+from flettner.actuators.gateway.guard_sign import BEAT_S, LEASE_NAME
+from flettner.actuators.gateway.record import SplitRecord, end_lease, record_of, records, rules_with
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.ports import Now
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import KubernetesClient
+from flettner.kubernetes_api.documents import Json
+from flettner.kubernetes_api.errors import AwayError, MissingError
 
 log = structlog.get_logger(__name__)
 
@@ -127,7 +127,7 @@ def _micro_time(at: datetime) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m actuators.gateway.guard", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m flettner.actuators.gateway.guard", description=__doc__)
     parser.add_argument("--namespace", default="", help="default: that of the pod, or of the kubeconfig")
     parser.add_argument("--kubeconfig", default="", help="a file; default: the pod's service account")
     options = parser.parse_args()

@@ -3,20 +3,20 @@
 from contextlib import suppress
 from typing import Final
 
-from actuators.gateway.acceptance import find_refusals, find_waiting
-from actuators.gateway.backends import Backends
-from actuators.gateway.guard_sign import BEAT_S, GuardSign
-from actuators.gateway.record import record_of
-from actuators.gateway.rules import choose_rules, home_of, rule_obstacles
-from agent.domain.errors import ActError
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient
-from kubernetes_api.documents import Json
-from kubernetes_api.errors import AwayError, ConflictError, MissingError
+from flettner.actuators.gateway.acceptance import find_refusals, find_waiting
+from flettner.actuators.gateway.backends import Backends
+from flettner.actuators.gateway.guard_sign import BEAT_S, GuardSign
+from flettner.actuators.gateway.record import record_of
+from flettner.actuators.gateway.rules import choose_rules, home_of, rule_obstacles
+from flettner.agent.domain.errors import ActError
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import KubernetesClient
+from flettner.kubernetes_api.documents import Json
+from flettner.kubernetes_api.errors import AwayError, ConflictError, MissingError
 
 NO_GUARD: Final = (
     "no guard gives a sign of life: a canary's share would stay if this daemon died; start the Deployment of "
-    "`python -m actuators.gateway.guard`"
+    "`python -m flettner.actuators.gateway.guard`"
 )
 
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from actuators.gateway.traffic import GatewayTraffic
-from agent.domain.model import Hold
-from agent.domain.ports import Site
-from kubernetes_api.options import ClusterOptions
+from flettner.actuators.gateway.traffic import GatewayTraffic
+from flettner.agent.domain.model import Hold
+from flettner.agent.domain.ports import Site
+from flettner.kubernetes_api.options import ClusterOptions
 
 
 @dataclass(frozen=True, kw_only=True)

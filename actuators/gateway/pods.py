@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from actuators.gateway.backends import Backends
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient
+from flettner.actuators.gateway.backends import Backends
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import KubernetesClient
 
 
 async def select_same_pods(client: KubernetesClient, home: Backends, services: Iterable[str]) -> bool:

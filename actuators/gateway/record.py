@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Final, Self
 
-from actuators.gateway.backends import Backends, complete
-from agent.domain.effects import Route
-from agent.domain.errors import ActError
-from kubernetes_api.documents import Json
+from flettner.actuators.gateway.backends import Backends, complete
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError
+from flettner.kubernetes_api.documents import Json
 
 PREFIX: Final = "split.flettner.dev/"
 """Of the annotation; the name of the target follows."""

@@ -1,8 +1,8 @@
 """The rules of an HTTPRoute that are the target's, and why they cannot be split. Pure."""
 
-from actuators.gateway.backends import Backends, complete, describe_backends, find_obstacles
-from agent.domain.errors import ActError
-from kubernetes_api.documents import Json
+from flettner.actuators.gateway.backends import Backends, complete, describe_backends, find_obstacles
+from flettner.agent.domain.errors import ActError
+from flettner.kubernetes_api.documents import Json
 
 
 def choose_rules(document: Json, rule: str) -> list[int]:

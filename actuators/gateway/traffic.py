@@ -9,22 +9,22 @@ from uuid import uuid4
 
 import structlog
 
-from actuators.gateway import obstacles
-from actuators.gateway.acceptance import find_refusals, find_waiting, is_current
-from actuators.gateway.backends import Backends, describe_backends, service_of, split_backends
-from actuators.gateway.guard_sign import BEAT_S, sign_of
-from actuators.gateway.pods import find_other_pods, select_same_pods
-from actuators.gateway.record import SplitRecord, annotation, end_lease, record_of, write_record
-from actuators.gateway.rules import backends_of, choose_rules, home_of, rule_obstacles
-from actuators.shared.split import check, without_lease
-from agent.domain.effects import Route
-from agent.domain.errors import ActError, FencedError
-from agent.domain.model import Hold
-from agent.domain.ports import Site, TrafficSeen
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient
-from kubernetes_api.documents import Json
-from kubernetes_api.errors import AwayError, ConflictError
+from flettner.actuators.gateway import obstacles
+from flettner.actuators.gateway.acceptance import find_refusals, find_waiting, is_current
+from flettner.actuators.gateway.backends import Backends, describe_backends, service_of, split_backends
+from flettner.actuators.gateway.guard_sign import BEAT_S, sign_of
+from flettner.actuators.gateway.pods import find_other_pods, select_same_pods
+from flettner.actuators.gateway.record import SplitRecord, annotation, end_lease, record_of, write_record
+from flettner.actuators.gateway.rules import backends_of, choose_rules, home_of, rule_obstacles
+from flettner.actuators.shared.split import check, without_lease
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError, FencedError
+from flettner.agent.domain.model import Hold
+from flettner.agent.domain.ports import Site, TrafficSeen
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import KubernetesClient
+from flettner.kubernetes_api.documents import Json
+from flettner.kubernetes_api.errors import AwayError, ConflictError
 
 log = structlog.get_logger(__name__)
 

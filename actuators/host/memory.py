@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from agent.domain.errors import ActError
-from agent.io.bounded import read_stream
+from flettner.agent.domain.errors import ActError
+from flettner.agent.io.bounded import read_stream
 
 _SMI_S = 20.0  # without its persistence daemon the driver takes seconds per GPU
 _REAP_S = 2.0  # a process that hangs in the driver survives SIGKILL

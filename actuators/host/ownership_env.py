@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from actuators.host.procfs import Process, environment, name_of, processes, words
-from agent.domain.ports import Site
-from agent.io.files import replace_file
+from flettner.actuators.host.procfs import Process, environment, name_of, processes, words
+from flettner.agent.domain.ports import Site
+from flettner.agent.io.files import replace_file
 
 _SERVER = "FLETTNER_SERVER"
 _STATE = "FLETTNER_STATE"

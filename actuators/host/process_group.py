@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from actuators.host.procfs import Process, process, processes, runs, with_descendants, words
-from agent.domain.errors import ActError
+from flettner.actuators.host.procfs import Process, process, processes, runs, with_descendants, words
+from flettner.agent.domain.errors import ActError
 
 _POLL_S = 0.05
 _EXEC_S = 0.001

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from json import loads
 from typing import Self
 
-from actuators.kubernetes.workload import Workload
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient
-from kubernetes_api.documents import Json
+from flettner.actuators.kubernetes.workload import Workload
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import KubernetesClient
+from flettner.kubernetes_api.documents import Json
 
 _BEHAVIOR = "autoscaling.alpha.kubernetes.io/behavior"
 _KEDA = "ScaledObject"

@@ -8,14 +8,14 @@ each, and raises ActError; what is done then stays done.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from actuators.kubernetes.discovery import FoundServer, find_servers, read_workload
-from actuators.kubernetes.handover import Handover
-from actuators.kubernetes.labels import PREFIX, REPLICAS, SERVES_AS, site_labels
-from actuators.kubernetes.start import Starter, remove_server
-from actuators.kubernetes.workload import Workload, WorkloadName
-from agent.domain.errors import ActError
-from kubernetes_api import client as kubernetes
-from kubernetes_api.documents import Json
+from flettner.actuators.kubernetes.discovery import FoundServer, find_servers, read_workload
+from flettner.actuators.kubernetes.handover import Handover
+from flettner.actuators.kubernetes.labels import PREFIX, REPLICAS, SERVES_AS, site_labels
+from flettner.actuators.kubernetes.start import Starter, remove_server
+from flettner.actuators.kubernetes.workload import Workload, WorkloadName
+from flettner.agent.domain.errors import ActError
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.documents import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

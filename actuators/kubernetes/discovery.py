@@ -8,19 +8,19 @@ from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVES_AS, epoch_of, server_of, site_labels
-from actuators.kubernetes.mounted_files import read_config_maps
-from actuators.kubernetes.pods import Pod
-from actuators.kubernetes.workload import OPTIONS, Workload, WorkloadName, is_complete
-from actuators.vllm.engine import refuse_older_daemon
-from agent.domain.model import Server
-from agent.domain.ports import Site
-from agent.plugins.installation import FoundServers
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient, Reader, is_configured
-from kubernetes_api.documents import Json
-from kubernetes_api.errors import ForbiddenError
-from vllm_facts.values import Setting
+from flettner.actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVES_AS, epoch_of, server_of, site_labels
+from flettner.actuators.kubernetes.mounted_files import read_config_maps
+from flettner.actuators.kubernetes.pods import Pod
+from flettner.actuators.kubernetes.workload import OPTIONS, Workload, WorkloadName, is_complete
+from flettner.actuators.vllm.engine import refuse_older_daemon
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
+from flettner.agent.plugins.installation import FoundServers
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import KubernetesClient, Reader, is_configured
+from flettner.kubernetes_api.documents import Json
+from flettner.kubernetes_api.errors import ForbiddenError
+from flettner.vllm_facts.values import Setting
 
 _Listed = TypeVar("_Listed")
 

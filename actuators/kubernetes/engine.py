@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 import structlog
 
-from actuators.kubernetes.autoscaler import find_conflict
-from actuators.kubernetes.detach import Detachment
-from actuators.kubernetes.discovery import (
+from flettner.actuators.kubernetes.autoscaler import find_conflict
+from flettner.actuators.kubernetes.detach import Detachment
+from flettner.actuators.kubernetes.discovery import (
     FoundServer,
     check_fence,
     find_pods,
@@ -17,31 +17,31 @@ from actuators.kubernetes.discovery import (
     newest_epoch,
     read_server,
 )
-from actuators.kubernetes.handover import Handover
-from actuators.kubernetes.labels import object_name
-from actuators.kubernetes.pods import Pod, PodFault, newest_first
-from actuators.kubernetes.preflight import obstacles, preflight, start_key
-from actuators.kubernetes.retirement import Retirements
-from actuators.kubernetes.scale import fault_of_none, scale_down
-from actuators.kubernetes.service import create_service, keep_service
-from actuators.kubernetes.start import NoNodeError, Starter, read_log, remove_server
-from actuators.kubernetes.strategy import choose_strategy, find_waiting_pod
-from actuators.kubernetes.watch import Watch
-from actuators.kubernetes.workload import OPTIONS, Workload, WorkloadName
-from actuators.vllm.engine import VllmEngine
-from actuators.vllm.probe import OpenAiProbe
-from actuators.vllm.start_times import StartTimes
-from agent.domain.answers import GoldenAnswer
-from agent.domain.errors import ActError
-from agent.domain.events import ServerLost
-from agent.domain.model import PreflightResult, Server, Strategy
-from agent.domain.ports import Now, Site
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import Reader
-from vllm_facts.values import Setting
+from flettner.actuators.kubernetes.handover import Handover
+from flettner.actuators.kubernetes.labels import object_name
+from flettner.actuators.kubernetes.pods import Pod, PodFault, newest_first
+from flettner.actuators.kubernetes.preflight import obstacles, preflight, start_key
+from flettner.actuators.kubernetes.retirement import Retirements
+from flettner.actuators.kubernetes.scale import fault_of_none, scale_down
+from flettner.actuators.kubernetes.service import create_service, keep_service
+from flettner.actuators.kubernetes.start import NoNodeError, Starter, read_log, remove_server
+from flettner.actuators.kubernetes.strategy import choose_strategy, find_waiting_pod
+from flettner.actuators.kubernetes.watch import Watch
+from flettner.actuators.kubernetes.workload import OPTIONS, Workload, WorkloadName
+from flettner.actuators.vllm.engine import VllmEngine
+from flettner.actuators.vllm.probe import OpenAiProbe
+from flettner.actuators.vllm.start_times import StartTimes
+from flettner.agent.domain.answers import GoldenAnswer
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.events import ServerLost
+from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.agent.domain.ports import Now, Site
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import Reader
+from flettner.vllm_facts.values import Setting
 
 if TYPE_CHECKING:
-    from actuators.kubernetes.plugin import KubernetesOptions
+    from flettner.actuators.kubernetes.plugin import KubernetesOptions
 
 logger = structlog.get_logger(__name__)
 

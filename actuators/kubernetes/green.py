@@ -7,7 +7,7 @@ pods: else green would get traffic past the proxy, and would count as a pod of t
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 
-from actuators.kubernetes.labels import (
+from flettner.actuators.kubernetes.labels import (
     DEPLOYMENT,
     LIKE,
     REPLICAS,
@@ -17,11 +17,11 @@ from actuators.kubernetes.labels import (
     server_labels,
     service_labels,
 )
-from actuators.kubernetes.statefulset import add_claims
-from actuators.kubernetes.workload import Workload
-from agent.domain.model import Server
-from agent.domain.ports import Site
-from kubernetes_api.documents import Json
+from flettner.actuators.kubernetes.statefulset import add_claims
+from flettner.actuators.kubernetes.workload import Workload
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
+from flettner.kubernetes_api.documents import Json
 
 _KEPT_SPEC = ("minReadySeconds", "progressDeadlineSeconds", "strategy")
 

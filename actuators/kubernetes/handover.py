@@ -14,22 +14,29 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from actuators.kubernetes.autoscaler import find_conflict
-from actuators.kubernetes.discovery import FoundServer, find_pods, read_workload
-from actuators.kubernetes.labels import CHANGE, DEPLOYMENT, EPOCH, REPLICAS, SERVES_AS, service_labels
-from actuators.kubernetes.pods import Pod
-from actuators.kubernetes.preflight import obstacles
-from actuators.kubernetes.scale import scale_down, wait_until_gone
-from actuators.kubernetes.shrink import scale, wait_for_last_requests
-from actuators.kubernetes.start import NoNodeError, Starter
-from actuators.kubernetes.workload import Workload
-from agent.domain.errors import ActError
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient, patiently
-from kubernetes_api.documents import Json
-from kubernetes_api.errors import AwayError
-from vllm_facts.errors import FlagError
-from vllm_facts.values import Setting, Value
+from flettner.actuators.kubernetes.autoscaler import find_conflict
+from flettner.actuators.kubernetes.discovery import FoundServer, find_pods, read_workload
+from flettner.actuators.kubernetes.labels import (
+    CHANGE,
+    DEPLOYMENT,
+    EPOCH,
+    REPLICAS,
+    SERVES_AS,
+    service_labels,
+)
+from flettner.actuators.kubernetes.pods import Pod
+from flettner.actuators.kubernetes.preflight import obstacles
+from flettner.actuators.kubernetes.scale import scale_down, wait_until_gone
+from flettner.actuators.kubernetes.shrink import scale, wait_for_last_requests
+from flettner.actuators.kubernetes.start import NoNodeError, Starter
+from flettner.actuators.kubernetes.workload import Workload
+from flettner.agent.domain.errors import ActError
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import KubernetesClient, patiently
+from flettner.kubernetes_api.documents import Json
+from flettner.kubernetes_api.errors import AwayError
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.values import Setting, Value
 
 log = structlog.get_logger(__name__)
 

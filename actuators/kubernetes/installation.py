@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from json import dumps
 from textwrap import indent
 
-from actuators.kubernetes.workload import OPTIONS
-from agent.plugins.installation import FoundTarget, Installation
+from flettner.actuators.kubernetes.workload import OPTIONS
+from flettner.agent.plugins.installation import FoundTarget, Installation
 
 FILE_NAME = "values.yaml"
 NONE_FOUND = (

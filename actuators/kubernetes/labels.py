@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from agent.domain.digest import digest
-from agent.domain.model import Server
-from agent.domain.ports import Site
+from flettner.agent.domain.digest import digest
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
 
 PREFIX: Final = "flettner.dev/"
 TARGET: Final = "flettner.dev/target"

@@ -16,12 +16,12 @@ from typing import Final
 
 import structlog
 
-from actuators.kubernetes.state_volume import describe_volatile
-from agent.domain.errors import ActError, LockLostError
-from agent.domain.ports import Now
-from kubernetes_api.client import LEASE, KubernetesClient
-from kubernetes_api.documents import Json
-from kubernetes_api.errors import ConflictError, MissingError
+from flettner.actuators.kubernetes.state_volume import describe_volatile
+from flettner.agent.domain.errors import ActError, LockLostError
+from flettner.agent.domain.ports import Now
+from flettner.kubernetes_api.client import LEASE, KubernetesClient
+from flettner.kubernetes_api.documents import Json
+from flettner.kubernetes_api.errors import ConflictError, MissingError
 
 DURATION_S: Final = 45
 """From a renewal until another daemon may take over; a node counts as lost after 40 s, too."""

@@ -10,9 +10,9 @@ from difflib import SequenceMatcher
 
 import yaml
 
-from actuators.kubernetes.workload import Workload
-from kubernetes_api.documents import Json
-from vllm_facts.values import Setting, Value
+from flettner.actuators.kubernetes.workload import Workload
+from flettner.kubernetes_api.documents import Json
+from flettner.vllm_facts.values import Setting, Value
 
 
 def make_patch(workload: Workload, setting: Setting) -> str:

@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from actuators.kubernetes import discovery, installation
-from actuators.kubernetes.engine import KubernetesEngine
-from actuators.kubernetes.lease import LeaseLock
-from actuators.kubernetes.workload import OPTIONS, WorkloadName
-from actuators.vllm.engine import ServerOptions
-from agent.domain.ports import Lock, Site
-from agent.plugins.installation import FoundServers, FoundTarget, Installation
-from kubernetes_api.connection import Access, find_place
-from kubernetes_api.options import ClusterOptions
+from flettner.actuators.kubernetes import discovery, installation
+from flettner.actuators.kubernetes.engine import KubernetesEngine
+from flettner.actuators.kubernetes.lease import LeaseLock
+from flettner.actuators.kubernetes.workload import OPTIONS, WorkloadName
+from flettner.actuators.vllm.engine import ServerOptions
+from flettner.agent.domain.ports import Lock, Site
+from flettner.agent.plugins.installation import FoundServers, FoundTarget, Installation
+from flettner.kubernetes_api.connection import Access, find_place
+from flettner.kubernetes_api.options import ClusterOptions
 
 
 @dataclass(frozen=True, kw_only=True)

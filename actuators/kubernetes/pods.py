@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Self
 
-from actuators.host.process_group import how_it_ended
-from actuators.host.server_log import cause_in
-from kubernetes_api.documents import Json
+from flettner.actuators.host.process_group import how_it_ended
+from flettner.actuators.host.server_log import cause_in
+from flettner.kubernetes_api.documents import Json
 
 _IMAGE_ERRORS = frozenset({"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
 """`ErrImagePull` is not among them: the kubelet tries again, and only then waits (ImagePullBackOff)."""

@@ -8,24 +8,24 @@ exceeded quota, a dry run of the write shows.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from actuators.kubernetes import statefulset
-from actuators.kubernetes.autoscaler import find_conflict
-from actuators.kubernetes.discovery import FoundServer
-from actuators.kubernetes.green import keep_labels, make_deployment
-from actuators.kubernetes.manifest_patch import make_patch
-from actuators.kubernetes.selectors import find_selectors
-from actuators.kubernetes.workload import Workload
-from actuators.vllm.serve_command import http_obstacles
-from actuators.vllm.start_times import StartTimes
-from agent.domain.errors import ActError
-from agent.domain.model import PreflightResult, Server, Strategy
-from agent.domain.ports import Site
-from agent.machine.strategy import StrategyChoice
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient
-from kubernetes_api.documents import Json
-from vllm_facts.errors import FlagError
-from vllm_facts.values import Setting
+from flettner.actuators.kubernetes import statefulset
+from flettner.actuators.kubernetes.autoscaler import find_conflict
+from flettner.actuators.kubernetes.discovery import FoundServer
+from flettner.actuators.kubernetes.green import keep_labels, make_deployment
+from flettner.actuators.kubernetes.manifest_patch import make_patch
+from flettner.actuators.kubernetes.selectors import find_selectors
+from flettner.actuators.kubernetes.workload import Workload
+from flettner.actuators.vllm.serve_command import http_obstacles
+from flettner.actuators.vllm.start_times import StartTimes
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.agent.domain.ports import Site
+from flettner.agent.machine.strategy import StrategyChoice
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import KubernetesClient
+from flettner.kubernetes_api.documents import Json
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.values import Setting
 
 _STOP_S = 30.0  # assumed if no stop was measured: the default grace period of a pod
 _START_S = 300.0  # assumed if no start was measured

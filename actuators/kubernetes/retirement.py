@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from actuators.kubernetes.discovery import FoundServer, find_home
+from flettner.actuators.kubernetes.discovery import FoundServer, find_home
 
 
 @dataclass(slots=True)

@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 
-from actuators.kubernetes.discovery import find_pods
-from actuators.kubernetes.labels import EPOCH, REPLICAS
-from actuators.kubernetes.pods import PodFault
-from actuators.kubernetes.statefulset import count_turns
-from actuators.kubernetes.workload import Workload
-from agent.domain.errors import ActError
-from agent.domain.ports import Site
-from kubernetes_api.client import KubernetesClient, patiently
-from kubernetes_api.documents import Json
-from kubernetes_api.errors import MissingError
+from flettner.actuators.kubernetes.discovery import find_pods
+from flettner.actuators.kubernetes.labels import EPOCH, REPLICAS
+from flettner.actuators.kubernetes.pods import PodFault
+from flettner.actuators.kubernetes.statefulset import count_turns
+from flettner.actuators.kubernetes.workload import Workload
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.ports import Site
+from flettner.kubernetes_api.client import KubernetesClient, patiently
+from flettner.kubernetes_api.documents import Json
+from flettner.kubernetes_api.errors import MissingError
 
 _POLL_S = 0.5
 _GONE_WITHIN_S = 120.0

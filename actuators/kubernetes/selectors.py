@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from contextlib import suppress
 
-from actuators.kubernetes.workload import Workload
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient
-from kubernetes_api.documents import Json
-from kubernetes_api.errors import MissingError
+from flettner.actuators.kubernetes.workload import Workload
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import KubernetesClient
+from flettner.kubernetes_api.documents import Json
+from flettner.kubernetes_api.errors import MissingError
 
 
 async def find_selectors(client: KubernetesClient, workload: Workload) -> list[Mapping[str, str]]:

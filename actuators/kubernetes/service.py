@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import structlog
 
-from actuators.kubernetes.discovery import FoundServer
-from actuators.kubernetes.green import make_service
-from agent.domain.errors import ActError, FencedError
-from agent.domain.model import Server
-from agent.domain.ports import Site
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient
-from kubernetes_api.documents import Json
-from kubernetes_api.errors import ConflictError
+from flettner.actuators.kubernetes.discovery import FoundServer
+from flettner.actuators.kubernetes.green import make_service
+from flettner.agent.domain.errors import ActError, FencedError
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import KubernetesClient
+from flettner.kubernetes_api.documents import Json
+from flettner.kubernetes_api.errors import ConflictError
 
 log = structlog.get_logger(__name__)
 

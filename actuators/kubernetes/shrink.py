@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 import structlog
 
-from actuators.kubernetes.discovery import FoundServer, find_pods
-from actuators.kubernetes.labels import EPOCH, REPLICAS, draining_labels
-from actuators.kubernetes.pods import Pod
-from actuators.kubernetes.workload import Workload
-from actuators.vllm.probe import OpenAiProbe
-from agent.domain.errors import ActError
-from agent.domain.ports import Site
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient, patiently
-from kubernetes_api.documents import Json
-from kubernetes_api.errors import MissingError
+from flettner.actuators.kubernetes.discovery import FoundServer, find_pods
+from flettner.actuators.kubernetes.labels import EPOCH, REPLICAS, draining_labels
+from flettner.actuators.kubernetes.pods import Pod
+from flettner.actuators.kubernetes.workload import Workload
+from flettner.actuators.vllm.probe import OpenAiProbe
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.ports import Site
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import KubernetesClient, patiently
+from flettner.kubernetes_api.documents import Json
+from flettner.kubernetes_api.errors import MissingError
 
 log = structlog.get_logger(__name__)
 

@@ -8,30 +8,30 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from actuators.host.server_log import format_lines
-from actuators.kubernetes.discovery import (
+from flettner.actuators.host.server_log import format_lines
+from flettner.actuators.kubernetes.discovery import (
     FoundServer,
     find_pods,
     find_servers,
     read_workload,
 )
-from actuators.kubernetes.green import make_deployment, make_service
-from actuators.kubernetes.labels import EPOCH, REPLICAS, object_name
-from actuators.kubernetes.pods import Pod, PodFault, newest_first
-from actuators.kubernetes.scale import scale_down, wait_until_gone
-from actuators.kubernetes.selectors import find_selectors
-from actuators.kubernetes.shrink import Shrinker
-from actuators.kubernetes.statefulset import count_turns
-from actuators.kubernetes.workload import Workload, WorkloadName
-from actuators.vllm.probe import OpenAiProbe
-from agent.domain.errors import ActError
-from agent.domain.model import Server
-from agent.domain.ports import Site
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient, patiently
-from kubernetes_api.documents import Json
-from kubernetes_api.errors import ConflictError
-from vllm_facts.errors import FlagError
+from flettner.actuators.kubernetes.green import make_deployment, make_service
+from flettner.actuators.kubernetes.labels import EPOCH, REPLICAS, object_name
+from flettner.actuators.kubernetes.pods import Pod, PodFault, newest_first
+from flettner.actuators.kubernetes.scale import scale_down, wait_until_gone
+from flettner.actuators.kubernetes.selectors import find_selectors
+from flettner.actuators.kubernetes.shrink import Shrinker
+from flettner.actuators.kubernetes.statefulset import count_turns
+from flettner.actuators.kubernetes.workload import Workload, WorkloadName
+from flettner.actuators.vllm.probe import OpenAiProbe
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import KubernetesClient, patiently
+from flettner.kubernetes_api.documents import Json
+from flettner.kubernetes_api.errors import ConflictError
+from flettner.vllm_facts.errors import FlagError
 
 _POLL_S = 1.0
 _NO_NODE_S = 60.0

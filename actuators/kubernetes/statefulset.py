@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from copy import deepcopy
 from pathlib import PurePosixPath
 
-from actuators.kubernetes.workload import Workload
-from kubernetes_api.documents import Json
+from flettner.actuators.kubernetes.workload import Workload
+from flettner.kubernetes_api.documents import Json
 
 _READ_AT_START = ("model", "tokenizer", "hf_config_path", "chat_template")
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")

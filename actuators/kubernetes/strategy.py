@@ -6,13 +6,13 @@ node, and the last start that found none.
 
 from typing import Literal
 
-from actuators.kubernetes.pods import Pod
-from actuators.kubernetes.workload import Workload, count_gpus
-from agent.domain.model import Strategy
-from agent.machine.strategy import HostCapacity, StrategyChoice
-from agent.machine.strategy import choose_strategy as choose
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import Reader
+from flettner.actuators.kubernetes.pods import Pod
+from flettner.actuators.kubernetes.workload import Workload, count_gpus
+from flettner.agent.domain.model import Strategy
+from flettner.agent.machine.strategy import HostCapacity, StrategyChoice
+from flettner.agent.machine.strategy import choose_strategy as choose
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import Reader
 
 
 def choose_strategy(wanted: Strategy | Literal["auto"], pods: int, no_node: str) -> StrategyChoice:

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from actuators.kubernetes.discovery import find_pods, join_addresses, read_workload
-from actuators.kubernetes.labels import SERVES_AS
-from actuators.kubernetes.pods import Pod, PodFault, newest_first
-from actuators.kubernetes.scale import SCALED_BY_FLETTNER, fault_of_none
-from actuators.kubernetes.start import read_log
-from actuators.kubernetes.workload import Workload, is_complete
-from actuators.vllm.probe import HealthAnswer, OpenAiProbe
-from agent.domain.errors import ActError
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient
-from kubernetes_api.documents import Json
-from vllm_facts.values import Setting
+from flettner.actuators.kubernetes.discovery import find_pods, join_addresses, read_workload
+from flettner.actuators.kubernetes.labels import SERVES_AS
+from flettner.actuators.kubernetes.pods import Pod, PodFault, newest_first
+from flettner.actuators.kubernetes.scale import SCALED_BY_FLETTNER, fault_of_none
+from flettner.actuators.kubernetes.start import read_log
+from flettner.actuators.kubernetes.workload import Workload, is_complete
+from flettner.actuators.vllm.probe import HealthAnswer, OpenAiProbe
+from flettner.agent.domain.errors import ActError
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import KubernetesClient
+from flettner.kubernetes_api.documents import Json
+from flettner.vllm_facts.values import Setting
 
 log = structlog.get_logger(__name__)
 

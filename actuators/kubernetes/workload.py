@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from actuators.host.origin import Origin
-from actuators.kubernetes.labels import LIKE, REPLICAS, SERVER, SITE, epoch_of, server_of
-from actuators.vllm.serve_command import ChangedCommand, ContainerCommand, ReadFile
-from kubernetes_api import client as kubernetes
-from kubernetes_api.documents import Json, Kind
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import is_vllm_server
-from vllm_facts.values import Value
+from flettner.actuators.host.origin import Origin
+from flettner.actuators.kubernetes.labels import LIKE, REPLICAS, SERVER, SITE, epoch_of, server_of
+from flettner.actuators.vllm.serve_command import ChangedCommand, ContainerCommand, ReadFile
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.documents import Json, Kind
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import is_vllm_server
+from flettner.vllm_facts.values import Value
 
 _ENTRYPOINT = ("vllm", "serve")
 """Of vllm/vllm-openai and images made from it (docs.vllm.ai deployment/docker); manifests with `args` alone

@@ -5,9 +5,9 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-from agent.domain.errors import ActError
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import parse_address
+from flettner.agent.domain.errors import ActError
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import parse_address
 
 _HERE = "127.0.0.1"
 _REACHED_HERE = frozenset({"", "0.0.0.0", "::", "localhost"})  # noqa: S104 - read, not bound

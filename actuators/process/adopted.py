@@ -4,18 +4,18 @@ import asyncio
 import os
 from collections.abc import Sequence
 
-from actuators.host import origin as server_origin
-from actuators.host import ownership_env, procfs
-from actuators.host.process_group import end, group_of
-from actuators.host.procfs import Process
-from actuators.process.address import port_of
-from actuators.vllm.probe import OpenAiProbe
-from agent.domain.errors import ActError
-from agent.domain.model import Server
-from agent.domain.ports import Site
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import parse_setting
-from vllm_facts.values import Setting
+from flettner.actuators.host import origin as server_origin
+from flettner.actuators.host import ownership_env, procfs
+from flettner.actuators.host.process_group import end, group_of
+from flettner.actuators.host.procfs import Process
+from flettner.actuators.process.address import port_of
+from flettner.actuators.vllm.probe import OpenAiProbe
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import parse_setting
+from flettner.vllm_facts.values import Setting
 
 _OK = 200
 _BROKEN = 500  # from here on a fault of the server; below, no server with /health

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from actuators.host import ownership_env, procfs
-from actuators.process.address import find_listen_address
-from agent.domain.model import Server
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import is_vllm_server, parse_setting
+from flettner.actuators.host import ownership_env, procfs
+from flettner.actuators.process.address import find_listen_address
+from flettner.agent.domain.model import Server
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import is_vllm_server, parse_setting
 
 _CONTAINED = re.compile(r"docker|containerd|libpod|kubepods|crio|lxc")  # in a path of /proc/PID/cgroup
 

@@ -6,35 +6,35 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from actuators.host import origin as server_origin
-from actuators.host import ownership_env, procfs
-from actuators.host.memory import count_oom_kills
-from actuators.host.origin import Origin
-from actuators.host.ownership_env import MarkedProcess, OwnershipNote
-from actuators.host.process_group import end, exit_code, how_it_ended, spawn
-from actuators.host.procfs import Process
-from actuators.process import adopted, stopped
-from actuators.process.address import address_of, find_free_port, find_listen_address, port_of
-from actuators.process.logs import ServerLogs
-from actuators.process.obstacles import find_obstacles
-from actuators.process.preflight import Preflight, start_key
-from actuators.process.sleep import RunningServer, Sleeper, wait_for_gpu_memory
-from actuators.process.watch import until_gone
-from actuators.vllm import control, scheduler_class
-from actuators.vllm.control import ControlEndpoint, control_path, remove_own_socket, with_own_control
-from actuators.vllm.engine import RECENT_LINES, VllmEngine, refuse_older_daemon
-from actuators.vllm.probe import OpenAiProbe
-from actuators.vllm.start_times import StartTimes, SwapPart
-from agent.domain.errors import ActError
-from agent.domain.events import ServerLost
-from agent.domain.model import PreflightResult, Server, Strategy
-from agent.domain.ports import Now, Site
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import parse_setting
-from vllm_facts.values import Setting
+from flettner.actuators.host import origin as server_origin
+from flettner.actuators.host import ownership_env, procfs
+from flettner.actuators.host.memory import count_oom_kills
+from flettner.actuators.host.origin import Origin
+from flettner.actuators.host.ownership_env import MarkedProcess, OwnershipNote
+from flettner.actuators.host.process_group import end, exit_code, how_it_ended, spawn
+from flettner.actuators.host.procfs import Process
+from flettner.actuators.process import adopted, stopped
+from flettner.actuators.process.address import address_of, find_free_port, find_listen_address, port_of
+from flettner.actuators.process.logs import ServerLogs
+from flettner.actuators.process.obstacles import find_obstacles
+from flettner.actuators.process.preflight import Preflight, start_key
+from flettner.actuators.process.sleep import RunningServer, Sleeper, wait_for_gpu_memory
+from flettner.actuators.process.watch import until_gone
+from flettner.actuators.vllm import control, scheduler_class
+from flettner.actuators.vllm.control import ControlEndpoint, control_path, remove_own_socket, with_own_control
+from flettner.actuators.vllm.engine import RECENT_LINES, VllmEngine, refuse_older_daemon
+from flettner.actuators.vllm.probe import OpenAiProbe
+from flettner.actuators.vllm.start_times import StartTimes, SwapPart
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.events import ServerLost
+from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.agent.domain.ports import Now, Site
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import parse_setting
+from flettner.vllm_facts.values import Setting
 
 if TYPE_CHECKING:
-    from actuators.process.plugin import ProcessOptions
+    from flettner.actuators.process.plugin import ProcessOptions
 
 _POLL_S = 0.25
 

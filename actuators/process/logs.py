@@ -5,14 +5,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from actuators.host import ownership_env, process_group
-from actuators.host.memory import count_oom_kills
-from actuators.host.origin import Origin
-from actuators.host.process_group import exit_code
-from actuators.host.procfs import Process
-from actuators.host.server_log import log_cause, log_lines, log_tail
-from agent.domain.errors import ActError
-from agent.domain.ports import Site
+from flettner.actuators.host import ownership_env, process_group
+from flettner.actuators.host.memory import count_oom_kills
+from flettner.actuators.host.origin import Origin
+from flettner.actuators.host.process_group import exit_code
+from flettner.actuators.host.procfs import Process
+from flettner.actuators.host.server_log import log_cause, log_lines, log_tail
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.ports import Site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from actuators.host.origin import Origin
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import parse_setting
+from flettner.actuators.host.origin import Origin
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import parse_setting
 
 _UNSUPPORTED = ("uds", "ssl_certfile", "ssl_keyfile")  # flags of servers that speak no plain HTTP on a port
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from actuators.process import discovery
-from actuators.process.address import address_of
-from actuators.process.engine import ProcessEngine
-from actuators.vllm.engine import ServerOptions
-from agent.domain.ports import Site
-from agent.plugins.installation import FoundServers
+from flettner.actuators.process import discovery
+from flettner.actuators.process.address import address_of
+from flettner.actuators.process.engine import ProcessEngine
+from flettner.actuators.vllm.engine import ServerOptions
+from flettner.agent.domain.ports import Site
+from flettner.agent.plugins.installation import FoundServers
 
 _MAX_PORT = 65535
 

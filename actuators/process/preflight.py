@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from actuators.host.origin import Origin
-from actuators.process.sleep import RunningServer, Sleeper
-from actuators.vllm.control import note_on_live_limits
-from actuators.vllm.outage import predict_outage
-from actuators.vllm.sleep import SleepVerdict
-from actuators.vllm.start_times import StartTimes
-from agent.domain.model import PreflightResult, Server, Strategy
-from agent.machine.strategy import HostCapacity, choose_strategy
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import parse_setting
-from vllm_facts.values import Setting
+from flettner.actuators.host.origin import Origin
+from flettner.actuators.process.sleep import RunningServer, Sleeper
+from flettner.actuators.vllm.control import note_on_live_limits
+from flettner.actuators.vllm.outage import predict_outage
+from flettner.actuators.vllm.sleep import SleepVerdict
+from flettner.actuators.vllm.start_times import StartTimes
+from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.agent.machine.strategy import HostCapacity, choose_strategy
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import parse_setting
+from flettner.vllm_facts.values import Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

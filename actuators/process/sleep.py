@@ -5,21 +5,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from actuators.host import memory as host_memory
-from actuators.host import procfs
-from actuators.host.cgroup import find_room
-from actuators.host.memory import GpuMemory, Host, expected_memory, find_gpu, spare_memory
-from actuators.host.procfs import Process
-from actuators.process import stopped
-from actuators.vllm import sleep
-from actuators.vllm.gpu_demand import gpus_needed
-from actuators.vllm.sleep import FREE_WITHIN_S, ServerMemory, SleepVerdict
-from actuators.vllm.sleep_mode import SleepMode
-from agent.domain.errors import ActError
-from agent.domain.ports import Site
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import parse_setting
-from vllm_facts.values import Setting
+from flettner.actuators.host import memory as host_memory
+from flettner.actuators.host import procfs
+from flettner.actuators.host.cgroup import find_room
+from flettner.actuators.host.memory import GpuMemory, Host, expected_memory, find_gpu, spare_memory
+from flettner.actuators.host.procfs import Process
+from flettner.actuators.process import stopped
+from flettner.actuators.vllm import sleep
+from flettner.actuators.vllm.gpu_demand import gpus_needed
+from flettner.actuators.vllm.sleep import FREE_WITHIN_S, ServerMemory, SleepVerdict
+from flettner.actuators.vllm.sleep_mode import SleepMode
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.ports import Site
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import parse_setting
+from flettner.vllm_facts.values import Setting
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _START_BYTES = 1 << 20  # of a log: vLLM writes a few hundred lines until it serves

@@ -7,9 +7,9 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from actuators.host.ownership_env import write_private
-from actuators.host.procfs import Process
-from agent.domain.ports import Site
+from flettner.actuators.host.ownership_env import write_private
+from flettner.actuators.host.procfs import Process
+from flettner.agent.domain.ports import Site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

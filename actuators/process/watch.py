@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from actuators.host.process_group import ended, exit_code, how_it_ended
-from actuators.host.procfs import Process, runs
-from actuators.vllm.probe import OpenAiProbe
+from flettner.actuators.host.process_group import ended, exit_code, how_it_ended
+from flettner.actuators.host.procfs import Process, runs
+from flettner.actuators.vllm.probe import OpenAiProbe
 
 _LOOK_S = 0.25  # between two reads of /proc
 _REFUSALS = 3  # in a row: a server without a visible process counts as gone

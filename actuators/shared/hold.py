@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from agent.domain.model import Hold
+from flettner.agent.domain.model import Hold
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from agent.domain.effects import Route
-from agent.domain.errors import FencedError
-from agent.domain.model import Hold, Server
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import FencedError
+from flettner.agent.domain.model import Hold, Server
 
 Json = dict[str, Any]
 

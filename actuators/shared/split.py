@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from agent.domain.effects import Route
-from agent.domain.errors import ActError
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError
 
 PERCENT = 100
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import aiohttp
 
-from agent.domain.answers import GoldenAnswer
-from agent.io.bounded import parse_json, read_body
+from flettner.agent.domain.answers import GoldenAnswer
+from flettner.agent.io.bounded import parse_json, read_body
 
 TOKENS = 48  # requested for each answer
 BEYOND = 1e6  # out of range for a log-probability; vLLM writes -9999 for impossible tokens

@@ -15,13 +15,13 @@ from typing import Any
 
 import aiohttp
 
-from actuators.host import procfs
-from agent.domain.errors import ActError, DriftError
-from agent.domain.model import HotKnobs, Server
-from agent.io.bounded import parse_json, read_body
-from vllm_facts.knobs import KNOBS
-from vllm_facts.live_limits import CONTROL, LIVE, NEEDED, SCHEDULER_CLASS
-from vllm_facts.values import Knob, Setting
+from flettner.actuators.host import procfs
+from flettner.agent.domain.errors import ActError, DriftError
+from flettner.agent.domain.model import HotKnobs, Server
+from flettner.agent.io.bounded import parse_json, read_body
+from flettner.vllm_facts.knobs import KNOBS
+from flettner.vllm_facts.live_limits import CONTROL, LIVE, NEEDED, SCHEDULER_CLASS
+from flettner.vllm_facts.values import Knob, Setting
 
 ANSWER_S = 2.0  # the endpoint has a thread of its own in the engine's process and answers in milliseconds
 TRIES = 3  # the endpoint is not asked again after a launch; a busy machine stalls for seconds

@@ -8,15 +8,15 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from actuators.host import ownership_env
-from actuators.vllm.control import ControlEndpoint
-from actuators.vllm.probe import OpenAiProbe
-from agent.domain.answers import GoldenAnswer
-from agent.domain.errors import ActError, FencedError
-from agent.domain.model import Server
-from agent.domain.ports import Lock, Site
-from vllm_facts.live_limits import CONTROL
-from vllm_facts.values import Setting
+from flettner.actuators.host import ownership_env
+from flettner.actuators.vllm.control import ControlEndpoint
+from flettner.actuators.vllm.probe import OpenAiProbe
+from flettner.agent.domain.answers import GoldenAnswer
+from flettner.agent.domain.errors import ActError, FencedError
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Lock, Site
+from flettner.vllm_facts.live_limits import CONTROL
+from flettner.vllm_facts.values import Setting
 
 RECENT_LINES = 1000  # searched for signs of compilation: the last seconds
 STEP_LINES = 1500  # 15 s at 100 steps a second, 0.3 MB

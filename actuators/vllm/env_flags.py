@@ -6,10 +6,10 @@ vLLM itself reads none there. Its SageMaker images do: their entrypoint turns `S
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import parse_setting
-from vllm_facts.flag_table import ONE_WAY, SEVERAL
-from vllm_facts.values import Value
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import parse_setting
+from flettner.vllm_facts.flag_table import ONE_WAY, SEVERAL
+from flettner.vllm_facts.values import Value
 
 _PREFIX = "SM_VLLM_"
 _SCRIPTS = frozenset({"sagemaker-entrypoint.sh", "sagemaker_entrypoint.sh"})

@@ -1,6 +1,6 @@
 """What a server of a setting takes of the GPUs. Pure."""
 
-from vllm_facts.values import Setting
+from flettner.vllm_facts.values import Setting
 
 _UTILIZATION = 0.92  # vLLM's default since 0.20, the highest one so far
 _RANKS = ("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size")

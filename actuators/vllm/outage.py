@@ -1,7 +1,7 @@
 """How long the outage of a swap will be, by its parts as they were measured here."""
 
-from actuators.vllm.sleep import SleepVerdict
-from actuators.vllm.start_times import StartTimes
+from flettner.actuators.vllm.sleep import SleepVerdict
+from flettner.actuators.vllm.start_times import StartTimes
 
 _STOP_S = 10.0  # SIGTERM to a drained vLLM, until its GPU memory is free
 _START_S = 300.0  # assumed if no start was measured

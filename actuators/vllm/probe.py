@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from actuators.vllm import answers as golden_answers
-from actuators.vllm.status_line import get_status
-from actuators.vllm.warm_up import Log, WarmUpRequests, no_log
-from agent.domain.answers import GoldenAnswer
-from agent.domain.errors import ActError
-from agent.io.bounded import parse_json, read_body
+from flettner.actuators.vllm import answers as golden_answers
+from flettner.actuators.vllm.status_line import get_status
+from flettner.actuators.vllm.warm_up import Log, WarmUpRequests, no_log
+from flettner.agent.domain.answers import GoldenAnswer
+from flettner.agent.domain.errors import ActError
+from flettner.agent.io.bounded import parse_json, read_body
 
 _IN_ENGINE = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from agent.domain.ports import Site
-from agent.io.files import replace_file
-from vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
-from vllm_facts.values import Setting
+from flettner.agent.domain.ports import Site
+from flettner.agent.io.files import replace_file
+from flettner.vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
+from flettner.vllm_facts.values import Setting
 
 _PYTHON_PATH = "PYTHONPATH"
 _READABLE, _WRITABLE = 0o755, 0o777  # a container may run as any user; the state folder above is private
@@ -52,6 +52,6 @@ def write_folders(site: Site) -> SchedulerFolders:
     ):
         folder.chmod(mode)
     for name in _FILES:
-        replace_file(module / name, (files("flettner_vllm") / name).read_bytes())
+        replace_file(module / name, (files("flettner.flettner_vllm") / name).read_bytes())
         (module / name).chmod(0o644)
     return folders

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Self, TypeVar
 
-from actuators.vllm import env_flags
-from vllm_facts import config_file
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import edit_flags, find_api_key, parse_address, parse_setting
-from vllm_facts.flag_table import ONE_WAY
-from vllm_facts.masking import MASK
-from vllm_facts.values import Value
+from flettner.actuators.vllm import env_flags
+from flettner.vllm_facts import config_file
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import edit_flags, find_api_key, parse_address, parse_setting
+from flettner.vllm_facts.flag_table import ONE_WAY
+from flettner.vllm_facts.masking import MASK
+from flettner.vllm_facts.values import Value
 
 ReadFile = Callable[[str], str | None]
 """Returns the text of a file inside the container, by its absolute path; None if it cannot be read."""

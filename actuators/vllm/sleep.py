@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from actuators.host.memory import Host, spare_memory
-from actuators.vllm.gpu_demand import utilization
-from actuators.vllm.probe import OpenAiProbe
-from actuators.vllm.sleep_mode import SleepMode, why_unavailable
-from agent.domain.errors import ActError
-from vllm_facts.values import Setting
+from flettner.actuators.host.memory import Host, spare_memory
+from flettner.actuators.vllm.gpu_demand import utilization
+from flettner.actuators.vllm.probe import OpenAiProbe
+from flettner.actuators.vllm.sleep_mode import SleepMode, why_unavailable
+from flettner.agent.domain.errors import ActError
+from flettner.vllm_facts.values import Setting
 
 FREE_WITHIN_S = 30.0  # the driver frees memory some time after the call has returned
 

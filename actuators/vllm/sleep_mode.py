@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from agent.domain.errors import ActError
-from agent.io.bounded import parse_json, read_body
-from vllm_facts.dev_routes import DEV_MODE
-from vllm_facts.values import Setting
+from flettner.agent.domain.errors import ActError
+from flettner.agent.io.bounded import parse_json, read_body
+from flettner.vllm_facts.dev_routes import DEV_MODE
+from flettner.vllm_facts.values import Setting
 
 FLAG = "enable_sleep_mode"
 OFFLOAD = 1  # level: weights to host memory, the KV cache is dropped

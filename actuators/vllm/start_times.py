@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from agent.io.bounded import parse_json
-from vllm_facts.values import Setting
+from flettner.agent.io.bounded import parse_json
+from flettner.vllm_facts.values import Setting
 
 StartKind = Literal["warm", "cold", "unknown"]
 SwapPart = Literal["stop", "sleep", "wake", "warm_up"]

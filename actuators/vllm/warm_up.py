@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from actuators.vllm.answers import BUSY
-from agent.io.bounded import parse_json, read_error
-from vllm_facts.log_lines import compile_lines
+from flettner.actuators.vllm.answers import BUSY
+from flettner.agent.io.bounded import parse_json, read_error
+from flettner.vllm_facts.log_lines import compile_lines
 
 _AT_ONCE = 8
 _TOKENS = 16  # requested: some decode steps

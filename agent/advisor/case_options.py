@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from agent.advisor.model_cache import find_cached_config
-from agent.advisor.option_files import read_option_file
-from agent.domain.errors import ConfigError
-from lint.missing_facts import FACTS, find_missing
-from vllm_facts.deployment import Deployment, GpuModel, Launcher, Model
-from vllm_facts.models import lookup
-from vllm_facts.models.estimate import estimate_model
-from vllm_facts.shell_command.serve_command import ServeCommand
-from vllm_facts.sizing.gpus import find_gpu
-from vllm_facts.values import Setting
+from flettner.agent.advisor.model_cache import find_cached_config
+from flettner.agent.advisor.option_files import read_option_file
+from flettner.agent.domain.errors import ConfigError
+from flettner.lint.missing_facts import FACTS, find_missing
+from flettner.vllm_facts.deployment import Deployment, GpuModel, Launcher, Model
+from flettner.vllm_facts.models import lookup
+from flettner.vllm_facts.models.estimate import estimate_model
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand
+from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.values import Setting
 
 PROFILES = ("api", "batch", "chat", "rag", "wide-ep")
 _MAX_LOG = 64 * 2**20
@@ -70,7 +70,7 @@ def build_deployment(
     if gpus is not None and gpus < 1:
         raise ConfigError(f"--gpus {gpus}: must be at least 1")
     if args.profile and args.profile not in PROFILES:
-        from agent.plugins.option_errors import suggest_name  # noqa: PLC0415 - its patterns cost more than all of this file
+        from flettner.agent.plugins.option_errors import suggest_name  # noqa: PLC0415 - its patterns cost more than all of this file
 
         raise ConfigError(f"--profile {args.profile}: unknown{suggest_name(args.profile, PROFILES)}")
     env = {**command.server_env, **_environment(args.env)}

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isclose
 
-from agent.domain.reading import Reading
-from agent.terminal.values import format_value
-from vllm_facts.values import Knob, Setting, Value
+from flettner.agent.domain.reading import Reading
+from flettner.agent.terminal.values import format_value
+from flettner.vllm_facts.values import Knob, Setting, Value
 
 CAPS = ("max_num_active_seqs", "max_num_seqs")
 KV_DTYPE = "kv_cache_dtype"

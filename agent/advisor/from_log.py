@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from agent.advisor.scrape import BEGIN, SERVER, Window
-from agent.domain.errors import ConfigError
-from agent.domain.model import Slo
-from agent.domain.reading import EngineSample
-from agent.observe.aggregator import Aggregator
-from vllm_facts.metrics.names import METRICS
+from flettner.agent.advisor.scrape import BEGIN, SERVER, Window
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.model import Slo
+from flettner.agent.domain.reading import EngineSample
+from flettner.agent.observe.aggregator import Aggregator
+from flettner.vllm_facts.metrics.names import METRICS
 
 EVERY_S = 10.0  # default of VLLM_LOG_STATS_INTERVAL
 MAX_MOMENTS = 30  # the latest ones, five minutes

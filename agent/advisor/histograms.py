@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from math import inf
 
-from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.exposition import SampleRow, parse_bucket, pick_samples
+from flettner.vllm_facts.errors import MetricsPageError
+from flettner.vllm_facts.metrics.exposition import SampleRow, parse_bucket, pick_samples
 
 ENOUGH = 20  # requests; with fewer between the pages, all requests since the server's start are counted
 _PROMPT, _ANSWER = "vllm:request_prompt_tokens_bucket", "vllm:request_generation_tokens_bucket"

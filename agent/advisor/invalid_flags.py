@@ -1,9 +1,9 @@
 """Flags that vLLM refuses at start, for commands that predict it instead of starting it."""
 
-from agent.domain.errors import ConfigError
-from lint.rules.flags import LINTS
-from vllm_facts.deployment import Deployment
-from vllm_facts.validity.engine import find_problems
+from flettner.agent.domain.errors import ConfigError
+from flettner.lint.rules.flags import LINTS
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.validity.engine import find_problems
 
 
 def check_flags(case: Deployment) -> list[str]:

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.advisor.launch_reports import LaunchReport
-from agent.terminal.values import escape_text
-from vllm_facts.errors import FlagError
-from vllm_facts.launch_files.edits import Edit, apply_edits, edit_words
-from vllm_facts.launch_files.launch import Word
-from vllm_facts.launch_files.recognise import read_launches
-from vllm_facts.shell_command.serve_command import edit_command
-from vllm_facts.values import Value, describe_changes
+from flettner.agent.advisor.launch_reports import LaunchReport
+from flettner.agent.terminal.values import escape_text
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.launch_files.edits import Edit, apply_edits, edit_words
+from flettner.vllm_facts.launch_files.launch import Word
+from flettner.vllm_facts.launch_files.recognise import read_launches
+from flettner.vllm_facts.shell_command.serve_command import edit_command
+from flettner.vllm_facts.values import Value, describe_changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

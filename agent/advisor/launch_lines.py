@@ -2,12 +2,12 @@
 
 import re
 
-from agent.advisor.ci_formats import Located, Remark
-from agent.advisor.launch_reports import LaunchReport
-from agent.terminal.values import escape_text
-from vllm_facts.deployment import Finding
-from vllm_facts.launch_files.launch import line_of
-from vllm_facts.values import describe_changes
+from flettner.agent.advisor.ci_formats import Located, Remark
+from flettner.agent.advisor.launch_reports import LaunchReport
+from flettner.agent.terminal.values import escape_text
+from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.launch_files.launch import line_of
+from flettner.vllm_facts.values import describe_changes
 
 
 def locate(one: LaunchReport) -> list[Located]:

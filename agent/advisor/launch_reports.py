@@ -4,14 +4,14 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from agent.advisor.lint_report import LintReport, lint_command
-from agent.domain.errors import ConfigError
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import find_secrets
-from vllm_facts.launch_files.launch import Launch, line_of
-from vllm_facts.launch_files.recognise import KINDS, read_launches
-from vllm_facts.masking import MASK
-from vllm_facts.shell_command.serve_command import ServeCommand, parse_command
+from flettner.agent.advisor.lint_report import LintReport, lint_command
+from flettner.agent.domain.errors import ConfigError
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import find_secrets
+from flettner.vllm_facts.launch_files.launch import Launch, line_of
+from flettner.vllm_facts.launch_files.recognise import KINDS, read_launches
+from flettner.vllm_facts.masking import MASK
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand, parse_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

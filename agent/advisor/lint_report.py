@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from agent.advisor.case_options import build_deployment, missing_facts
-from agent.advisor.render import (
+from flettner.agent.advisor.case_options import build_deployment, missing_facts
+from flettner.agent.advisor.render import (
     as_row,
     as_text,
     format_improved,
@@ -15,16 +15,16 @@ from agent.advisor.render import (
     format_no_findings,
     format_not_judged,
 )
-from agent.domain.errors import ConfigError
-from lint.advice import Advice, find_errors
-from lint.missing_facts import EXTRA, FACTS, Judged, judge_coverage
-from lint.precedence import ranked
-from lint.rounds import advise_until_settled
-from lint.rules import all_lints
-from vllm_facts.config_file import UnsupportedEdit
-from vllm_facts.deployment import Deployment, Launcher
-from vllm_facts.errors import FlagError
-from vllm_facts.shell_command.serve_command import ServeCommand, edit_command
+from flettner.agent.domain.errors import ConfigError
+from flettner.lint.advice import Advice, find_errors
+from flettner.lint.missing_facts import EXTRA, FACTS, Judged, judge_coverage
+from flettner.lint.precedence import ranked
+from flettner.lint.rounds import advise_until_settled
+from flettner.lint.rules import all_lints
+from flettner.vllm_facts.config_file import UnsupportedEdit
+from flettner.vllm_facts.deployment import Deployment, Launcher
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand, edit_command
 
 NO_FINDINGS, FINDINGS, NOT_JUDGED = 0, 1, 3
 VERDICTS = {NO_FINDINGS: "no findings", FINDINGS: "findings", NOT_JUDGED: "not judged"}

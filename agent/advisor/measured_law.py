@@ -3,13 +3,13 @@
 import re
 from collections.abc import Sequence
 
-from performance_model.engine_settings import limits_of
-from performance_model.hardware_prior import fit_deployment
-from performance_model.iteration_log import parse_iterations
-from performance_model.log_clock import add_unlogged, busy_spans, unlogged
-from performance_model.step_law import UncertainLaw
-from performance_model.work_windows import windows_of_steps
-from vllm_facts.deployment import Deployment
+from flettner.performance_model.engine_settings import limits_of
+from flettner.performance_model.hardware_prior import fit_deployment
+from flettner.performance_model.iteration_log import parse_iterations
+from flettner.performance_model.log_clock import add_unlogged, busy_spans, unlogged
+from flettner.performance_model.step_law import UncertainLaw
+from flettner.performance_model.work_windows import windows_of_steps
+from flettner.vllm_facts.deployment import Deployment
 
 _KV_SIZE = re.compile(r"KV cache size: ([\d,]{1,20}) tokens")
 

@@ -4,8 +4,8 @@ import argparse
 import re
 from collections.abc import Mapping
 
-from agent.domain.errors import ConfigError
-from agent.domain.model import Objective
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.model import Objective
 
 SHARE = 0.95  # of the requests
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s)")

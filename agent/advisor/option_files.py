@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agent.domain.errors import ConfigError
+from flettner.agent.domain.errors import ConfigError
 
 TRACE_HINT = "give the output of `flettner trace`, or JSON lines of that form"
 LAW_HINT = "give a law of step time as JSON"

@@ -5,25 +5,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from agent.advisor.invalid_flags import check_flags
-from agent.advisor.measured_law import find_kv_tokens, law_of_log
-from agent.advisor.render import format_command
-from agent.terminal.tables import format_sentence, format_table
-from agent.terminal.values import format_prediction
-from performance_model.band import Band
-from performance_model.engine_limits import EngineLimits
-from performance_model.engine_settings import limits_of, veto
-from performance_model.errors import PredictionInputError
-from performance_model.extrapolation import describe_extrapolation
-from performance_model.hardware_prior import prior_law
-from performance_model.outcome import Goals
-from performance_model.prediction import MOST_REPLICAS, Headroom, find_headroom, largest_of, predict
-from performance_model.search import LEAST_GAIN, SearchResult, search
-from performance_model.step_law import COEFFICIENTS, UncertainLaw, read_law, write_law
-from performance_model.trace import Trace, duration_s, mean_rate
-from vllm_facts.deployment import Deployment
-from vllm_facts.shell_command.serve_command import ServeCommand, edit_command
-from vllm_facts.values import describe_changes
+from flettner.agent.advisor.invalid_flags import check_flags
+from flettner.agent.advisor.measured_law import find_kv_tokens, law_of_log
+from flettner.agent.advisor.render import format_command
+from flettner.agent.terminal.tables import format_sentence, format_table
+from flettner.agent.terminal.values import format_prediction
+from flettner.performance_model.band import Band
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.engine_settings import limits_of, veto
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.extrapolation import describe_extrapolation
+from flettner.performance_model.hardware_prior import prior_law
+from flettner.performance_model.outcome import Goals
+from flettner.performance_model.prediction import MOST_REPLICAS, Headroom, find_headroom, largest_of, predict
+from flettner.performance_model.search import LEAST_GAIN, SearchResult, search
+from flettner.performance_model.step_law import COEFFICIENTS, UncertainLaw, read_law, write_law
+from flettner.performance_model.trace import Trace, duration_s, mean_rate
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand, edit_command
+from flettner.vllm_facts.values import describe_changes
 
 _ROWS = (
     ("ttft_p50_s", "TTFT, median"),

@@ -5,17 +5,17 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from agent.terminal.values import escape_text, format_value
-from lint.advice import Advice, build_rows
-from lint.missing_facts import FACTS, Judged
-from lint.precedence import HEALTH
-from vllm_facts.config_file import UnsupportedEdit
-from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.flag_table import is_switch
-from vllm_facts.live_limits import CONTROL, LIVE, NEEDED, SCHEDULER_CLASS
-from vllm_facts.shell_command.serve_command import ServeCommand
-from vllm_facts.shell_command.shell import join_redirections, quote_word
-from vllm_facts.values import Knob, Setting, Value
+from flettner.agent.terminal.values import escape_text, format_value
+from flettner.lint.advice import Advice, build_rows
+from flettner.lint.missing_facts import FACTS, Judged
+from flettner.lint.precedence import HEALTH
+from flettner.vllm_facts.config_file import UnsupportedEdit
+from flettner.vllm_facts.deployment import Deployment, Finding
+from flettner.vllm_facts.flag_table import is_switch
+from flettner.vllm_facts.live_limits import CONTROL, LIVE, NEEDED, SCHEDULER_CLASS
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand
+from flettner.vllm_facts.shell_command.shell import join_redirections, quote_word
+from flettner.vllm_facts.values import Knob, Setting, Value
 
 HEADS = {
     "health": "HEALTH: to be repaired before anything is tuned",

@@ -6,17 +6,17 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from agent.config.convert import BOUNDS
-from agent.domain.errors import ConfigError
-from agent.domain.model import Evidence, Proposal, Slo
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from agent.plugins import loader
-from agent.plugins.third_party import GuardedPolicy, failure_location
-from lint.precedence import HEALTH, ranked
-from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.flag_parser import edit_flags
-from vllm_facts.values import Knob, Setting, Value
+from flettner.agent.config.convert import BOUNDS
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.model import Evidence, Proposal, Slo
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.agent.plugins import loader
+from flettner.agent.plugins.third_party import GuardedPolicy, failure_location
+from flettner.lint.precedence import HEALTH, ranked
+from flettner.vllm_facts.deployment import Deployment, Finding
+from flettner.vllm_facts.flag_parser import edit_flags
+from flettner.vllm_facts.values import Knob, Setting, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

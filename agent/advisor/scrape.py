@@ -13,18 +13,18 @@ from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from agent.advisor.histograms import series
-from agent.domain.errors import ConfigError
-from agent.domain.model import Slo
-from agent.domain.reading import EngineSample, Reading
-from agent.observe import engine_sample
-from agent.observe.aggregator import Aggregator
-from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.exposition import parse_labels, pick_samples
-from vllm_facts.metrics.names import HISTOGRAMS
-from vllm_facts.metrics.page_totals import has_restarted, may_be_later
-from vllm_facts.metrics.totals import totals
-from vllm_facts.values import Setting, Value
+from flettner.agent.advisor.histograms import series
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.model import Slo
+from flettner.agent.domain.reading import EngineSample, Reading
+from flettner.agent.observe import engine_sample
+from flettner.agent.observe.aggregator import Aggregator
+from flettner.vllm_facts.errors import MetricsPageError
+from flettner.vllm_facts.metrics.exposition import parse_labels, pick_samples
+from flettner.vllm_facts.metrics.names import HISTOGRAMS
+from flettner.vllm_facts.metrics.page_totals import has_restarted, may_be_later
+from flettner.vllm_facts.metrics.totals import totals
+from flettner.vllm_facts.values import Setting, Value
 
 SERVER = "server"
 MAX_BYTES = 8 * 2**20

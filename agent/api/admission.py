@@ -6,11 +6,11 @@ Only what makes new work is refused: proposals and resumptions. Approvals, denia
 from collections.abc import Mapping
 from math import ceil
 
-from agent.api.operations import Call
-from agent.api.problems import RequestRefusedError
-from agent.domain.state import State
-from agent.machine.open_suggestions import MOST, is_from_person
-from vllm_facts.values import Knob, Value
+from flettner.agent.api.operations import Call
+from flettner.agent.api.problems import RequestRefusedError
+from flettner.agent.domain.state import State
+from flettner.agent.machine.open_suggestions import MOST, is_from_person
+from flettner.vllm_facts.values import Knob, Value
 
 MOST_OWN = MOST - 1
 """Open proposals of one operator on a target: one place is left for a policy or another operator."""

@@ -11,19 +11,19 @@ from http import HTTPStatus
 from aiohttp import HttpVersion11, web
 from pydantic import TypeAdapter
 
-from agent.api.daemon_view import DaemonView
-from agent.api.external_tokens import Authenticator, ExternalTokens
-from agent.api.failed_auth import FailedAuthLog
-from agent.api.idempotency import IdempotencyKeys
-from agent.api.journal_reads import READING
-from agent.api.middleware import ACCESS_CONTROL, HOLDER, AccessControl, stamp
-from agent.api.openapi import document
-from agent.api.operations import Call, Operation, OperationResult
-from agent.api.peer_identity import PeerIdentities
-from agent.api.problems import RequestRefusedError
-from agent.api.rate_limits import RateLimits
-from agent.api.request_parsing import BODY_LIMIT, body_of, query_of
-from agent.api.routes import (
+from flettner.agent.api.daemon_view import DaemonView
+from flettner.agent.api.external_tokens import Authenticator, ExternalTokens
+from flettner.agent.api.failed_auth import FailedAuthLog
+from flettner.agent.api.idempotency import IdempotencyKeys
+from flettner.agent.api.journal_reads import READING
+from flettner.agent.api.middleware import ACCESS_CONTROL, HOLDER, AccessControl, stamp
+from flettner.agent.api.openapi import document
+from flettner.agent.api.operations import Call, Operation, OperationResult
+from flettner.agent.api.peer_identity import PeerIdentities
+from flettner.agent.api.problems import RequestRefusedError
+from flettner.agent.api.rate_limits import RateLimits
+from flettner.agent.api.request_parsing import BODY_LIMIT, body_of, query_of
+from flettner.agent.api.routes import (
     audit,
     console,
     daemon,
@@ -36,9 +36,9 @@ from agent.api.routes import (
     suggestions,
     targets,
 )
-from agent.api.target_scope import ScopedView
-from agent.api.tokens import Tokens
-from agent.domain.state import State
+from flettner.agent.api.target_scope import ScopedView
+from flettner.agent.api.tokens import Tokens
+from flettner.agent.domain.state import State
 
 OPERATIONS: tuple[Operation, ...] = (
     *daemon.OPERATIONS,

@@ -11,10 +11,10 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from agent.domain.errors import ConfigError, FlettnerError
+from flettner.agent.domain.errors import ConfigError, FlettnerError
 
 UNIX = "unix:"
-SOCKET = f"{UNIX}/run/flettner/api.sock"  # as agent.config.listen has it, which takes long to load
+SOCKET = f"{UNIX}/run/flettner/api.sock"  # as flettner.agent.config.listen has it, which takes long to load
 LOOPBACK = "http://127.0.0.1:8090"
 PATIENCE_S = 30.0  # an approval waits for the journal's fsync, no request waits for a server
 MAX_TOKEN = 4096  # characters of a token file

@@ -9,8 +9,8 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from agent.api.middleware import SAFE_HEADERS, SERVER
-from agent.api.problems import RequestRefusedError, of_exception
+from flettner.agent.api.middleware import SAFE_HEADERS, SERVER
+from flettner.agent.api.problems import RequestRefusedError, of_exception
 
 MALFORMED = "The request is not valid HTTP/1.1, or a line or the number of its headers is over the limit."
 log = structlog.get_logger(__name__)

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from agent.api.peer_identity import PeerIdentities
-from agent.api.server import SOCKET_MODE
-from agent.api.tokens import Tokens
-from agent.config.listen import UNIX, Certificate, ListenOptions
-from agent.domain.errors import ConfigError
-from agent.domain.ports import Now
+from flettner.agent.api.peer_identity import PeerIdentities
+from flettner.agent.api.server import SOCKET_MODE
+from flettner.agent.api.tokens import Tokens
+from flettner.agent.config.listen import UNIX, Certificate, ListenOptions
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.ports import Now
 
 log = structlog.get_logger(__name__)
 

@@ -4,18 +4,18 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from agent.audit.history import Accepted, Point
-from agent.domain.events import Event
-from agent.domain.model import Server, Slo
-from agent.domain.reading import Reading, SourceState
-from agent.domain.state import Rollout, State, Suggestion
-from agent.notify.delivery import DeliveryCounts
-from agent.observe.minute_rows import MinuteRow
-from agent.prediction.learned import LearnedModel
-from agent.prediction.what_if import WhatIf
-from agent.telemetry.self_metrics import SelfMetrics
-from vllm_facts.deployment import Finding
-from vllm_facts.values import Setting
+from flettner.agent.audit.history import Accepted, Point
+from flettner.agent.domain.events import Event
+from flettner.agent.domain.model import Server, Slo
+from flettner.agent.domain.reading import Reading, SourceState
+from flettner.agent.domain.state import Rollout, State, Suggestion
+from flettner.agent.notify.delivery import DeliveryCounts
+from flettner.agent.observe.minute_rows import MinuteRow
+from flettner.agent.prediction.learned import LearnedModel
+from flettner.agent.prediction.what_if import WhatIf
+from flettner.agent.telemetry.self_metrics import SelfMetrics
+from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.values import Setting
 
 
 class DaemonView(Protocol):
@@ -116,7 +116,7 @@ class DaemonView(Protocol):
     def now(self) -> datetime: ...
 
     def counters(self) -> Mapping[str, float]:
-        """Of the daemon itself, by the names in agent.api.metric_names: `events_total`, `audit_head_seq`."""
+        """Of the daemon itself, by the names of metric_names.py: `events_total`, `audit_head_seq`."""
         ...
 
     def clock(self) -> float:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from vllm_facts.masking import mask, masked
-from vllm_facts.values import Value
+from flettner.vllm_facts.masking import mask, masked
+from flettner.vllm_facts.values import Value
 
 DocumentText = Annotated[str, AfterValidator(mask)]  # may quote a server's log or a command line with secrets
 Values = Annotated[Mapping[str, Value], AfterValidator(masked)]

@@ -7,23 +7,23 @@ from typing import Literal
 
 from pydantic import Field
 
-from agent.api.daemon_view import DaemonView, find_warnings
-from agent.api.document_types import Document, DocumentText, Values
-from agent.api.finding_document import FindingDocument, finding_of
-from agent.api.preflight_document import PreflightDocument, preflight_of
-from agent.audit.history import Point
-from agent.domain.answers import AnswerComparison
-from agent.domain.error_budget import Burn
-from agent.domain.model import Evidence, Forecast, Mode, Outcome, Plan, Slo, Strategy
-from agent.domain.reading import Reading
-from agent.domain.request_counts import RequestCounts, quantile
-from agent.domain.state import Phase, Rollout, State, Suggestion
-from agent.domain.statuses import SuggestionStatus
-from agent.judge.report import EvidenceReport, report_evidence
-from agent.machine.failover import describe_failover
-from agent.machine.open_suggestions import barred_approver
-from vllm_facts.masking import mask, masked
-from vllm_facts.values import ChangeClass
+from flettner.agent.api.daemon_view import DaemonView, find_warnings
+from flettner.agent.api.document_types import Document, DocumentText, Values
+from flettner.agent.api.finding_document import FindingDocument, finding_of
+from flettner.agent.api.preflight_document import PreflightDocument, preflight_of
+from flettner.agent.audit.history import Point
+from flettner.agent.domain.answers import AnswerComparison
+from flettner.agent.domain.error_budget import Burn
+from flettner.agent.domain.model import Evidence, Forecast, Mode, Outcome, Plan, Slo, Strategy
+from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.request_counts import RequestCounts, quantile
+from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.domain.statuses import SuggestionStatus
+from flettner.agent.judge.report import EvidenceReport, report_evidence
+from flettner.agent.machine.failover import describe_failover
+from flettner.agent.machine.open_suggestions import barred_approver
+from flettner.vllm_facts.masking import mask, masked
+from flettner.vllm_facts.values import ChangeClass
 
 P95 = 0.95
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from agent.api.tokens import LONGEST_NAME, SHAPE, Holder
-from agent.config.listen import Role
-from agent.domain.errors import FlettnerError
+from flettner.agent.api.tokens import LONGEST_NAME, SHAPE, Holder
+from flettner.agent.config.listen import Role
+from flettner.agent.domain.errors import FlettnerError
 
 FRESH_S: Final = 30.0  # how long a revoked token is still accepted at most, while reviews are possible
 REFUSED_S: Final = 5.0  # for which an unknown token is not asked about again

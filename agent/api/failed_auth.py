@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from agent.domain.errors import JournalError
+from flettner.agent.domain.errors import JournalError
 
 REPORT_EVERY_S = 600.0  # the first attempt is reported at once, later ones in reports this far apart
 MAX_KINDS = 20  # kinds of attempts that a report counts separately

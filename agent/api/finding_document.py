@@ -2,9 +2,9 @@
 
 from pydantic import Field
 
-from agent.api.document_types import Document, DocumentText, Values
-from vllm_facts.deployment import Finding, FindingSeverity
-from vllm_facts.values import ChangeClass
+from flettner.agent.api.document_types import Document, DocumentText, Values
+from flettner.vllm_facts.deployment import Finding, FindingSeverity
+from flettner.vllm_facts.values import ChangeClass
 
 
 class FindingDocument(Document):

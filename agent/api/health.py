@@ -12,7 +12,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from agent.api.server import serve_plain
+from flettner.agent.api.server import serve_plain
 
 
 class DaemonProgress(Protocol):

@@ -12,9 +12,9 @@ from functools import partial
 
 from aiohttp import web
 
-from agent.api.problems import RequestRefusedError
-from agent.audit.history import Accepted
-from agent.domain.state import State
+from flettner.agent.api.problems import RequestRefusedError
+from flettner.agent.audit.history import Accepted
+from flettner.agent.domain.state import State
 
 HEADER = "Idempotency-Key"
 FAILED = 500  # the daemon failed; a repeat is executed again

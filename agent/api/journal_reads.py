@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
-from agent.api.operations import Call
+from flettner.agent.api.operations import Call
 
 READING: web.AppKey[asyncio.Lock] = web.AppKey("reading", asyncio.Lock)
 

@@ -1,6 +1,6 @@
 """Every metric of /metrics: name, type, labels, meaning. docs/metrics.md is generated from it:
 
-python -m agent.api.metric_names > docs/metrics.md
+python -m flettner.agent.api.metric_names > docs/metrics.md
 """
 
 import sys
@@ -169,7 +169,7 @@ HEAD = """\
 # Metrics
 
 The metrics of `GET /metrics`, over TCP with a viewer's token (security.md).
-This page is generated from the code: `python -m agent.api.metric_names`.
+This page is generated from the code: `python -m flettner.agent.api.metric_names`.
 
 ```yaml
 scrape_configs:

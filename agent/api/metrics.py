@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from importlib.metadata import version
 
-from agent.api.daemon_view import DaemonView
-from agent.api.metric_names import BY_NAME, METRICS, Metric
-from agent.domain.errors import JournalError
-from agent.domain.state import Phase, Rollout, State
-from agent.telemetry.self_metrics import DurationHistogram, SelfMetrics
+from flettner.agent.api.daemon_view import DaemonView
+from flettner.agent.api.metric_names import BY_NAME, METRICS, Metric
+from flettner.agent.domain.errors import JournalError
+from flettner.agent.domain.state import Phase, Rollout, State
+from flettner.agent.telemetry.self_metrics import DurationHistogram, SelfMetrics
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
 PIN_EVERY = 100  # entries

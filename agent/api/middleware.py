@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 import structlog
 from aiohttp import web
 
-from agent.api.external_tokens import ExternalTokens, ReviewError
-from agent.api.failed_auth import FailedAuthLog
-from agent.api.peer_identity import PeerIdentities
-from agent.api.problems import RequestRefusedError, of_exception
-from agent.api.rate_limits import RateLimits
-from agent.api.tokens import Holder, Tokens
-from agent.domain.errors import JournalError
+from flettner.agent.api.external_tokens import ExternalTokens, ReviewError
+from flettner.agent.api.failed_auth import FailedAuthLog
+from flettner.agent.api.peer_identity import PeerIdentities
+from flettner.agent.api.problems import RequestRefusedError, of_exception
+from flettner.agent.api.rate_limits import RateLimits
+from flettner.agent.api.tokens import Holder, Tokens
+from flettner.agent.domain.errors import JournalError
 
 HOLDER: web.RequestKey[Holder] = web.RequestKey("holder", Holder)
 STARTED: web.RequestKey[bool] = web.RequestKey("started", bool)  # the response headers are sent

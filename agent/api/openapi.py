@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, TypeAdapter
 
-from agent.api.idempotency import HEADER, SHAPE
-from agent.api.operations import Operation
-from agent.api.problems import MEDIA, Problem
+from flettner.agent.api.idempotency import HEADER, SHAPE
+from flettner.agent.api.operations import Operation
+from flettner.agent.api.problems import MEDIA, Problem
 
 Json = dict[str, Any]
 

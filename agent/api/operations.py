@@ -7,13 +7,13 @@ from typing import Any, Literal, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict
 
-from agent.api.daemon_view import DaemonView
-from agent.api.problems import RequestRefusedError
-from agent.api.tokens import Holder
-from agent.config.listen import Role
-from agent.domain.errors import JournalError
-from agent.domain.events import PersonDecision
-from agent.domain.state import State
+from flettner.agent.api.daemon_view import DaemonView
+from flettner.agent.api.problems import RequestRefusedError
+from flettner.agent.api.tokens import Holder
+from flettner.agent.config.listen import Role
+from flettner.agent.domain.errors import JournalError
+from flettner.agent.domain.events import PersonDecision
+from flettner.agent.domain.state import State
 
 OperationRequest = TypeVar("OperationRequest", bound=BaseModel)
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from aiohttp import web
 
-from agent.api.tokens import RANKS, Holder
-from agent.config.listen import Role
-from agent.domain.errors import ConfigError
+from flettner.agent.api.tokens import RANKS, Holder
+from flettner.agent.config.listen import Role
+from flettner.agent.domain.errors import ConfigError
 
 PEERGROUPS = 59  # SO_PEERGROUPS of <asm-generic/socket.h>: Python does not name it
 MOST_GROUPS = 256  # getsockopt reads at most 1024 bytes; of a peer with more only the first group counts

@@ -2,9 +2,9 @@
 
 from pydantic import Field
 
-from agent.api.document_types import Document, DocumentText
-from agent.domain.model import Strategy
-from agent.domain.state import Suggestion
+from flettner.agent.api.document_types import Document, DocumentText
+from flettner.agent.domain.model import Strategy
+from flettner.agent.domain.state import Suggestion
 
 
 class PreflightDocument(Document):

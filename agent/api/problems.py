@@ -6,7 +6,7 @@ from http import HTTPStatus
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict
 
-from vllm_facts.masking import mask
+from flettner.vllm_facts.masking import mask
 
 MEDIA = "application/problem+json"
 

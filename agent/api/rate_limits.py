@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from agent.api.problems import RequestRefusedError
+from flettner.agent.api.problems import RequestRefusedError
 
 PER_S = 50.0
 BURST = 250.0

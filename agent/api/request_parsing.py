@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from agent.api.problems import Fault, RequestRefusedError
+from flettner.agent.api.problems import Fault, RequestRefusedError
 
 BODY_LIMIT = 64 * 1024  # bytes
 BODY_TIMEOUT_S = 10.0  # honest clients send a body at once

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from aiohttp import web
 
-from agent.api.connection import HttpConnection
-from agent.config.listen import UNIX
-from agent.config.types import split_address
-from agent.domain.errors import ConfigError
+from flettner.agent.api.connection import HttpConnection
+from flettner.agent.config.listen import UNIX
+from flettner.agent.config.types import split_address
+from flettner.agent.domain.errors import ConfigError
 
 GRACE_S = 2.0  # for requests still open when the daemon stops; streams end at once
 SOCKET_MODE = 0o660  # access to the socket; SO_PEERCRED and tokens decide about requests

@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
-from agent.api.daemon_view import DaemonView
-from agent.api.tokens import Holder
-from agent.audit.history import Accepted, Point
-from agent.domain.events import Event
-from agent.domain.model import Server, Slo
-from agent.domain.reading import Reading, SourceState
-from agent.domain.state import Rollout, State, Suggestion
-from agent.notify.delivery import DeliveryCounts
-from agent.observe.minute_rows import MinuteRow
-from agent.prediction.learned import LearnedModel
-from agent.prediction.what_if import WhatIf
-from agent.telemetry.self_metrics import SelfMetrics
-from vllm_facts.deployment import Finding
-from vllm_facts.values import Setting
+from flettner.agent.api.daemon_view import DaemonView
+from flettner.agent.api.tokens import Holder
+from flettner.agent.audit.history import Accepted, Point
+from flettner.agent.domain.events import Event
+from flettner.agent.domain.model import Server, Slo
+from flettner.agent.domain.reading import Reading, SourceState
+from flettner.agent.domain.state import Rollout, State, Suggestion
+from flettner.agent.notify.delivery import DeliveryCounts
+from flettner.agent.observe.minute_rows import MinuteRow
+from flettner.agent.prediction.learned import LearnedModel
+from flettner.agent.prediction.what_if import WhatIf
+from flettner.agent.telemetry.self_metrics import SelfMetrics
+from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.values import Setting
 
 T = TypeVar("T")
 ScopedRecord = Mapping[str, object]

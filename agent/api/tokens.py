@@ -13,9 +13,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from agent.config.listen import Role
-from agent.domain.errors import ConfigError
-from agent.domain.ports import Now
+from flettner.agent.config.listen import Role
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.ports import Now
 
 RANKS: dict[Role, int] = {"viewer": 0, "operator": 1, "admin": 2}
 LONGEST_NAME = 100  # bytes of UTF-8

@@ -1,6 +1,6 @@
 """Anchors: heads of the journal, pushed to where a writer of the state directory cannot change them.
 
-An anchor is a pin (agent.audit.chain.verify) that the daemon makes by itself. Any line with a head is one: of
+An anchor is a pin (`chain.verify`) that the daemon makes by itself. Any line with a head is one: of
 the daemon's log (journald, or a file), of syslog, of a notice.
 """
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agent.audit.chain import Head
+from flettner.agent.audit.chain import Head
 
 LOG, SYSLOG = "log", "syslog"
 

@@ -9,9 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from agent.audit.records import JournalEntry
-from agent.domain.effects import Drain, Effect, KeepAlive, KeepKnobs, Launch, Renewal, Retire, Route, SetKnobs
-from agent.domain.state import Phase, State
+from flettner.agent.audit.records import JournalEntry
+from flettner.agent.domain.effects import (
+    Drain,
+    Effect,
+    KeepAlive,
+    KeepKnobs,
+    Launch,
+    Renewal,
+    Retire,
+    Route,
+    SetKnobs,
+)
+from flettner.agent.domain.state import Phase, State
 
 MAX_ENTRIES = 500
 """Late entries kept; beyond that only the newest is kept, because it holds the full state."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from agent.audit import checkpoints
-from agent.audit.records import (
+from flettner.agent.audit import checkpoints
+from flettner.agent.audit.records import (
     FIELDS,
     GENESIS,
     LONGEST_LINE,
@@ -21,8 +21,8 @@ from agent.audit.records import (
     JournalRecord,
     parse_record,
 )
-from agent.audit.segments import open_files
-from agent.domain.errors import JournalError
+from flettner.agent.audit.segments import open_files
+from flettner.agent.domain.errors import JournalError
 
 REMOVED = "audit.removed"
 _SECTOR = 512  # bytes: the unit that a disk writes in full or not at all

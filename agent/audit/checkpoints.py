@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.audit.records import JournalRecord
-from agent.domain.errors import JournalError
+from flettner.agent.audit.records import JournalRecord
+from flettner.agent.domain.errors import JournalError
 
 if TYPE_CHECKING:  # its import takes 30 ms, needed only to sign or verify
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

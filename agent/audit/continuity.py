@@ -1,7 +1,7 @@
 """Whether a journal continues the one before: not removed, emptied, cut, restarted, unsigned or misdated.
 
 The chain shows that the present entries belong together, not that they are all. What else is known: the mark
-(agent.audit.mark), a key that has signed, the checkpoints before, and the clock.
+(flettner.agent.audit.mark), a key that has signed, the checkpoints before, and the clock.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,12 +10,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from agent.audit import checkpoints
-from agent.audit.chain import Head, Verification, verify
-from agent.audit.mark import Mark, key_has_signed, mark_path, read_mark
-from agent.audit.records import DAEMON, JournalEntry, JournalRecord
-from agent.audit.segments import closed_segments
-from agent.domain.errors import JournalError
+from flettner.agent.audit import checkpoints
+from flettner.agent.audit.chain import Head, Verification, verify
+from flettner.agent.audit.mark import Mark, key_has_signed, mark_path, read_mark
+from flettner.agent.audit.records import DAEMON, JournalEntry, JournalRecord
+from flettner.agent.audit.segments import closed_segments
+from flettner.agent.domain.errors import JournalError
 
 ACCEPTED = "audit.accepted"
 """An operator accepted the journal as it was found; what it lacked does not count any more."""

@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from agent.audit.records import DAEMON, Actor, JournalEntry
-from agent.domain import events as e
-from agent.domain.effects import Effect, SetKnobs
-from agent.domain.model import Evidence
-from agent.domain.prediction_check import describe_check
-from agent.domain.request_counts import RequestCounts, quantile
-from agent.domain.state import Phase, Rollout, State, Suggestion
-from agent.judge.report import report_evidence
-from agent.machine.failing import describe_failures
-from agent.machine.failover import describe_failover
-from agent.machine.guard import PERSON
-from agent.machine.hot_trial import is_hot
-from vllm_facts.values import describe_changes
+from flettner.agent.audit.records import DAEMON, Actor, JournalEntry
+from flettner.agent.domain import events as e
+from flettner.agent.domain.effects import Effect, SetKnobs
+from flettner.agent.domain.model import Evidence
+from flettner.agent.domain.prediction_check import describe_check
+from flettner.agent.domain.request_counts import RequestCounts, quantile
+from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.judge.report import report_evidence
+from flettner.agent.machine.failing import describe_failures
+from flettner.agent.machine.failover import describe_failover
+from flettner.agent.machine.guard import PERSON
+from flettner.agent.machine.hot_trial import is_hot
+from flettner.vllm_facts.values import describe_changes
 
 ENTERED = {
     Phase.CHECKING: "suggestion.checked",

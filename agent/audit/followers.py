@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from agent.audit.offsets import SLICE_BYTES, STRIDE
-from agent.audit.records import JournalRecord
+from flettner.agent.audit.offsets import SLICE_BYTES, STRIDE
+from flettner.agent.audit.records import JournalRecord
 
 ReadAfter = Callable[[int, int, int], Sequence[JournalRecord]]
 """Reads the entries after a seq, at most so many, up to the one that reaches so many bytes."""

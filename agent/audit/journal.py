@@ -1,8 +1,8 @@
 """The journal: one line for each event and its reason, on disk before any effect is performed.
 
 It is both the audit trail and the source of recovery after a restart. One process writes it, under the lock
-of the state directory (agent.runtime.lock); any process may read it. agent.audit.records defines a line,
-agent.audit.segments the files. The open file starts with the last state of each target, so that a restart
+of the state directory (flettner.agent.runtime.lock); any process may read it. `records.py` defines a line,
+`segments.py` the files. The open file starts with the last state of each target, so that a restart
 reads no other file in full.
 """
 
@@ -18,15 +18,15 @@ from typing import Self
 import structlog
 from rfc8785 import CanonicalizationError
 
-from agent.audit import checkpoints, segments
-from agent.audit.chain import Head
-from agent.audit.checkpoints import Signer
-from agent.audit.continuity import ACCEPT, Tail, accepted_entry, check_start, find_mark
-from agent.audit.followers import Followers
-from agent.audit.mark import write_mark
-from agent.audit.offsets import UNLIMITED, RecordOffsets
-from agent.audit.open_file import OpenFile
-from agent.audit.records import (
+from flettner.agent.audit import checkpoints, segments
+from flettner.agent.audit.chain import Head
+from flettner.agent.audit.checkpoints import Signer
+from flettner.agent.audit.continuity import ACCEPT, Tail, accepted_entry, check_start, find_mark
+from flettner.agent.audit.followers import Followers
+from flettner.agent.audit.mark import write_mark
+from flettner.agent.audit.offsets import UNLIMITED, RecordOffsets
+from flettner.agent.audit.open_file import OpenFile
+from flettner.agent.audit.records import (
     DAEMON,
     LONGEST_LINE,
     BrokenLineError,
@@ -35,14 +35,14 @@ from agent.audit.records import (
     encode_line,
     parse_record,
 )
-from agent.audit.recovery import recover
-from agent.audit.retention import HAS_ROOM_SHARE, find_expired, removal_entry, size_entry
-from agent.audit.segments import RetentionLimits
-from agent.audit.torn_line import TornLine
-from agent.audit.write_budget import WriteBudget
-from agent.domain.errors import JournalError
-from agent.domain.ports import Now
-from agent.domain.state import State
+from flettner.agent.audit.recovery import recover
+from flettner.agent.audit.retention import HAS_ROOM_SHARE, find_expired, removal_entry, size_entry
+from flettner.agent.audit.segments import RetentionLimits
+from flettner.agent.audit.torn_line import TornLine
+from flettner.agent.audit.write_budget import WriteBudget
+from flettner.agent.domain.errors import JournalError
+from flettner.agent.domain.ports import Now
+from flettner.agent.domain.state import State
 
 OPENED = "audit.segment_opened"
 log = structlog.get_logger(__name__)
@@ -96,7 +96,7 @@ class Journal:
 
         A last line that a crash left unfinished is moved to `audit.torn-<n>`, and an entry records this.
         Raises JournalError if anything else in that file was changed, and unless `accept` if the journal does
-        not continue the one before (agent.audit.continuity). `epoch`: the newest one of any
+        not continue the one before (flettner.agent.audit.continuity). `epoch`: the newest one of any
         proxy or server.
         """
         journal = cls(path, now, sync, limits or RetentionLimits(), signer)

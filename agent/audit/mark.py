@@ -2,7 +2,7 @@
 
 It is written after the entry that it names is on disk, so that no crash leaves a journal shorter than it. It
 reveals a journal that was removed, emptied, cut or restarted by something that did not change the mark, too.
-Other changes are revealed by anchors only (agent.audit.anchors).
+Other changes are revealed by anchors only (flettner.agent.audit.anchors).
 """
 
 import json
@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.audit.chain import Head
-from agent.audit.checkpoints import KEY_FILE
-from agent.domain.errors import JournalError
+from flettner.agent.audit.chain import Head
+from flettner.agent.audit.checkpoints import KEY_FILE
+from flettner.agent.domain.errors import JournalError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

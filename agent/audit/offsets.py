@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from agent.audit.records import BrokenLineError, JournalRecord, parse_record
-from agent.audit.segments import Segment, segment_path
-from agent.domain.errors import JournalError
+from flettner.agent.audit.records import BrokenLineError, JournalRecord, parse_record
+from flettner.agent.audit.segments import Segment, segment_path
+from flettner.agent.domain.errors import JournalError
 
 STRIDE = 64
 """One offset is kept for so many entries."""

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.domain.errors import JournalError
+from flettner.agent.domain.errors import JournalError
 
 
 @dataclass(slots=True)

@@ -15,10 +15,10 @@ import rfc8785
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic refuses typing's before Python 3.12
 
-from agent.domain.effects import Effect
-from agent.domain.model import Evidence
-from agent.domain.state import State
-from vllm_facts.masking import masked
+from flettner.agent.domain.effects import Effect
+from flettner.agent.domain.model import Evidence
+from flettner.agent.domain.state import State
+from flettner.vllm_facts.masking import masked
 
 VERSION = 1
 GENESIS = "0" * 64

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from agent.audit import checkpoints
-from agent.audit.chain import Head, head_before, read_chain, read_record, removed_heads
-from agent.audit.checkpoints import Signer
-from agent.audit.records import LONGEST_LINE, BrokenLineError, JournalRecord, parse_state
-from agent.audit.segments import Segment, last_line
-from agent.domain.errors import JournalError
-from agent.domain.state import State
+from flettner.agent.audit import checkpoints
+from flettner.agent.audit.chain import Head, head_before, read_chain, read_record, removed_heads
+from flettner.agent.audit.checkpoints import Signer
+from flettner.agent.audit.records import LONGEST_LINE, BrokenLineError, JournalRecord, parse_state
+from flettner.agent.audit.segments import Segment, last_line
+from flettner.agent.domain.errors import JournalError
+from flettner.agent.domain.state import State
 
 
 def recover(

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from agent.audit import segments
-from agent.audit.chain import REMOVED
-from agent.audit.records import DAEMON, JournalEntry, JournalRecord, parse_record
-from agent.audit.segments import RetentionLimits, Segment
+from flettner.agent.audit import segments
+from flettner.agent.audit.chain import REMOVED
+from flettner.agent.audit.records import DAEMON, JournalEntry, JournalRecord, parse_record
+from flettner.agent.audit.segments import RetentionLimits, Segment
 
 FULL, HAS_ROOM = "audit.full", "audit.has_room"
 HAS_ROOM_SHARE = 0.9

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from agent.audit import segments
-from agent.audit.records import DAEMON, JournalEntry
-from agent.domain.errors import JournalError
+from flettner.agent.audit import segments
+from flettner.agent.audit.records import DAEMON, JournalEntry
+from flettner.agent.domain.errors import JournalError
 
 ACTION = "audit.truncated_tail"
 

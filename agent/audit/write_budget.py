@@ -1,13 +1,13 @@
 """How many bytes of the journal the decisions of operators may take: of each operator, and about each target.
 
 Token buckets, in bytes. Entries are charged after they are written, so that a bucket may be overdrawn: the
-caller refuses what can wait (agent.api.admission). Entries of the daemon and of policies are not charged.
+caller refuses what can wait (agent/api/admission.py). Entries of the daemon and of policies are not charged.
 """
 
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from agent.audit.records import JournalEntry
+from flettner.agent.audit.records import JournalEntry
 
 PERSON_BYTES = 4 * 2**20
 """An hour's share, and the burst. An entry has about 10 KiB, after a rollout several times that."""

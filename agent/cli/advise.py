@@ -10,27 +10,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.advisor.case_options import add_options, build_deployment, missing_facts, read_log
-from agent.advisor.flag_consistency import FlagMismatches, find_mismatches
-from agent.advisor.objective_options import parse_objective
-from agent.advisor.render import as_row, as_text, format_command, format_no_command, format_unknown
-from agent.cli.dispatch import Subparsers, add_command
-from agent.domain.errors import ConfigError
-from agent.domain.lateness import misses_objective
-from agent.domain.model import Objective, Slo
-from agent.domain.reading import Gpu, Latency, Reading
-from agent.terminal.values import escape_text
-from lint.advice import Advice, advise, find_errors
-from lint.precedence import HEALTH, ranked
-from lint.rules import all_lints
-from vllm_facts.deployment import Deployment
-from vllm_facts.errors import FlagError
-from vllm_facts.shell_command.serve_command import ServeCommand, edit_command, parse_command
-from vllm_facts.values import Knob, Setting, Value
+from flettner.agent.advisor.case_options import add_options, build_deployment, missing_facts, read_log
+from flettner.agent.advisor.flag_consistency import FlagMismatches, find_mismatches
+from flettner.agent.advisor.objective_options import parse_objective
+from flettner.agent.advisor.render import as_row, as_text, format_command, format_no_command, format_unknown
+from flettner.agent.cli.dispatch import Subparsers, add_command
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.lateness import misses_objective
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.reading import Gpu, Latency, Reading
+from flettner.agent.terminal.values import escape_text
+from flettner.lint.advice import Advice, advise, find_errors
+from flettner.lint.precedence import HEALTH, ranked
+from flettner.lint.rules import all_lints
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand, edit_command, parse_command
+from flettner.vllm_facts.values import Knob, Setting, Value
 
 if TYPE_CHECKING:
-    from agent.advisor.run_policies import PolicyFindings
-    from agent.advisor.scrape import Window
+    from flettner.agent.advisor.run_policies import PolicyFindings
+    from flettner.agent.advisor.scrape import Window
 
 NO_FINDINGS, FINDINGS = 0, 1
 ENGINES = "data_parallel_size"
@@ -87,7 +87,7 @@ def add_advise(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from agent.advisor import scrape  # noqa: PLC0415 - usage errors need no metrics parser
+    from flettner.agent.advisor import scrape  # noqa: PLC0415 - usage errors need no metrics parser
 
     slo = _slo(args)
     command = (
@@ -151,7 +151,7 @@ def _has_load_problem(reading: Reading, slo: Slo) -> bool:
 
 def _observe(args: argparse.Namespace, slo: Slo) -> "Window":
     """The load, from the one source that the options name."""
-    from agent.advisor import from_log, scrape  # noqa: PLC0415 - as above
+    from flettner.agent.advisor import from_log, scrape  # noqa: PLC0415 - as above
 
     if args.url and not args.scrape:
         return scrape.observe(args.url, _seconds(args.watch_s, "--for", LIVE_S), slo)
@@ -171,7 +171,7 @@ def _run_policies(
     reading: Reading, case: Deployment, slo: Slo, assumed: Setting, mismatches: FlagMismatches
 ) -> "PolicyFindings":
     """The policies' findings. If --flags do not match the server, the flags and the model are ignored."""
-    from agent.advisor import run_policies  # noqa: PLC0415 - the policies take a quarter of a second
+    from flettner.agent.advisor import run_policies  # noqa: PLC0415 - the policies take a quarter of a second
 
     if not mismatches:
         return run_policies.run_all(reading, assumed, slo, case)

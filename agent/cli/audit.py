@@ -10,19 +10,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from agent.audit import checkpoints
-from agent.audit.anchors import find_anchors
-from agent.audit.chain import Head, Verification
-from agent.audit.continuity import verify_in_place
-from agent.audit.records import BrokenLineError, JournalRecord, parse_record
-from agent.audit.segments import open_files
-from agent.cli.dispatch import Subparsers, add_command
-from agent.domain.errors import JournalError
-from agent.telemetry.journald import encode_record
-from agent.terminal.capabilities import BOLD, DIM, RED, add_colour, terminal_width
-from agent.terminal.cell_width import wrap_sentence
-from agent.terminal.messages import complain
-from agent.terminal.values import escape_text, format_time, format_value
+from flettner.agent.audit import checkpoints
+from flettner.agent.audit.anchors import find_anchors
+from flettner.agent.audit.chain import Head, Verification
+from flettner.agent.audit.continuity import verify_in_place
+from flettner.agent.audit.records import BrokenLineError, JournalRecord, parse_record
+from flettner.agent.audit.segments import open_files
+from flettner.agent.cli.dispatch import Subparsers, add_command
+from flettner.agent.domain.errors import JournalError
+from flettner.agent.telemetry.journald import encode_record
+from flettner.agent.terminal.capabilities import BOLD, DIM, RED, add_colour, terminal_width
+from flettner.agent.terminal.cell_width import wrap_sentence
+from flettner.agent.terminal.messages import complain
+from flettner.agent.terminal.values import escape_text, format_time, format_value
 
 DEFAULT_STATE_DIR = Path("/var/lib/flettner")
 JOURNAL = "audit.jsonl"

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
-from agent.api.client import RefusedError, connect
-from agent.cli.dispatch import Subparsers, add_command, parser
-from agent.cli.exits import NO, OK
-from agent.domain.errors import FlettnerError
+from flettner.agent.api.client import RefusedError, connect
+from flettner.agent.cli.dispatch import Subparsers, add_command, parser
+from flettner.agent.cli.exits import NO, OK
+from flettner.agent.domain.errors import FlettnerError
 
 SHELLS = ("bash", "zsh", "fish")
 FILES, FOLDERS = frozenset({"FILE", "JSON"}), frozenset({"DIR"})  # metavars

@@ -7,12 +7,12 @@ import time
 from typing import get_args
 from urllib.parse import urlencode
 
-from agent.api.client import ApiClient, Json, RefusedError
-from agent.cli.dispatch import Subparsers
-from agent.cli.exits import NO, OK, USAGE
-from agent.cli.knob_argument import parse_knob
-from agent.cli.remote_command import add_remote_command, path, print_answer, print_text
-from agent.cli.resource_text import (
+from flettner.agent.api.client import ApiClient, Json, RefusedError
+from flettner.agent.cli.dispatch import Subparsers
+from flettner.agent.cli.exits import NO, OK, USAGE
+from flettner.agent.cli.knob_argument import parse_knob
+from flettner.agent.cli.remote_command import add_remote_command, path, print_answer, print_text
+from flettner.agent.cli.resource_text import (
     find_outage_s,
     format_change,
     format_suggestion,
@@ -21,11 +21,11 @@ from agent.cli.resource_text import (
     format_targets,
     is_held,
 )
-from agent.cli.rollouts import wait_for_rollout
-from agent.cli.watch import show_resources
-from agent.domain.statuses import SuggestionStatus
-from agent.terminal.messages import complain
-from agent.terminal.values import escape_text
+from flettner.agent.cli.rollouts import wait_for_rollout
+from flettner.agent.cli.watch import show_resources
+from flettner.agent.domain.statuses import SuggestionStatus
+from flettner.agent.terminal.messages import complain
+from flettner.agent.terminal.values import escape_text
 
 STATUSES: tuple[str, ...] = get_args(SuggestionStatus)
 POLL_S = 0.5

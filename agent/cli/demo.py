@@ -10,13 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.audit.chain import verify
-from agent.cli.dispatch import Subparsers, add_command
-from agent.demo.setups import setup_for
-from agent.terminal.tables import format_table
+from flettner.agent.audit.chain import verify
+from flettner.agent.cli.dispatch import Subparsers, add_command
+from flettner.agent.demo.setups import setup_for
+from flettner.agent.terminal.tables import format_table
 
 if TYPE_CHECKING:
-    from agent.demo.scenario import DemoReport
+    from flettner.agent.demo.scenario import DemoReport
 
 EXPECTED = ("promoted", "rolled_back")
 
@@ -46,8 +46,8 @@ def add_demo(subparsers: Subparsers) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     """Exit 0 if both rollouts had the expected outcome and no request was lost."""
-    from agent.demo.processes import start_daemon  # noqa: PLC0415 - imports the daemon, half a second
-    from agent.demo.scenario import DemoScenario  # noqa: PLC0415
+    from flettner.agent.demo.processes import start_daemon  # noqa: PLC0415 - imports the daemon, half a second
+    from flettner.agent.demo.scenario import DemoScenario  # noqa: PLC0415
 
     began = time.monotonic()
 

@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Protocol, cast
 
-from agent.cli.dispatch import Subparsers, add_command
-from agent.config.loader import Config, Target, load_config
-from agent.domain.errors import ConfigError
-from agent.domain.ports import Lock, Site
-from agent.runtime.daemon import utc_now
-from agent.runtime.lock import find_locks
+from flettner.agent.cli.dispatch import Subparsers, add_command
+from flettner.agent.config.loader import Config, Target, load_config
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.ports import Lock, Site
+from flettner.agent.runtime.daemon import utc_now
+from flettner.agent.runtime.lock import find_locks
 
 _LOCKED_S = 60.0
 """Seconds to wait for the locks of a daemon that crashed: they expire some time after it."""

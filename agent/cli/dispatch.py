@@ -19,10 +19,10 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Protocol
 
-from agent.cli.exits import EXITS, OK, STOPPED, USAGE
-from agent.domain.errors import FlettnerError
-from agent.terminal.messages import complain
-from vllm_facts.errors import VllmFactsError
+from flettner.agent.cli.exits import EXITS, OK, STOPPED, USAGE
+from flettner.agent.domain.errors import FlettnerError
+from flettner.agent.terminal.messages import complain
+from flettner.vllm_facts.errors import VllmFactsError
 
 USER_ERRORS = (FlettnerError, VllmFactsError)  # their message is for the user; any other exception is a bug
 INTRODUCTION = """\
@@ -107,7 +107,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     top.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     subparsers: Subparsers = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in [command] if command in COMMANDS else COMMANDS:
-        add = getattr(import_module(f"agent.cli.{COMMANDS[name]}"), f"add_{name}")
+        add = getattr(import_module(f"flettner.agent.cli.{COMMANDS[name]}"), f"add_{name}")
         add(subparsers)
     return top
 

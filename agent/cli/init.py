@@ -11,12 +11,12 @@ from json import dumps
 from pathlib import Path
 from typing import Protocol, cast
 
-from agent.cli.dispatch import Subparsers, add_command
-from agent.config.loader import load_config, parse_config
-from agent.domain.errors import ActError, ConfigError
-from agent.domain.model import Server
-from agent.plugins import loader
-from agent.plugins.installation import FoundServers, FoundTarget, Installer
+from flettner.agent.cli.dispatch import Subparsers, add_command
+from flettner.agent.config.loader import load_config, parse_config
+from flettner.agent.domain.errors import ActError, ConfigError
+from flettner.agent.domain.model import Server
+from flettner.agent.plugins import loader
+from flettner.agent.plugins.installation import FoundServers, FoundTarget, Installer
 
 SERVICE = Path("/etc/flettner")
 """A config in this folder belongs to the systemd service, whose unit sets the state directory and socket."""

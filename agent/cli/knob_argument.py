@@ -3,12 +3,12 @@
 import argparse
 import re
 
-from vllm_facts.errors import FlagError
+from flettner.vllm_facts.errors import FlagError
 
 
 def parse_knob(text: str) -> tuple[str, object]:
     """`max_num_seqs=128`, or in vLLM's notation `--max-num-seqs=128`."""
-    from vllm_facts.flag_parser import parse_setting  # noqa: PLC0415 - only `propose` needs the flag tables
+    from flettner.vllm_facts.flag_parser import parse_setting  # noqa: PLC0415 - only `propose` needs the flag tables
 
     knob, equals, given = text.partition("=")
     knob = knob.strip().removeprefix("--").replace("-", "_")

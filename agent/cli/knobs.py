@@ -12,15 +12,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from agent.cli.dispatch import Subparsers, add_command
-from agent.config.loader import find_policies_dir
-from agent.domain.errors import ConfigError
-from agent.plugins import loader
-from agent.plugins.option_errors import suggest_name
-from agent.terminal.tables import format_sentence, format_table
-from agent.terminal.values import format_value
-from vllm_facts.flag_table import SHORT
-from vllm_facts.knobs import KNOBS
+from flettner.agent.cli.dispatch import Subparsers, add_command
+from flettner.agent.config.loader import find_policies_dir
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.plugins import loader
+from flettner.agent.plugins.option_errors import suggest_name
+from flettner.agent.terminal.tables import format_sentence, format_table
+from flettner.agent.terminal.values import format_value
+from flettner.vllm_facts.flag_table import SHORT
+from flettner.vllm_facts.knobs import KNOBS
 
 _SHORT_LIST = 30  # so many names are all shown
 _NEAR = 5  # names to suggest

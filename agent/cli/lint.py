@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.advisor.case_options import add_options
-from agent.advisor.lint_report import LintReport, lint_command
-from agent.cli.dispatch import Subparsers, add_command, find_version
-from agent.domain.errors import ConfigError
-from agent.terminal.values import escape_text
-from vllm_facts.shell_command.serve_command import parse_command
-from vllm_facts.values import describe_changes
+from flettner.agent.advisor.case_options import add_options
+from flettner.agent.advisor.lint_report import LintReport, lint_command
+from flettner.agent.cli.dispatch import Subparsers, add_command, find_version
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.terminal.values import escape_text
+from flettner.vllm_facts.shell_command.serve_command import parse_command
+from flettner.vllm_facts.values import describe_changes
 
 FORMATS = ("text", "json", "sarif", "github")
 _FILE_SUFFIXES = (".yaml", ".yml", ".service", ".sh", ".json", ".txt")
@@ -67,7 +67,7 @@ def _run(args: argparse.Namespace) -> int:
     if not files and words and all(Path(word).is_file() for word in words):
         files = words
     if files:
-        from agent.cli.lint_files import lint_files  # noqa: PLC0415 - a command needs no readers of files
+        from flettner.agent.cli.lint_files import lint_files  # noqa: PLC0415 - a command needs no readers of files
 
         return lint_files(files, args)
     if args.fix or args.diff:
@@ -95,7 +95,7 @@ def _format(report: LintReport, form: str) -> str:
         return json.dumps(report.as_row(), indent=2) + "\n"
     if form == "text":
         return report.as_text()
-    from agent.advisor.ci_formats import Located, Remark, as_github, as_sarif  # noqa: PLC0415
+    from flettner.agent.advisor.ci_formats import Located, Remark, as_github, as_sarif  # noqa: PLC0415
 
     found = [
         Located(finding=finding, change=escape_text(describe_changes({**finding.to, **finding.env})))

@@ -9,17 +9,17 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
-from agent.advisor.ci_formats import as_github, as_sarif
-from agent.advisor.launch_edits import WrittenFile, write_changes
-from agent.advisor.launch_lines import locate, remarks_of
-from agent.advisor.launch_reports import LaunchReport, lint_text
-from agent.advisor.lint_report import FINDINGS, NO_FINDINGS, NOT_JUDGED, VERDICTS
-from agent.cli.dispatch import find_version
-from agent.cli.exits import USAGE
-from agent.domain.errors import ConfigError
-from agent.terminal.messages import complain
-from agent.terminal.values import escape_text
-from vllm_facts.launch_files.recognise import KINDS
+from flettner.agent.advisor.ci_formats import as_github, as_sarif
+from flettner.agent.advisor.launch_edits import WrittenFile, write_changes
+from flettner.agent.advisor.launch_lines import locate, remarks_of
+from flettner.agent.advisor.launch_reports import LaunchReport, lint_text
+from flettner.agent.advisor.lint_report import FINDINGS, NO_FINDINGS, NOT_JUDGED, VERDICTS
+from flettner.agent.cli.dispatch import find_version
+from flettner.agent.cli.exits import USAGE
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.terminal.messages import complain
+from flettner.agent.terminal.values import escape_text
+from flettner.vllm_facts.launch_files.recognise import KINDS
 
 STDIN = "-"
 _MAX_FILE = 2**20

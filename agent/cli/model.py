@@ -3,12 +3,12 @@
 import argparse
 import sys
 
-from agent.api.client import ApiClient, Json
-from agent.cli.dispatch import Subparsers
-from agent.cli.exits import OK
-from agent.cli.remote_command import add_remote_command, path, print_answer
-from agent.terminal.tables import format_sentence, format_table
-from agent.terminal.values import format_latency, format_time
+from flettner.agent.api.client import ApiClient, Json
+from flettner.agent.cli.dispatch import Subparsers
+from flettner.agent.cli.exits import OK
+from flettner.agent.cli.remote_command import add_remote_command, path, print_answer
+from flettner.agent.terminal.tables import format_sentence, format_table
+from flettner.agent.terminal.values import format_latency, format_time
 
 UNITS = {
     "step_us": "each step",

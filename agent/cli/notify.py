@@ -6,10 +6,10 @@ import json
 import sys
 from pathlib import Path
 
-from agent.cli.dispatch import Subparsers, add_command
-from agent.config.loader import Config, load_config
-from agent.config.notify import Receiver
-from agent.domain.errors import ConfigError, NoticeError
+from flettner.agent.cli.dispatch import Subparsers, add_command
+from flettner.agent.config.loader import Config, load_config
+from flettner.agent.config.notify import Receiver
+from flettner.agent.domain.errors import ConfigError, NoticeError
 
 
 def add_notify(subparsers: Subparsers) -> None:
@@ -44,7 +44,7 @@ def _test(args: argparse.Namespace) -> int:
 
 
 async def _send_tests(config: Config, chosen: list[Receiver]) -> list[tuple[str, str]]:
-    from agent.runtime.wiring import build_delivery  # noqa: PLC0415 - half a second that `flettner notify -h` saves
+    from flettner.agent.runtime.wiring import build_delivery  # noqa: PLC0415 - half a second that `flettner notify -h` saves
 
     async def one(receiver: Receiver) -> tuple[str, str]:
         try:

@@ -6,18 +6,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.advisor.case_options import add_options, build_deployment, read_log
-from agent.advisor.objective_options import SHARE, add_objectives, read_objectives
-from agent.advisor.option_files import LAW_HINT, TRACE_HINT, read_option_file
-from agent.cli.dispatch import Subparsers, add_command
-from agent.cli.predict_target import parse_factor, predict_target
-from agent.cli.remote_command import add_remote_options
-from agent.domain.errors import ConfigError
-from vllm_facts.errors import FlagError
-from vllm_facts.shell_command.serve_command import parse_command
+from flettner.agent.advisor.case_options import add_options, build_deployment, read_log
+from flettner.agent.advisor.objective_options import SHARE, add_objectives, read_objectives
+from flettner.agent.advisor.option_files import LAW_HINT, TRACE_HINT, read_option_file
+from flettner.agent.cli.dispatch import Subparsers, add_command
+from flettner.agent.cli.predict_target import parse_factor, predict_target
+from flettner.agent.cli.remote_command import add_remote_options
+from flettner.agent.domain.errors import ConfigError
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.shell_command.serve_command import parse_command
 
 if TYPE_CHECKING:
-    from performance_model.outcome import Goals
+    from flettner.performance_model.outcome import Goals
 
 
 def add_predict(subparsers: Subparsers) -> None:
@@ -60,9 +60,9 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _predict_trace(args: argparse.Namespace) -> int:
-    from agent.advisor import prediction_report  # noqa: PLC0415 - other commands need no model
-    from performance_model.resample import scale_prompts, scale_rate  # noqa: PLC0415
-    from performance_model.trace import read_trace  # noqa: PLC0415
+    from flettner.agent.advisor import prediction_report  # noqa: PLC0415 - other commands need no model
+    from flettner.performance_model.resample import scale_prompts, scale_rate  # noqa: PLC0415
+    from flettner.performance_model.trace import read_trace  # noqa: PLC0415
 
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if words and words[0].startswith("-"):
@@ -97,7 +97,7 @@ def _predict_trace(args: argparse.Namespace) -> int:
 
 
 def _goals(args: argparse.Namespace) -> "Goals | None":
-    from performance_model.outcome import Goals  # noqa: PLC0415
+    from flettner.performance_model.outcome import Goals  # noqa: PLC0415
 
     limits = read_objectives(args)
     return Goals(share=SHARE, **limits) if limits else None

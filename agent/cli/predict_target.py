@@ -6,17 +6,17 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from agent.api.client import ApiClient, Json
-from agent.cli.knob_argument import parse_knob
-from agent.cli.remote_command import add_remote_options, call_daemon, path, print_answer
-from agent.domain.errors import ConfigError
-from agent.domain.model_advice import MOST_TIMES
-from agent.terminal.tables import format_sentence, format_table
-from agent.terminal.values import format_prediction
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import parse_setting
-from vllm_facts.knobs import KNOBS
-from vllm_facts.values import describe_changes
+from flettner.agent.api.client import ApiClient, Json
+from flettner.agent.cli.knob_argument import parse_knob
+from flettner.agent.cli.remote_command import add_remote_options, call_daemon, path, print_answer
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.model_advice import MOST_TIMES
+from flettner.agent.terminal.tables import format_sentence, format_table
+from flettner.agent.terminal.values import format_prediction
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import parse_setting
+from flettner.vllm_facts.knobs import KNOBS
+from flettner.vllm_facts.values import describe_changes
 
 LOADS = ("rate", "prompt")
 PATIENCE_S = 150.0  # the worker's limit of 60 s, after another call that takes as long

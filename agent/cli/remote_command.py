@@ -9,10 +9,18 @@ from functools import partial
 from http import HTTPStatus
 from urllib.parse import quote
 
-from agent.api.client import LOOPBACK, SOCKET, ApiClient, Json, RefusedError, UnreachableError, connect
-from agent.cli.dispatch import Subparsers, add_command
-from agent.cli.exits import AWAY, NO, OK
-from agent.terminal.messages import complain
+from flettner.agent.api.client import (
+    LOOPBACK,
+    SOCKET,
+    ApiClient,
+    Json,
+    RefusedError,
+    UnreachableError,
+    connect,
+)
+from flettner.agent.cli.dispatch import Subparsers, add_command
+from flettner.agent.cli.exits import AWAY, NO, OK
+from flettner.agent.terminal.messages import complain
 
 RemoteCall = Callable[[argparse.Namespace, ApiClient], int]
 

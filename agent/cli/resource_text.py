@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent.terminal.capabilities import RED, terminal_width
-from agent.terminal.cell_width import clip, wrap_sentence
-from agent.terminal.tables import format_sentence, format_table
-from agent.terminal.values import escape_text, format_latency, format_time, format_value
+from flettner.agent.terminal.capabilities import RED, terminal_width
+from flettner.agent.terminal.cell_width import clip, wrap_sentence
+from flettner.agent.terminal.tables import format_sentence, format_table
+from flettner.agent.terminal.values import escape_text, format_latency, format_time, format_value
 
 Json = Mapping[str, Any]
 _HELD = "is held: commit its change where the manifest is kept"

@@ -6,12 +6,12 @@ import os
 import sys
 from pathlib import Path
 
-from agent.cli.dispatch import Subparsers, add_command
-from agent.config.loader import Config, load_config
-from agent.domain.errors import ActError, JournalError
-from agent.domain.ports import Site, Traffic
-from agent.runtime.lock import hold_lock
-from agent.terminal.messages import complain
+from flettner.agent.cli.dispatch import Subparsers, add_command
+from flettner.agent.config.loader import Config, load_config
+from flettner.agent.domain.errors import ActError, JournalError
+from flettner.agent.domain.ports import Site, Traffic
+from flettner.agent.runtime.lock import hold_lock
+from flettner.agent.terminal.messages import complain
 
 CLEAN_EXIT = "success"  # SERVICE_RESULT of systemd.exec(5): stopped, or restarted with a new version
 

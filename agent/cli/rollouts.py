@@ -5,16 +5,16 @@ import shutil
 import sys
 import time
 
-from agent.api.client import ApiClient, Json, UnreachableError
-from agent.cli.dispatch import Subparsers
-from agent.cli.exits import NO, OK
-from agent.cli.remote_command import add_remote_command, path, print_answer
-from agent.cli.resource_text import format_rollout_line, format_rollouts
-from agent.cli.watch import show_resources
-from agent.domain.errors import ConfigError
-from agent.terminal.cell_width import clip
-from agent.terminal.messages import complain
-from agent.terminal.values import escape_text, format_time
+from flettner.agent.api.client import ApiClient, Json, UnreachableError
+from flettner.agent.cli.dispatch import Subparsers
+from flettner.agent.cli.exits import NO, OK
+from flettner.agent.cli.remote_command import add_remote_command, path, print_answer
+from flettner.agent.cli.resource_text import format_rollout_line, format_rollouts
+from flettner.agent.cli.watch import show_resources
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.terminal.cell_width import clip
+from flettner.agent.terminal.messages import complain
+from flettner.agent.terminal.values import escape_text, format_time
 
 OUTCOMES = ("running", "promoted", "rolled_back")
 POLL_S = 1.0

@@ -11,11 +11,11 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from agent.cli.dispatch import Subparsers, add_command
-from agent.config.loader import Target, load_config
-from agent.config.types import is_loopback, split_address
-from agent.domain.errors import ConfigError
-from agent.telemetry import logging
+from flettner.agent.cli.dispatch import Subparsers, add_command
+from flettner.agent.config.loader import Target, load_config
+from flettner.agent.config.types import is_loopback, split_address
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.telemetry import logging
 
 _REDIRECT = "-m addrtype --dst-type LOCAL --dport PORT -j REDIRECT --to-ports"
 _MIGRATION = """\
@@ -74,7 +74,7 @@ def add_check(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from agent.runtime.wiring import run  # noqa: PLC0415 - half a second that `flettner run -h` saves
+    from flettner.agent.runtime.wiring import run  # noqa: PLC0415 - half a second that `flettner run -h` saves
 
     logging.configure(args.log_level)
     config = load_config(args.config)
@@ -85,7 +85,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from agent.runtime.wiring import find_problems  # noqa: PLC0415 - as above
+    from flettner.agent.runtime.wiring import find_problems  # noqa: PLC0415 - as above
 
     by_hand: dict[str, str] = {}
     try:

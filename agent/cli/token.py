@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from agent.api.tokens import SHAPE, Token, check_principal, load_tokens, mint_token, store_tokens
-from agent.cli.dispatch import Subparsers, add_command
-from agent.config.listen import Role
-from agent.config.types import target_name
-from agent.domain.errors import ConfigError
-from agent.terminal.messages import complain, remark
-from agent.terminal.tables import format_table
-from agent.terminal.values import format_time
+from flettner.agent.api.tokens import SHAPE, Token, check_principal, load_tokens, mint_token, store_tokens
+from flettner.agent.cli.dispatch import Subparsers, add_command
+from flettner.agent.config.listen import Role
+from flettner.agent.config.types import target_name
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.terminal.messages import complain, remark
+from flettner.agent.terminal.tables import format_table
+from flettner.agent.terminal.values import format_time
 
 DAYS = {"h": 1 / 24, "d": 1, "w": 7}
 MAX_DAYS = 3650

@@ -3,15 +3,15 @@
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from agent.api.client import ApiClient, Json
-from agent.cli.dispatch import Subparsers
-from agent.cli.remote_command import add_remote_command, print_answer
-from agent.cli.resource_text import format_notes
-from agent.cli.watch import watch
-from agent.terminal.capabilities import has_screen, terminal_width
-from agent.terminal.cell_width import count_cells
-from agent.terminal.tables import GAP, format_table
-from agent.terminal.values import format_latency
+from flettner.agent.api.client import ApiClient, Json
+from flettner.agent.cli.dispatch import Subparsers
+from flettner.agent.cli.remote_command import add_remote_command, print_answer
+from flettner.agent.cli.resource_text import format_notes
+from flettner.agent.cli.watch import watch
+from flettner.agent.terminal.capabilities import has_screen, terminal_width
+from flettner.agent.terminal.cell_width import count_cells
+from flettner.agent.terminal.tables import GAP, format_table
+from flettner.agent.terminal.values import format_latency
 
 OPTIONAL = ("RUNNING", "TRAFFIC", "PREEMPT", "BURN", "TTFT P95")  # hidden in this order in a narrow terminal
 TEXT = ("TARGET", "PHASE")  # columns of text; all other columns are numbers

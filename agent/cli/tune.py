@@ -11,20 +11,20 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.advisor.case_options import add_options, build_deployment
-from agent.advisor.objective_options import SHARE, add_objectives, read_objectives
-from agent.advisor.option_files import LAW_HINT, TRACE_HINT, read_option_file
-from agent.cli.dispatch import Subparsers, add_command
-from agent.domain.errors import ConfigError
-from vllm_facts.errors import FlagError
-from vllm_facts.shell_command.serve_command import ServeCommand, parse_command
+from flettner.agent.advisor.case_options import add_options, build_deployment
+from flettner.agent.advisor.objective_options import SHARE, add_objectives, read_objectives
+from flettner.agent.advisor.option_files import LAW_HINT, TRACE_HINT, read_option_file
+from flettner.agent.cli.dispatch import Subparsers, add_command
+from flettner.agent.domain.errors import ConfigError
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand, parse_command
 
 if TYPE_CHECKING:
-    from agent.tuning.auto_tune import AutoTuneVariables
-    from agent.tuning.run import SearchChoice
-    from agent.tuning.session import TuningPlan
-    from performance_model.outcome import Goals
-    from performance_model.trace import Trace
+    from flettner.agent.tuning.auto_tune import AutoTuneVariables
+    from flettner.agent.tuning.run import SearchChoice
+    from flettner.agent.tuning.session import TuningPlan
+    from flettner.performance_model.outcome import Goals
+    from flettner.performance_model.trace import Trace
 
 _ANY_KV_TOKENS = 1 << 20  # the first trial's log has the number
 SEARCHES = ("model", "tpe", "grid", "random", "hill-climb")
@@ -91,12 +91,12 @@ def add_tune(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from agent.tuning import report  # noqa: PLC0415 - other commands need no model
-    from agent.tuning.own_server import OwnServer  # noqa: PLC0415
-    from agent.tuning.progress import Progress  # noqa: PLC0415
-    from agent.tuning.run import tune  # noqa: PLC0415
-    from agent.tuning.sweep_files import write_params  # noqa: PLC0415
-    from performance_model.engine_settings import limits_of  # noqa: PLC0415
+    from flettner.agent.tuning import report  # noqa: PLC0415 - other commands need no model
+    from flettner.agent.tuning.own_server import OwnServer  # noqa: PLC0415
+    from flettner.agent.tuning.progress import Progress  # noqa: PLC0415
+    from flettner.agent.tuning.run import tune  # noqa: PLC0415
+    from flettner.agent.tuning.sweep_files import write_params  # noqa: PLC0415
+    from flettner.performance_model.engine_settings import limits_of  # noqa: PLC0415
 
     script = _auto_tune(args.auto_tune)
     command = _command(args, script)
@@ -132,8 +132,8 @@ def _run(args: argparse.Namespace) -> int:
 def _plan(
     args: argparse.Namespace, command: ServeCommand, script: "AutoTuneVariables | None"
 ) -> "TuningPlan":
-    from agent.tuning.session import TuningPlan  # noqa: PLC0415
-    from performance_model.trace import duration_s  # noqa: PLC0415
+    from flettner.agent.tuning.session import TuningPlan  # noqa: PLC0415
+    from flettner.performance_model.trace import duration_s  # noqa: PLC0415
 
     if args.trials < 1:
         raise ConfigError(f"--trials {args.trials}: must be at least 1")
@@ -152,9 +152,9 @@ def _plan(
 
 
 def _choice(args: argparse.Namespace, script: "AutoTuneVariables | None") -> "SearchChoice":
-    from agent.tuning.run import SearchChoice  # noqa: PLC0415
-    from agent.tuning.sweep_files import read_params  # noqa: PLC0415
-    from performance_model.step_law import read_law  # noqa: PLC0415
+    from flettner.agent.tuning.run import SearchChoice  # noqa: PLC0415
+    from flettner.agent.tuning.sweep_files import read_params  # noqa: PLC0415
+    from flettner.performance_model.step_law import read_law  # noqa: PLC0415
 
     given = read_params(args.serve_params, "--serve-params") if args.serve_params else ()
     return SearchChoice(
@@ -176,14 +176,14 @@ def _command(args: argparse.Namespace, script: "AutoTuneVariables | None") -> Se
 def _auto_tune(path: Path | None) -> "AutoTuneVariables | None":
     if path is None:
         return None
-    from agent.tuning.auto_tune import read_variables  # noqa: PLC0415
+    from flettner.agent.tuning.auto_tune import read_variables  # noqa: PLC0415
 
     return read_variables(path)
 
 
 def _load(args: argparse.Namespace, script: "AutoTuneVariables | None") -> "Trace":
-    from agent.tuning.bench_options import BenchOptions  # noqa: PLC0415
-    from performance_model.trace import read_trace  # noqa: PLC0415
+    from flettner.agent.tuning.bench_options import BenchOptions  # noqa: PLC0415
+    from flettner.performance_model.trace import read_trace  # noqa: PLC0415
 
     given = {
         field.name: value
@@ -208,7 +208,7 @@ def _load(args: argparse.Namespace, script: "AutoTuneVariables | None") -> "Trac
 
 
 def _goals(args: argparse.Namespace, script: "AutoTuneVariables | None") -> "Goals":
-    from performance_model.outcome import Goals  # noqa: PLC0415
+    from flettner.performance_model.outcome import Goals  # noqa: PLC0415
 
     limits = read_objectives(args)
     if not limits and script is not None and script.e2e_s is not None:

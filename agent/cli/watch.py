@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable, Mapping
 from urllib.parse import urlencode
 
-from agent.api.client import ApiClient, Json, RefusedError, UnreachableError
-from agent.cli.exits import OK
-from agent.cli.remote_command import path, print_answer
-from agent.terminal.capabilities import has_screen
-from agent.terminal.fullscreen import open_screen
-from agent.terminal.messages import complain
-from agent.terminal.values import escape_text
+from flettner.agent.api.client import ApiClient, Json, RefusedError, UnreachableError
+from flettner.agent.cli.exits import OK
+from flettner.agent.cli.remote_command import path, print_answer
+from flettner.agent.terminal.capabilities import has_screen
+from flettner.agent.terminal.fullscreen import open_screen
+from flettner.agent.terminal.messages import complain
+from flettner.agent.terminal.values import escape_text
 
 POLL_S = 1.0
 

@@ -4,13 +4,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from agent.audit.segments import RetentionLimits
-from agent.config.tables import AuditTable, BoundTable, ObjectiveTable, QualityTable, RolloutTable, SloTable
-from agent.domain.errors import ConfigError
-from agent.domain.model import Bound, Objective, Plan, Slo, Step
-from agent.io.bounded import parse_json
-from agent.quality.golden_prompts import LEAST, GoldenPromptOptions
-from vllm_facts.values import Knob
+from flettner.agent.audit.segments import RetentionLimits
+from flettner.agent.config.tables import (
+    AuditTable,
+    BoundTable,
+    ObjectiveTable,
+    QualityTable,
+    RolloutTable,
+    SloTable,
+)
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.model import Bound, Objective, Plan, Slo, Step
+from flettner.agent.io.bounded import parse_json
+from flettner.agent.quality.golden_prompts import LEAST, GoldenPromptOptions
+from flettner.vllm_facts.values import Knob
 
 MOST_PROMPTS = 1000  # each is asked three times
 LARGEST_FILE = 2**20

@@ -7,13 +7,13 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from agent.audit.anchors import LOG, SYSLOG
-from agent.config.listen import SOCKET, UNIX
-from agent.config.plugin_tables import ConfiguredPlugin
-from agent.config.tables import DEFAULT_LISTEN, DEFAULT_TRAFFIC, FileTable
-from agent.config.types import address, listens, split_address
-from agent.plugins.option_errors import describe_problem, quote, suggest_name
-from vllm_facts.knobs import FLAGS, KNOBS, tunable
+from flettner.agent.audit.anchors import LOG, SYSLOG
+from flettner.agent.config.listen import SOCKET, UNIX
+from flettner.agent.config.plugin_tables import ConfiguredPlugin
+from flettner.agent.config.tables import DEFAULT_LISTEN, DEFAULT_TRAFFIC, FileTable
+from flettner.agent.config.types import address, listens, split_address
+from flettner.agent.plugins.option_errors import describe_problem, quote, suggest_name
+from flettner.vllm_facts.knobs import FLAGS, KNOBS, tunable
 
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 

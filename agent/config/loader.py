@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from agent.audit.anchors import AnchorOptions
-from agent.audit.segments import RetentionLimits
-from agent.config.convert import BOUNDS, bound, limits, plan, quality, slo
-from agent.config.cross_checks import (
+from flettner.agent.audit.anchors import AnchorOptions
+from flettner.agent.audit.segments import RetentionLimits
+from flettner.agent.config.convert import BOUNDS, bound, limits, plan, quality, slo
+from flettner.agent.config.cross_checks import (
     describe_errors,
     find_clashes,
     find_disagreements,
@@ -21,15 +21,15 @@ from agent.config.cross_checks import (
     find_unknown_bounds,
     target_suffix,
 )
-from agent.config.listen import Certificate, ListenOptions
-from agent.config.notify import Receiver, build_receivers
-from agent.config.plugin_tables import POLICIES, BuildPlugin, ConfiguredPlugin, PluginBuilder
-from agent.config.tables import DEFAULT_TRAFFIC, ApiTable, FileTable, TargetTable
-from agent.domain.errors import ConfigError
-from agent.domain.model import Approvers, Bound, Mode, Plan, Slo
-from agent.plugins import loader, third_party
-from agent.quality.golden_prompts import GoldenPromptOptions
-from vllm_facts.values import Knob
+from flettner.agent.config.listen import Certificate, ListenOptions
+from flettner.agent.config.notify import Receiver, build_receivers
+from flettner.agent.config.plugin_tables import POLICIES, BuildPlugin, ConfiguredPlugin, PluginBuilder
+from flettner.agent.config.tables import DEFAULT_TRAFFIC, ApiTable, FileTable, TargetTable
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.model import Approvers, Bound, Mode, Plan, Slo
+from flettner.agent.plugins import loader, third_party
+from flettner.agent.quality.golden_prompts import GoldenPromptOptions
+from flettner.vllm_facts.values import Knob
 
 LARGEST_FILE = 2**20
 TargetPlugins = tuple[ConfiguredPlugin | None, ConfiguredPlugin | None, tuple[ConfiguredPlugin, ...]]

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.config.plugin_tables import BuildPlugin
-from agent.config.tables import NotifyTable
-from agent.domain.errors import ConfigError
-from agent.notify.rules import NoticeSeverity, Notifier
-from agent.plugins import loader
+from flettner.agent.config.plugin_tables import BuildPlugin
+from flettner.agent.config.tables import NotifyTable
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.notify.rules import NoticeSeverity, Notifier
+from flettner.agent.plugins import loader
 
 OWN = ("kind", "name", "severity")
 

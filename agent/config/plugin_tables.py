@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.domain.errors import ConfigError
+from flettner.agent.domain.errors import ConfigError
 
 SENSORS = ("vllm_metrics", "proxy_requests")
 """On by default; the second one where the proxy counts requests."""

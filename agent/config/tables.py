@@ -5,8 +5,8 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from agent.config.listen import SOCKET, Role
-from agent.config.types import (
+from flettner.agent.config.listen import SOCKET, Role
+from flettner.agent.config.types import (
     Account,
     Address,
     CertificateName,
@@ -21,9 +21,9 @@ from agent.config.types import (
     TargetName,
     is_loopback,
 )
-from agent.domain.model import Approvers, Mode
-from agent.notify.rules import NoticeSeverity
-from vllm_facts.values import Knob
+from flettner.agent.domain.model import Approvers, Mode
+from flettner.agent.notify.rules import NoticeSeverity
+from flettner.vllm_facts.values import Knob
 
 DEFAULT_TRAFFIC = "envoy"
 DEFAULT_LISTEN = "127.0.0.1:8080"  # of that kind; others have their own, or none

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator
 
-from agent.plugins.option_errors import quote
-from vllm_facts.values import Value
+from flettner.agent.plugins.option_errors import quote
+from flettner.vllm_facts.values import Value
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|d)")

@@ -1,1 +1,1 @@
-"""The files of the web console; agent.api.routes.console serves them."""
+"""The files of the web console; flettner.agent.api.routes.console serves them."""

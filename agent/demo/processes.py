@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from agent.api.client import ApiClient
-from agent.config.loader import load_config
-from agent.demo.setups import DemoSetup
-from agent.domain.errors import ActError
-from agent.runtime.wiring import bind_actuators
+from flettner.agent.api.client import ApiClient
+from flettner.agent.config.loader import load_config
+from flettner.agent.demo.setups import DemoSetup
+from flettner.agent.domain.errors import ActError
+from flettner.agent.runtime.wiring import bind_actuators
 
 Json = dict[str, Any]
 LAST_EPOCH = 2**31  # of the final cleanup: no daemon acts after it
@@ -34,7 +34,7 @@ def free_port() -> int:
 
 @dataclass(slots=True)
 class DemoTraffic:
-    """`python -m simulator.traffic` as a subprocess, which reports each request when it ends."""
+    """`python -m flettner.simulator.traffic` as a subprocess, which reports each request when it ends."""
 
     process: "subprocess.Popen[str]"
     records: list[Json] = field(default_factory=list)
@@ -43,7 +43,17 @@ class DemoTraffic:
 
     @classmethod
     def start(cls, url: str, setup: DemoSetup) -> "DemoTraffic":
-        command = [sys.executable, "-m", "simulator.traffic", url, "--model", "tiny", "--follow", "--json"]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "flettner.simulator.traffic",
+            url,
+            "--model",
+            "tiny",
+            "--follow",
+            "--json",
+        ]
         command += [*setup.load, "--for", "86400", "--timeout", "600"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own command
         traffic = cls(process)
@@ -119,7 +129,7 @@ def start_daemon(home: Path, setup: DemoSetup) -> Iterator[DemoProcesses]:
     token = _write_files(home, setup, api_port, listen_port)
     with (home / "daemon.log").open("wb") as log:
         daemon = subprocess.Popen(  # noqa: S603 - our own command
-            [sys.executable, "-m", "flettner", "run", "-c", str(home / "flettner.toml")],
+            [sys.executable, "-P", "-m", "flettner", "run", "-c", str(home / "flettner.toml")],
             stdout=log,
             stderr=log,
         )
@@ -175,7 +185,7 @@ hold = "{setup.hold}"
         "demo",
     ]
     made = subprocess.run(  # noqa: S603 - our own command
-        [sys.executable, "-m", "flettner", *new_token], check=True, capture_output=True, text=True
+        [sys.executable, "-P", "-m", "flettner", *new_token], check=True, capture_output=True, text=True
     )
     return made.stdout.strip().splitlines()[0]
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.demo.processes import DemoProcesses, DemoTraffic, Json
-from agent.domain.errors import FlettnerError
+from flettner.agent.demo.processes import DemoProcesses, DemoTraffic, Json
+from flettner.agent.domain.errors import FlettnerError
 
 MIN_ANSWERED = 16  # requests to compare; a busy machine answers few in the time an idle one answers hundreds
 POLL_S = 0.5

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.domain.errors import ConfigError
+from flettner.agent.domain.errors import ConfigError
 
 CACHE = Path(".cache")  # where scripts/bootstrap puts vLLM for the CPU and its tiny model
 
@@ -17,7 +17,7 @@ class DemoSetup:
     command: tuple[str, ...]
     start: Mapping[str, int]  # the flags that do not fit the load
     harm: Mapping[str, int]  # the harmful change that is approved later
-    load: tuple[str, ...]  # options of `python -m simulator.traffic`
+    load: tuple[str, ...]  # options of `python -m flettner.simulator.traffic`
     ttft: str  # objective for 95 % of the requests
     ttft_s: float
     hold: str  # the only setting of the rollout that is not the default: 30 min are too long for a demo
@@ -33,7 +33,16 @@ def setup_for(engine: str) -> DemoSetup:
 def _simulated() -> DemoSetup:
     return DemoSetup(
         engine="sim",
-        command=(sys.executable, "-m", "simulator.server", "--model", "tiny", "--host", "127.0.0.1"),
+        command=(
+            sys.executable,
+            "-P",
+            "-m",
+            "flettner.simulator.server",
+            "--model",
+            "tiny",
+            "--host",
+            "127.0.0.1",
+        ),
         start={"max_num_seqs": 4},
         harm={"max_num_seqs": 2},
         load=("--rate", "6", "--prompt", "lognormal:64:0.6:8:512", "--output", "lognormal:48:0.5:8:160"),

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from math import ceil, sqrt
 
-from agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.request_counts import RequestCounts
 
 TICK_S = 15
 KEPT_TICKS = 4 * 3600 // TICK_S

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from agent.domain.model import Server, Strategy
-from vllm_facts.values import Setting
+from flettner.agent.domain.model import Server, Strategy
+from flettner.vllm_facts.values import Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from agent.domain.model import Slo
-from agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.model import Slo
+from flettner.agent.domain.request_counts import RequestCounts
 
 SLOT_S = 300
 HOUR = 3600 // SLOT_S

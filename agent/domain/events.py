@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from agent.domain.answers import AnswerComparison
-from agent.domain.calibration import Calibration
-from agent.domain.model import Approvers, Mode, PreflightResult, Server
-from agent.domain.model_advice import ModelAdvice
-from agent.domain.prediction_check import PredictionCheck
-from agent.domain.reading import EngineLiveness, Reading
-from agent.domain.request_counts import RequestCounts
-from vllm_facts.deployment import Finding
-from vllm_facts.values import Knob, Value
+from flettner.agent.domain.answers import AnswerComparison
+from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.model import Approvers, Mode, PreflightResult, Server
+from flettner.agent.domain.model_advice import ModelAdvice
+from flettner.agent.domain.prediction_check import PredictionCheck
+from flettner.agent.domain.reading import EngineLiveness, Reading
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.values import Knob, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ A share is tested, not compared: 2 late requests of 35 say nothing against an al
 
 from math import log
 
-from agent.domain.model import Objective, Slo
-from agent.domain.reading import Latency, Reading
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.reading import Latency, Reading
 
 UNLIKELY = 0.01  # below it chance is no explanation of late requests
 LEAST_REQUESTS = 20  # fewer show nothing

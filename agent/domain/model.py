@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from vllm_facts.values import ChangeClass, Knob, Setting, Value
+from flettner.vllm_facts.values import ChangeClass, Knob, Setting, Value
 
 Mode = Literal["advise", "approve", "auto"]
 

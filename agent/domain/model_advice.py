@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from performance_model.band import Band
-from vllm_facts.values import Knob, Setting, Value
+from flettner.performance_model.band import Band
+from flettner.vllm_facts.values import Knob, Setting, Value
 
 MOST_TIMES = 64.0
 """The largest factor of rate or prompt length that a prediction takes; its inverse is the smallest."""

@@ -11,10 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
-from agent.domain.answers import GoldenAnswer
-from agent.domain.effects import Route
-from agent.domain.events import ServerLost
-from agent.domain.model import (
+from flettner.agent.domain.answers import GoldenAnswer
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.events import ServerLost
+from flettner.agent.domain.model import (
     Bound,
     Hold,
     Outcome,
@@ -24,10 +24,10 @@ from agent.domain.model import (
     Slo,
     Strategy,
 )
-from agent.domain.model_advice import ModelAdvice
-from agent.domain.reading import Reading, Sample
-from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.values import Setting
+from flettner.agent.domain.model_advice import ModelAdvice
+from flettner.agent.domain.reading import Reading, Sample
+from flettner.vllm_facts.deployment import Deployment, Finding
+from flettner.vllm_facts.values import Setting
 
 Now = Callable[[], datetime]
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from math import sqrt
 
-from performance_model.band import Band
-from vllm_facts.values import Knob, Value, describe_changes
+from flettner.performance_model.band import Band
+from flettner.vllm_facts.values import Knob, Value, describe_changes
 
 KEPT = 20  # checks
 BANDS_HOLD = 0.8  # of what comes, as they are the 10 % and 90 % quantiles of the draws

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from operator import add
 from typing import Final, Literal
 
-from agent.domain.model import Objective, Slo
-from agent.domain.reading import Request
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.reading import Request
 
 EDGES_S: tuple[float, ...] = tuple(round(0.001 * 2 ** (i / 4), 6) for i in range(4 * 20 + 1))
 """Log-spaced, 1 ms to 1,049 s, four to the octave: a quantile is accurate to 19 %."""

@@ -6,12 +6,22 @@ from datetime import datetime
 from enum import Enum
 from typing import Literal
 
-from agent.domain.answers import AnswerComparison
-from agent.domain.blocks import BlockTrial
-from agent.domain.calibration import Calibration
-from agent.domain.effects import Drain, Examine, Launch, Preflight, Retire, Route, SetKnobs, Stop, WarmUp
-from agent.domain.error_budget import Budget
-from agent.domain.model import (
+from flettner.agent.domain.answers import AnswerComparison
+from flettner.agent.domain.blocks import BlockTrial
+from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.effects import (
+    Drain,
+    Examine,
+    Launch,
+    Preflight,
+    Retire,
+    Route,
+    SetKnobs,
+    Stop,
+    WarmUp,
+)
+from flettner.agent.domain.error_budget import Budget
+from flettner.agent.domain.model import (
     Approvers,
     Forecast,
     Mode,
@@ -22,12 +32,12 @@ from agent.domain.model import (
     Server,
     Strategy,
 )
-from agent.domain.prediction_check import LawDrop, PredictionCheck
-from agent.domain.request_counts import RequestCounts
-from agent.domain.server_health import Failure, ServerHealth
-from agent.domain.statuses import SuggestionStatus
-from agent.domain.trial import Trial
-from vllm_facts.values import Setting
+from flettner.agent.domain.prediction_check import LawDrop, PredictionCheck
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.server_health import Failure, ServerHealth
+from flettner.agent.domain.statuses import SuggestionStatus
+from flettner.agent.domain.trial import Trial
+from flettner.vllm_facts.values import Setting
 
 Awaited = Preflight | Launch | WarmUp | Examine | Route | Drain | Stop | Retire | SetKnobs
 

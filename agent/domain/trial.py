@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
-from agent.domain.calibration import Calibration
-from agent.domain.reading import EngineLiveness
-from agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.reading import EngineLiveness
+from flettner.agent.domain.request_counts import RequestCounts
 
 Counts = tuple[int, int, int, int]
 """Requests and bad requests of the control, requests and bad requests of green."""

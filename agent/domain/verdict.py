@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from agent.domain.calibration import Calibration
-from agent.domain.model import Forecast, Plan, Slo, Step
-from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import GainNeeded, Observation, Trial
+from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.model import Forecast, Plan, Slo, Step
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.trial import GainNeeded, Observation, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

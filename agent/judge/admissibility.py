@@ -6,10 +6,10 @@ Inadmissible data counts neither for nor against green, and its time does not co
 from dataclasses import dataclass, replace
 from math import sqrt
 
-from agent.domain.model import Step
-from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import Observation, Trial
-from agent.judge.goodput import compare_rate, count_missed, fails_badly
+from flettner.agent.domain.model import Step
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.trial import Observation, Trial
+from flettner.agent.judge.goodput import compare_rate, count_missed, fails_badly
 
 RECENT_S = 120.0  # half-life of the request counts per side
 ILL_S = 30.0  # half-life of blue's failures

@@ -15,13 +15,13 @@ is gone.
 from dataclasses import replace
 from math import sqrt
 
-from agent.domain.blocks import BadOf, Block, BlockMeasure, BlockSecond, BlockTrial
-from agent.domain.model import Slo
-from agent.domain.request_counts import RequestCounts
-from agent.judge.block_schedule import draw_block
-from agent.judge.failure_modes import count_bad
-from agent.judge.goodput import BUSIER, count_missed
-from agent.judge.hard_limits import BAD, CONTROL_BAD
+from flettner.agent.domain.blocks import BadOf, Block, BlockMeasure, BlockSecond, BlockTrial
+from flettner.agent.domain.model import Slo
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.judge.block_schedule import draw_block
+from flettner.agent.judge.failure_modes import count_bad
+from flettner.agent.judge.goodput import BUSIER, count_missed
+from flettner.agent.judge.hard_limits import BAD, CONTROL_BAD
 
 GOODPUT = "goodput"
 WASH_OUT_S = 2.0  # until each engine has read the new values

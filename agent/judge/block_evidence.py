@@ -25,8 +25,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import log, log1p, sqrt, tanh
 
-from agent.domain.blocks import Arm, BadOf, Block, BlockMeasure
-from agent.judge.eprocess import log_sum
+from flettner.agent.domain.blocks import Arm, BadOf, Block, BlockMeasure
+from flettner.agent.judge.eprocess import log_sum
 
 STRENGTHS = (0.12, 0.5, 1.5)
 WEIGHTS = (0.1, 0.45, 0.45)

@@ -9,8 +9,8 @@ same. `bench.judge hot` measures how often this takes back an equal candidate.
 
 from dataclasses import replace
 
-from agent.domain.blocks import Block, BlockTrial
-from agent.judge.hard_limits import CONTROL_BAD
+from flettner.agent.domain.blocks import Block, BlockTrial
+from flettner.agent.judge.hard_limits import CONTROL_BAD
 
 NEARLY_ALL = 0.65  # a block has some requests that began under the other arm
 LEAST = 10  # requests of a block

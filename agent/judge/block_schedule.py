@@ -8,7 +8,7 @@ part is left out after the switch. Where requests take long, each block is as lo
 
 import hashlib
 
-from agent.domain.blocks import Arm
+from flettner.agent.domain.blocks import Arm
 
 SHORT_S, LONG_S = (10.0, 14.0), (30.0, 60.0)
 SHORT_BLOCKS = 12  # about as many as the proof of a large harm takes

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import log
 
-from agent.domain.blocks import Block, BlockMeasure, BlockSecond, BlockTrial
-from agent.domain.calibration import Calibration
-from agent.domain.model import Slo
-from agent.domain.request_counts import RequestCounts, quantile
-from agent.domain.trial import GainNeeded, Trial
-from agent.domain.verdict import Verdict
-from agent.judge.block_counting import (
+from flettner.agent.domain.blocks import Block, BlockMeasure, BlockSecond, BlockTrial
+from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.model import Slo
+from flettner.agent.domain.request_counts import RequestCounts, quantile
+from flettner.agent.domain.trial import GainNeeded, Trial
+from flettner.agent.domain.verdict import Verdict
+from flettner.agent.judge.block_counting import (
     CUT_REQUESTS,
     GOODPUT,
     add_second,
@@ -24,12 +24,12 @@ from agent.judge.block_counting import (
     drop_blocks,
     take_finished,
 )
-from agent.judge.block_evidence import add_block, level_of, log_evidence
-from agent.judge.block_harm import is_harmful, note_result
-from agent.judge.eprocess import log_sum
-from agent.judge.failure_modes import DISASTER, LATENCIES, LEAST_CONTROL, UNPROMISED, objective_of
-from agent.judge.goodput import count_missed, describe_odds, least_gain, misses_slo
-from agent.judge.hard_limits import BAD, CONTROL_BAD, FRESH_S, WEDGED_S
+from flettner.agent.judge.block_evidence import add_block, level_of, log_evidence
+from flettner.agent.judge.block_harm import is_harmful, note_result
+from flettner.agent.judge.eprocess import log_sum
+from flettner.agent.judge.failure_modes import DISASTER, LATENCIES, LEAST_CONTROL, UNPROMISED, objective_of
+from flettner.agent.judge.goodput import count_missed, describe_odds, least_gain, misses_slo
+from flettner.agent.judge.hard_limits import BAD, CONTROL_BAD, FRESH_S, WEDGED_S
 
 SURE_WORSE, SURE_BETTER, SURE_FUTILE = log(100.0), log(20.0), log(50.0)
 LOOKS_WORSE = log(10.0)

@@ -26,7 +26,7 @@ from dataclasses import replace
 from functools import cache
 from math import exp, log, pi
 
-from agent.domain.trial import EProcessPair
+from flettner.agent.domain.trial import EProcessPair
 
 HALF_LIFE_S = 600.0
 RESTART_S = 300.0

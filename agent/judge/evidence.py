@@ -3,12 +3,20 @@
 from dataclasses import replace
 from math import log
 
-from agent.domain.model import Slo, Step
-from agent.domain.request_counts import RequestCounts, quantile
-from agent.domain.trial import NONE, Counts, EProcessPair, EvidenceStream, Observation, Trial, add_counts
-from agent.judge.admissibility import Inadmissible
-from agent.judge.eprocess import log_sum, update_with_control, update_without_control
-from agent.judge.failure_modes import (
+from flettner.agent.domain.model import Slo, Step
+from flettner.agent.domain.request_counts import RequestCounts, quantile
+from flettner.agent.domain.trial import (
+    NONE,
+    Counts,
+    EProcessPair,
+    EvidenceStream,
+    Observation,
+    Trial,
+    add_counts,
+)
+from flettner.agent.judge.admissibility import Inadmissible
+from flettner.agent.judge.eprocess import log_sum, update_with_control, update_without_control
+from flettner.agent.judge.failure_modes import (
     ANSWERS,
     calibration_of,
     count_bad,
@@ -17,8 +25,8 @@ from agent.judge.failure_modes import (
     tick_margin,
     tick_phi_of,
 )
-from agent.judge.goodput import buffer_goodput, close_goodput_tick
-from agent.judge.wording import wilson_interval
+from flettner.agent.judge.goodput import buffer_goodput, close_goodput_tick
+from flettner.agent.judge.wording import wilson_interval
 
 FULL_WEIGHT = 100  # at which blue has no traffic
 TICK_S, TICK_REQUESTS, TICK_AT_MOST_S = 5.0, 5, 15.0

@@ -20,10 +20,10 @@ A smaller one would take thousands of requests to prove where latencies clump, a
 from collections.abc import Iterator, Mapping
 from math import exp, floor, lgamma, log, sqrt
 
-from agent.domain.calibration import Calibration
-from agent.domain.model import Objective, Slo, Step
-from agent.domain.request_counts import RequestCounts, count_above, quantile
-from agent.domain.trial import EProcessPair, EvidenceStream, Trial
+from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.model import Objective, Slo, Step
+from flettner.agent.domain.request_counts import RequestCounts, count_above, quantile
+from flettner.agent.domain.trial import EProcessPair, EvidenceStream, Trial
 
 ANSWERS = ("errors", "stalled", "gave_up", "refused")
 LATENCIES = ("ttft", "itl", "e2e")

@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log
 
-from agent.domain.calibration import Calibration
-from agent.domain.model import Forecast, Plan, Slo, Step
-from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import EvidenceStream, GainNeeded, Trial
-from agent.judge.eprocess import LEAST, MOST, log_factor, log_factor_alone
-from agent.judge.evidence import FULL_WEIGHT, OWN_LEAST, SETTLE_AT_MOST_S, settling_s
-from agent.judge.failure_modes import calibration_of, count_bad, open_streams, phi_of
-from agent.judge.goodput import (
+from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.model import Forecast, Plan, Slo, Step
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.trial import EvidenceStream, GainNeeded, Trial
+from flettner.agent.judge.eprocess import LEAST, MOST, log_factor, log_factor_alone
+from flettner.agent.judge.evidence import FULL_WEIGHT, OWN_LEAST, SETTLE_AT_MOST_S, settling_s
+from flettner.agent.judge.failure_modes import calibration_of, count_bad, open_streams, phi_of
+from flettner.agent.judge.goodput import (
     GAIN,
     SURE_FUTILE,
     SURE_RELIEVED,
@@ -34,7 +34,7 @@ from agent.judge.goodput import (
     misses_slo,
     record_interval,
 )
-from agent.judge.passing import FEW, LOOK_LEAST, LOOK_LEAST_S, LOOK_REQUESTS, LOOK_S
+from flettner.agent.judge.passing import FEW, LOOK_LEAST, LOOK_LEAST_S, LOOK_REQUESTS, LOOK_S
 
 NINE_OF_TEN = 2.3
 VARIES = 1.8  # nine of ten times of ten requests that come at random, over the mean

@@ -24,11 +24,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import sqrt
 
-from agent.domain.model import Slo
-from agent.domain.request_counts import RequestCounts, count_above, quantile
-from agent.domain.trial import Trial
-from agent.judge.failure_modes import DISASTER, LATENCIES, calibration_of, objective_of, phi_of
-from agent.judge.wording import BAD_ONES, describe_duration
+from flettner.agent.domain.model import Slo
+from flettner.agent.domain.request_counts import RequestCounts, count_above, quantile
+from flettner.agent.domain.trial import Trial
+from flettner.agent.judge.failure_modes import DISASTER, LATENCIES, calibration_of, objective_of, phi_of
+from flettner.agent.judge.wording import BAD_ONES, describe_duration
 
 SURE = 2.58
 LEAST = 10

@@ -25,12 +25,12 @@ The least gain worth a change is GAIN of the requests, or half of those that are
 from dataclasses import replace
 from math import exp, log, sqrt
 
-from agent.domain.model import Slo, Step
-from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import NONE, EProcessPair, Goodput, Observation, Trial, add_counts
-from agent.judge.eprocess import log_sum, update_with_control, update_without_control
-from agent.judge.failure_modes import DEFAULT_PHI, LATENCIES, calibration_of, objective_of, phi_of
-from agent.judge.wording import wilson_interval
+from flettner.agent.domain.model import Slo, Step
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.trial import NONE, EProcessPair, Goodput, Observation, Trial, add_counts
+from flettner.agent.judge.eprocess import log_sum, update_with_control, update_without_control
+from flettner.agent.judge.failure_modes import DEFAULT_PHI, LATENCIES, calibration_of, objective_of, phi_of
+from flettner.agent.judge.wording import wilson_interval
 
 GAIN = 0.10
 BADLY = 0.5  # a blue of which so many requests are bad fails its SLO by far

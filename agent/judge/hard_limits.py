@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from agent.domain.model import Slo
-from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import Observation, Trial
-from agent.judge.failure_modes import LATENCIES, calibration_of, count_bad, phi_of
-from agent.judge.wording import wilson_interval
+from flettner.agent.domain.model import Slo
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.trial import Observation, Trial
+from flettner.agent.judge.failure_modes import LATENCIES, calibration_of, count_bad, phi_of
+from flettner.agent.judge.wording import wilson_interval
 
 REQUESTS, BAD, CONTROL_BAD = 20, 0.5, 0.2  # half of twenty requests are bad while few of blue's are
 LATE_AFTER_S = 30.0  # of a step: its first requests come at once and are late

@@ -15,16 +15,16 @@ A change that needs a gain ends as futile once evidence has ruled the least gain
 from dataclasses import dataclass, replace
 from math import log
 
-from agent.domain.model import Slo, Step
-from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import Trial
-from agent.domain.verdict import Verdict
-from agent.judge import goodput as gp
-from agent.judge.admissibility import Inadmissible
-from agent.judge.evidence import FULL_WEIGHT, log_worse
-from agent.judge.failure_modes import LEAST_CONTROL
-from agent.judge.gain import describe_gain
-from agent.judge.wording import describe_counts
+from flettner.agent.domain.model import Slo, Step
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.trial import Trial
+from flettner.agent.domain.verdict import Verdict
+from flettner.agent.judge import goodput as gp
+from flettner.agent.judge.admissibility import Inadmissible
+from flettner.agent.judge.evidence import FULL_WEIGHT, log_worse
+from flettner.agent.judge.failure_modes import LEAST_CONTROL
+from flettner.agent.judge.gain import describe_gain
+from flettner.agent.judge.wording import describe_counts
 
 LOOKS_WORSE = log(10.0)
 FEW, SOON_S = 10, 15.0  # requests and seconds of a step beside a blue that fails badly

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from math import exp
 
-from agent.domain.trial import EvidenceStream, Trial
-from agent.judge.evidence import log_worse
-from agent.judge.wording import describe_counts, wilson_interval
+from flettner.agent.domain.trial import EvidenceStream, Trial
+from flettner.agent.judge.evidence import log_worse
+from flettner.agent.judge.wording import describe_counts, wilson_interval
 
 MOST = 700.0  # the largest power of e that a float holds
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from agent.domain.reading import EngineLiveness
-from agent.domain.request_counts import RequestCounts
-from agent.domain.server_health import Failure, FailureKind, ServerHealth
-from agent.judge.hard_limits import (
+from flettner.agent.domain.reading import EngineLiveness
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.server_health import Failure, FailureKind, ServerHealth
+from flettner.agent.judge.hard_limits import (
     BAD,
     CONTROL_AT_LEAST,
     CONTROL_BAD,

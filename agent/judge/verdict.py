@@ -13,20 +13,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from math import isfinite, log
 
-from agent.domain.calibration import Calibration
-from agent.domain.model import Forecast, Plan, Slo, Step
-from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import GainNeeded, Observation, Trial
-from agent.domain.verdict import Verdict
-from agent.judge.admissibility import UNEVEN, check_admissibility, update_recent
-from agent.judge.evidence import FULL_WEIGHT, add_observation, log_mean, log_worse
-from agent.judge.failure_modes import LEAST_CONTROL, count_bad, open_streams
-from agent.judge.forecast import forecast_plan
-from agent.judge.gain import describe_gain
-from agent.judge.goodput import SURE_HARM, log_harm, misses_slo
-from agent.judge.hard_limits import count_wedged_s, find_violation
-from agent.judge.passing import Situation, decide, with_record
-from agent.judge.wording import describe_chance, describe_counts
+from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.model import Forecast, Plan, Slo, Step
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.trial import GainNeeded, Observation, Trial
+from flettner.agent.domain.verdict import Verdict
+from flettner.agent.judge.admissibility import UNEVEN, check_admissibility, update_recent
+from flettner.agent.judge.evidence import FULL_WEIGHT, add_observation, log_mean, log_worse
+from flettner.agent.judge.failure_modes import LEAST_CONTROL, count_bad, open_streams
+from flettner.agent.judge.forecast import forecast_plan
+from flettner.agent.judge.gain import describe_gain
+from flettner.agent.judge.goodput import SURE_HARM, log_harm, misses_slo
+from flettner.agent.judge.hard_limits import count_wedged_s, find_violation
+from flettner.agent.judge.passing import Situation, decide, with_record
+from flettner.agent.judge.wording import describe_chance, describe_counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class AnytimeJudge:
     latency with an objective the limit is half of the late requests that the SLO allows, if that is more.
 
     Below load parity nothing is proved: such a share serves the hard limits and the warm-up. `uneven`: see
-    agent.judge.admissibility.
+    flettner.agent.judge.admissibility.
     """
 
     alpha: float = 0.01
@@ -62,7 +62,7 @@ class AnytimeJudge:
         blue: RequestCounts,
         record: RequestCounts,
     ) -> tuple[Trial, Verdict]:
-        """See agent.domain.verdict.Judge. `green`, `blue`: counts of the step including this second."""
+        """See domain.verdict.Judge. `green`, `blue`: counts of the step including this second."""
         by_itself = step.weight >= FULL_WEIGHT and not any(arm.asked for arm in observation.blue.values())
         trial = replace(
             update_recent(trial, observation), at=observation.at, wedged_s=count_wedged_s(trial, observation)
@@ -129,7 +129,7 @@ class AnytimeJudge:
         calibration: Mapping[str, Calibration],
         gain_needed: GainNeeded = "never",
     ) -> Forecast | None:
-        """See agent.judge.forecast."""
+        """See flettner.agent.judge.forecast."""
         return forecast_plan(
             plan,
             slo=slo,
@@ -149,7 +149,7 @@ class AnytimeJudge:
         green: RequestCounts,
         record: RequestCounts,
     ) -> str:
-        """See agent.judge.gain."""
+        """See flettner.agent.judge.gain."""
         if trial.better or trial.gain:
             return trial.better or trial.gain
         if misses_slo(trial, slo, record):

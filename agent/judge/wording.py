@@ -2,7 +2,7 @@
 
 from math import exp, sqrt
 
-from agent.domain.trial import EvidenceStream
+from flettner.agent.domain.trial import EvidenceStream
 
 BAD_ONES = {
     "errors": "failed or cut",

@@ -3,15 +3,15 @@
 from dataclasses import replace
 from datetime import datetime
 
-from agent.domain.effects import Examine
-from agent.domain.events import Examined, Warmed
-from agent.domain.model import Server
-from agent.domain.state import Phase, State
-from agent.machine.launching import begin_step
-from agent.machine.launching import on_warmed as warmed_up
-from agent.machine.replacing import drain_old_server
-from agent.machine.rolling_back import roll_back
-from agent.machine.transitions import (
+from flettner.agent.domain.effects import Examine
+from flettner.agent.domain.events import Examined, Warmed
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.launching import begin_step
+from flettner.agent.machine.launching import on_warmed as warmed_up
+from flettner.agent.machine.replacing import drain_old_server
+from flettner.agent.machine.rolling_back import roll_back
+from flettner.agent.machine.transitions import (
     Rules,
     Transition,
     enter_phase,

@@ -3,20 +3,20 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from agent.domain.effects import Route
-from agent.domain.events import Observed
-from agent.domain.request_counts import RequestCounts
-from agent.domain.state import State
-from agent.domain.trial import Observation
-from agent.domain.verdict import Verdict
-from agent.machine.failing import blue_fails_more, carries, failing_newcomer
-from agent.machine.guard import PERSON
-from agent.machine.launching import begin_step, route_step, sum_counts
-from agent.machine.lease import keep_alive
-from agent.machine.promoting import promote
-from agent.machine.replacing import replace_next
-from agent.machine.rolling_back import leave_failing_green, roll_back
-from agent.machine.transitions import Rules, Transition, without_effects
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.events import Observed
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.state import State
+from flettner.agent.domain.trial import Observation
+from flettner.agent.domain.verdict import Verdict
+from flettner.agent.machine.failing import blue_fails_more, carries, failing_newcomer
+from flettner.agent.machine.guard import PERSON
+from flettner.agent.machine.launching import begin_step, route_step, sum_counts
+from flettner.agent.machine.lease import keep_alive
+from flettner.agent.machine.promoting import promote
+from flettner.agent.machine.replacing import replace_next
+from flettner.agent.machine.rolling_back import leave_failing_green, roll_back
+from flettner.agent.machine.transitions import Rules, Transition, without_effects
 
 FRESH_S = 60.0  # a pass needs an answer of green within so many seconds
 SUSPEND_AFTER_S = 120.0  # without admissible evidence for so long, green gets no traffic

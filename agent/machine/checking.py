@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from agent.domain.effects import Preflight
-from agent.domain.events import EffectFailed, Preflighted
-from agent.domain.model import OutcomeResult, Plan, PreflightResult, Proposal
-from agent.domain.state import Phase, State, Suggestion
-from agent.judge.goodput import fails_badly
-from agent.machine.default_plan import plan_for
-from agent.machine.earlier_outcomes import was_aborted
-from agent.machine.evidence import is_seen
-from agent.machine.hot_knobs import HOT_FIRST, why_not_hot
-from agent.machine.open_suggestions import (
+from flettner.agent.domain.effects import Preflight
+from flettner.agent.domain.events import EffectFailed, Preflighted
+from flettner.agent.domain.model import OutcomeResult, Plan, PreflightResult, Proposal
+from flettner.agent.domain.state import Phase, State, Suggestion
+from flettner.agent.judge.goodput import fails_badly
+from flettner.agent.machine.default_plan import plan_for
+from flettner.agent.machine.earlier_outcomes import was_aborted
+from flettner.agent.machine.evidence import is_seen
+from flettner.agent.machine.hot_knobs import HOT_FIRST, why_not_hot
+from flettner.agent.machine.open_suggestions import (
     MOST,
     bring_forward,
     by_rank,
@@ -25,10 +25,10 @@ from agent.machine.open_suggestions import (
     replace_open,
     share_a_knob,
 )
-from agent.machine.starting import gain_needed, start_rollout
-from agent.machine.suggestion_notes import altering_knobs
-from agent.machine.traffic import expected_rate, recent_traffic
-from agent.machine.transitions import (
+from flettner.agent.machine.starting import gain_needed, start_rollout
+from flettner.agent.machine.suggestion_notes import altering_knobs
+from flettner.agent.machine.traffic import expected_rate, recent_traffic
+from flettner.agent.machine.transitions import (
     Rules,
     Transition,
     enter_phase,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import ceil
 
-from agent.domain.model import Plan, PreflightResult, Step, Strategy
+from flettner.agent.domain.model import Plan, PreflightResult, Step, Strategy
 
 QUICK = Step(weight=25, requests=10, at_least_s=15.0, at_most_s=0.0)
 QUICK_PARITY = Step(weight=50, requests=20, at_least_s=20.0, at_most_s=0.0)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from itertools import takewhile
 
-from agent.domain.model import Outcome
-from vllm_facts.values import Knob, Value
+from flettner.agent.domain.model import Outcome
+from flettner.vllm_facts.values import Knob, Value
 
 DENIED_FOR = timedelta(hours=24)  # a denied change is not suggested again for so long
 COMBINED = ("rolled_back", "no_gain", "undecided")  # the server started, and no check or operator refused it

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from agent.domain.model import Proposal, Slo
-from agent.domain.reading import Reading
-from agent.domain.state import Sighting, State, Suggestion
-from vllm_facts.values import Knob, Value
+from flettner.agent.domain.model import Proposal, Slo
+from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.state import Sighting, State, Suggestion
+from flettner.vllm_facts.values import Knob, Value
 
 MIN_COVERAGE = 0.8  # of the window's seconds with a fresh scrape
 FLICKER = timedelta(seconds=5)  # a cause that is absent for less is the same one

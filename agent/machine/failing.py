@@ -1,14 +1,14 @@
-"""Which servers fail at present, in every phase. Pure; agent.judge.server_health decides."""
+"""Which servers fail at present, in every phase. Pure; flettner.agent.judge.server_health decides."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from agent.domain.events import Event, Observed, ServerLost
-from agent.domain.model import Server
-from agent.domain.request_counts import NO_REQUESTS
-from agent.domain.server_health import Failure, ServerHealth
-from agent.domain.state import State
-from agent.judge.server_health import (
+from flettner.agent.domain.events import Event, Observed, ServerLost
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.request_counts import NO_REQUESTS
+from flettner.agent.domain.server_health import Failure, ServerHealth
+from flettner.agent.domain.state import State
+from flettner.agent.judge.server_health import (
     Carriers,
     begin_failure,
     end_failure,

@@ -9,14 +9,14 @@ in force stays.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agent.domain.effects import Drain, Effect, KeepAlive, Route
-from agent.domain.model import Server
-from agent.domain.request_counts import RequestCounts
-from agent.domain.state import Phase, Rollout, State
-from agent.judge.server_health import is_well
-from agent.machine.failing import describe_failures, fails
-from agent.machine.routes import equal_shares
-from agent.machine.transitions import Transition
+from flettner.agent.domain.effects import Drain, Effect, KeepAlive, Route
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.state import Phase, Rollout, State
+from flettner.agent.judge.server_health import is_well
+from flettner.agent.machine.failing import describe_failures, fails
+from flettner.agent.machine.routes import equal_shares
+from flettner.agent.machine.transitions import Transition
 
 KEEPS = frozenset({Phase.CANARY, Phase.ROLLING_BACK})
 """Phases in which a server without a share may get one: nothing else is about to happen to it."""

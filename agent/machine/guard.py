@@ -5,18 +5,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
-from agent.domain.digest import digest
-from agent.domain.lateness import has_need
-from agent.domain.model import Bound, Forecast, Hold, Plan, PreflightResult, Proposal, Slo
-from agent.domain.reading import Reading
-from agent.domain.request_counts import NO_SLO
-from agent.domain.state import State, Suggestion
-from agent.machine.earlier_outcomes import why_not_again, why_not_back
-from agent.machine.evidence import no_measurement
-from agent.machine.hot_knobs import why_not_hot
-from agent.machine.suggestion_notes import altering_knobs, notes_of_plan
-from vllm_facts.knobs import misfit, tunable
-from vllm_facts.values import Knob, Setting, Value
+from flettner.agent.domain.digest import digest
+from flettner.agent.domain.lateness import has_need
+from flettner.agent.domain.model import Bound, Forecast, Hold, Plan, PreflightResult, Proposal, Slo
+from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.request_counts import NO_SLO
+from flettner.agent.domain.state import State, Suggestion
+from flettner.agent.machine.earlier_outcomes import why_not_again, why_not_back
+from flettner.agent.machine.evidence import no_measurement
+from flettner.agent.machine.hot_knobs import why_not_hot
+from flettner.agent.machine.suggestion_notes import altering_knobs, notes_of_plan
+from flettner.vllm_facts.knobs import misfit, tunable
+from flettner.vllm_facts.values import Knob, Setting, Value
 
 PERSON = "person"  # the rule of a change that an operator requested
 LONGEST_VALUE = 80  # characters of a refused value that are shown

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from agent.domain.effects import Effect, KeepKnobs, SetKnobs
-from agent.domain.events import Event, Observed
-from agent.domain.model import Server
-from agent.domain.state import State
-from vllm_facts.values import Knob, Setting, Value
+from flettner.agent.domain.effects import Effect, KeepKnobs, SetKnobs
+from flettner.agent.domain.events import Event, Observed
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.state import State
+from flettner.vllm_facts.values import Knob, Setting, Value
 
 HOT_FIRST = frozenset({"hot", "auto", "swap"})
 """Strategies with which servers that run take a change if they can; "swap" would be an outage."""

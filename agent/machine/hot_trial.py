@@ -10,18 +10,18 @@ request is never touched, no server starts, and no share of traffic moves.
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from agent.domain.blocks import Arm, BlockSecond
-from agent.domain.effects import SetKnobs
-from agent.domain.events import Aborted, EffectFailed, KnobsSet, Observed, ServerLost
-from agent.domain.model import OutcomeResult
-from agent.domain.state import Phase, Rollout, State
-from agent.domain.verdict import Verdict
-from agent.judge.blocks import begin_blocks, update_blocks
-from agent.machine.hot_knobs import hot_values
-from agent.machine.launching import sum_counts
-from agent.machine.lease import keep_alive
-from agent.machine.restoring import TRIES, missing_server, restore
-from agent.machine.transitions import (
+from flettner.agent.domain.blocks import Arm, BlockSecond
+from flettner.agent.domain.effects import SetKnobs
+from flettner.agent.domain.events import Aborted, EffectFailed, KnobsSet, Observed, ServerLost
+from flettner.agent.domain.model import OutcomeResult
+from flettner.agent.domain.state import Phase, Rollout, State
+from flettner.agent.domain.verdict import Verdict
+from flettner.agent.judge.blocks import begin_blocks, update_blocks
+from flettner.agent.machine.hot_knobs import hot_values
+from flettner.agent.machine.launching import sum_counts
+from flettner.agent.machine.lease import keep_alive
+from flettner.agent.machine.restoring import TRIES, missing_server, restore
+from flettner.agent.machine.transitions import (
     Rules,
     Transition,
     enter_cooldown,

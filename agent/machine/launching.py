@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from agent.domain.effects import Examine, KeepAlive, Launch, Route, WarmUp
-from agent.domain.events import Aborted, EffectFailed, Launched, Observed, Routed, ServerLost, Warmed
-from agent.domain.model import OutcomeResult, Server
-from agent.domain.request_counts import RequestCounts
-from agent.domain.state import Phase, Rollout, State
-from agent.machine.promoting import promote
-from agent.machine.replacing import on_lost as lost_in_turn
-from agent.machine.replacing import replace_next, route_to_newcomer
-from agent.machine.restoring import restore
-from agent.machine.rolling_back import result_of_loss, roll_back
-from agent.machine.routes import route_to, split_route
-from agent.machine.transitions import (
+from flettner.agent.domain.effects import Examine, KeepAlive, Launch, Route, WarmUp
+from flettner.agent.domain.events import Aborted, EffectFailed, Launched, Observed, Routed, ServerLost, Warmed
+from flettner.agent.domain.model import OutcomeResult, Server
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.state import Phase, Rollout, State
+from flettner.agent.machine.promoting import promote
+from flettner.agent.machine.replacing import on_lost as lost_in_turn
+from flettner.agent.machine.replacing import replace_next, route_to_newcomer
+from flettner.agent.machine.restoring import restore
+from flettner.agent.machine.rolling_back import result_of_loss, roll_back
+from flettner.agent.machine.routes import route_to, split_route
+from flettner.agent.machine.transitions import (
     Rules,
     Transition,
     count_exposed,

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from agent.domain.effects import Drain, KeepAlive, Retire, Route, Stop
-from agent.domain.events import Drained, EffectFailed, Routed
-from agent.domain.state import Phase, State
-from agent.machine.transitions import (
+from flettner.agent.domain.effects import Drain, KeepAlive, Retire, Route, Stop
+from flettner.agent.domain.events import Drained, EffectFailed, Routed
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.transitions import (
     LONGEST_PAUSE,
     Rules,
     Transition,

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from agent.domain.effects import Preflight
-from agent.domain.events import Event
-from agent.domain.model import Proposal
-from agent.domain.state import Phase, State, Suggestion
-from agent.machine.guard import PERSON
-from agent.machine.transitions import enter_phase
-from lint.precedence import ranked
-from vllm_facts.values import ChangeClass, Knob, Value
+from flettner.agent.domain.effects import Preflight
+from flettner.agent.domain.events import Event
+from flettner.agent.domain.model import Proposal
+from flettner.agent.domain.state import Phase, State, Suggestion
+from flettner.agent.machine.guard import PERSON
+from flettner.agent.machine.transitions import enter_phase
+from flettner.lint.precedence import ranked
+from flettner.vllm_facts.values import ChangeClass, Knob, Value
 
 MOST = 3  # open at a time
 PENDING = frozenset({"checking", "open"})
@@ -26,7 +26,7 @@ Ending = Literal["expired", "superseded", "withdrawn", "refused", "denied"]
 
 @dataclass(frozen=True, slots=True)
 class RankedProposal:
-    """A proposal as lint.precedence ranks it."""
+    """A proposal as flettner.lint.precedence ranks it."""
 
     proposal: Proposal
 

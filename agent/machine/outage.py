@@ -1,6 +1,6 @@
 """What clients see of a planned outage, in a sentence. Pure."""
 
-from agent.domain.model import Hold
+from flettner.agent.domain.model import Hold
 
 
 def describe_outage(outage_s: float, drain_s: float, hold: Hold | None) -> str:

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from agent.domain.effects import Effect, KeepAlive, Route
-from agent.domain.events import Event, Observed, Retired, ServerLost
-from agent.domain.model import Server
-from agent.domain.state import Phase, State
-from agent.machine.lease import is_due
-from agent.machine.open_suggestions import end_all, enter_fitting_phase
-from agent.machine.routes import route_without
-from agent.machine.transitions import Transition, add_retirement
+from flettner.agent.domain.effects import Effect, KeepAlive, Route
+from flettner.agent.domain.events import Event, Observed, Retired, ServerLost
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.lease import is_due
+from flettner.agent.machine.open_suggestions import end_all, enter_fitting_phase
+from flettner.agent.machine.routes import route_without
+from flettner.agent.machine.transitions import Transition, add_retirement
 
 LATE = timedelta(seconds=30)  # requests of a green that was rolled back still end
 RETIRE_AGAIN = timedelta(seconds=30)

@@ -3,16 +3,16 @@
 from dataclasses import replace
 from datetime import datetime
 
-from agent.domain.effects import Drain, Retire
-from agent.domain.events import Aborted, EffectFailed, Observed, Retired, Routed, ServerLost
-from agent.domain.model import Server
-from agent.domain.state import Phase, State
-from agent.machine.failing import failing_newcomer
-from agent.machine.lease import keep_alive
-from agent.machine.restoring import TRIES, missing_server, restore
-from agent.machine.rolling_back import leave_failing_green, result_of_loss, roll_back
-from agent.machine.routes import route_to
-from agent.machine.transitions import (
+from flettner.agent.domain.effects import Drain, Retire
+from flettner.agent.domain.events import Aborted, EffectFailed, Observed, Retired, Routed, ServerLost
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.failing import failing_newcomer
+from flettner.agent.machine.lease import keep_alive
+from flettner.agent.machine.restoring import TRIES, missing_server, restore
+from flettner.agent.machine.rolling_back import leave_failing_green, result_of_loss, roll_back
+from flettner.agent.machine.routes import route_to
+from flettner.agent.machine.transitions import (
     Rules,
     Transition,
     add_retirement,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from agent.domain.events import (
+from flettner.agent.domain.events import (
     Approved,
     ChangeAsked,
     Denied,
@@ -12,13 +12,13 @@ from agent.domain.events import (
     Resumed,
     ServerLost,
 )
-from agent.domain.model import Proposal
-from agent.domain.prediction_check import KEPT, drop_law
-from agent.domain.state import Phase, State
-from agent.machine.checking import check_suggestion
-from agent.machine.guard import PERSON, ProposalRefusal
-from agent.machine.lease import keep_alive
-from agent.machine.open_suggestions import (
+from flettner.agent.domain.model import Proposal
+from flettner.agent.domain.prediction_check import KEPT, drop_law
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.checking import check_suggestion
+from flettner.agent.machine.guard import PERSON, ProposalRefusal
+from flettner.agent.machine.lease import keep_alive
+from flettner.agent.machine.open_suggestions import (
     barred_approver,
     bring_forward,
     end_check,
@@ -26,9 +26,9 @@ from agent.machine.open_suggestions import (
     enter_fitting_phase,
     find_pending,
 )
-from agent.machine.restoring import missing_server, restart_failing, restore
-from agent.machine.starting import start_rollout
-from agent.machine.transitions import (
+from flettner.agent.machine.restoring import missing_server, restart_failing, restore
+from flettner.agent.machine.starting import start_rollout
+from flettner.agent.machine.transitions import (
     Rules,
     Transition,
     choose_blue,

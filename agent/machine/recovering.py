@@ -8,21 +8,21 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from agent.domain.effects import KeepAlive, Launch, Route
-from agent.domain.events import AgentStarted
-from agent.domain.model import PreflightResult, Server
-from agent.domain.state import Phase, Rollout, State, Suggestion
-from agent.machine import hot_trial
-from agent.machine.default_plan import plan_for
-from agent.machine.hot_knobs import has_drifted, with_kept_values
-from agent.machine.launching import begin_step, resume_step
-from agent.machine.open_suggestions import end_all, end_check, end_each, end_suggestion
-from agent.machine.promoting import can_roll_back, promote
-from agent.machine.restoring import missing_server, recheck_missing, restore
-from agent.machine.rolling_back import roll_back
-from agent.machine.routes import route_to
-from agent.machine.traffic import expected_rate
-from agent.machine.transitions import (
+from flettner.agent.domain.effects import KeepAlive, Launch, Route
+from flettner.agent.domain.events import AgentStarted
+from flettner.agent.domain.model import PreflightResult, Server
+from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.machine import hot_trial
+from flettner.agent.machine.default_plan import plan_for
+from flettner.agent.machine.hot_knobs import has_drifted, with_kept_values
+from flettner.agent.machine.launching import begin_step, resume_step
+from flettner.agent.machine.open_suggestions import end_all, end_check, end_each, end_suggestion
+from flettner.agent.machine.promoting import can_roll_back, promote
+from flettner.agent.machine.restoring import missing_server, recheck_missing, restore
+from flettner.agent.machine.rolling_back import roll_back
+from flettner.agent.machine.routes import route_to
+from flettner.agent.machine.traffic import expected_rate
+from flettner.agent.machine.transitions import (
     Rules,
     Transition,
     add_retirement,

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from agent.domain.model import Forecast, Plan, Proposal
-from agent.domain.state import State, Suggestion
-from agent.machine.checking import plan_at, seal_suggestion
-from agent.machine.transitions import Rules
-from vllm_facts.values import Knob, Setting, Value
+from flettner.agent.domain.model import Forecast, Plan, Proposal
+from flettner.agent.domain.state import State, Suggestion
+from flettner.agent.machine.checking import plan_at, seal_suggestion
+from flettner.agent.machine.transitions import Rules
+from flettner.vllm_facts.values import Knob, Setting, Value
 
 MATERIAL = 1.25  # ratio of two values, durations or shares that makes a difference
 MATERIAL_EVIDENCE = 2.0  # of measurements, which fluctuate more

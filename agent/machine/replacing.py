@@ -6,16 +6,16 @@ Of an old server with replicas one at a time ends, and the new server in its slo
 from dataclasses import replace
 from datetime import datetime
 
-from agent.domain.effects import Drain, Launch, Stop
-from agent.domain.events import EffectFailed, Observed, Routed, ServerLost, Stopped
-from agent.domain.model import Server
-from agent.domain.state import Phase, State
-from agent.machine.failing import describe_failures
-from agent.machine.lease import keep_alive
-from agent.machine.restoring import restore
-from agent.machine.rolling_back import mark_stopped, result_of_loss, roll_back
-from agent.machine.routes import route_to
-from agent.machine.transitions import (
+from flettner.agent.domain.effects import Drain, Launch, Stop
+from flettner.agent.domain.events import EffectFailed, Observed, Routed, ServerLost, Stopped
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.failing import describe_failures
+from flettner.agent.machine.lease import keep_alive
+from flettner.agent.machine.restoring import restore
+from flettner.agent.machine.rolling_back import mark_stopped, result_of_loss, roll_back
+from flettner.agent.machine.routes import route_to
+from flettner.agent.machine.transitions import (
     Rules,
     Transition,
     can_serve,

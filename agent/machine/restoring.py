@@ -3,14 +3,14 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from agent.domain.effects import Launch, Retire, Route
-from agent.domain.events import EffectFailed, Launched, Retired, Routed, ServerLost
-from agent.domain.model import OutcomeResult, Server
-from agent.domain.state import Phase, State
-from agent.machine.hot_knobs import with_kept_values
-from agent.machine.open_suggestions import end_all
-from agent.machine.routes import route_to
-from agent.machine.transitions import (
+from flettner.agent.domain.effects import Launch, Retire, Route
+from flettner.agent.domain.events import EffectFailed, Launched, Retired, Routed, ServerLost
+from flettner.agent.domain.model import OutcomeResult, Server
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.hot_knobs import with_kept_values
+from flettner.agent.machine.open_suggestions import end_all
+from flettner.agent.machine.routes import route_to
+from flettner.agent.machine.transitions import (
     Rules,
     Transition,
     add_retirement,

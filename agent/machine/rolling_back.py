@@ -6,16 +6,24 @@ A new server that has taken several replicas of an old one gives them back one a
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from agent.domain.effects import Drain, Launch, Retire, Route, Stop
-from agent.domain.events import EffectFailed, Launched, Observed, Retired, Routed, ServerLost, Stopped
-from agent.domain.model import OutcomeResult, Server
-from agent.domain.server_health import Failure
-from agent.domain.state import Phase, State
-from agent.machine.failing import HANGING
-from agent.machine.lease import keep_alive
-from agent.machine.restoring import TRIES, missing_server, put_in_slot, restore
-from agent.machine.routes import route_to
-from agent.machine.transitions import (
+from flettner.agent.domain.effects import Drain, Launch, Retire, Route, Stop
+from flettner.agent.domain.events import (
+    EffectFailed,
+    Launched,
+    Observed,
+    Retired,
+    Routed,
+    ServerLost,
+    Stopped,
+)
+from flettner.agent.domain.model import OutcomeResult, Server
+from flettner.agent.domain.server_health import Failure
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.failing import HANGING
+from flettner.agent.machine.lease import keep_alive
+from flettner.agent.machine.restoring import TRIES, missing_server, put_in_slot, restore
+from flettner.agent.machine.routes import route_to
+from flettner.agent.machine.transitions import (
     Rules,
     Transition,
     add_retirement,

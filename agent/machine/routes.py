@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from agent.domain.effects import Route
-from agent.domain.model import Server
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.model import Server
 
 CLOSED_S = 30.0  # Retry-After of a closed route whose duration is unknown
 

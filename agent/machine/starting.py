@@ -3,16 +3,16 @@
 from dataclasses import replace
 from datetime import datetime
 
-from agent.domain.effects import Launch
-from agent.domain.model import Plan, Proposal, Server
-from agent.domain.state import Phase, Rollout, State
-from agent.domain.trial import GainNeeded, Trial
-from agent.machine.answer_check import drain_or_examine
-from agent.machine.guard import PERSON, base_digest
-from agent.machine.hot_trial import begin_trial
-from agent.machine.open_suggestions import end_all, end_suggestion, enter_fitting_phase
-from agent.machine.traffic import recent_traffic
-from agent.machine.transitions import (
+from flettner.agent.domain.effects import Launch
+from flettner.agent.domain.model import Plan, Proposal, Server
+from flettner.agent.domain.state import Phase, Rollout, State
+from flettner.agent.domain.trial import GainNeeded, Trial
+from flettner.agent.machine.answer_check import drain_or_examine
+from flettner.agent.machine.guard import PERSON, base_digest
+from flettner.agent.machine.hot_trial import begin_trial
+from flettner.agent.machine.open_suggestions import end_all, end_suggestion, enter_fitting_phase
+from flettner.agent.machine.traffic import recent_traffic
+from flettner.agent.machine.transitions import (
     Transition,
     enter_phase,
     name_next_server,

@@ -7,9 +7,9 @@ OBSERVING ─suggest─▶ CHECKING ─▶ PROPOSED ─approve─▶ [DRAINING �
                                                                                                 │ all replaced
 Failure, abort or breach, while a rollback is possible:                                         ▼
 ROLLING_BACK ─old servers serve─▶ COOLDOWN ─▶ OBSERVING    CANARY(hold) ─pass─▶ PROMOTING ─▶ OBSERVING
-A change that needs no restart: PROPOSED ─▶ TRIAL ─▶ OBSERVING (agent.machine.hot_trial).
+A change that needs no restart: PROPOSED ─▶ TRIAL ─▶ OBSERVING (flettner.agent.machine.hot_trial).
 A server that flettner started exits: RESTORING ─▶ OBSERVING, or HALTED if none can be started.
-In every phase the traffic leaves a server that fails while another one is well (agent.machine.failover).
+In every phase the traffic leaves a server that fails while another one is well (`failover.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -17,10 +17,10 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
-from agent.domain import events as e
-from agent.domain.effects import Effect, Renewal
-from agent.domain.state import Phase, Rollout, State
-from agent.machine import (
+from flettner.agent.domain import events as e
+from flettner.agent.domain.effects import Effect, Renewal
+from flettner.agent.domain.state import Phase, Rollout, State
+from flettner.agent.machine import (
     answer_check,
     canary_decision,
     checking,
@@ -41,7 +41,7 @@ from agent.machine import (
     suggesting,
     traffic,
 )
-from agent.machine.transitions import IDLE, Rules, Transition
+from flettner.agent.machine.transitions import IDLE, Rules, Transition
 
 Handler = Callable[[Rules, State, Any], Transition]
 

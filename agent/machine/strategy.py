@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from agent.domain.model import Strategy
+from flettner.agent.domain.model import Strategy
 
 _FEWEST_TO_REPLACE = 2
 

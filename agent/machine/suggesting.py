@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import is_
 
-from agent.domain.events import Observed
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from agent.domain.state import Phase, State, Suggestion
-from agent.machine.checking import check_suggestion, has_room, refuse_late_preflight, start_by_itself
-from agent.machine.evidence import (
+from flettner.agent.domain.events import Observed
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.state import Phase, State, Suggestion
+from flettner.agent.machine.checking import check_suggestion, has_room, refuse_late_preflight, start_by_itself
+from flettner.agent.machine.evidence import (
     burns_fast,
     directions_of,
     in_two_windows,
@@ -23,9 +23,9 @@ from agent.machine.evidence import (
     rule_key,
     values_of,
 )
-from agent.machine.guard import ProposalRefusal, base_digest
-from agent.machine.lease import keep_alive
-from agent.machine.open_suggestions import (
+from flettner.agent.machine.guard import ProposalRefusal, base_digest
+from flettner.agent.machine.lease import keep_alive
+from flettner.agent.machine.open_suggestions import (
     RankedProposal,
     end_each,
     is_checking,
@@ -33,15 +33,15 @@ from agent.machine.open_suggestions import (
     replace_open,
     share_a_knob,
 )
-from agent.machine.refreshing import is_another_change, is_younger, refresh
-from agent.machine.restoring import restart_failing
-from agent.machine.transitions import (
+from flettner.agent.machine.refreshing import is_another_change, is_younger, refresh
+from flettner.agent.machine.restoring import restart_failing
+from flettner.agent.machine.transitions import (
     Rules,
     Transition,
     enter_phase,
     without_effects,
 )
-from lint.precedence import Outranked, ranked
+from flettner.lint.precedence import Outranked, ranked
 
 NOTED_AT_MOST = 3  # refused and outranked rules in a note, which is one line
 

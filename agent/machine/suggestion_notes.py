@@ -1,10 +1,10 @@
 """What an operator is shown of a suggestion's rollout: strategy, duration, outage and checks. Pure."""
 
-from agent.domain.model import Forecast, Hold, Plan, Proposal
-from agent.domain.state import Suggestion
-from agent.machine.outage import describe_outage
-from vllm_facts.knobs import alters_outputs
-from vllm_facts.values import Knob
+from flettner.agent.domain.model import Forecast, Hold, Plan, Proposal
+from flettner.agent.domain.state import Suggestion
+from flettner.agent.machine.outage import describe_outage
+from flettner.vllm_facts.knobs import alters_outputs
+from flettner.vllm_facts.values import Knob
 
 ALL = 100  # percent
 

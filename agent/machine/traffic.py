@@ -7,11 +7,11 @@ over a change of load, or of the minutes after a rollout, in which queues drain.
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from agent.domain.events import Event, Observed
-from agent.domain.request_counts import NO_REQUESTS, RequestCounts
-from agent.domain.state import State, SteadyRate
-from agent.machine.evidence import MIN_COVERAGE
-from agent.machine.transitions import IDLE
+from flettner.agent.domain.events import Event, Observed
+from flettner.agent.domain.request_counts import NO_REQUESTS, RequestCounts
+from flettner.agent.domain.state import State, SteadyRate
+from flettner.agent.machine.evidence import MIN_COVERAGE
+from flettner.agent.machine.transitions import IDLE
 
 RECENT = timedelta(seconds=60)
 GAP = timedelta(seconds=5)  # without an observation outside rollouts: a rollout, or a restart of the daemon

@@ -5,21 +5,21 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from agent.domain.effects import Effect, Retire, Route, SetKnobs
-from agent.domain.events import Observed, ServerLost
-from agent.domain.model import Outcome, OutcomeResult, Plan, Server, Slo, Strategy
-from agent.domain.ports import Context, Policy
-from agent.domain.reading import Reading
-from agent.domain.request_counts import RequestCounts
-from agent.domain.state import Awaited, Phase, State, Suggestion
-from agent.domain.verdict import Judge
-from agent.machine.earlier_outcomes import DENIED_FOR
-from agent.machine.guard import Guard
-from agent.quality.golden_prompts import GoldenPromptOptions
-from vllm_facts.deployment import Deployment
-from vllm_facts.models.lookup import find_model
-from vllm_facts.sizing.gpus import find_gpu
-from vllm_facts.values import Setting
+from flettner.agent.domain.effects import Effect, Retire, Route, SetKnobs
+from flettner.agent.domain.events import Observed, ServerLost
+from flettner.agent.domain.model import Outcome, OutcomeResult, Plan, Server, Slo, Strategy
+from flettner.agent.domain.ports import Context, Policy
+from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.state import Awaited, Phase, State, Suggestion
+from flettner.agent.domain.verdict import Judge
+from flettner.agent.machine.earlier_outcomes import DENIED_FOR
+from flettner.agent.machine.guard import Guard
+from flettner.agent.quality.golden_prompts import GoldenPromptOptions
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.values import Setting
 
 IDLE = (Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN)
 Transition = tuple[State, tuple[Effect, ...]]

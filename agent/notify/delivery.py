@@ -22,14 +22,14 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from agent.audit.anchors import anchor_text
-from agent.audit.chain import Head
-from agent.audit.records import BrokenLineError, JournalRecord, parse_state
-from agent.domain.errors import JournalError, NoticeError
-from agent.domain.ports import Now
-from agent.domain.state import State
-from agent.io.files import replace_file
-from agent.notify.rules import (
+from flettner.agent.audit.anchors import anchor_text
+from flettner.agent.audit.chain import Head
+from flettner.agent.audit.records import BrokenLineError, JournalRecord, parse_state
+from flettner.agent.domain.errors import JournalError, NoticeError
+from flettner.agent.domain.ports import Now
+from flettner.agent.domain.state import State
+from flettner.agent.io.files import replace_file
+from flettner.agent.notify.rules import (
     RECOVERIES,
     Notice,
     NoticeSeverity,
@@ -40,7 +40,7 @@ from agent.notify.rules import (
     notices_of_states,
     should_send,
 )
-from vllm_facts.masking import mask
+from flettner.vllm_facts.masking import mask
 
 POLL_S = 5.0
 REOPEN_S = 60.0  # until an unreadable journal is tried again

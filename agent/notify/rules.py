@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol, get_args
 
-from agent.domain.state import Phase, Rollout, State, Suggestion
-from agent.machine.failing import describe_failures
-from agent.machine.failover import describe_failover
+from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.machine.failing import describe_failures
+from flettner.agent.machine.failover import describe_failover
 
 NoticeSeverity = Literal["info", "warning", "critical"]
 """`info`: for information, or a decision without urgency. `warning`: act today. `critical`: act now."""

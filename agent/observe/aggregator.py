@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import ceil, isfinite
 
-from agent.domain.calibration import STREAMS, Calibration, CalibrationWindow
-from agent.domain.model import Slo
-from agent.domain.reading import (
+from flettner.agent.domain.calibration import STREAMS, Calibration, CalibrationWindow
+from flettner.agent.domain.model import Slo
+from flettner.agent.domain.reading import (
     EngineLiveness,
     EngineSample,
     Gpu,
@@ -23,15 +23,15 @@ from agent.domain.reading import (
     SourceState,
     Trend,
 )
-from agent.domain.request_counts import NO_REQUESTS, RequestCounts, RequestSource, count_requests
-from agent.observe.arrivals import choose_span, count_arrivals, find_shift, lasting_rate
-from agent.observe.attribution import summarize_queue, summarize_work
-from agent.observe.engine_counts import EngineCounter
-from agent.observe.health import summarize_health
-from agent.observe.latencies import Record, add_latencies, record_request
-from agent.observe.plausibility import is_finite
-from agent.observe.record_gap import RecordGap
-from agent.observe.window import SampleWindow, average_gauge, average_rate, select_window
+from flettner.agent.domain.request_counts import NO_REQUESTS, RequestCounts, RequestSource, count_requests
+from flettner.agent.observe.arrivals import choose_span, count_arrivals, find_shift, lasting_rate
+from flettner.agent.observe.attribution import summarize_queue, summarize_work
+from flettner.agent.observe.engine_counts import EngineCounter
+from flettner.agent.observe.health import summarize_health
+from flettner.agent.observe.latencies import Record, add_latencies, record_request
+from flettner.agent.observe.plausibility import is_finite
+from flettner.agent.observe.record_gap import RecordGap
+from flettner.agent.observe.window import SampleWindow, average_gauge, average_rate, select_window
 
 PENDING = 2_000  # requests of a server kept until `take_request_counts`; more are counted at once
 SOURCES = 1_000  # sources whose state is kept

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from math import exp, log, sqrt
 
-from agent.domain.reading import EngineSample
+from flettner.agent.domain.reading import EngineSample
 
 BINS = 10  # of a window; five in each half
 LIKELY = 1e-3  # below it chance is no explanation

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
-from agent.domain.model import Objective
-from agent.domain.reading import Buckets, EngineSample, Queue, TimeShares, Workload
-from agent.domain.step_cost import DECODE_COST, RIDGE
-from agent.observe.arrivals import Arrivals
+from flettner.agent.domain.model import Objective
+from flettner.agent.domain.reading import Buckets, EngineSample, Queue, TimeShares, Workload
+from flettner.agent.domain.step_cost import DECODE_COST, RIDGE
+from flettner.agent.observe.arrivals import Arrivals
 
 BLOCK = 3  # scrapes: a prompt counts when it ends, and may have begun in the scrape before
 LEAST_FIT = 8  # blocks of a busy engine

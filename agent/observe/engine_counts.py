@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from math import floor, log
 from typing import Final
 
-from agent.domain.model import Objective, Slo
-from agent.domain.reading import Buckets, EngineSample
-from agent.domain.request_counts import EDGES_S, EMPTY, RequestCounts
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.reading import Buckets, EngineSample
+from flettner.agent.domain.request_counts import EDGES_S, EMPTY, RequestCounts
 
 _NOT_OK: Final = ("abort", "error")  # finished_reason; a client that disconnects is in none
 _LATENCIES: Final = ("ttft", "itl", "e2e")

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
 
-from agent.domain.reading import Buckets, EngineSample, EngineShare
-from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.page_totals import EngineTotals, HistogramTotals, PageTotals, has_restarted
+from flettner.agent.domain.reading import Buckets, EngineSample, EngineShare
+from flettner.vllm_facts.errors import MetricsPageError
+from flettner.vllm_facts.metrics.page_totals import EngineTotals, HistogramTotals, PageTotals, has_restarted
 
 
 def sample(

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from agent.domain.reading import EngineWindow, Health
-from agent.observe.window import SampleWindow, average_gauge
+from flettner.agent.domain.reading import EngineWindow, Health
+from flettner.agent.observe.window import SampleWindow, average_gauge
 
 
 def summarize_health(window: SampleWindow) -> Health:

@@ -9,10 +9,10 @@ from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
-from agent.domain.model import Objective, Slo
-from agent.domain.reading import Buckets, EngineSample, Latency, Reading, Request
-from agent.domain.request_counts import meets_slo, token_gap_s
-from agent.observe.attribution import (
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.reading import Buckets, EngineSample, Latency, Reading, Request
+from flettner.agent.domain.request_counts import meets_slo, token_gap_s
+from flettner.agent.observe.attribution import (
     LateRequests,
     clumping,
     count_overdue,
@@ -20,7 +20,7 @@ from agent.observe.attribution import (
     share_itl,
     share_ttft,
 )
-from agent.observe.window import summarize_histograms, summarize_latency
+from flettner.agent.observe.window import summarize_histograms, summarize_latency
 
 
 class Record(NamedTuple):
@@ -34,7 +34,7 @@ class Record(NamedTuple):
 
 
 def record_request(at: datetime, request: Request, slo: Slo) -> Record:
-    """A stalled request counts in the TTFT with its age, once, as in `agent.domain.request_counts`."""
+    """A stalled request counts in the TTFT with its age, once, as in `domain.request_counts`."""
     first_s = request.duration_s if request.outcome == "stalled" else request.ttft_s
     counts = request.outcome not in ("gave_up", "refused") and not request.stalled
     gap_s = token_gap_s(request) if request.outcome == "ok" else None

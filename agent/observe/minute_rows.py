@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, fields
 from math import exp, log
 from statistics import fmean
 
-from agent.domain.events import Observed
-from agent.domain.reading import Gpu, Latency, Reading
-from agent.domain.request_counts import EDGES_S, RequestCounts
+from flettner.agent.domain.events import Observed
+from flettner.agent.domain.reading import Gpu, Latency, Reading
+from flettner.agent.domain.request_counts import EDGES_S, RequestCounts
 
 MINUTE_S = 60
 P95 = 0.95

@@ -5,9 +5,9 @@ The limits are far above what any engine reaches: they find nonsense, not surpri
 
 from math import isfinite
 
-from agent.domain.reading import Buckets, EngineSample, count_replicas
-from vllm_facts.defaults import positive_int
-from vllm_facts.values import Setting
+from flettner.agent.domain.reading import Buckets, EngineSample, count_replicas
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.values import Setting
 
 MARGIN = 2.0  # times the engine's own cap
 SEQUENCES = 4096  # of an engine whose cap is not set; vLLM's defaults are at most 1024

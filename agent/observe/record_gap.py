@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.domain.reading import EngineSample
+from flettner.agent.domain.reading import EngineSample
 
 SPAN: Final = timedelta(seconds=30)
 LEAST: Final = 5  # missing requests

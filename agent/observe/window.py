@@ -7,8 +7,8 @@ from itertools import compress, pairwise
 from math import ceil
 from operator import mul
 
-from agent.domain.model import Objective
-from agent.domain.reading import Buckets, EngineSample, Latency, Trend
+from flettner.agent.domain.model import Objective
+from flettner.agent.domain.reading import Buckets, EngineSample, Latency, Trend
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from agent.domain.model import Server
+from flettner.agent.domain.model import Server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

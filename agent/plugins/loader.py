@@ -10,13 +10,13 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from agent.domain.errors import ConfigError
-from agent.plugins.option_errors import describe_problem, suggest_name
-from agent.plugins.third_party import GuardedPolicy, ThirdPartyPolicy, find_policies, name_clash
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.plugins.option_errors import describe_problem, suggest_name
+from flettner.agent.plugins.third_party import GuardedPolicy, ThirdPartyPolicy, find_policies, name_clash
 
 
 def list_plugins(kind: str, *, folder: Path | None = None) -> tuple[str, ...]:
-    """List the plugins of a kind, which is the name of their package, without importing them.
+    """List the plugins of a kind, which is the name of their folder, without importing them.
 
     Policies include third-party ones of installed packages and of `folder`. ConfigError if names clash.
     """
@@ -39,12 +39,12 @@ def shipped_plugins(kind: str) -> dict[str, str]:
     A package without a `plugin.py` is a library of the other plugins.
     """
     found = {}
-    for folder in map(Path, import_module(kind).__path__):
+    for folder in map(Path, import_module(f"flettner.{kind}").__path__):
         for module in iter_modules([str(folder)]):
             if not module.ispkg:
-                found[module.name] = f"{kind}.{module.name}"
+                found[module.name] = f"flettner.{kind}.{module.name}"
             elif (folder / module.name / "plugin.py").is_file():
-                found[module.name] = f"{kind}.{module.name}.plugin"
+                found[module.name] = f"flettner.{kind}.{module.name}.plugin"
     return found
 
 

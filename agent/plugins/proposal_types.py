@@ -3,8 +3,8 @@
 from dataclasses import asdict, fields
 from typing import Any
 
-from agent.domain.digest import digest
-from agent.domain.model import Evidence, Proposal
+from flettner.agent.domain.digest import digest
+from flettner.agent.domain.model import Evidence, Proposal
 
 
 class MalformedProposalError(Exception):

@@ -15,9 +15,9 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from agent.domain.errors import ConfigError
-from agent.domain.model import Proposal
-from agent.plugins.proposal_types import MalformedProposalError, check_proposal
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.model import Proposal
+from flettner.agent.plugins.proposal_types import MalformedProposalError, check_proposal
 
 GROUP = "flettner.policies"
 PLUGIN_LINE = re.compile(r"^plugin\b.*=", re.MULTILINE)

@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
-from agent.domain.model import Bound, Outcome, Slo
-from agent.domain.model_advice import ModelAdvice, PredictedChange
-from agent.machine.earlier_outcomes import why_not_again
-from agent.prediction.learned import LearnedModel
-from agent.prediction.served_load import ServedLoad, find_load
-from performance_model.band import Band
-from performance_model.engine import Engine
-from performance_model.engine_limits import EngineLimits
-from performance_model.errors import PredictionInputError
-from performance_model.extrapolation import describe_extrapolation
-from performance_model.outcome import Goals
-from performance_model.prediction import largest_of
-from performance_model.search import LEAST_GAIN, LOW_QUANTILE, SearchResult, paired_gain, search
-from vllm_facts.values import Knob, Setting, Value, describe_changes
+from flettner.agent.domain.model import Bound, Outcome, Slo
+from flettner.agent.domain.model_advice import ModelAdvice, PredictedChange
+from flettner.agent.machine.earlier_outcomes import why_not_again
+from flettner.agent.prediction.learned import LearnedModel
+from flettner.agent.prediction.served_load import ServedLoad, find_load
+from flettner.performance_model.band import Band
+from flettner.performance_model.engine import Engine
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.extrapolation import describe_extrapolation
+from flettner.performance_model.outcome import Goals
+from flettner.performance_model.prediction import largest_of
+from flettner.performance_model.search import LEAST_GAIN, LOW_QUANTILE, SearchResult, paired_gain, search
+from flettner.vllm_facts.values import Knob, Setting, Value, describe_changes
 
 UNSEEN = frozenset({"enable_prefix_caching"})
 """Knobs whose effect the trace does not show: what requests share is unknown while caching is off."""

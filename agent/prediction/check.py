@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from agent.domain.model import Slo
-from agent.domain.prediction_check import PredictionCheck
-from agent.domain.request_counts import RequestCounts, quantile
-from agent.prediction.learned import LearnedModel
-from agent.prediction.served_load import ServedLoad, find_load
-from performance_model.errors import PredictionInputError
-from performance_model.resample import window
-from performance_model.trace import duration_s
-from vllm_facts.values import Knob, Value
+from flettner.agent.domain.model import Slo
+from flettner.agent.domain.prediction_check import PredictionCheck
+from flettner.agent.domain.request_counts import RequestCounts, quantile
+from flettner.agent.prediction.learned import LearnedModel
+from flettner.agent.prediction.served_load import ServedLoad, find_load
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.resample import window
+from flettner.performance_model.trace import duration_s
+from flettner.vllm_facts.values import Knob, Value
 
 LEAST_REQUESTS = 50  # measured
 

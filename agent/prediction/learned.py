@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from agent.domain.prediction_check import LawDrop
-from performance_model.acceptance import Acceptance
-from performance_model.step_law import UncertainLaw
-from performance_model.trace import Trace
-from vllm_facts.deployment import Deployment
+from flettner.agent.domain.prediction_check import LawDrop
+from flettner.performance_model.acceptance import Acceptance
+from flettner.performance_model.step_law import UncertainLaw
+from flettner.performance_model.trace import Trace
+from flettner.vllm_facts.deployment import Deployment
 
 TRACE_S = 900.0  # the last 15 minutes: long enough for bursts, short enough for the present load
 TokenCounts = Literal["records", "histograms"]

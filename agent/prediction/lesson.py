@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from math import isnan
 
-from agent.prediction.learned import FittedLaw, LawSource, LearnedModel, TokenCounts
-from agent.prediction.recording import Minute, Recording, sum_minutes
-from agent.prediction.saved_model import PastSteps, SavedModel, encode, join_load, law_key
-from agent.prediction.step_rows import thin
-from agent.prediction.trace_builder import RecordedLoad, build_load
-from performance_model.acceptance import (
+from flettner.agent.prediction.learned import FittedLaw, LawSource, LearnedModel, TokenCounts
+from flettner.agent.prediction.recording import Minute, Recording, sum_minutes
+from flettner.agent.prediction.saved_model import PastSteps, SavedModel, encode, join_load, law_key
+from flettner.agent.prediction.step_rows import thin
+from flettner.agent.prediction.trace_builder import RecordedLoad, build_load
+from flettner.performance_model.acceptance import (
     ITL_ERROR,
     TAIL_S,
     TTFT_ERROR,
@@ -24,13 +24,13 @@ from performance_model.acceptance import (
     histogram_quantile,
     measure_records,
 )
-from performance_model.engine_limits import EngineLimits
-from performance_model.engine_settings import limits_of
-from performance_model.errors import PredictionInputError
-from performance_model.hardware_prior import fit_deployment
-from performance_model.log_clock import add_unlogged, unlogged
-from performance_model.work_windows import WorkWindow
-from vllm_facts.deployment import Deployment
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.engine_settings import limits_of
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.hardware_prior import fit_deployment
+from flettner.performance_model.log_clock import add_unlogged, unlogged
+from flettner.performance_model.work_windows import WorkWindow
+from flettner.vllm_facts.deployment import Deployment
 
 LEAST_LOGGED = 60  # windows of logged steps, one minute's; with fewer the histograms tell more
 LEAST_REQUESTS = 10  # in a window that a prediction is compared with

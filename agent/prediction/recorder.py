@@ -5,11 +5,11 @@ from array import array
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from agent.domain.reading import EngineSample, Request, RequestSample
-from agent.prediction.learned import TRACE_S
-from agent.prediction.recording import Minute, Recording, RequestColumns, sum_samples
-from agent.prediction.step_rows import LoggedSteps, row_of_scrape
-from performance_model.work_windows import WorkWindow
+from flettner.agent.domain.reading import EngineSample, Request, RequestSample
+from flettner.agent.prediction.learned import TRACE_S
+from flettner.agent.prediction.recording import Minute, Recording, RequestColumns, sum_samples
+from flettner.agent.prediction.step_rows import LoggedSteps, row_of_scrape
+from flettner.performance_model.work_windows import WorkWindow
 
 MINUTE_S = 60.0
 MINUTES = round(TRACE_S / MINUTE_S)

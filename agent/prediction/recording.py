@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, fields
 from math import nan
 from typing import TypedDict
 
-from agent.domain.reading import Buckets, EngineSample, Request
-from agent.domain.request_counts import token_gap_s
-from performance_model.log_clock import BusySpan
+from flettner.agent.domain.reading import Buckets, EngineSample, Request
+from flettner.agent.domain.request_counts import token_gap_s
+from flettner.performance_model.log_clock import BusySpan
 
 UNKNOWN = -1  # a count that the proxy does not know
 MOST_SKEW_S = 10.0

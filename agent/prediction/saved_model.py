@@ -11,15 +11,15 @@ from functools import cache
 
 from pydantic import TypeAdapter, ValidationError
 
-from agent.prediction.learned import TRACE_S, FittedLaw, LearnedModel, TokenCounts
-from performance_model.acceptance import Acceptance
-from performance_model.engine_settings import SCHEDULING
-from performance_model.log_clock import BusySpan
-from performance_model.packed_trace import PackedTrace
-from performance_model.step_law import with_error
-from performance_model.work_windows import WorkWindow
-from vllm_facts.deployment import Deployment
-from vllm_facts.values import Setting
+from flettner.agent.prediction.learned import TRACE_S, FittedLaw, LearnedModel, TokenCounts
+from flettner.performance_model.acceptance import Acceptance
+from flettner.performance_model.engine_settings import SCHEDULING
+from flettner.performance_model.log_clock import BusySpan
+from flettner.performance_model.packed_trace import PackedTrace
+from flettner.performance_model.step_law import with_error
+from flettner.performance_model.work_windows import WorkWindow
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.values import Setting
 
 VERSION = 2
 OLDEST = timedelta(seconds=TRACE_S)  # the load of longer ago is another one

@@ -4,21 +4,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
-from agent.domain.model import Slo
-from agent.domain.model_advice import Capacity, Numbers
-from agent.prediction.learned import LearnedModel
-from performance_model.band import Band
-from performance_model.engine_limits import EngineLimits
-from performance_model.engine_settings import limits_of
-from performance_model.errors import PredictionInputError
-from performance_model.outcome import Goals
-from performance_model.prediction import find_headroom, predict
-from performance_model.resample import window
-from performance_model.search import moved_limits
-from performance_model.step_law import UncertainLaw
-from performance_model.trace import Trace, duration_s, mean_rate
-from vllm_facts.deployment import Deployment
-from vllm_facts.values import Knob, Value
+from flettner.agent.domain.model import Slo
+from flettner.agent.domain.model_advice import Capacity, Numbers
+from flettner.agent.prediction.learned import LearnedModel
+from flettner.performance_model.band import Band
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.engine_settings import limits_of
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.outcome import Goals
+from flettner.performance_model.prediction import find_headroom, predict
+from flettner.performance_model.resample import window
+from flettner.performance_model.search import moved_limits
+from flettner.performance_model.step_law import UncertainLaw
+from flettner.performance_model.trace import Trace, duration_s, mean_rate
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.values import Knob, Value
 
 MOST_REQUESTS = 3_000  # of the trace, the latest: 5 minutes at 10 requests/s
 LEAST_REQUESTS, LEAST_S = 50, 120.0  # fewer, or a shorter trace, show no load

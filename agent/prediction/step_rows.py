@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from agent.domain.reading import EngineSample, count_replicas
-from performance_model.iteration_log import parse_iterations
-from performance_model.log_clock import BusySpan, busy_spans
-from performance_model.work_windows import WorkWindow, window_of_counts, windows_of_steps
-from vllm_facts.metrics.page_totals import HistogramTotals
+from flettner.agent.domain.reading import EngineSample, count_replicas
+from flettner.performance_model.iteration_log import parse_iterations
+from flettner.performance_model.log_clock import BusySpan, busy_spans
+from flettner.performance_model.work_windows import WorkWindow, window_of_counts, windows_of_steps
+from flettner.vllm_facts.metrics.page_totals import HistogramTotals
 
 MOST_SECONDS = 3.0  # between two scrapes; in more the engine may have idled
 BUSY_REQUESTS = 4.0  # of each replica: fewer may all be at one of them

@@ -6,20 +6,20 @@ It costs seconds of CPU, so it runs in the worker process.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from agent.domain.model import Slo
-from agent.domain.model_advice import MOST_TIMES, Capacity, Numbers
-from agent.prediction.learned import LearnedModel
-from agent.prediction.served_load import LEAST_REQUESTS, ServedLoad, find_load, latest_part
-from performance_model.engine import Engine
-from performance_model.engine_limits import EngineLimits
-from performance_model.engine_settings import limits_of, veto, with_changes
-from performance_model.errors import PredictionInputError
-from performance_model.extrapolation import describe_extrapolation
-from performance_model.prediction import largest_of
-from performance_model.resample import scale_prompts, scale_rate, window
-from performance_model.trace import duration_s
-from vllm_facts.knobs import misfit
-from vllm_facts.values import Knob, Setting, Value
+from flettner.agent.domain.model import Slo
+from flettner.agent.domain.model_advice import MOST_TIMES, Capacity, Numbers
+from flettner.agent.prediction.learned import LearnedModel
+from flettner.agent.prediction.served_load import LEAST_REQUESTS, ServedLoad, find_load, latest_part
+from flettner.performance_model.engine import Engine
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.engine_settings import limits_of, veto, with_changes
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.extrapolation import describe_extrapolation
+from flettner.performance_model.prediction import largest_of
+from flettner.performance_model.resample import scale_prompts, scale_rate, window
+from flettner.performance_model.trace import duration_s
+from flettner.vllm_facts.knobs import misfit
+from flettner.vllm_facts.values import Knob, Setting, Value
 
 CURVE = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # of the load that was asked for
 CURVE_REQUESTS, CURVE_DRAWS = 1_000, 4  # a point of the curve is 2 x 5 runs

@@ -16,8 +16,8 @@ from typing import ParamSpec, Protocol, TypeVar, cast
 
 import structlog
 
-import agent
-from agent.domain.errors import WorkerError, WorkerTimeoutError
+import flettner
+from flettner.agent.domain.errors import WorkerError, WorkerTimeoutError
 
 LONGEST_S = 60.0  # of one call; a search over 60 settings takes 2 s
 HEADER_BYTES = 8
@@ -98,12 +98,12 @@ class WorkerProcess:
 
 async def _start() -> asyncio.subprocess.Process:
     """Start it with the packages of this installation, in a session of its own: Ctrl-C is the daemon's."""
-    root = Path(agent.__file__).parents[1]
+    root = Path(flettner.__file__).parents[1]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",
         "-m",
-        "agent.prediction.worker_process",
+        "flettner.agent.prediction.worker_process",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(root)},

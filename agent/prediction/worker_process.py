@@ -6,9 +6,9 @@ import sys
 import traceback
 from typing import BinaryIO
 
-from agent.domain.errors import WorkerError
-from agent.prediction.worker import HEADER_BYTES
-from performance_model.errors import PredictionInputError
+from flettner.agent.domain.errors import WorkerError
+from flettner.agent.prediction.worker import HEADER_BYTES
+from flettner.performance_model.errors import PredictionInputError
 
 NICENESS = 10
 

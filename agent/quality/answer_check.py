@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from agent.domain.answers import AnswerComparison, GoldenAnswer
-from agent.domain.effects import Examine
-from agent.domain.errors import ActError
-from agent.domain.model import Server
-from agent.domain.ports import Engine
-from agent.quality.comparison import compare, flaw_of
-from agent.quality.golden_prompts import GoldenPromptOptions
+from flettner.agent.domain.answers import AnswerComparison, GoldenAnswer
+from flettner.agent.domain.effects import Examine
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Engine
+from flettner.agent.quality.comparison import compare, flaw_of
+from flettner.agent.quality.golden_prompts import GoldenPromptOptions
 
 LAST_LINES = 3  # of the command's output, shown as its reason
 LONGEST = 500  # characters of each

@@ -21,7 +21,7 @@ from itertools import takewhile
 from math import comb, log, log10
 from statistics import fmean, median
 
-from agent.domain.answers import AnswerComparison, GoldenAnswer
+from flettner.agent.domain.answers import AnswerComparison, GoldenAnswer
 
 ALPHA = 0.01  # chance that a green equal to blue fails
 SURE = log(0.9)  # of a token: the next one lies log(9) = 2.2 nats below, and no rounding moves it so far

@@ -7,23 +7,23 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from agent.domain.errors import WorkerError, WorkerTimeoutError
-from agent.domain.events import PredictionChecked
-from agent.domain.model import Bound, Slo
-from agent.domain.model_advice import ModelAdvice
-from agent.domain.ports import Now
-from agent.domain.state import State
-from agent.machine.open_suggestions import is_from_person
-from agent.machine.transitions import IDLE
-from agent.prediction.advice import AdviceRequest, advise
-from agent.prediction.check import check_prediction
-from agent.prediction.learned import LearnedModel, without_dropped
-from agent.prediction.what_if import WhatIf, WhatIfRequest, predict_what_if
-from agent.prediction.worker import Worker
-from agent.runtime.companion import Observable
-from agent.runtime.held_rollout import HeldRollout
-from performance_model.errors import PredictionInputError
-from vllm_facts.values import Knob, Setting, Value
+from flettner.agent.domain.errors import WorkerError, WorkerTimeoutError
+from flettner.agent.domain.events import PredictionChecked
+from flettner.agent.domain.model import Bound, Slo
+from flettner.agent.domain.model_advice import ModelAdvice
+from flettner.agent.domain.ports import Now
+from flettner.agent.domain.state import State
+from flettner.agent.machine.open_suggestions import is_from_person
+from flettner.agent.machine.transitions import IDLE
+from flettner.agent.prediction.advice import AdviceRequest, advise
+from flettner.agent.prediction.check import check_prediction
+from flettner.agent.prediction.learned import LearnedModel, without_dropped
+from flettner.agent.prediction.what_if import WhatIf, WhatIfRequest, predict_what_if
+from flettner.agent.prediction.worker import Worker
+from flettner.agent.runtime.companion import Observable
+from flettner.agent.runtime.held_rollout import HeldRollout
+from flettner.performance_model.errors import PredictionInputError
+from flettner.vllm_facts.values import Knob, Setting, Value
 
 LOOK_EVERY_S = 5.0
 ADVISE_EVERY = timedelta(seconds=300)  # seconds of CPU each time: 1 to 2 % of a core

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from agent.audit.anchors import LOG, SYSLOG, AnchorOptions, anchor_text
-from agent.audit.chain import Head
-from agent.telemetry.syslog import send_syslog
+from flettner.agent.audit.anchors import LOG, SYSLOG, AnchorOptions, anchor_text
+from flettner.agent.audit.chain import Head
+from flettner.agent.telemetry.syslog import send_syslog
 
 log = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True)
 class AnchorSchedule:
-    """`latest`: the anchor that receivers of notices send on (agent.notify.delivery)."""
+    """`latest`: the anchor that receivers of notices send on (flettner.agent.notify.delivery)."""
 
     head: Callable[[], Head]
     options: AnchorOptions = field(default_factory=AnchorOptions)

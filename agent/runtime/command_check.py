@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import structlog
 
-from agent.domain.model import Server
-from agent.domain.reading import Reading
-from agent.machine.transitions import describe_deployment
-from agent.runtime.companion import Observable
-from vllm_facts.deployment import Deployment, Finding
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.reading import Reading
+from flettner.agent.machine.transitions import describe_deployment
+from flettner.agent.runtime.companion import Observable
+from flettner.vllm_facts.deployment import Deployment, Finding
 
 LOOK_EVERY_S = 5.0
 log = structlog.get_logger(__name__)
@@ -22,9 +22,9 @@ def lint_command(case: Deployment) -> tuple[Finding, ...]:
 
     A server that runs refutes errors, which say that it does not start.
     """
-    from lint.advice import advise  # noqa: PLC0415 - the rules cost the start of the daemon a quarter second
-    from lint.precedence import ranked  # noqa: PLC0415
-    from lint.rules import all_lints  # noqa: PLC0415
+    from flettner.lint.advice import advise  # noqa: PLC0415 - the rules cost the start of the daemon a quarter second
+    from flettner.lint.precedence import ranked  # noqa: PLC0415
+    from flettner.lint.rules import all_lints  # noqa: PLC0415
 
     found = advise(case, all_lints(), ranked).findings
     return tuple(one for one in found if not one.env and one.severity != "error")

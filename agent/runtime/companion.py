@@ -2,9 +2,9 @@
 
 from typing import Protocol
 
-from agent.domain.events import Event
-from agent.domain.reading import Reading
-from agent.domain.state import State
+from flettner.agent.domain.events import Event
+from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.state import State
 
 
 class Observable(Protocol):

@@ -10,28 +10,28 @@ from functools import partial
 
 import structlog
 
-from agent.audit.history import Accepted, History, Point
-from agent.audit.journal import Journal
-from agent.audit.offsets import SLICE_BYTES
-from agent.audit.records import DAEMON, JournalEntry, parse_state
-from agent.domain.events import Event
-from agent.domain.model import Server, Slo
-from agent.domain.reading import Reading, SourceState
-from agent.domain.state import Rollout, State, Suggestion
-from agent.notify.delivery import DeliveryCounts, NoticeDelivery
-from agent.observe.minute_rows import MinuteRow
-from agent.prediction.learned import LearnedModel
-from agent.prediction.what_if import WhatIf
-from agent.prediction.worker import InlineWorker, Worker
-from agent.runtime.anchor_schedule import AnchorSchedule
-from agent.runtime.loop import TargetLoop
-from agent.runtime.server_logs import ServerLogs
-from agent.runtime.time_series import TimeSeries
-from agent.telemetry.sdnotify import SystemdNotifier, find_notifier, read_watchdog_s
-from agent.telemetry.self_metrics import SelfMetrics
-from performance_model.errors import PredictionInputError
-from vllm_facts.deployment import Finding
-from vllm_facts.values import Setting
+from flettner.agent.audit.history import Accepted, History, Point
+from flettner.agent.audit.journal import Journal
+from flettner.agent.audit.offsets import SLICE_BYTES
+from flettner.agent.audit.records import DAEMON, JournalEntry, parse_state
+from flettner.agent.domain.events import Event
+from flettner.agent.domain.model import Server, Slo
+from flettner.agent.domain.reading import Reading, SourceState
+from flettner.agent.domain.state import Rollout, State, Suggestion
+from flettner.agent.notify.delivery import DeliveryCounts, NoticeDelivery
+from flettner.agent.observe.minute_rows import MinuteRow
+from flettner.agent.prediction.learned import LearnedModel
+from flettner.agent.prediction.what_if import WhatIf
+from flettner.agent.prediction.worker import InlineWorker, Worker
+from flettner.agent.runtime.anchor_schedule import AnchorSchedule
+from flettner.agent.runtime.loop import TargetLoop
+from flettner.agent.runtime.server_logs import ServerLogs
+from flettner.agent.runtime.time_series import TimeSeries
+from flettner.agent.telemetry.sdnotify import SystemdNotifier, find_notifier, read_watchdog_s
+from flettner.agent.telemetry.self_metrics import SelfMetrics
+from flettner.performance_model.errors import PredictionInputError
+from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.values import Setting
 
 STUCK_S = 10.0  # without a step, at one tick a second, after which a loop counts as stuck
 log = structlog.get_logger()
@@ -44,7 +44,7 @@ def utc_now() -> datetime:
 
 @dataclass(slots=True)
 class Daemon:
-    """Runs the loops; answers the API from memory (agent.api.daemon_view.DaemonView)."""
+    """Runs the loops; answers the API from memory (flettner.agent.api.daemon_view.DaemonView)."""
 
     loops: Mapping[str, TargetLoop]
     journal: Journal

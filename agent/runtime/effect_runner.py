@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from agent.domain.effects import (
+from flettner.agent.domain.effects import (
     Drain,
     Effect,
     Examine,
@@ -22,8 +22,8 @@ from agent.domain.effects import (
     Stop,
     WarmUp,
 )
-from agent.domain.errors import ActError, DriftError, FencedError
-from agent.domain.events import (
+from flettner.agent.domain.errors import ActError, DriftError, FencedError
+from flettner.agent.domain.events import (
     Drained,
     EffectFailed,
     Event,
@@ -36,12 +36,12 @@ from agent.domain.events import (
     Stopped,
     Warmed,
 )
-from agent.domain.model import PreflightResult, Server
-from agent.domain.ports import Engine, Now, Traffic
-from agent.domain.request_counts import RequestSource
-from agent.quality.answer_check import Examiner
-from agent.quality.golden_prompts import GoldenPromptOptions
-from agent.telemetry.self_metrics import SelfMetrics
+from flettner.agent.domain.model import PreflightResult, Server
+from flettner.agent.domain.ports import Engine, Now, Traffic
+from flettner.agent.domain.request_counts import RequestSource
+from flettner.agent.quality.answer_check import Examiner
+from flettner.agent.quality.golden_prompts import GoldenPromptOptions
+from flettner.agent.telemetry.self_metrics import SelfMetrics
 
 log = structlog.get_logger()
 

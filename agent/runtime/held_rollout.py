@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from agent.domain.model import Slo
-from agent.domain.request_counts import RequestCounts
-from agent.domain.state import Phase, State
-from agent.machine.transitions import IDLE
-from agent.prediction.check import CheckRequest
-from agent.prediction.learned import LearnedModel
+from flettner.agent.domain.model import Slo
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.transitions import IDLE
+from flettner.agent.prediction.check import CheckRequest
+from flettner.agent.prediction.learned import LearnedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

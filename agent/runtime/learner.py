@@ -6,22 +6,22 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from agent.domain.errors import ActError, WorkerError
-from agent.domain.ports import Engine, Now
-from agent.domain.prediction_check import LawDrop
-from agent.domain.reading import EngineSample, RequestSample, Sample, count_replicas
-from agent.machine.transitions import describe_deployment
-from agent.prediction.learned import TRACE_S, FittedLaw, LearnedModel, describe_drop, without_dropped
-from agent.prediction.lesson import LAWS, LOG_FLAG, Lesson, learn
-from agent.prediction.recorder import Recorder, Role
-from agent.prediction.saved_model import SavedModel, law_key
-from agent.prediction.step_rows import kv_tokens_of, read_steps
-from agent.prediction.worker import Worker
-from agent.runtime.companion import Observable
-from agent.runtime.model_file import ModelFile
-from performance_model.acceptance import Acceptance
-from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.effective_flags import effective_batched_tokens
+from flettner.agent.domain.errors import ActError, WorkerError
+from flettner.agent.domain.ports import Engine, Now
+from flettner.agent.domain.prediction_check import LawDrop
+from flettner.agent.domain.reading import EngineSample, RequestSample, Sample, count_replicas
+from flettner.agent.machine.transitions import describe_deployment
+from flettner.agent.prediction.learned import TRACE_S, FittedLaw, LearnedModel, describe_drop, without_dropped
+from flettner.agent.prediction.lesson import LAWS, LOG_FLAG, Lesson, learn
+from flettner.agent.prediction.recorder import Recorder, Role
+from flettner.agent.prediction.saved_model import SavedModel, law_key
+from flettner.agent.prediction.step_rows import kv_tokens_of, read_steps
+from flettner.agent.prediction.worker import Worker
+from flettner.agent.runtime.companion import Observable
+from flettner.agent.runtime.model_file import ModelFile
+from flettner.performance_model.acceptance import Acceptance
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.effective_flags import effective_batched_tokens
 
 LEARN_EVERY_S = 60.0
 READ_EVERY_S = 15.0  # of an iteration log; step_rows keeps a sample of each read

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-from agent.config.loader import Config
-from agent.domain.errors import ConfigError, JournalError
-from agent.domain.ports import Lock, Now
+from flettner.agent.config.loader import Config
+from flettner.agent.domain.errors import ConfigError, JournalError
+from flettner.agent.domain.ports import Lock, Now
 
 
 @contextmanager

@@ -9,27 +9,27 @@ from pathlib import Path
 
 import structlog
 
-from agent.audit.backlog import Backlog, only_rolls_back
-from agent.audit.entries import build_entry
-from agent.audit.journal import Journal
-from agent.audit.records import JournalEntry
-from agent.domain.effects import Effect
-from agent.domain.errors import ActError, JournalError
-from agent.domain.events import AgentStarted, EffectFailed, Event, Observed
-from agent.domain.model import Server, Slo
-from agent.domain.ports import Engine, Now, Sensor, Traffic
-from agent.domain.reading import EngineSample, Reading, Sample, SourceState
-from agent.domain.state import State
-from agent.machine.step import Machine, numbered_effects, state_without_counts, state_without_recent
-from agent.observe.aggregator import TRAFFIC, Aggregator
-from agent.runtime.adviser import Adviser
-from agent.runtime.command_check import CommandCheck
-from agent.runtime.companion import Companion
-from agent.runtime.effect_runner import EffectRunner
-from agent.runtime.learner import Learner
-from agent.runtime.seconds import each_second
-from agent.telemetry.self_metrics import SelfMetrics
-from vllm_facts.deployment import Finding
+from flettner.agent.audit.backlog import Backlog, only_rolls_back
+from flettner.agent.audit.entries import build_entry
+from flettner.agent.audit.journal import Journal
+from flettner.agent.audit.records import JournalEntry
+from flettner.agent.domain.effects import Effect
+from flettner.agent.domain.errors import ActError, JournalError
+from flettner.agent.domain.events import AgentStarted, EffectFailed, Event, Observed
+from flettner.agent.domain.model import Server, Slo
+from flettner.agent.domain.ports import Engine, Now, Sensor, Traffic
+from flettner.agent.domain.reading import EngineSample, Reading, Sample, SourceState
+from flettner.agent.domain.state import State
+from flettner.agent.machine.step import Machine, numbered_effects, state_without_counts, state_without_recent
+from flettner.agent.observe.aggregator import TRAFFIC, Aggregator
+from flettner.agent.runtime.adviser import Adviser
+from flettner.agent.runtime.command_check import CommandCheck
+from flettner.agent.runtime.companion import Companion
+from flettner.agent.runtime.effect_runner import EffectRunner
+from flettner.agent.runtime.learner import Learner
+from flettner.agent.runtime.seconds import each_second
+from flettner.agent.telemetry.self_metrics import SelfMetrics
+from flettner.vllm_facts.deployment import Finding
 
 RETRY_S = 1.0  # between attempts to write the journal at the start
 OBSERVE_EVERY_S = 5.0  # for an adopted server that exited and may return, possibly with other flags

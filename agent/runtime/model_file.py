@@ -5,10 +5,10 @@ from pathlib import Path
 
 import structlog
 
-from agent.domain.ports import Now
-from agent.io.files import replace_file
-from agent.prediction.saved_model import SavedModel, decode, law_key
-from vllm_facts.deployment import Deployment
+from flettner.agent.domain.ports import Now
+from flettner.agent.io.files import replace_file
+from flettner.agent.prediction.saved_model import SavedModel, decode, law_key
+from flettner.vllm_facts.deployment import Deployment
 
 log = structlog.get_logger(__name__)
 

@@ -3,9 +3,9 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from agent.domain.errors import ActError
-from agent.domain.model import Server
-from agent.domain.ports import Engine
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Engine
 
 FRESH_S = 1.0  # for which a read is reused
 LONGEST_S = 5.0  # for which a request waits

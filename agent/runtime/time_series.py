@@ -8,10 +8,10 @@ from pathlib import Path
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from agent.domain.events import Observed
-from agent.domain.reading import Reading
-from agent.io.files import replace_file
-from agent.observe.minute_rows import MINUTE_S, MinuteRow, OpenMinute
+from flettner.agent.domain.events import Observed
+from flettner.agent.domain.reading import Reading
+from flettner.agent.io.files import replace_file
+from flettner.agent.observe.minute_rows import MINUTE_S, MinuteRow, OpenMinute
 
 KEPT_MINUTES = 24 * 60
 _LINE = TypeAdapter(MinuteRow)

@@ -12,40 +12,40 @@ from typing import TypeVar
 
 import structlog
 
-from agent.api.app import build_app
-from agent.api.credentials import ApiCredentials
-from agent.api.health import HealthProbes
-from agent.api.routes.console import pages
-from agent.api.server import serve
-from agent.audit import checkpoints
-from agent.audit.history import History
-from agent.audit.journal import Journal
-from agent.config.listen import UNIX
-from agent.config.loader import Config, Target
-from agent.config.notify import Receiver
-from agent.domain.errors import ActError, ConfigError, NoticeError
-from agent.domain.model import Mode
-from agent.domain.ports import Engine, Site, Traffic
-from agent.domain.request_counts import RequestSource
-from agent.domain.state import State
-from agent.judge.admissibility import UNEVEN, UNEVEN_UNSEEN
-from agent.judge.verdict import AnytimeJudge
-from agent.machine.guard import Guard
-from agent.machine.hot_knobs import HOT_FIRST
-from agent.machine.step import Machine
-from agent.machine.transitions import Rules
-from agent.notify.delivery import NoticeDelivery
-from agent.observe.aggregator import Aggregator
-from agent.prediction.worker import Worker, WorkerProcess
-from agent.runtime.adviser import Adviser
-from agent.runtime.anchor_schedule import AnchorSchedule
-from agent.runtime.command_check import CommandCheck
-from agent.runtime.daemon import Daemon, utc_now
-from agent.runtime.learner import Learner
-from agent.runtime.lock import find_lock_problems, hold_engine_locks, hold_lock
-from agent.runtime.loop import TargetLoop
-from agent.runtime.model_file import ModelFile
-from agent.runtime.time_series import TimeSeries
+from flettner.agent.api.app import build_app
+from flettner.agent.api.credentials import ApiCredentials
+from flettner.agent.api.health import HealthProbes
+from flettner.agent.api.routes.console import pages
+from flettner.agent.api.server import serve
+from flettner.agent.audit import checkpoints
+from flettner.agent.audit.history import History
+from flettner.agent.audit.journal import Journal
+from flettner.agent.config.listen import UNIX
+from flettner.agent.config.loader import Config, Target
+from flettner.agent.config.notify import Receiver
+from flettner.agent.domain.errors import ActError, ConfigError, NoticeError
+from flettner.agent.domain.model import Mode
+from flettner.agent.domain.ports import Engine, Site, Traffic
+from flettner.agent.domain.request_counts import RequestSource
+from flettner.agent.domain.state import State
+from flettner.agent.judge.admissibility import UNEVEN, UNEVEN_UNSEEN
+from flettner.agent.judge.verdict import AnytimeJudge
+from flettner.agent.machine.guard import Guard
+from flettner.agent.machine.hot_knobs import HOT_FIRST
+from flettner.agent.machine.step import Machine
+from flettner.agent.machine.transitions import Rules
+from flettner.agent.notify.delivery import NoticeDelivery
+from flettner.agent.observe.aggregator import Aggregator
+from flettner.agent.prediction.worker import Worker, WorkerProcess
+from flettner.agent.runtime.adviser import Adviser
+from flettner.agent.runtime.anchor_schedule import AnchorSchedule
+from flettner.agent.runtime.command_check import CommandCheck
+from flettner.agent.runtime.daemon import Daemon, utc_now
+from flettner.agent.runtime.learner import Learner
+from flettner.agent.runtime.lock import find_lock_problems, hold_engine_locks, hold_lock
+from flettner.agent.runtime.loop import TargetLoop
+from flettner.agent.runtime.model_file import ModelFile
+from flettner.agent.runtime.time_series import TimeSeries
 
 COLLECT_AFTER = 50_000  # new objects, some MiB; Python's default: 700
 log = structlog.get_logger()

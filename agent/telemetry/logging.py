@@ -10,8 +10,8 @@ from typing import Any, Literal, TextIO, get_args
 
 import structlog
 
-from agent.telemetry import journald as journald_log
-from vllm_facts.masking import masked
+from flettner.agent.telemetry import journald as journald_log
+from flettner.vllm_facts.masking import masked
 
 Level = Literal["debug", "info", "warning", "error"]
 LEVELS: tuple[Level, ...] = get_args(Level)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from agent.terminal.capabilities import DIM, RED, add_colour
-from agent.terminal.cell_width import clip
+from flettner.agent.terminal.capabilities import DIM, RED, add_colour
+from flettner.agent.terminal.cell_width import clip
 
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[0m\x1b[?25h\x1b[?1049l"  # alternate screen, no cursor; xterm
 HOME, TO_END_OF_LINE, TO_END = "\x1b[H", "\x1b[K", "\x1b[J"

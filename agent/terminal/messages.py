@@ -2,9 +2,9 @@
 
 import sys
 
-from agent.terminal.capabilities import terminal_width
-from agent.terminal.cell_width import wrap_sentence
-from agent.terminal.values import escape_text
+from flettner.agent.terminal.capabilities import terminal_width
+from flettner.agent.terminal.cell_width import wrap_sentence
+from flettner.agent.terminal.values import escape_text
 
 
 def complain(message: object) -> None:

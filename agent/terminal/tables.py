@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from agent.terminal.capabilities import BOLD, add_colour, terminal_width
-from agent.terminal.cell_width import NARROW, count_cells, pad, wrap, wrap_sentence
-from agent.terminal.values import escape_text
+from flettner.agent.terminal.capabilities import BOLD, add_colour, terminal_width
+from flettner.agent.terminal.cell_width import NARROW, count_cells, pad, wrap, wrap_sentence
+from flettner.agent.terminal.values import escape_text
 
 GAP = "  "
 READABLE = 20  # minimum cells of a prose column while other columns can still shrink

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from agent.domain.errors import ConfigError
-from agent.tuning.searches import Point
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.tuning.searches import Point
 
 _ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Z_]+)=", re.MULTILINE)
 _WORD = r"""(?:"([^"]*)"|'([^']*)'|([^\s"'}]*))"""

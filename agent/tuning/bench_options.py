@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from agent.domain.errors import ConfigError
-from performance_model.trace import TraceRequest
+from flettner.agent.domain.errors import ConfigError
+from flettner.performance_model.trace import TraceRequest
 
 DATASETS = ("random", "sharegpt")
 _CHARACTERS = 4  # a token of English text, in most tokenizers 3.5 to 4.5

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import sqrt
 
-from agent.tuning.session import TuningPlan
-from performance_model.engine import Engine, EngineRun
-from performance_model.engine_limits import EngineLimits
-from performance_model.outcome import Goals, mean_gap_s, quantile
-from performance_model.step_law import StepLaw, UncertainLaw
+from flettner.agent.tuning.session import TuningPlan
+from flettner.performance_model.engine import Engine, EngineRun
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.outcome import Goals, mean_gap_s, quantile
+from flettner.performance_model.step_law import StepLaw, UncertainLaw
 
 _MOST = 4.0  # times slower or faster; a prior is off by a factor of 0.7 to 1.5
 _ROUNDS = 8  # of halving: to 1 %

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from agent.tuning.replay import Served
-from performance_model.outcome import Goals, quantile
+from flettner.agent.tuning.replay import Served
+from flettner.performance_model.outcome import Goals, quantile
 
 _SHARES = (10, 50, 90, 99)
 
 
 def summarise(served: Sequence[Served], goals: Goals) -> Mapping[str, float]:
-    """Return seconds and shares, by the names of `performance_model.outcome.measure`."""
+    """Return seconds and shares, by the names of `flettner.performance_model.outcome.measure`."""
     done = [one for one in served if not one.why]
     good = sum(is_good(one, goals) for one in served)
     seconds = max((one.arrival_s + one.late_s + one.e2e_s for one in done), default=0.0)

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from agent.tuning.searches import Point, Tried, untried
-from agent.tuning.space import Space
-from agent.tuning.verdict import paired_gain
-from performance_model.engine import Engine
-from performance_model.engine_limits import EngineLimits
-from performance_model.outcome import Goals
-from performance_model.resample import with_redraws
-from performance_model.search import ERRORS, LEAST_GAIN
-from performance_model.step_law import StepLaw
-from performance_model.trace import Trace
+from flettner.agent.tuning.searches import Point, Tried, untried
+from flettner.agent.tuning.space import Space
+from flettner.agent.tuning.verdict import paired_gain
+from flettner.performance_model.engine import Engine
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.outcome import Goals
+from flettner.performance_model.resample import with_redraws
+from flettner.performance_model.search import ERRORS, LEAST_GAIN
+from flettner.performance_model.step_law import StepLaw
+from flettner.performance_model.trace import Trace
 
 MOST_TRIALS = 3  # beside the setting in force
 

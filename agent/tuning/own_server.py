@@ -11,9 +11,9 @@ from pathlib import Path
 
 import aiohttp
 
-from agent.domain.errors import ActError, ConfigError
-from vllm_facts.flag_parser import find_api_key, parse_address
-from vllm_facts.shell_command.serve_command import ServeCommand
+from flettner.agent.domain.errors import ActError, ConfigError
+from flettner.vllm_facts.flag_parser import find_api_key, parse_address
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand
 
 _POLL_S = 0.5
 _GRACE_S = 60.0  # for requests in flight and the memory of the GPU

@@ -4,8 +4,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from agent.terminal.cell_width import clip
-from agent.terminal.values import escape_text
+from flettner.agent.terminal.cell_width import clip
+from flettner.agent.terminal.values import escape_text
 
 _WIDTH = 24
 

@@ -12,8 +12,8 @@ from random import Random
 
 import aiohttp
 
-from agent.domain.errors import ActError
-from performance_model.trace import Trace, TraceRequest
+from flettner.agent.domain.errors import ActError
+from flettner.performance_model.trace import Trace, TraceRequest
 
 _IDS = range(100, 1000)  # below every vocabulary, above the special tokens of most
 _MAX_LINE = 1 << 20

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from agent.advisor.render import format_command
-from agent.prediction.what_if import MODELLED
-from agent.terminal.tables import format_sentence, format_table
-from agent.terminal.values import escape_text, format_latency
-from agent.tuning.plots import bars, scatter
-from agent.tuning.run import TuningResult
-from agent.tuning.trials import TuningTrial
-from performance_model.step_law import write_law
-from performance_model.trace import duration_s
-from vllm_facts.shell_command.serve_command import ServeCommand, edit_command
-from vllm_facts.values import describe_changes
+from flettner.agent.advisor.render import format_command
+from flettner.agent.prediction.what_if import MODELLED
+from flettner.agent.terminal.tables import format_sentence, format_table
+from flettner.agent.terminal.values import escape_text, format_latency
+from flettner.agent.tuning.plots import bars, scatter
+from flettner.agent.tuning.run import TuningResult
+from flettner.agent.tuning.trials import TuningTrial
+from flettner.performance_model.step_law import write_law
+from flettner.performance_model.trace import duration_s
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand, edit_command
+from flettner.vllm_facts.values import describe_changes
 
 _LATE_S = 0.1  # with longer delays the client's own load shows in the latencies
 _HEAD = ("SETTING", "WITHIN OBJECTIVES", "PREDICTED", "TTFT 90 %", "BETWEEN TOKENS 90 %", "FAILED")

@@ -5,20 +5,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.advisor.measured_law import find_kv_tokens, law_of_log
-from agent.domain.errors import ConfigError
-from agent.tuning.calibration import calibrate
-from agent.tuning.model_search import ModelSearch, PointForecast, forecast_all
-from agent.tuning.progress import Progress
-from agent.tuning.searches import GridSearch, HillClimb, Point, RandomSearch, Search
-from agent.tuning.session import Session, TunedServer, TuningPlan
-from agent.tuning.space import Space, build_space
-from agent.tuning.tpe import TpeSearch, import_optuna
-from agent.tuning.trials import TrialFile, TuningTrial
-from agent.tuning.verdict import PairedVerdict
-from performance_model.hardware_prior import prior_law
-from performance_model.step_law import UncertainLaw
-from vllm_facts.deployment import Deployment
+from flettner.agent.advisor.measured_law import find_kv_tokens, law_of_log
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.tuning.calibration import calibrate
+from flettner.agent.tuning.model_search import ModelSearch, PointForecast, forecast_all
+from flettner.agent.tuning.progress import Progress
+from flettner.agent.tuning.searches import GridSearch, HillClimb, Point, RandomSearch, Search
+from flettner.agent.tuning.session import Session, TunedServer, TuningPlan
+from flettner.agent.tuning.space import Space, build_space
+from flettner.agent.tuning.tpe import TpeSearch, import_optuna
+from flettner.agent.tuning.trials import TrialFile, TuningTrial
+from flettner.agent.tuning.verdict import PairedVerdict
+from flettner.performance_model.hardware_prior import prior_law
+from flettner.performance_model.step_law import UncertainLaw
+from flettner.vllm_facts.deployment import Deployment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.values import Knob, Value
 
 Point = Mapping[Knob, Value]
 

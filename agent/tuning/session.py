@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from agent.domain.errors import ActError, ConfigError
-from agent.tuning.measured import is_good, summarise
-from agent.tuning.model_search import PointForecast
-from agent.tuning.progress import Progress
-from agent.tuning.replay import replay
-from agent.tuning.searches import Point, Search
-from agent.tuning.space import Space
-from agent.tuning.trials import TrialFile, TuningTrial
-from agent.tuning.verdict import PairedVerdict, compare
-from performance_model.outcome import Goals
-from performance_model.trace import Trace, TraceRequest
-from vllm_facts.shell_command.serve_command import ServeCommand, edit_command
-from vllm_facts.values import describe_changes
+from flettner.agent.domain.errors import ActError, ConfigError
+from flettner.agent.tuning.measured import is_good, summarise
+from flettner.agent.tuning.model_search import PointForecast
+from flettner.agent.tuning.progress import Progress
+from flettner.agent.tuning.replay import replay
+from flettner.agent.tuning.searches import Point, Search
+from flettner.agent.tuning.space import Space
+from flettner.agent.tuning.trials import TrialFile, TuningTrial
+from flettner.agent.tuning.verdict import PairedVerdict, compare
+from flettner.performance_model.outcome import Goals
+from flettner.performance_model.trace import Trace, TraceRequest
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand, edit_command
+from flettner.vllm_facts.values import describe_changes
 
 WARM_UP = 8  # requests before the load, so that compilation is not measured
 _WARM_UP_TOKENS = 16

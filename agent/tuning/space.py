@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from agent.tuning.searches import Point
-from performance_model.engine_limits import EngineLimits
-from performance_model.engine_settings import limits_of, veto, with_changes
-from performance_model.errors import PredictionInputError
-from performance_model.search import neighbours
-from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.kv_cache import estimate_fit
-from vllm_facts.values import Knob, Value
+from flettner.agent.tuning.searches import Point
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.engine_settings import limits_of, veto, with_changes
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.search import neighbours
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit
+from flettner.vllm_facts.values import Knob, Value
 
 MOST = 60
 

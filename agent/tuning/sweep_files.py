@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.domain.errors import ConfigError
-from agent.tuning.searches import Point
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.tuning.searches import Point
 
 _NAME = "_benchmark_name"
 _MAX_FILE = 16 * 2**20

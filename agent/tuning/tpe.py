@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from agent.domain.errors import ConfigError
-from agent.tuning.searches import Point, Tried, scales_of, untried
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.tuning.searches import Point, Tried, scales_of, untried
 
 _STARTUP = 5  # random trials before the estimator is used, the first is the setting in force
 _ASKS = 64  # attempts to get a point of the space that was not tried

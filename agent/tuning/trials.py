@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.domain.errors import ConfigError
-from agent.tuning.searches import Point, Tried
-from performance_model.outcome import Goals
-from performance_model.trace import Trace, write_trace
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.tuning.searches import Point, Tried
+from flettner.performance_model.outcome import Goals
+from flettner.performance_model.trace import Trace, write_trace
 
 FORMAT, VERSION = "flettner_tune", 1
 

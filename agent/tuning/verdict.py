@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from agent.tuning.trials import TuningTrial
-from performance_model.search import BLOCK_S, ERRORS, LEAST_GAIN
-from performance_model.trace import Trace, duration_s
+from flettner.agent.tuning.trials import TuningTrial
+from flettner.performance_model.search import BLOCK_S, ERRORS, LEAST_GAIN
+from flettner.performance_model.trace import Trace, duration_s
 
 LEAST_BLOCKS = 8
 

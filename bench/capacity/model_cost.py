@@ -28,7 +28,7 @@ from bench.capacity.site import (
     name_of,
     running,
 )
-from simulator.workload import Shape, lengths
+from flettner.simulator.workload import Shape, lengths
 
 RESULTS = Path(__file__).parents[1] / "results"
 SHAPE = Shape(prompt=lengths("lognormal:300:0.6:16:2000"), output=lengths("lognormal:60:0.6:4:400"))

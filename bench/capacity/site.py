@@ -14,9 +14,9 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 
-from actuators.host import procfs
-from simulator.traffic import Load, TrafficGenerator
-from simulator.workload import Shape
+from flettner.actuators.host import procfs
+from flettner.simulator.traffic import Load, TrafficGenerator
+from flettner.simulator.workload import Shape
 from tests.e2e.config_builder import SiteConfig
 from tests.e2e.rig import SHAPE, Rig, at_rest, until
 
@@ -24,10 +24,10 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 API, LISTEN, SERVERS = 32_700, 32_000, 30_200  # below the ephemeral range
 PORTS = 10  # of each target's servers
 LAG = "flettner_loop_lag_seconds_"
-WORKER = "agent.prediction.worker_process"
+WORKER = "flettner.agent.prediction.worker_process"
 READY_S = 900.0  # fifty servers start at once
 SERVER = (
-    *(sys.executable, "-m", "simulator.server", "--model", "tiny", "--host", "127.0.0.1"),
+    *(sys.executable, "-m", "flettner.simulator.server", "--model", "tiny", "--host", "127.0.0.1"),
     *("--sim-speed", "3", "--max-num-seqs", "64"),
 )
 

@@ -17,17 +17,17 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
-from actuators.vllm.probe import OpenAiProbe
-from agent.config.loader import load_config
-from agent.domain.effects import Route
-from agent.domain.events import ServerLost
-from agent.domain.model import Hold, Server
-from agent.domain.ports import EnginePlugin, Now, Site, Traffic, TrafficSeen, View
-from agent.domain.reading import Request, RequestSample, Sample
-from agent.plugins import loader
-from agent.runtime.wiring import run
-from agent.telemetry import logging
 from bench.capacity.pod_servers import PORT, pods_of
+from flettner.actuators.vllm.probe import OpenAiProbe
+from flettner.agent.config.loader import load_config
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.events import ServerLost
+from flettner.agent.domain.model import Hold, Server
+from flettner.agent.domain.ports import EnginePlugin, Now, Site, Traffic, TrafficSeen, View
+from flettner.agent.domain.reading import Request, RequestSample, Sample
+from flettner.agent.plugins import loader
+from flettner.agent.runtime.wiring import run
+from flettner.agent.telemetry import logging
 from tests.support.fake_engine import FakeEngine
 
 EVERY_S, TIMEOUT_S = 1.0, 5.0

@@ -25,12 +25,12 @@ from typing import Any
 
 import aiohttp
 
-from actuators.process.plugin import ProcessOptions
-from agent.domain.model import Server
-from agent.domain.ports import Site
-from agent.machine.hot_trial import LEASE_S
 from bench.hot_changes.streams import STREAMS, Streams
-from simulator.traffic import Load
+from flettner.actuators.process.plugin import ProcessOptions
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
+from flettner.agent.machine.hot_trial import LEASE_S
+from flettner.simulator.traffic import Load
 from tests.e2e.config_builder import SERVERS, TARGET
 from tests.e2e.hot_site import LIMITS, HotSiteConfig, cap, knobs
 from tests.e2e.rig import Rig, lost, until

@@ -20,7 +20,7 @@ import vllm
 from vllm import LLM, SamplingParams
 from vllm.inputs import TokensPrompt
 
-from flettner_vllm.scheduler import HotStep, find_knobs
+from flettner.flettner_vllm.scheduler import HotStep, find_knobs
 
 LEAST_PROMPT, MOST_PROMPT = 8, 96
 CALLS = 200_000

@@ -9,11 +9,11 @@ from functools import partial
 from math import log
 from random import Random
 
-from agent.domain.reading import Buckets
-from agent.observe.engine_counts import count_over
 from bench.judge.ours import SURE, Evidence, independent
 from bench.judge.runs import Pool
 from bench.judge.traffic import Tick, seeded
+from flettner.agent.domain.reading import Buckets
+from flettner.agent.observe.engine_counts import count_over
 
 PASSED = log(20.0)
 SIGMA = 0.5

@@ -8,14 +8,14 @@ from dataclasses import replace
 from datetime import timedelta
 from time import thread_time_ns
 
-from agent.domain.model import Slo, Step
-from agent.domain.request_counts import EMPTY, RequestCounts
-from agent.domain.trial import Observation, Trial
-from agent.judge.failure_modes import ANSWERS
-from agent.judge.verdict import AnytimeJudge
 from bench.judge import rollouts
 from bench.judge.ours import NOON, independent
 from bench.judge.traffic import quantiles, seeded
+from flettner.agent.domain.model import Slo, Step
+from flettner.agent.domain.request_counts import EMPTY, RequestCounts
+from flettner.agent.domain.trial import Observation, Trial
+from flettner.agent.judge.failure_modes import ANSWERS
+from flettner.agent.judge.verdict import AnytimeJudge
 
 STEP = Step(weight=25, requests=100, at_least_s=60.0, at_most_s=1e9, parity=25)
 FOUR = Slo(ttft=rollouts.SLO.ttft, errors=0.99)  # e2e has neither an objective nor a baseline

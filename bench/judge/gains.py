@@ -13,15 +13,15 @@ from datetime import timedelta
 from functools import lru_cache, partial
 from random import Random
 
-from agent.domain.calibration import Calibration, CalibrationWindow
-from agent.domain.model import Slo
-from agent.domain.request_counts import EDGES_S, EMPTY, RequestCounts
-from agent.domain.trial import Trial
-from agent.judge.gain import describe_gain
 from bench.judge.ours import NOON
 from bench.judge.rollouts import RPS, SERVERS, SLO
 from bench.judge.runs import Pool
 from bench.judge.traffic import MINUTE, TICK_S, Stalls, poisson, seeded, stalled
+from flettner.agent.domain.calibration import Calibration, CalibrationWindow
+from flettner.agent.domain.model import Slo
+from flettner.agent.domain.request_counts import EDGES_S, EMPTY, RequestCounts
+from flettner.agent.domain.trial import Trial
+from flettner.agent.judge.gain import describe_gain
 
 MIDDLES_S = {"ttft": (0.25, 0.3), "itl": (0.02, 0.4), "e2e": (3.0, 0.5)}
 ERRORS = 0.01

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from agent.domain.blocks import BlockSecond
-from agent.domain.model import Objective, Slo
-from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import GainNeeded
-from agent.judge.blocks import begin_blocks, update_blocks
 from bench.judge.queueing import LIMIT_S, SERVICE_S, Load, QueueingServer, Setting
 from bench.judge.runs import Pool
 from bench.judge.traffic import quantiles, seeded
+from flettner.agent.domain.blocks import BlockSecond
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.trial import GainNeeded
+from flettner.agent.judge.blocks import begin_blocks, update_blocks
 
 SLO = Slo(ttft=Objective(under_s=LIMIT_S, share=0.9))
 BEFORE_S, RECORD_S, LIMIT_OF_TRIAL_S = 300, 180, 3600

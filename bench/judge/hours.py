@@ -6,12 +6,12 @@ from functools import cache, partial
 from itertools import accumulate
 from math import inf
 
-from agent.domain.calibration import Calibration
 from bench.judge import peers
 from bench.judge.ours import SURE, Evidence, blues, calibrated, greens
 from bench.judge.runs import Pool
 from bench.judge.scenarios import SCENARIOS, Scenario
 from bench.judge.traffic import TICK_S, Tick, Traffic, history, quantiles, seeded, ticks
+from flettner.agent.domain.calibration import Calibration
 
 KAYENTA_RUNS = 0.1
 RUNS_OF_A_HISTORY = 10

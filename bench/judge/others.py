@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from functools import partial
 from math import inf, log
 
-from agent.judge.eprocess import log_sum
 from bench.judge.hours import finite, learned
 from bench.judge.ours import SURE, Evidence, calibrated, greens
 from bench.judge.peers import flagger
 from bench.judge.runs import Pool
 from bench.judge.scenarios import HOUR
 from bench.judge.traffic import Traffic, history, quantiles, seeded, ticks
+from flettner.agent.judge.eprocess import log_sum
 
 SHARE = 0.2  # of the requested runs
 QUIET = Traffic(green_rps=0.1, blue_rps=0.3)

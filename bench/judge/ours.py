@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from math import log
 
-from agent.domain.calibration import Calibration, CalibrationWindow
-from agent.domain.model import Slo, Step
-from agent.domain.request_counts import RequestCounts
-from agent.domain.trial import EProcessPair, EvidenceStream, Observation, Trial
-from agent.judge.eprocess import log_sum
-from agent.judge.evidence import buffer_counts, close_tick, close_wide_tick, log_worse
-from agent.judge.failure_modes import open_streams
 from bench.judge.traffic import TICK_S, Pair, Tick
+from flettner.agent.domain.calibration import Calibration, CalibrationWindow
+from flettner.agent.domain.model import Slo, Step
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.trial import EProcessPair, EvidenceStream, Observation, Trial
+from flettner.agent.judge.eprocess import log_sum
+from flettner.agent.judge.evidence import buffer_counts, close_tick, close_wide_tick, log_worse
+from flettner.agent.judge.failure_modes import open_streams
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SLO = Slo(errors=0.99)
@@ -28,7 +28,7 @@ def arm(requests: int, bad: int) -> RequestCounts:
 
 
 def calibrated(before: Iterable[Tick]) -> Calibration | None:
-    """Calibrate on the servers of blue with agent.domain.calibration."""
+    """Calibrate on the servers of blue with flettner.agent.domain.calibration."""
     steadiness, at = CalibrationWindow(), NOON
     for _, blue in before:
         steadiness.add(at, {f"blue {number}": arm(*counts) for number, counts in enumerate(blue)})

@@ -9,8 +9,8 @@ from heapq import heappop, heappush
 from math import exp, inf, log
 from random import Random
 
-from agent.domain.reading import EngineLiveness
-from agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.reading import EngineLiveness
+from flettner.agent.domain.request_counts import RequestCounts
 
 PATIENCE_S = 30.0  # then a client that waits for its first token leaves
 SERVICE_S, SPREAD = 5.0, 0.6  # mean, and of the logarithm

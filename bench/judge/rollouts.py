@@ -12,16 +12,16 @@ from functools import cache, lru_cache, partial
 from math import inf
 from random import Random
 
-from agent.domain.calibration import Calibration, CalibrationWindow
-from agent.domain.model import Objective, Plan, PreflightResult, Slo, Step
-from agent.domain.request_counts import EMPTY, RequestCounts
-from agent.domain.trial import Observation, Trial
-from agent.judge.verdict import AnytimeJudge
-from agent.machine.default_plan import plan_for
 from bench.judge.hours import finite
 from bench.judge.ours import NOON
 from bench.judge.runs import Pool
 from bench.judge.traffic import TICK_S, Stalls, poisson, quantiles, seeded, stalled
+from flettner.agent.domain.calibration import Calibration, CalibrationWindow
+from flettner.agent.domain.model import Objective, Plan, PreflightResult, Slo, Step
+from flettner.agent.domain.request_counts import EMPTY, RequestCounts
+from flettner.agent.domain.trial import Observation, Trial
+from flettner.agent.judge.verdict import AnytimeJudge
+from flettner.agent.machine.default_plan import plan_for
 
 SLO = Slo(
     ttft=Objective(under_s=0.5, share=0.99),

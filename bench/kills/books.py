@@ -7,8 +7,8 @@ from json import loads
 from pathlib import Path
 from typing import Any
 
-from agent.audit import segments
-from simulator.tally import RequestRecord
+from flettner.agent.audit import segments
+from flettner.simulator.tally import RequestRecord
 
 MAY_COST = ("proxy", "blue", "green")
 """Faults that end connections; all other faults may lose no request."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from actuators.host.procfs import processes, words
 from bench.kills.books import Books, Fault
-from simulator.traffic import TrafficGenerator
+from flettner.actuators.host.procfs import processes, words
+from flettner.simulator.traffic import TrafficGenerator
 from tests.e2e.rig import FLETTNER, Rig, at_rest, until
 from tests.support.prometheus_server import RealPrometheus
 

@@ -15,7 +15,7 @@ from typing import Any
 from bench.kills.books import Fault, missing, rows
 from bench.kills.faults import KILLS, KINDS
 from bench.kills.site import EVERYTHING, Site, mounted, unmounted
-from simulator.text import draws
+from flettner.simulator.text import draws
 from tests.e2e.config_builder import SiteConfig
 from tests.e2e.rig import Rig, flettner
 from tests.support.prometheus_server import Page, real_prometheus

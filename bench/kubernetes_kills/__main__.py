@@ -25,9 +25,9 @@ from bench.kubernetes_kills.kills import LASTS_S, Killer
 from bench.kubernetes_kills.rollouts import Rollouts
 from bench.kubernetes_kills.site import Site, running
 from bench.kubernetes_kills.states import States
-from simulator.text import draws
-from simulator.traffic import Load, TrafficGenerator
-from simulator.workload import Shape, lengths
+from flettner.simulator.text import draws
+from flettner.simulator.traffic import Load, TrafficGenerator
+from flettner.simulator.workload import Shape, lengths
 from tests.support.kubernetes.cluster import Cluster
 from tests.support.kubernetes.namespace import Namespace
 

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from agent.audit import segments
 from bench.kubernetes_kills.kills import LASTS_S, Kill
 from bench.kubernetes_kills.rollouts import Rollouts
 from bench.kubernetes_kills.site import Site
-from simulator.traffic import TrafficGenerator
+from flettner.agent.audit import segments
+from flettner.simulator.traffic import TrafficGenerator
 from tests.e2e.rig import flettner
 from tests.support.kubernetes.proxy import PROXY
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from agent.machine.recovering import RESUMES
 from bench.kubernetes_kills.site import Site
 from bench.kubernetes_kills.states import States, phase_of
+from flettner.agent.machine.recovering import RESUMES
 from tests.e2e.rig import until
 
 LASTS_S = {

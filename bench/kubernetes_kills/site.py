@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from actuators.gateway.record import annotation, record_of
-from actuators.shared.published_route import PublishedRoute, object_name
+from flettner.actuators.gateway.record import annotation, record_of
+from flettner.actuators.shared.published_route import PublishedRoute, object_name
 from tests.e2e.config_builder import TARGET
 from tests.e2e.rig import until
 from tests.integration.kubernetes.engines import ROLE

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from bench.loop.world import World
-from simulator.scheduler import SimulatedRequest
-from simulator.text import draws
-from simulator.workload import gap_s
+from flettner.simulator.scheduler import SimulatedRequest
+from flettner.simulator.text import draws
+from flettner.simulator.workload import gap_s
 
 BLOCK = 16  # tokens; the block size of the hashes
 

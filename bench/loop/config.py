@@ -2,8 +2,8 @@
 
 import json
 
-from agent.config.plugin_tables import POLICIES
 from bench.loop.world import World
+from flettner.agent.config.plugin_tables import POLICIES
 
 
 def config_text(

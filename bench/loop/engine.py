@@ -5,19 +5,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from actuators.host.origin import Origin
-from agent.domain.errors import ActError
-from agent.domain.model import PreflightResult, Server, Strategy
 from bench.loop.server import VirtualServer
 from bench.loop.world import PROGRAM, World
-from simulator.flags import Flags, InvalidFlagError, parse
-from simulator.live_limits import find_knobs
-from simulator.memory import StartError
-from simulator.scheduler import SimulatedRequest
-from simulator.text import draws
+from flettner.actuators.host.origin import Origin
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.simulator.flags import Flags, InvalidFlagError, parse
+from flettner.simulator.live_limits import find_knobs
+from flettner.simulator.memory import StartError
+from flettner.simulator.scheduler import SimulatedRequest
+from flettner.simulator.text import draws
+from flettner.vllm_facts.flag_parser import parse_setting
+from flettner.vllm_facts.values import Setting
 from tests.support.fake_engine import FakeEngine
-from vllm_facts.flag_parser import parse_setting
-from vllm_facts.values import Setting
 
 REFUSED_S = 1.0  # until a process with invalid flags has exited
 STOP_S = 1.0

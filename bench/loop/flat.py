@@ -26,12 +26,12 @@ from bench.loop.server import VirtualServer
 from bench.loop.static import ENOUGH, NO_CURE, SEEDS, configured, goodput
 from bench.loop.story import play
 from bench.loop.world import ModelUse, World, parse_world
-from performance_model.engine_limits import EngineLimits
-from performance_model.outcome import Goals
-from performance_model.prediction import find_headroom
-from performance_model.step_law import StepLaw
-from simulator.hardware import PRESETS, Hardware
-from vllm_facts.values import Setting
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.outcome import Goals
+from flettner.performance_model.prediction import find_headroom
+from flettner.performance_model.step_law import StepLaw
+from flettner.simulator.hardware import PRESETS, Hardware
+from flettner.vllm_facts.values import Setting
 
 SECONDS, PROBE_S = 600.0, 240.0
 SWEEP: Sequence[Setting] = (

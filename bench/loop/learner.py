@@ -11,26 +11,26 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import inf
 
-from agent.prediction.learned import LearnedModel
 from bench.loop.clients import Clients
 from bench.loop.engine import VirtualEngine, flags_of
 from bench.loop.server import PATIENCE_S, VirtualServer
 from bench.loop.site import VirtualSite
 from bench.loop.world import World
-from performance_model.acceptance import Acceptance, ServedRequest, check_ahead
-from performance_model.engine_settings import limits_of
-from performance_model.errors import PredictionInputError
-from performance_model.fit import fit_law
-from performance_model.step_law import UncertainLaw
-from performance_model.trace import TraceRequest
-from performance_model.work_windows import timed_windows
-from simulator.scheduler import SimulatedRequest
+from flettner.agent.prediction.learned import LearnedModel
+from flettner.performance_model.acceptance import Acceptance, ServedRequest, check_ahead
+from flettner.performance_model.engine_settings import limits_of
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.fit import fit_law
+from flettner.performance_model.step_law import UncertainLaw
+from flettner.performance_model.trace import TraceRequest
+from flettner.performance_model.work_windows import timed_windows
+from flettner.simulator.scheduler import SimulatedRequest
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.flag_parser import parse_setting
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.values import Setting
 from tests.support.fast_time import loop_now
-from vllm_facts.deployment import Deployment
-from vllm_facts.flag_parser import parse_setting
-from vllm_facts.models.lookup import find_model
-from vllm_facts.sizing.gpus import find_gpu
-from vllm_facts.values import Setting
 
 TRACE_S = 900.0
 EVERY_S = 60.0  # between two traces

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from bench.loop.run import Run
 from bench.loop.world import ACTIVE, SEQS, World
-from vllm_facts.values import Setting
+from flettner.vllm_facts.values import Setting
 
 
 def has_cap_to_change(world: World) -> bool:

@@ -11,20 +11,20 @@ from time import process_time
 
 import aiohttp
 
-from agent.domain.reading import RequestOutcome
 from bench.loop.clients import Clients
 from bench.loop.config import config_text
 from bench.loop.run import Ended, Rolled, Run, Said
 from bench.loop.server import PATIENCE_S
 from bench.loop.static import LATE_S
 from bench.loop.world import MODEL, World
-from simulator.answer import CompletionWriter
-from simulator.scheduler import SimulatedRequest
-from simulator.text import draws
-from simulator.workload import prose
+from flettner.agent.domain.reading import RequestOutcome
+from flettner.simulator.answer import CompletionWriter
+from flettner.simulator.scheduler import SimulatedRequest
+from flettner.simulator.text import draws
+from flettner.simulator.workload import prose
+from flettner.vllm_facts.values import Setting
 from tests.e2e.config_builder import SERVERS, TARGET, SiteConfig
 from tests.e2e.rig import Document, Rig, at_rest, until
-from vllm_facts.values import Setting
 
 LOOK_S = 1.0
 SETTLED_S = 2.0  # from the first server to the begin of the load

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent.domain.reading import RequestOutcome
-from vllm_facts.values import Knob, Setting, Value
+from flettner.agent.domain.reading import RequestOutcome
+from flettner.vllm_facts.values import Knob, Setting, Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,18 +5,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from agent.domain.reading import EngineSample, Request, RequestOutcome
-from agent.observe.engine_sample import sample
 from bench.loop.run import Ended
-from flettner_vllm.scheduler import Value
-from performance_model.iteration_log import StepRecord
-from simulator.flags import Flags
-from simulator.frontend import VERSION
-from simulator.scheduler import ScheduledStep, SimulatedRequest
-from simulator.server import build_server
-from simulator.step_time import StepWork
-from vllm_facts.metrics.page_totals import PageTotals
-from vllm_facts.metrics.totals import totals
+from flettner.agent.domain.reading import EngineSample, Request, RequestOutcome
+from flettner.agent.observe.engine_sample import sample
+from flettner.flettner_vllm.scheduler import Value
+from flettner.performance_model.iteration_log import StepRecord
+from flettner.simulator.flags import Flags
+from flettner.simulator.frontend import VERSION
+from flettner.simulator.scheduler import ScheduledStep, SimulatedRequest
+from flettner.simulator.server import build_server
+from flettner.simulator.step_time import StepWork
+from flettner.vllm_facts.metrics.page_totals import PageTotals
+from flettner.vllm_facts.metrics.totals import totals
 
 STALLED_AFTER_S = 60.0  # as the default of the sensor `proxy_requests`
 MOST_STEPS = 100_000  # kept: 15 minutes of 9 ms

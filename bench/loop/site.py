@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from agent.domain.ports import Now, View
-from agent.domain.reading import Request, RequestSample, Sample
 from bench.loop.clients import Clients
 from bench.loop.engine import VirtualEngine
 from bench.loop.run import Ended
-from simulator.scheduler import SimulatedRequest
+from flettner.agent.domain.ports import Now, View
+from flettner.agent.domain.reading import Request, RequestSample, Sample
+from flettner.simulator.scheduler import SimulatedRequest
 from tests.support.fake_traffic import FakeTraffic
 
 AFTER_THE_TICK_S = 0.5  # within the second of the daemon, for a deterministic order

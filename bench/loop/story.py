@@ -11,18 +11,6 @@ from time import process_time
 
 import structlog
 
-from agent.audit.history import History
-from agent.audit.journal import Journal
-from agent.config.loader import parse_config
-from agent.domain import events as e
-from agent.domain.ports import Site
-from agent.domain.state import Phase, State
-from agent.machine.step import Machine
-from agent.observe.aggregator import Aggregator
-from agent.prediction.worker import InlineWorker
-from agent.runtime.adviser import Adviser
-from agent.runtime.loop import TargetLoop
-from agent.runtime.wiring import build_rules
 from bench.loop.clients import Clients
 from bench.loop.config import config_text
 from bench.loop.engine import VirtualEngine
@@ -31,9 +19,21 @@ from bench.loop.run import Rolled, Run, Said
 from bench.loop.site import VirtualSite
 from bench.loop.static import LATE_S
 from bench.loop.world import World, WorldError
+from flettner.agent.audit.history import History
+from flettner.agent.audit.journal import Journal
+from flettner.agent.config.loader import parse_config
+from flettner.agent.domain import events as e
+from flettner.agent.domain.ports import Site
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.step import Machine
+from flettner.agent.observe.aggregator import Aggregator
+from flettner.agent.prediction.worker import InlineWorker
+from flettner.agent.runtime.adviser import Adviser
+from flettner.agent.runtime.loop import TargetLoop
+from flettner.agent.runtime.wiring import build_rules
+from flettner.vllm_facts.values import Setting
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import in_no_time, loop_now
-from vllm_facts.values import Setting
 
 TARGET = "w"
 SETTLED_S = 2.0  # from the first server to the begin of the load

@@ -8,19 +8,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from agent.config.convert import slo as slo_of
-from agent.config.tables import SloTable
-from agent.config.types import seconds
-from agent.domain.model import Slo
-from simulator.flags import InvalidFlagError, parse
-from simulator.hardware import SCALED
-from simulator.workload import Lengths
-from vllm_facts.live_limits import SCHEDULER_CLASS
+from flettner.agent.config.convert import slo as slo_of
+from flettner.agent.config.tables import SloTable
+from flettner.agent.config.types import seconds
+from flettner.agent.domain.model import Slo
+from flettner.simulator.flags import InvalidFlagError, parse
+from flettner.simulator.hardware import SCALED
+from flettner.simulator.workload import Lengths
+from flettner.vllm_facts.live_limits import SCHEDULER_CLASS
 
 MODEL = "tiny"
 SEQS, ACTIVE = "max_num_seqs", "max_num_active_seqs"
 SLOTS = 256  # vLLM's default of --max-num-seqs
-PROGRAM = ("-m", "simulator.server", "--model", MODEL)
+PROGRAM = ("-m", "flettner.simulator.server", "--model", MODEL)
 Direction = Literal["up", "down"]
 Mode = Literal["approve", "auto"]
 ModelUse = Literal["off", "on", "alone"]

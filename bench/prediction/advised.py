@@ -16,22 +16,22 @@ from itertools import product
 from random import Random
 from typing import Any, Literal
 
-from agent.domain.model import Objective, Slo
-from agent.domain.model_advice import ModelAdvice
-from agent.prediction.advice import AdviceRequest, advise
-from agent.prediction.learned import LearnedModel
-from agent.prediction.step_rows import thin
 from bench.prediction.exactness import carried_rate, goals_of
 from bench.prediction.truth import GPUS, LOADS, Load, case_of, kv_blocks, run_truth, traffic, unlike
 from bench.tuning.pages import windows_of_pages
-from performance_model.acceptance import check_ahead
-from performance_model.engine_limits import EngineLimits
-from performance_model.hardware_prior import fit_deployment
-from performance_model.outcome import Goals
-from performance_model.packed_trace import pack
-from performance_model.trace import TraceRequest
-from performance_model.work_windows import timed_windows
-from simulator.hardware import Hardware
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.model_advice import ModelAdvice
+from flettner.agent.prediction.advice import AdviceRequest, advise
+from flettner.agent.prediction.learned import LearnedModel
+from flettner.agent.prediction.step_rows import thin
+from flettner.performance_model.acceptance import check_ahead
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.hardware_prior import fit_deployment
+from flettner.performance_model.outcome import Goals
+from flettner.performance_model.packed_trace import pack
+from flettner.performance_model.trace import TraceRequest
+from flettner.performance_model.work_windows import timed_windows
+from flettner.simulator.hardware import Hardware
 
 GRID = tuple(product((16, 64, 256), (512, 2048, 8192)))
 FLAT = 0.02

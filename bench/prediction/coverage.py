@@ -18,17 +18,17 @@ from statistics import mean, median
 from time import process_time
 from typing import Any
 
-from agent.prediction.served_load import REPLICATES
-from agent.prediction.step_rows import thin
 from bench.prediction.exactness import carried_rate, goals_of
 from bench.prediction.truth import LOADS, Load, Recording, case_of, kv_blocks, run_truth, traffic, unlike
-from performance_model.acceptance import check_ahead
-from performance_model.engine_limits import EngineLimits
-from performance_model.hardware_prior import fit_deployment
-from performance_model.outcome import Goals, quantile
-from performance_model.prediction import predict
-from performance_model.step_law import with_error
-from performance_model.work_windows import timed_windows
+from flettner.agent.prediction.served_load import REPLICATES
+from flettner.agent.prediction.step_rows import thin
+from flettner.performance_model.acceptance import check_ahead
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.hardware_prior import fit_deployment
+from flettner.performance_model.outcome import Goals, quantile
+from flettner.performance_model.prediction import predict
+from flettner.performance_model.step_law import with_error
+from flettner.performance_model.work_windows import timed_windows
 
 GPUS = ("4090-8b", "t4-8b-awq", "h100-8b")
 SETTINGS = ((16, 2048), (64, 256), (256, 8192))

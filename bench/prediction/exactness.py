@@ -8,15 +8,15 @@ from statistics import mean, median
 from typing import Any
 
 from bench.prediction.truth import LOADS, Load, case_of, kv_blocks, run_truth, traffic, unlike
-from performance_model.acceptance import ServedRequest
-from performance_model.engine import Engine
-from performance_model.engine_limits import EngineLimits
-from performance_model.fit import fit_law
-from performance_model.hardware_prior import fit_deployment
-from performance_model.outcome import Goals, attainment, measure, quantile
-from performance_model.prediction import find_headroom
-from performance_model.work_windows import windows_of_steps
-from simulator.hardware import Hardware
+from flettner.performance_model.acceptance import ServedRequest
+from flettner.performance_model.engine import Engine
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.fit import fit_law
+from flettner.performance_model.hardware_prior import fit_deployment
+from flettner.performance_model.outcome import Goals, attainment, measure, quantile
+from flettner.performance_model.prediction import find_headroom
+from flettner.performance_model.work_windows import windows_of_steps
+from flettner.simulator.hardware import Hardware
 
 GPUS = ("4090-8b", "h100-8b", "t4-8b-awq")
 SEQS, BUDGETS = (8, 16, 64, 256), (256, 2048, 8192)

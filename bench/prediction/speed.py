@@ -6,19 +6,19 @@ from time import process_time
 from typing import Any
 
 from bench.prediction.truth import LOADS, traffic
-from performance_model.engine import Engine
-from performance_model.engine_limits import EngineLimits
-from performance_model.outcome import Goals
-from performance_model.search import search
-from performance_model.step_law import StepLaw, UncertainLaw, widen
-from performance_model.trace import TraceRequest
-from simulator.kv_cache import KvCache
-from simulator.replay import replay
-from simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
-from vllm_facts.deployment import Deployment
-from vllm_facts.models.lookup import find_model
-from vllm_facts.sizing.gpus import find_gpu
-from vllm_facts.values import Setting
+from flettner.performance_model.engine import Engine
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.outcome import Goals
+from flettner.performance_model.search import search
+from flettner.performance_model.step_law import StepLaw, UncertainLaw, widen
+from flettner.performance_model.trace import TraceRequest
+from flettner.simulator.kv_cache import KvCache
+from flettner.simulator.replay import replay
+from flettner.simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.values import Setting
 
 RATE, SECONDS = 10.0, 900.0
 LAW = StepLaw(step_us=7_900, knee=135, token_us=24.4, sequence_us=40, kv_read_us=0.046, attention_us=0.001)

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from math import log
 from random import Random
 
-from performance_model.acceptance import ServedRequest
-from performance_model.engine_limits import EngineLimits
-from performance_model.iteration_log import StepRecord
-from performance_model.trace import TraceRequest
-from simulator.hardware import GIB, PRESETS, Hardware, scaled
-from simulator.kv_cache import KvCache
-from simulator.replay import replay
-from simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
-from simulator.step_time import StepTime, StepWork
-from vllm_facts.deployment import Deployment
-from vllm_facts.models.lookup import find_model
-from vllm_facts.sizing.gpus import find_gpu
-from vllm_facts.values import Setting
+from flettner.performance_model.acceptance import ServedRequest
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.iteration_log import StepRecord
+from flettner.performance_model.trace import TraceRequest
+from flettner.simulator.hardware import GIB, PRESETS, Hardware, scaled
+from flettner.simulator.kv_cache import KvCache
+from flettner.simulator.replay import replay
+from flettner.simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
+from flettner.simulator.step_time import StepTime, StepWork
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.values import Setting
 
 OFF, JITTER = 0.15, 0.06
 HICCUP_SHARE, HICCUP_S = 0.002, 0.05

@@ -20,22 +20,22 @@ from math import log
 from pathlib import Path
 from random import Random
 
-from agent.tuning.calibration import calibrate
-from agent.tuning.measured import summarise
-from agent.tuning.replay import Served, replay
-from agent.tuning.session import TuningPlan
 from bench.real_sweep.comparison import Pair, Row, Traffic, average, compare, describe
 from bench.real_sweep.server import BUDGET, SLOTS, RealServer, running
-from performance_model.engine_limits import EngineLimits
-from performance_model.fit import fit_law
-from performance_model.iteration_log import StepRecord
-from performance_model.log_clock import add_unlogged, busy_spans, unlogged
-from performance_model.outcome import Goals, quantile
-from performance_model.step_law import UncertainLaw
-from performance_model.trace import Trace, TraceRequest
-from performance_model.work_windows import windows_of_steps
-from vllm_facts.metrics.page_totals import PageTotals
-from vllm_facts.shell_command.serve_command import ServeCommand
+from flettner.agent.tuning.calibration import calibrate
+from flettner.agent.tuning.measured import summarise
+from flettner.agent.tuning.replay import Served, replay
+from flettner.agent.tuning.session import TuningPlan
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.fit import fit_law
+from flettner.performance_model.iteration_log import StepRecord
+from flettner.performance_model.log_clock import add_unlogged, busy_spans, unlogged
+from flettner.performance_model.outcome import Goals, quantile
+from flettner.performance_model.step_law import UncertainLaw
+from flettner.performance_model.trace import Trace, TraceRequest
+from flettner.performance_model.work_windows import windows_of_steps
+from flettner.vllm_facts.metrics.page_totals import PageTotals
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand
 
 SEQS, BUDGETS = (SLOTS, 32, 16, 8, 4), (BUDGET, 512, 256, 128)
 PAIRS = tuple(product(SEQS, BUDGETS))

@@ -10,14 +10,14 @@ from tempfile import TemporaryDirectory
 
 import aiohttp
 
-from agent.tuning.own_server import OwnServer
-from performance_model.engine_limits import EngineLimits
-from performance_model.iteration_log import StepRecord, parse_iterations
+from flettner.agent.tuning.own_server import OwnServer
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.iteration_log import StepRecord, parse_iterations
+from flettner.vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
+from flettner.vllm_facts.metrics.page_totals import PageTotals
+from flettner.vllm_facts.metrics.totals import totals
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand
 from tests.support.real_vllm import ENVIRONMENT, REPOSITORY, real_vllm
-from vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
-from vllm_facts.metrics.page_totals import PageTotals
-from vllm_facts.metrics.totals import totals
-from vllm_facts.shell_command.serve_command import ServeCommand
 
 SLOTS, BUDGET = 64, 2048  # of the start; the endpoint only lowers them
 START_S = 900.0

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from agent.domain.model import Objective, Slo
 from bench.rollouts.servers import Pauses, pauses
-from simulator.faults import Faults
-from vllm_facts.values import Setting
+from flettner.agent.domain.model import Objective, Slo
+from flettner.simulator.faults import Faults
+from flettner.vllm_facts.values import Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from math import pi, sin
 from random import Random
 
-from simulator.scheduler import SimulatedRequest
-from simulator.workload import Lengths
+from flettner.simulator.scheduler import SimulatedRequest
+from flettner.simulator.workload import Lengths
 
 BLOCK = 16  # tokens
 SYSTEM_TOKENS = 64  # shared prefix of all prompts

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from agent.audit.records import JournalRecord
-from simulator.traffic import Load
+from flettner.agent.audit.records import JournalRecord
+from flettner.simulator.traffic import Load
 from tests.e2e.config_builder import SERVERS, SiteConfig
 from tests.e2e.rig import Document, Rig, lost, until
 from tests.support.real_vllm import ENVIRONMENT, real_vllm

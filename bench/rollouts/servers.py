@@ -6,13 +6,13 @@ from datetime import datetime
 from math import inf
 from random import Random
 
-from agent.domain.reading import EngineSample, Request, RequestOutcome
-from simulator import scheduler as sim
-from simulator.faults import Faults
-from simulator.hardware import Hardware
-from simulator.kv_cache import KvCache
-from simulator.scheduler import ScheduledStep, Scheduler, SchedulerLimits
-from simulator.step_time import StepTime
+from flettner.agent.domain.reading import EngineSample, Request, RequestOutcome
+from flettner.simulator import scheduler as sim
+from flettner.simulator.faults import Faults
+from flettner.simulator.hardware import Hardware
+from flettner.simulator.kv_cache import KvCache
+from flettner.simulator.scheduler import ScheduledStep, Scheduler, SchedulerLimits
+from flettner.simulator.step_time import StepTime
 
 BLOCKS = 4000  # of 16 tokens
 JITTER = 0.05  # sigma of the lognormal noise on step times

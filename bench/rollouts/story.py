@@ -8,28 +8,28 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
-from agent.audit.journal import Journal
-from agent.config.convert import BOUNDS, plan
-from agent.config.tables import RolloutTable
-from agent.domain import events as e
-from agent.domain.model import Forecast, Plan, Proposal, Server
-from agent.domain.ports import Context, Site
-from agent.domain.reading import Reading
-from agent.domain.state import Phase, State
-from agent.judge.verdict import AnytimeJudge
-from agent.machine.guard import Guard
-from agent.machine.step import Machine
-from agent.machine.transitions import Rules
-from agent.observe.aggregator import Aggregator
-from agent.runtime.loop import TargetLoop
 from bench.rollouts.cases import SERVICES, Green, Profile, Service
 from bench.rollouts.clients import Clients
 from bench.rollouts.world import BLUE, World
-from simulator.text import draws
+from flettner.agent.audit.journal import Journal
+from flettner.agent.config.convert import BOUNDS, plan
+from flettner.agent.config.tables import RolloutTable
+from flettner.agent.domain import events as e
+from flettner.agent.domain.model import Forecast, Plan, Proposal, Server
+from flettner.agent.domain.ports import Context, Site
+from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.judge.verdict import AnytimeJudge
+from flettner.agent.machine.guard import Guard
+from flettner.agent.machine.step import Machine
+from flettner.agent.machine.transitions import Rules
+from flettner.agent.observe.aggregator import Aggregator
+from flettner.agent.runtime.loop import TargetLoop
+from flettner.simulator.text import draws
+from flettner.vllm_facts.values import Setting
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import in_no_time, loop_now
-from vllm_facts.values import Setting
 
 TARGET, GREEN = "chat", "chat-r1"
 LATE_S = 20.0  # after the end, to record open requests of green

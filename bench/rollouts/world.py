@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from agent.domain.calibration import Calibration, CalibrationWindow
-from agent.domain.ports import Now, View
-from agent.domain.reading import Request, RequestSample, Sample, SourceState
-from agent.domain.request_counts import RequestCounts, count_requests
 from bench.rollouts.cases import Green, Profile, Service
 from bench.rollouts.clients import Clients
 from bench.rollouts.servers import SimServer
-from simulator.faults import Faults
-from simulator.hardware import PRESETS
-from simulator.text import draws
+from flettner.agent.domain.calibration import Calibration, CalibrationWindow
+from flettner.agent.domain.ports import Now, View
+from flettner.agent.domain.reading import Request, RequestSample, Sample, SourceState
+from flettner.agent.domain.request_counts import RequestCounts, count_requests
+from flettner.simulator.faults import Faults
+from flettner.simulator.hardware import PRESETS
+from flettner.simulator.text import draws
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 

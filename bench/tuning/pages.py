@@ -4,10 +4,10 @@ from bisect import bisect_left
 from itertools import accumulate, pairwise
 
 from bench.prediction.truth import Recording
-from performance_model.engine_limits import EngineLimits
-from performance_model.work_windows import WorkWindow, window_between
-from simulator.metrics import ITERATION_TOKENS
-from vllm_facts.metrics.page_totals import HistogramTotals, PageTotals
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.work_windows import WorkWindow, window_between
+from flettner.simulator.metrics import ITERATION_TOKENS
+from flettner.vllm_facts.metrics.page_totals import HistogramTotals, PageTotals
 
 _EDGES = (*ITERATION_TOKENS, float("inf"))
 _ONE = (float("inf"),)

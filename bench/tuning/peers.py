@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from agent.tuning.model_search import ModelSearch, PointForecast, forecast_all
-from agent.tuning.searches import GridSearch, HillClimb, Point, RandomSearch, Search, Tried
-from agent.tuning.space import Space
-from agent.tuning.tpe import TpeSearch
-from agent.tuning.verdict import paired_gain
 from bench.tuning.world import World
-from performance_model.step_law import StepLaw
-from performance_model.trace import Trace
+from flettner.agent.tuning.model_search import ModelSearch, PointForecast, forecast_all
+from flettner.agent.tuning.searches import GridSearch, HillClimb, Point, RandomSearch, Search, Tried
+from flettner.agent.tuning.space import Space
+from flettner.agent.tuning.tpe import TpeSearch
+from flettner.agent.tuning.verdict import paired_gain
+from flettner.performance_model.step_law import StepLaw
+from flettner.performance_model.trace import Trace
 
 MOST_CANARIES = 20
 REPLAY = 500  # added to the seed of the world: the noise of a replay is not that of the recording

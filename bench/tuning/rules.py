@@ -9,17 +9,17 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import log2
 
-from agent.advisor.run_policies import run_all
-from agent.domain.model import Objective, Slo
-from agent.domain.reading import Reading
-from agent.observe.aggregator import Aggregator
-from agent.tuning.searches import Point, Tried, untried
 from bench.loop.server import VirtualServer
 from bench.prediction.truth import HICCUP_S, JITTER, case_of, requests_of, unlike
 from bench.tuning.world import LEARN_S, World
-from performance_model.engine_limits import EngineLimits
-from simulator.flags import Flags, parse
-from vllm_facts.values import Knob, Value
+from flettner.agent.advisor.run_policies import run_all
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.reading import Reading
+from flettner.agent.observe.aggregator import Aggregator
+from flettner.agent.tuning.searches import Point, Tried, untried
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.simulator.flags import Flags, parse
+from flettner.vllm_facts.values import Knob, Value
 
 SHARE = 0.95  # of the requests that shall meet each objective
 FIRST_S, EVERY_S = 60.0, 30.0  # of the readings

@@ -6,8 +6,6 @@ from random import Random
 from statistics import fmean, median
 from typing import Any
 
-from agent.tuning.model_search import ModelSearch, PointForecast
-from agent.tuning.searches import Search
 from bench.prediction.exactness import spearman
 from bench.prediction.truth import Recording, case_of
 from bench.tuning.pages import windows_of_pages
@@ -23,12 +21,14 @@ from bench.tuning.peers import (
 )
 from bench.tuning.rules import RuleSearch
 from bench.tuning.world import STARTS, World
-from performance_model.errors import PredictionInputError
-from performance_model.hardware_prior import fit_deployment, prior_law
-from performance_model.step_law import StepLaw, UncertainLaw
-from performance_model.trace import Trace
-from performance_model.work_windows import windows_of_steps
-from vllm_facts.deployment import Deployment
+from flettner.agent.tuning.model_search import ModelSearch, PointForecast
+from flettner.agent.tuning.searches import Search
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.hardware_prior import fit_deployment, prior_law
+from flettner.performance_model.step_law import StepLaw, UncertainLaw
+from flettner.performance_model.trace import Trace
+from flettner.performance_model.work_windows import windows_of_steps
+from flettner.vllm_facts.deployment import Deployment
 
 FLAT = 0.02  # a world whose start is so near the best one is flat
 SCRAPES_S = 3.0  # between two pages of a window

@@ -9,12 +9,12 @@ from functools import cached_property
 from itertools import product
 from statistics import fmean
 
-from agent.tuning.searches import Point
 from bench.prediction.exactness import carried_rate, goals_of, spearman
 from bench.prediction.truth import Load, Recording, kv_blocks, run_truth, traffic, unlike
-from performance_model.engine_limits import EngineLimits
-from performance_model.outcome import Goals
-from performance_model.trace import TraceRequest
+from flettner.agent.tuning.searches import Point
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.outcome import Goals
+from flettner.performance_model.trace import TraceRequest
 
 SEQS, BUDGETS = (4, 8, 16, 32, 64, 128, 256), (256, 512, 1024, 2048, 4096, 8192)  # 42 points
 DEFAULT = (256, 2048)

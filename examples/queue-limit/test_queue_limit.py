@@ -3,8 +3,8 @@
 import pytest
 from queue_limit import QueueLimit
 
-from policies.conformance import CHECKS, ConformanceCheck
-from policies.conformance.readings import a_context, a_reading, steady
+from flettner.policies.conformance import CHECKS, ConformanceCheck
+from flettner.policies.conformance.readings import a_context, a_reading, steady
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -3,7 +3,7 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from vllm_facts.sizing.effective_flags import DeploymentCheck
+from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck
 
 
 def all_lints() -> tuple[DeploymentCheck, ...]:

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Mapping
 
-from lint.known_error import KnownError, recognisers
-from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.effective_flags import text_of
-from vllm_facts.values import Knob, Value
+from flettner.lint.known_error import KnownError, recognisers
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.effective_flags import text_of
+from flettner.vllm_facts.values import Knob, Value
 
 _TOOLS = "https://docs.vllm.ai/en/latest/features/tool_calling/"
 _LORA = "https://docs.vllm.ai/en/latest/features/lora/"

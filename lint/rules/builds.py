@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable
 
-from vllm_facts.deployment import Deployment, Finding, Needs
-from vllm_facts.sizing.dtypes import AMPERE
-from vllm_facts.sizing.effective_flags import (
+from flettner.vllm_facts.deployment import Deployment, Finding, Needs
+from flettner.vllm_facts.sizing.dtypes import AMPERE
+from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
     is_at_least,

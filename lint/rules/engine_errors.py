@@ -5,11 +5,11 @@ import re
 from collections.abc import Mapping
 from math import ceil
 
-from lint.known_error import KnownError, recognisers
-from lint.rules.log import HYBRID_OFF, PINNED
-from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.effective_flags import json_entries, layout
-from vllm_facts.values import Knob, Value
+from flettner.lint.known_error import KnownError, recognisers
+from flettner.lint.rules.log import HYBRID_OFF, PINNED
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.effective_flags import json_entries, layout
+from flettner.vllm_facts.values import Knob, Value
 
 _HYBRID_CONNECTORS = frozenset(
     {"MooncakeConnector", "MooncakeStoreConnector", "OffloadingConnector", "SimpleCPUOffloadConnector"}

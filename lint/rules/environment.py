@@ -3,9 +3,9 @@
 import ipaddress
 from collections.abc import Iterable, Mapping
 
-from vllm_facts.deployment import Deployment, Finding, Launcher, Needs
-from vllm_facts.references import DOCKER, DOCS, LLAMA_4, NCCL
-from vllm_facts.sizing.effective_flags import (
+from flettner.vllm_facts.deployment import Deployment, Finding, Launcher, Needs
+from flettner.vllm_facts.references import DOCKER, DOCS, LLAMA_4, NCCL
+from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
     is_at_least,
@@ -14,7 +14,7 @@ from vllm_facts.sizing.effective_flags import (
     layout,
     text_of,
 )
-from vllm_facts.values import ChangeClass
+from flettner.vllm_facts.values import ChangeClass
 
 DEEP_GEMM = "VLLM_MOE_USE_DEEP_GEMM"
 TRITON_SINCE = (0, 32)  # the release that was read: a batch below 128 tokens runs on Triton

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from lint.missing_facts import ESTIMATE
-from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment, Finding, Model, Needs
-from vllm_facts.references import AMD_MOE, DATA_PARALLEL, DOCS, RECIPES
-from vllm_facts.sizing.effective_flags import (
+from flettner.lint.missing_facts import ESTIMATE
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.deployment import Deployment, Finding, Model, Needs
+from flettner.vllm_facts.references import AMD_MOE, DATA_PARALLEL, DOCS, RECIPES
+from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     active_share,
     is_expert_parallel,
@@ -15,8 +15,8 @@ from vllm_facts.sizing.effective_flags import (
     is_too_sparse,
     layout,
 )
-from vllm_facts.sizing.kv_cache import estimate_fit
-from vllm_facts.sizing.parallel_layouts import (
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit
+from flettner.vllm_facts.sizing.parallel_layouts import (
     FEW,
     LATENT,
     exceeds_host,

@@ -9,17 +9,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
-from lint.rules.hardware import VARIABLE
-from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment, Finding, Needs
-from vllm_facts.deprecated_flags import ENVIRONMENT, RENAMED
-from vllm_facts.flag_table import is_switch
-from vllm_facts.foreign_flags import COUNTERPARTS
-from vllm_facts.json_flags import parse_json_part
-from vllm_facts.knobs import KNOBS, KnobFacts
-from vllm_facts.models.context_limit import ALLOWED, allows_longer_context, find_exceeded_context
-from vllm_facts.releases import FLAGS, RELEASE
-from vllm_facts.sizing.effective_flags import (
+from flettner.lint.rules.hardware import VARIABLE
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.deployment import Deployment, Finding, Needs
+from flettner.vllm_facts.deprecated_flags import ENVIRONMENT, RENAMED
+from flettner.vllm_facts.flag_table import is_switch
+from flettner.vllm_facts.foreign_flags import COUNTERPARTS
+from flettner.vllm_facts.json_flags import parse_json_part
+from flettner.vllm_facts.knobs import KNOBS, KnobFacts
+from flettner.vllm_facts.models.context_limit import ALLOWED, allows_longer_context, find_exceeded_context
+from flettner.vllm_facts.releases import FLAGS, RELEASE
+from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
     invalid_flags_finding,
@@ -28,9 +28,9 @@ from vllm_facts.sizing.effective_flags import (
     release_number,
     text_of,
 )
-from vllm_facts.validity.engine import find_problems
-from vllm_facts.validity.split import BLOCKS, divides_blocks
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.validity.engine import find_problems
+from flettner.vllm_facts.validity.split import BLOCKS, divides_blocks
+from flettner.vllm_facts.values import Knob, Value
 
 DRAFT, DRAFT_TOKENS = "speculative_model", "num_speculative_tokens"
 _FACTORS = {"k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}

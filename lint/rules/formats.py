@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterable
 
-from vllm_facts.deployment import Deployment, Finding, Needs
-from vllm_facts.references import QUANTIZATION
-from vllm_facts.releases import RELEASE
-from vllm_facts.sizing.effective_flags import (
+from flettner.vllm_facts.deployment import Deployment, Finding, Needs
+from flettner.vllm_facts.references import QUANTIZATION
+from flettner.vllm_facts.releases import RELEASE
+from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
     invalid_flags_finding,
@@ -14,7 +14,7 @@ from vllm_facts.sizing.effective_flags import (
     release_number,
     text_of,
 )
-from vllm_facts.weight_formats import SIXTEEN_BIT
+from flettner.vllm_facts.weight_formats import SIXTEEN_BIT
 
 METHODS = frozenset(
     {

@@ -7,10 +7,10 @@ flashinfer.py), bfloat16 too (platforms/cuda.py: check_if_supports_dtype).
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from vllm_facts.deployment import Deployment, Finding, Needs
-from vllm_facts.deprecated_flags import ENVIRONMENT
-from vllm_facts.sizing.dtypes import AMPERE, dtype_in_force, type_without_float16
-from vllm_facts.sizing.effective_flags import (
+from flettner.vllm_facts.deployment import Deployment, Finding, Needs
+from flettner.vllm_facts.deprecated_flags import ENVIRONMENT
+from flettner.vllm_facts.sizing.dtypes import AMPERE, dtype_in_force, type_without_float16
+from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
     is_at_least,
@@ -18,9 +18,9 @@ from vllm_facts.sizing.effective_flags import (
     remove_json_entry,
     text_of,
 )
-from vllm_facts.validity import attention, precision, quantization
-from vllm_facts.validity.refusal import InvalidSetting, capability_text
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.validity import attention, precision, quantization
+from flettner.vllm_facts.validity.refusal import InvalidSetting, capability_text
+from flettner.vllm_facts.values import Knob, Value
 
 VARIABLE = "VLLM_ATTENTION_BACKEND"
 GONE = frozenset({"XFORMERS", "TORCH_SDPA"})  # as backends of a decoder: out of vLLM's registry

@@ -2,7 +2,7 @@
 
 import re
 
-from lint.known_error import KnownError, recognisers
+from flettner.lint.known_error import KnownError, recognisers
 
 _INSTALL = "https://docs.vllm.ai/en/latest/getting_started/installation/gpu/"
 _TROUBLE = "https://docs.vllm.ai/en/latest/usage/troubleshooting/"

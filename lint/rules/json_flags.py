@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from vllm_facts.deployment import Deployment, Finding, Needs
-from vllm_facts.json_flags import KEYS, RENAMED_KEYS, describe_json_error, repair_json
-from vllm_facts.releases import RELEASE
-from vllm_facts.sizing.effective_flags import (
+from flettner.vllm_facts.deployment import Deployment, Finding, Needs
+from flettner.vllm_facts.json_flags import KEYS, RENAMED_KEYS, describe_json_error, repair_json
+from flettner.vllm_facts.releases import RELEASE
+from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     invalid_flags_finding,
     is_at_least,
@@ -15,7 +15,7 @@ from vllm_facts.sizing.effective_flags import (
     json_entries,
     release_number,
 )
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.values import Knob, Value
 
 _JSON_LIMITS = (0, 10)
 """Since then --limit-mm-per-prompt takes no `image=2` (vllm-project/vllm#21615)."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from lint.known_error import KnownError, recognisers
-from vllm_facts.values import Knob, Value
+from flettner.lint.known_error import KnownError, recognisers
+from flettner.vllm_facts.values import Knob, Value
 
 _FORCED: Mapping[Knob, Value] = {"attention_backend": None, "attention_config.backend": None}
 _FORCED_ENV: Mapping[str, str | None] = {"VLLM_ATTENTION_BACKEND": None}

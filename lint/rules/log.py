@@ -6,11 +6,11 @@ The patterns match vLLM 0.11 to 0.33; lines that no pattern matches are ignored.
 import re
 from math import floor
 
-from lint.recogniser import recogniser
-from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.knobs import release_of
-from vllm_facts.references import FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
-from vllm_facts.values import Knob, Value
+from flettner.lint.recogniser import recogniser
+from flettner.vllm_facts.deployment import Deployment, Finding
+from flettner.vllm_facts.knobs import release_of
+from flettner.vllm_facts.references import FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
+from flettner.vllm_facts.values import Knob, Value
 
 _UTILIZATION, _SEQS, _LEN = "gpu_memory_utilization", "max_num_seqs", "max_model_len"
 _DENSE, _MOE = 0.92, 0.85  # the exchange's buffers of a MoE are outside vLLM's accounts

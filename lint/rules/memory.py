@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lint.missing_facts import ESTIMATE
-from lint.rules.profile import PROFILES
-from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Needs
-from vllm_facts.references import DOCS, OPTIMIZATION, RECIPES
-from vllm_facts.sizing.capacity import fits_in_memory, kv_tokens_at, seqs_that_fit
-from vllm_facts.sizing.effective_flags import (
+from flettner.lint.missing_facts import ESTIMATE
+from flettner.lint.rules.profile import PROFILES
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.deployment import Deployment, Finding, FindingSeverity, Needs
+from flettner.vllm_facts.references import DOCS, OPTIMIZATION, RECIPES
+from flettner.vllm_facts.sizing.capacity import fits_in_memory, kv_tokens_at, seqs_that_fit
+from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     effective_batched_tokens,
     effective_seqs,
@@ -22,16 +22,16 @@ from vllm_facts.sizing.effective_flags import (
     memory_share,
     number_of,
 )
-from vllm_facts.sizing.kv_cache import GIB, estimate_fit, longest_request
-from vllm_facts.sizing.parallel_layouts import SHORT, apply_plan, plan_changes, plan_layout
-from vllm_facts.sizing.typical_requests import (
+from flettner.vllm_facts.sizing.kv_cache import GIB, estimate_fit, longest_request
+from flettner.vllm_facts.sizing.parallel_layouts import SHORT, apply_plan, plan_changes, plan_layout
+from flettner.vllm_facts.sizing.typical_requests import (
     FEW_SEQS,
     MOE_SHARE,
     SEQS_TO,
     SHARE,
     required_share,
 )
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.values import Knob, Value
 
 SEQS, TOKENS = "max_num_seqs", "max_num_batched_tokens"
 SHARED_MEMORY = frozenset({"GB10", "Jetson Orin", "Jetson Thor"})  # the CPU uses the same memory

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from vllm_facts.defaults import BIG_GIB
-from vllm_facts.deployment import Deployment, Finding, Needs
-from vllm_facts.references import CONSERVING_MEMORY
-from vllm_facts.sizing.effective_flags import DeploymentCheck, json_entries
+from flettner.vllm_facts.defaults import BIG_GIB
+from flettner.vllm_facts.deployment import Deployment, Finding, Needs
+from flettner.vllm_facts.references import CONSERVING_MEMORY
+from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, json_entries
 
 LIMIT = "limit_mm_per_prompt"
 WITH_VIDEO = frozenset(

@@ -3,18 +3,18 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from lint.missing_facts import ESTIMATE
-from vllm_facts.deployment import Deployment, Finding, Needs
-from vllm_facts.references import KV_OFFLOADING
-from vllm_facts.sizing.capacity import seqs_that_fit
-from vllm_facts.sizing.effective_flags import (
+from flettner.lint.missing_facts import ESTIMATE
+from flettner.vllm_facts.deployment import Deployment, Finding, Needs
+from flettner.vllm_facts.references import KV_OFFLOADING
+from flettner.vllm_facts.sizing.capacity import seqs_that_fit
+from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     effective_seqs,
     has_any,
     number_of,
 )
-from vllm_facts.sizing.kv_cache import estimate_fit, longest_request
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit, longest_request
+from flettner.vllm_facts.values import Knob, Value
 
 WEIGHTS = "cpu_offload_gb"
 PCIE_GIB_PER_S = 24.0  # PCIe 4 with 16 lanes, in practice

@@ -2,11 +2,11 @@
 
 import re
 
-from lint.recogniser import LONGEST_LINE, recogniser
-from lint.rules.log import memory_utilization
-from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.references import CONSERVING_MEMORY
-from vllm_facts.values import Knob, Value
+from flettner.lint.recogniser import LONGEST_LINE, recogniser
+from flettner.lint.rules.log import memory_utilization
+from flettner.vllm_facts.deployment import Deployment, Finding
+from flettner.vllm_facts.references import CONSERVING_MEMORY
+from flettner.vllm_facts.values import Knob, Value
 
 _UTILIZATION, _SEQS = "gpu_memory_utilization", "max_num_seqs"
 _LOWER = (0.85, 0.8)  # M2: where to go after an OOM

@@ -1,17 +1,17 @@
 """The layout of the model on the GPUs: D1 to D5, by weights, heads and links between the GPUs.
 
 Each rule gives its reason and its numbers; the change comes from the plan in
-vllm_facts.sizing.parallel_layouts. D6 to D8, for mixtures of experts, are in experts.py.
+flettner.vllm_facts.sizing.parallel_layouts. D6 to D8, for mixtures of experts, are in experts.py.
 """
 
 from collections.abc import Iterable, Mapping
 
-from lint.missing_facts import ESTIMATE
-from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Model, Needs
-from vllm_facts.models.estimate import describe_estimate
-from vllm_facts.references import AMD_MOE, CONSERVING_MEMORY, OPTIMIZATION, SCALING
-from vllm_facts.sizing.divisibility import why_indivisible
-from vllm_facts.sizing.effective_flags import (
+from flettner.lint.missing_facts import ESTIMATE
+from flettner.vllm_facts.deployment import Deployment, Finding, FindingSeverity, Model, Needs
+from flettner.vllm_facts.models.estimate import describe_estimate
+from flettner.vllm_facts.references import AMD_MOE, CONSERVING_MEMORY, OPTIMIZATION, SCALING
+from flettner.vllm_facts.sizing.divisibility import why_indivisible
+from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     Layout,
     format_billions,
@@ -19,8 +19,8 @@ from vllm_facts.sizing.effective_flags import (
     is_split,
     layout,
 )
-from vllm_facts.sizing.kv_cache import GIB, KvCacheFit, estimate_fit, longest_request
-from vllm_facts.sizing.parallel_layouts import (
+from flettner.vllm_facts.sizing.kv_cache import GIB, KvCacheFit, estimate_fit, longest_request
+from flettner.vllm_facts.sizing.parallel_layouts import (
     LADDER,
     NVLINK_LOST,
     PAIR,
@@ -33,8 +33,8 @@ from vllm_facts.sizing.parallel_layouts import (
     plan_changes,
     plan_layout,
 )
-from vllm_facts.validity.split import check_heads
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.validity.split import check_heads
+from flettner.vllm_facts.values import Knob, Value
 
 BEYOND_DOUBT = 1.1  # weights to memory: also without the parts that an estimate misses
 EIGHT_BIT = 1.0  # bytes of a parameter; many large checkpoints are published in FP8 under a plain name

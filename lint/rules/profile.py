@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lint.missing_facts import ESTIMATE
-from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment, Finding, Needs
-from vllm_facts.references import OPTIMIZATION
-from vllm_facts.sizing.capacity import seqs_that_fit
-from vllm_facts.sizing.effective_flags import (
+from flettner.lint.missing_facts import ESTIMATE
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.deployment import Deployment, Finding, Needs
+from flettner.vllm_facts.references import OPTIMIZATION
+from flettner.vllm_facts.sizing.capacity import seqs_that_fit
+from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     effective_batched_tokens,
     effective_seqs,
@@ -16,7 +16,7 @@ from vllm_facts.sizing.effective_flags import (
     is_sparse,
     layout,
 )
-from vllm_facts.values import Knob
+from flettner.vllm_facts.values import Knob
 
 TOKENS, SEQS = "max_num_batched_tokens", "max_num_seqs"
 

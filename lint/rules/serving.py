@@ -4,11 +4,11 @@ import json
 import re
 from collections.abc import Iterable
 
-from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.models.lookup import canonical_name
-from vllm_facts.sizing.effective_flags import DeploymentCheck, invalid_flags_finding, text_of
-from vllm_facts.values import Knob, Value
-from vllm_facts.weight_formats import format_from_name
+from flettner.vllm_facts.deployment import Deployment, Finding
+from flettner.vllm_facts.models.lookup import canonical_name
+from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, invalid_flags_finding, text_of
+from flettner.vllm_facts.values import Knob, Value
+from flettner.vllm_facts.weight_formats import format_from_name
 
 _RERANKER = re.compile(r"qwen3-(?P<vision>vl-)?reranker-\d")
 """Qwen's own files, which say that they generate text; conversions have "seq-cls" in their names."""

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterable
 
-from lint.recogniser import LOG, LONGEST_LINE
-from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.references import DOCS
-from vllm_facts.sizing.effective_flags import DeploymentCheck
-from vllm_facts.values import Value
+from flettner.lint.recogniser import LOG, LONGEST_LINE
+from flettner.vllm_facts.deployment import Deployment, Finding
+from flettner.vllm_facts.references import DOCS
+from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck
+from flettner.vllm_facts.values import Value
 
 _SEQS, _LEN = "max_num_seqs", "max_model_len"
 

@@ -5,18 +5,18 @@ A flag rule that knows the model and the GPU reports the same before a start; th
 
 import re
 
-from lint.recogniser import Recogniser, recogniser
-from vllm_facts.deployment import Deployment, Finding, FindingSeverity
-from vllm_facts.deprecated_flags import RENAMED
-from vllm_facts.foreign_flags import COUNTERPARTS
-from vllm_facts.references import DOCKER, DOCS, OPTIMIZATION, QUANTIZATION
-from vllm_facts.sizing.divisibility import why_indivisible
-from vllm_facts.sizing.dtypes import type_without_float16
-from vllm_facts.sizing.effective_flags import layout, text_of
-from vllm_facts.validity.adapters import RANKS
-from vllm_facts.validity.precision import check_bfloat16
-from vllm_facts.validity.quantization import check_capability
-from vllm_facts.values import Knob, Value
+from flettner.lint.recogniser import Recogniser, recogniser
+from flettner.vllm_facts.deployment import Deployment, Finding, FindingSeverity
+from flettner.vllm_facts.deprecated_flags import RENAMED
+from flettner.vllm_facts.foreign_flags import COUNTERPARTS
+from flettner.vllm_facts.references import DOCKER, DOCS, OPTIMIZATION, QUANTIZATION
+from flettner.vllm_facts.sizing.divisibility import why_indivisible
+from flettner.vllm_facts.sizing.dtypes import type_without_float16
+from flettner.vllm_facts.sizing.effective_flags import layout, text_of
+from flettner.vllm_facts.validity.adapters import RANKS
+from flettner.vllm_facts.validity.precision import check_bfloat16
+from flettner.vllm_facts.validity.quantization import check_capability
+from flettner.vllm_facts.values import Knob, Value
 
 SHARE, SAFE_SHARE = "gpu_memory_utilization", 0.9
 

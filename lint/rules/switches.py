@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
-from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment, Finding, FindingSeverity, Needs
-from vllm_facts.references import (
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.deployment import Deployment, Finding, FindingSeverity, Needs
+from flettner.vllm_facts.references import (
     CONSERVING_MEMORY,
     DOCS,
     FASTER_GRAPHS,
@@ -15,7 +15,7 @@ from vllm_facts.references import (
     RECIPES,
     V1_ENGINE,
 )
-from vllm_facts.sizing.effective_flags import (
+from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
     has_kv_transfer,
@@ -27,8 +27,8 @@ from vllm_facts.sizing.effective_flags import (
     remove_json_entry,
     speculation_method,
 )
-from vllm_facts.sizing.kv_cache import estimate_fit
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit
+from flettner.vllm_facts.values import Knob, Value
 
 ASYNC_SINCE = (0, 14)
 SHARED_PREFIXES = frozenset({"chat", "rag", "api"})  # profiles whose prompts begin alike

@@ -6,14 +6,22 @@ The table of vLLM's own errors tells the file, the releases and the flags that t
 import re
 from collections.abc import Iterable
 
-from lint.recogniser import LOG, LONGEST_LINE, Recogniser
-from lint.rules import api_errors, engine_errors, host_errors, kernel_errors, log, out_of_memory, start_errors
-from vllm_facts.deployment import Deployment, Finding, FindingSeverity
-from vllm_facts.knobs import release_of
-from vllm_facts.raised_errors import RaisedError, find_raised, format_release, next_release
-from vllm_facts.releases import NAME, TABLE
-from vllm_facts.sizing.effective_flags import DeploymentCheck, json_entry
-from vllm_facts.values import Knob
+from flettner.lint.recogniser import LOG, LONGEST_LINE, Recogniser
+from flettner.lint.rules import (
+    api_errors,
+    engine_errors,
+    host_errors,
+    kernel_errors,
+    log,
+    out_of_memory,
+    start_errors,
+)
+from flettner.vllm_facts.deployment import Deployment, Finding, FindingSeverity
+from flettner.vllm_facts.knobs import release_of
+from flettner.vllm_facts.raised_errors import RaisedError, find_raised, format_release, next_release
+from flettner.vllm_facts.releases import NAME, TABLE
+from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, json_entry
+from flettner.vllm_facts.values import Knob
 
 _ERROR = re.compile(
     r"(?<![\w.])(?P<kind>(?:[A-Za-z_][\w.]*)?(?:Error|Exception))\b(?::| -) ?(?P<text>\S.*)"

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from vllm_facts.deployment import Deployment, Finding, Needs
-from vllm_facts.regressions import REGRESSIONS
-from vllm_facts.sizing.effective_flags import (
+from flettner.vllm_facts.deployment import Deployment, Finding, Needs
+from flettner.vllm_facts.regressions import REGRESSIONS
+from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     is_at_least,
     patch_number,

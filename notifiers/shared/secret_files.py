@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agent.domain.errors import NoticeError
+from flettner.agent.domain.errors import NoticeError
 
 LONGEST = 4096
 

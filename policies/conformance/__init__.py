@@ -2,13 +2,13 @@
 
 Use in a test (needs `pytest` and `hypothesis`):
 
-    from policies.conformance import CHECKS
+    from flettner.policies.conformance import CHECKS
 
     @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
     def test_it_is_a_good_policy(check):
         check(MyPolicy)
 
-Each check raises AssertionError with the expectation and the finding. `policies.conformance.readings` builds
+Each check raises AssertionError with the expectation and the finding. `readings.py` builds
 the readings and contexts of the checks and is public for other tests.
 """
 
@@ -23,12 +23,12 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from pydantic import TypeAdapter
 
-from agent.domain.digest import digest
-from agent.domain.model import Proposal, Slo
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from policies.conformance.readings import CASES, NOON, steady
-from policies.conformance.safety_checks import harms
+from flettner.agent.domain.digest import digest
+from flettner.agent.domain.model import Proposal, Slo
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.policies.conformance.readings import CASES, NOON, steady
+from flettner.policies.conformance.safety_checks import harms
 
 PROPOSALS = TypeAdapter(list[Proposal])
 PLAIN = (bool, int, float, str, tuple, dict)

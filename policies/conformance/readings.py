@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
-from agent.domain.model import Bound, Objective, Outcome, Slo
-from agent.domain.ports import Context
-from agent.domain.reading import (
+from flettner.agent.domain.model import Bound, Objective, Outcome, Slo
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import (
     EngineWindow,
     Gpu,
     Health,
@@ -20,8 +20,8 @@ from agent.domain.reading import (
     Trend,
     Workload,
 )
-from vllm_facts.knobs import KNOBS as FACTS
-from vllm_facts.values import Value
+from flettner.vllm_facts.knobs import KNOBS as FACTS
+from flettner.vllm_facts.values import Value
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PROMISE = Slo(

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-from agent.domain.model import Bound, Objective, Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Latency, Reading
-from vllm_facts.knobs import KNOBS, misfit, tunable
-from vllm_facts.values import Knob, Value
+from flettner.agent.domain.model import Bound, Objective, Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Latency, Reading
+from flettner.vllm_facts.knobs import KNOBS, misfit, tunable
+from flettner.vllm_facts.values import Knob, Value
 
 SEQS = ("max_num_seqs", "max_num_active_seqs")
 TOKENS = ("max_num_batched_tokens", "max_num_scheduled_tokens")

@@ -1,16 +1,16 @@
 """Rule Q5: fewer sequences at once where a large batch alone makes the tokens late."""
 
-from agent.domain.lateness import late_share, misses_objective
-from agent.domain.model import Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from policies.shared.causes import MOST_COST, find_misses
-from policies.shared.sequence_cap import ACTIVE, SEQS, find_cap
-from policies.shared.sequence_demand import SERVED, most_sequences_in_time
-from policies.shared.signals import build_evidence
-from policies.shared.step_grid import BATCHES, step_down, was_reversed_recently
-from policies.shared.token_budget import IN_TIME, step_in_time
-from vllm_facts.references import OPTIMIZATION
+from flettner.agent.domain.lateness import late_share, misses_objective
+from flettner.agent.domain.model import Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.policies.shared.causes import MOST_COST, find_misses
+from flettner.policies.shared.sequence_cap import ACTIVE, SEQS, find_cap
+from flettner.policies.shared.sequence_demand import SERVED, most_sequences_in_time
+from flettner.policies.shared.signals import build_evidence
+from flettner.policies.shared.step_grid import BATCHES, step_down, was_reversed_recently
+from flettner.policies.shared.token_budget import IN_TIME, step_in_time
+from flettner.vllm_facts.references import OPTIMIZATION
 
 LEAST_BUDGET = 256  # tokens: no smaller budget is worth its loss
 FEWER = 0.9  # of the peak of running sequences: a smaller cut is not worth a change

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from agent.domain.lateness import is_measured, late_share, misses_objective
-from agent.domain.model import Slo
-from agent.domain.ports import Context
-from agent.domain.reading import Latency, Reading, TimeShares
-from agent.domain.step_cost import DECODE_COST, RIDGE
-from policies.shared.flags_in_force import find_step_budget
-from policies.shared.sequence_cap import find_cap
-from policies.shared.signals import Measured, read_number
+from flettner.agent.domain.lateness import is_measured, late_share, misses_objective
+from flettner.agent.domain.model import Slo
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Latency, Reading, TimeShares
+from flettner.agent.domain.step_cost import DECODE_COST, RIDGE
+from flettner.policies.shared.flags_in_force import find_step_budget
+from flettner.policies.shared.sequence_cap import find_cap
+from flettner.policies.shared.signals import Measured, read_number
 
 QueueCause = Literal["cap", "kv", "budget", "other", "unknown"]
 """The limit of vLLM's scheduler that kept requests waiting."""

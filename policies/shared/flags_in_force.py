@@ -2,10 +2,10 @@
 
 from math import inf
 
-from agent.domain.reading import Reading
-from vllm_facts.defaults import positive_int
-from vllm_facts.knobs import find_default_number
-from vllm_facts.values import Knob, Setting
+from flettner.agent.domain.reading import Reading
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.knobs import find_default_number
+from flettner.vllm_facts.values import Knob, Setting
 
 MIB_PER_GIB = 1024
 BATCHED, SCHEDULED = "max_num_batched_tokens", "max_num_scheduled_tokens"

@@ -1,9 +1,9 @@
 """The share of GPU memory that vLLM reserves, and the share in use."""
 
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from policies.shared.signals import read_number
-from vllm_facts.knobs import find_default_number, release_of
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.policies.shared.signals import read_number
+from flettner.vllm_facts.knobs import find_default_number, release_of
 
 SHARE = "gpu_memory_utilization"
 

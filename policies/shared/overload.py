@@ -2,10 +2,10 @@
 
 from math import inf
 
-from agent.domain.model import Slo
-from agent.domain.reading import Reading
-from policies.shared.causes import recomputed_share
-from policies.shared.sequence_demand import STABLE, find_held_sequences, needed_sequences
+from flettner.agent.domain.model import Slo
+from flettner.agent.domain.reading import Reading
+from flettner.policies.shared.causes import recomputed_share
+from flettner.policies.shared.sequence_demand import STABLE, find_held_sequences, needed_sequences
 
 CATCH_UP = 1.1  # requests served over those that arrive: with less, a queue hardly gets shorter
 

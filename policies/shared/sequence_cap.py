@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from math import ceil, inf
 
-from agent.domain.model import Bound
-from agent.domain.ports import Context
-from agent.domain.reading import Reading, count_replicas
-from policies.shared.flags_in_force import find_max_num_seqs, find_token_budget
-from policies.shared.step_grid import BATCHES, is_allowed, step_down, step_up
-from vllm_facts.defaults import positive_int
-from vllm_facts.knobs import KNOBS
-from vllm_facts.values import Knob, Setting
+from flettner.agent.domain.model import Bound
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading, count_replicas
+from flettner.policies.shared.flags_in_force import find_max_num_seqs, find_token_budget
+from flettner.policies.shared.step_grid import BATCHES, is_allowed, step_down, step_up
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.knobs import KNOBS
+from flettner.vllm_facts.values import Knob, Setting
 
 SEQS, ACTIVE = "max_num_seqs", "max_num_active_seqs"
 ALONE = ("data_parallel_external_lb", "data_parallel_multi_port_external_lb")  # each with a page of its own

@@ -2,12 +2,12 @@
 
 from math import ceil, inf, sqrt
 
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from agent.domain.step_cost import DECODE_COST
-from policies.shared.causes import Miss, preemptions_per_request
-from policies.shared.sequence_cap import STEP_OCTAVES, SequenceCap, find_peak_demand
-from policies.shared.token_budget import prompt_share
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.step_cost import DECODE_COST
+from flettner.policies.shared.causes import Miss, preemptions_per_request
+from flettner.policies.shared.sequence_cap import STEP_OCTAVES, SequenceCap, find_peak_demand
+from flettner.policies.shared.token_budget import prompt_share
 
 STABLE = 1.1  # late over early half of a queue that does not grow
 SEVERE = 0.5  # share of late requests from which tokens may come later if only requests are served

@@ -5,10 +5,10 @@ from dataclasses import fields
 from sys import float_info
 from typing import Any
 
-from agent.domain.model import Bound, Evidence, Outcome, Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Latency, Reading
-from vllm_facts.values import ChangeClass, Knob, Value
+from flettner.agent.domain.model import Bound, Evidence, Outcome, Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Latency, Reading
+from flettner.vllm_facts.values import ChangeClass, Knob, Value
 
 Measured = tuple[str, float | None, str]
 """Metric, value and unit. A value that is None was not seen and is left out."""

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Sequence
 from math import ceil, floor
 
-from agent.domain.model import Bound
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from vllm_facts.values import Knob, Value
+from flettner.agent.domain.model import Bound
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.vllm_facts.values import Knob, Value
 
 LADDER = tuple(sorted(rung for octave in range(24) for rung in (1 << octave, 3 << octave)))
 """1, 2, 3, 4, 6, 8, 12 …: few values, so that vLLM meets a compiled one again (selftuning grid)."""

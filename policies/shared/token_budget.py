@@ -2,12 +2,12 @@
 
 from math import inf
 
-from agent.domain.model import Objective
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from agent.domain.step_cost import RIDGE
-from policies.shared.flags_in_force import find_step_budget, find_token_budget
-from policies.shared.step_grid import LADDER, is_allowed
+from flettner.agent.domain.model import Objective
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.step_cost import RIDGE
+from flettner.policies.shared.flags_in_force import find_step_budget, find_token_budget
+from flettner.policies.shared.step_grid import LADDER, is_allowed
 
 ENOUGH_BUDGET = 2048  # vLLM's own default on small GPUs; more adds less than a tenth to the rate of prompts
 STEP = 4  # at most so many times the present budget, towards vLLM's own default

@@ -7,9 +7,9 @@ GitHub. The exporter leaves out what a GPU does not report; some versions print 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agent.domain.reading import Gpu
-from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.exposition import decode_page, parse_labels, pick_samples
+from flettner.agent.domain.reading import Gpu
+from flettner.vllm_facts.errors import MetricsPageError
+from flettner.vllm_facts.metrics.exposition import decode_page, parse_labels, pick_samples
 
 UTILIZATION = "DCGM_FI_DEV_GPU_UTIL"  # percent; 0 or absent for a MIG instance (dcgm-exporter issue 216)
 ENGINE_ACTIVE = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"  # 0..1, also of a MIG instance; data-centre GPUs since Volta

@@ -8,15 +8,15 @@ from urllib.parse import SplitResult, urlsplit
 
 import aiohttp
 
-from agent.domain.errors import SensorError
-from agent.domain.ports import Now, View
-from agent.domain.reading import Gpu, GpuSample, Sample
-from agent.io.bounded import read_body
-from agent.plugins.option_errors import check_periods
-from sensors.dcgm.page import AssignedGpu, parse_page
-from sensors.shared.addresses import resolve
-from sensors.shared.source_reporter import SourceReporter
-from vllm_facts.errors import MetricsPageError
+from flettner.agent.domain.errors import SensorError
+from flettner.agent.domain.ports import Now, View
+from flettner.agent.domain.reading import Gpu, GpuSample, Sample
+from flettner.agent.io.bounded import read_body
+from flettner.agent.plugins.option_errors import check_periods
+from flettner.sensors.dcgm.page import AssignedGpu, parse_page
+from flettner.sensors.shared.addresses import resolve
+from flettner.sensors.shared.source_reporter import SourceReporter
+from flettner.vllm_facts.errors import MetricsPageError
 
 _SOURCE = "dcgm"
 _AT_ONCE = 16  # exporters: a large cluster has one on each of hundreds of nodes

@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agent.domain.errors import SensorError
-from agent.domain.ports import Now, View
-from agent.domain.reading import Incident, Sample, SourceState
-from agent.plugins.option_errors import check_periods
-from docker_engine.api import EngineAt
-from docker_engine.events import EventStream
-from docker_engine.parse import ContainerEvent
-from sensors.docker_events.listing import ContainerListing, open_stream
-from sensors.docker_events.registry import ContainerRegistry
+from flettner.agent.domain.errors import SensorError
+from flettner.agent.domain.ports import Now, View
+from flettner.agent.domain.reading import Incident, Sample, SourceState
+from flettner.agent.plugins.option_errors import check_periods
+from flettner.docker_engine.api import EngineAt
+from flettner.docker_engine.events import EventStream
+from flettner.docker_engine.parse import ContainerEvent
+from flettner.sensors.docker_events.listing import ContainerListing, open_stream
+from flettner.sensors.docker_events.registry import ContainerRegistry
 
 SOURCE = "docker_events"
 _FIRST_RETRY_S = 0.5

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from agent.domain.digest import digest
-from agent.domain.errors import SensorError
-from agent.domain.ports import View
-from agent.domain.reading import Incident, IncidentKind
-from docker_engine.parse import ContainerEvent, ContainerSummary
+from flettner.agent.domain.digest import digest
+from flettner.agent.domain.errors import SensorError
+from flettner.agent.domain.ports import View
+from flettner.agent.domain.reading import Incident, IncidentKind
+from flettner.docker_engine.parse import ContainerEvent, ContainerSummary
 
 TARGET = "flettner.target"
 SERVER = "flettner.server"

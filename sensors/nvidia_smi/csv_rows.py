@@ -6,8 +6,8 @@ NVIDIA does not guarantee a stable format (man page), so parsing is strict.
 import re
 from collections.abc import Sequence
 
-from agent.domain.errors import SensorError
-from agent.domain.reading import Gpu
+from flettner.agent.domain.errors import SensorError
+from flettner.agent.domain.reading import Gpu
 
 OLD_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}  # renamed with driver 535
 FIELDS: tuple[str, ...] = (

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from agent.domain.errors import SensorError
-from agent.domain.ports import Now, View
-from agent.domain.reading import Gpu, GpuSample, Sample
-from agent.plugins.option_errors import check_periods
-from sensors.nvidia_smi.csv_rows import EXITS, FIELDS, parse_gpu, retry_fields
-from sensors.shared.source_reporter import SourceReporter
+from flettner.agent.domain.errors import SensorError
+from flettner.agent.domain.ports import Now, View
+from flettner.agent.domain.reading import Gpu, GpuSample, Sample
+from flettner.agent.plugins.option_errors import check_periods
+from flettner.sensors.nvidia_smi.csv_rows import EXITS, FIELDS, parse_gpu, retry_fields
+from flettner.sensors.shared.source_reporter import SourceReporter
 
 _FIRST_RETRY_S = 1.0
 _REAP_S = 2.0  # a process that hangs in the driver may outlive SIGKILL

@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent.domain.errors import SensorError
-from agent.domain.ports import Now, View
-from agent.domain.reading import Sample, SeriesSample
-from agent.plugins.option_errors import check_periods
-from sensors.shared.source_reporter import SourceReporter
+from flettner.agent.domain.errors import SensorError
+from flettner.agent.domain.ports import Now, View
+from flettner.agent.domain.reading import Sample, SeriesSample
+from flettner.agent.plugins.option_errors import check_periods
+from flettner.sensors.shared.source_reporter import SourceReporter
 
 if TYPE_CHECKING:
-    from sensors.prometheus.promql import Connection, QueryResult
+    from flettner.sensors.prometheus.promql import Connection, QueryResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Prometheus:
             connection.close()
 
     def _connection(self) -> "Connection":
-        from sensors.prometheus.promql import Connection  # noqa: PLC0415  saves memory without Prometheus
+        from flettner.sensors.prometheus.promql import Connection  # noqa: PLC0415  saves memory without Prometheus
 
         return Connection(self.url.rstrip("/"), self.timeout_s)
 

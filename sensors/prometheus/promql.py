@@ -16,10 +16,10 @@ from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from urllib3.util.retry import Retry
 
-from agent.domain.errors import SensorError
-from agent.domain.ports import Now
-from agent.io.bounded import join_chunks, parse_json
-from sensors.prometheus.selectors import build_age_query
+from flettner.agent.domain.errors import SensorError
+from flettner.agent.domain.ports import Now
+from flettner.agent.io.bounded import join_chunks, parse_json
+from flettner.sensors.prometheus.selectors import build_age_query
 
 _STATUS = re.compile(r"HTTP Status Code (\d+) \((.*)\)", re.DOTALL)  # the second is a bytes literal
 _REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY})  # cannot be parsed, executed

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from agent.domain.errors import SensorError
-from agent.domain.reading import Request, RequestOutcome
+from flettner.agent.domain.errors import SensorError
+from flettner.agent.domain.reading import Request, RequestOutcome
 
 CLIENT_LEFT = frozenset({"DC", "DR"})
 """Envoy's response flags: downstream connection terminated, downstream reset. Others are server failures."""

@@ -6,19 +6,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from agent.domain.errors import ActError, SensorError
-from agent.domain.ports import View
-from kubernetes_api.client import KubernetesClient
-from sensors.proxy_requests.gateway_records import (
+from flettner.agent.domain.errors import ActError, SensorError
+from flettner.agent.domain.ports import View
+from flettner.kubernetes_api.client import KubernetesClient
+from flettner.sensors.proxy_requests.gateway_records import (
     Attributes,
     RouteNames,
     ServerAddresses,
     has_lost_its_server,
     read_record,
 )
-from sensors.proxy_requests.inbox import SourceCondition, TargetInbox
-from sensors.proxy_requests.otlp_receiver import subscribed_to_otlp
-from sensors.shared.addresses import resolve
+from flettner.sensors.proxy_requests.inbox import SourceCondition, TargetInbox
+from flettner.sensors.proxy_requests.otlp_receiver import subscribed_to_otlp
+from flettner.sensors.shared.addresses import resolve
 
 LOOK_S = 1.0  # between two looks for the addresses of pods
 MOST = 20_000  # records that wait for a look

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.domain.errors import SensorError
-from sensors.proxy_requests.access_log import AccessRecord, classify, parse_record
+from flettner.agent.domain.errors import SensorError
+from flettner.sensors.proxy_requests.access_log import AccessRecord, classify, parse_record
 
 KEPT_S: Final = 600.0
 """For which an address stays that of a server whose pods have left its name: the longest drain, and more."""

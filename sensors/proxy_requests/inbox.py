@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from agent.domain.errors import SensorError
-from sensors.proxy_requests.access_log import AccessRecord, OpenRequests, parse_record
-from sensors.proxy_requests.record_socket import Connection
+from flettner.agent.domain.errors import SensorError
+from flettner.sensors.proxy_requests.access_log import AccessRecord, OpenRequests, parse_record
+from flettner.sensors.proxy_requests.record_socket import Connection
 
 NOT_INFERENCE = "/v1/models"
 

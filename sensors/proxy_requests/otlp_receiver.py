@@ -1,7 +1,7 @@
 """Receives access logs in the protocol of OpenTelemetry (OTLP, gRPC), shared by the sensors of one process.
 
 Envoy sends them once a second, or each 16 KiB, and keeps none that it could not send: see
-`agent.observe.record_gap` for what was lost.
+`flettner.agent.observe.record_gap` for what was lost.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from sensors.proxy_requests.gateway_records import Attributes
+from flettner.sensors.proxy_requests.gateway_records import Attributes
 
 _SERVICE = "opentelemetry.proto.collector.logs.v1.LogsService"
 _MOST_CALLS = 64  # at once; each has at most 4 MiB, the limit of gRPC

@@ -5,18 +5,18 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from agent.domain.model import Slo
-from agent.domain.ports import Now, View
-from agent.domain.reading import RequestSample, Sample
-from agent.domain.request_counts import RequestSource
-from agent.plugins.option_errors import check_periods
-from kubernetes_api.options import ClusterOptions
-from sensors.proxy_requests.access_log import OpenRequests
-from sensors.proxy_requests.gateway_follower import name_routes, subscribed_to_gateways
-from sensors.proxy_requests.inbox import SourceCondition, TargetInbox
-from sensors.proxy_requests.pod_records import subscribed_to_pods
-from sensors.proxy_requests.record_socket import subscribed
-from sensors.shared.source_reporter import SourceReporter
+from flettner.agent.domain.model import Slo
+from flettner.agent.domain.ports import Now, View
+from flettner.agent.domain.reading import RequestSample, Sample
+from flettner.agent.domain.request_counts import RequestSource
+from flettner.agent.plugins.option_errors import check_periods
+from flettner.kubernetes_api.options import ClusterOptions
+from flettner.sensors.proxy_requests.access_log import OpenRequests
+from flettner.sensors.proxy_requests.gateway_follower import name_routes, subscribed_to_gateways
+from flettner.sensors.proxy_requests.inbox import SourceCondition, TargetInbox
+from flettner.sensors.proxy_requests.pod_records import subscribed_to_pods
+from flettner.sensors.proxy_requests.record_socket import subscribed
+from flettner.sensors.shared.source_reporter import SourceReporter
 
 SOURCE = "proxy_requests"
 UNREADABLE = "proxy_requests records"

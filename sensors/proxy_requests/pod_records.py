@@ -14,10 +14,10 @@ from typing import Protocol
 import aiohttp
 import msgpack
 
-from agent.domain.errors import ActError, SensorError
-from kubernetes_api.client import KubernetesClient
-from kubernetes_api.deployment_pods import DeploymentPods, FoundPod
-from sensors.proxy_requests.record_socket import MESSAGE_BYTES, Inbox, add_message
+from flettner.agent.domain.errors import ActError, SensorError
+from flettner.kubernetes_api.client import KubernetesClient
+from flettner.kubernetes_api.deployment_pods import DeploymentPods, FoundPod
+from flettner.sensors.proxy_requests.record_socket import MESSAGE_BYTES, Inbox, add_message
 
 PORT = 8082
 LOOK_S = 2.0  # between two looks for new pods

@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgpack
 
-from agent.domain.errors import SensorError
-from agent.domain.ports import Now
+from flettner.agent.domain.errors import SensorError
+from flettner.agent.domain.ports import Now
 
 MESSAGE_BYTES = 16 << 20
 RECORD_CLOCK_S = 1.0  # Envoy dates a record in whole seconds

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agent.domain.ports import Now
-from agent.domain.reading import Sample, SourceState
+from flettner.agent.domain.ports import Now
+from flettner.agent.domain.reading import Sample, SourceState
 
 
 @dataclass(slots=True)

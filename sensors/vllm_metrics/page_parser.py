@@ -4,8 +4,8 @@ import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from vllm_facts.metrics.page_totals import PageTotals
-from vllm_facts.metrics.totals import PageReader
+from flettner.vllm_facts.metrics.page_totals import PageTotals
+from flettner.vllm_facts.metrics.totals import PageReader
 
 LARGE = 256 * 1024  # bytes: five data-parallel ranks; a smaller page takes the event loop some milliseconds
 CPU_SHARE = 0.02

@@ -10,18 +10,18 @@ from zlib import crc32
 import aiohttp
 import structlog
 
-from agent.domain.errors import SensorError
-from agent.domain.ports import Now, View
-from agent.domain.reading import EngineSample, Sample, SourceState
-from agent.io.bounded import MOST_BYTES, parse_json, read_body
-from agent.observe.engine_sample import sample
-from agent.observe.plausibility import find_nonsense
-from agent.plugins.option_errors import check_periods
-from sensors.shared.addresses import resolve
-from sensors.vllm_metrics.page_parser import PageParser
-from sensors.vllm_metrics.replicas import add_up
-from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.page_totals import PageTotals, has_restarted
+from flettner.agent.domain.errors import SensorError
+from flettner.agent.domain.ports import Now, View
+from flettner.agent.domain.reading import EngineSample, Sample, SourceState
+from flettner.agent.io.bounded import MOST_BYTES, parse_json, read_body
+from flettner.agent.observe.engine_sample import sample
+from flettner.agent.observe.plausibility import find_nonsense
+from flettner.agent.plugins.option_errors import check_periods
+from flettner.sensors.shared.addresses import resolve
+from flettner.sensors.vllm_metrics.page_parser import PageParser
+from flettner.sensors.vllm_metrics.replicas import add_up
+from flettner.vllm_facts.errors import MetricsPageError
+from flettner.vllm_facts.metrics.page_totals import PageTotals, has_restarted
 
 log = structlog.get_logger(__name__)
 

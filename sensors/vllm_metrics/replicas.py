@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TypeVar
 
-from agent.domain.reading import REPLICAS
-from vllm_facts.metrics import names
-from vllm_facts.metrics.page_totals import HistogramTotals, PageTotals
+from flettner.agent.domain.reading import REPLICAS
+from flettner.vllm_facts.metrics import names
+from flettner.vllm_facts.metrics.page_totals import HistogramTotals, PageTotals
 
 _Value = TypeVar("_Value")
 

@@ -7,7 +7,7 @@ from json import dumps
 from tests.support.ports import port_block
 
 TARGET = "chat"
-SERVER = (sys.executable, "-m", "simulator.server", "--model", "tiny", "--host", "127.0.0.1")
+SERVER = (sys.executable, "-m", "flettner.simulator.server", "--model", "tiny", "--host", "127.0.0.1")
 QUICK = ("--sim-start-s", "0.2", "--sim-speed", "3", "--max-num-seqs", "8")
 
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import aiohttp
 
-from actuators.docker.client import Json
-from actuators.docker.labels import SERVER, site_labels
-from agent.audit import chain
-from agent.domain.ports import Site
-from simulator.traffic import Load, TrafficGenerator
+from flettner.actuators.docker.client import Json
+from flettner.actuators.docker.labels import SERVER, site_labels
+from flettner.agent.audit import chain
+from flettner.agent.domain.ports import Site
+from flettner.simulator.traffic import Load, TrafficGenerator
 from tests.e2e.config_builder import TARGET, SiteConfig
 from tests.e2e.rig import Document, Rig, lost, until
 from tests.support.docker_site import Bench, Container

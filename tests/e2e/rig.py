@@ -17,21 +17,21 @@ from uuid import uuid4
 
 import aiohttp
 
-from actuators.envoy.admin import Admin
-from actuators.envoy.process import EnvoyProcess
-from actuators.envoy.reported_config import ReportedConfig
-from actuators.envoy.split import carried_by
-from actuators.host import procfs
-from actuators.host.procfs import Process
-from agent.api.tokens import mint_token, store_tokens
-from agent.audit import chain, records
-from simulator.tally import RequestRecord
-from simulator.traffic import Load, TrafficGenerator
-from simulator.workload import Shape, lengths
+from flettner.actuators.envoy.admin import Admin
+from flettner.actuators.envoy.process import EnvoyProcess
+from flettner.actuators.envoy.reported_config import ReportedConfig
+from flettner.actuators.envoy.split import carried_by
+from flettner.actuators.host import procfs
+from flettner.actuators.host.procfs import Process
+from flettner.agent.api.tokens import mint_token, store_tokens
+from flettner.agent.audit import chain, records
+from flettner.simulator.tally import RequestRecord
+from flettner.simulator.traffic import Load, TrafficGenerator
+from flettner.simulator.workload import Shape, lengths
 from tests.e2e.config_builder import TARGET, SiteConfig
 from tests.support.ports import free_port
 
-FLETTNER = (sys.executable, "-m", "agent.main")
+FLETTNER = (sys.executable, "-m", "flettner")
 SHAPE = Shape(prompt=lengths("uniform:8:64"), output=lengths("uniform:8:40"))  # 0.1 to 0.4 s
 PATIENCE_S = 60.0  # for any condition: the machine may be busy
 

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from actuators.docker.labels import site_digest
-from agent.domain.ports import Site
+from flettner.actuators.docker.labels import site_digest
+from flettner.agent.domain.ports import Site
 from tests.e2e.config_builder import QUICK, SERVER, TARGET, SiteConfig
 from tests.e2e.conftest import Start, StartDocker
 from tests.e2e.docker_rig import FLAGS, DockerSiteConfig

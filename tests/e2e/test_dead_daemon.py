@@ -3,8 +3,8 @@
 import asyncio
 import os
 
-from actuators.envoy.split import carried_by
-from simulator.tally import RequestRecord
+from flettner.actuators.envoy.split import carried_by
+from flettner.simulator.tally import RequestRecord
 from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
 from tests.e2e.rig import Rig, flettner, until

@@ -16,7 +16,7 @@ def demo(engine: str, home: Path, **environment: str) -> dict[str, Any]:
     command = [
         sys.executable,
         "-m",
-        "agent.main",
+        "flettner",
         "demo",
         "--engine",
         engine,

@@ -12,12 +12,12 @@ from typing import Any
 import docker
 import pytest
 
-from simulator.traffic import Load, TrafficGenerator
+from flettner.simulator.traffic import Load, TrafficGenerator
+from flettner.vllm_facts.values import Value
 from tests.e2e.conftest import StartDocker
 from tests.e2e.docker_rig import CUT, FLAGS, SOME, DockerRig, DockerSiteConfig, all_is_well
 from tests.e2e.rig import Document, flettner, lost, until
 from tests.support.docker_site import Bench, Container
-from vllm_facts.values import Value
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -54,7 +54,7 @@ def run_out_of_memory(api: docker.APIClient, container: str) -> None:
 def server_pid(api: docker.APIClient, container: str) -> int:
     found = api.top(container)
     pid, command = found["Titles"].index("PID"), found["Titles"].index("CMD")
-    return next(int(row[pid]) for row in found["Processes"] if "simulator.server" in row[command])
+    return next(int(row[pid]) for row in found["Processes"] if "flettner.simulator.server" in row[command])
 
 
 def cut_off(api: docker.APIClient, container: str) -> None:

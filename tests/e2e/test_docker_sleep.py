@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.traffic import Load, TrafficGenerator
+from flettner.simulator.traffic import Load, TrafficGenerator
 from tests.e2e.conftest import StartDocker
 from tests.e2e.docker_rig import CUT, FLAGS, DockerRig, DockerSiteConfig, all_is_well
 from tests.e2e.rig import Document, lost, until

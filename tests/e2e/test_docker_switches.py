@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from actuators.docker.client import Json
-from simulator.traffic import TrafficGenerator
+from flettner.actuators.docker.client import Json
+from flettner.simulator.traffic import TrafficGenerator
+from flettner.vllm_facts.values import Value
 from tests.e2e.conftest import StartDocker
 from tests.e2e.docker_rig import FLAGS, SOME, Answer, DockerRig, DockerSiteConfig
 from tests.e2e.rig import Document, lost, until
 from tests.support.docker_site import Bench, Container
-from vllm_facts.values import Value
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -236,7 +236,11 @@ async def docker_proxy(folder: Path, blue: Json) -> AsyncIterator[Proxy]:
         """)
         with log.open("wb") as out:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", "from docker_proxy.main import main; raise SystemExit(main())"),
+                *(
+                    sys.executable,
+                    "-c",
+                    "from flettner.docker_proxy.main import main; raise SystemExit(main())",
+                ),
                 *("run", "--config", str(policy)),
                 stderr=out,
             )

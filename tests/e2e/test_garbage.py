@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from agent.audit import chain
-from simulator.flags import parse
-from simulator.server import build_server
+from flettner.agent.audit import chain
+from flettner.simulator.flags import parse
+from flettner.simulator.server import build_server
 from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
 from tests.e2e.rig import Document, Rig, flettner, until

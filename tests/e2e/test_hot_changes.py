@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from agent.machine.hot_trial import LEASE_S
-from simulator.traffic import Load
+from flettner.agent.machine.hot_trial import LEASE_S
+from flettner.simulator.traffic import Load
 from tests.e2e.conftest import Start
 from tests.e2e.hot_site import LIMITS, HotSiteConfig, cap
 from tests.e2e.rig import Rig, lost, until

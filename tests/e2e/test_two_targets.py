@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-from simulator.traffic import Load, TrafficGenerator
+from flettner.simulator.traffic import Load, TrafficGenerator
 from tests.e2e.config_builder import SERVERS, SiteConfig
 from tests.e2e.conftest import Start
 from tests.e2e.rig import SHAPE, at_rest, lost, until

@@ -7,12 +7,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from actuators.envoy.plugin import EnvoyTraffic
-from actuators.host import ownership_env
-from actuators.process.engine import ProcessEngine
-from actuators.process.plugin import ProcessOptions
-from agent.domain.model import Server
-from agent.domain.ports import Site
+from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.actuators.host import ownership_env
+from flettner.actuators.process.engine import ProcessEngine
+from flettner.actuators.process.plugin import ProcessOptions
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
 from tests.support.ports import free_port
 from tests.support.process_rig import SERVER, STUB, Bound, free_ports, site
 from tests.support.sse_backend import Backend

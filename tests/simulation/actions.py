@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agent.domain import events as e
+from flettner.agent.domain import events as e
 from tests.simulation.api_client import PRINCIPALS
 from tests.simulation.scenario import Act
 from tests.simulation.setup import BLUE

@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
-from agent.domain.answers import GoldenAnswer
-from agent.domain.effects import Route
-from agent.domain.errors import ActError, FencedError
-from agent.domain.events import ServerLost
-from agent.domain.model import PreflightResult, Server, Strategy
-from agent.domain.ports import Engine, Now, Site
-from agent.machine.strategy import HostCapacity, choose_strategy
+from flettner.agent.domain.answers import GoldenAnswer
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError, FencedError
+from flettner.agent.domain.events import ServerLost
+from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.agent.domain.ports import Engine, Now, Site
+from flettner.agent.machine.strategy import HostCapacity, choose_strategy
+from flettner.vllm_facts.values import Setting
 from tests.simulation.scenario import Act
 from tests.simulation.world import Process, World
-from vllm_facts.values import Setting
 
 NO_ANSWER_S = 20.0  # when a caller stops waiting for a reply
 STUCK_S = 40.0

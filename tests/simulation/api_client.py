@@ -17,14 +17,14 @@ from aiohttp.http import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
-from agent.api.app import build_app
-from agent.api.daemon_view import DaemonView
-from agent.api.rate_limits import RateLimits
-from agent.api.tokens import Token, Tokens, mint_token, store_tokens
-from agent.config.listen import Role
-from agent.domain.errors import ConfigError
-from agent.domain.ports import Now
-from agent.runtime import daemon as real
+from flettner.agent.api.app import build_app
+from flettner.agent.api.daemon_view import DaemonView
+from flettner.agent.api.rate_limits import RateLimits
+from flettner.agent.api.tokens import Token, Tokens, mint_token, store_tokens
+from flettner.agent.config.listen import Role
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.ports import Now
+from flettner.agent.runtime import daemon as real
 from tests.simulation.clock import EPOCH
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ class SharedApi:
                 path.write_text("{not a token}\n")
                 path.chmod(0o600)
             self.tokens._path = path
-            with suppress(ConfigError) if broken else nullcontext():  # agent.api.credentials: it is logged
+            with (
+                suppress(ConfigError) if broken else nullcontext()
+            ):  # flettner.agent.api.credentials: it is logged
                 self.tokens.reload()
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from agent.audit import open_file as real
-from agent.audit.chain import Head
-from agent.audit.journal import Journal
-from agent.audit.records import GENESIS, JournalEntry, encode_line, parse_record, parse_state
-from agent.audit.segments import RetentionLimits
-from agent.audit.write_budget import WriteBudget
-from agent.domain.errors import JournalError
-from agent.domain.ports import Now
-from agent.domain.state import State
+from flettner.agent.audit import open_file as real
+from flettner.agent.audit.chain import Head
+from flettner.agent.audit.journal import Journal
+from flettner.agent.audit.records import GENESIS, JournalEntry, encode_line, parse_record, parse_state
+from flettner.agent.audit.segments import RetentionLimits
+from flettner.agent.audit.write_budget import WriteBudget
+from flettner.agent.domain.errors import JournalError
+from flettner.agent.domain.ports import Now
+from flettner.agent.domain.state import State
 from tests.simulation.adapters import Host, Killed
 
 

@@ -12,14 +12,14 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from agent.audit.records import JournalEntry
-from agent.domain.effects import Route
-from agent.domain.errors import FencedError, JournalError
-from agent.domain.model import Mode
-from agent.domain.ports import Engine
-from agent.domain.state import Phase, State
-from agent.machine.step import Machine
-from agent.machine.transitions import Rules
+from flettner.agent.audit.records import JournalEntry
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import FencedError, JournalError
+from flettner.agent.domain.model import Mode
+from flettner.agent.domain.ports import Engine
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.step import Machine
+from flettner.agent.machine.transitions import Rules
 from tests.simulation import actions
 from tests.simulation.adapters import SimEngine
 from tests.simulation.api_client import PRINCIPALS, shared_api

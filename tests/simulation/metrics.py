@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from math import nan
 
-from agent.domain.ports import Now, View
-from agent.domain.reading import EngineSample, Reading, Request, RequestSample, Sample, SourceState
-from agent.observe.aggregator import Aggregator
+from flettner.agent.domain.ports import Now, View
+from flettner.agent.domain.reading import EngineSample, Reading, Request, RequestSample, Sample, SourceState
+from flettner.agent.observe.aggregator import Aggregator
 from tests.simulation.adapters import Host, wait
 from tests.simulation.world import Client
 

@@ -7,18 +7,18 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from agent.api.routes import suggestions
-from agent.api.tokens import Holder, Tokens
-from agent.domain import events as e
-from agent.domain.effects import Drain, KeepAlive, Retire, Route
-from agent.domain.events import Drained
-from agent.domain.state import Phase, State
-from agent.machine import failover, promoting, recovering, rolling_back
-from agent.machine.starting import start_rollout
-from agent.machine.step import HANDLERS
-from agent.machine.transitions import Rules, Transition, enter_phase, request_effect, without_effects
-from agent.runtime import loop as loop_module
-from agent.runtime.effect_runner import EffectRunner
+from flettner.agent.api.routes import suggestions
+from flettner.agent.api.tokens import Holder, Tokens
+from flettner.agent.domain import events as e
+from flettner.agent.domain.effects import Drain, KeepAlive, Retire, Route
+from flettner.agent.domain.events import Drained
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine import failover, promoting, recovering, rolling_back
+from flettner.agent.machine.starting import start_rollout
+from flettner.agent.machine.step import HANDLERS
+from flettner.agent.machine.transitions import Rules, Transition, enter_phase, request_effect, without_effects
+from flettner.agent.runtime import loop as loop_module
+from flettner.agent.runtime.effect_runner import EffectRunner
 from tests.simulation.adapters import SimEngine
 from tests.simulation.api_client import shared_api
 from tests.simulation.scenario import Act, Scenario
@@ -197,7 +197,9 @@ def no_failover(put: Put) -> None:
 
 def put_everywhere(put: Put, name: str, old: object, new: object) -> None:
     """Replace `old` in every module of the machine that imports it."""
-    for module in [found for place, found in sys.modules.items() if place.startswith("agent.machine")]:
+    for module in [
+        found for place, found in sys.modules.items() if place.startswith("flettner.agent.machine")
+    ]:
         if getattr(module, name, None) is old:
             put(module, name, new)
 

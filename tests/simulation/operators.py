@@ -6,8 +6,8 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING
 
-from agent.domain import events as e
-from agent.domain.state import State, Suggestion
+from flettner.agent.domain import events as e
+from flettner.agent.domain.state import State, Suggestion
 from tests.simulation import api_client
 from tests.simulation.process import Daemon
 from tests.simulation.scenario import drawn

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from agent.audit.history import History
-from agent.audit.journal import Journal
-from agent.domain.effects import Route
-from agent.domain.errors import FencedError, JournalError
-from agent.domain.events import Event
-from agent.domain.ports import Engine
-from agent.domain.state import State
-from agent.machine.step import ASKING, Machine
-from agent.runtime.loop import TargetLoop
+from flettner.agent.audit.history import History
+from flettner.agent.audit.journal import Journal
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import FencedError, JournalError
+from flettner.agent.domain.events import Event
+from flettner.agent.domain.ports import Engine
+from flettner.agent.domain.state import State
+from flettner.agent.machine.step import ASKING, Machine
+from flettner.agent.runtime.loop import TargetLoop
 from tests.simulation.adapters import Killed
 from tests.simulation.api_client import SimDaemon
 from tests.simulation.clock import Owner

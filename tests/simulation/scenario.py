@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal, Self
 
-from agent.domain.model import Mode, Strategy
+from flettner.agent.domain.model import Mode, Strategy
 
 REPLIES = (
     "crash before",

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, replace
 
-from agent.domain.model import Bound, Evidence, Plan, Proposal, Step
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from agent.judge.verdict import AnytimeJudge
-from agent.machine.guard import Guard
-from agent.machine.transitions import Rules
-from agent.quality.golden_prompts import GoldenPromptOptions
+from flettner.agent.domain.model import Bound, Evidence, Plan, Proposal, Step
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.agent.judge.verdict import AnytimeJudge
+from flettner.agent.machine.guard import Guard
+from flettner.agent.machine.transitions import Rules
+from flettner.agent.quality.golden_prompts import GoldenPromptOptions
 from tests.simulation.scenario import Scenario
 from tests.simulation.world import Boot
 

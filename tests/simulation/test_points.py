@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 import structlog
 
-from agent.domain.effects import Effect
+from flettner.agent.domain.effects import Effect
 from tests.simulation.__main__ import quiet
 from tests.simulation.history import play
 from tests.simulation.scenario import POINTS, Act, Scenario

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 import structlog
 
-from agent.domain import effects as fx
-from agent.domain import events as e
-from agent.machine.step import numbered_effects, state_without_counts
+from flettner.agent.domain import effects as fx
+from flettner.agent.domain import events as e
+from flettner.agent.machine.step import numbered_effects, state_without_counts
 from tests.simulation.__main__ import quiet
 from tests.simulation.history import History, play
 from tests.simulation.scenario import POINTS, Act, Scenario

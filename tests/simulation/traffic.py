@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.domain.effects import Route
-from agent.domain.errors import ActError
-from agent.domain.model import Hold
-from agent.domain.ports import Site, Traffic, TrafficSeen
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Hold
+from flettner.agent.domain.ports import Site, Traffic, TrafficSeen
 from tests.simulation.adapters import LATE_S, Host, Killed, alive, call, fenced, wait
 from tests.simulation.world import Split
 

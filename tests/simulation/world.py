@@ -7,11 +7,11 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
-from agent.domain.errors import ActError
-from agent.domain.model import Server
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.vllm_facts.values import Setting
 from tests.simulation.clock import VirtualLoop
 from tests.support.hot_servers import HotServers, knobs_of
-from vllm_facts.values import Setting
 
 PERCENT = 100
 LONGEST_LEASE_S = 60.0  # the proxy ignores leases with a later end: a wrong clock

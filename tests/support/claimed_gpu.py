@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 import aiohttp
 
-from actuators.docker.spec import ContainerSpec
-from actuators.host.memory import GpuMemory, Host
-from actuators.process.sleep import RunningServer
+from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.host.memory import GpuMemory, Host
+from flettner.actuators.process.sleep import RunningServer
 
 GIB = 1024**3
 SLEEPS = ("--enable-sleep-mode", "--max-num-seqs", "2")

@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from actuators.docker import snapshots
-from actuators.docker.clone import document_to_keep
-from actuators.docker.engine import DockerEngine
-from actuators.docker.labels import site_labels
-from actuators.docker.plugin import DockerOptions
-from actuators.docker.snapshots import Snapshot
-from agent.domain.events import ServerLost
-from agent.domain.model import Server
-from agent.domain.ports import Site
+from flettner.actuators.docker import snapshots
+from flettner.actuators.docker.clone import document_to_keep
+from flettner.actuators.docker.engine import DockerEngine
+from flettner.actuators.docker.labels import site_labels
+from flettner.actuators.docker.plugin import DockerOptions
+from flettner.actuators.docker.snapshots import Snapshot
+from flettner.agent.domain.events import ServerLost
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
 from tests.support.docker_site import Bench
 
 Json = dict[str, Any]

@@ -23,7 +23,7 @@ MODEL = "/models/tiny"  # of the real vLLM's image
 _PATH = "/opt/vllm/bin:/usr/bin:/bin"
 SIMULATOR = """#!/bin/sh
 shift # "serve"
-exec {python} -m simulator.server "$@"
+exec {python} -m flettner.simulator.server "$@"
 """
 _REAL = """#!/bin/sh
 shift # "serve"

@@ -18,10 +18,10 @@ import docker
 from docker.errors import APIError, NotFound
 from docker.utils import kwargs_from_env
 
-from actuators.docker.client import DockerClient, Json
-from actuators.docker.spec import ContainerSpec
-from actuators.vllm.probe import OpenAiProbe
-from agent.domain.errors import ActError
+from flettner.actuators.docker.client import DockerClient, Json
+from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.vllm.probe import OpenAiProbe
+from flettner.agent.domain.errors import ActError
 from tests.support.docker_images import Image, real_vllm_image, simulator_image
 from tests.support.ports import free_port
 

@@ -6,24 +6,33 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from agent.audit.history import Accepted, Point
-from agent.audit.offsets import SLICE_BYTES
-from agent.domain.digest import digest
-from agent.domain.errors import ActError, FlettnerError
-from agent.domain.events import Aborted, Approved, ChangeAsked, Denied, Event, Paused, Resumed
-from agent.domain.model import Evidence, Objective, Plan, PreflightResult, Proposal, Server, Slo, Step
-from agent.domain.reading import Latency, Reading, SourceState, Trend
-from agent.domain.state import Phase, Rollout, State, Suggestion
-from agent.machine.guard import PERSON
-from agent.machine.open_suggestions import end_suggestion, enter_fitting_phase, find_pending
-from agent.notify.delivery import DeliveryCounts
-from agent.observe.minute_rows import MinuteRow
-from agent.prediction.learned import LearnedModel
-from agent.prediction.what_if import WhatIf, WhatIfRequest, predict_what_if
-from agent.telemetry.self_metrics import SelfMetrics
-from performance_model.errors import PredictionInputError
-from vllm_facts.deployment import Finding
-from vllm_facts.values import Setting, Value
+from flettner.agent.audit.history import Accepted, Point
+from flettner.agent.audit.offsets import SLICE_BYTES
+from flettner.agent.domain.digest import digest
+from flettner.agent.domain.errors import ActError, FlettnerError
+from flettner.agent.domain.events import Aborted, Approved, ChangeAsked, Denied, Event, Paused, Resumed
+from flettner.agent.domain.model import (
+    Evidence,
+    Objective,
+    Plan,
+    PreflightResult,
+    Proposal,
+    Server,
+    Slo,
+    Step,
+)
+from flettner.agent.domain.reading import Latency, Reading, SourceState, Trend
+from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.machine.guard import PERSON
+from flettner.agent.machine.open_suggestions import end_suggestion, enter_fitting_phase, find_pending
+from flettner.agent.notify.delivery import DeliveryCounts
+from flettner.agent.observe.minute_rows import MinuteRow
+from flettner.agent.prediction.learned import LearnedModel
+from flettner.agent.prediction.what_if import WhatIf, WhatIfRequest, predict_what_if
+from flettner.agent.telemetry.self_metrics import SelfMetrics
+from flettner.performance_model.errors import PredictionInputError
+from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.values import Setting, Value
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 PLAN = Plan(

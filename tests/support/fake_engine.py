@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-from actuators.vllm.control import newest_epoch
-from agent.domain.answers import GoldenAnswer
-from agent.domain.errors import ActError
-from agent.domain.events import ServerLost
-from agent.domain.model import PreflightResult, Server, Strategy
-from agent.domain.ports import Now, Site
+from flettner.actuators.vllm.control import newest_epoch
+from flettner.agent.domain.answers import GoldenAnswer
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.events import ServerLost
+from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.agent.domain.ports import Now, Site
+from flettner.vllm_facts.values import Setting
 from tests.support.hot_servers import HotServers, knobs_of
-from vllm_facts.values import Setting
 
 STEP = (
     "Engine 000: Iteration({}): 1 context requests, 8 context tokens, 0 generation requests, "

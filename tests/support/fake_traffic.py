@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actuators.shared.split import check, without_lease
-from agent.domain.effects import Route
-from agent.domain.errors import ActError, FencedError
-from agent.domain.model import Hold
-from agent.domain.ports import Site, TrafficSeen
+from flettner.actuators.shared.split import check, without_lease
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError, FencedError
+from flettner.agent.domain.model import Hold
+from flettner.agent.domain.ports import Site, TrafficSeen
 
 
 @dataclass

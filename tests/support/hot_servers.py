@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from actuators.vllm.control import describe, request_body
-from agent.domain.errors import ActError, DriftError
-from agent.domain.model import Server
-from flettner_vllm.scheduler import Knobs, Limit, Refused, Value
-from vllm_facts.values import Setting
+from flettner.actuators.vllm.control import describe, request_body
+from flettner.agent.domain.errors import ActError, DriftError
+from flettner.agent.domain.model import Server
+from flettner.flettner_vllm.scheduler import Knobs, Limit, Refused, Value
+from flettner.vllm_facts.values import Setting
 
 CONFLICT = 409
 VERSION = "0.32.0"

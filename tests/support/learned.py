@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
-from agent.prediction.learned import LearnedModel
-from performance_model.acceptance import Acceptance
-from performance_model.step_law import StepLaw, widen
-from performance_model.trace import TraceRequest
+from flettner.agent.prediction.learned import LearnedModel
+from flettner.performance_model.acceptance import Acceptance
+from flettner.performance_model.step_law import StepLaw, widen
+from flettner.performance_model.trace import TraceRequest
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.values import Value
 from tests.support.fast_time import NOON
-from vllm_facts.deployment import Deployment
-from vllm_facts.models.lookup import find_model
-from vllm_facts.sizing.gpus import find_gpu
-from vllm_facts.values import Value
 
 LAW = StepLaw(step_us=18_000, knee=111, token_us=88.0, sequence_us=40.0, kv_read_us=0.14)
 MODEL = "meta-llama/Llama-3.1-8B"

@@ -4,9 +4,9 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
+from flettner.vllm_facts.deployment import Deployment, Finding, GpuModel, LintRule, Model
+from flettner.vllm_facts.flag_parser import edit_flags, parse_address, parse_setting
 from tests.support.sources import faults
-from vllm_facts.deployment import Deployment, Finding, GpuModel, LintRule, Model
-from vllm_facts.flag_parser import edit_flags, parse_address, parse_setting
 
 T4 = GpuModel(name="T4", capability=(7, 5), memory_gib=15.0, link="pcie")
 RTX_5070 = GpuModel(name="RTX 5070", capability=(12, 0), memory_gib=11.94, link="pcie")

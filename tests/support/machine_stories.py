@@ -6,22 +6,32 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
-from agent.domain import effects as fx
-from agent.domain import events as e
-from agent.domain.answers import AnswerComparison
-from agent.domain.calibration import Calibration
-from agent.domain.model import Bound, Mode, Plan, PreflightResult, Proposal, Server, Slo, Step, Strategy
-from agent.domain.ports import Context
-from agent.domain.reading import EngineLiveness, Reading, Request, Trend
-from agent.domain.request_counts import RequestCounts, count_requests
-from agent.domain.state import State
-from agent.domain.trial import GainNeeded, Observation, Trial
-from agent.domain.verdict import Verdict
-from agent.machine.guard import Guard
-from agent.machine.step import Machine
-from agent.machine.transitions import Rules
-from vllm_facts.deployment import Finding
-from vllm_facts.values import Setting
+from flettner.agent.domain import effects as fx
+from flettner.agent.domain import events as e
+from flettner.agent.domain.answers import AnswerComparison
+from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.model import (
+    Bound,
+    Mode,
+    Plan,
+    PreflightResult,
+    Proposal,
+    Server,
+    Slo,
+    Step,
+    Strategy,
+)
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import EngineLiveness, Reading, Request, Trend
+from flettner.agent.domain.request_counts import RequestCounts, count_requests
+from flettner.agent.domain.state import State
+from flettner.agent.domain.trial import GainNeeded, Observation, Trial
+from flettner.agent.domain.verdict import Verdict
+from flettner.agent.machine.guard import Guard
+from flettner.agent.machine.step import Machine
+from flettner.agent.machine.transitions import Rules
+from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.values import Setting
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 BLUE = Server(name="chat-r0", setting={"model": "m", "max_num_seqs": 4}, address="127.0.0.1:8000", ours=False)

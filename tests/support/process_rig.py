@@ -5,10 +5,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from actuators.host import ownership_env
-from actuators.process.engine import ProcessEngine
-from agent.domain.model import Server
-from agent.domain.ports import Site
+from flettner.actuators.host import ownership_env
+from flettner.actuators.process.engine import ProcessEngine
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
 from tests.support.ports import port_block
 
 STUB = (sys.executable, str(Path(__file__).with_name("stub_vllm.py")))

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-from vllm_facts.deployment import Deployment, Model
-from vllm_facts.models.lookup import find_model
-from vllm_facts.models.table import known_keys
-from vllm_facts.shell_command.serve_command import ServeCommand, parse_command
-from vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.deployment import Deployment, Model
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.models.table import known_keys
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand, parse_command
+from flettner.vllm_facts.sizing.gpus import find_gpu
 
 UNKNOWN = ("acme/assistant-13b", "/models/finetune", "someone/gemma-clone")
 SUFFIXES = ("", "", "", "-AWQ", "-FP8", "-GPTQ-Int4")

@@ -1,6 +1,6 @@
 """Readings and contexts for the tests of policies: those of the conformance suite."""
 
-from policies.conformance.readings import (
+from flettner.policies.conformance.readings import (
     CONTEXTS,
     FREE,
     KNOBS,

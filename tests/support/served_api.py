@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf
 
-from agent.api.app import build_app
-from agent.api.daemon_view import DaemonView
-from agent.api.peer_identity import PeerIdentities
-from agent.api.rate_limits import RateLimits
-from agent.api.server import serve
-from agent.api.tokens import Tokens
+from flettner.agent.api.app import build_app
+from flettner.agent.api.daemon_view import DaemonView
+from flettner.agent.api.peer_identity import PeerIdentities
+from flettner.agent.api.rate_limits import RateLimits
+from flettner.agent.api.server import serve
+from flettner.agent.api.tokens import Tokens
 
 
 @contextmanager

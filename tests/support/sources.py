@@ -54,7 +54,7 @@ def source_texts() -> dict[str, str]:
     found: dict[str, str] = {}
     for path in code_of("lint", "policies", "vllm_facts"):
         where = path.relative_to(REPOSITORY)
-        module = import_module(".".join(where.with_suffix("").parts))
+        module = import_module(".".join(("flettner", *where.with_suffix("").parts)))
         for node in _texts(ast.parse(path.read_text())):
             if text := _evaluate(node, vars(module)):
                 found[f"{where}:{node.lineno}"] = text

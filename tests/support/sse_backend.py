@@ -12,7 +12,7 @@ from typing import Literal, Self
 import aiohttp
 from aiohttp import web
 
-from agent.domain.model import Server
+from flettner.agent.domain.model import Server
 from tests.support.ports import free_port
 
 Mode = Literal["ok", "503", "500", "400", "reset", "cut", "unfinished", "error", "abort", "hang", "crumbs"]

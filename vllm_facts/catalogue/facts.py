@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from vllm_facts.values import ChangeClass, Knob, Value
+from flettner.vllm_facts.values import ChangeClass, Knob, Value
 
 Direction = Literal["+", "-", "±", ""]
 """The direction of the quantity, not of its worth: ttft "-" is a shorter wait, oom "+" a higher risk.

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vllm_facts.catalogue.facts import Default, Effects, KnobFacts
-from vllm_facts.deprecated_flags import CHANGED, RENAMED
-from vllm_facts.releases import TABLE, ReleaseFlag, source_of
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.catalogue.facts import Default, Effects, KnobFacts
+from flettner.vllm_facts.deprecated_flags import CHANGED, RENAMED
+from flettner.vllm_facts.releases import TABLE, ReleaseFlag, source_of
+from flettner.vllm_facts.values import Knob, Value
 
 SUBJECTS = (
     "scheduler",

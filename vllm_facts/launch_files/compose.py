@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from vllm_facts.launch_files.containers import command_words, read_container
-from vllm_facts.launch_files.launch import Launch, Variable, line_of
-from vllm_facts.launch_files.shell_variables import explain_defaults, replace_defaults
-from vllm_facts.launch_files.yaml_nodes import SCALAR, Node, entries, get, items, text_at, word_of
+from flettner.vllm_facts.launch_files.containers import command_words, read_container
+from flettner.vllm_facts.launch_files.launch import Launch, Variable, line_of
+from flettner.vllm_facts.launch_files.shell_variables import explain_defaults, replace_defaults
+from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, entries, get, items, text_at, word_of
 
 
 def read_compose(text: str, document: Node) -> list[Launch]:

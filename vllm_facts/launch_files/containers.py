@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import SHELLS, is_vllm_server
-from vllm_facts.launch_files.launch import Launch, Word
-from vllm_facts.launch_files.shell_script import read_script, without_places
-from vllm_facts.launch_files.shell_variables import drop_unknown_flags
-from vllm_facts.launch_files.shell_words import split_commands
-from vllm_facts.launch_files.yaml_nodes import SCALAR, Node, inner_place, list_words, word_of
-from vllm_facts.shell_command.docker_run import image_version, is_vllm_image
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import SHELLS, is_vllm_server
+from flettner.vllm_facts.launch_files.launch import Launch, Word
+from flettner.vllm_facts.launch_files.shell_script import read_script, without_places
+from flettner.vllm_facts.launch_files.shell_variables import drop_unknown_flags
+from flettner.vllm_facts.launch_files.shell_words import split_commands
+from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, inner_place, list_words, word_of
+from flettner.vllm_facts.shell_command.docker_run import image_version, is_vllm_image
 
 _SERVE = (Word(text="vllm"), Word(text="serve"))
 

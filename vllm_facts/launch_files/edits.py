@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import pairwise
 
-from vllm_facts.errors import FlagError
-from vllm_facts.launch_files.launch import Word
-from vllm_facts.shell_command.shell import quote_word
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.launch_files.launch import Word
+from flettner.vllm_facts.shell_command.shell import quote_word
 
 _PLAIN = re.compile(r"--?[A-Za-z][\w./=-]*|[A-Za-z_][\w./-]*")
 _SPECIAL = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})

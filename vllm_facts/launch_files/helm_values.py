@@ -6,10 +6,10 @@ As its template helm/templates/deployment-vllm-multi.yaml writes the command.
 import json
 from dataclasses import replace
 
-from vllm_facts.launch_files.kubernetes import read_env
-from vllm_facts.launch_files.launch import Launch, Word, line_of
-from vllm_facts.launch_files.yaml_nodes import Node, get, items, list_words, text_at, word_of
-from vllm_facts.shell_command.docker_run import image_version
+from flettner.vllm_facts.launch_files.kubernetes import read_env
+from flettner.vllm_facts.launch_files.launch import Launch, Word, line_of
+from flettner.vllm_facts.launch_files.yaml_nodes import Node, get, items, list_words, text_at, word_of
+from flettner.vllm_facts.shell_command.docker_run import image_version
 
 _VALUES = {
     "maxModelLen": "--max-model-len",

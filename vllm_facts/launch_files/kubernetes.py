@@ -7,9 +7,9 @@ Deployments, StatefulSets, Jobs, LeaderWorkerSets and KServe's InferenceServices
 from collections.abc import Iterator
 from dataclasses import replace
 
-from vllm_facts.launch_files.containers import command_words, read_container
-from vllm_facts.launch_files.launch import Launch, Variable, Word, line_of
-from vllm_facts.launch_files.yaml_nodes import Node, entries, get, items, text_at
+from flettner.vllm_facts.launch_files.containers import command_words, read_container
+from flettner.vllm_facts.launch_files.launch import Launch, Variable, Word, line_of
+from flettner.vllm_facts.launch_files.yaml_nodes import Node, entries, get, items, text_at
 
 _WORKLOADS = frozenset({"Pod", "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job"})
 """Resources whose controllers add no volume of their own; those of others, such as KServe's, do."""

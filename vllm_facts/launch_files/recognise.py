@@ -2,15 +2,15 @@
 
 import re
 
-from vllm_facts.errors import FlagError
-from vllm_facts.launch_files.compose import read_compose
-from vllm_facts.launch_files.helm_values import read_values
-from vllm_facts.launch_files.kubernetes import read_manifest
-from vllm_facts.launch_files.launch import Launch, Word
-from vllm_facts.launch_files.shell_script import read_script
-from vllm_facts.launch_files.shell_words import split_commands
-from vllm_facts.launch_files.systemd_unit import read_unit
-from vllm_facts.launch_files.yaml_nodes import MAPPING, Node, get, items, parse_documents
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.launch_files.compose import read_compose
+from flettner.vllm_facts.launch_files.helm_values import read_values
+from flettner.vllm_facts.launch_files.kubernetes import read_manifest
+from flettner.vllm_facts.launch_files.launch import Launch, Word
+from flettner.vllm_facts.launch_files.shell_script import read_script
+from flettner.vllm_facts.launch_files.shell_words import split_commands
+from flettner.vllm_facts.launch_files.systemd_unit import read_unit
+from flettner.vllm_facts.launch_files.yaml_nodes import MAPPING, Node, get, items, parse_documents
 
 KINDS = "a compose file, Kubernetes manifest, chart's values, systemd unit, shell script or list of flags"
 _YAML_NAME, _SCRIPT_NAME = re.compile(r"\.(ya?ml|json)$"), re.compile(r"\.(ba|z|k)?sh$")

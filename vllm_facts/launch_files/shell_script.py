@@ -7,12 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from vllm_facts.flag_parser import SHELLS, WRAPPERS, is_vllm_server
-from vllm_facts.launch_files.launch import Launch, Word, line_of
-from vllm_facts.launch_files.shell_variables import Expansion, Variables, explain_defaults, name_of_variable
-from vllm_facts.launch_files.shell_words import split_commands
-from vllm_facts.shell_command.docker_run import CONTAINERS, is_vllm_image
-from vllm_facts.shell_command.shell import ASSIGNMENT
+from flettner.vllm_facts.flag_parser import SHELLS, WRAPPERS, is_vllm_server
+from flettner.vllm_facts.launch_files.launch import Launch, Word, line_of
+from flettner.vllm_facts.launch_files.shell_variables import (
+    Expansion,
+    Variables,
+    explain_defaults,
+    name_of_variable,
+)
+from flettner.vllm_facts.launch_files.shell_words import split_commands
+from flettner.vllm_facts.shell_command.docker_run import CONTAINERS, is_vllm_image
+from flettner.vllm_facts.shell_command.shell import ASSIGNMENT
 
 _OPENS, _CLOSES = frozenset({"if", "for", "while", "until", "case", "select"}), {"fi", "done", "esac"}
 _RESERVED = frozenset({"if", "then", "else", "elif", "do", "while", "until", "{", "}", "!", "time"})

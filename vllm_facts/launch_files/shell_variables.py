@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from vllm_facts.flag_table import is_switch
-from vllm_facts.launch_files.launch import Variable, Word, line_of
-from vllm_facts.launch_files.shell_words import entry_place
-from vllm_facts.shell_command.shell import ASSIGNMENT
+from flettner.vllm_facts.flag_table import is_switch
+from flettner.vllm_facts.launch_files.launch import Variable, Word, line_of
+from flettner.vllm_facts.launch_files.shell_words import entry_place
+from flettner.vllm_facts.shell_command.shell import ASSIGNMENT
 
 _SETS = frozenset({"export", "readonly", "declare", "typeset", "local"})
 _DEFAULT = re.compile(r"\$\{\w+:?-([^{}$]*)\}")

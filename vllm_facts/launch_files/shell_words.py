@@ -7,8 +7,8 @@ they are written, and mark their word as live.
 import re
 from collections.abc import Sequence
 
-from vllm_facts.errors import FlagError
-from vllm_facts.launch_files.launch import Word, line_of
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.launch_files.launch import Word, line_of
 
 _BLANK = " \t\r"
 _ENDS = ";|&()"

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from vllm_facts.errors import FlagError
-from vllm_facts.launch_files.launch import Launch, Variable, line_of
-from vllm_facts.launch_files.shell_script import read_script
-from vllm_facts.launch_files.shell_words import entry_place, split_commands
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.launch_files.launch import Launch, Variable, line_of
+from flettner.vllm_facts.launch_files.shell_script import read_script
+from flettner.vllm_facts.launch_files.shell_words import entry_place, split_commands
 
 _CONTINUES = re.compile(r"\\[ \t]*$")
 _PREFIXES = "-@:+!|"

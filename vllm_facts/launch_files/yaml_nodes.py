@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from vllm_facts.errors import FlagError
-from vllm_facts.launch_files.launch import Form, Word
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.launch_files.launch import Form, Word
 
 _MERGE = "tag:yaml.org,2002:merge"
 _NULL = "tag:yaml.org,2002:null"

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from vllm_facts.errors import MetricsPageError
+from flettner.vllm_facts.errors import MetricsPageError
 
 SampleRow = tuple[str, float]
 """The unparsed text between the braces, and the value, which may be NaN or infinite."""

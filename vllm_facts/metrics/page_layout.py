@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isinf
 
-from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics import names
-from vllm_facts.metrics.exposition import find_samples, parse_bucket, parse_labels, parse_value
+from flettner.vllm_facts.errors import MetricsPageError
+from flettner.vllm_facts.metrics import names
+from flettner.vllm_facts.metrics.exposition import find_samples, parse_bucket, parse_labels, parse_value
 
 Places = tuple[int, ...]
 """Indices of numbers that are added up: the first number is in the first of `PageLayout.lines`."""

@@ -7,11 +7,11 @@ once, and a page with the same text before its values takes a few additions.
 from collections.abc import Mapping, Sequence
 from math import inf, isnan
 
-from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics import names
-from vllm_facts.metrics.exposition import decode_page
-from vllm_facts.metrics.page_layout import HistogramLayout, PageLayout, Places, parse_layout
-from vllm_facts.metrics.page_totals import EngineTotals, HistogramTotals, PageTotals
+from flettner.vllm_facts.errors import MetricsPageError
+from flettner.vllm_facts.metrics import names
+from flettner.vllm_facts.metrics.exposition import decode_page
+from flettner.vllm_facts.metrics.page_layout import HistogramLayout, PageLayout, Places, parse_layout
+from flettner.vllm_facts.metrics.page_totals import EngineTotals, HistogramTotals, PageTotals
 
 REMEMBERED = 4  # layouts of one server: its replicas differ by the statuses that they have answered
 LONGEST_REMEMBERED = 2**20  # characters; a page of one rank has 50,000

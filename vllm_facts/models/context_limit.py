@@ -6,11 +6,11 @@ As vLLM 0.32 vllm/config/model.py, _get_and_verify_max_len; vLLM refuses longer 
 import json
 from dataclasses import dataclass, field
 
-from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment
-from vllm_facts.json_flags import parse_json_part
-from vllm_facts.sizing.effective_flags import is_at_least, json_entries
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.json_flags import parse_json_part
+from flettner.vllm_facts.sizing.effective_flags import is_at_least, json_entries
+from flettner.vllm_facts.values import Knob, Value
 
 LENGTH, OVERRIDES = "max_model_len", "hf_overrides"
 POSITIONS, LONGEST = "max_position_embeddings", "model_max_length"

@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from vllm_facts.deployment import Model
-from vllm_facts.models.config_json import read_config
-from vllm_facts.models.table import LOADED, ModelRow, find_row
-from vllm_facts.weight_formats import FP8, NONE, WeightFormat, format_from_name, stored_size
+from flettner.vllm_facts.deployment import Model
+from flettner.vllm_facts.models.config_json import read_config
+from flettner.vllm_facts.models.table import LOADED, ModelRow, find_row
+from flettner.vllm_facts.weight_formats import FP8, NONE, WeightFormat, format_from_name, stored_size
 
 _HOUSES = frozenset({"meta", "nvidia", "ibm", "microsoft", "google", "openai", "unsloth", "neuralmagic"})
 """Makers' names that precede a model's name without being part of it: "Meta-Llama-3-8B"."""

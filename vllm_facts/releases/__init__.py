@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.values import Knob, Value
 
 
 class ReleaseFlag(NamedTuple):

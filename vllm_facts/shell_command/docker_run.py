@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import SHELLS
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import SHELLS
 
 HOW = "write the server's own words after --, as in `flettner lint -- vllm serve MODEL --max-num-seqs 64`"
 CONTAINERS = frozenset({"docker", "nerdctl", "podman"})

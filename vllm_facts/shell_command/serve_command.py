@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from vllm_facts.config_file import UnsupportedEdit, merge_json_parts, read_config, unsupported_edits
-from vllm_facts.deployment import Launcher
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import (
+from flettner.vllm_facts.config_file import UnsupportedEdit, merge_json_parts, read_config, unsupported_edits
+from flettner.vllm_facts.deployment import Launcher
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import (
     WRAPPERS,
     edit_flags,
     find_api_key,
@@ -18,10 +18,10 @@ from vllm_facts.flag_parser import (
     parse_address,
     parse_setting,
 )
-from vllm_facts.flag_table import SHORT
-from vllm_facts.masking import MASK
-from vllm_facts.shell_command import shell
-from vllm_facts.shell_command.docker_run import (
+from flettner.vllm_facts.flag_table import SHORT
+from flettner.vllm_facts.masking import MASK
+from flettner.vllm_facts.shell_command import shell
+from flettner.vllm_facts.shell_command.docker_run import (
     CONTAINERS,
     HOW,
     explain_shell,
@@ -29,8 +29,8 @@ from vllm_facts.shell_command.docker_run import (
     parse_docker_run,
     replace_env,
 )
-from vllm_facts.shell_command.shell import ASSIGNMENT, quote_word
-from vllm_facts.values import Value
+from flettner.vllm_facts.shell_command.shell import ASSIGNMENT, quote_word
+from flettner.vllm_facts.values import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

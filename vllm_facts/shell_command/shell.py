@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from vllm_facts.errors import FlagError
+from flettner.vllm_facts.errors import FlagError
 
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
 _CONTINUED = re.compile(r"\\[ \t]*\r?\n")

@@ -3,10 +3,10 @@
 Computed for the layout that parallel_layouts.py proposes, so that a finding also holds after that change.
 """
 
-from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.kv_cache import estimate_fit
-from vllm_facts.sizing.parallel_layouts import apply_plan
-from vllm_facts.sizing.typical_requests import typical_tokens
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit
+from flettner.vllm_facts.sizing.parallel_layouts import apply_plan
+from flettner.vllm_facts.sizing.typical_requests import typical_tokens
 
 
 def fits_in_memory(case: Deployment, *, share: float | None = None) -> bool | None:

@@ -1,7 +1,7 @@
 """The floating-point type that a server computes in, by `--dtype`, the model and the GPU."""
 
-from vllm_facts.deployment import Deployment, Model
-from vllm_facts.sizing.effective_flags import text_of
+from flettner.vllm_facts.deployment import Deployment, Model
+from flettner.vllm_facts.sizing.effective_flags import text_of
 
 AMPERE = (8, 0)  # bfloat16 since this compute capability
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
-from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import NO_NEEDS, Deployment, Finding, FindingSeverity, Model, Needs
-from vllm_facts.knobs import find_default_number, release_of
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.deployment import NO_NEEDS, Deployment, Finding, FindingSeverity, Model, Needs
+from flettner.vllm_facts.knobs import find_default_number, release_of
+from flettner.vllm_facts.values import Knob, Value
 
 SPARSE_ENOUGH = 0.01
 """Share of active experts up to which expert parallelism costs more than it saves: it lost at 0.78 %

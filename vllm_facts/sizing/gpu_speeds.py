@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from vllm_facts.deployment import GpuModel
+from flettner.vllm_facts.deployment import GpuModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
-from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment, Model
-from vllm_facts.sizing.dtypes import dtype_in_force
-from vllm_facts.sizing.effective_flags import (
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.deployment import Deployment, Model
+from flettner.vllm_facts.sizing.dtypes import dtype_in_force
+from flettner.vllm_facts.sizing.effective_flags import (
     Layout,
     effective_batched_tokens,
     effective_seqs,

@@ -7,10 +7,10 @@ other and one change is enough. Planning is idempotent: the plan for a proposed 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment, Model
-from vllm_facts.sizing.divisibility import why_indivisible
-from vllm_facts.sizing.effective_flags import (
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.deployment import Deployment, Model
+from flettner.vllm_facts.sizing.divisibility import why_indivisible
+from flettner.vllm_facts.sizing.effective_flags import (
     Layout,
     is_expert_parallel,
     is_sparse,
@@ -19,9 +19,9 @@ from vllm_facts.sizing.effective_flags import (
     number_of,
     text_of,
 )
-from vllm_facts.sizing.kv_cache import KvCacheFit, estimate_fit, longest_request
-from vllm_facts.sizing.typical_requests import MOE_SHARE, SHARE, recommend_share, required_share
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.sizing.kv_cache import KvCacheFit, estimate_fit, longest_request
+from flettner.vllm_facts.sizing.typical_requests import MOE_SHARE, SHARE, recommend_share, required_share
+from flettner.vllm_facts.values import Knob, Value
 
 WIDEST = 8  # assumed GPUs of a host if unknown
 PAIR = 2  # the largest number of PCIe GPUs with custom all-reduce

@@ -1,8 +1,14 @@
 """The length of a typical request, and unused GPU memory that such requests need."""
 
-from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.effective_flags import effective_seqs, is_pooling, is_sparse, is_transformer, number_of
-from vllm_facts.sizing.kv_cache import estimate_fit, longest_request
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.effective_flags import (
+    effective_seqs,
+    is_pooling,
+    is_sparse,
+    is_transformer,
+    number_of,
+)
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit, longest_request
 
 SHARE = "gpu_memory_utilization"
 MOE_SHARE, DENSE_SHARE, LOW_SHARE = 0.85, 0.9, 0.8  # vLLM's own: 0.9 until 0.19, 0.92 since

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.effective_flags import json_entry, number_of
-from vllm_facts.validity.refusal import LORA, VLLM, InvalidSetting, NotAbove
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.effective_flags import json_entry, number_of
+from flettner.vllm_facts.validity.refusal import LORA, VLLM, InvalidSetting, NotAbove
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """MaxLoRARanks; no other value of max_lora_rank is accepted."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from vllm_facts.deployment import Deployment, Model
-from vllm_facts.sizing.dtypes import dtype_in_force
-from vllm_facts.sizing.effective_flags import is_at_least, json_entry, remove_json_entry, text_of
-from vllm_facts.validity.refusal import InvalidSetting
+from flettner.vllm_facts.deployment import Deployment, Model
+from flettner.vllm_facts.sizing.dtypes import dtype_in_force
+from flettner.vllm_facts.sizing.effective_flags import is_at_least, json_entry, remove_json_entry, text_of
+from flettner.vllm_facts.validity.refusal import InvalidSetting
 
 READ = (0, 32)  # the version whose attention backends were read
 HOPPER = (9, 0)

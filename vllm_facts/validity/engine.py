@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from vllm_facts.deployment import Deployment
-from vllm_facts.validity import (
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.validity import (
     adapters,
     attention,
     length,
@@ -15,7 +15,7 @@ from vllm_facts.validity import (
     speculation,
     split,
 )
-from vllm_facts.validity.refusal import InvalidSetting
+from flettner.vllm_facts.validity.refusal import InvalidSetting
 
 NOT_ABOVE = (*scheduler.NOT_ABOVE, *adapters.NOT_ABOVE, *parallel.NOT_ABOVE)
 WITHOUT = (*parallel.WITHOUT, *serving.WITHOUT)

@@ -2,9 +2,14 @@
 
 from collections.abc import Iterator
 
-from vllm_facts.deployment import Deployment
-from vllm_facts.models.context_limit import ALLOWED, LENGTH, allows_longer_context, find_exceeded_context
-from vllm_facts.validity.refusal import MODEL, InvalidSetting
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.models.context_limit import (
+    ALLOWED,
+    LENGTH,
+    allows_longer_context,
+    find_exceeded_context,
+)
+from flettner.vllm_facts.validity.refusal import MODEL, InvalidSetting
 
 
 def check_length(case: Deployment) -> Iterator[InvalidSetting]:

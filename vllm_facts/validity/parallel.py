@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.effective_flags import is_at_least, is_expert_parallel, layout
-from vllm_facts.validity.refusal import (
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.effective_flags import is_at_least, is_expert_parallel, layout
+from flettner.vllm_facts.validity.refusal import (
     ENGINE,
     MODEL,
     PARALLEL,
@@ -15,7 +15,7 @@ from vllm_facts.validity.refusal import (
     Without,
     is_off,
 )
-from vllm_facts.values import Value
+from flettner.vllm_facts.values import Value
 
 _LAUNCH = f"{ENGINE}: 'Invalid data-parallel launch options'"
 _ELASTIC = "vLLM 0.32 vllm/config/parallel.py: __post_init__"

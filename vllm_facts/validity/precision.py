@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.capacity import fits_in_memory
-from vllm_facts.sizing.dtypes import AMPERE, dtype_in_force, type_without_float16
-from vllm_facts.sizing.effective_flags import is_at_least, text_of
-from vllm_facts.sizing.kv_cache import estimate_fit
-from vllm_facts.validity.attention import FLASHINFER_HEADS, READ, forced_backend
-from vllm_facts.validity.quantization import refuses_dtype
-from vllm_facts.validity.refusal import MODEL, VLLM, FlagMapping, InvalidSetting, capability_text
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.capacity import fits_in_memory
+from flettner.vllm_facts.sizing.dtypes import AMPERE, dtype_in_force, type_without_float16
+from flettner.vllm_facts.sizing.effective_flags import is_at_least, text_of
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit
+from flettner.vllm_facts.validity.attention import FLASHINFER_HEADS, READ, forced_backend
+from flettner.vllm_facts.validity.quantization import refuses_dtype
+from flettner.vllm_facts.validity.refusal import MODEL, VLLM, FlagMapping, InvalidSetting, capability_text
 
 ADA, HOPPER = (8, 9), (9, 0)
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.dtypes import dtype_in_force
-from vllm_facts.sizing.effective_flags import is_older_than, text_of
-from vllm_facts.validity.refusal import VLLM, InvalidSetting, capability_text
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.dtypes import dtype_in_force
+from flettner.vllm_facts.sizing.effective_flags import is_older_than, text_of
+from flettner.vllm_facts.validity.refusal import VLLM, InvalidSetting, capability_text
 
 _SOURCE = f"{VLLM}: _get_quantization_config"
 _EITHER, _BFLOAT16 = frozenset({"float16", "bfloat16"}), frozenset({"bfloat16"})

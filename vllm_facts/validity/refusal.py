@@ -6,9 +6,9 @@ Unknown values pass every check. The source of a refusal is vLLM's file, functio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment
-from vllm_facts.values import Knob, Value
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.values import Knob, Value
 
 SCHEDULER = "vLLM 0.32 vllm/config/scheduler.py: verify_max_model_len"
 PARALLEL = "vLLM 0.32 vllm/config/parallel.py: _validate_parallel_config"

@@ -2,10 +2,14 @@
 
 from collections.abc import Iterator
 
-from vllm_facts.defaults import positive_int
-from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.effective_flags import effective_batched_tokens, json_entry, speculation_method
-from vllm_facts.validity.refusal import ENGINE, SCHEDULER, VLLM, InvalidSetting, NotAbove
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.effective_flags import (
+    effective_batched_tokens,
+    json_entry,
+    speculation_method,
+)
+from flettner.vllm_facts.validity.refusal import ENGINE, SCHEDULER, VLLM, InvalidSetting, NotAbove
 
 NOT_ABOVE = (
     NotAbove(

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.effective_flags import json_entry
-from vllm_facts.validity.refusal import ENGINE, SERVE, InvalidSetting, Without, is_off
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.effective_flags import json_entry
+from flettner.vllm_facts.validity.refusal import ENGINE, SERVE, InvalidSetting, Without, is_off
 
 WITHOUT = (
     Without(

@@ -3,14 +3,14 @@
 import json
 from collections.abc import Iterator
 
-from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.effective_flags import (
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.effective_flags import (
     is_older_than,
     json_entries,
     layout,
     speculation_method,
 )
-from vllm_facts.validity.refusal import InvalidSetting
+from flettner.vllm_facts.validity.refusal import InvalidSetting
 
 _SPECULATIVE = "vLLM 0.32 vllm/config/speculative.py: _verify_args"
 COUNTED = frozenset({"ngram", "ngram_gpu", "draft_model", "eagle", "eagle3", "medusa"})

@@ -4,11 +4,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import gcd
 
-from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.divisibility import why_indivisible
-from vllm_facts.sizing.effective_flags import is_at_least, is_expert_parallel, is_too_sparse, layout, text_of
-from vllm_facts.sizing.parallel_layouts import exceeds_host
-from vllm_facts.validity.refusal import MODEL, InvalidSetting
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.divisibility import why_indivisible
+from flettner.vllm_facts.sizing.effective_flags import (
+    is_at_least,
+    is_expert_parallel,
+    is_too_sparse,
+    layout,
+    text_of,
+)
+from flettner.vllm_facts.sizing.parallel_layouts import exceeds_host
+from flettner.vllm_facts.validity.refusal import MODEL, InvalidSetting
 
 HEADS = (
     f"{MODEL}: verify_with_parallel_config: 'Total number of attention heads must be divisible by tensor "

@@ -1,6 +1,6 @@
 """Runs the Envoy of a pod by the routes that the daemon publishes.
 
-    python -m actuators.envoy.pod --deployment flettner-proxy
+    python -m flettner.actuators.envoy.pod --deployment flettner-proxy
 
 It reads ConfigMaps and writes nothing to the API server. On SIGTERM the pod is no longer ready; Envoy serves
 on for `--leave-s`, finishes its open requests, up to `--drain-s`, and ends: the grace period of the pod must
@@ -18,16 +18,16 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
-from actuators.envoy.plugin import EnvoyTraffic
-from actuators.envoy.pod.follow import RouteFollower
-from actuators.envoy.pod.records import RecordBuffer
-from actuators.envoy.pod.server import PodServer
-from actuators.envoy.pod.target import PodTarget
-from actuators.envoy.process import EnvoyProcess, find_binary
-from actuators.envoy.runner import Runner
-from actuators.shared.published_route import STATUS_PORT, PublishedRoute
-from agent.domain.ports import Site, Traffic
-from kubernetes_api.client import KubernetesClient
+from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.actuators.envoy.pod.follow import RouteFollower
+from flettner.actuators.envoy.pod.records import RecordBuffer
+from flettner.actuators.envoy.pod.server import PodServer
+from flettner.actuators.envoy.pod.target import PodTarget
+from flettner.actuators.envoy.process import EnvoyProcess, find_binary
+from flettner.actuators.envoy.runner import Runner
+from flettner.actuators.shared.published_route import STATUS_PORT, PublishedRoute
+from flettner.agent.domain.ports import Site, Traffic
+from flettner.kubernetes_api.client import KubernetesClient
 
 log = structlog.get_logger(__name__)
 
@@ -111,7 +111,7 @@ def _clear(state_dir: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m actuators.envoy.pod", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m flettner.actuators.envoy.pod", description=__doc__)
     parser.add_argument("--deployment", default="flettner-proxy", help="the Deployment of this pod")
     parser.add_argument(
         "--state-dir", type=Path, default=Path("/run/flettner-proxy"), help="folder of Envoy's files"

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from actuators.shared.published_route import PROXY, PublishedRoute
-from agent.domain.errors import ActError
-from kubernetes_api import client as kubernetes
-from kubernetes_api.client import KubernetesClient
-from kubernetes_api.documents import Json
-from kubernetes_api.mirror import PROMPT
+from flettner.actuators.shared.published_route import PROXY, PublishedRoute
+from flettner.agent.domain.errors import ActError
+from flettner.kubernetes_api import client as kubernetes
+from flettner.kubernetes_api.client import KubernetesClient
+from flettner.kubernetes_api.documents import Json
+from flettner.kubernetes_api.mirror import PROMPT
 
 log = structlog.get_logger(__name__)
 

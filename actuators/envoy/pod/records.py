@@ -14,7 +14,7 @@ import msgpack
 import structlog
 from aiohttp import web
 
-from actuators.envoy.resources import RECORDS
+from flettner.actuators.envoy.resources import RECORDS
 
 log = structlog.get_logger(__name__)
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from actuators.envoy.pod.follow import RouteFollower
-from actuators.envoy.pod.records import RecordBuffer
-from actuators.envoy.pod.target import PodTarget
+from flettner.actuators.envoy.pod.follow import RouteFollower
+from flettner.actuators.envoy.pod.records import RecordBuffer
+from flettner.actuators.envoy.pod.target import PodTarget
 
 _UNAVAILABLE = 503
 

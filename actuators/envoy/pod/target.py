@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from actuators.shared.published_route import PublishedRoute
-from actuators.shared.split import without_lease
-from agent.domain.effects import Route
-from agent.domain.errors import ActError
-from agent.domain.ports import Traffic
+from flettner.actuators.shared.published_route import PublishedRoute
+from flettner.actuators.shared.split import without_lease
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.ports import Traffic
 
 log = structlog.get_logger(__name__)
 

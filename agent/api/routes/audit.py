@@ -7,10 +7,10 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
-from agent.api.journal_reads import read_slice, seq_of
-from agent.api.middleware import ACCESS_CONTROL, sending
-from agent.api.operations import Call, Operation
-from agent.api.rate_limits import PIECE
+from flettner.agent.api.journal_reads import read_slice, seq_of
+from flettner.agent.api.middleware import ACCESS_CONTROL, sending
+from flettner.agent.api.operations import Call, Operation
+from flettner.agent.api.rate_limits import PIECE
 
 PAGE_BYTES = 16 * PIECE
 """Of the journal in one page, or a single larger record."""

@@ -12,8 +12,8 @@ from importlib.resources import files
 from aiohttp import web
 from pydantic import BaseModel, Field
 
-from agent.api.operations import Call, Operation
-from agent.config.listen import Role
+from flettner.agent.api.operations import Call, Operation
+from flettner.agent.config.listen import Role
 
 MEDIA = {
     ".html": "text/html",
@@ -69,7 +69,7 @@ class _File:
 def _files() -> dict[str, _File]:
     """By path. Read once: some 200 kB."""
     found = {}
-    console = files("agent.console")
+    console = files("flettner.agent.console")
     for folder, prefix in ((console, "/"), (console / "assets", "/assets/")):
         for file in folder.iterdir():
             media = MEDIA.get(f".{file.name.rpartition('.')[2]}")

@@ -5,9 +5,9 @@ from typing import Any, Literal
 from aiohttp import web
 from pydantic import BaseModel
 
-from agent.api.metrics import MEDIA, format_page
-from agent.api.operations import Call, Operation
-from agent.api.problems import RequestRefusedError
+from flettner.agent.api.metrics import MEDIA, format_page
+from flettner.agent.api.operations import Call, Operation
+from flettner.agent.api.problems import RequestRefusedError
 
 DESCRIPTION: web.AppKey[bytes] = web.AppKey("description", bytes)
 

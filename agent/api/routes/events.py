@@ -8,13 +8,13 @@ from typing import Any, Literal
 import structlog
 from aiohttp import web
 
-from agent.api.external_tokens import ReviewError
-from agent.api.journal_reads import read_slice, seq_of
-from agent.api.middleware import ACCESS_CONTROL
-from agent.api.operations import Call, Operation
-from agent.api.problems import RequestRefusedError
-from agent.api.rate_limits import PIECE
-from agent.domain.errors import JournalError
+from flettner.agent.api.external_tokens import ReviewError
+from flettner.agent.api.journal_reads import read_slice, seq_of
+from flettner.agent.api.middleware import ACCESS_CONTROL
+from flettner.agent.api.operations import Call, Operation
+from flettner.agent.api.problems import RequestRefusedError
+from flettner.agent.api.rate_limits import PIECE
+from flettner.agent.domain.errors import JournalError
 
 HEARTBEAT_S = 5.0  # limit for a revoked token's stream; proxies cut an idle one after 30 to 60 s
 WRITE_TIMEOUT_S = 30.0  # a reader that stalls this long is disconnected

@@ -6,13 +6,13 @@ from itertools import accumulate, takewhile
 
 from pydantic import Field
 
-from agent.api.daemon_view import DaemonView
-from agent.api.document_types import Document, DocumentText
-from agent.api.operations import Call, Operation
-from agent.api.routes.rollouts import UNKNOWN, find_rollout
-from agent.domain.errors import ActError
-from agent.domain.model import Server
-from agent.domain.state import Rollout, State
+from flettner.agent.api.daemon_view import DaemonView
+from flettner.agent.api.document_types import Document, DocumentText
+from flettner.agent.api.operations import Call, Operation
+from flettner.agent.api.routes.rollouts import UNKNOWN, find_rollout
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.state import Rollout, State
 
 LINES = 40
 BYTES = 32 * 1024

@@ -9,19 +9,19 @@ from itertools import islice
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.api.document_types import Document, DocumentText, Values
-from agent.api.operations import Call, Operation
-from agent.api.problems import RequestRefusedError
-from agent.api.routes.targets import state_of
-from agent.domain.prediction_check import BANDS_HOLD, LawDrop, PredictionCheck, bias, coverage
-from agent.domain.state import State
-from agent.prediction.learned import LawSource, LearnedModel, TokenCounts
-from agent.prediction.what_if import modelled_flags
-from performance_model.acceptance import ITL_ERROR, TTFT_ERROR, WINDOW_S, WINDOWS
-from performance_model.band import Band
-from performance_model.resample import window
-from performance_model.step_law import COEFFICIENTS, UncertainLaw, write_law
-from performance_model.trace import duration_s, mean_rate, write_trace
+from flettner.agent.api.document_types import Document, DocumentText, Values
+from flettner.agent.api.operations import Call, Operation
+from flettner.agent.api.problems import RequestRefusedError
+from flettner.agent.api.routes.targets import state_of
+from flettner.agent.domain.prediction_check import BANDS_HOLD, LawDrop, PredictionCheck, bias, coverage
+from flettner.agent.domain.state import State
+from flettner.agent.prediction.learned import LawSource, LearnedModel, TokenCounts
+from flettner.agent.prediction.what_if import modelled_flags
+from flettner.performance_model.acceptance import ITL_ERROR, TTFT_ERROR, WINDOW_S, WINDOWS
+from flettner.performance_model.band import Band
+from flettner.performance_model.resample import window
+from flettner.performance_model.step_law import COEFFICIENTS, UncertainLaw, write_law
+from flettner.performance_model.trace import duration_s, mean_rate, write_trace
 
 TRACE_MEDIA = "application/jsonl"
 LINES_AT_ONCE = 500  # of a trace: about 3 ms of the event loop

@@ -4,16 +4,16 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.api.document_types import Document, DocumentText, Values
-from agent.api.operations import Call, Operation
-from agent.api.problems import RequestRefusedError
-from agent.api.routes.targets import UNKNOWN, KnobName, RequestedValue, state_of
-from agent.domain.errors import WorkerError
-from agent.domain.model_advice import MOST_TIMES, Capacity
-from agent.prediction.what_if import WhatIf
-from performance_model.band import Band
-from performance_model.errors import PredictionInputError
-from vllm_facts.values import Value
+from flettner.agent.api.document_types import Document, DocumentText, Values
+from flettner.agent.api.operations import Call, Operation
+from flettner.agent.api.problems import RequestRefusedError
+from flettner.agent.api.routes.targets import UNKNOWN, KnobName, RequestedValue, state_of
+from flettner.agent.domain.errors import WorkerError
+from flettner.agent.domain.model_advice import MOST_TIMES, Capacity
+from flettner.agent.prediction.what_if import WhatIf
+from flettner.performance_model.band import Band
+from flettner.performance_model.errors import PredictionInputError
+from flettner.vllm_facts.values import Value
 
 Times = Annotated[float, Field(ge=1 / MOST_TIMES, le=MOST_TIMES, allow_inf_nan=False)]
 

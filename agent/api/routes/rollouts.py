@@ -4,13 +4,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.api.documents import RolloutDocument, rollout_of
-from agent.api.operations import Call, Operation
-from agent.api.problems import RequestRefusedError
-from agent.api.routes.targets import state_of
-from agent.api.texts import Reason
-from agent.domain.events import Aborted
-from agent.domain.state import Phase, Rollout
+from flettner.agent.api.documents import RolloutDocument, rollout_of
+from flettner.agent.api.operations import Call, Operation
+from flettner.agent.api.problems import RequestRefusedError
+from flettner.agent.api.routes.targets import state_of
+from flettner.agent.api.texts import Reason
+from flettner.agent.domain.events import Aborted
+from flettner.agent.domain.state import Phase, Rollout
 
 FORWARD = {
     Phase.DRAINING,

@@ -5,9 +5,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.api.operations import Call, Operation
-from agent.api.routes.targets import state_of
-from agent.observe.minute_rows import COLUMNS, MINUTE_S, MinuteRow, downsample
+from flettner.agent.api.operations import Call, Operation
+from flettner.agent.api.routes.targets import state_of
+from flettner.agent.observe.minute_rows import COLUMNS, MINUTE_S, MinuteRow, downsample
 
 Column = list[float | None]
 

@@ -5,15 +5,15 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from agent.api.documents import SuggestionDocument, suggestion_of, tag_of
-from agent.api.operations import Call, Operation, OperationResult
-from agent.api.problems import RequestRefusedError
-from agent.api.routes.targets import state_of
-from agent.api.texts import Comment, Reason
-from agent.domain.events import Approved, Denied
-from agent.domain.state import State, Suggestion
-from agent.domain.statuses import SuggestionStatus
-from agent.machine.open_suggestions import barred_approver
+from flettner.agent.api.documents import SuggestionDocument, suggestion_of, tag_of
+from flettner.agent.api.operations import Call, Operation, OperationResult
+from flettner.agent.api.problems import RequestRefusedError
+from flettner.agent.api.routes.targets import state_of
+from flettner.agent.api.texts import Comment, Reason
+from flettner.agent.domain.events import Approved, Denied
+from flettner.agent.domain.state import State, Suggestion
+from flettner.agent.domain.statuses import SuggestionStatus
+from flettner.agent.machine.open_suggestions import barred_approver
 
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 

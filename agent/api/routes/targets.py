@@ -4,15 +4,15 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
-from agent.api.admission import refuse_if_full, refuse_over_budget, refuse_too_many_open
-from agent.api.documents import SuggestionDocument, TargetDocument, suggestion_of, tag_of, target_of
-from agent.api.operations import Call, Operation, OperationResult
-from agent.api.problems import RequestRefusedError
-from agent.api.texts import PLAIN, Reason
-from agent.domain.events import ChangeAsked, Paused, Resumed
-from agent.domain.state import Phase, State
-from agent.machine.transitions import IDLE
-from vllm_facts.values import Value
+from flettner.agent.api.admission import refuse_if_full, refuse_over_budget, refuse_too_many_open
+from flettner.agent.api.documents import SuggestionDocument, TargetDocument, suggestion_of, tag_of, target_of
+from flettner.agent.api.operations import Call, Operation, OperationResult
+from flettner.agent.api.problems import RequestRefusedError
+from flettner.agent.api.texts import PLAIN, Reason
+from flettner.agent.domain.events import ChangeAsked, Paused, Resumed
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.transitions import IDLE
+from flettner.vllm_facts.values import Value
 
 KnobName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 MAX_TEXT = 200  # bytes of UTF-8

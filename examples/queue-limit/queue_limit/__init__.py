@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, isfinite
 
-from agent.domain.model import Evidence, Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from vllm_facts.knobs import KNOBS
+from flettner.agent.domain.model import Evidence, Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.vllm_facts.knobs import KNOBS
 
 KNOB = "max_num_queued_reqs"
 COVERAGE = 0.8  # of the window, at least

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.traffic import Load
+from flettner.simulator.traffic import Load
 from tests.e2e.conftest import StartDocker
 from tests.e2e.docker_rig import DockerRig, DockerSiteConfig
 from tests.e2e.rig import Document, lost, until

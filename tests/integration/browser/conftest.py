@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from agent.config.listen import Role
+from flettner.agent.config.listen import Role
 from tests.integration.browser.page_data import Scene, scenery
 from tests.integration.browser.site import Site, site
 

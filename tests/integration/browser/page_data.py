@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
 
-from agent.audit.history import Point
-from agent.audit.records import GENESIS, Actor, JournalEntry, encode_line
-from agent.domain.answers import AnswerComparison
-from agent.domain.effects import Route
-from agent.domain.model import (
+from flettner.agent.audit.history import Point
+from flettner.agent.audit.records import GENESIS, Actor, JournalEntry, encode_line
+from flettner.agent.domain.answers import AnswerComparison
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.model import (
     Evidence,
     Forecast,
     Objective,
@@ -22,16 +22,16 @@ from agent.domain.model import (
     Slo,
     Step,
 )
-from agent.domain.prediction_check import PredictionCheck
-from agent.domain.reading import Gpu, Latency, Reading, Request, RequestOutcome, SourceState, Trend
-from agent.domain.request_counts import RequestCounts, count_requests
-from agent.domain.state import Phase, Rollout, State, Suggestion
-from agent.domain.trial import EProcessPair, EvidenceStream, Trial
-from agent.observe.minute_rows import MinuteRow
-from performance_model.band import Band
+from flettner.agent.domain.prediction_check import PredictionCheck
+from flettner.agent.domain.reading import Gpu, Latency, Reading, Request, RequestOutcome, SourceState, Trend
+from flettner.agent.domain.request_counts import RequestCounts, count_requests
+from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.domain.trial import EProcessPair, EvidenceStream, Trial
+from flettner.agent.observe.minute_rows import MinuteRow
+from flettner.performance_model.band import Band
+from flettner.vllm_facts.values import Value
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.learned import learned_model
-from vllm_facts.values import Value
 
 SLO = Slo(ttft=Objective(under_s=0.5, share=0.95), itl=Objective(under_s=0.06, share=0.95))
 FLAGS: dict[str, Value] = {

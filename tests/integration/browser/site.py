@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from agent.api.app import build_app
-from agent.api.rate_limits import RateLimits
-from agent.api.routes.console import pages
-from agent.api.server import serve
-from agent.api.tokens import Tokens, mint_token, store_tokens
-from agent.config.listen import Role
+from flettner.agent.api.app import build_app
+from flettner.agent.api.rate_limits import RateLimits
+from flettner.agent.api.routes.console import pages
+from flettner.agent.api.server import serve
+from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
+from flettner.agent.config.listen import Role
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 
 ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 from playwright.sync_api import Page, Request, expect
 
-from agent.api.tokens import load_tokens, store_tokens
-from agent.domain.digest import digest
-from agent.domain.state import Phase, Suggestion
+from flettner.agent.api.tokens import load_tokens, store_tokens
+from flettner.agent.domain.digest import digest
+from flettner.agent.domain.state import Phase, Suggestion
 from tests.integration.browser.conftest import Opened
 from tests.integration.browser.page_data import Scene
 from tests.integration.browser.site import Site

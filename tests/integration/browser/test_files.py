@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from agent.api.app import build_app
-from agent.api.routes.console import pages
-from agent.api.tokens import Tokens
+from flettner.agent.api.app import build_app
+from flettner.agent.api.routes.console import pages
+from flettner.agent.api.tokens import Tokens
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client, bearers, daemon, tokens
 

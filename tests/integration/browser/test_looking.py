@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
-from agent.audit.chain import Head, verify
+from flettner.agent.audit.chain import Head, verify
 from tests.integration.browser.conftest import Opened
 from tests.integration.browser.page_data import Scene, scenery
 from tests.integration.browser.site import Site, site

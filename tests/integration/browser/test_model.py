@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from agent.config.listen import Role
-from agent.domain.errors import WorkerError
+from flettner.agent.config.listen import Role
+from flettner.agent.domain.errors import WorkerError
 from tests.integration.browser.conftest import Opened
 from tests.integration.browser.page_data import Scene
 from tests.integration.browser.site import Site

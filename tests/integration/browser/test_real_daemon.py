@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from simulator.traffic import TrafficGenerator
+from flettner.simulator.traffic import TrafficGenerator
 from tests.e2e.config_builder import SiteConfig
 from tests.e2e.rig import PATIENCE_S, Rig, lost
 from tests.integration.browser.conftest import PATIENCE_MS

@@ -12,21 +12,21 @@ from typing import Protocol
 import docker
 import pytest
 
-from actuators.docker import snapshots
-from actuators.docker.engine import DockerEngine
-from actuators.docker.labels import container_name
-from actuators.host import ownership_env
-from actuators.kubernetes.engine import KubernetesEngine
-from actuators.kubernetes.labels import object_name
-from actuators.kubernetes.plugin import KubernetesOptions
-from actuators.process.engine import ProcessEngine
-from actuators.process.plugin import ProcessOptions
-from agent.domain.errors import ActError
-from agent.domain.events import ServerLost
-from agent.domain.model import PreflightResult, Server
-from agent.domain.ports import Engine, Site
-from agent.quality.comparison import compare, flaw_of
-from performance_model.iteration_log import parse_iterations
+from flettner.actuators.docker import snapshots
+from flettner.actuators.docker.engine import DockerEngine
+from flettner.actuators.docker.labels import container_name
+from flettner.actuators.host import ownership_env
+from flettner.actuators.kubernetes.engine import KubernetesEngine
+from flettner.actuators.kubernetes.labels import object_name
+from flettner.actuators.kubernetes.plugin import KubernetesOptions
+from flettner.actuators.process.engine import ProcessEngine
+from flettner.actuators.process.plugin import ProcessOptions
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.events import ServerLost
+from flettner.agent.domain.model import PreflightResult, Server
+from flettner.agent.domain.ports import Engine, Site
+from flettner.agent.quality.comparison import compare, flaw_of
+from flettner.performance_model.iteration_log import parse_iterations
 from tests.support.docker_engine_rig import EngineRig, place
 from tests.support.fake_engine import FakeEngine
 from tests.support.kubernetes.cluster import Cluster

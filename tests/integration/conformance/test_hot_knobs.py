@@ -8,14 +8,14 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from actuators.process.plugin import ProcessOptions
-from agent.domain.errors import ActError, DriftError
-from agent.domain.model import HotKnobs, Server
-from agent.domain.ports import Engine, Site
+from flettner.actuators.process.plugin import ProcessOptions
+from flettner.agent.domain.errors import ActError, DriftError
+from flettner.agent.domain.model import HotKnobs, Server
+from flettner.agent.domain.ports import Engine, Site
+from flettner.vllm_facts.live_limits import SCHEDULER_CLASS
 from tests.support.docker_engine_rig import place
 from tests.support.fake_engine import FakeEngine
 from tests.support.process_rig import free_ports
-from vllm_facts.live_limits import SCHEDULER_CLASS
 
 CAP, CONTROL = "max_num_active_seqs", "FLETTNER_CONTROL"
 FLAGS = ("--sim-start-s", "0.2", "--max-num-seqs", "16", "--scheduler-cls", SCHEDULER_CLASS)
@@ -57,7 +57,7 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
                 yield Rig(here.engine(), here.engine(epoch=2), Path(folder))
             return
         options = ProcessOptions(
-            command=(sys.executable, "-m", "simulator.server", "--model", "tiny", *FLAGS),
+            command=(sys.executable, "-m", "flettner.simulator.server", "--model", "tiny", *FLAGS),
             env={} if added else {CONTROL: f"{folder}/control.sock"},
             ports=free_ports(),
         )

@@ -15,11 +15,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from actuators.host import procfs
-from actuators.process.plugin import ProcessOptions
-from agent.domain.errors import ActError
-from agent.domain.model import Server
-from agent.domain.ports import Engine, Site
+from flettner.actuators.host import procfs
+from flettner.actuators.process.plugin import ProcessOptions
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Engine, Site
 from tests.support.claimed_gpu import DEV, GIB, SLEEPS, ClaimedGpu, sleeps
 from tests.support.docker_engine_rig import EngineRig, place
 from tests.support.docker_site import Container
@@ -27,7 +27,7 @@ from tests.support.ports import free_port
 from tests.support.process_rig import free_ports
 from tests.support.real_vllm import REPOSITORY
 
-SIMULATOR = (sys.executable, "-m", "simulator.server", "--model", "tiny", "--sim-start-s", "0.2")
+SIMULATOR = (sys.executable, "-m", "flettner.simulator.server", "--model", "tiny", "--sim-start-s", "0.2")
 
 
 @dataclass(kw_only=True)

@@ -9,12 +9,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from actuators.envoy.plugin import EnvoyTraffic
-from actuators.envoy_deployment.traffic import DeploymentTraffic
-from agent.domain.effects import Route
-from agent.domain.errors import ActError, FencedError
-from agent.domain.model import Server
-from agent.domain.ports import Site, Traffic
+from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.actuators.envoy_deployment.traffic import DeploymentTraffic
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError, FencedError
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site, Traffic
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.gateway.rig import GatewayRig, PlacedTraffic
 from tests.support.kubernetes.cluster import Cluster

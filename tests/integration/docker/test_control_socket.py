@@ -7,8 +7,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from structlog.testing import capture_logs
 
+from flettner.vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
 from tests.support.docker_engine_rig import EngineRig, place
-from vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
 
 
 @pytest.fixture

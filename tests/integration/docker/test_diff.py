@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from actuators.docker import diff
-from actuators.docker.clone import clone, document_to_keep
-from actuators.docker.obstacles import find_obstacles
-from actuators.docker.spec import ContainerSpec, Json
+from flettner.actuators.docker import diff
+from flettner.actuators.docker.clone import clone, document_to_keep
+from flettner.actuators.docker.obstacles import find_obstacles
+from flettner.actuators.docker.spec import ContainerSpec, Json
 from tests.support.docker_documents import container, recorded, started
 from tests.support.docker_site import BENCH, Bench
 

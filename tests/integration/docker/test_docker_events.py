@@ -16,14 +16,14 @@ import docker
 import pytest
 from docker.errors import NotFound
 
-from actuators.docker import labels as docker_labels
-from agent.domain.ports import Site
-from agent.domain.reading import Incident
-from docker_engine.events import THREAD_NAME
-from docker_engine.parse import ContainerEvent, ContainerSummary, event_of, summaries_of
-from sensors.docker_events import registry
-from sensors.docker_events.plugin import DockerEvents
-from sensors.docker_events.registry import HELD_S, ContainerRegistry, site_digest
+from flettner.actuators.docker import labels as docker_labels
+from flettner.agent.domain.ports import Site
+from flettner.agent.domain.reading import Incident
+from flettner.docker_engine.events import THREAD_NAME
+from flettner.docker_engine.parse import ContainerEvent, ContainerSummary, event_of, summaries_of
+from flettner.sensors.docker_events import registry
+from flettner.sensors.docker_events.plugin import DockerEvents
+from flettner.sensors.docker_events.registry import HELD_S, ContainerRegistry, site_digest
 from tests.unit.sensors.run_sensor import NOON, Fleet, ReceivedSamples, run_sensor
 
 SOCKET = Path("/var/run/docker.sock")

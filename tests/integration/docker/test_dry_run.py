@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from actuators.docker.arg_check import MARK
-from actuators.docker.compile_cache import predict_cache_state
-from actuators.docker.dry_run import (
+from flettner.actuators.docker.arg_check import MARK
+from flettner.actuators.docker.compile_cache import predict_cache_state
+from flettner.actuators.docker.dry_run import (
     DryRunOutput,
     DryRunResult,
     create_body,
@@ -17,9 +17,9 @@ from actuators.docker.dry_run import (
     pythons_of,
     remove_leftovers,
 )
-from actuators.docker.labels import container_name
-from actuators.docker.spec import ContainerSpec
-from agent.domain.ports import Site
+from flettner.actuators.docker.labels import container_name
+from flettner.actuators.docker.spec import ContainerSpec
+from flettner.agent.domain.ports import Site
 from tests.support.docker_documents import container
 from tests.support.docker_site import Bench
 from tests.support.real_vllm import REPOSITORY

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from actuators.docker import snapshots
-from actuators.docker.engine import DockerEngine
-from actuators.docker.labels import container_name, server_labels
-from actuators.docker.plugin import DockerOptions
-from agent.domain.errors import ActError, FencedError
-from agent.domain.model import Server
+from flettner.actuators.docker import snapshots
+from flettner.actuators.docker.engine import DockerEngine
+from flettner.actuators.docker.labels import container_name, server_labels
+from flettner.actuators.docker.plugin import DockerOptions
+from flettner.agent.domain.errors import ActError, FencedError
+from flettner.agent.domain.model import Server
+from flettner.vllm_facts.values import Setting
 from tests.support.docker_engine_rig import EngineRig, place
 from tests.support.docker_site import Container
-from vllm_facts.values import Setting
 
 GREEN = Server(name="chat-r1", setting={})
 COMPOSE = {"com.docker.compose.project": "llm", "com.docker.compose.service": "vllm"}

@@ -11,16 +11,21 @@ from typing import Any
 
 import pytest
 
-from actuators.docker import snapshots
-from actuators.docker.engine import DockerEngine
-from actuators.docker.exit_diagnosis import ObservedEvents, describe_exit, was_ended_from_outside, with_fix
-from actuators.docker.labels import container_name
-from actuators.docker.spec import ContainerSpec
-from agent.domain.errors import ActError
-from agent.domain.model import Server
+from flettner.actuators.docker import snapshots
+from flettner.actuators.docker.engine import DockerEngine
+from flettner.actuators.docker.exit_diagnosis import (
+    ObservedEvents,
+    describe_exit,
+    was_ended_from_outside,
+    with_fix,
+)
+from flettner.actuators.docker.labels import container_name
+from flettner.actuators.docker.spec import ContainerSpec
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.vllm_facts.values import Setting
 from tests.support.docker_engine_rig import EngineRig, SocketRelay, place, until, watched
 from tests.support.docker_site import Container
-from vllm_facts.values import Setting
 
 OOM = "import time; hoard = bytearray(300 << 20); time.sleep(60)"
 

@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.dispatch import main
-from agent.cli.init import config_text, find_servers, write_config
-from agent.config.loader import load_config
-from agent.domain.errors import ConfigError
-from agent.domain.model import Server
-from agent.runtime.wiring import find_problems
+from flettner.agent.cli.dispatch import main
+from flettner.agent.cli.init import config_text, find_servers, write_config
+from flettner.agent.config.loader import load_config
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.model import Server
+from flettner.agent.runtime.wiring import find_problems
+from flettner.vllm_facts.flag_parser import is_vllm_server
 from tests.e2e.rig import until
 from tests.e2e.test_adopting import _answers
 from tests.support.docker_site import Bench
 from tests.support.ports import free_port
-from vllm_facts.flag_parser import is_vllm_server
 
 VLLM = f"""#!{sys.executable}
 import runpy, sys
 _, serve, model, *flags = sys.argv
 sys.argv = ["server", "--model", model, *flags, "--sim-start-s", "0.1"]
-runpy.run_module("simulator.server", run_name="__main__")
+runpy.run_module("flettner.simulator.server", run_name="__main__")
 """
 SERVER = Server(name="vllm", setting={"model": "Qwen/Qwen3-8B"}, address="127.0.0.1:8000", ours=False)
 

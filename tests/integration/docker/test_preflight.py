@@ -5,20 +5,20 @@ from typing import Any, Literal, cast
 
 import pytest
 
-from actuators.docker.labels import container_name
-from actuators.docker.log_head import find_start, measured_start
-from actuators.docker.preflight import preflight, start_key
-from actuators.docker.sleep import Sleeper
-from actuators.docker.spec import ContainerSpec
-from actuators.vllm.start_times import StartTimes, SwapPart
-from agent.domain.model import PreflightResult, Server, Strategy
-from agent.domain.ports import Site
+from flettner.actuators.docker.labels import container_name
+from flettner.actuators.docker.log_head import find_start, measured_start
+from flettner.actuators.docker.preflight import preflight, start_key
+from flettner.actuators.docker.sleep import Sleeper
+from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.vllm.start_times import StartTimes, SwapPart
+from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.agent.domain.ports import Site
+from flettner.vllm_facts.values import Setting
 from tests.integration.docker.test_dry_run import package
 from tests.support.claimed_gpu import DEV, SLEEPS, ClaimedGpu
 from tests.support.docker_documents import container
 from tests.support.docker_site import Bench, Container
 from tests.support.real_vllm import REPOSITORY
-from vllm_facts.values import Setting
 
 Json = dict[str, Any]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from actuators.docker import snapshots
-from actuators.docker.engine import DockerEngine
-from agent.domain.errors import ActError
-from agent.domain.model import Server
+from flettner.actuators.docker import snapshots
+from flettner.actuators.docker.engine import DockerEngine
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
 from tests.support.claimed_gpu import DEV, SLEEPS, ClaimedGpu
 from tests.support.docker_engine_rig import EngineRig, place
 from tests.support.docker_site import Container

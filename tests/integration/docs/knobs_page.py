@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+from flettner.vllm_facts.catalogue.facts import Effects
 from tests.integration.docs.markdown import code, table
 from tests.integration.docs.rules_page import known
-from vllm_facts.catalogue.facts import Effects
 
 HEAD = """\
 # Knobs

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from agent.api.app import OPERATIONS
-from agent.api.openapi import EVERY
-from agent.api.openapi import document as described
+from flettner.agent.api.app import OPERATIONS
+from flettner.agent.api.openapi import EVERY
+from flettner.agent.api.openapi import document as described
 from tests.integration.docs.markdown import code, table
 
 Json = dict[str, Any]

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from lint.precedence import ORDER
-from lint.rules import all_lints
+from flettner.lint.precedence import ORDER
+from flettner.lint.rules import all_lints
+from flettner.vllm_facts.references import DOCS
+from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck
 from tests.integration.docs.markdown import code, table
-from vllm_facts.references import DOCS
-from vllm_facts.sizing.effective_flags import DeploymentCheck
 
 HEAD = """\
 # Rules
@@ -56,7 +56,7 @@ def document() -> str:
 
 def known(what: str) -> list[dict[str, Any]]:
     """The output of `flettner policies --json` or `flettner knobs --json`, without third-party policies."""
-    command = [sys.executable, "-m", "agent.main", what, "--json"]
+    command = [sys.executable, "-m", "flettner", what, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: list[dict[str, Any]] = json.loads(done.stdout)
     return [one for one in found if one.get("origin", "flettner") == "flettner"]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import aiohttp
 
-from agent.cli.dispatch import parser
+from flettner.agent.cli.dispatch import parser
 from tests.e2e.config_builder import SERVERS, TARGET, SiteConfig
 from tests.e2e.rig import PATIENCE_S, Document, Rig, at_rest, until
 from tests.e2e.test_adopting import _answers
@@ -28,7 +28,7 @@ from tests.unit.notifiers.receiver import receiving
 VLLM = f"""#!{sys.executable}
 import runpy, sys
 sys.argv = ["server", *sys.argv[2:], "--sim-start-s", "0.2", "--sim-speed", "3"]
-runpy.run_module("simulator.server", run_name="__main__")
+runpy.run_module("flettner.simulator.server", run_name="__main__")
 """
 SERVE = "vllm serve Qwen/Qwen3-8B --port 8000 --max-num-seqs 16"
 """The server for pages that start none."""

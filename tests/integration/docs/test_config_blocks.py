@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.config.loader import parse_config
-from agent.domain.errors import ConfigError
+from flettner.agent.config.loader import parse_config
+from flettner.agent.domain.errors import ConfigError
 from tests.integration.docs.blocks import PAGES, REPOSITORY, Block, blocks
 
 pytestmark = pytest.mark.smoke

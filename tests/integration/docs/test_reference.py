@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.config.tables import FileTable
+from flettner.agent.config.tables import FileTable
 from tests.integration.docs.config_page import rows, tables
 from tests.integration.docs.meanings import MEANINGS
 from tests.integration.docs.reference import FOLDER, PAGES

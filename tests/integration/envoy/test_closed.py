@@ -10,9 +10,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from actuators.envoy.plugin import EnvoyTraffic
-from agent.domain.effects import Route
-from sensors.proxy_requests.plugin import ProxyRequests
+from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.agent.domain.effects import Route
+from flettner.sensors.proxy_requests.plugin import ProxyRequests
 from tests.integration.envoy.test_proxy_requests import SensorOutput, listening
 from tests.support.sse_backend import Backend, ask, asked, until
 

@@ -5,10 +5,10 @@ import http.client
 
 import pytest
 
-from actuators.envoy.plugin import EnvoyTraffic
+from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.vllm_facts.dev_routes import DEV_ROUTES
 from tests.integration.envoy.test_closed import opened
 from tests.support.sse_backend import Backend
-from vllm_facts.dev_routes import DEV_ROUTES
 
 
 def status_of(traffic: EnvoyTraffic, path: str, method: str) -> int:

@@ -7,10 +7,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from actuators.envoy.plugin import EnvoyTraffic
-from agent.domain.effects import Route
-from agent.domain.errors import ActError, FencedError
-from agent.domain.ports import Site
+from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError, FencedError
+from flettner.agent.domain.ports import Site
 from tests.support.sse_backend import Backend, asked
 
 Act = Callable[[], Awaitable[object]]

@@ -12,9 +12,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from actuators.envoy.process import find_binary
-from agent.domain.model import Server
-from sensors.proxy_requests.plugin import ProxyRequests
+from flettner.actuators.envoy.process import find_binary
+from flettner.agent.domain.model import Server
+from flettner.sensors.proxy_requests.plugin import ProxyRequests
 from tests.integration.envoy.test_proxy_requests import SensorOutput, listening
 from tests.support.gateway.envoy_config import bootstrap, cluster, route_table
 from tests.support.kubernetes.api import Json
@@ -247,7 +247,7 @@ async def test_a_rule_whose_backends_have_no_pods_is_a_gap(
 async def test_a_second_daemon_does_not_take_a_part_of_the_records(gate: Gate, tmp_path: Path) -> None:
     script = (
         "import asyncio, sys\n"
-        "from sensors.proxy_requests.otlp_receiver import subscribed_to_otlp\n"
+        "from flettner.sensors.proxy_requests.otlp_receiver import subscribed_to_otlp\n"
         "async def listen():\n"
         "    async with subscribed_to_otlp(sys.argv[1], 'chat', None): pass\n"
         "asyncio.run(listen())\n"

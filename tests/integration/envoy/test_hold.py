@@ -12,9 +12,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from actuators.envoy.plugin import EnvoyTraffic
-from agent.domain.ports import Site
-from sensors.proxy_requests.plugin import ProxyRequests
+from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.agent.domain.ports import Site
+from flettner.sensors.proxy_requests.plugin import ProxyRequests
 from tests.integration.envoy.test_closed import closed, opened
 from tests.integration.envoy.test_proxy_requests import SensorOutput, listening
 from tests.support.sse_backend import Answer, Backend, ask, until

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.envoy.admin import Admin
-from actuators.envoy.plugin import EnvoyTraffic
-from agent.domain.effects import Route
-from agent.domain.model import Server, Slo
-from agent.domain.ports import Now, Site
-from agent.domain.reading import Request, RequestSample, Sample, SourceState
-from agent.runtime.daemon import utc_now
-from sensors.proxy_requests.plugin import ProxyRequests
-from sensors.proxy_requests.record_socket import RECORD_CLOCK_S
+from flettner.actuators.envoy.admin import Admin
+from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.model import Server, Slo
+from flettner.agent.domain.ports import Now, Site
+from flettner.agent.domain.reading import Request, RequestSample, Sample, SourceState
+from flettner.agent.runtime.daemon import utc_now
+from flettner.sensors.proxy_requests.plugin import ProxyRequests
+from flettner.sensors.proxy_requests.record_socket import RECORD_CLOCK_S
 from tests.support.ports import free_port
 from tests.support.sse_backend import Backend, ask, asked, until
 

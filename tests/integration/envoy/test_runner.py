@@ -7,11 +7,11 @@ from pathlib import Path
 
 import aiohttp
 
-from actuators.envoy.plugin import EnvoyTraffic
-from actuators.envoy.process import EnvoyProcess, find_binary
-from actuators.envoy.runner import Runner
-from agent.domain.effects import Route
-from agent.domain.ports import Site
+from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.actuators.envoy.process import EnvoyProcess, find_binary
+from flettner.actuators.envoy.runner import Runner
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.ports import Site
 from tests.support.ports import free_port
 from tests.support.sse_backend import Backend, ask, asked, until
 

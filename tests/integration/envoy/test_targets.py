@@ -12,13 +12,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from actuators.envoy.admin import Admin
-from actuators.envoy.plugin import EnvoyTraffic
-from actuators.envoy.process import EnvoyProcess, find_binary
-from actuators.envoy.reported_config import ReportedConfig
-from agent.domain.effects import Route
-from agent.domain.errors import ActError, FencedError
-from agent.domain.ports import Site
+from flettner.actuators.envoy.admin import Admin
+from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.actuators.envoy.process import EnvoyProcess, find_binary
+from flettner.actuators.envoy.reported_config import ReportedConfig
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError, FencedError
+from flettner.agent.domain.ports import Site
 from tests.support.ports import free_port
 from tests.support.sse_backend import Backend, ask, asked, until
 

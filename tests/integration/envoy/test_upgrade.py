@@ -10,12 +10,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from actuators.envoy.fence import Fence
-from actuators.envoy.plugin import EnvoyTraffic
-from actuators.envoy.process import EnvoyProcess, find_binary
-from agent.domain.effects import Route
-from agent.domain.errors import FencedError
-from agent.domain.ports import Site
+from flettner.actuators.envoy.fence import Fence
+from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.actuators.envoy.process import EnvoyProcess, find_binary
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import FencedError
+from flettner.agent.domain.ports import Site
 from tests.support.sse_backend import Answer, Backend, ask, asked, until
 
 FILES = Path(__file__).with_name("former")

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from actuators.kubernetes.engine import KubernetesEngine
-from actuators.kubernetes.plugin import KubernetesOptions
-from agent.domain.model import Server
-from agent.domain.ports import Site
+from flettner.actuators.kubernetes.engine import KubernetesEngine
+from flettner.actuators.kubernetes.plugin import KubernetesOptions
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
 from tests.support.helm import manifests, of_kind
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.manifests import container, deployment

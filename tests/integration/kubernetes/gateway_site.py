@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from actuators.gateway.guard_sign import LEASE_NAME
-from actuators.gateway.record import SplitRecord, annotation, record_of
+from flettner.actuators.gateway.guard_sign import LEASE_NAME
+from flettner.actuators.gateway.record import SplitRecord, annotation, record_of
 from tests.e2e.config_builder import TARGET
 from tests.e2e.rig import until
 from tests.integration.kubernetes.engines import ROLE
@@ -81,7 +81,7 @@ async def start_guard(here: Namespace, home: Path) -> asyncio.subprocess.Process
     words = ("--namespace", here.name, "--kubeconfig", str(user))
     with (home / "guard.log").open("ab") as log:
         guard = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "actuators.gateway.guard", *words), stdout=log, stderr=log
+            *(sys.executable, "-m", "flettner.actuators.gateway.guard", *words), stdout=log, stderr=log
         )
 
     async def sign() -> Json:

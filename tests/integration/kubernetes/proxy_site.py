@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from actuators.shared.published_route import PublishedRoute, object_name
+from flettner.actuators.shared.published_route import PublishedRoute, object_name
 from tests.e2e.config_builder import TARGET
 from tests.integration.kubernetes.engines import ROLE
 from tests.integration.kubernetes.site import KubernetesSite, KubernetesSiteConfig, user_file

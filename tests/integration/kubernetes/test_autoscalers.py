@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from actuators.kubernetes.engine import KubernetesEngine
-from agent.domain.errors import ActError
-from agent.domain.model import Server
-from kubernetes_api import client as kubernetes
-from simulator.traffic import Load
+from flettner.actuators.kubernetes.engine import KubernetesEngine
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.kubernetes_api import client as kubernetes
+from flettner.simulator.traffic import Load
 from tests.e2e.rig import lost
 from tests.integration.kubernetes.engines import FLAGS, GREEN, bind, names, serve
 from tests.integration.kubernetes.site import site_of
@@ -30,7 +30,7 @@ def _versions(here: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
     group, version = here.policy.split("/")
     budget = kubernetes._resource(group, version, "PodDisruptionBudget")
     monkeypatch.setattr(kubernetes, "POD_DISRUPTION_BUDGET", budget)
-    monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 0.2)
+    monkeypatch.setattr("flettner.actuators.kubernetes.shrink._DNS_S", 0.2)
 
 
 async def with_green(here: Namespace, tmp_path: Path) -> KubernetesEngine:
@@ -196,7 +196,7 @@ async def test_a_disruption_budget_does_not_count_green(here: Namespace, tmp_pat
 async def test_an_exceeded_quota_is_named(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resource: str
 ) -> None:
-    monkeypatch.setattr("actuators.kubernetes.start._NO_NODE_S", 1.0)
+    monkeypatch.setattr("flettner.actuators.kubernetes.start._NO_NODE_S", 1.0)
     await serve(here)
     await here.create("resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": {resource: "1"}}})
     await here.until(

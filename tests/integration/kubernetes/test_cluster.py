@@ -10,7 +10,7 @@ from lightkube import ApiError, AsyncClient, KubeConfig
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Secret
 
-from actuators.envoy.process import find_binary
+from flettner.actuators.envoy.process import find_binary
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.cluster import Cluster
 from tests.support.kubernetes.manifests import container, deployment, headless_service, rule

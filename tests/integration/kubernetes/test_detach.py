@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.domain.errors import ActError
-from simulator.traffic import Load, TrafficGenerator
+from flettner.agent.domain.errors import ActError
+from flettner.simulator.traffic import Load, TrafficGenerator
 from tests.e2e.rig import SHAPE, flettner, lost
 from tests.integration.kubernetes.engines import GREEN, bind, names, serve
 from tests.integration.kubernetes.proxy_site import proxy_site
@@ -88,7 +88,7 @@ def as_person(site: KubernetesSite) -> Path:
 async def test_a_green_in_service_gives_the_traffic_back_and_nothing_is_left(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 2.0)
+    monkeypatch.setattr("flettner.actuators.kubernetes.shrink._DNS_S", 2.0)
     await serve(here)
     await here.create("services", headless_service("vllm", {"app": "vllm"}))
     engine = await bind(here, tmp_path)

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from actuators.kubernetes.labels import object_name
-from actuators.kubernetes.plugin import KubernetesOptions
-from agent.domain.errors import ActError, FencedError
-from agent.domain.model import Server
-from agent.domain.ports import Site
+from flettner.actuators.kubernetes.labels import object_name
+from flettner.actuators.kubernetes.plugin import KubernetesOptions
+from flettner.agent.domain.errors import ActError, FencedError
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
 from tests.integration.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names, serve
 from tests.support.helm import manifests, of_kind
 from tests.support.kubernetes.api import Json
@@ -123,7 +123,7 @@ async def test_a_failed_start_names_its_cause_and_leaves_nothing(
 async def test_a_green_without_a_free_gpu_is_refused_with_the_schedulers_numbers(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actuators.kubernetes.start._NO_NODE_S", 1.0)
+    monkeypatch.setattr("flettner.actuators.kubernetes.start._NO_NODE_S", 1.0)
     await serve(here, gpus=2)
     engine = await bind(here, tmp_path)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from actuators.envoy_deployment.plugin import EnvoyDeployment
-from actuators.envoy_deployment.traffic import DeploymentTraffic
-from agent.domain.effects import Route
-from agent.domain.errors import ActError, FencedError
-from agent.domain.ports import Site
-from sensors.proxy_requests.plugin import ProxyRequests
+from flettner.actuators.envoy_deployment.plugin import EnvoyDeployment
+from flettner.actuators.envoy_deployment.traffic import DeploymentTraffic
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError, FencedError
+from flettner.agent.domain.ports import Site
+from flettner.sensors.proxy_requests.plugin import ProxyRequests
 from tests.integration.envoy.test_proxy_requests import SensorOutput, listening
 from tests.integration.kubernetes.engines import ROLE
 from tests.support.kubernetes.api import Json

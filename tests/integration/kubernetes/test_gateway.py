@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from actuators.gateway.guard import Guard
-from actuators.gateway.guard_sign import GuardSign
-from actuators.gateway.plugin import GatewayOptions
-from actuators.gateway.traffic import GatewayTraffic
-from agent.domain.effects import Route
-from agent.domain.errors import ActError
-from agent.domain.model import Server
-from agent.domain.ports import Site
-from kubernetes_api.client import KubernetesClient
+from flettner.actuators.gateway.guard import Guard
+from flettner.actuators.gateway.guard_sign import GuardSign
+from flettner.actuators.gateway.plugin import GatewayOptions
+from flettner.actuators.gateway.traffic import GatewayTraffic
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
+from flettner.kubernetes_api.client import KubernetesClient
 from tests.integration.kubernetes.engines import GREEN, bind, serve
 from tests.integration.kubernetes.gateway_site import DAEMON, GUARD, MANIFESTS
 from tests.support.gateway.rig import utc_now

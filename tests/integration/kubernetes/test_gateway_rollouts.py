@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.traffic import Load
+from flettner.simulator.traffic import Load
 from tests.e2e.rig import Document, lost, until
 from tests.integration.kubernetes.gateway_site import HOME, ROUTE, running
 from tests.support.kubernetes.namespace import Namespace

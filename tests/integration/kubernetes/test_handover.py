@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from actuators.kubernetes.engine import KubernetesEngine
-from actuators.kubernetes.watch import Watch
-from agent.domain.errors import ActError
-from agent.domain.events import ServerLost
-from agent.domain.model import Server
-from kubernetes_api.client import KubernetesClient
-from kubernetes_api.errors import AwayError
+from flettner.actuators.kubernetes.engine import KubernetesEngine
+from flettner.actuators.kubernetes.watch import Watch
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.events import ServerLost
+from flettner.agent.domain.model import Server
+from flettner.kubernetes_api.client import KubernetesClient
+from flettner.kubernetes_api.errors import AwayError
 from tests.integration.kubernetes.engines import FLAGS, GREEN, bind, names, serve
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.manifests import container, deployment
@@ -31,7 +31,7 @@ NEXT = Server(name="chat-r2", setting={**GREEN.setting, "max_num_seqs": 32}, lik
 
 @pytest.fixture(autouse=True)
 def _no_dns_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 0.2)
+    monkeypatch.setattr("flettner.actuators.kubernetes.shrink._DNS_S", 0.2)
 
 
 async def with_green(here: Namespace, tmp_path: Path) -> KubernetesEngine:
@@ -156,7 +156,7 @@ async def test_an_absent_api_server_and_other_writers_are_no_fault_of_the_deploy
             await here.api.patch(here.path("deployments", name), {"metadata": {"labels": {"n": str(others)}}})
         return await patch(client, kind, name, change)
 
-    monkeypatch.setattr("kubernetes_api.client._RETRY_S", 0.1)
+    monkeypatch.setattr("flettner.kubernetes_api.client._RETRY_S", 0.1)
     monkeypatch.setattr(KubernetesClient, "patch", contested)
     monkeypatch.setattr(KubernetesClient, "find", blinking)
     await engine.retire(BLUE)
@@ -199,7 +199,7 @@ async def test_a_person_who_edits_the_deployment_meanwhile_does_not_get_the_traf
         if edited == "flags":
             await edit(here, {"spec": {"template": template}})
 
-    monkeypatch.setattr("actuators.vllm.probe.OpenAiProbe.warm_up", person)
+    monkeypatch.setattr("flettner.actuators.vllm.probe.OpenAiProbe.warm_up", person)
     if edited == "paused":
         await edit(here, {"spec": {"paused": True}})
     if edited == "deleted":
@@ -279,7 +279,7 @@ async def test_green_does_not_end_while_its_restored_service_leads_to_it(
     [green, _] = await engine.observe()
     watching = asyncio.create_task(engine.watch(green, lambda _: None, lambda: AT))
     [name] = [one for one in await names(here, "services") if one.startswith("flettner-chat-r1")]
-    monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 4.0)
+    monkeypatch.setattr("flettner.actuators.kubernetes.shrink._DNS_S", 4.0)
     retiring = asyncio.create_task(engine.retire(BLUE))
     await here.until(
         "services", name, lambda one: one["metadata"]["annotations"]["flettner.dev/deployment"] == "vllm"

@@ -45,7 +45,7 @@ def chart_of(here: Namespace, folder: Path) -> Path:
         "Chart.yaml": {'kubeVersion: ">=1.21.0-0"\n': ""},  # the programs of the tests say v0.0.0
         "templates/daemon.yaml": {
             "          env:\n": _lines(
-                f"          command: [{sys.executable}, -m, agent.main]",
+                f"          command: [{sys.executable}, -m, flettner]",
                 "          args: [run, -c, /etc/flettner/flettner.toml]",
                 "          env:",
                 "            - {name: KUBECONFIG, value: /kube/config}",

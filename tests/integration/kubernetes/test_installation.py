@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agent.api.tokens import mint_token
+from flettner.agent.api.tokens import mint_token
 from tests.e2e.rig import FLETTNER, Document, until
 from tests.integration.kubernetes.engines import CLAIM, serve
 from tests.support.helm import manifests, of_kind
@@ -71,7 +71,7 @@ def _run_from_here(daemon: Json) -> None:
     """Without an image: by this interpreter, with the image's own command line."""
     spec = daemon["spec"]["template"]["spec"]
     [container] = spec["containers"]
-    container["command"] = [sys.executable, "-m", "agent.main"]
+    container["command"] = [sys.executable, "-m", "flettner"]
     container["args"] = ["run", "-c", "/etc/flettner/flettner.toml"]
     container["env"].append({"name": "KUBECONFIG", "value": "/kube/config"})
     container["volumeMounts"].append({"name": "kube", "mountPath": "/kube"})

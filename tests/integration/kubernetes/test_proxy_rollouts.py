@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.traffic import Load
+from flettner.simulator.traffic import Load
 from tests.e2e.rig import lost
 from tests.integration.kubernetes.proxy_site import proxy_site
 from tests.support.kubernetes.namespace import Namespace

@@ -8,9 +8,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from actuators.kubernetes.start import NoNodeError
-from agent.domain.model import Server
-from simulator.traffic import Load
+from flettner.actuators.kubernetes.start import NoNodeError
+from flettner.agent.domain.model import Server
+from flettner.simulator.traffic import Load
 from tests.e2e.rig import lost, until
 from tests.integration.kubernetes.engines import FLAGS, GREEN, bind, names
 from tests.integration.kubernetes.site import KubernetesSite, site_of
@@ -27,7 +27,7 @@ SERVED = ("tiny", "--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", 
 
 @pytest.fixture
 def _no_dns_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 0.2)
+    monkeypatch.setattr("flettner.actuators.kubernetes.shrink._DNS_S", 0.2)
 
 
 async def serve_two(here: Namespace, *flags: str) -> None:
@@ -87,7 +87,7 @@ async def test_a_pod_is_given_back(here: Namespace, tmp_path: Path) -> None:
 async def test_a_growth_that_fails_leaves_what_serves(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actuators.kubernetes.start._NO_NODE_S", 1.0)
+    monkeypatch.setattr("flettner.actuators.kubernetes.start._NO_NODE_S", 1.0)
     await here.create("deployments", deployment("vllm", container(*FLAGS, gpus=1)))
     await here.available("vllm")
     engine = await bind(here, tmp_path)
@@ -111,7 +111,7 @@ async def test_a_growth_that_fails_leaves_what_serves(
 async def test_a_handover_needs_no_more_gpus_than_the_rollout(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: int
 ) -> None:
-    monkeypatch.setattr("actuators.kubernetes.start._NO_NODE_S", 1.0)
+    monkeypatch.setattr("flettner.actuators.kubernetes.start._NO_NODE_S", 1.0)
     if spare:
         await here.add_node(gpus=spare)
     await here.create("deployments", deployment("vllm", container(*FLAGS, gpus=1), replicas=2))

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from actuators.envoy_deployment.channel import RouteChannel
-from actuators.kubernetes.lease import LeaseHolder, LeaseLock
-from actuators.shared.published_route import PublishedRoute
-from agent.domain.effects import Route
-from agent.domain.errors import ActError
-from agent.domain.model import Server
-from kubernetes_api.client import KubernetesClient
+from flettner.actuators.envoy_deployment.channel import RouteChannel
+from flettner.actuators.kubernetes.lease import LeaseHolder, LeaseLock
+from flettner.actuators.shared.published_route import PublishedRoute
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.kubernetes_api.client import KubernetesClient
 from tests.integration.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names
 from tests.integration.kubernetes.test_lease import utc_now
 from tests.support.kubernetes.api import MERGE, Api, ApiError, Json
@@ -109,7 +109,7 @@ async def test_what_the_daemon_never_needs_is_forbidden(here: Namespace) -> None
 async def test_a_missing_right_is_named_and_harms_nothing(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int, lacking: set[str]
 ) -> None:
-    monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 0.2)
+    monkeypatch.setattr("flettner.actuators.kubernetes.shrink._DNS_S", 0.2)
     rules = [dict(rule) for rule in ROLE]
     rules[index]["verbs"] = [one for one in rules[index]["verbs"] if one not in lacking]
     await here.create("deployments", deployment("vllm", container(*FLAGS), replicas=2))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actuators.kubernetes.labels import EPOCH
+from flettner.actuators.kubernetes.labels import EPOCH
 from tests.e2e.rig import PATIENCE_S, until
 from tests.integration.kubernetes.engines import ROLE, serve
 from tests.integration.kubernetes.proxy_site import ProxySite, ProxySiteConfig

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from actuators.kubernetes.engine import KubernetesEngine
-from actuators.kubernetes.plugin import KubernetesOptions
-from agent.domain.model import Server
-from simulator.traffic import Load
+from flettner.actuators.kubernetes.engine import KubernetesEngine
+from flettner.actuators.kubernetes.plugin import KubernetesOptions
+from flettner.agent.domain.model import Server
+from flettner.simulator.traffic import Load
 from tests.e2e.rig import lost, until
 from tests.integration.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names
 from tests.integration.kubernetes.site import site_of
@@ -26,7 +26,9 @@ CACHE = {"name": "cache", "mountPath": "/root/.cache/huggingface"}
 
 @pytest.fixture(autouse=True)
 def _no_dns_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actuators.kubernetes.shrink._DNS_S", 0.2)  # of this process, not of a daemon
+    monkeypatch.setattr(
+        "flettner.actuators.kubernetes.shrink._DNS_S", 0.2
+    )  # of this process, not of a daemon
 
 
 async def serve(here: Namespace, **spec: Any) -> None:  # noqa: ANN401 - of the StatefulSet

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.api.external_tokens import IdentifiedCaller, ReviewError
-from authenticators.token_review import TokenReview
+from flettner.agent.api.external_tokens import IdentifiedCaller, ReviewError
+from flettner.authenticators.token_review import TokenReview
 from tests.support.kubernetes.namespace import Namespace
 
 DELEGATOR = "system:auth-delegator"

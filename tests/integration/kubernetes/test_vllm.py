@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.traffic import Load
+from flettner.simulator.traffic import Load
 from tests.e2e.rig import lost, until
 from tests.integration.kubernetes.site import site_of
 from tests.support.kubernetes.manifests import container, deployment

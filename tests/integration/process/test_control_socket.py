@@ -11,17 +11,17 @@ from tempfile import TemporaryDirectory
 import pytest
 from structlog.testing import capture_logs
 
-from actuators.process.engine import ProcessEngine
-from actuators.process.plugin import ProcessOptions
-from actuators.vllm.probe import OpenAiProbe
-from agent.domain.errors import ActError
-from agent.domain.ports import Site
+from flettner.actuators.process.engine import ProcessEngine
+from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.vllm.probe import OpenAiProbe
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.ports import Site
+from flettner.vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
 from tests.support.ports import free_port
 from tests.support.process_rig import free_ports
-from vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
 
 COMMAND = (
-    *(sys.executable, "-m", "simulator.server", "--model", "tiny", "--sim-start-s", "0.2"),
+    *(sys.executable, "-m", "flettner.simulator.server", "--model", "tiny", "--sim-start-s", "0.2"),
     *("--max-num-seqs", "16", "--scheduler-cls", SCHEDULER_CLASS),
 )
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from actuators.host import memory
-from actuators.host.memory import GpuMemory, gpus
-from agent.domain.errors import ActError
+from flettner.actuators.host import memory
+from flettner.actuators.host.memory import GpuMemory, gpus
+from flettner.agent.domain.errors import ActError
 
 H200 = "0, GPU-0a, 32362, 614, 143771, Disabled"
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from actuators.host import ownership_env
-from actuators.process.plugin import ProcessOptions
-from agent.domain.errors import ActError, FencedError
-from agent.domain.events import ServerLost
-from agent.domain.model import Server
-from agent.domain.ports import Site
+from flettner.actuators.host import ownership_env
+from flettner.actuators.process.plugin import ProcessOptions
+from flettner.agent.domain.errors import ActError, FencedError
+from flettner.agent.domain.events import ServerLost
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
+from flettner.vllm_facts.values import Setting
 from tests.support.process_rig import SERVER, STUB, Bound, free_ports, pids, site, until
-from vllm_facts.values import Setting
 
 pytestmark = pytest.mark.smoke
 
@@ -314,9 +314,9 @@ async def test_a_server_survives_its_daemon(bound: Bound, tmp_path: Path) -> Non
     first, last = free_ports()
     daemon = f"""
 import asyncio, os, pathlib
-from actuators.process.plugin import ProcessOptions
-from agent.domain.model import Server, Setting
-from agent.domain.ports import Site
+from flettner.actuators.process.plugin import ProcessOptions
+from flettner.agent.domain.model import Server, Setting
+from flettner.agent.domain.ports import Site
 from tests.support.process_rig import SERVER, STUB, free_ports, pids, site, until
 engine = ProcessOptions(command={STUB!r}, ports=({first}, {last}))
 engine = engine.bind(Site(target="chat", state_dir=pathlib.Path({str(tmp_path)!r}), epoch=1))
@@ -340,7 +340,7 @@ def test_a_server_does_not_inherit_the_oom_score_of_the_daemon(tmp_path: Path) -
     """In a separate process, with the OOM score of the daemon's unit where permitted."""
     daemon = """
 import contextlib, os, pathlib, signal, sys
-from actuators.host.process_group import spawn
+from flettner.actuators.host.process_group import spawn
 own = pathlib.Path("/proc/self/oom_score_adj")
 with contextlib.suppress(PermissionError):
     own.write_text("-500")

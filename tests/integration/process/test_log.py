@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from actuators.host.ownership_env import log_of
-from actuators.host.process_group import how_it_ended, was_ended_from_outside
-from actuators.host.server_log import log_cause, log_tail
-from actuators.process.plugin import ProcessOptions
-from agent.domain.errors import ActError
+from flettner.actuators.host.ownership_env import log_of
+from flettner.actuators.host.process_group import how_it_ended, was_ended_from_outside
+from flettner.actuators.host.server_log import log_cause, log_tail
+from flettner.actuators.process.plugin import ProcessOptions
+from flettner.agent.domain.errors import ActError
 from tests.support.process_rig import SERVER, STUB, free_ports, site
 
 ENGINE = "(EngineCore pid=41) ERROR 11-21 08:00:00 [core.py:1200]"

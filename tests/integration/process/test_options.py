@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from actuators.process.plugin import ProcessOptions
-from agent.domain.errors import ActError
+from flettner.actuators.process.plugin import ProcessOptions
+from flettner.agent.domain.errors import ActError
 from tests.support.process_rig import SERVER, STUB, site
 
 

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
-from actuators.process.plugin import ProcessOptions
-from agent.domain.model import PreflightResult, Strategy
+from flettner.actuators.process.plugin import ProcessOptions
+from flettner.agent.domain.model import PreflightResult, Strategy
+from flettner.vllm_facts.values import Setting
 from tests.support.claimed_gpu import DEV, SLEEPS, ClaimedGpu
 from tests.support.process_rig import SERVER, STUB, free_ports, site
 from tests.support.real_vllm import REPOSITORY
-from vllm_facts.values import Setting
 
-SIMULATOR = ("-m", "simulator.server", "--model", "tiny", "--sim-start-s", "0.2")
+SIMULATOR = ("-m", "flettner.simulator.server", "--model", "tiny", "--sim-start-s", "0.2")
 MORE: Setting = {"max_num_seqs": 4}
 
 

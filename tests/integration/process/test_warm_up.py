@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.domain.errors import ActError
-from agent.quality.comparison import flaw_of
+from flettner.agent.domain.errors import ActError
+from flettner.agent.quality.comparison import flaw_of
 from tests.support.process_rig import SERVER, Bound
 
 

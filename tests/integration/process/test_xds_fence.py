@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.envoy import fence as xds_fence
-from actuators.envoy.fence import Fence, Writer
-from actuators.envoy.files import XdsFiles
-from agent.domain.errors import ActError, FencedError
+from flettner.actuators.envoy import fence as xds_fence
+from flettner.actuators.envoy.fence import Fence, Writer
+from flettner.actuators.envoy.files import XdsFiles
+from flettner.agent.domain.errors import ActError, FencedError
 
 OLD, NEW = Writer(epoch=1, process="a"), Writer(epoch=2, process="b")
 DEADLINE_S = 60.0
@@ -64,9 +64,9 @@ def test_the_older_of_two_concurrent_writers_never_overwrites_the_newer(
 STUBBORN = """
 import asyncio, sys
 from pathlib import Path
-from actuators.envoy.fence import Writer
-from actuators.envoy.files import XdsFiles
-from agent.domain.errors import FencedError
+from flettner.actuators.envoy.fence import Writer
+from flettner.actuators.envoy.files import XdsFiles
+from flettner.agent.domain.errors import FencedError
 
 files = XdsFiles(Path(sys.argv[1]), "chat")
 for epoch in map(int, sys.stdin):

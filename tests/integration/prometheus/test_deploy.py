@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agent.api.metric_names import METRICS
+from flettner.agent.api.metric_names import METRICS
 
 pytestmark = pytest.mark.smoke
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.api.metrics import format_page
+from flettner.agent.api.metrics import format_page
 from tests.unit.api.test_metrics import busy
 
 pytestmark = pytest.mark.smoke

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.domain.errors import SensorError
-from agent.domain.reading import SeriesSample, SourceState
-from agent.runtime.daemon import utc_now
-from sensors.prometheus.plugin import Prometheus
-from sensors.prometheus.promql import Connection, QueryError, read_number
-from sensors.prometheus.selectors import build_age_query
+from flettner.agent.domain.errors import SensorError
+from flettner.agent.domain.reading import SeriesSample, SourceState
+from flettner.agent.runtime.daemon import utc_now
+from flettner.sensors.prometheus.plugin import Prometheus
+from flettner.sensors.prometheus.promql import Connection, QueryError, read_number
+from flettner.sensors.prometheus.selectors import build_age_query
 from tests.support.prometheus_server import Page, RealPrometheus, real_prometheus
 from tests.unit.sensors.pages import answer, page_server
 from tests.unit.sensors.run_sensor import ReceivedSamples

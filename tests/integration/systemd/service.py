@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
-from actuators.host.procfs import Process
-from agent.config.listen import SOCKET
+from flettner.actuators.host.procfs import Process
+from flettner.agent.config.listen import SOCKET
 from tests.e2e.config_builder import SERVER, TARGET, SiteConfig
 from tests.e2e.rig import Rig
 from tests.integration.systemd.machine import Machine

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.api.tokens import load_tokens, store_tokens
-from agent.audit import chain
-from simulator.traffic import TrafficGenerator
+from flettner.agent.api.tokens import load_tokens, store_tokens
+from flettner.agent.audit import chain
+from flettner.simulator.traffic import TrafficGenerator
 from tests.e2e.config_builder import SiteConfig
 from tests.e2e.rig import lost, until
 from tests.e2e.test_adopting import third_party_server

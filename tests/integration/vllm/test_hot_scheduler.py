@@ -9,12 +9,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from actuators.process.plugin import ProcessOptions
-from agent.domain.model import Server
-from agent.domain.ports import Site
+from flettner.actuators.process.plugin import ProcessOptions
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
+from flettner.vllm_facts.flag_parser import parse_setting
 from tests.support.process_rig import free_ports
 from tests.support.real_vllm import ENVIRONMENT, REPOSITORY, real_vllm
-from vllm_facts.flag_parser import parse_setting
 
 pytestmark = pytest.mark.timeout(1200)
 

@@ -2,16 +2,16 @@
 
 import pytest
 
-from lint.rules.formats import METHODS
+from flettner.lint.rules.formats import METHODS
+from flettner.vllm_facts import flag_table
+from flettner.vllm_facts.deprecated_flags import RENAMED
+from flettner.vllm_facts.flag_parser import edit_flags, parse_setting
+from flettner.vllm_facts.json_flags import KEYS, STRICT
+from flettner.vllm_facts.knobs import KNOBS
+from flettner.vllm_facts.releases import FLAGS
 from tests.support.vllm_interpreter import Ask
 from tests.unit.vllm_facts.test_config_file import FILE, read
 from tests.unit.vllm_facts.test_knobs import example
-from vllm_facts import flag_table
-from vllm_facts.deprecated_flags import RENAMED
-from vllm_facts.flag_parser import edit_flags, parse_setting
-from vllm_facts.json_flags import KEYS, STRICT
-from vllm_facts.knobs import KNOBS
-from vllm_facts.releases import FLAGS
 
 pytestmark = pytest.mark.timeout(900)
 

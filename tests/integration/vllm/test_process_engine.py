@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from actuators.host import ownership_env
-from actuators.process.engine import ProcessEngine
-from actuators.process.plugin import ProcessOptions
-from agent.domain.errors import ActError
-from agent.domain.model import Server
-from agent.domain.ports import Site
-from agent.quality.comparison import compare
-from agent.quality.golden_prompts import PROMPTS
+from flettner.actuators.host import ownership_env
+from flettner.actuators.process.engine import ProcessEngine
+from flettner.actuators.process.plugin import ProcessOptions
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
+from flettner.agent.quality.comparison import compare
+from flettner.agent.quality.golden_prompts import PROMPTS
+from flettner.vllm_facts.flag_parser import parse_setting
+from flettner.vllm_facts.live_limits import SCHEDULER_CLASS
+from flettner.vllm_facts.values import Setting, Value
 from tests.support.process_rig import free_ports
 from tests.support.real_vllm import ENVIRONMENT, real_vllm
-from vllm_facts.flag_parser import parse_setting
-from vllm_facts.live_limits import SCHEDULER_CLASS
-from vllm_facts.values import Setting, Value
 
 pytestmark = pytest.mark.timeout(1200)
 

@@ -6,15 +6,15 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from actuators.process.engine import ProcessEngine
-from actuators.process.plugin import ProcessOptions
-from actuators.vllm.sleep_mode import SleepMode
-from agent.domain.model import Server
-from agent.domain.ports import Site
+from flettner.actuators.process.engine import ProcessEngine
+from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.vllm.sleep_mode import SleepMode
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
+from flettner.vllm_facts.dev_routes import DEV_MODE
+from flettner.vllm_facts.flag_parser import parse_setting
 from tests.support.process_rig import free_ports
 from tests.support.real_vllm import ENVIRONMENT, real_vllm
-from vllm_facts.dev_routes import DEV_MODE
-from vllm_facts.flag_parser import parse_setting
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lint.rules import all_lints
+from flettner.lint.rules import all_lints
+from flettner.vllm_facts.dev_routes import DEV_ROUTES
+from flettner.vllm_facts.knobs import KNOBS
+from flettner.vllm_facts.regressions import REGRESSIONS
 from tests.support.real_vllm import real_vllm
 from tests.support.sources import references, source_texts
-from vllm_facts.dev_routes import DEV_ROUTES
-from vllm_facts.knobs import KNOBS
-from vllm_facts.regressions import REGRESSIONS
 
 CITED = re.compile(r"vLLM 0\.32 (vllm/[\w/]+\.py)(?:: (.+?))?(?: \([^()]+\))?")
 NAME = re.compile(r"[A-Za-z_][\w.]*")

@@ -5,22 +5,22 @@ import re
 
 import pytest
 
-from lint.advice import advise, find_errors
-from lint.precedence import ranked
-from lint.rules import all_lints
+from flettner.lint.advice import advise, find_errors
+from flettner.lint.precedence import ranked
+from flettner.lint.rules import all_lints
+from flettner.vllm_facts.deployment import Model
+from flettner.vllm_facts.flag_parser import edit_flags
+from flettner.vllm_facts.models.config_json import read_config
+from flettner.vllm_facts.shell_command.serve_command import edit_command
+from flettner.vllm_facts.sizing.dtypes import WITHOUT_FLOAT16
+from flettner.vllm_facts.validity.adapters import RANKS
+from flettner.vllm_facts.validity.engine import find_problems
+from flettner.vllm_facts.validity.quantization import METHODS
+from flettner.vllm_facts.validity.split import can_refine
 from tests.support.lint_cases import case
 from tests.support.random_commands import random_cases
 from tests.support.real_vllm import real_vllm
 from tests.support.vllm_interpreter import Ask
-from vllm_facts.deployment import Model
-from vllm_facts.flag_parser import edit_flags
-from vllm_facts.models.config_json import read_config
-from vllm_facts.shell_command.serve_command import edit_command
-from vllm_facts.sizing.dtypes import WITHOUT_FLOAT16
-from vllm_facts.validity.adapters import RANKS
-from vllm_facts.validity.engine import find_problems
-from vllm_facts.validity.quantization import METHODS
-from vllm_facts.validity.split import can_refine
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from actuators.kubernetes.plugin import KubernetesOptions
-from agent.domain.answers import GoldenAnswer
-from agent.domain.events import ServerLost
-from agent.domain.model import PreflightResult, Server, Strategy
-from agent.domain.ports import Engine, Now, Site
+from flettner.actuators.kubernetes.plugin import KubernetesOptions
+from flettner.agent.domain.answers import GoldenAnswer
+from flettner.agent.domain.events import ServerLost
+from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.agent.domain.ports import Engine, Now, Site
+from flettner.vllm_facts.values import Setting
 from tests.simulation.adapters import Host, Killed, alive
-from vllm_facts.values import Setting
 
 KUBECONFIG = Path(__file__).with_name("kubeconfig.json")
 STATE_DIR = Path("/proc/flettner")  # nothing can be written there: each deadline is the default

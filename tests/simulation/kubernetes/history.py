@@ -3,9 +3,9 @@
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
-from agent.domain.effects import Route
-from agent.domain.ports import Engine
-from agent.machine.transitions import Rules
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.ports import Engine
+from flettner.agent.machine.transitions import Rules
 from tests.simulation.adapters import Host
 from tests.simulation.clock import Owner
 from tests.simulation.history import History, HistoryResult

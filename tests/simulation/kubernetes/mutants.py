@@ -4,16 +4,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from actuators.kubernetes import discovery, engine, green, handover, start
-from actuators.kubernetes.handover import Handover
-from actuators.kubernetes.labels import service_labels
-from actuators.kubernetes.start import Starter
-from actuators.kubernetes.watch import Watch
-from actuators.kubernetes.workload import Workload
-from agent.domain.errors import ActError
-from agent.runtime.effect_runner import EffectRunner
-from kubernetes_api.client import DEPLOYMENT, POD
-from kubernetes_api.documents import Json
+from flettner.actuators.kubernetes import discovery, engine, green, handover, start
+from flettner.actuators.kubernetes.handover import Handover
+from flettner.actuators.kubernetes.labels import service_labels
+from flettner.actuators.kubernetes.start import Starter
+from flettner.actuators.kubernetes.watch import Watch
+from flettner.actuators.kubernetes.workload import Workload
+from flettner.agent.domain.errors import ActError
+from flettner.agent.runtime.effect_runner import EffectRunner
+from flettner.kubernetes_api.client import DEPLOYMENT, POD
+from flettner.kubernetes_api.documents import Json
 from tests.simulation.kubernetes.scenario import ClusterScenario
 from tests.simulation.mutants import Put
 from tests.simulation.scenario import Act

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import httpx2
 from lightkube import KubeConfig
 
-from actuators.vllm.probe import HealthAnswer, OpenAiProbe
-from agent.domain.answers import GoldenAnswer
-from agent.domain.errors import ActError
+from flettner.actuators.vllm.probe import HealthAnswer, OpenAiProbe
+from flettner.agent.domain.answers import GoldenAnswer
+from flettner.agent.domain.errors import ActError
 from tests.simulation.adapters import Host, Killed, alive
 from tests.simulation.clock import OWNER, Owner
 from tests.simulation.kubernetes.world import FLETTNER, KubernetesWorld

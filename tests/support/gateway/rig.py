@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
-from actuators.gateway.guard import Guard
-from actuators.gateway.plugin import GatewayOptions
-from agent.domain.effects import Route
-from agent.domain.model import Hold
-from agent.domain.ports import Site, Traffic, TrafficSeen
-from kubernetes_api.client import KubernetesClient
+from flettner.actuators.gateway.guard import Guard
+from flettner.actuators.gateway.plugin import GatewayOptions
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.model import Hold
+from flettner.agent.domain.ports import Site, Traffic, TrafficSeen
+from flettner.kubernetes_api.client import KubernetesClient
 from tests.support.gateway.stand_in import Gateway
 from tests.support.kubernetes.cluster import Cluster
 from tests.support.kubernetes.namespace import Namespace

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from actuators.envoy.admin import Admin
-from actuators.envoy.process import find_binary
+from flettner.actuators.envoy.admin import Admin
+from flettner.actuators.envoy.process import find_binary
 from tests.support.gateway.envoy_config import Place, bootstrap, cluster, places, route_table
 from tests.support.gateway.schema import install
 from tests.support.kubernetes.api import ApiError, Json

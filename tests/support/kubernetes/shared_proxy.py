@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
 
-from actuators.envoy_deployment.plugin import EnvoyDeployment
-from actuators.envoy_deployment.traffic import DeploymentTraffic
-from agent.domain.ports import Site
+from flettner.actuators.envoy_deployment.plugin import EnvoyDeployment
+from flettner.actuators.envoy_deployment.traffic import DeploymentTraffic
+from flettner.agent.domain.ports import Site
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.cluster import Cluster
 from tests.support.kubernetes.namespace import Namespace

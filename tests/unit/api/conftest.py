@@ -7,10 +7,10 @@ from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, Request
 
-from agent.api.app import build_app
-from agent.api.idempotency import HEADER
-from agent.api.tokens import Tokens, mint_token, store_tokens
-from agent.config.listen import Role
+from flettner.agent.api.app import build_app
+from flettner.agent.api.idempotency import HEADER
+from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
+from flettner.agent.config.listen import Role
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 
 Client = TestClient[Request, Application]

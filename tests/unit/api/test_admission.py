@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from agent.domain.events import Event
-from agent.domain.state import Phase, Rollout, State
-from agent.machine.step import Machine
+from flettner.agent.domain.events import Event
+from flettner.agent.domain.state import Phase, Rollout, State
+from flettner.agent.machine.step import Machine
+from flettner.vllm_facts.values import Value
 from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView
 from tests.support.machine_stories import rules
 from tests.unit.api.conftest import Client
-from vllm_facts.values import Value
 
 PATH = "/v1/targets/chat/suggestions"
 

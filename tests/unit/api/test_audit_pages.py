@@ -9,13 +9,13 @@ import pytest
 from aiohttp import ClientPayloadError
 from aiohttp.test_utils import TestClient, TestServer
 
-from agent.api.app import build_app
-from agent.api.rate_limits import PIECE, RateLimits
-from agent.api.routes.audit import PAGE_BYTES
-from agent.api.tokens import Tokens
-from agent.audit.offsets import SLICE_BYTES
-from agent.config.listen import Role
-from agent.domain.errors import JournalError
+from flettner.agent.api.app import build_app
+from flettner.agent.api.rate_limits import PIECE, RateLimits
+from flettner.agent.api.routes.audit import PAGE_BYTES
+from flettner.agent.api.tokens import Tokens
+from flettner.agent.audit.offsets import SLICE_BYTES
+from flettner.agent.config.listen import Role
+from flettner.agent.domain.errors import JournalError
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from agent.api.app import build_app
-from agent.api.tokens import Tokens
-from agent.config.listen import Role
-from agent.domain.events import Event
-from agent.domain.state import Phase, State
-from agent.machine.step import Machine
+from flettner.agent.api.app import build_app
+from flettner.agent.api.tokens import Tokens
+from flettner.agent.config.listen import Role
+from flettner.agent.domain.events import Event
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.step import Machine
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.machine_stories import NOON, World, rules
 from tests.unit.api.conftest import Client, with_key

@@ -10,12 +10,12 @@ import pytest
 import structlog
 from aiohttp import web
 
-from agent.api.app import build_app
-from agent.api.problems import MEDIA, Problem
-from agent.api.server import serve
-from agent.api.tokens import Tokens
-from agent.config.listen import Role
-from agent.telemetry import logging as logs
+from flettner.agent.api.app import build_app
+from flettner.agent.api.problems import MEDIA, Problem
+from flettner.agent.api.server import serve
+from flettner.agent.api.tokens import Tokens
+from flettner.agent.config.listen import Role
+from flettner.agent.telemetry import logging as logs
 from tests.support.fake_daemon_view import FakeDaemonView
 
 HEAD = "GET /v1/targets HTTP/1.1\r\nHost: localhost\r\nAuthorization: {bearer}\r\n"

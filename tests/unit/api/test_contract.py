@@ -18,10 +18,10 @@ from schemathesis import Case, CheckFunction, GenerationMode, Response
 from schemathesis.generation.stateful.state_machine import APIStateMachine
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from agent.api.app import OPERATIONS
-from agent.api.openapi import document
-from agent.api.tokens import Tokens, mint_token, store_tokens
-from agent.config.listen import Role
+from flettner.agent.api.app import OPERATIONS
+from flettner.agent.api.openapi import document
+from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
+from flettner.agent.config.listen import Role
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.sampling import examples
 from tests.support.served_api import served

@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from structlog.testing import capture_logs
 
-from agent.api.app import build_app
-from agent.api.credentials import ApiCredentials
-from agent.api.server import serve
-from agent.config.listen import Certificate, ListenOptions, Role
-from agent.domain.errors import ConfigError
+from flettner.agent.api.app import build_app
+from flettner.agent.api.credentials import ApiCredentials
+from flettner.agent.api.server import serve
+from flettner.agent.config.listen import Certificate, ListenOptions, Role
+from flettner.agent.domain.errors import ConfigError
 from tests.support.fake_daemon_view import FakeDaemonView
 
 DAY = timedelta(days=1)

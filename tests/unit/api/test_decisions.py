@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from agent.api.problems import MEDIA
-from agent.config.listen import Role
-from agent.domain.error_budget import Budget
-from agent.domain.errors import JournalError
-from agent.domain.model import PreflightResult
-from agent.domain.request_counts import RequestCounts
-from agent.domain.state import Phase
+from flettner.agent.api.problems import MEDIA
+from flettner.agent.config.listen import Role
+from flettner.agent.domain.error_budget import Budget
+from flettner.agent.domain.errors import JournalError
+from flettner.agent.domain.model import PreflightResult
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.state import Phase
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 

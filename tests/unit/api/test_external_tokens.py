@@ -3,8 +3,8 @@
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from agent.api.app import build_app
-from agent.api.external_tokens import (
+from flettner.agent.api.app import build_app
+from flettner.agent.api.external_tokens import (
     AWAY_S,
     FRESH_S,
     MOST_KEPT,
@@ -13,8 +13,8 @@ from agent.api.external_tokens import (
     IdentifiedCaller,
     ReviewError,
 )
-from agent.api.tokens import LONGEST_NAME, Tokens
-from agent.config.listen import Role
+from flettner.agent.api.tokens import LONGEST_NAME, Tokens
+from flettner.agent.config.listen import Role
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import with_key
 

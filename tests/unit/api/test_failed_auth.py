@@ -7,15 +7,15 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from structlog.testing import capture_logs
 
-from agent.api import failed_auth
-from agent.api.app import build_app
-from agent.api.failed_auth import MAX_KINDS, OTHER, FailedAuthLog
-from agent.api.tokens import Tokens, mint_token, store_tokens
-from agent.audit.chain import verify
-from agent.audit.history import History
-from agent.audit.journal import Journal
-from agent.domain.errors import JournalError
-from agent.runtime.daemon import Daemon, utc_now
+from flettner.agent.api import failed_auth
+from flettner.agent.api.app import build_app
+from flettner.agent.api.failed_auth import MAX_KINDS, OTHER, FailedAuthLog
+from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
+from flettner.agent.audit.chain import verify
+from flettner.agent.audit.history import History
+from flettner.agent.audit.journal import Journal
+from flettner.agent.domain.errors import JournalError
+from flettner.agent.runtime.daemon import Daemon, utc_now
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 
 HERE = "from 127.0.0.1"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from agent.cli.resource_text import format_targets
+from flettner.agent.cli.resource_text import format_targets
+from flettner.vllm_facts.deployment import Finding
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
-from vllm_facts.deployment import Finding
 
 SLOW = Finding(
     rule="A1",

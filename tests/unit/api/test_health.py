@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 from aiohttp import ClientSession
 
-from agent.api.health import HealthProbes
-from agent.domain.errors import ConfigError
+from flettner.agent.api.health import HealthProbes
+from flettner.agent.domain.errors import ConfigError
 from tests.support.ports import free_port
 
 

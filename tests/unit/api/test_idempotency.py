@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from agent.api import idempotency
-from agent.api.app import OPERATIONS, build_app
-from agent.api.idempotency import HEADER
-from agent.api.tokens import Tokens
-from agent.audit import history
-from agent.audit.entries import build_entry
-from agent.audit.history import Accepted, History
-from agent.audit.journal import Journal
-from agent.config.listen import Role
-from agent.domain.errors import JournalError
-from agent.domain.events import ChangeAsked, Paused
-from agent.domain.state import State
-from agent.runtime.daemon import Daemon
+from flettner.agent.api import idempotency
+from flettner.agent.api.app import OPERATIONS, build_app
+from flettner.agent.api.idempotency import HEADER
+from flettner.agent.api.tokens import Tokens
+from flettner.agent.audit import history
+from flettner.agent.audit.entries import build_entry
+from flettner.agent.audit.history import Accepted, History
+from flettner.agent.audit.journal import Journal
+from flettner.agent.config.listen import Role
+from flettner.agent.domain.errors import JournalError
+from flettner.agent.domain.events import ChangeAsked, Paused
+from flettner.agent.domain.state import State
+from flettner.agent.runtime.daemon import Daemon
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.unit.api.conftest import Client
 from tests.unit.api.test_roles import BODIES

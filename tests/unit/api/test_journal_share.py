@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from agent.audit.records import DAEMON, Actor, JournalEntry
-from agent.audit.write_budget import PERSON_BYTES, REFILL_S, TARGET_BYTES, WriteBudget
+from flettner.agent.audit.records import DAEMON, Actor, JournalEntry
+from flettner.agent.audit.write_budget import PERSON_BYTES, REFILL_S, TARGET_BYTES, WriteBudget
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.unit.api.conftest import Client
 

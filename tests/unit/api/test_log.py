@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from agent.api.routes.log import BYTES, LINES
-from agent.config.listen import Role
-from agent.domain.model import Server
-from agent.domain.state import Phase
+from flettner.agent.api.routes.log import BYTES, LINES
+from flettner.agent.config.listen import Role
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.state import Phase
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 

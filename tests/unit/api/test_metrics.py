@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from agent.api.metric_names import METRICS, Metric, document
-from agent.api.metrics import format_metric, format_page
-from agent.domain.effects import Route
-from agent.domain.error_budget import Budget
-from agent.domain.errors import JournalError
-from agent.domain.model import Server
-from agent.domain.request_counts import RequestCounts
-from agent.domain.state import Phase, Rollout
-from agent.telemetry.self_metrics import DurationHistogram
+from flettner.agent.api.metric_names import METRICS, Metric, document
+from flettner.agent.api.metrics import format_metric, format_page
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.error_budget import Budget
+from flettner.agent.domain.errors import JournalError
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.state import Phase, Rollout
+from flettner.agent.telemetry.self_metrics import DurationHistogram
 from tests.support.fake_daemon_view import PLAN, FakeDaemonView
 from tests.unit.api.conftest import Client
 
@@ -165,7 +165,7 @@ def test_exports_the_rollout_and_its_lease() -> None:
 
 
 def test_metrics_documentation_matches_the_generated_text() -> None:
-    assert DOCS.read_text() == document(), "python -m agent.api.metric_names > docs/metrics.md"
+    assert DOCS.read_text() == document(), "python -m flettner.agent.api.metric_names > docs/metrics.md"
 
 
 def test_exports_an_audit_pin_that_changes_every_hundred_entries() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.api.middleware import host_of, is_own
+from flettner.agent.api.middleware import host_of, is_own
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,10}(\.[A-Za-z0-9_-]{1,10}){0,3}", fullmatch=True)
 V6 = st.ip_addresses(v=6).map(lambda address: f"[{address}]")

@@ -6,16 +6,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent.domain.prediction_check import LawDrop, PredictionCheck
-from agent.prediction.learned import LearnedModel
-from performance_model.acceptance import Acceptance
-from performance_model.band import Band
-from performance_model.packed_trace import pack
-from performance_model.step_law import StepLaw, UncertainLaw, read_law
-from performance_model.trace import TraceRequest, read_trace
+from flettner.agent.domain.prediction_check import LawDrop, PredictionCheck
+from flettner.agent.prediction.learned import LearnedModel
+from flettner.performance_model.acceptance import Acceptance
+from flettner.performance_model.band import Band
+from flettner.performance_model.packed_trace import pack
+from flettner.performance_model.step_law import StepLaw, UncertainLaw, read_law
+from flettner.performance_model.trace import TraceRequest, read_trace
+from flettner.vllm_facts.deployment import Deployment
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
-from vllm_facts.deployment import Deployment
 
 REQUESTS = [
     TraceRequest(

@@ -7,10 +7,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from agent.api.app import OPERATIONS, build_app
-from agent.api.openapi import document
-from agent.api.operations import Operation
-from agent.api.tokens import Tokens
+from flettner.agent.api.app import OPERATIONS, build_app
+from flettner.agent.api.openapi import document
+from flettner.agent.api.operations import Operation
+from flettner.agent.api.tokens import Tokens
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 

@@ -13,12 +13,12 @@ from aiohttp import ClientSession, UnixConnector
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.api.app import build_app
-from agent.api.peer_identity import PeerIdentities, is_mapped
-from agent.api.server import serve
-from agent.api.tokens import RANKS, Tokens
-from agent.config.listen import Role
-from agent.domain.errors import ConfigError
+from flettner.agent.api.app import build_app
+from flettner.agent.api.peer_identity import PeerIdentities, is_mapped
+from flettner.agent.api.server import serve
+from flettner.agent.api.tokens import RANKS, Tokens
+from flettner.agent.config.listen import Role
+from flettner.agent.domain.errors import ConfigError
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.served_api import served
 
@@ -101,7 +101,7 @@ def test_daemon_with_unmapped_users_does_not_start(key: str, tmp_path: Path) -> 
     """)
 
     ran = subprocess.run(
-        ["unshare", "-U", "-r", sys.executable, "-m", "agent.main", "run", "-c", str(config)],
+        ["unshare", "-U", "-r", sys.executable, "-m", "flettner", "run", "-c", str(config)],
         capture_output=True,
         text=True,
         check=False,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.config.listen import Role
-from agent.domain.errors import WorkerError
+from flettner.agent.config.listen import Role
+from flettner.agent.domain.errors import WorkerError
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.learned import learned_model
 from tests.unit.api.conftest import Client

@@ -7,11 +7,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.api.app import build_app
-from agent.api.problems import RequestRefusedError
-from agent.api.rate_limits import AT_ONCE, CALLERS, PIECE, RateLimits
-from agent.api.tokens import Tokens
-from agent.config.listen import Role
+from flettner.agent.api.app import build_app
+from flettner.agent.api.problems import RequestRefusedError
+from flettner.agent.api.rate_limits import AT_ONCE, CALLERS, PIECE, RateLimits
+from flettner.agent.api.tokens import Tokens
+from flettner.agent.config.listen import Role
 from tests.support.fake_daemon_view import FakeDaemonView
 
 

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from agent.api import request_parsing
-from agent.api.app import OPERATIONS
-from agent.api.idempotency import HEADER
-from agent.api.problems import MEDIA, Problem
-from agent.api.tokens import Tokens, mint_token, store_tokens
+from flettner.agent.api import request_parsing
+from flettner.agent.api.app import OPERATIONS
+from flettner.agent.api.idempotency import HEADER
+from flettner.agent.api.problems import MEDIA, Problem
+from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.sampling import examples
 from tests.support.served_api import served

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from agent.api.app import OPERATIONS
-from agent.api.operations import Operation
-from agent.api.problems import MEDIA
-from agent.api.tokens import Tokens
-from agent.config.listen import Role
+from flettner.agent.api.app import OPERATIONS
+from flettner.agent.api.operations import Operation
+from flettner.agent.api.problems import MEDIA
+from flettner.agent.api.tokens import Tokens
+from flettner.agent.config.listen import Role
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 

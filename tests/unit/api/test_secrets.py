@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from agent.api.app import OPERATIONS
-from agent.api.tokens import Tokens, mint_token
-from agent.config.listen import Role
-from agent.telemetry import logging as logs
+from flettner.agent.api.app import OPERATIONS
+from flettner.agent.api.tokens import Tokens, mint_token
+from flettner.agent.config.listen import Role
+from flettner.agent.telemetry import logging as logs
+from flettner.vllm_facts.masking import mask
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.unit.api.conftest import Client
 from tests.unit.api.test_roles import BODIES
-from vllm_facts.masking import mask
 
 
 @pytest.fixture

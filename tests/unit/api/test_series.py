@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from agent.domain.state import Rollout
-from agent.observe.minute_rows import MinuteRow
+from flettner.agent.domain.state import Rollout
+from flettner.agent.observe.minute_rows import MinuteRow
 from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView
 from tests.unit.api.conftest import Client
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession, UnixConnector, web
 
-from agent.api import middleware
-from agent.api import server as listening
-from agent.api.app import build_app
-from agent.api.server import serve
-from agent.api.tokens import Tokens
-from agent.config.listen import Role
-from agent.domain.errors import ConfigError
-from agent.runtime.wiring import find_write_error
+from flettner.agent.api import middleware
+from flettner.agent.api import server as listening
+from flettner.agent.api.app import build_app
+from flettner.agent.api.server import serve
+from flettner.agent.api.tokens import Tokens
+from flettner.agent.config.listen import Role
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.runtime.wiring import find_write_error
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 

@@ -8,13 +8,13 @@ import pytest
 from aiohttp import ClientPayloadError, ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
-from agent.api import rate_limits
-from agent.api.app import build_app
-from agent.api.routes import events as routes
-from agent.api.tokens import Tokens
-from agent.audit.offsets import SLICE_BYTES
-from agent.config.listen import Role
-from agent.domain.errors import JournalError
+from flettner.agent.api import rate_limits
+from flettner.agent.api.app import build_app
+from flettner.agent.api.routes import events as routes
+from flettner.agent.api.tokens import Tokens
+from flettner.agent.audit.offsets import SLICE_BYTES
+from flettner.agent.config.listen import Role
+from flettner.agent.domain.errors import JournalError
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from agent.api.app import OPERATIONS, build_app
-from agent.api.operations import Operation
-from agent.api.tokens import Tokens, mint_token, store_tokens
-from agent.domain.state import Rollout, State
+from flettner.agent.api.app import OPERATIONS, build_app
+from flettner.agent.api.operations import Operation
+from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
+from flettner.agent.domain.state import Rollout, State
 from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView
 from tests.unit.api.conftest import Client, with_key
 from tests.unit.api.test_roles import BODIES

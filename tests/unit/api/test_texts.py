@@ -5,9 +5,9 @@ from uuid import uuid4
 
 import pytest
 
-from agent.api.texts import LONGEST
-from agent.api.tokens import load_tokens
-from agent.domain.errors import ConfigError
+from flettner.agent.api.texts import LONGEST
+from flettner.agent.api.tokens import load_tokens
+from flettner.agent.domain.errors import ConfigError
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.api.tokens import MAX_FILE, SHAPE, Token, Tokens, load_tokens, mint_token, store_tokens
-from agent.domain.errors import ConfigError
+from flettner.agent.api.tokens import MAX_FILE, SHAPE, Token, Tokens, load_tokens, mint_token, store_tokens
+from flettner.agent.domain.errors import ConfigError
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.sampling import examples
 

@@ -14,20 +14,20 @@ from pathlib import Path
 import pytest
 import structlog
 
-from agent.audit.anchors import AnchorOptions, anchor_text, find_anchors
-from agent.audit.chain import Head, verify
-from agent.audit.journal import Journal
-from agent.audit.mark import mark_path
-from agent.audit.records import DAEMON, JournalEntry
-from agent.audit.segments import RetentionLimits
-from agent.config import loader
-from agent.domain.errors import ConfigError, JournalError
-from agent.notify.rules import Notice
-from agent.runtime.anchor_schedule import AnchorSchedule
-from agent.telemetry.journald import encode_log
-from agent.telemetry.logging import configure
-from agent.telemetry.syslog import send_syslog
-from notifiers.webhook import Webhook
+from flettner.agent.audit.anchors import AnchorOptions, anchor_text, find_anchors
+from flettner.agent.audit.chain import Head, verify
+from flettner.agent.audit.journal import Journal
+from flettner.agent.audit.mark import mark_path
+from flettner.agent.audit.records import DAEMON, JournalEntry
+from flettner.agent.audit.segments import RetentionLimits
+from flettner.agent.config import loader
+from flettner.agent.domain.errors import ConfigError, JournalError
+from flettner.agent.notify.rules import Notice
+from flettner.agent.runtime.anchor_schedule import AnchorSchedule
+from flettner.agent.telemetry.journald import encode_log
+from flettner.agent.telemetry.logging import configure
+from flettner.agent.telemetry.syslog import send_syslog
+from flettner.notifiers.webhook import Webhook
 from tests.support.fast_time import in_no_time
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)

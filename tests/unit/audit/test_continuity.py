@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.audit import checkpoints
-from agent.audit.chain import verify
-from agent.audit.continuity import verify_in_place
-from agent.audit.journal import Journal
-from agent.audit.mark import mark_path, read_mark
-from agent.audit.records import DAEMON, JournalEntry, encode_line, parse_record
-from agent.audit.segments import RetentionLimits, closed_segments
-from agent.domain.errors import JournalError
-from agent.domain.state import State
+from flettner.agent.audit import checkpoints
+from flettner.agent.audit.chain import verify
+from flettner.agent.audit.continuity import verify_in_place
+from flettner.agent.audit.journal import Journal
+from flettner.agent.audit.mark import mark_path, read_mark
+from flettner.agent.audit.records import DAEMON, JournalEntry, encode_line, parse_record
+from flettner.agent.audit.segments import RetentionLimits, closed_segments
+from flettner.agent.domain.errors import JournalError
+from flettner.agent.domain.state import State
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 ENTRY = JournalEntry(at=NOON, actor=DAEMON, action="rollout.step", target="chat", why="x" * 200)

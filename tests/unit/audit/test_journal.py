@@ -19,17 +19,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.audit.chain import Head, Verification, verify
-from agent.audit.journal import Journal
-from agent.audit.mark import mark_path
-from agent.audit.offsets import STRIDE
-from agent.audit.records import Actor, JournalEntry, parse_state
-from agent.domain.effects import Retire, Route
-from agent.domain.errors import JournalError
-from agent.domain.model import Evidence, Outcome, Plan, Proposal, Server, Step
-from agent.domain.reading import Request
-from agent.domain.request_counts import RequestCounts, count_requests
-from agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.audit.chain import Head, Verification, verify
+from flettner.agent.audit.journal import Journal
+from flettner.agent.audit.mark import mark_path
+from flettner.agent.audit.offsets import STRIDE
+from flettner.agent.audit.records import Actor, JournalEntry, parse_state
+from flettner.agent.domain.effects import Retire, Route
+from flettner.agent.domain.errors import JournalError
+from flettner.agent.domain.model import Evidence, Outcome, Plan, Proposal, Server, Step
+from flettner.agent.domain.reading import Request
+from flettner.agent.domain.request_counts import RequestCounts, count_requests
+from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
 
 NOON = datetime(2026, 3, 4, 12, 0, 0, 123456, tzinfo=UTC)
 ANN = Actor(kind="person", id="ann", role="operator")
@@ -397,8 +397,8 @@ WRITER = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from agent.audit.journal import Journal
-from agent.audit.records import DAEMON, JournalEntry
+from flettner.agent.audit.journal import Journal
+from flettner.agent.audit.records import DAEMON, JournalEntry
 noon = datetime(2026, 3, 4, tzinfo=UTC)
 journal = Journal.open(Path(sys.argv[1]), now=lambda: noon)
 while True:

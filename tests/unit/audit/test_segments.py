@@ -11,18 +11,31 @@ from pathlib import Path
 
 import pytest
 
-from agent.audit import checkpoints
-from agent.audit.chain import Head, verify
-from agent.audit.checkpoints import Signer
-from agent.audit.journal import Journal
-from agent.audit.mark import mark_path
-from agent.audit.records import DAEMON, GENESIS, JournalEntry, JournalRecord, encode_line, parse_record
-from agent.audit.segments import RetentionLimits, closed_segments, draft_path, open_files, segment_path
-from agent.config.convert import limits
-from agent.config.loader import parse_config
-from agent.config.tables import AuditTable
-from agent.domain.errors import ConfigError, JournalError
-from agent.domain.state import Phase, State
+from flettner.agent.audit import checkpoints
+from flettner.agent.audit.chain import Head, verify
+from flettner.agent.audit.checkpoints import Signer
+from flettner.agent.audit.journal import Journal
+from flettner.agent.audit.mark import mark_path
+from flettner.agent.audit.records import (
+    DAEMON,
+    GENESIS,
+    JournalEntry,
+    JournalRecord,
+    encode_line,
+    parse_record,
+)
+from flettner.agent.audit.segments import (
+    RetentionLimits,
+    closed_segments,
+    draft_path,
+    open_files,
+    segment_path,
+)
+from flettner.agent.config.convert import limits
+from flettner.agent.config.loader import parse_config
+from flettner.agent.config.tables import AuditTable
+from flettner.agent.domain.errors import ConfigError, JournalError
+from flettner.agent.domain.state import Phase, State
 from tests.support.sampling import sampled
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -218,11 +231,11 @@ WRITER = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from agent.audit import checkpoints
-from agent.audit.journal import Journal
-from agent.audit.records import DAEMON, JournalEntry
-from agent.audit.segments import RetentionLimits
-from agent.domain.state import State
+from flettner.agent.audit import checkpoints
+from flettner.agent.audit.journal import Journal
+from flettner.agent.audit.records import DAEMON, JournalEntry
+from flettner.agent.audit.segments import RetentionLimits
+from flettner.agent.domain.state import State
 noon, path = datetime(2026, 3, 4, tzinfo=UTC), Path(sys.argv[1])
 limits, signer = RetentionLimits(segment_bytes=1500), checkpoints.find_signer(path.parent)
 journal = Journal.open(path, now=lambda: noon, limits=limits, signer=signer)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from agent.audit.entries import build_entry
-from agent.domain.effects import Retire, Stop
-from agent.domain.events import ServerLost
+from flettner.agent.audit.entries import build_entry
+from flettner.agent.domain.effects import Retire, Stop
+from flettner.agent.domain.events import ServerLost
 from tests.support.machine_stories import BLUE, World
 
 EXIT = "vllm0 was stopped"

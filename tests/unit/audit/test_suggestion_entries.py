@@ -3,17 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent.audit.entries import build_entry
-from agent.audit.history import History
-from agent.audit.records import Actor
-from agent.domain import events as e
-from agent.domain.model import Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from agent.machine.step import Machine
-from agent.notify.rules import notices_of_record
+from flettner.agent.audit.entries import build_entry
+from flettner.agent.audit.history import History
+from flettner.agent.audit.records import Actor
+from flettner.agent.domain import events as e
+from flettner.agent.domain.model import Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.agent.machine.step import Machine
+from flettner.agent.notify.rules import notices_of_record
+from flettner.vllm_facts.values import Value
 from tests.support.machine_stories import World, rules
-from vllm_facts.values import Value
 
 
 @dataclass(slots=True)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.config.loader import parse_config
 from bench.capacity import stand_ins
 from bench.capacity.model_cost import difference
 from bench.capacity.pod_servers import MovingPage, pods_of
 from bench.capacity.site import API, LISTEN, CapacityConfig, Ticks, name_of
 from bench.capacity.targets import per_target
-from vllm_facts.metrics.totals import totals
+from flettner.agent.config.loader import parse_config
+from flettner.vllm_facts.metrics.totals import totals
 
 
 def test_the_config_of_fifty_targets_is_valid(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from bench.loop.score import Score, score, symptom
 from bench.loop.static import best, configured, flaw, goodput, moves_right, of_start
 from bench.loop.story import play
 from bench.loop.world import World, WorldError, parse_world
-from simulator.scheduler import Scheduler
+from flettner.simulator.scheduler import Scheduler
 
 CAPPED = parse_world(
     "capped",

@@ -7,13 +7,13 @@ import pytest
 from bench.prediction import advised, coverage
 from bench.prediction.exactness import run_world, spearman
 from bench.prediction.truth import LOADS, Recording, case_of, kv_blocks, run_truth, traffic, unlike
-from performance_model.acceptance import Acceptance, check_ahead
-from performance_model.engine_limits import EngineLimits
-from performance_model.hardware_prior import fit_deployment
-from performance_model.trace import TraceRequest
-from performance_model.work_windows import timed_windows, windows_of_steps
-from simulator.step_time import StepTime, StepWork
-from vllm_facts.deployment import Deployment
+from flettner.performance_model.acceptance import Acceptance, check_ahead
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.hardware_prior import fit_deployment
+from flettner.performance_model.trace import TraceRequest
+from flettner.performance_model.work_windows import timed_windows, windows_of_steps
+from flettner.simulator.step_time import StepTime, StepWork
+from flettner.vllm_facts.deployment import Deployment
 
 GPU = unlike("4090-8b", 3)
 LIMITS = EngineLimits(kv_blocks=kv_blocks(GPU), enable_prefix_caching=False)

@@ -15,10 +15,10 @@ from bench.real_sweep.comparison import (
     standard_error,
     with_pair,
 )
-from performance_model.engine import Engine
-from performance_model.engine_limits import EngineLimits
-from performance_model.outcome import Goals, measure
-from performance_model.step_law import StepLaw, UncertainLaw
+from flettner.performance_model.engine import Engine
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.outcome import Goals, measure
+from flettner.performance_model.step_law import StepLaw, UncertainLaw
 
 LAW = StepLaw(step_us=4_000, token_us=390.0, sequence_us=1_100)
 LIMITS = EngineLimits(kv_blocks=4000, max_num_seqs=64)

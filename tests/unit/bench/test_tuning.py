@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from agent.tuning.searches import GridSearch, Point, Tried
 from bench.prediction.truth import LOADS, kv_blocks, run_truth, traffic, unlike
 from bench.tuning.pages import windows_of_pages
 from bench.tuning.peers import Oracle, play
 from bench.tuning.rules import RuleSearch, nearest
 from bench.tuning.score import pairs_right
 from bench.tuning.world import Scored, World
-from performance_model.engine_limits import EngineLimits
-from performance_model.outcome import Goals
+from flettner.agent.tuning.searches import GridSearch, Point, Tried
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.outcome import Goals
 
 
 def world(*attainments: float) -> World:

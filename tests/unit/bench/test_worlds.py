@@ -7,7 +7,7 @@ import pytest
 
 from bench.loop.clients import Clients
 from bench.loop.world import World, WorldError, parse_world, read
-from simulator.flags import parse
+from flettner.simulator.flags import parse
 
 OWN = sorted(Path("bench/loop/worlds").glob("*.json"))
 SMALL: dict[str, object] = {

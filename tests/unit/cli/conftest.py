@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.api.tokens import Tokens, mint_token, store_tokens
-from agent.cli.dispatch import main
-from agent.config.listen import Role
+from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
+from flettner.agent.cli.dispatch import main
+from flettner.agent.config.listen import Role
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.served_api import served
 from tests.unit.cli.advising import Advise

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from agent.domain.effects import Route
-from agent.domain.error_budget import SLOT_S, Budget
-from agent.domain.model import Objective, Server, Slo
-from agent.domain.reading import Latency, Reading, SourceState
-from agent.domain.state import Phase, State
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.error_budget import SLOT_S, Budget
+from flettner.agent.domain.model import Objective, Server, Slo
+from flettner.agent.domain.reading import Latency, Reading, SourceState
+from flettner.agent.domain.state import Phase, State
 from tests.support.fake_daemon_view import NOON, FakeDaemonView, steady
 
 SLO = Slo(ttft=Objective(under_s=0.5, share=0.95), errors=0.99)

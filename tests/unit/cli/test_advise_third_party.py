@@ -15,7 +15,7 @@ SOUND = """
 
 from dataclasses import dataclass
 
-from agent.domain.model import Proposal
+from flettner.agent.domain.model import Proposal
 
 
 @dataclass(frozen=True, slots=True)

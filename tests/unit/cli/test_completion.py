@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.api import client
-from agent.config import listen
+from flettner.agent.api import client
+from flettner.agent.config import listen
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.cli.conftest import Run, runs
 
@@ -144,8 +144,8 @@ def test_completed_names_cannot_inject_shell_commands(
 
 def test_completion_does_not_load_the_config() -> None:
     code = (
-        "import sys; from agent.cli.dispatch import parser; "
-        "parser('ids'); print('agent.config.loader' in sys.modules)"
+        "import sys; from flettner.agent.cli.dispatch import parser; "
+        "parser('ids'); print('flettner.agent.config.loader' in sys.modules)"
     )
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -17,13 +17,13 @@ from typing import get_args
 
 import pytest
 
-import agent.api.client
-from agent.api.client import LOOPBACK, find_default_url
-from agent.api.peer_identity import PeerIdentities
-from agent.api.tokens import Tokens
-from agent.domain.model import PreflightResult
-from agent.domain.state import Phase
-from agent.domain.statuses import SuggestionStatus
+import flettner.agent.api.client
+from flettner.agent.api.client import LOOPBACK, find_default_url
+from flettner.agent.api.peer_identity import PeerIdentities
+from flettner.agent.api.tokens import Tokens
+from flettner.agent.domain.model import PreflightResult
+from flettner.agent.domain.state import Phase
+from flettner.agent.domain.statuses import SuggestionStatus
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.served_api import served
 from tests.unit.cli.conftest import Run
@@ -158,7 +158,7 @@ def test_approval_at_a_terminal_asks_for_confirmation(
 ) -> None:
     made = daemon.suggest({"max_num_seqs": 128}, why="3 requests wait \x1b[2J")
     ours, theirs = pty.openpty()
-    code = "import sys; from agent.cli.dispatch import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from flettner.agent.cli.dispatch import main; sys.exit(main(sys.argv[1:]))"
     process = subprocess.Popen(
         [sys.executable, "-c", code, "approve", made.id],
         stdin=theirs,
@@ -371,7 +371,7 @@ def test_tries_the_daemons_socket_first(
     daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     where = f"unix:{tmp_path / 'api.sock'}"
-    monkeypatch.setattr(agent.api.client, "SOCKET", where)
+    monkeypatch.setattr(flettner.agent.api.client, "SOCKET", where)
     monkeypatch.delenv("FLETTNER_URL")
     monkeypatch.delenv("FLETTNER_TOKEN_FILE")
 

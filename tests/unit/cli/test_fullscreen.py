@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.api.tokens import Tokens
-from agent.domain.state import State
+from flettner.agent.api.tokens import Tokens
+from flettner.agent.domain.state import State
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.served_api import served
 from tests.unit.cli.terminals import Terminal, plain, terminal
@@ -22,7 +22,7 @@ COMMANDS = pytest.mark.parametrize(
 SHELL = ("bash", "-c", 'stty -g; "$@"; echo "status $?"; stty -g', "bash")
 IGNORING_SIGHUP = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")
 BREAKS = """
-from agent.cli.watch import watch
+from flettner.agent.cli.watch import watch
 
 def looks():
     yield "all is well"

@@ -19,11 +19,17 @@ CALLS = (
     ("top",),
     ("ids", "status"),
 )
-OWN = {"agent", "vllm_facts"}  # packages that a client needs
-NOT_OF_OWN = ("agent.domain.state", "agent.machine", "agent.runtime", "agent.config", "agent.plugins")
+OWN = {"flettner.agent", "flettner.vllm_facts"}  # what a client needs of flettner
+NOT_OF_OWN = (
+    "flettner.agent.domain.state",
+    "flettner.agent.machine",
+    "flettner.agent.runtime",
+    "flettner.agent.config",
+    "flettner.agent.plugins",
+)
 SCRIPT = """
 import json, sys
-from agent.cli.dispatch import main
+from flettner.agent.cli.dispatch import main
 try:
     main(sys.argv[1:])
 except SystemExit:
@@ -50,12 +56,14 @@ def imported(*words: str) -> list[str]:
 def test_a_call_of_the_daemon_imports_no_library_and_no_part_of_the_daemon(words: tuple[str, ...]) -> None:
     found = imported(*words)
 
-    assert {name.partition(".")[0] for name in found} - set(sys.stdlib_module_names) <= OWN
+    packages = {name.partition(".")[0] for name in found} - set(sys.stdlib_module_names)
+    assert packages <= {"flettner"}
+    assert {".".join(name.split(".")[:2]) for name in found if name.startswith("flettner.")} <= OWN
     assert [name for name in found if name.startswith(NOT_OF_OWN)] == []
     assert "asyncio" not in found
 
 
 def test_only_a_proposal_needs_the_tables_of_flags() -> None:
-    needs = {words[0] for words in CALLS if "vllm_facts.flag_parser" in imported(*words)}
+    needs = {words[0] for words in CALLS if "flettner.vllm_facts.flag_parser" in imported(*words)}
 
     assert needs == {"propose"}

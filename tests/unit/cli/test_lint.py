@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from agent.advisor.render import format_command
-from vllm_facts.errors import FlagError
-from vllm_facts.shell_command.serve_command import edit_command, parse_command
+from flettner.agent.advisor.render import format_command
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.shell_command.serve_command import edit_command, parse_command
 
 SERVE = ("vllm", "serve", "org/model")
 EAGER = (*SERVE, "--enforce-eager", "--max-num-seqs", "64")
@@ -437,7 +437,8 @@ def test_unreadable_input_is_one_error() -> None:
 
 def test_lint_imports_no_daemon_libraries() -> None:
     script = (
-        "import sys; from agent.cli.dispatch import main; main(['lint', '--', 'vllm', 'serve', 'm']);"
+        "import sys; from flettner.agent.cli.dispatch import main; "
+        "main(['lint', '--', 'vllm', 'serve', 'm']);"
         "print(sorted({'aiohttp', 'asyncio', 'pydantic', 'structlog', 'docker'} & set(sys.modules)))"
     )
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from agent.domain.prediction_check import LawDrop
-from performance_model.trace import read_trace
+from flettner.agent.domain.prediction_check import LawDrop
+from flettner.performance_model.trace import read_trace
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.test_model import CHECKS, MODEL, REQUESTS
 from tests.unit.cli.conftest import Run

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from performance_model.extrapolation import LargestStep
-from performance_model.iteration_log import parse_iterations
-from performance_model.step_law import StepLaw, UncertainLaw, write_law
-from performance_model.trace import TraceRequest, write_trace
-from performance_model.work_windows import windows_of_steps
+from flettner.performance_model.extrapolation import LargestStep
+from flettner.performance_model.iteration_log import parse_iterations
+from flettner.performance_model.step_law import StepLaw, UncertainLaw, write_law
+from flettner.performance_model.trace import TraceRequest, write_trace
+from flettner.performance_model.work_windows import windows_of_steps
 from tests.unit.cli.conftest import runs
 
 Predict = Callable[..., tuple[int, str, str]]

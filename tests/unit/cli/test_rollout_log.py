@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.domain.model import Server
+from flettner.agent.domain.model import Server
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.cli.conftest import Run
 

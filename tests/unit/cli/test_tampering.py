@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import rfc8785
 
-from agent.audit import checkpoints
-from agent.audit.journal import Journal
-from agent.audit.records import DAEMON, JournalEntry
-from agent.audit.segments import RetentionLimits
-from agent.cli.dispatch import main
+from flettner.agent.audit import checkpoints
+from flettner.agent.audit.journal import Journal
+from flettner.agent.audit.records import DAEMON, JournalEntry
+from flettner.agent.audit.segments import RetentionLimits
+from flettner.agent.cli.dispatch import main
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 COUNT = 330  # entries, and their checkpoints, in three files

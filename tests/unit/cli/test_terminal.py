@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.cli.dispatch import parser
-from agent.cli.exits import EXITS
-from agent.terminal.tables import format_table
+from flettner.agent.cli.dispatch import parser
+from flettner.agent.cli.exits import EXITS
+from flettner.agent.terminal.tables import format_table
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.terminals import plain, terminal

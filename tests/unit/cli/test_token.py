@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.api.tokens import Tokens, load_tokens
-from agent.cli.dispatch import main
+from flettner.agent.api.tokens import Tokens, load_tokens
+from flettner.agent.cli.dispatch import main
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 FAR_AHEAD = datetime(2999, 1, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.api.tokens import Tokens
+from flettner.agent.api.tokens import Tokens
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.served_api import served
 from tests.unit.cli.conftest import Run

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actuators.envoy.plugin import EnvoyTraffic
-from agent.config import loader
-from agent.config.listen import Certificate
-from agent.config.loader import Config, load_config
-from agent.config.plugin_tables import POLICIES
-from agent.domain.errors import ConfigError
-from agent.domain.model import Bound, Objective, Slo, Step
-from sensors.proxy_requests.plugin import ProxyRequests
+from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.agent.config import loader
+from flettner.agent.config.listen import Certificate
+from flettner.agent.config.loader import Config, load_config
+from flettner.agent.config.plugin_tables import POLICIES
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.model import Bound, Objective, Slo, Step
+from flettner.sensors.proxy_requests.plugin import ProxyRequests
 from tests.support.sampling import examples
 
 HERE = Path("/etc/flettner")

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import loader
-from agent.config.loader import Config
-from agent.domain.errors import ConfigError
-from notifiers.pagerduty import Pagerduty
-from notifiers.slack import Slack
+from flettner.agent.config import loader
+from flettner.agent.config.loader import Config
+from flettner.agent.domain.errors import ConfigError
+from flettner.notifiers.pagerduty import Pagerduty
+from flettner.notifiers.slack import Slack
 
 TARGET = """
 [[targets]]

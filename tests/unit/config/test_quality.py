@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import loader
-from agent.config.loader import Target
-from agent.domain.errors import ConfigError
-from agent.quality.golden_prompts import LEAST, PROMPTS, GoldenPromptOptions
+from flettner.agent.config import loader
+from flettner.agent.config.loader import Target
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.quality.golden_prompts import LEAST, PROMPTS, GoldenPromptOptions
 from tests.unit.config.test_config import SMALLEST, built
 
 LINES = [f"prompt number {number}" for number in range(10)]

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from agent.domain.model import Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from agent.plugins import loader
-from policies.conformance import CHECKS, ConformanceCheck
+from flettner.agent.domain.model import Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.agent.plugins import loader
+from flettner.policies.conformance import CHECKS, ConformanceCheck
 
 FOUND = loader.list_plugins("policies")
 

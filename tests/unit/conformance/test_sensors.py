@@ -14,15 +14,15 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-import sensors
-from agent.domain.errors import ConfigError
-from agent.domain.ports import Sensor
-from agent.domain.reading import Sample
-from agent.plugins.loader import build_plugin, list_plugins, load_plugin, options_of
+import flettner.sensors
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.ports import Sensor
+from flettner.agent.domain.reading import Sample
+from flettner.agent.plugins.loader import build_plugin, list_plugins, load_plugin, options_of
 from tests.unit.sensors.run_sensor import NOON, Fleet, run_sensor
 
 NAMES = list_plugins("sensors")
-MODULES = [module.name for module in iter_modules(sensors.__path__)]
+MODULES = [module.name for module in iter_modules(flettner.sensors.__path__)]
 PLAIN = (str, int, float, bool, type(None))
 
 REQUIRED: dict[str, dict[str, Any]] = {
@@ -73,7 +73,7 @@ def test_the_known_sensors_are_found() -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_module_docstring_states_its_purpose(module: str) -> None:
-    doc = inspect.getdoc(import_module(f"sensors.{module}"))
+    doc = inspect.getdoc(import_module(f"flettner.sensors.{module}"))
 
     assert doc
     assert doc.partition("\n")[0].endswith(".")

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from actuators.docker.capacity import (
+from flettner.actuators.docker.capacity import (
     Holding,
     free_capacity,
     gpu_shortage,
@@ -10,13 +10,13 @@ from actuators.docker.capacity import (
     measure_holding,
     measure_host,
 )
-from actuators.docker.client import DockerClient
-from actuators.docker.gpus import Gpus
-from actuators.docker.spec import ContainerSpec
-from actuators.host.memory import GpuMemory, Host
-from actuators.vllm.gpu_demand import gpus_needed
+from flettner.actuators.docker.client import DockerClient
+from flettner.actuators.docker.gpus import Gpus
+from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.host.memory import GpuMemory, Host
+from flettner.actuators.vllm.gpu_demand import gpus_needed
+from flettner.vllm_facts.values import Setting
 from tests.support.docker_documents import container
-from vllm_facts.values import Setting
 
 Json = dict[str, Any]
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from actuators.docker.clone import CreateRequest, clone, document_to_keep
-from actuators.docker.obstacles import find_obstacles
-from actuators.docker.spec import ContainerSpec, Json
-from actuators.vllm.scheduler_class import SchedulerFolders
-from actuators.vllm.serve_command import ReadFile
-from agent.domain.errors import ActError
+from flettner.actuators.docker.clone import CreateRequest, clone, document_to_keep
+from flettner.actuators.docker.obstacles import find_obstacles
+from flettner.actuators.docker.spec import ContainerSpec, Json
+from flettner.actuators.vllm.scheduler_class import SchedulerFolders
+from flettner.actuators.vllm.serve_command import ReadFile
+from flettner.agent.domain.errors import ActError
+from flettner.vllm_facts.errors import FlagError
 from tests.support.docker_documents import container, recorded
-from vllm_facts.errors import FlagError
 
 IMAGE = {"RepoDigests": ["vllm/vllm-openai@sha256:" + "ab" * 32]}
 LABELS = {"flettner.server": "chat-r3", "flettner.epoch": "7"}

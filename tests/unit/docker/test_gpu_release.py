@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from actuators.docker.spec import ContainerSpec
-from actuators.docker.stop import wait_for_gpu_memory
+from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.docker.stop import wait_for_gpu_memory
 
 GPU = ContainerSpec.parse({"HostConfig": {"DeviceRequests": [{"Count": -1, "Capabilities": [["gpu"]]}]}})
 SMI = """#!/bin/sh

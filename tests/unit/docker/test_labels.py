@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from actuators.docker import labels as docker_labels
-from agent.domain.model import Server
-from agent.domain.ports import Site
+from flettner.actuators.docker import labels as docker_labels
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
 
 SITE = Site(target="chat", state_dir=Path("/var/lib/flettner/chat"), epoch=3)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actuators.docker.log_head import describe_start, until_started
+from flettner.actuators.docker.log_head import describe_start, until_started
 
 LOADED = b"(Worker_TP%d) INFO 11-23 [model_runner.py:425] Model loading took 14.99 GiB memory and %s seconds"
 READY = b"INFO [core.py:395] init engine (profile, create kv cache, warmup model) took 52.10 s"

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from actuators.docker.mounted_files import LARGEST_FILE, Mount, find_socket, mounted_files
+from flettner.actuators.docker.mounted_files import LARGEST_FILE, Mount, find_socket, mounted_files
 
 
 def reading(folder: Path) -> Callable[[str], str | None]:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from actuators.host.memory import Host, expected_memory
-from actuators.vllm.sleep import ServerMemory, room_for_weights
-from actuators.vllm.sleep_mode import why_unavailable
-from vllm_facts.dev_routes import DEV_MODE
-from vllm_facts.values import Setting
+from flettner.actuators.host.memory import Host, expected_memory
+from flettner.actuators.vllm.sleep import ServerMemory, room_for_weights
+from flettner.actuators.vllm.sleep_mode import why_unavailable
+from flettner.vllm_facts.dev_routes import DEV_MODE
+from flettner.vllm_facts.values import Setting
 
 GIB = 1024**3
 HOST = Host(memory=100 * GIB, memory_total=200 * GIB)  # 90 GiB to spare

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from docker_proxy.errors import Refused
-from docker_proxy.strict_json import encode, parse
+from flettner.docker_proxy.errors import Refused
+from flettner.docker_proxy.strict_json import encode, parse
 
 
 @pytest.mark.parametrize(

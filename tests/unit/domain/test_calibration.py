@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.audit.records import DAEMON, GENESIS, JournalEntry, encode_line, parse_record, parse_state
-from agent.domain.calibration import (
+from flettner.agent.audit.records import DAEMON, GENESIS, JournalEntry, encode_line, parse_record, parse_state
+from flettner.agent.domain.calibration import (
     KEPT_TICKS,
     LEAST_TICKS,
     LENGTHS,
@@ -22,13 +22,13 @@ from agent.domain.calibration import (
     Calibration,
     CalibrationWindow,
 )
-from agent.domain.events import Observed
-from agent.domain.model import Objective, Slo
-from agent.domain.reading import Request, RequestSample
-from agent.domain.request_counts import EMPTY, RequestCounts
-from agent.machine.step import state_without_counts, state_without_recent
-from agent.machine.traffic import STEADY_TICKS
-from agent.observe.aggregator import Aggregator
+from flettner.agent.domain.events import Observed
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.reading import Request, RequestSample
+from flettner.agent.domain.request_counts import EMPTY, RequestCounts
+from flettner.agent.machine.step import state_without_counts, state_without_recent
+from flettner.agent.machine.traffic import STEADY_TICKS
+from flettner.agent.observe.aggregator import Aggregator
 from tests.support.machine_stories import World
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

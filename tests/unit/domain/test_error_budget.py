@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.audit.records import DAEMON, GENESIS, JournalEntry, encode_line, parse_record, parse_state
-from agent.domain.error_budget import SLOT_S, WINDOWS, Budget, Burn
-from agent.domain.model import Objective, Proposal, Slo
-from agent.domain.ports import Context
-from agent.domain.reading import Reading, Request, RequestOutcome
-from agent.domain.request_counts import RequestCounts, count_requests
-from agent.domain.state import Phase, State
-from agent.machine.step import Machine, state_without_counts, state_without_recent
+from flettner.agent.audit.records import DAEMON, GENESIS, JournalEntry, encode_line, parse_record, parse_state
+from flettner.agent.domain.error_budget import SLOT_S, WINDOWS, Budget, Burn
+from flettner.agent.domain.model import Objective, Proposal, Slo
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading, Request, RequestOutcome
+from flettner.agent.domain.request_counts import RequestCounts, count_requests
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.step import Machine, state_without_counts, state_without_recent
 from tests.support.machine_stories import RaiseSeqs, World, rules
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

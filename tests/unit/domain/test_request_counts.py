@@ -2,8 +2,8 @@
 
 from pydantic import TypeAdapter
 
-from agent.domain.request_counts import RequestCounts
-from agent.judge.goodput import count_missed
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.judge.goodput import count_missed
 
 COUNTS = TypeAdapter(RequestCounts)
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.envoy.files import XdsFiles
-from actuators.envoy.response_file import BrokenFileError
-from actuators.envoy.split import carried_by
+from flettner.actuators.envoy.files import XdsFiles
+from flettner.actuators.envoy.response_file import BrokenFileError
+from flettner.actuators.envoy.split import carried_by
 
 LEAVES = st.sampled_from(
     [None, True, 0, 7, -1, 10**400, 1e300, float("inf"), float("nan"), "", "split", "2.1.1"]

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.envoy.obstacles import too_slow
-from actuators.envoy.plugin import EnvoyTraffic
-from agent.domain.effects import Route
-from agent.domain.errors import ActError
-from agent.domain.model import Server
-from agent.domain.ports import Site
+from flettner.actuators.envoy.obstacles import too_slow
+from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
 
 BLUE = Server(name="chat-r1", setting={}, address="127.0.0.1:8101")
 GREEN = Server(name="chat-r2", setting={}, address="127.0.0.1:8102")

@@ -3,10 +3,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.envoy.share_table import ShareRange, first_tries, second_tries
-from actuators.shared.split import check, without_lease
-from agent.domain.effects import Route
-from agent.domain.model import Server
+from flettner.actuators.envoy.share_table import ShareRange, first_tries, second_tries
+from flettner.actuators.shared.split import check, without_lease
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.model import Server
 
 
 def route_of(weights: dict[str, int], *, leased: str | None = None, fallback: str = "a") -> Route:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from actuators.envoy import union
-from actuators.envoy.response_file import read_response
+from flettner.actuators.envoy import union
+from flettner.actuators.envoy.response_file import read_response
 
 
 def write(home: Path, target: str, *names: str, content: bytes | None = None) -> Path:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from actuators.envoy.pod.follow import RouteFollower
-from actuators.shared.published_route import PROXY, PublishedRoute
-from agent.domain.effects import Route
-from agent.domain.model import Server
+from flettner.actuators.envoy.pod.follow import RouteFollower
+from flettner.actuators.shared.published_route import PROXY, PublishedRoute
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.model import Server
 from tests.support.kubernetes.scripted_api import ScriptedApi
 
 CHAT = PublishedRoute(
@@ -42,8 +42,8 @@ def unreadable(version: int) -> dict[str, Any]:
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedApi]:
-    monkeypatch.setattr("kubernetes_api.mirror._AGAIN_S", 0.01)
-    monkeypatch.setattr("kubernetes_api.mirror._PAUSES_S", (0.01,))
+    monkeypatch.setattr("flettner.kubernetes_api.mirror._AGAIN_S", 0.01)
+    monkeypatch.setattr("flettner.kubernetes_api.mirror._PAUSES_S", (0.01,))
     async with ScriptedApi.running(tmp_path) as api:
         yield api
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actuators.envoy_deployment.plugin import EnvoyDeployment
+from flettner.actuators.envoy_deployment.plugin import EnvoyDeployment
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from actuators.shared.published_route import PublishedRoute
-from agent.domain.effects import Route
-from agent.domain.errors import FencedError
-from agent.domain.model import Hold, Server
+from flettner.actuators.shared.published_route import PublishedRoute
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import FencedError
+from flettner.agent.domain.model import Hold, Server
 
 BLUE = Server(name="chat-r1", setting={"max_num_seqs": 4}, address="10.0.0.1:8000")
 GREEN = Server(name="chat-r2", setting={}, address="10.0.0.2:8000")

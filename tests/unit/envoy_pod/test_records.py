@@ -5,7 +5,7 @@ from typing import Any
 
 import msgpack
 
-from actuators.envoy.pod.records import RecordBuffer
+from flettner.actuators.envoy.pod.records import RecordBuffer
 
 Item = Any
 

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from actuators.envoy.pod.target import PodTarget
-from agent.domain.effects import Route
-from agent.domain.errors import ActError
-from agent.domain.ports import Site
+from flettner.actuators.envoy.pod.target import PodTarget
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.ports import Site
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.sse_backend import until
 from tests.unit.envoy_pod.test_published_route import CANARY, PUBLISHED

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flettner_vllm.scheduler import Knobs, Limit, Refused, Scheduler, find_address, is_known
+from flettner.flettner_vllm.scheduler import Knobs, Limit, Refused, Scheduler, find_address, is_known
 
 START = {"max_num_seqs": 4, "max_num_scheduled_tokens": 64}
 LIMITS = {"max_num_seqs": Limit(1, 16), "max_num_scheduled_tokens": Limit(16, 64)}

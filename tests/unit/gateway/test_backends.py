@@ -2,11 +2,11 @@
 
 import pytest
 
-from actuators.gateway.backends import MOST, complete, find_obstacles, service_of, split_backends
-from agent.domain.effects import Route
-from agent.domain.errors import ActError
-from agent.domain.model import Server
-from kubernetes_api.documents import Json
+from flettner.actuators.gateway.backends import MOST, complete, find_obstacles, service_of, split_backends
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.kubernetes_api.documents import Json
 
 FILTERS = [{"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": ["x-debug"]}}]
 HOME: Json = {"group": "", "name": "vllm", "port": 80, "filters": FILTERS}

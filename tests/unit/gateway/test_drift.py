@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from actuators.gateway.plugin import GatewayOptions
-from actuators.gateway.traffic import LOOK_S, GatewayTraffic
-from agent.domain.effects import Route
-from agent.domain.errors import ActError
-from agent.domain.model import Server
-from agent.domain.ports import Site
-from kubernetes_api.documents import Json
+from flettner.actuators.gateway.plugin import GatewayOptions
+from flettner.actuators.gateway.traffic import LOOK_S, GatewayTraffic
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
+from flettner.kubernetes_api.documents import Json
 from tests.support.fast_time import in_no_time
 from tests.support.gateway.memory import NAMESPACE, MemoryRoutes, away, installed
 from tests.unit.gateway.test_record import HOME, KEY, RECORD, SPLIT

@@ -2,8 +2,8 @@
 
 import pytest
 
-from actuators.gateway.acceptance import find_refusals, find_waiting
-from actuators.gateway.record import (
+from flettner.actuators.gateway.acceptance import find_refusals, find_waiting
+from flettner.actuators.gateway.record import (
     SplitRecord,
     annotation,
     end_lease,
@@ -12,8 +12,8 @@ from actuators.gateway.record import (
     rules_with,
     write_record,
 )
-from agent.domain.errors import ActError
-from kubernetes_api.documents import Json
+from flettner.agent.domain.errors import ActError
+from flettner.kubernetes_api.documents import Json
 
 KEY = annotation("chat")
 HOME: list[Json] = [{"kind": "Service", "name": "vllm", "port": 80, "weight": 1}]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from actuators.gateway.backends import complete
-from actuators.gateway.rules import choose_rules, home_of, rule_obstacles
-from agent.domain.errors import ActError
-from kubernetes_api.documents import Json
+from flettner.actuators.gateway.backends import complete
+from flettner.actuators.gateway.rules import choose_rules, home_of, rule_obstacles
+from flettner.agent.domain.errors import ActError
+from flettner.kubernetes_api.documents import Json
 
 CHAT: Json = {"name": "chat", "backendRefs": [{"name": "vllm", "port": 80}]}
 DOCS: Json = {"name": "docs", "backendRefs": [{"name": "docs", "port": 80}]}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from actuators.host.cgroup import CgroupRoom, find_container_of, find_room
+from flettner.actuators.host.cgroup import CgroupRoom, find_container_of, find_room
 
 GIB = 1 << 30
 UNIT = "system.slice/flettner.service"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.io.files import replace_file
+from flettner.agent.io.files import replace_file
 
 
 def test_replaces_the_content_and_leaves_no_draft(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from agent.domain.blocks import Arm, Block, BlockTrial
-from agent.judge.block_harm import is_harmful, note_result
+from flettner.agent.domain.blocks import Arm, Block, BlockTrial
+from flettner.agent.judge.block_harm import is_harmful, note_result
 
 Seen = tuple[Arm, int]
 """An arm, and the bad ones of twenty requests."""

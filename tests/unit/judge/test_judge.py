@@ -7,14 +7,14 @@ from random import Random
 
 import pytest
 
-from agent.domain.calibration import Calibration
-from agent.domain.model import Objective, Slo, Step
-from agent.domain.reading import EngineLiveness, Request, RequestOutcome
-from agent.domain.request_counts import RequestCounts, count_requests
-from agent.domain.trial import Observation, Trial
-from agent.domain.verdict import Verdict
-from agent.judge.admissibility import UNEVEN, UNEVEN_UNSEEN
-from agent.judge.verdict import AnytimeJudge
+from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.model import Objective, Slo, Step
+from flettner.agent.domain.reading import EngineLiveness, Request, RequestOutcome
+from flettner.agent.domain.request_counts import RequestCounts, count_requests
+from flettner.agent.domain.trial import Observation, Trial
+from flettner.agent.domain.verdict import Verdict
+from flettner.agent.judge.admissibility import UNEVEN, UNEVEN_UNSEEN
+from flettner.agent.judge.verdict import AnytimeJudge
 from tests.support.sampling import sampled
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

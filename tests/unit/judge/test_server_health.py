@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from agent.domain.reading import EngineLiveness
-from agent.domain.request_counts import RequestCounts
-from agent.domain.server_health import Failure, FailureKind, ServerHealth
-from agent.judge.server_health import (
+from flettner.agent.domain.reading import EngineLiveness
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.server_health import Failure, FailureKind, ServerHealth
+from flettner.agent.judge.server_health import (
     begin_failure,
     end_failure,
     find_failure,

@@ -8,19 +8,19 @@ from math import exp, inf, log, pi
 
 import pytest
 
-from agent.domain.calibration import Calibration
-from agent.domain.model import Objective
-from agent.domain.request_counts import EMPTY, RequestCounts
-from agent.domain.trial import EProcessPair, Trial
-from agent.judge.eprocess import RESTART_S, grid, log_factor, nearest, update_with_control
-from agent.judge.failure_modes import calibration_of as learned_of
-from agent.judge.failure_modes import open_streams, tick_phi_of
-from agent.judge.gain import describe_gain
 from bench.judge import gains, passing, peers, rollouts
 from bench.judge.hours import learned
 from bench.judge.ours import SLO, STEP, Evidence, greens, independent, taken_back
 from bench.judge.scenarios import DUAL, ONSET, SCENARIOS
 from bench.judge.traffic import TICK_S, Stalls, Traffic, quantiles, seeded, ticks
+from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.model import Objective
+from flettner.agent.domain.request_counts import EMPTY, RequestCounts
+from flettner.agent.domain.trial import EProcessPair, Trial
+from flettner.agent.judge.eprocess import RESTART_S, grid, log_factor, nearest, update_with_control
+from flettner.agent.judge.failure_modes import calibration_of as learned_of
+from flettner.agent.judge.failure_modes import open_streams, tick_phi_of
+from flettner.agent.judge.gain import describe_gain
 
 RUNS = 20
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from actuators.kubernetes.autoscaler import Autoscaler
-from actuators.kubernetes.workload import Workload
+from flettner.actuators.kubernetes.autoscaler import Autoscaler
+from flettner.actuators.kubernetes.workload import Workload
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.manifests import autoscaler, container, deployment
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from actuators.kubernetes.green import keep_labels, make_deployment, make_service
-from actuators.kubernetes.workload import Workload
-from agent.domain.model import Server
-from agent.domain.ports import Site
+from flettner.actuators.kubernetes.green import keep_labels, make_deployment, make_service
+from flettner.actuators.kubernetes.workload import Workload
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
 from tests.support.kubernetes_documents import deployment
 
 SITE = Site(target="chat", state_dir=Path("/state/chat"), epoch=3)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import yaml
 
-from actuators.kubernetes.plugin import KubernetesOptions
-from agent.config import loader
-from agent.domain.model import Server
-from agent.plugins.installation import FoundTarget
+from flettner.actuators.kubernetes.plugin import KubernetesOptions
+from flettner.agent.config import loader
+from flettner.agent.domain.model import Server
+from flettner.agent.plugins.installation import FoundTarget
 from tests.support.helm import manifests, of_kind
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from actuators.kubernetes.labels import object_name, server_labels
-from agent.domain.ports import Site
+from flettner.actuators.kubernetes.labels import object_name, server_labels
+from flettner.agent.domain.ports import Site
 
 NAMES = ["vllm", "vllm.v1", "x" * 100, "-a", "Chat", "t" * 63 + "-r1", "t" * 63 + "-r2", "..."]
 

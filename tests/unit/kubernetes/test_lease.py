@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from actuators.kubernetes.lease import DEADLINE_S, DURATION_S, RENEW_S, WAIT_S, LeaseLock
-from agent.domain.errors import LockLostError
-from kubernetes_api.client import KubernetesClient
-from kubernetes_api.documents import Json
-from kubernetes_api.errors import AwayError, ConflictError
+from flettner.actuators.kubernetes.lease import DEADLINE_S, DURATION_S, RENEW_S, WAIT_S, LeaseLock
+from flettner.agent.domain.errors import LockLostError
+from flettner.kubernetes_api.client import KubernetesClient
+from flettner.kubernetes_api.documents import Json
+from flettner.kubernetes_api.errors import AwayError, ConflictError
 from tests.support.fast_time import in_no_time, loop_now
 
 

@@ -3,12 +3,12 @@
 import pytest
 import yaml
 
-from actuators.kubernetes.manifest_patch import make_patch
-from actuators.kubernetes.workload import Workload
+from flettner.actuators.kubernetes.manifest_patch import make_patch
+from flettner.actuators.kubernetes.workload import Workload
+from flettner.vllm_facts.values import Setting
 from tests.support.kubernetes.manifests import controlled_by
 from tests.support.kubernetes.memory.patches import PatchError, apply
 from tests.support.kubernetes_documents import deployment
-from vllm_facts.values import Setting
 
 ARGS = {
     "replaced": (["--model", "m", "--max-num-seqs", "8"], {"model": "m", "max_num_seqs": 16}),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from actuators.kubernetes.plugin import KubernetesOptions
+from flettner.actuators.kubernetes.plugin import KubernetesOptions
 from tests.support.kubernetes import kubeconfig
 
 

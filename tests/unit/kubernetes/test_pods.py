@@ -2,7 +2,7 @@
 
 import pytest
 
-from actuators.kubernetes.pods import Pod
+from flettner.actuators.kubernetes.pods import Pod
 from tests.support.kubernetes_documents import Json, pod
 
 

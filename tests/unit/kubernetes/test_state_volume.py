@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from actuators.kubernetes.state_volume import describe_volatile, find_volatile
+from flettner.actuators.kubernetes.state_volume import describe_volatile, find_volatile
 
 STATE = Path("/var/lib/flettner/state")
 ROOT = "1 0 0:50 / / rw,relatime master:9 - overlay overlay rw,lowerdir=/a,upperdir=/b,workdir=/c"

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from actuators.kubernetes.green import make_deployment
-from actuators.kubernetes.preflight import obstacles
-from actuators.kubernetes.statefulset import count_turns
-from actuators.kubernetes.workload import Workload
-from agent.domain.model import Server
-from agent.domain.ports import Site
+from flettner.actuators.kubernetes.green import make_deployment
+from flettner.actuators.kubernetes.preflight import obstacles
+from flettner.actuators.kubernetes.statefulset import count_turns
+from flettner.actuators.kubernetes.workload import Workload
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.manifests import claim, container, statefulset
 

@@ -4,8 +4,8 @@ from typing import Literal
 
 import pytest
 
-from actuators.kubernetes.strategy import choose_strategy
-from agent.domain.model import Strategy
+from flettner.actuators.kubernetes.strategy import choose_strategy
+from flettner.agent.domain.model import Strategy
 
 NO_NODE = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu"
 

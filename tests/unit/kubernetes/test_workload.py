@@ -2,11 +2,11 @@
 
 import pytest
 
-from actuators.kubernetes.preflight import obstacles
-from actuators.kubernetes.workload import Workload
+from flettner.actuators.kubernetes.preflight import obstacles
+from flettner.actuators.kubernetes.workload import Workload
+from flettner.vllm_facts.errors import FlagError
 from tests.support.kubernetes.manifests import controlled_by
 from tests.support.kubernetes_documents import deployment
-from vllm_facts.errors import FlagError
 
 
 def test_args_alone_are_flags_of_the_images_entrypoint() -> None:

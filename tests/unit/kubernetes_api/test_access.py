@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.domain.errors import ActError
-from kubernetes_api.client import SERVICE, KubernetesClient
-from kubernetes_api.errors import AwayError
+from flettner.agent.domain.errors import ActError
+from flettner.kubernetes_api.client import SERVICE, KubernetesClient
+from flettner.kubernetes_api.errors import AwayError
 from tests.support.kubernetes import certificates
 from tests.support.kubernetes.scripted_api import ScriptedApi
 

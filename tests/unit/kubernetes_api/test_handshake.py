@@ -6,7 +6,7 @@ import gc
 import httpx2
 import pytest
 
-from kubernetes_api.handshake import close_cancelled_handshakes
+from flettner.kubernetes_api.handshake import close_cancelled_handshakes
 
 
 async def test_a_cancelled_handshake_closes_its_connection(recwarn: pytest.WarningsRecorder) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agent.domain.errors import ActError
-from kubernetes_api.client import SERVICE
-from kubernetes_api.errors import AwayError
-from kubernetes_api.mirror import PROMPT
+from flettner.agent.domain.errors import ActError
+from flettner.kubernetes_api.client import SERVICE
+from flettner.kubernetes_api.errors import AwayError
+from flettner.kubernetes_api.mirror import PROMPT
 from tests.support.kubernetes.scripted_api import ScriptedApi
 
 
@@ -23,8 +23,8 @@ def service(name: str, version: int, **labels: str) -> dict[str, Any]:
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedApi]:
-    monkeypatch.setattr("kubernetes_api.mirror._AGAIN_S", 0.01)
-    monkeypatch.setattr("kubernetes_api.mirror._PAUSES_S", (0.01,))
+    monkeypatch.setattr("flettner.kubernetes_api.mirror._AGAIN_S", 0.01)
+    monkeypatch.setattr("flettner.kubernetes_api.mirror._PAUSES_S", (0.01,))
     async with ScriptedApi.running(tmp_path) as api:
         yield api
 

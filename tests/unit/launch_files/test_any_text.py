@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.launch_files.edits import apply_edits, edit_words
+from flettner.vllm_facts.launch_files.recognise import read_launches
 from tests.unit.launch_files.files import FILES
-from vllm_facts.errors import FlagError
-from vllm_facts.launch_files.edits import apply_edits, edit_words
-from vllm_facts.launch_files.recognise import read_launches
 
 PIECES = (
     *(

@@ -2,11 +2,11 @@
 
 import pytest
 
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.launch_files.edits import apply_edits, edit_words
+from flettner.vllm_facts.launch_files.launch import Word
+from flettner.vllm_facts.launch_files.recognise import read_launches
 from tests.unit.launch_files.files import COMPOSE, FILES
-from vllm_facts.errors import FlagError
-from vllm_facts.launch_files.edits import apply_edits, edit_words
-from vllm_facts.launch_files.launch import Word
-from vllm_facts.launch_files.recognise import read_launches
 
 
 def changed(name: str, text: str, which: int = 0) -> str:

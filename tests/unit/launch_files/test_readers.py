@@ -2,6 +2,9 @@
 
 import pytest
 
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.launch_files.launch import Launch
+from flettner.vllm_facts.launch_files.recognise import read_launches
 from tests.unit.launch_files.files import (
     COMPOSE,
     DEPLOYMENT,
@@ -12,9 +15,6 @@ from tests.unit.launch_files.files import (
     UNIT,
     VALUES,
 )
-from vllm_facts.errors import FlagError
-from vllm_facts.launch_files.launch import Launch
-from vllm_facts.launch_files.recognise import read_launches
 
 
 def words(launch: Launch) -> str:

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from agent.advisor.run_policies import finding_of
-from agent.domain.model import Evidence, Proposal
-from lint.advice import advise, build_rows, find_errors
-from lint.precedence import Ordered, Outranked, S, ranked
-from lint.rules import all_lints
+from flettner.agent.advisor.run_policies import finding_of
+from flettner.agent.domain.model import Evidence, Proposal
+from flettner.lint.advice import advise, build_rows, find_errors
+from flettner.lint.precedence import Ordered, Outranked, S, ranked
+from flettner.lint.rules import all_lints
+from flettner.vllm_facts.deployment import NO_NEEDS, Deployment, Finding, FindingSeverity, Needs
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.values import Value
 from tests.support.lint_cases import L40S, LLAMA_70B, case
-from vllm_facts.deployment import NO_NEEDS, Deployment, Finding, FindingSeverity, Needs
-from vllm_facts.models.lookup import find_model
-from vllm_facts.sizing.gpus import find_gpu
-from vllm_facts.values import Value
 
 CASE = Deployment(setting={"model": "m", "max_num_seqs": 4, "enforce_eager": True}, env={"A": "1"})
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from lint.rules.environment import LINTS
+from flettner.lint.rules.environment import LINTS
+from flettner.vllm_facts.shell_command.serve_command import parse_command
+from flettner.vllm_facts.sizing.gpus import find_gpu
 from tests.support.lint_cases import DEEPSEEK_R1, GB200, H100, H200, LLAMA_8B, MAVERICK, case, findings, rules
-from vllm_facts.shell_command.serve_command import parse_command
-from vllm_facts.sizing.gpus import find_gpu
 
 R1 = "vllm serve deepseek-ai/DeepSeek-R1 -tp 8 --enable-expert-parallel"
 DEEP_GEMM = "VLLM_MOE_USE_DEEP_GEMM=1"

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from lint.rules import memory
-from lint.rules.experts import LINTS
+from flettner.lint.rules import memory
+from flettner.lint.rules.experts import LINTS
 from tests.support.lint_cases import (
     A100,
     A100_40,

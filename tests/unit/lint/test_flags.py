@@ -2,9 +2,9 @@
 
 import pytest
 
-from lint.precedence import ORDER
-from lint.rules.flags import LINTS
-from lint.rules.hardware import LINTS as HARDWARE
+from flettner.lint.precedence import ORDER
+from flettner.lint.rules.flags import LINTS
+from flettner.lint.rules.hardware import LINTS as HARDWARE
 from tests.support.lint_cases import LLAMA_8B, case, dense, findings, improved
 
 

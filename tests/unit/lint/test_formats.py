@@ -2,7 +2,7 @@
 
 import pytest
 
-from lint.rules.formats import LINTS
+from flettner.lint.rules.formats import LINTS
 from tests.support.lint_cases import LLAMA_8B, QWEN_7B_AWQ, case, dense, findings, rules
 
 AWQ = dense("org/m-AWQ", 7, quantization="awq")

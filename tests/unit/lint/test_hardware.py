@@ -2,10 +2,10 @@
 
 import pytest
 
-from lint.rules import builds, hardware
+from flettner.lint.rules import builds, hardware
+from flettner.vllm_facts.deployment import GpuModel
+from flettner.vllm_facts.models.lookup import find_model
 from tests.support.lint_cases import A10, A100, H100, L40S, LLAMA_8B_AWQ, T4, case, findings, rules
-from vllm_facts.deployment import GpuModel
-from vllm_facts.models.lookup import find_model
 
 LINTS = (*hardware.LINTS, *builds.LINTS)
 GEMMA_1B = find_model("google/gemma-3-1b-it")

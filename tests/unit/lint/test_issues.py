@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from lint.advice import Advice, advise
-from lint.precedence import ranked
-from lint.rules import all_lints
-from vllm_facts.deployment import Deployment
-from vllm_facts.models.estimate import estimate_model
-from vllm_facts.models.lookup import find_model
-from vllm_facts.shell_command.serve_command import parse_command
-from vllm_facts.sizing.gpus import find_gpu
+from flettner.lint.advice import Advice, advise
+from flettner.lint.precedence import ranked
+from flettner.lint.rules import all_lints
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.models.estimate import estimate_model
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.shell_command.serve_command import parse_command
+from flettner.vllm_facts.sizing.gpus import find_gpu
 
 LINTS = all_lints()
 SWAP = "WARNING scheduler.py: Sequence group 127 is preempted by PreemptionMode.RECOMPUTE mode because"

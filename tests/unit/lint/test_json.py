@@ -2,9 +2,9 @@
 
 import pytest
 
-from lint.rules.json_flags import LINTS
+from flettner.lint.rules.json_flags import LINTS
+from flettner.vllm_facts.values import Value
 from tests.support.lint_cases import case, findings, improved
-from vllm_facts.values import Value
 
 
 @pytest.mark.parametrize(

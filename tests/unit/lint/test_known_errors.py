@@ -2,12 +2,19 @@
 
 import pytest
 
-from lint.advice import advise
-from lint.precedence import ranked
-from lint.rules import all_lints, api_errors, engine_errors, host_errors, kernel_errors, unknown_error
+from flettner.lint.advice import advise
+from flettner.lint.precedence import ranked
+from flettner.lint.rules import (
+    all_lints,
+    api_errors,
+    engine_errors,
+    host_errors,
+    kernel_errors,
+    unknown_error,
+)
+from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.values import Value
 from tests.support.lint_cases import case, findings
-from vllm_facts.deployment import Finding
-from vllm_facts.values import Value
 
 LINTS = (*api_errors.LINTS, *engine_errors.LINTS, *kernel_errors.LINTS, *host_errors.LINTS)
 BATCH = "max_tokens_per_mm_item (2496) is larger than max_num_batched_tokens (512)."

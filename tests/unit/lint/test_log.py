@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from lint.rules import log as lint_log
-from lint.rules import out_of_memory, start
-from vllm_facts.deployment import Deployment, Finding, Model
-from vllm_facts.values import Value
+from flettner.lint.rules import log as lint_log
+from flettner.lint.rules import out_of_memory, start
+from flettner.vllm_facts.deployment import Deployment, Finding, Model
+from flettner.vllm_facts.values import Value
 
 LINTS = (*lint_log.LINTS, *out_of_memory.LINTS, *start.LINTS)
 CORE = "(EngineCore pid=812) "

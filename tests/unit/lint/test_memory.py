@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from lint.precedence import ranked
-from lint.rules import memory, offloading
-from lint.rules import profile as lint_profile
+from flettner.lint.precedence import ranked
+from flettner.lint.rules import memory, offloading
+from flettner.lint.rules import profile as lint_profile
+from flettner.vllm_facts.deployment import GpuModel, Model
 from tests.support.lint_cases import (
     A10,
     DEEPSEEK_R1,
@@ -23,7 +24,6 @@ from tests.support.lint_cases import (
     findings,
     rules,
 )
-from vllm_facts.deployment import GpuModel, Model
 
 LINTS = (*memory.LINTS, *offloading.LINTS)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from lint.advice import advise
-from lint.missing_facts import FACTS, find_missing, judge_coverage
-from lint.precedence import ranked
-from lint.rules import all_lints
+from flettner.lint.advice import advise
+from flettner.lint.missing_facts import FACTS, find_missing, judge_coverage
+from flettner.lint.precedence import ranked
+from flettner.lint.rules import all_lints
 from tests.support.lint_cases import H100, LLAMA_8B, case, dense
 
 

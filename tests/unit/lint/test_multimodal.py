@@ -2,10 +2,10 @@
 
 import pytest
 
-from lint.rules.multimodal import LINTS
+from flettner.lint.rules.multimodal import LINTS
+from flettner.vllm_facts.deployment import GpuModel, Model
+from flettner.vllm_facts.models.lookup import find_model
 from tests.support.lint_cases import A10, H100, LLAMA_8B, case, findings
-from vllm_facts.deployment import GpuModel, Model
-from vllm_facts.models.lookup import find_model
 
 QWEN_VL = find_model("Qwen/Qwen2.5-VL-7B-Instruct")
 

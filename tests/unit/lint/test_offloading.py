@@ -2,7 +2,7 @@
 
 import pytest
 
-from lint.rules.offloading import LINTS
+from flettner.lint.rules.offloading import LINTS
 from tests.support.lint_cases import A100, H100, LLAMA_8B, LLAMA_70B, case, findings
 
 

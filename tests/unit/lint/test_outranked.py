@@ -2,8 +2,9 @@
 
 import pytest
 
-from lint.precedence import ranked
-from lint.rules import all_lints
+from flettner.lint.precedence import ranked
+from flettner.lint.rules import all_lints
+from flettner.vllm_facts.deployment import Deployment
 from tests.support.lint_cases import (
     DEEPSEEK_R1,
     H100,
@@ -20,7 +21,6 @@ from tests.support.lint_cases import (
     dense,
     findings,
 )
-from vllm_facts.deployment import Deployment
 
 NO_BLOCKS = (
     "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when"

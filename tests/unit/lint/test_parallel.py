@@ -4,7 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from lint.rules.parallel import LINTS
+from flettner.lint.rules.parallel import LINTS
+from flettner.vllm_facts.deployment import GpuModel, Model
+from flettner.vllm_facts.sizing import parallel_layouts
+from flettner.vllm_facts.sizing.divisibility import why_indivisible
+from flettner.vllm_facts.sizing.effective_flags import Layout, layout
 from tests.support.lint_cases import (
     A100_40,
     DEEPSEEK_R1,
@@ -21,10 +25,6 @@ from tests.support.lint_cases import (
     findings,
     rules,
 )
-from vllm_facts.deployment import GpuModel, Model
-from vllm_facts.sizing import parallel_layouts
-from vllm_facts.sizing.divisibility import why_indivisible
-from vllm_facts.sizing.effective_flags import Layout, layout
 
 L4 = GpuModel(name="L4", capability=(8, 9), memory_gib=22.49, link="pcie")
 A100_PCIE = GpuModel(name="A100 80GB", capability=(8, 0), memory_gib=80.0, link="pcie")

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.domain.model import Proposal
-from lint.precedence import ANY, ORDER, REASONS, YIELDS, ranked
-from vllm_facts.deployment import Finding
-from vllm_facts.values import Knob, Value
+from flettner.agent.domain.model import Proposal
+from flettner.lint.precedence import ANY, ORDER, REASONS, YIELDS, ranked
+from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.values import Knob, Value
 
 SEQS, SHARE, BUDGET = "max_num_seqs", "gpu_memory_utilization", "max_num_batched_tokens"
 KNOWN = [rule for band in ORDER for rule in band.rules]

@@ -3,15 +3,15 @@
 from collections import Counter
 from dataclasses import replace
 
-from lint.advice import advise, find_errors
-from lint.precedence import ranked
-from lint.rounds import advise_until_settled
-from lint.rules import all_lints
+from flettner.lint.advice import advise, find_errors
+from flettner.lint.precedence import ranked
+from flettner.lint.rounds import advise_until_settled
+from flettner.lint.rules import all_lints
+from flettner.vllm_facts.shell_command.serve_command import edit_command
+from flettner.vllm_facts.validity.engine import find_problems
 from tests.support.lint_cases import H100, LLAMA_8B, T4, case
 from tests.support.random_commands import describe, random_cases
 from tests.support.sampling import examples
-from vllm_facts.shell_command.serve_command import edit_command
-from vllm_facts.validity.engine import find_problems
 
 SEED, COUNT = 20261123, 2000
 

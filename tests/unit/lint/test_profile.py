@@ -2,7 +2,7 @@
 
 import pytest
 
-from lint.rules.profile import LINTS, PROFILES
+from flettner.lint.rules.profile import LINTS, PROFILES
 from tests.support.lint_cases import A100, H100, LLAMA_8B, QWEN_235B, T4, case, findings, rules
 
 SERVE = "vllm serve x --max-model-len 8192"

@@ -5,16 +5,16 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lint.rules import environment, experts, hardware, memory, parallel, profile, switches, version
+from flettner.lint.rules import environment, experts, hardware, memory, parallel, profile, switches, version
+from flettner.vllm_facts.deployment import Deployment, Finding
+from flettner.vllm_facts.knobs import KNOBS
+from flettner.vllm_facts.releases import FLAGS
+from flettner.vllm_facts.sizing.divisibility import why_indivisible
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit
+from flettner.vllm_facts.sizing.parallel_layouts import apply_plan
+from flettner.vllm_facts.values import Value
 from tests.support import lint_cases
 from tests.support.sampling import examples
-from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.knobs import KNOBS
-from vllm_facts.releases import FLAGS
-from vllm_facts.sizing.divisibility import why_indivisible
-from vllm_facts.sizing.kv_cache import estimate_fit
-from vllm_facts.sizing.parallel_layouts import apply_plan
-from vllm_facts.values import Value
 
 LINTS = tuple(
     lint

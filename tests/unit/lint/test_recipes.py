@@ -6,14 +6,14 @@ Their authors run them, so a finding above `info` is a false alarm unless RIGHT 
 import shlex
 from pathlib import Path
 
-from lint.advice import advise
-from lint.precedence import ranked
-from lint.rules import all_lints
-from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.models.estimate import estimate_model
-from vllm_facts.models.lookup import find_model
-from vllm_facts.shell_command.serve_command import parse_command
-from vllm_facts.sizing.gpus import find_gpu
+from flettner.lint.advice import advise
+from flettner.lint.precedence import ranked
+from flettner.lint.rules import all_lints
+from flettner.vllm_facts.deployment import Deployment, Finding
+from flettner.vllm_facts.models.estimate import estimate_model
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.shell_command.serve_command import parse_command
+from flettner.vllm_facts.sizing.gpus import find_gpu
 
 RECIPES = Path(__file__).with_name("recipes.tsv")
 LINTS = all_lints()

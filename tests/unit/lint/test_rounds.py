@@ -7,14 +7,14 @@ from itertools import product
 
 import pytest
 
-from lint.advice import Advice, advise
-from lint.precedence import ranked
-from lint.rules import all_lints
+from flettner.lint.advice import Advice, advise
+from flettner.lint.precedence import ranked
+from flettner.lint.rules import all_lints
+from flettner.vllm_facts.deployment import Deployment, Finding
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.sizing.effective_flags import layout
+from flettner.vllm_facts.sizing.gpus import find_gpu
 from tests.support.lint_cases import case
-from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.models.lookup import find_model
-from vllm_facts.sizing.effective_flags import layout
-from vllm_facts.sizing.gpus import find_gpu
 
 MODELS = (
     "Qwen/Qwen3-0.6B",

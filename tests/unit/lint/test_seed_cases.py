@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from lint.advice import Advice, advise
-from lint.precedence import ranked
-from lint.rules import all_lints
+from flettner.lint.advice import Advice, advise
+from flettner.lint.precedence import ranked
+from flettner.lint.rules import all_lints
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.flag_parser import edit_flags, parse_setting
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.sizing.effective_flags import Layout, layout
+from flettner.vllm_facts.sizing.gpus import find_gpu
 from tests.support.lint_cases import case
-from vllm_facts.deployment import Deployment
-from vllm_facts.flag_parser import edit_flags, parse_setting
-from vllm_facts.models.lookup import find_model
-from vllm_facts.sizing.effective_flags import Layout, layout
-from vllm_facts.sizing.gpus import find_gpu
 
 T4_AWQ = "vllm serve ArtusDev/nvidia_Llama-3.1-Nemotron-Nano-8B-v1-AWQ --max-model-len 2048"
 T4_MAMBA = "vllm serve RedHatAI/NVIDIA-Nemotron-Nano-9B-v2-quantized.w4a16 --max-model-len 2048"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lint.rules.serving import LINTS
+from flettner.lint.rules.serving import LINTS
 from tests.support.lint_cases import case, findings
 
 

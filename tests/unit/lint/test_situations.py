@@ -6,13 +6,13 @@ from functools import cache
 
 import pytest
 
-from agent.domain.model import Objective, Slo
-from agent.domain.ports import Context
-from agent.domain.reading import Incident
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Incident
+from flettner.vllm_facts.values import Knob, Value
 from tests.support.readings import steady
 from tests.unit.policies.live import BOUNDS, Load, Situation, advised, asked, reading_of
 from tests.unit.sensors.pages import PAGE, SCRAPES, with_values
-from vllm_facts.values import Knob, Value
 
 
 def promise(ttft_s: float, itl_s: float) -> Slo:

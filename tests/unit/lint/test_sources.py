@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from lint.rules import all_lints
+from flettner.lint.rules import all_lints
+from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck
 from tests.support.sources import PRIVATE, code_of, evidence_faults, faults, source_texts
-from vllm_facts.sizing.effective_flags import DeploymentCheck
 
 
 @pytest.mark.parametrize("lint", all_lints(), ids=lambda lint: f"{lint.rules[0]} {lint.reports[:40]}")

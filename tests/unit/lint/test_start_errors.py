@@ -2,10 +2,10 @@
 
 import pytest
 
-from lint.rules import all_lints
-from lint.rules.start_errors import LINTS
+from flettner.lint.rules import all_lints
+from flettner.lint.rules.start_errors import LINTS
+from flettner.vllm_facts.values import Value
 from tests.support.lint_cases import LLAMA_8B, T4, case, findings
-from vllm_facts.values import Value
 
 RANK = "ValueError: LoRA rank 64 is greater than max_lora_rank 16."
 HEADS = "Value error, Total number of attention heads (28) must be divisible by tensor parallel size (8)."

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lint.rules.switches import LINTS
+from flettner.lint.rules.switches import LINTS
 from tests.support.lint_cases import MAMBA_9B, case, findings, rules
 
 SERVE = "vllm serve Qwen/Qwen3-8B"

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.domain.model import Bound, Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from agent.domain.state import State
-from agent.machine.guard import Guard, ProposalRefusal
-from agent.plugins import loader
-from policies.conformance import ANYTHING
-from policies.conformance.readings import CASES, a_context, a_reading
-from policies.conformance.safety_checks import harms
+from flettner.agent.domain.model import Bound, Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.state import State
+from flettner.agent.machine.guard import Guard, ProposalRefusal
+from flettner.agent.plugins import loader
+from flettner.policies.conformance import ANYTHING
+from flettner.policies.conformance.readings import CASES, a_context, a_reading
+from flettner.policies.conformance.safety_checks import harms
 from tests.support.machine_stories import BLUE, NOON
 
 GUARD = Guard()

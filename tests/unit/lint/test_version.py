@@ -2,7 +2,8 @@
 
 import pytest
 
-from lint.rules.version import LINTS
+from flettner.lint.rules.version import LINTS
+from flettner.vllm_facts.regressions import REGRESSIONS
 from tests.support.lint_cases import (
     GB200,
     LLAMA_8B,
@@ -15,7 +16,6 @@ from tests.support.lint_cases import (
     rules,
 )
 from tests.support.sources import faults
-from vllm_facts.regressions import REGRESSIONS
 
 OFFLOADS = "vllm serve Qwen/Qwen2.5-7B-Instruct-AWQ --kv-offloading-backend native --kv-offloading-size 62"
 DISABLE = "disable_hybrid_kv_cache_manager"

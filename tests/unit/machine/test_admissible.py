@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from agent.config.convert import BOUNDS
-from agent.domain.model import Bound, Proposal
-from agent.domain.state import State, Suggestion
-from agent.machine.guard import Guard, ProposalRefusal
+from flettner.agent.config.convert import BOUNDS
+from flettner.agent.domain.model import Bound, Proposal
+from flettner.agent.domain.state import State, Suggestion
+from flettner.agent.machine.guard import Guard, ProposalRefusal
+from flettner.vllm_facts.values import Knob, Value
 from tests.support.machine_stories import BLUE, NOON, reading
-from vllm_facts.values import Knob, Value
 
 GUARD = Guard(bounds=BOUNDS)
 STATE = State(target="chat", blue=BLUE)

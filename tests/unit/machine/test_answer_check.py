@@ -4,15 +4,15 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from agent.domain import effects as fx
-from agent.domain import events as e
-from agent.domain.model import Bound, Proposal, Strategy
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from agent.domain.state import Phase
-from agent.machine.guard import Guard
-from agent.machine.step import Machine
-from agent.quality.golden_prompts import GoldenPromptOptions
+from flettner.agent.domain import effects as fx
+from flettner.agent.domain import events as e
+from flettner.agent.domain.model import Bound, Proposal, Strategy
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.state import Phase
+from flettner.agent.machine.guard import Guard
+from flettner.agent.machine.step import Machine
+from flettner.agent.quality.golden_prompts import GoldenPromptOptions
 from tests.support.machine_stories import World, rules
 
 

@@ -4,16 +4,16 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from agent.audit.history import History
-from agent.domain import events as e
-from agent.domain.model import Outcome, OutcomeResult, Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from agent.domain.state import Phase, Rollout
-from agent.domain.trial import Trial
-from agent.domain.verdict import Verdict
-from agent.machine.earlier_outcomes import why_not_again
-from agent.machine.step import Machine, state_without_counts
+from flettner.agent.audit.history import History
+from flettner.agent.domain import events as e
+from flettner.agent.domain.model import Outcome, OutcomeResult, Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.state import Phase, Rollout
+from flettner.agent.domain.trial import Trial
+from flettner.agent.domain.verdict import Verdict
+from flettner.agent.machine.earlier_outcomes import why_not_again
+from flettner.agent.machine.step import Machine, state_without_counts
 from tests.support.machine_stories import NOON, CountingJudge, RaiseSeqs, World, rules
 
 BLIND = "Envoy has closed its connection"

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from agent.domain import events as e
-from agent.domain.state import Phase
-from agent.machine.step import Machine
+from flettner.agent.domain import events as e
+from flettner.agent.domain.state import Phase
+from flettner.agent.machine.step import Machine
 from tests.support.machine_stories import BLUE, PLAN, World, rules
 
 GREEN = "chat-r1"

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from agent.domain import events as e
-from agent.domain.model import Server, Strategy
-from agent.domain.state import Phase
+from flettner.agent.domain import events as e
+from flettner.agent.domain.model import Server, Strategy
+from flettner.agent.domain.state import Phase
 from tests.support.machine_stories import BLUE, World
 
 

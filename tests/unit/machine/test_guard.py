@@ -7,15 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.domain.error_budget import Budget
-from agent.domain.model import Bound, Forecast, Hold, Objective, Outcome, Plan, PreflightResult, Proposal, Slo
-from agent.domain.reading import Latency, Reading
-from agent.domain.request_counts import RequestCounts
-from agent.domain.state import State, Suggestion
-from agent.machine.default_plan import plan_for
-from agent.machine.guard import Guard, ProposalRefusal
+from flettner.agent.domain.error_budget import Budget
+from flettner.agent.domain.model import (
+    Bound,
+    Forecast,
+    Hold,
+    Objective,
+    Outcome,
+    Plan,
+    PreflightResult,
+    Proposal,
+    Slo,
+)
+from flettner.agent.domain.reading import Latency, Reading
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.state import State, Suggestion
+from flettner.agent.machine.default_plan import plan_for
+from flettner.agent.machine.guard import Guard, ProposalRefusal
+from flettner.vllm_facts.values import Value
 from tests.support.machine_stories import BLUE, NOON, PLAN, reading
-from vllm_facts.values import Value
 
 GUARD = Guard(
     bounds={"max_num_seqs": Bound(min=2, max=64, octaves=1)},

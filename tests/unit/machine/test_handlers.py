@@ -5,9 +5,9 @@ from typing import get_args
 import pytest
 from pydantic import TypeAdapter
 
-from agent.domain import events as e
-from agent.domain.state import Phase
-from agent.machine.step import HANDLERS
+from flettner.agent.domain import events as e
+from flettner.agent.domain.state import Phase
+from flettner.agent.machine.step import HANDLERS
 
 IDLE = {Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN}
 

@@ -7,16 +7,16 @@ from datetime import timedelta
 import pytest
 from pydantic import TypeAdapter
 
-from agent.audit.entries import build_entry
-from agent.domain import effects as fx
-from agent.domain import events as e
-from agent.domain.errors import ActError
-from agent.domain.model import HotKnobs, Outcome, Proposal, Server
-from agent.domain.request_counts import RequestCounts
-from agent.domain.state import Phase, State, SteadyRate, Suggestion
-from agent.machine.guard import ProposalRefusal
-from agent.machine.hot_trial import LEASE_S
-from agent.machine.step import Machine
+from flettner.agent.audit.entries import build_entry
+from flettner.agent.domain import effects as fx
+from flettner.agent.domain import events as e
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import HotKnobs, Outcome, Proposal, Server
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.state import Phase, State, SteadyRate, Suggestion
+from flettner.agent.machine.guard import ProposalRefusal
+from flettner.agent.machine.hot_trial import LEASE_S
+from flettner.agent.machine.step import Machine
 from tests.support.hot_servers import HotServers, knobs_of
 from tests.support.machine_stories import BLUE, NOON, PLAN, RaiseSeqs, World, counts_of, reading, rules
 

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from agent.domain import events as e
-from agent.domain.state import Phase
-from agent.machine.earlier_outcomes import UNDECIDED_FOR
+from flettner.agent.domain import events as e
+from flettner.agent.domain.state import Phase
+from flettner.agent.machine.earlier_outcomes import UNDECIDED_FOR
 from tests.support.machine_stories import World
 
 PHASES = ["launching", "warming", "canary", "promoting"]

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from agent.domain import events as e
-from agent.domain.model import PreflightResult
-from agent.domain.state import Phase
+from flettner.agent.domain import events as e
+from flettner.agent.domain.model import PreflightResult
+from flettner.agent.domain.state import Phase
 from tests.support.machine_stories import World
 
 GREEN = "chat-r1"

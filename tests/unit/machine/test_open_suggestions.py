@@ -7,15 +7,15 @@ from datetime import timedelta
 import pytest
 from pydantic import TypeAdapter
 
-from agent.domain import events as e
-from agent.domain.model import Evidence, Forecast, Objective, Plan, PreflightResult, Proposal, Slo
-from agent.domain.ports import Context
-from agent.domain.reading import Latency, Reading
-from agent.domain.state import Phase, State, Suggestion
-from agent.machine.evidence import burns_fast
-from agent.machine.step import Machine
+from flettner.agent.domain import events as e
+from flettner.agent.domain.model import Evidence, Forecast, Objective, Plan, PreflightResult, Proposal, Slo
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Latency, Reading
+from flettner.agent.domain.state import Phase, State, Suggestion
+from flettner.agent.machine.evidence import burns_fast
+from flettner.agent.machine.step import Machine
+from flettner.vllm_facts.values import ChangeClass, Value
 from tests.support.machine_stories import NOON, PLAN, CountingJudge, World, reading, rules
-from vllm_facts.values import ChangeClass, Value
 
 
 @dataclass(slots=True)

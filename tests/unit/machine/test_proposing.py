@@ -6,16 +6,16 @@ from itertools import pairwise
 
 import pytest
 
-from agent.domain.events import ChangeAsked
-from agent.domain.model import Mode, Proposal
-from agent.domain.ports import Context, Policy
-from agent.domain.reading import Reading
-from agent.domain.state import Phase
-from agent.machine.step import Machine
-from policies.static_findings import StaticFindings
+from flettner.agent.domain.events import ChangeAsked
+from flettner.agent.domain.model import Mode, Proposal
+from flettner.agent.domain.ports import Context, Policy
+from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.state import Phase
+from flettner.agent.machine.step import Machine
+from flettner.policies.static_findings import StaticFindings
+from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.values import Value
 from tests.support.machine_stories import BLUE, World, rules
-from vllm_facts.deployment import Finding
-from vllm_facts.values import Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.domain import events as e
-from agent.domain.model import PreflightResult, Strategy
-from agent.domain.state import Phase, State
-from agent.machine.step import Machine, numbered_effects
-from agent.quality.golden_prompts import GoldenPromptOptions
+from flettner.agent.domain import events as e
+from flettner.agent.domain.model import PreflightResult, Strategy
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.step import Machine, numbered_effects
+from flettner.agent.quality.golden_prompts import GoldenPromptOptions
 from tests.support.machine_stories import BLUE, World, rules
 from tests.support.sampling import examples
 

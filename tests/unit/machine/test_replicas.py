@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from agent.domain import events as e
-from agent.domain.model import Strategy
-from agent.domain.state import Phase
-from agent.machine.routes import equal_shares
+from flettner.agent.domain import events as e
+from flettner.agent.domain.model import Strategy
+from flettner.agent.domain.state import Phase
+from flettner.agent.machine.routes import equal_shares
 from tests.support.machine_stories import BLUE, World
 
 FOUR = 4

@@ -9,10 +9,10 @@ from datetime import timedelta
 
 import pytest
 
-from agent.domain import effects as fx
-from agent.domain import events as e
-from agent.domain.model import Approvers, Server
-from agent.domain.state import Phase
+from flettner.agent.domain import effects as fx
+from flettner.agent.domain import events as e
+from flettner.agent.domain.model import Approvers, Server
+from flettner.agent.domain.state import Phase
 from tests.support.machine_stories import BLUE, World, counts_of
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from agent.domain.model import Strategy
-from agent.machine.strategy import HostCapacity, choose_strategy
+from flettner.agent.domain.model import Strategy
+from flettner.agent.machine.strategy import HostCapacity, choose_strategy
 
 FREE = HostCapacity(free=True, why="GPU 0 has 40 of 80 GiB free")
 FULL = HostCapacity(free=False, why="GPU 0 has 3 of 80 GiB free")

@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 import pytest
 from pydantic import TypeAdapter
 
-from agent.domain.events import Observed
-from agent.domain.reading import EngineSample, Request, RequestSample
-from agent.domain.state import Phase, State
-from agent.machine.traffic import expected_rate, recent_traffic, remember_traffic
-from agent.observe.aggregator import Aggregator
+from flettner.agent.domain.events import Observed
+from flettner.agent.domain.reading import EngineSample, Request, RequestSample
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.traffic import expected_rate, recent_traffic, remember_traffic
+from flettner.agent.observe.aggregator import Aggregator
 from tests.support.machine_stories import BLUE, NOON
 
 E2E_S = 40

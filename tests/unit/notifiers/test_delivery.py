@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import structlog
 
-from agent.audit.anchors import find_anchors
-from agent.audit.chain import Head
-from agent.audit.journal import Journal
-from agent.audit.records import DAEMON, JournalEntry
-from agent.domain.state import State
-from agent.notify.delivery import NoticeDelivery, RetryLimits
-from agent.notify.rules import Notice, NoticeSeverity, OutgoingNotice
-from notifiers.slack import Slack
+from flettner.agent.audit.anchors import find_anchors
+from flettner.agent.audit.chain import Head
+from flettner.agent.audit.journal import Journal
+from flettner.agent.audit.records import DAEMON, JournalEntry
+from flettner.agent.domain.state import State
+from flettner.agent.notify.delivery import NoticeDelivery, RetryLimits
+from flettner.agent.notify.rules import Notice, NoticeSeverity, OutgoingNotice
+from flettner.notifiers.slack import Slack
 from tests.unit.notifiers.receiver import receiving
 from tests.unit.notify.test_rules import SERVING, SUGGESTION
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from agent.domain.errors import ConfigError, NoticeError
-from agent.notify.rules import Notice, Notifier
-from agent.plugins.loader import build_plugin, list_plugins
-from notifiers.webhook import sign
+from flettner.agent.domain.errors import ConfigError, NoticeError
+from flettner.agent.notify.rules import Notice, Notifier
+from flettner.agent.plugins.loader import build_plugin, list_plugins
+from flettner.notifiers.webhook import sign
 
 DOCS = Path(__file__).parents[3] / "docs" / "notifications.md"
 AT = datetime(2030, 1, 1, 12, tzinfo=UTC)

@@ -7,15 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from agent.audit.entries import build_entry
-from agent.domain import events as e
-from agent.domain.effects import Route
-from agent.domain.model import Proposal, Server
-from agent.domain.request_counts import RequestCounts
-from agent.domain.server_health import Failure
-from agent.domain.state import Phase, Rollout, State, Suggestion
-from agent.machine.step import Machine
-from agent.notify.rules import KINDS, SEVERITIES, Notice, notices_of_record, notices_of_states, should_send
+from flettner.agent.audit.entries import build_entry
+from flettner.agent.domain import events as e
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.model import Proposal, Server
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.server_health import Failure
+from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.machine.step import Machine
+from flettner.agent.notify.rules import (
+    KINDS,
+    SEVERITIES,
+    Notice,
+    notices_of_record,
+    notices_of_states,
+    should_send,
+)
 from tests.support.machine_stories import BLUE, NOON, PLAN, rules
 
 DECIDED = "suggestion.decided"

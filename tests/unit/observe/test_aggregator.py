@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.domain.calibration import STREAMS
-from agent.domain.model import Objective, Slo
-from agent.domain.reading import (
+from flettner.agent.domain.calibration import STREAMS
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.reading import (
     Buckets,
     EngineLiveness,
     EngineSample,
@@ -26,9 +26,9 @@ from agent.domain.reading import (
     SeriesSample,
     SourceState,
 )
-from agent.domain.request_counts import RequestCounts, count_requests, meets_slo
-from agent.judge.goodput import count_missed
-from agent.observe.aggregator import MAX_NEW_SAMPLES, PENDING, REQUESTS, SOURCES, Aggregator
+from flettner.agent.domain.request_counts import RequestCounts, count_requests, meets_slo
+from flettner.agent.judge.goodput import count_missed
+from flettner.agent.observe.aggregator import MAX_NEW_SAMPLES, PENDING, REQUESTS, SOURCES, Aggregator
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SLO = Slo(ttft=Objective(under_s=0.5, share=0.95), e2e=Objective(under_s=2.0, share=0.95))

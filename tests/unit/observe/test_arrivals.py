@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from agent.domain.reading import Buckets, EngineSample
-from agent.observe.aggregator import Aggregator
-from agent.observe.arrivals import choose_span, count_arrivals, find_shift, lasting_rate
+from flettner.agent.domain.reading import Buckets, EngineSample
+from flettner.agent.observe.aggregator import Aggregator
+from flettner.agent.observe.arrivals import choose_span, count_arrivals, find_shift, lasting_rate
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SPAN_S = 30.0

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent.domain.model import Objective, Slo
-from agent.domain.reading import EngineSample, Reading, Workload
-from agent.observe.attribution import LateRequests, clumping, share_itl
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.reading import EngineSample, Reading, Workload
+from flettner.agent.observe.attribution import LateRequests, clumping, share_itl
 from tests.unit.policies.live import Load, Situation, serve
 
 SLO = Slo(

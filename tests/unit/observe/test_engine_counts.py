@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from agent.domain.model import Objective, Slo
-from agent.domain.reading import Buckets, EngineSample, SourceState
-from agent.domain.request_counts import RequestSource
-from agent.observe.aggregator import Aggregator
-from agent.observe.engine_counts import EngineCounter, count_over
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.reading import Buckets, EngineSample, SourceState
+from flettner.agent.domain.request_counts import RequestSource
+from flettner.agent.observe.aggregator import Aggregator
+from flettner.agent.observe.engine_counts import EngineCounter, count_over
 
 NOON = datetime(2025, 11, 21, 12, tzinfo=UTC)
 EDGES = (0.25, 0.5, 1.0)

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent.domain.reading import Buckets, EngineSample
-from agent.observe.plausibility import find_nonsense
-from vllm_facts.values import Setting
+from flettner.agent.domain.reading import Buckets, EngineSample
+from flettner.agent.observe.plausibility import find_nonsense
+from flettner.vllm_facts.values import Setting
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SMALL: Setting = {"max_num_seqs": 8}

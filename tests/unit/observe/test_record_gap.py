@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from agent.domain.reading import EngineSample, Request, RequestSample
-from agent.domain.request_counts import RequestSource
-from agent.observe.aggregator import Aggregator
-from agent.observe.record_gap import LEAST, RecordGap
+from flettner.agent.domain.reading import EngineSample, Request, RequestSample
+from flettner.agent.domain.request_counts import RequestSource
+from flettner.agent.observe.aggregator import Aggregator
+from flettner.agent.observe.record_gap import LEAST, RecordGap
 from tests.unit.observe.test_engine_counts import NOON, SLO
 
 

@@ -2,8 +2,8 @@
 
 from random import Random
 
-from performance_model.iteration_log import StepRecord
-from performance_model.step_law import StepLaw
+from flettner.performance_model.iteration_log import StepRecord
+from flettner.performance_model.step_law import StepLaw
 
 LAW = StepLaw(step_us=17_000, knee=96, token_us=88.0, sequence_us=40.0, kv_read_us=0.14)
 KV_TOKENS = 40_000

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from performance_model.engine_limits import EngineLimits
-from performance_model.step_law import StepLaw
-from performance_model.trace import TraceRequest
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.step_law import StepLaw
+from flettner.performance_model.trace import TraceRequest
 
 DATA: dict[str, Any] = json.loads(Path(__file__).with_name("llmservingsim.json").read_text())
 GPUS = tuple(DATA["runs"])

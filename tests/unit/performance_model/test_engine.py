@@ -5,13 +5,13 @@ from random import Random
 
 import pytest
 
-from performance_model.engine import Engine, EngineRun
-from performance_model.engine_limits import EngineLimits
-from performance_model.step_law import StepLaw
-from performance_model.trace import TraceRequest
-from simulator.kv_cache import KvCache
-from simulator.replay import replay
-from simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
+from flettner.performance_model.engine import Engine, EngineRun
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.step_law import StepLaw
+from flettner.performance_model.trace import TraceRequest
+from flettner.simulator.kv_cache import KvCache
+from flettner.simulator.replay import replay
+from flettner.simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
 from tests.support.sampling import sampled
 
 LAW = StepLaw(step_us=15_000, knee=96, token_us=88.0, sequence_us=40.0, kv_read_us=0.5, attention_us=0.004)

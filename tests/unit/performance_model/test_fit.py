@@ -5,17 +5,17 @@ from itertools import pairwise
 
 import pytest
 
-from performance_model.errors import PredictionInputError
-from performance_model.extrapolation import LargestStep
-from performance_model.fit import expected_s, fit_law
-from performance_model.hardware_prior import scaled_prior
-from performance_model.iteration_log import StepRecord, parse_iterations
-from performance_model.least_squares import solve_non_negative
-from performance_model.step_law import UncertainLaw, read_law, widen, write_law
-from performance_model.work_windows import WorkWindow, window_between, windows_of_steps
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.extrapolation import LargestStep
+from flettner.performance_model.fit import expected_s, fit_law
+from flettner.performance_model.hardware_prior import scaled_prior
+from flettner.performance_model.iteration_log import StepRecord, parse_iterations
+from flettner.performance_model.least_squares import solve_non_negative
+from flettner.performance_model.step_law import UncertainLaw, read_law, widen, write_law
+from flettner.performance_model.work_windows import WorkWindow, window_between, windows_of_steps
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.metrics.page_totals import HistogramTotals, PageTotals
 from tests.unit.performance_model.logged_steps import KV_TOKENS, LAW, as_line, steps
-from vllm_facts.deployment import Deployment
-from vllm_facts.metrics.page_totals import HistogramTotals, PageTotals
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.03])

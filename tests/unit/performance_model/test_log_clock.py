@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from performance_model.fit import expected_s, fit_law
-from performance_model.iteration_log import StepRecord, parse_iterations
-from performance_model.log_clock import LEAST_S, add_unlogged, busy_spans, unlogged
-from performance_model.step_law import StepLaw
-from performance_model.work_windows import windows_of_steps
+from flettner.performance_model.fit import expected_s, fit_law
+from flettner.performance_model.iteration_log import StepRecord, parse_iterations
+from flettner.performance_model.log_clock import LEAST_S, add_unlogged, busy_spans, unlogged
+from flettner.performance_model.step_law import StepLaw
+from flettner.performance_model.work_windows import windows_of_steps
 from tests.unit.performance_model.logged_steps import KV_TOKENS, as_line, steps
 
 HOST = StepLaw(step_us=1100.0, token_us=27.0, sequence_us=80.0)  # real vLLM 0.32, a tiny model on a CPU

@@ -7,21 +7,28 @@ from statistics import pstdev
 
 import pytest
 
-from performance_model.band import draws_quantile
-from performance_model.engine import Engine
-from performance_model.engine_limits import EngineLimits
-from performance_model.engine_settings import limits_of, veto
-from performance_model.errors import PredictionInputError
-from performance_model.outcome import Goals, attainment, measure
-from performance_model.prediction import HIGH, LOW, find_headroom, predict
-from performance_model.resample import scale_rate
-from performance_model.search import Changes, SearchResult, allow_all, neighbours, paired_gain, search
-from performance_model.step_law import StepLaw, UncertainLaw, widen, with_error
-from performance_model.trace import TraceRequest, mean_rate
-from vllm_facts.deployment import Deployment
-from vllm_facts.models.lookup import find_model
-from vllm_facts.sizing.gpus import find_gpu
-from vllm_facts.values import Value
+from flettner.performance_model.band import draws_quantile
+from flettner.performance_model.engine import Engine
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.engine_settings import limits_of, veto
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.outcome import Goals, attainment, measure
+from flettner.performance_model.prediction import HIGH, LOW, find_headroom, predict
+from flettner.performance_model.resample import scale_rate
+from flettner.performance_model.search import (
+    Changes,
+    SearchResult,
+    allow_all,
+    neighbours,
+    paired_gain,
+    search,
+)
+from flettner.performance_model.step_law import StepLaw, UncertainLaw, widen, with_error
+from flettner.performance_model.trace import TraceRequest, mean_rate
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.values import Value
 
 LAW = StepLaw(step_us=18_000, knee=111, token_us=88.0, sequence_us=40.0, kv_read_us=0.14)
 UNCERTAIN = widen(LAW, common=0.1, each=0.05, count=8, seed=1)

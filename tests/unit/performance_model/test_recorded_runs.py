@@ -5,13 +5,17 @@ from statistics import quantiles
 
 import pytest
 
-from performance_model.engine import Engine
-from performance_model.errors import PredictionInputError
-from performance_model.fit import expected_s
-from performance_model.hardware_prior import MIDDLE_GPU, prior_law, scaled_prior
-from performance_model.outcome import Goals, measure
-from performance_model.step_law import StepLaw
-from performance_model.work_windows import WorkWindow
+from flettner.performance_model.engine import Engine
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.fit import expected_s
+from flettner.performance_model.hardware_prior import MIDDLE_GPU, prior_law, scaled_prior
+from flettner.performance_model.outcome import Goals, measure
+from flettner.performance_model.step_law import StepLaw
+from flettner.performance_model.work_windows import WorkWindow
+from flettner.vllm_facts.deployment import Deployment, GpuModel
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.sizing.gpu_speeds import GPUS_WITH_SPEED, find_speed
+from flettner.vllm_facts.sizing.gpus import find_gpu
 from tests.unit.performance_model.recorded import (
     GPUS,
     measured,
@@ -19,10 +23,6 @@ from tests.unit.performance_model.recorded import (
     recorded_limits,
     recorded_trace,
 )
-from vllm_facts.deployment import Deployment, GpuModel
-from vllm_facts.models.lookup import find_model
-from vllm_facts.sizing.gpu_speeds import GPUS_WITH_SPEED, find_speed
-from vllm_facts.sizing.gpus import find_gpu
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 

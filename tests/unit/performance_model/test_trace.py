@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from performance_model.errors import PredictionInputError
-from performance_model.resample import bootstrap, scale_prompts, scale_rate, window, with_redraws
-from performance_model.trace import TraceRequest, duration_s, read_trace, write_trace
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.resample import bootstrap, scale_prompts, scale_rate, window, with_redraws
+from flettner.performance_model.trace import TraceRequest, duration_s, read_trace, write_trace
 
 HEADER = '{"flettner_trace": 1}'
 TRACE = tuple(

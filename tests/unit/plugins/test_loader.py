@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.domain.errors import ConfigError
-from agent.plugins import loader
+import flettner
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.plugins import loader
 
 SHED = '''
 """Sheds."""
@@ -35,8 +36,8 @@ plugin = Shed
 
 @pytest.fixture
 def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A package with plugins, a library next to them, and two that cannot be loaded."""
-    package = tmp_path / "flettner_test_kind"
+    """A folder with plugins, a library next to them, and two that cannot be loaded."""
+    package = tmp_path / "test_kind"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "shed.py").write_text(SHED)
@@ -49,9 +50,9 @@ def kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (package / "large" / "plugin.py").write_text(SHED)
     (package / "lacks.py").write_text("import no_such_library\nplugin = 1\n")
     (package / "odd.py").write_text("plugin = 7\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(flettner, "__path__", [*flettner.__path__, str(tmp_path)])
     yield package.name
-    for module in [name for name in sys.modules if name.startswith(package.name)]:
+    for module in [name for name in sys.modules if name.startswith(f"flettner.{package.name}")]:
         del sys.modules[module]
 
 

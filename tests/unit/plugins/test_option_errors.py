@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from agent.plugins.option_errors import LONGEST_S
-from sensors.docker_events.plugin import DockerEvents
-from sensors.nvidia_smi.plugin import NvidiaSmi
-from sensors.prometheus.plugin import Prometheus
-from sensors.proxy_requests.plugin import ProxyRequests
-from sensors.vllm_metrics.plugin import VllmMetrics
+from flettner.agent.plugins.option_errors import LONGEST_S
+from flettner.sensors.docker_events.plugin import DockerEvents
+from flettner.sensors.nvidia_smi.plugin import NvidiaSmi
+from flettner.sensors.prometheus.plugin import Prometheus
+from flettner.sensors.proxy_requests.plugin import ProxyRequests
+from flettner.sensors.vllm_metrics.plugin import VllmMetrics
 
 NEEDED: dict[type, dict[str, Any]] = {
     DockerEvents: {},

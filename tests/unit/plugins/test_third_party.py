@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.dispatch import main
-from agent.config import loader as config_loader
-from agent.domain.errors import ConfigError
-from agent.domain.model import Slo
-from agent.domain.ports import Context
-from agent.plugins import loader
+from flettner.agent.cli.dispatch import main
+from flettner.agent.config import loader as config_loader
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.model import Slo
+from flettner.agent.domain.ports import Context
+from flettner.agent.plugins import loader
 from tests.support.readings import a_reading
 
 POLICY = '''
@@ -19,7 +19,7 @@ POLICY = '''
 
 from dataclasses import dataclass
 
-from agent.domain.model import Proposal
+from flettner.agent.domain.model import Proposal
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,22 +8,22 @@ from datetime import timedelta
 from functools import cache
 from random import Random
 
-from agent.domain.model import Bound, Proposal, Slo
-from agent.domain.ports import Context, Policy
-from agent.domain.reading import Gpu, GpuSample, Reading
-from agent.observe.aggregator import Aggregator
-from agent.observe.engine_sample import sample
-from agent.plugins import loader
-from lint.precedence import ranked
-from policies.conformance.safety_checks import harms
-from simulator.engine import SimulatedEngine
-from simulator.flags import parse
-from simulator.hardware import PRESETS
-from simulator.server import build_server
+from flettner.agent.domain.model import Bound, Proposal, Slo
+from flettner.agent.domain.ports import Context, Policy
+from flettner.agent.domain.reading import Gpu, GpuSample, Reading
+from flettner.agent.observe.aggregator import Aggregator
+from flettner.agent.observe.engine_sample import sample
+from flettner.agent.plugins import loader
+from flettner.lint.precedence import ranked
+from flettner.policies.conformance.safety_checks import harms
+from flettner.simulator.engine import SimulatedEngine
+from flettner.simulator.flags import parse
+from flettner.simulator.hardware import PRESETS
+from flettner.simulator.server import build_server
+from flettner.vllm_facts.flag_parser import parse_setting
+from flettner.vllm_facts.metrics.page_totals import PageTotals
+from flettner.vllm_facts.metrics.totals import totals
 from tests.support.fast_time import NOON, in_no_time
-from vllm_facts.flag_parser import parse_setting
-from vllm_facts.metrics.page_totals import PageTotals
-from vllm_facts.metrics.totals import totals
 
 SERVER = "chat-r0"
 MIB = 1 << 20

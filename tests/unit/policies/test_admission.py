@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from agent.domain.model import Bound, Objective, Outcome, Proposal, Slo
-from agent.domain.ports import Context
-from agent.domain.reading import Gpu, Health, Latency, Queue, Reading, TimeShares, Trend, Workload
-from policies.admission import Admission
-from policies.shared.sequence_demand import are_tokens_late_anyway
+from flettner.agent.domain.model import Bound, Objective, Outcome, Proposal, Slo
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Gpu, Health, Latency, Queue, Reading, TimeShares, Trend, Workload
+from flettner.policies.admission import Admission
+from flettner.policies.shared.sequence_demand import are_tokens_late_anyway
+from flettner.vllm_facts.values import Value
 from tests.support.readings import (
     CONTEXTS,
     PROMISE,
@@ -21,7 +22,6 @@ from tests.support.readings import (
     rising,
     steady,
 )
-from vllm_facts.values import Value
 
 QUEUE = a_reading(running=steady(4), waiting=steady(9))
 THRASH = a_reading(running=steady(64), waiting=steady(20), kv=steady(0.97), preemptions=rising(0.5, 1.5))

@@ -5,23 +5,23 @@ from random import Random
 
 import pytest
 
-from agent.domain.model import Bound
-from agent.domain.ports import Context
-from lint.advice import advise
-from lint.precedence import ranked
-from lint.rules import all_lints
-from policies.conformance.safety_checks import takes
+from flettner.agent.domain.model import Bound
+from flettner.agent.domain.ports import Context
+from flettner.lint.advice import advise
+from flettner.lint.precedence import ranked
+from flettner.lint.rules import all_lints
+from flettner.policies.conformance.safety_checks import takes
+from flettner.vllm_facts import flag_table
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.errors import FlagError, MetricsPageError
+from flettner.vllm_facts.flag_parser import edit_flags, parse_setting
+from flettner.vllm_facts.knobs import KNOBS
+from flettner.vllm_facts.metrics.totals import totals
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.sizing.gpus import find_gpu
 from tests.support.readings import PROMISE
 from tests.support.sampling import sampled
 from tests.unit.policies.live import asked, reading_of
-from vllm_facts import flag_table
-from vllm_facts.deployment import Deployment
-from vllm_facts.errors import FlagError, MetricsPageError
-from vllm_facts.flag_parser import edit_flags, parse_setting
-from vllm_facts.knobs import KNOBS
-from vllm_facts.metrics.totals import totals
-from vllm_facts.models.lookup import find_model
-from vllm_facts.sizing.gpus import find_gpu
 
 EACH = 2_500  # four parts keep each test short
 PARTS = sampled(range(4), 2)

@@ -6,15 +6,15 @@ from itertools import chain
 
 import pytest
 
-from agent.domain.model import Bound, Outcome
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from lint.precedence import ranked
-from policies.admission import Admission
-from policies.graphs import Graphs
+from flettner.agent.domain.model import Bound, Outcome
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.lint.precedence import ranked
+from flettner.policies.admission import Admission
+from flettner.policies.graphs import Graphs
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.values import Value
 from tests.support.readings import NOON, a_context, a_reading, late, steady
-from vllm_facts.deployment import Deployment
-from vllm_facts.values import Value
 
 EAGER, LEVEL, CONFIG = "enforce_eager", "optimization_level", "compilation_config"
 LARGEST, SIZES = "max_cudagraph_capture_size", "cudagraph_capture_sizes"

@@ -5,15 +5,15 @@ from itertools import chain
 
 import pytest
 
-from agent.domain.model import Bound
-from agent.domain.ports import Context
-from agent.domain.reading import Gpu, Reading
-from lint.precedence import ranked
-from policies.admission import Admission
-from policies.host_bound import HostBound
+from flettner.agent.domain.model import Bound
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Gpu, Reading
+from flettner.lint.precedence import ranked
+from flettner.policies.admission import Admission
+from flettner.policies.host_bound import HostBound
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.values import Value
 from tests.support.readings import a_context, a_reading, steady
-from vllm_facts.deployment import Deployment
-from vllm_facts.values import Value
 
 SERVERS, TOKENIZER, ASYNC = "api_server_count", "tokenizer_mode", "async_scheduling"
 HALF = (Gpu(index=0, uuid="a", utilization=0.4), Gpu(index=1, uuid="b", utilization=0.3))

@@ -5,16 +5,16 @@ from itertools import chain
 
 import pytest
 
-from agent.domain.model import Bound
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from lint.precedence import ranked
-from policies.admission import Admission
-from policies.context_length import ContextLength
-from policies.offloading import Offloading
-from policies.speculation import Speculation
+from flettner.agent.domain.model import Bound
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.lint.precedence import ranked
+from flettner.policies.admission import Admission
+from flettner.policies.context_length import ContextLength
+from flettner.policies.offloading import Offloading
+from flettner.policies.speculation import Speculation
+from flettner.vllm_facts.values import Value
 from tests.support.readings import a_context, a_reading, late, steady
-from vllm_facts.values import Value
 
 LENGTH, OFFLOAD, SPECULATIVE = "max_model_len", "kv_offloading_size", "speculative_config"
 SEEN = {"request_tokens_p99": 1500.0, "request_tokens_max": 3000.0}

@@ -2,18 +2,18 @@
 
 import pytest
 
-from agent.domain.model import Proposal
-from agent.domain.ports import Context, Policy
-from agent.domain.reading import Reading
-from policies.conformance.safety_checks import harms
-from policies.context_length import ContextLength
-from policies.graphs import Graphs
-from policies.host_bound import HostBound
-from policies.long_prompts import LongPrompts
-from policies.memory_share import MemoryShare
-from policies.offloading import Offloading
-from policies.prefix_cache import PrefixCache
-from policies.speculation import Speculation
+from flettner.agent.domain.model import Proposal
+from flettner.agent.domain.ports import Context, Policy
+from flettner.agent.domain.reading import Reading
+from flettner.policies.conformance.safety_checks import harms
+from flettner.policies.context_length import ContextLength
+from flettner.policies.graphs import Graphs
+from flettner.policies.host_bound import HostBound
+from flettner.policies.long_prompts import LongPrompts
+from flettner.policies.memory_share import MemoryShare
+from flettner.policies.offloading import Offloading
+from flettner.policies.prefix_cache import PrefixCache
+from flettner.policies.speculation import Speculation
 from tests.support.readings import a_context, a_reading, steady
 from tests.unit.policies import test_graphs as graphs
 from tests.unit.policies import test_host_bound as host

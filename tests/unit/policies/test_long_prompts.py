@@ -5,13 +5,13 @@ from itertools import chain
 
 import pytest
 
-from agent.domain.model import Bound
-from agent.domain.ports import Context
-from agent.domain.reading import Reading
-from lint.precedence import ranked
-from policies.admission import Admission
-from policies.long_prompts import LongPrompts
-from policies.prefill_budget import PrefillBudget
+from flettner.agent.domain.model import Bound
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading
+from flettner.lint.precedence import ranked
+from flettner.policies.admission import Admission
+from flettner.policies.long_prompts import LongPrompts
+from flettner.policies.prefill_budget import PrefillBudget
 from tests.support.readings import a_context, a_reading, late, steady
 
 THRESHOLD, BUDGET = "long_prefill_token_threshold", "max_num_batched_tokens"

@@ -6,16 +6,16 @@ from itertools import chain
 
 import pytest
 
-from agent.domain.model import Bound, Outcome, Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Gpu, Incident, Reading
-from lint.precedence import ranked
-from policies.admission import Admission
-from policies.memory_share import MemoryShare
-from policies.thermal import Thermal
+from flettner.agent.domain.model import Bound, Outcome, Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Gpu, Incident, Reading
+from flettner.lint.precedence import ranked
+from flettner.policies.admission import Admission
+from flettner.policies.memory_share import MemoryShare
+from flettner.policies.thermal import Thermal
+from flettner.vllm_facts.deployment import Deployment, Model
+from flettner.vllm_facts.values import Value
 from tests.support.readings import NOON, a_context, a_reading, promoted, steady
-from vllm_facts.deployment import Deployment, Model
-from vllm_facts.values import Value
 
 SHARE, SEQS, LENGTH = "gpu_memory_utilization", "max_num_seqs", "max_model_len"
 MOE = Model(name="mixtral", experts=8)

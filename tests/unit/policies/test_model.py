@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from agent.domain.model import Proposal
-from agent.domain.model_advice import Capacity, ModelAdvice, PredictedChange
-from agent.domain.ports import Context
-from agent.domain.reading import Health, Reading, Workload
-from lint.precedence import ranked
-from performance_model.band import Band
-from policies.model import Model
+from flettner.agent.domain.model import Proposal
+from flettner.agent.domain.model_advice import Capacity, ModelAdvice, PredictedChange
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Health, Reading, Workload
+from flettner.lint.precedence import ranked
+from flettner.performance_model.band import Band
+from flettner.policies.model import Model
 from tests.support.readings import NOON, a_context, a_reading, late, steady
 
 SETTING = {"max_num_seqs": 8}

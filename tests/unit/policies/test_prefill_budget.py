@@ -6,10 +6,11 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 
-from agent.domain.model import Bound, Outcome, Proposal, Slo
-from agent.domain.ports import Context
-from agent.domain.reading import Gpu, Latency, Queue, Reading, TimeShares, Trend, Workload
-from policies.prefill_budget import PrefillBudget
+from flettner.agent.domain.model import Bound, Outcome, Proposal, Slo
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Gpu, Latency, Queue, Reading, TimeShares, Trend, Workload
+from flettner.policies.prefill_budget import PrefillBudget
+from flettner.vllm_facts.values import Value
 from tests.support.readings import (
     CONTEXTS,
     NOON,
@@ -21,7 +22,6 @@ from tests.support.readings import (
     promoted,
     steady,
 )
-from vllm_facts.values import Value
 
 FINE = late(0.0)
 LATE_TOKENS = late(0.2, p50=0.02)

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from agent.domain.model import Bound
-from agent.domain.ports import Context
-from agent.domain.reading import Gpu, Reading
-from lint.precedence import ranked
-from policies.prefix_cache import PrefixCache
-from policies.thermal import Thermal
+from flettner.agent.domain.model import Bound
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Gpu, Reading
+from flettner.lint.precedence import ranked
+from flettner.policies.prefix_cache import PrefixCache
+from flettner.policies.thermal import Thermal
+from flettner.vllm_facts.deployment import Deployment, Model
 from tests.support.readings import a_context, a_reading, steady
-from vllm_facts.deployment import Deployment, Model
 
 CACHING = "enable_prefix_caching"
 BUSY = a_reading(prompt_tokens=steady(2000))

@@ -5,14 +5,14 @@ from itertools import chain
 
 import pytest
 
-from agent.domain.model import Bound, Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Queue, Reading, TimeShares
-from lint.precedence import ranked
-from policies.admission import Admission
-from policies.queue_notes import QueueNotes
+from flettner.agent.domain.model import Bound, Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Queue, Reading, TimeShares
+from flettner.lint.precedence import ranked
+from flettner.policies.admission import Admission
+from flettner.policies.queue_notes import QueueNotes
+from flettner.vllm_facts.values import Value
 from tests.support.readings import a_context, a_reading, late, promoted, rising, steady
-from vllm_facts.values import Value
 
 SEQS, BUDGET = "max_num_seqs", "max_num_batched_tokens"
 BACKLOG = a_reading(waiting=steady(120))

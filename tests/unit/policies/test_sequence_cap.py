@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from agent.domain.model import Bound, Proposal
-from agent.domain.ports import Context
-from agent.domain.reading import Reading, Trend
-from policies.admission import Admission
+from flettner.agent.domain.model import Bound, Proposal
+from flettner.agent.domain.ports import Context
+from flettner.agent.domain.reading import Reading, Trend
+from flettner.policies.admission import Admission
+from flettner.vllm_facts.values import Value
 from tests.support.readings import a_context, a_reading, steady
-from vllm_facts.values import Value
 
 QUEUE = a_reading(running=steady(4), waiting=steady(9))
 

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from agent.domain.model import Bound
-from agent.domain.ports import Context
-from lint.precedence import ranked
-from policies.admission import Admission
-from policies.conformance.safety_checks import harms
-from policies.static_findings import StaticFindings
+from flettner.agent.domain.model import Bound
+from flettner.agent.domain.ports import Context
+from flettner.lint.precedence import ranked
+from flettner.policies.admission import Admission
+from flettner.policies.conformance.safety_checks import harms
+from flettner.policies.static_findings import StaticFindings
+from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.values import ChangeClass, Knob, Value
 from tests.support.readings import a_context, a_reading, steady
-from vllm_facts.deployment import Finding
-from vllm_facts.values import ChangeClass, Knob, Value
 
 BUSY = a_reading(running=steady(16), waiting=steady(4))
 SETTING: dict[Knob, Value] = {"max_num_seqs": 16, "async_scheduling": False}

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.domain.model import Bound
-from policies.shared.step_grid import is_allowed, step_down, step_up
+from flettner.agent.domain.model import Bound
+from flettner.policies.shared.step_grid import is_allowed, step_down, step_up
 from tests.support.readings import bounds
 
 

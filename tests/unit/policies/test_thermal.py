@@ -5,11 +5,11 @@ from itertools import chain
 
 import pytest
 
-from agent.domain.reading import Gpu, Reading
-from lint.precedence import ranked
-from policies.admission import Admission
-from policies.graphs import Graphs
-from policies.thermal import Thermal
+from flettner.agent.domain.reading import Gpu, Reading
+from flettner.lint.precedence import ranked
+from flettner.policies.admission import Admission
+from flettner.policies.graphs import Graphs
+from flettner.policies.thermal import Thermal
 from tests.support.readings import a_context, a_reading, steady
 
 COOL = Gpu(index=0, uuid="GPU-1", temperature_c=65.0, throttle_reasons=0)

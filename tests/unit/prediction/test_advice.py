@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from agent.domain.model import Bound, Objective, Outcome, Slo
-from agent.domain.model_advice import ModelAdvice
-from agent.prediction.advice import AdviceRequest, advise
-from agent.prediction.learned import LearnedModel
+from flettner.agent.domain.model import Bound, Objective, Outcome, Slo
+from flettner.agent.domain.model_advice import ModelAdvice
+from flettner.agent.prediction.advice import AdviceRequest, advise
+from flettner.agent.prediction.learned import LearnedModel
+from flettner.vllm_facts.values import Setting
 from tests.support.fast_time import NOON
 from tests.support.learned import learned_model, without_law
-from vllm_facts.values import Setting
 
 SLO = Slo(ttft=Objective(under_s=1.0, share=0.95), itl=Objective(under_s=0.06, share=0.95))
 BOUNDS = {

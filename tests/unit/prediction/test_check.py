@@ -5,23 +5,23 @@ from datetime import timedelta
 
 import pytest
 
-from agent.audit.entries import build_entry
-from agent.domain.events import PredictionChecked
-from agent.domain.model import Objective, Slo
-from agent.domain.prediction_check import (
+from flettner.agent.audit.entries import build_entry
+from flettner.agent.domain.events import PredictionChecked
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.prediction_check import (
     PredictionCheck,
     bias,
     coverage,
     describe_check,
     drop_law,
 )
-from agent.domain.reading import Request
-from agent.domain.request_counts import RequestCounts, count_requests
-from agent.prediction.check import CheckRequest, check_prediction
-from performance_model.band import Band
-from performance_model.engine import Engine
-from performance_model.engine_settings import limits_of
-from performance_model.outcome import mean_gap_s
+from flettner.agent.domain.reading import Request
+from flettner.agent.domain.request_counts import RequestCounts, count_requests
+from flettner.agent.prediction.check import CheckRequest, check_prediction
+from flettner.performance_model.band import Band
+from flettner.performance_model.engine import Engine
+from flettner.performance_model.engine_settings import limits_of
+from flettner.performance_model.outcome import mean_gap_s
 from tests.support.fast_time import NOON
 from tests.support.learned import LAW, deployment, learned_model
 from tests.support.machine_stories import World

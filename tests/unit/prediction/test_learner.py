@@ -5,11 +5,11 @@ from statistics import correlation, mean
 
 import pytest
 
-from agent.domain.prediction_check import LawDrop
-from performance_model.acceptance import ITL_ERROR, TTFT_ERROR
-from performance_model.trace import TraceRequest
+from flettner.agent.domain.prediction_check import LawDrop
+from flettner.performance_model.acceptance import ITL_ERROR, TTFT_ERROR
+from flettner.performance_model.trace import TraceRequest
+from flettner.vllm_facts.values import Setting
 from tests.unit.prediction.virtual_target import LOG, SETTING, VirtualTarget
-from vllm_facts.values import Setting
 
 pytestmark = pytest.mark.anyio
 FIRST_S = 1.0  # of the first scrape, where the recording begins

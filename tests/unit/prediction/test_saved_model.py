@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from agent.domain.prediction_check import LawDrop
-from agent.prediction.learned import TRACE_S, FittedLaw
-from agent.prediction.saved_model import (
+from flettner.agent.domain.prediction_check import LawDrop
+from flettner.agent.prediction.learned import TRACE_S, FittedLaw
+from flettner.agent.prediction.saved_model import (
     PastLoad,
     PastSteps,
     SavedModel,
@@ -19,19 +19,19 @@ from agent.prediction.saved_model import (
     law_key,
     packed,
 )
-from agent.runtime.model_file import ModelFile
-from performance_model.acceptance import Acceptance
-from performance_model.log_clock import BusySpan
-from performance_model.packed_trace import PackedTrace, pack
-from performance_model.step_law import widen
-from performance_model.trace import TraceRequest
-from performance_model.work_windows import WorkWindow
+from flettner.agent.runtime.model_file import ModelFile
+from flettner.performance_model.acceptance import Acceptance
+from flettner.performance_model.log_clock import BusySpan
+from flettner.performance_model.packed_trace import PackedTrace, pack
+from flettner.performance_model.step_law import widen
+from flettner.performance_model.trace import TraceRequest
+from flettner.performance_model.work_windows import WorkWindow
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.values import Setting
 from tests.support.fast_time import NOON
 from tests.support.learned import LAW
 from tests.unit.prediction.virtual_target import LOG, SETTING, VirtualTarget
-from vllm_facts.deployment import Deployment
-from vllm_facts.sizing.gpus import find_gpu
-from vllm_facts.values import Setting
 
 pytestmark = pytest.mark.anyio
 

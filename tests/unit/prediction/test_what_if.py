@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from agent.domain.model import Objective, Slo
-from agent.prediction.served_load import LEAST_REQUESTS, MOST_REQUESTS, find_load, latest_part
-from agent.prediction.what_if import (
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.prediction.served_load import LEAST_REQUESTS, MOST_REQUESTS, find_load, latest_part
+from flettner.agent.prediction.what_if import (
     CURVE,
     MOST_EVENTS,
     WhatIf,
@@ -14,11 +14,11 @@ from agent.prediction.what_if import (
     modelled_flags,
     predict_what_if,
 )
-from performance_model.engine import Engine
-from performance_model.errors import PredictionInputError
-from performance_model.extrapolation import LargestStep
+from flettner.performance_model.engine import Engine
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.extrapolation import LargestStep
+from flettner.vllm_facts.values import Setting
 from tests.support.learned import learned_model, requests_at, without_law
-from vllm_facts.values import Setting
 
 LEARNED = learned_model(1.0, max_num_seqs=8)
 SLO = Slo(ttft=Objective(under_s=1.0, share=0.95))

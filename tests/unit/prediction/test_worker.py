@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from agent.domain.errors import WorkerError
-from agent.prediction.worker import InlineWorker, Worker, WorkerProcess
-from performance_model.errors import PredictionInputError
-from performance_model.step_law import StepLaw, UncertainLaw, read_law, write_law
+from flettner.agent.domain.errors import WorkerError
+from flettner.agent.prediction.worker import InlineWorker, Worker, WorkerProcess
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.step_law import StepLaw, UncertainLaw, read_law, write_law
 
 LAW = UncertainLaw(
     law=StepLaw(step_us=20.0, token_us=1.0), draws=(StepLaw(step_us=21.0, token_us=1.0),), source="a test"

@@ -7,23 +7,23 @@ from math import log
 from pathlib import Path
 from random import Random
 
-from agent.domain.events import Event
-from agent.domain.model import Server
-from agent.domain.prediction_check import LawDrop
-from agent.domain.reading import Reading, RequestSample
-from agent.domain.state import State
-from agent.observe.aggregator import Aggregator
-from agent.prediction.learned import LearnedModel
-from agent.prediction.worker import InlineWorker
-from agent.runtime.learner import Learner
-from agent.runtime.model_file import ModelFile
 from bench.loop.server import VirtualServer
-from performance_model.iteration_log import StepRecord
-from performance_model.trace import TraceRequest
-from simulator.flags import parse
-from simulator.scheduler import SimulatedRequest
+from flettner.agent.domain.events import Event
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.prediction_check import LawDrop
+from flettner.agent.domain.reading import Reading, RequestSample
+from flettner.agent.domain.state import State
+from flettner.agent.observe.aggregator import Aggregator
+from flettner.agent.prediction.learned import LearnedModel
+from flettner.agent.prediction.worker import InlineWorker
+from flettner.agent.runtime.learner import Learner
+from flettner.agent.runtime.model_file import ModelFile
+from flettner.performance_model.iteration_log import StepRecord
+from flettner.performance_model.trace import TraceRequest
+from flettner.simulator.flags import parse
+from flettner.simulator.scheduler import SimulatedRequest
+from flettner.vllm_facts.values import Setting
 from tests.support.fake_engine import FakeEngine
-from vllm_facts.values import Setting
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BYTES_PER_TOKEN, FRAME_BYTES = 4, 80  # of a request's body

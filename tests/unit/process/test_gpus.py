@@ -2,9 +2,9 @@
 
 import pytest
 
-from actuators.host.memory import GpuMemory
-from actuators.process.sleep import gpus_of
-from vllm_facts.values import Setting
+from flettner.actuators.host.memory import GpuMemory
+from flettner.actuators.process.sleep import gpus_of
+from flettner.vllm_facts.values import Setting
 
 KNOWN = tuple(
     GpuMemory(index=index, uuid=f"GPU-{name}", free_mib=None if name == "dark" else 1.0, total_mib=80.0)

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from agent.domain.answers import GoldenAnswer
-from agent.domain.effects import Examine, Retire, WarmUp
-from agent.domain.errors import ActError
-from agent.domain.events import Event, Retired, Warmed
-from agent.domain.model import Server
-from agent.quality.answer_check import Examiner, run_command
-from agent.quality.golden_prompts import PROMPTS, GoldenPromptOptions
-from agent.runtime.effect_runner import EffectRunner
+from flettner.agent.domain.answers import GoldenAnswer
+from flettner.agent.domain.effects import Examine, Retire, WarmUp
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.events import Event, Retired, Warmed
+from flettner.agent.domain.model import Server
+from flettner.agent.quality.answer_check import Examiner, run_command
+from flettner.agent.quality.golden_prompts import PROMPTS, GoldenPromptOptions
+from flettner.agent.runtime.effect_runner import EffectRunner
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import loop_now

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from agent.domain.answers import GoldenAnswer
-from agent.quality.comparison import ALPHA, MEASURES, compare, flaw_of, odd_one_probability
+from flettner.agent.domain.answers import GoldenAnswer
+from flettner.agent.quality.comparison import ALPHA, MEASURES, compare, flaw_of, odd_one_probability
 
 PROMPTS = 40
 LENGTH = 48

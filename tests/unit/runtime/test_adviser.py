@@ -7,15 +7,15 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
-from agent.domain.errors import WorkerError, WorkerTimeoutError
-from agent.domain.events import Event
-from agent.domain.model import Objective, Server, Slo
-from agent.domain.reading import Reading
-from agent.domain.state import Phase, State
-from agent.prediction.advice import AdviceRequest
-from agent.prediction.learned import LearnedModel
-from agent.runtime.adviser import Adviser
-from performance_model.errors import PredictionInputError
+from flettner.agent.domain.errors import WorkerError, WorkerTimeoutError
+from flettner.agent.domain.events import Event
+from flettner.agent.domain.model import Objective, Server, Slo
+from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.prediction.advice import AdviceRequest
+from flettner.agent.prediction.learned import LearnedModel
+from flettner.agent.runtime.adviser import Adviser
+from flettner.performance_model.errors import PredictionInputError
 from tests.support.fast_time import in_no_time, loop_now
 from tests.support.learned import learned_model, without_law
 

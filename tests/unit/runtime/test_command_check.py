@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from agent.domain.model import Server
-from agent.domain.reading import Gpu
-from agent.machine.transitions import describe_deployment
-from agent.runtime.command_check import CommandCheck, lint_command
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.reading import Gpu
+from flettner.agent.machine.transitions import describe_deployment
+from flettner.agent.runtime.command_check import CommandCheck, lint_command
+from flettner.vllm_facts.deployment import Deployment, Finding
+from flettner.vllm_facts.flag_parser import parse_setting
+from flettner.vllm_facts.values import Setting
 from tests.e2e.config_builder import QUICK, SERVER
 from tests.support.readings import a_reading
-from vllm_facts.deployment import Deployment, Finding
-from vllm_facts.flag_parser import parse_setting
-from vllm_facts.values import Setting
 
 T4 = replace(a_reading(), gpus=(Gpu(index=0, uuid="GPU-1", name="Tesla T4"),))
 SLOW: Setting = {"model": "Qwen/Qwen2.5-1.5B-Instruct", "async_scheduling": False}

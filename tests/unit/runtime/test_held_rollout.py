@@ -3,12 +3,12 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from agent.domain.model import Plan, Proposal, Server, Slo, Step
-from agent.domain.request_counts import RequestCounts
-from agent.domain.state import Phase, Rollout, State, Suggestion
-from agent.prediction.check import CheckRequest
-from agent.runtime.held_rollout import HeldRollout
-from performance_model.step_law import UncertainLaw
+from flettner.agent.domain.model import Plan, Proposal, Server, Slo, Step
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.prediction.check import CheckRequest
+from flettner.agent.runtime.held_rollout import HeldRollout
+from flettner.performance_model.step_law import UncertainLaw
 from tests.support.fast_time import NOON
 from tests.support.learned import LAW, learned_model
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.domain.errors import JournalError
-from agent.runtime.lock import hold_lock
+from flettner.agent.domain.errors import JournalError
+from flettner.agent.runtime.lock import hold_lock
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from agent.runtime.lock import hold_lock
+from flettner.agent.runtime.lock import hold_lock
 with hold_lock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from agent.domain.errors import ActError
-from agent.domain.model import Server
-from agent.runtime.server_logs import FRESH_S, LONGEST_S, ServerLogs
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.agent.runtime.server_logs import FRESH_S, LONGEST_S, ServerLogs
 from tests.support.fake_engine import FakeEngine
 from tests.support.fast_time import in_no_time
 

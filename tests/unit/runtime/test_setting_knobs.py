@@ -6,10 +6,10 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from agent.domain import events as e
-from agent.domain.effects import KeepKnobs, SetKnobs
-from agent.domain.ports import Site
-from agent.runtime.effect_runner import EffectRunner
+from flettner.agent.domain import events as e
+from flettner.agent.domain.effects import KeepKnobs, SetKnobs
+from flettner.agent.domain.ports import Site
+from flettner.agent.runtime.effect_runner import EffectRunner
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import in_no_time, loop_now

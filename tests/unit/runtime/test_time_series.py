@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.domain.events import Observed
-from agent.domain.model import Objective, Slo
-from agent.domain.reading import Gpu, Latency, Reading, Request
-from agent.domain.request_counts import RequestCounts, count_requests
-from agent.observe.minute_rows import MinuteRow, downsample, interpolate_quantile
-from agent.runtime.time_series import KEPT_MINUTES, TimeSeries
+from flettner.agent.domain.events import Observed
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.reading import Gpu, Latency, Reading, Request
+from flettner.agent.domain.request_counts import RequestCounts, count_requests
+from flettner.agent.observe.minute_rows import MinuteRow, downsample, interpolate_quantile
+from flettner.agent.runtime.time_series import KEPT_MINUTES, TimeSeries
 from tests.support.fake_daemon_view import NOON, steady
 
 SLO = Slo(ttft=Objective(under_s=0.5, share=0.95))

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from agent.domain import events as e
-from agent.domain.effects import Drain, KeepAlive, Preflight, Route
-from agent.domain.errors import ActError
-from agent.domain.ports import Site
-from agent.domain.request_counts import RequestSource
-from agent.runtime.effect_runner import UNSEEN, EffectRunner
+from flettner.agent.domain import events as e
+from flettner.agent.domain.effects import Drain, KeepAlive, Preflight, Route
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.ports import Site
+from flettner.agent.domain.request_counts import RequestSource
+from flettner.agent.runtime.effect_runner import UNSEEN, EffectRunner
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import in_no_time, loop_now

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from agent.config import loader
-from agent.domain.effects import Route
-from agent.domain.errors import ActError, ConfigError
-from agent.domain.model import Mode
-from agent.domain.ports import Site, TrafficSeen
-from agent.domain.state import State
-from agent.plugins.loader import build_plugin
-from agent.runtime import wiring
-from agent.runtime.wiring import assemble, find_removed
+from flettner.agent.config import loader
+from flettner.agent.domain.effects import Route
+from flettner.agent.domain.errors import ActError, ConfigError
+from flettner.agent.domain.model import Mode
+from flettner.agent.domain.ports import Site, TrafficSeen
+from flettner.agent.domain.state import State
+from flettner.agent.plugins.loader import build_plugin
+from flettner.agent.runtime import wiring
+from flettner.agent.runtime.wiring import assemble, find_removed
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 

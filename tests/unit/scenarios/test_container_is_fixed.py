@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from actuators.docker.clone import CreateRequest, clone
-from actuators.docker.dry_run import create_body
-from actuators.docker.spec import ContainerSpec, Json
-from agent.api.app import build_app
-from agent.api.tokens import Tokens, mint_token, store_tokens
-from agent.domain.events import ChangeAsked, Event
-from agent.domain.model import Bound, Server
-from agent.domain.state import State
-from agent.machine.guard import Guard
-from agent.machine.step import Machine
-from agent.machine.transitions import Rules
+from flettner.actuators.docker.clone import CreateRequest, clone
+from flettner.actuators.docker.dry_run import create_body
+from flettner.actuators.docker.spec import ContainerSpec, Json
+from flettner.agent.api.app import build_app
+from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
+from flettner.agent.domain.events import ChangeAsked, Event
+from flettner.agent.domain.model import Bound, Server
+from flettner.agent.domain.state import State
+from flettner.agent.machine.guard import Guard
+from flettner.agent.machine.step import Machine
+from flettner.agent.machine.transitions import Rules
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.knobs import KNOBS
+from flettner.vllm_facts.values import Value
 from tests.support.docker_documents import container, recorded
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.machine_stories import rules
-from vllm_facts.errors import FlagError
-from vllm_facts.knobs import KNOBS
-from vllm_facts.values import Value
 
 SAGEMAKER = container(
     entrypoint=("sagemaker-entrypoint.sh",),

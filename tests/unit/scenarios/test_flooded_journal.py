@@ -3,13 +3,13 @@
 import asyncio
 from pathlib import Path
 
-from agent.audit.chain import verify
-from agent.audit.journal import Journal
-from agent.audit.write_budget import PERSON_BYTES
-from agent.domain import events as e
-from agent.domain.state import Phase
-from agent.machine.transitions import DENIALS
-from agent.runtime.loop import TargetLoop
+from flettner.agent.audit.chain import verify
+from flettner.agent.audit.journal import Journal
+from flettner.agent.audit.write_budget import PERSON_BYTES
+from flettner.agent.domain import events as e
+from flettner.agent.domain.state import Phase
+from flettner.agent.machine.transitions import DENIALS
+from flettner.agent.runtime.loop import TargetLoop
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import NOON, in_no_time, loop_now

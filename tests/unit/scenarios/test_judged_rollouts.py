@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.domain.model import Step
-from agent.domain.state import Phase, State
 from bench.rollouts.cases import BAD, CALM, EQUAL, Green, Profile
 from bench.rollouts.story import DEFAULT, Case, Told, over, tell, telling
 from bench.rollouts.world import BLUE
-from simulator.faults import Faults
+from flettner.agent.domain.model import Step
+from flettner.agent.domain.state import Phase, State
+from flettner.simulator.faults import Faults
 from tests.support.fast_time import in_no_time
 from tests.support.sampling import sampled
 

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from agent.audit.chain import verify
-from agent.audit.journal import Journal
-from agent.domain import events as e
-from agent.domain.effects import Launch, Retire
-from agent.domain.errors import ActError, FencedError, JournalError
-from agent.domain.model import PreflightResult, Server
-from agent.domain.ports import Now, Site, View
-from agent.domain.reading import EngineSample, Request, RequestSample, Sample
-from agent.domain.state import Phase, State
-from agent.machine.step import Machine
-from agent.quality.golden_prompts import PROMPTS, GoldenPromptOptions
-from agent.runtime.effect_runner import EffectRunner
-from agent.runtime.loop import TargetLoop
+from flettner.agent.audit.chain import verify
+from flettner.agent.audit.journal import Journal
+from flettner.agent.domain import events as e
+from flettner.agent.domain.effects import Launch, Retire
+from flettner.agent.domain.errors import ActError, FencedError, JournalError
+from flettner.agent.domain.model import PreflightResult, Server
+from flettner.agent.domain.ports import Now, Site, View
+from flettner.agent.domain.reading import EngineSample, Request, RequestSample, Sample
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.step import Machine
+from flettner.agent.quality.golden_prompts import PROMPTS, GoldenPromptOptions
+from flettner.agent.runtime.effect_runner import EffectRunner
+from flettner.agent.runtime.loop import TargetLoop
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import NOON, in_no_time, loop_now

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import structlog
 
-from agent.domain.events import Paused
-from agent.domain.model import Server
-from agent.domain.state import Phase
-from agent.telemetry import logging as logs
+from flettner.agent.domain.events import Paused
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.state import Phase
+from flettner.agent.telemetry import logging as logs
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import in_no_time, loop_now

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import structlog
 
-from agent.api.documents import rollout_of, suggestion_of, target_of
-from agent.api.problems import RequestRefusedError
-from agent.audit.history import History
-from agent.audit.records import JournalRecord
-from agent.config.loader import parse_config
-from agent.domain import events as e
-from agent.domain.errors import ActError, ConfigError
-from agent.domain.state import Phase
-from agent.telemetry import logging
-from agent.telemetry.journald import encode_record
+from flettner.agent.api.documents import rollout_of, suggestion_of, target_of
+from flettner.agent.api.problems import RequestRefusedError
+from flettner.agent.audit.history import History
+from flettner.agent.audit.records import JournalRecord
+from flettner.agent.config.loader import parse_config
+from flettner.agent.domain import events as e
+from flettner.agent.domain.errors import ActError, ConfigError
+from flettner.agent.domain.state import Phase
+from flettner.agent.telemetry import logging
+from flettner.agent.telemetry.journald import encode_record
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.fake_engine import FakeEngine
 from tests.support.fast_time import in_no_time, loop_now

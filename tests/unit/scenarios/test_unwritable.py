@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.audit.backlog import MAX_ENTRIES, Backlog, only_rolls_back
-from agent.audit.chain import verify
-from agent.audit.journal import Journal
-from agent.audit.records import DAEMON, JournalEntry, JournalRecord
-from agent.domain import events as e
-from agent.domain.effects import Drain, Launch, Preflight, Retire, Route
-from agent.domain.errors import JournalError
-from agent.domain.model import Server
-from agent.domain.ports import Site
-from agent.domain.state import Phase, State
-from agent.machine.step import Machine
-from agent.runtime.loop import TargetLoop
+from flettner.agent.audit.backlog import MAX_ENTRIES, Backlog, only_rolls_back
+from flettner.agent.audit.chain import verify
+from flettner.agent.audit.journal import Journal
+from flettner.agent.audit.records import DAEMON, JournalEntry, JournalRecord
+from flettner.agent.domain import events as e
+from flettner.agent.domain.effects import Drain, Launch, Preflight, Retire, Route
+from flettner.agent.domain.errors import JournalError
+from flettner.agent.domain.model import Server
+from flettner.agent.domain.ports import Site
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.step import Machine
+from flettner.agent.runtime.loop import TargetLoop
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import NOON, in_no_time, loop_now

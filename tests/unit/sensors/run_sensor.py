@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from agent.domain.model import Server, Slo
-from agent.domain.ports import Now, Sensor
-from agent.domain.reading import Sample, SourceState
+from flettner.agent.domain.model import Server, Slo
+from flettner.agent.domain.ports import Now, Sensor
+from flettner.agent.domain.reading import Sample, SourceState
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 DEADLINE_S = 60.0

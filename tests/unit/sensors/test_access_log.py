@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.domain.errors import SensorError
-from sensors.proxy_requests.access_log import AccessRecord, OpenRequests, parse_record
+from flettner.agent.domain.errors import SensorError
+from flettner.sensors.proxy_requests.access_log import AccessRecord, OpenRequests, parse_record
 
 BASE: dict[str, object] = {
     "id": "1",

@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from agent.domain.reading import GpuSample
-from sensors.dcgm import plugin
-from sensors.dcgm.plugin import Dcgm
+from flettner.agent.domain.reading import GpuSample
+from flettner.sensors.dcgm import plugin
+from flettner.sensors.dcgm.plugin import Dcgm
 from tests.unit.sensors.dcgm_pages import H100, labels, page
 from tests.unit.sensors.pages import NOT_THERE, PAGE, PageServer, answer, page_server
 from tests.unit.sensors.run_sensor import NOON, ReceivedSamples, run_sensor

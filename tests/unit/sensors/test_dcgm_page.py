@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.domain.reading import Gpu
-from sensors.dcgm.page import METRICS, parse_page
+from flettner.agent.domain.reading import Gpu
+from flettner.sensors.dcgm.page import METRICS, parse_page
+from flettner.vllm_facts.errors import MetricsPageError
+from flettner.vllm_facts.sizing.gpus import find_gpu
 from tests.unit.sensors.dcgm_pages import H100, labels, page
-from vllm_facts.errors import MetricsPageError
-from vllm_facts.sizing.gpus import find_gpu
 
 
 def only(body: bytes) -> Gpu:

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.domain.errors import SensorError
-from docker_engine.api import EngineAt
-from docker_engine.parse import ContainerEvent, event_of, summaries_of
-from sensors.docker_events.listing import ACTIONS as FOLLOWED
-from sensors.docker_events.listing import ContainerListing, open_stream
-from sensors.docker_events.registry import ContainerRegistry
+from flettner.agent.domain.errors import SensorError
+from flettner.docker_engine.api import EngineAt
+from flettner.docker_engine.parse import ContainerEvent, event_of, summaries_of
+from flettner.sensors.docker_events.listing import ACTIONS as FOLLOWED
+from flettner.sensors.docker_events.listing import ContainerListing, open_stream
+from flettner.sensors.docker_events.registry import ContainerRegistry
 from tests.unit.sensors.run_sensor import NOON, Fleet
 
 TEXTS = st.text(max_size=8) | st.sampled_from(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from agent.domain.errors import SensorError
-from sensors.proxy_requests.access_log import classify
-from sensors.proxy_requests.gateway_records import (
+from flettner.agent.domain.errors import SensorError
+from flettner.sensors.proxy_requests.access_log import classify
+from flettner.sensors.proxy_requests.gateway_records import (
     KEPT_S,
     RouteNames,
     ServerAddresses,

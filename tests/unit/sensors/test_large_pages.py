@@ -9,12 +9,12 @@ from contextlib import AsyncExitStack, suppress
 import pytest
 from structlog.testing import capture_logs
 
-from agent.domain.reading import EngineSample
-from sensors.vllm_metrics import page_parser
-from sensors.vllm_metrics.plugin import VllmMetrics
+from flettner.agent.domain.reading import EngineSample
+from flettner.sensors.vllm_metrics import page_parser
+from flettner.sensors.vllm_metrics.plugin import VllmMetrics
+from flettner.vllm_facts.metrics.totals import totals
 from tests.unit.sensors.pages import PAGE, page_server
 from tests.unit.sensors.run_sensor import Fleet, run_sensor
-from vllm_facts.metrics.totals import totals
 
 QUICK = VllmMetrics(every_s=0.05, timeout_s=20.0)
 EACH_SECOND = VllmMetrics(every_s=1.0, timeout_s=20.0)

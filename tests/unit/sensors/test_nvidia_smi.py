@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.domain.errors import SensorError
-from agent.domain.reading import Gpu, GpuSample
-from sensors.nvidia_smi.csv_rows import FIELDS, parse_gpu, retry_fields
-from sensors.nvidia_smi.plugin import NvidiaSmi, _RowReader
+from flettner.agent.domain.errors import SensorError
+from flettner.agent.domain.reading import Gpu, GpuSample
+from flettner.sensors.nvidia_smi.csv_rows import FIELDS, parse_gpu, retry_fields
+from flettner.sensors.nvidia_smi.plugin import NvidiaSmi, _RowReader
 from tests.unit.sensors.run_sensor import NOON, ReceivedSamples, run_sensor
 
 H200 = "0, GPU-0a, 100, 32362, 614, 143771, 627.40, 52, 0x0000000000000004, Disabled, NVIDIA H200"

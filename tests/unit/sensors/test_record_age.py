@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sensors.proxy_requests.record_socket import Connection, RecordSocket
+from flettner.sensors.proxy_requests.record_socket import Connection, RecordSocket
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 

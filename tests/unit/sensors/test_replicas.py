@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from agent.domain.reading import EngineSample, count_replicas
-from sensors.shared.addresses import resolve
-from sensors.vllm_metrics import plugin
-from sensors.vllm_metrics.plugin import VllmMetrics
-from sensors.vllm_metrics.replicas import add_up
+from flettner.agent.domain.reading import EngineSample, count_replicas
+from flettner.sensors.shared.addresses import resolve
+from flettner.sensors.vllm_metrics import plugin
+from flettner.sensors.vllm_metrics.plugin import VllmMetrics
+from flettner.sensors.vllm_metrics.replicas import add_up
+from flettner.vllm_facts.metrics.names import BORN
+from flettner.vllm_facts.metrics.page_totals import PageTotals
+from flettner.vllm_facts.metrics.totals import PageReader, totals
 from tests.unit.sensors.pages import LATER, PAGE, page_server, two_engines, with_values, without
 from tests.unit.sensors.run_sensor import Fleet, run_sensor
-from vllm_facts.metrics.names import BORN
-from vllm_facts.metrics.page_totals import PageTotals
-from vllm_facts.metrics.totals import PageReader, totals
 
 QUICK = VllmMetrics(every_s=0.02, timeout_s=20.0)
 

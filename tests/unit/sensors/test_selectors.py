@@ -1,6 +1,6 @@
 import pytest
 
-from sensors.prometheus.selectors import Selector, build_age_query, find_selectors
+from flettner.sensors.prometheus.selectors import Selector, build_age_query, find_selectors
 
 
 @pytest.mark.parametrize(

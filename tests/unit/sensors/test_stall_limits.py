@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.config.loader import parse_config
-from agent.domain.errors import ConfigError
-from agent.domain.model import Objective, Slo
-from sensors.proxy_requests.plugin import ProxyRequests
+from flettner.agent.config.loader import parse_config
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.model import Objective, Slo
+from flettner.sensors.proxy_requests.plugin import ProxyRequests
 
 CONFIG = """
 [[targets]]

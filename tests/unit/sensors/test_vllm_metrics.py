@@ -3,8 +3,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from agent.domain.reading import EngineSample
-from sensors.vllm_metrics.plugin import VllmMetrics
+from flettner.agent.domain.reading import EngineSample
+from flettner.sensors.vllm_metrics.plugin import VllmMetrics
 from tests.unit.sensors.pages import (
     DISABLED_LOG_STATS,
     LATER,

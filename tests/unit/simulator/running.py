@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from aiohttp import ClientSession, web
 
-from simulator.engine import SimulatedEngine
-from simulator.flags import parse
-from simulator.server import build_server
+from flettner.simulator.engine import SimulatedEngine
+from flettner.simulator.flags import parse
+from flettner.simulator.server import build_server
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,9 +59,19 @@ class Process:
 
 @asynccontextmanager
 async def process(*argv: str, ready: bool = True) -> AsyncIterator[Process]:
-    """`python -m simulator.server` on a free port; killed at the end if it still runs."""
+    """`python -m flettner.simulator.server` on a free port; killed at the end if it still runs."""
     command: Sequence[str] = (
-        *(sys.executable, "-m", "simulator.server", "--model", "tiny", "--host", "127.0.0.1", "--port", "0"),
+        *(
+            sys.executable,
+            "-m",
+            "flettner.simulator.server",
+            "--model",
+            "tiny",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+        ),
         *("--sim-start-s", "0.1", *argv),
     )
     started = await asyncio.create_subprocess_exec(

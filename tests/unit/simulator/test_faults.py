@@ -7,10 +7,10 @@ from math import inf
 import pytest
 from aiohttp import ClientConnectorError, ClientSession
 
-from simulator.faults import Faults, faults_for
-from simulator.step_time import StepWork
-from simulator.traffic import Load, TrafficGenerator
-from simulator.workload import Shape, lengths
+from flettner.simulator.faults import Faults, faults_for
+from flettner.simulator.step_time import StepWork
+from flettner.simulator.traffic import Load, TrafficGenerator
+from flettner.simulator.workload import Shape, lengths
 from tests.support.ports import free_port
 from tests.unit.simulator.running import process, running, until
 

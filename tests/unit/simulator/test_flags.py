@@ -2,8 +2,8 @@
 
 import pytest
 
-from simulator.faults import Faults, faults_for
-from simulator.flags import Flags, InvalidFlagError, parse
+from flettner.simulator.faults import Faults, faults_for
+from flettner.simulator.flags import Flags, InvalidFlagError, parse
 
 
 def flags(text: str) -> Flags:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.hardware import PRESETS
-from simulator.memory import Demand, StartError, kv_blocks
+from flettner.simulator.hardware import PRESETS
+from flettner.simulator.memory import Demand, StartError, kv_blocks
 
 RTX_4090 = PRESETS["4090-8b"]
 DEFAULT = Demand(

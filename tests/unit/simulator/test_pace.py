@@ -2,11 +2,11 @@
 
 import pytest
 
-from simulator.flags import InvalidFlagError, parse
-from simulator.hardware import PRESETS, SCALED, scaled
-from simulator.pace import Pace
-from simulator.step_time import StepWork
-from simulator.text import draws
+from flettner.simulator.flags import InvalidFlagError, parse
+from flettner.simulator.hardware import PRESETS, SCALED, scaled
+from flettner.simulator.pace import Pace
+from flettner.simulator.step_time import StepWork
+from flettner.simulator.text import draws
 
 STEP = StepWork(tokens=1, sequences=1)
 

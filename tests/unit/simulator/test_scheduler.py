@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.hardware import PRESETS
-from simulator.kv_cache import KvCache
-from simulator.replay import Run, replay
-from simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
-from simulator.step_time import StepTime
-from simulator.text import draws
+from flettner.simulator.hardware import PRESETS
+from flettner.simulator.kv_cache import KvCache
+from flettner.simulator.replay import Run, replay
+from flettner.simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
+from flettner.simulator.step_time import StepTime
+from flettner.simulator.text import draws
 
 LAW = StepTime(hardware=PRESETS["4090-8b"])
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from performance_model.iteration_log import parse_iterations
+from flettner.performance_model.iteration_log import parse_iterations
 from tests.unit.simulator.running import process, running, scrape, until
 
 ONE = '{engine="0",model_name="tiny"}'

@@ -6,10 +6,10 @@ import os
 import pytest
 from aiohttp import ClientSession
 
-from actuators.vllm.sleep_mode import SleepMode
-from agent.domain.errors import ActError
+from flettner.actuators.vllm.sleep_mode import SleepMode
+from flettner.agent.domain.errors import ActError
+from flettner.vllm_facts.dev_routes import DEV_MODE
 from tests.unit.simulator.running import running
-from vllm_facts.dev_routes import DEV_MODE
 
 BODY = {"prompt": "a", "max_tokens": 2}
 

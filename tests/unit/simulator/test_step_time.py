@@ -2,11 +2,11 @@
 
 import pytest
 
-from simulator.hardware import PRESETS
-from simulator.kv_cache import KvCache
-from simulator.replay import replay
-from simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
-from simulator.step_time import StepTime, StepWork, capture_sizes
+from flettner.simulator.hardware import PRESETS
+from flettner.simulator.kv_cache import KvCache
+from flettner.simulator.replay import replay
+from flettner.simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
+from flettner.simulator.step_time import StepTime, StepWork, capture_sizes
 
 RTX_4090 = PRESETS["4090-8b"]
 

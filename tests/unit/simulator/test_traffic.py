@@ -7,10 +7,10 @@ import sys
 import pytest
 from aiohttp import web
 
-from simulator.tally import LoadSlo, RequestRecord, TrafficSummary, quantile
-from simulator.text import draws
-from simulator.traffic import Load, TrafficGenerator
-from simulator.workload import Shape, conversations, gap_s, lengths
+from flettner.simulator.tally import LoadSlo, RequestRecord, TrafficSummary, quantile
+from flettner.simulator.text import draws
+from flettner.simulator.traffic import Load, TrafficGenerator
+from flettner.simulator.workload import Shape, conversations, gap_s, lengths
 from tests.unit.simulator.running import process, running, until
 
 SHORT = Shape(prompt=lengths("uniform:4:40"), output=lengths("uniform:2:20"))
@@ -186,7 +186,7 @@ async def test_the_command_prints_json_and_its_exit_status_shows_success() -> No
         command = (
             sys.executable,
             "-m",
-            "simulator.traffic",
+            "flettner.simulator.traffic",
             server.url,
             "--streams",
             "2",

@@ -13,7 +13,7 @@ from typing import TextIO
 import pytest
 import structlog
 
-from agent.telemetry.logging import configure
+from flettner.agent.telemetry.logging import configure
 
 
 class Terminal(io.StringIO):

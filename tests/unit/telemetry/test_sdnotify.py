@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.telemetry.sdnotify import SystemdNotifier, find_notifier, read_watchdog_s
+from flettner.agent.telemetry.sdnotify import SystemdNotifier, find_notifier, read_watchdog_s
 
 
 @pytest.fixture(params=["path", "abstract"])

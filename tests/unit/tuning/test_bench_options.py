@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from agent.domain.errors import ConfigError
-from agent.tuning.bench_options import BenchOptions
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.tuning.bench_options import BenchOptions
 
 
 def test_lengths_lie_around_the_given_ones_and_arrivals_have_the_rate() -> None:

@@ -6,14 +6,14 @@ from random import Random
 
 import pytest
 
-from agent.tuning.calibration import calibrate
-from agent.tuning.session import TuningPlan
-from performance_model.engine import Engine
-from performance_model.engine_limits import EngineLimits
-from performance_model.outcome import Goals, measure, quantile
-from performance_model.step_law import StepLaw, UncertainLaw
-from performance_model.trace import Trace, TraceRequest
-from vllm_facts.shell_command.serve_command import ServeCommand
+from flettner.agent.tuning.calibration import calibrate
+from flettner.agent.tuning.session import TuningPlan
+from flettner.performance_model.engine import Engine
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.outcome import Goals, measure, quantile
+from flettner.performance_model.step_law import StepLaw, UncertainLaw
+from flettner.performance_model.trace import Trace, TraceRequest
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand
 
 LAW = StepLaw(step_us=1000.0, token_us=30.0, sequence_us=80.0)
 LIMITS = EngineLimits(kv_blocks=4096, max_num_seqs=64, max_num_batched_tokens=2048)

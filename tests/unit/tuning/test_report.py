@@ -3,15 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
-from agent.tuning.model_search import PointForecast
-from agent.tuning.report import as_html, as_text, warnings
-from agent.tuning.run import TuningResult
-from agent.tuning.session import TuningPlan
-from agent.tuning.space import build_space
-from agent.tuning.trials import TuningTrial
-from performance_model.outcome import Goals
+from flettner.agent.tuning.model_search import PointForecast
+from flettner.agent.tuning.report import as_html, as_text, warnings
+from flettner.agent.tuning.run import TuningResult
+from flettner.agent.tuning.session import TuningPlan
+from flettner.agent.tuning.space import build_space
+from flettner.agent.tuning.trials import TuningTrial
+from flettner.performance_model.outcome import Goals
+from flettner.vllm_facts.shell_command.serve_command import parse_command
 from tests.support.learned import KV_TOKENS, MODEL, deployment, requests_at
-from vllm_facts.shell_command.serve_command import parse_command
 
 GIVEN = (
     {"max_num_seqs": 16, "enforce_eager": True},

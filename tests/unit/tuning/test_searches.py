@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 
-from agent.tuning.searches import GridSearch, HillClimb, Point, RandomSearch, Search, Tried
-from agent.tuning.tpe import TpeSearch
+from flettner.agent.tuning.searches import GridSearch, HillClimb, Point, RandomSearch, Search, Tried
+from flettner.agent.tuning.tpe import TpeSearch
 
 SPACE: Sequence[Point] = [
     {"max_num_seqs": 32, "max_num_batched_tokens": 2048},

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from performance_model.trace import TraceRequest, write_trace
+from flettner.performance_model.trace import TraceRequest, write_trace
 from tests.support.ports import free_port
 from tests.unit.cli.conftest import runs
 
 Tune = Callable[..., tuple[int, str, str]]
-SERVE = (sys.executable, "-m", "simulator.server", "--model", "tiny", "--host", "127.0.0.1")
+SERVE = (sys.executable, "-m", "flettner.simulator.server", "--model", "tiny", "--host", "127.0.0.1")
 FAST = ("--sim-start-s", "0.1", "--sim-speed", "20", "--sim-hardware", "4090-8b")
 
 
@@ -143,7 +143,7 @@ def test_a_missing_input_is_named(tune: Tune, given: tuple[str, ...], says: str)
 
 
 def test_a_run_that_is_terminated_stops_its_server(command: tuple[str, ...], load: tuple[str, ...]) -> None:
-    argv = (sys.executable, "-m", "agent.main", "tune", *load, "--", *command)
+    argv = (sys.executable, "-m", "flettner", "tune", *load, "--", *command)
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
         port = int(command[command.index("--port") + 1])
         until(lambda: answers(port))

@@ -5,10 +5,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_facts.config_file import config_path, parse_config
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import parse_setting
-from vllm_facts.values import Value
+from flettner.vllm_facts.config_file import config_path, parse_config
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import parse_setting
+from flettner.vllm_facts.values import Value
 
 FILE = """\
 model: org/model

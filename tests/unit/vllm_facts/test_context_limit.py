@@ -2,9 +2,9 @@
 
 import pytest
 
+from flettner.vllm_facts.models.config_json import read_config
+from flettner.vllm_facts.models.context_limit import find_exceeded_context
 from tests.support.lint_cases import case, dense
-from vllm_facts.models.config_json import read_config
-from vllm_facts.models.context_limit import find_exceeded_context
 
 QWEN3 = dense("Qwen/Qwen3-8B", 8.2, max_len=40960)
 YARN = """"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}"""

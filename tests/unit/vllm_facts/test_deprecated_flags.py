@@ -2,11 +2,11 @@
 
 import pytest
 
-from vllm_facts.deprecated_flags import CHANGED, ENVIRONMENT, RENAMED, DeprecatedFlag
-from vllm_facts.flag_parser import edit_flags, parse_setting
-from vllm_facts.knobs import KNOBS
-from vllm_facts.releases import FLAGS
-from vllm_facts.values import Value
+from flettner.vllm_facts.deprecated_flags import CHANGED, ENVIRONMENT, RENAMED, DeprecatedFlag
+from flettner.vllm_facts.flag_parser import edit_flags, parse_setting
+from flettner.vllm_facts.knobs import KNOBS
+from flettner.vllm_facts.releases import FLAGS
+from flettner.vllm_facts.values import Value
 
 ALL = {**RENAMED, **ENVIRONMENT}
 

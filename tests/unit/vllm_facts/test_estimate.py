@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllm_facts.models.estimate import describe_estimate, estimate_model
+from flettner.vllm_facts.models.estimate import describe_estimate, estimate_model
 
 
 @pytest.mark.parametrize(

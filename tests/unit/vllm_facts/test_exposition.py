@@ -2,8 +2,8 @@ from math import isnan
 
 import pytest
 
-from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.exposition import (
+from flettner.vllm_facts.errors import MetricsPageError
+from flettner.vllm_facts.metrics.exposition import (
     LONGEST_SAMPLE,
     MOST_LINES,
     MOST_SAMPLES,

@@ -4,9 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_facts.errors import FlagError
-from vllm_facts.flag_parser import edit_flags, find_secrets, insert_file_flags, parse_address, parse_setting
-from vllm_facts.values import Value
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import (
+    edit_flags,
+    find_secrets,
+    insert_file_flags,
+    parse_address,
+    parse_setting,
+)
+from flettner.vllm_facts.values import Value
 
 SERVE = ["vllm", "serve", "org/model"]
 
@@ -65,7 +71,7 @@ def test_parses_a_command_line(flags: list[str], setting: dict[str, Value]) -> N
         ["vllm", "serve"],
         ["/venv/bin/python3.11", "/venv/bin/vllm", "serve"],
         ["python", "-m", "vllm.entrypoints.openai.api_server"],
-        ["python3", "-u", "-X", "dev", "-m", "simulator.server"],
+        ["python3", "-u", "-X", "dev", "-m", "flettner.simulator.server"],
         ["python", "stub.py"],
         ["env", "HF_HUB_OFFLINE=1", "vllm", "serve"],
         ["numactl", "--cpunodebind=0", "/bin/vllm", "serve"],

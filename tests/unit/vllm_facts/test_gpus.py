@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.sizing.gpus import find_gpu
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from dataclasses import fields
 
 import pytest
 
-from vllm_facts import flag_table
-from vllm_facts.deprecated_flags import RENAMED
-from vllm_facts.flag_parser import edit_flags, parse_setting
-from vllm_facts.knobs import KNOBS, KnobFacts, alters_outputs, release_of
-from vllm_facts.releases import FLAGS, TABLE
-from vllm_facts.values import Value
+from flettner.vllm_facts import flag_table
+from flettner.vllm_facts.deprecated_flags import RENAMED
+from flettner.vllm_facts.flag_parser import edit_flags, parse_setting
+from flettner.vllm_facts.knobs import KNOBS, KnobFacts, alters_outputs, release_of
+from flettner.vllm_facts.releases import FLAGS, TABLE
+from flettner.vllm_facts.values import Value
 
 NOW = "0.32.0"
 EXAMPLES: dict[str, Value] = {

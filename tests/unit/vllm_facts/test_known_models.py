@@ -1,7 +1,7 @@
 """The table of well-known models: its shapes give the published number of parameters."""
 
-from vllm_facts.models.lookup import find_model
-from vllm_facts.models.table import ModelRow, find_row, known_keys
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.models.table import ModelRow, find_row, known_keys
 
 TOLERANCE = 0.03
 TWO_MATRICES = frozenset(  # an MLP without a gate

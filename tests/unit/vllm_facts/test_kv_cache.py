@@ -4,14 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.model_configs import llama
-from tests.support.sampling import examples
-from vllm_facts.deployment import Deployment, GpuModel, Model
-from vllm_facts.models.lookup import find_model, from_config
-from vllm_facts.models.table import known_keys
-from vllm_facts.sizing.effective_flags import Layout, layout
-from vllm_facts.sizing.gpus import find_gpu
-from vllm_facts.sizing.kv_cache import (
+from flettner.vllm_facts.deployment import Deployment, GpuModel, Model
+from flettner.vllm_facts.models.lookup import find_model, from_config
+from flettner.vllm_facts.models.table import known_keys
+from flettner.vllm_facts.sizing.effective_flags import Layout, layout
+from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.sizing.kv_cache import (
     GIB,
     KvCacheFit,
     estimate_fit,
@@ -19,7 +17,9 @@ from vllm_facts.sizing.kv_cache import (
     overhead_gib,
     weights_gib,
 )
-from vllm_facts.values import Setting
+from flettner.vllm_facts.values import Setting
+from tests.support.model_configs import llama
+from tests.support.sampling import examples
 
 
 def case(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllm_facts.log_lines import compile_lines
+from flettner.vllm_facts.log_lines import compile_lines
 
 JIT = (
     "during inference: {}. This causes a latency spike; consider extending warmup to cover this shape/config."

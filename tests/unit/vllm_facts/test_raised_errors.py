@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from flettner.vllm_facts.raised_errors import GAP, RaisedError, find_raised, next_release
 from tests.support.sources import REPOSITORY
-from vllm_facts.raised_errors import GAP, RaisedError, find_raised, next_release
 
 SCRIPT = runpy.run_path(str(REPOSITORY / "scripts/vllm_errors.py"))
 OLD = """

@@ -5,6 +5,11 @@ from typing import Any
 
 import pytest
 
+from flettner.vllm_facts.deployment import Deployment, GpuModel, Model
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.validity.engine import find_problems
+from flettner.vllm_facts.validity.refusal import InvalidSetting
+from flettner.vllm_facts.values import Value
 from tests.support.lint_cases import (
     A10,
     A100,
@@ -19,11 +24,6 @@ from tests.support.lint_cases import (
     case,
     dense,
 )
-from vllm_facts.deployment import Deployment, GpuModel, Model
-from vllm_facts.models.lookup import find_model
-from vllm_facts.validity.engine import find_problems
-from vllm_facts.validity.refusal import InvalidSetting
-from vllm_facts.values import Value
 
 V100 = GpuModel(name="V100", capability=(7, 0), memory_gib=32.0)
 AWQ = replace(QWEN_7B_AWQ, quantization="awq")

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.validity.speculation import check_draft_tokens, check_mtp_pipeline
 from tests.support.lint_cases import case
-from vllm_facts.models.lookup import find_model
-from vllm_facts.validity.speculation import check_draft_tokens, check_mtp_pipeline
 
 MTP = """--speculative-config '{"method":"mtp","num_speculative_tokens":3}'"""
 

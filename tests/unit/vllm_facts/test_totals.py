@@ -5,8 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.domain.reading import EngineSample
-from agent.observe.engine_sample import sample
+from flettner.agent.domain.reading import EngineSample
+from flettner.agent.observe.engine_sample import sample
+from flettner.vllm_facts.errors import MetricsPageError
+from flettner.vllm_facts.metrics.page_totals import PageTotals
+from flettner.vllm_facts.metrics.totals import PageReader, totals
 from tests.unit.sensors.pages import (
     DISABLED_LOG_STATS,
     LATER,
@@ -19,9 +22,6 @@ from tests.unit.sensors.pages import (
     without,
 )
 from tests.unit.sensors.run_sensor import NOON
-from vllm_facts.errors import MetricsPageError
-from vllm_facts.metrics.page_totals import PageTotals
-from vllm_facts.metrics.totals import PageReader, totals
 
 
 def between(before: bytes | None, after: bytes) -> EngineSample:

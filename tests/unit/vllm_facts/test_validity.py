@@ -2,11 +2,11 @@
 
 import pytest
 
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.knobs import KNOBS
+from flettner.vllm_facts.validity.engine import NOT_ABOVE, WITHOUT, find_problems
+from flettner.vllm_facts.values import Value
 from tests.support.lint_cases import DEEPSEEK_R1, H100, LLAMA_8B, MIXTRAL, case
-from vllm_facts.deployment import Deployment
-from vllm_facts.knobs import KNOBS
-from vllm_facts.validity.engine import NOT_ABOVE, WITHOUT, find_problems
-from vllm_facts.values import Value
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Widely served models, under the names of their makers and of those who quantize them."""
 
-from vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.models.lookup import find_model
 
 NAMES = """
 meta-llama/Llama-3.1-8B-Instruct

@@ -9,8 +9,8 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.vllm.answers import FAILED, parse_answer
-from agent.quality.comparison import compare
+from flettner.actuators.vllm.answers import FAILED, parse_answer
+from flettner.agent.quality.comparison import compare
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=5)
 JSON = st.recursive(

@@ -12,20 +12,20 @@ from tempfile import TemporaryDirectory
 import pytest
 from structlog.testing import capture_logs
 
-from actuators.vllm.control import (
+from flettner.actuators.vllm.control import (
     ControlEndpoint,
     control_path,
     describe,
     note_on_live_limits,
     with_own_control,
 )
-from actuators.vllm.engine import VllmEngine
-from agent.domain.errors import ActError, DriftError
-from agent.domain.model import HotKnobs, Server
-from agent.domain.ports import Site
-from flettner_vllm.scheduler import Knobs, Limit, start_control
-from vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
-from vllm_facts.values import Setting
+from flettner.actuators.vllm.engine import VllmEngine
+from flettner.agent.domain.errors import ActError, DriftError
+from flettner.agent.domain.model import HotKnobs, Server
+from flettner.agent.domain.ports import Site
+from flettner.flettner_vllm.scheduler import Knobs, Limit, start_control
+from flettner.vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
+from flettner.vllm_facts.values import Setting
 
 FLAGS: Setting = {"model": "m", "max_num_seqs": 16, "max_num_active_seqs": 4}
 SERVER = Server(name="chat-r1", setting=FLAGS, address="127.0.0.1:8101")

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-import flettner_vllm.scheduler
-from actuators.vllm.scheduler_class import SchedulerFolders, is_missing, write_folders
-from agent.domain.ports import Site
-from vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
+import flettner.flettner_vllm.scheduler
+from flettner.actuators.vllm.scheduler_class import SchedulerFolders, is_missing, write_folders
+from flettner.agent.domain.ports import Site
+from flettner.vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
 
 NAMED = {"scheduler_cls": SCHEDULER_CLASS}
 
@@ -38,7 +38,7 @@ def test_the_files_are_those_of_this_release_and_any_user_of_a_container_may_rea
 
     folders = write_folders(site)
 
-    assert stale.read_bytes() == Path(flettner_vllm.scheduler.__file__).read_bytes()
+    assert stale.read_bytes() == Path(flettner.flettner_vllm.scheduler.__file__).read_bytes()
     assert [
         path.stat().st_mode & 0o777 for path in (folders.package, stale.parent, stale, folders.sockets)
     ] == [

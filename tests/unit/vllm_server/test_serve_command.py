@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.docker.spec import ContainerSpec, Json
-from actuators.vllm.serve_command import ContainerCommand, ReadFile
+from flettner.actuators.docker.spec import ContainerSpec, Json
+from flettner.actuators.vllm.serve_command import ContainerCommand, ReadFile
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.values import Value
 from tests.support.docker_documents import container, recorded
-from vllm_facts.errors import FlagError
-from vllm_facts.values import Value
 
 
 def serve(document: Json, read_file: ReadFile | None = None) -> ContainerCommand:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actuators.vllm.start_times import StartTimes
+from flettner.actuators.vllm.start_times import StartTimes
 
 KEY = "sha256:ab tiny"
 
