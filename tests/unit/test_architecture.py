@@ -13,7 +13,7 @@ PRODUCT = (
     "docker_engine", "kubernetes_api", "sensors", "actuators", "docker_proxy", "simulator", "flettner",
     "flettner_vllm",
 )  # fmt: skip
-LONGEST_MODULE = 350
+LONGEST_MODULE = 500
 
 
 def packages() -> Iterator[str]:
