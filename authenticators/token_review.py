@@ -11,9 +11,9 @@ from flettner.agent.api.external_tokens import IdentifiedCaller, ReviewError
 from flettner.agent.api.tokens import RANKS
 from flettner.agent.config.listen import Role
 from flettner.agent.domain.errors import ActError
-from flettner.kubernetes_api.client import TOKEN_REVIEW
-from flettner.kubernetes_api.documents import Json
-from flettner.kubernetes_api.options import AccessOptions
+from flettner.clients.kubernetes.client import TOKEN_REVIEW
+from flettner.clients.kubernetes.documents import Json
+from flettner.clients.kubernetes.options import AccessOptions
 
 
 @dataclass(frozen=True, kw_only=True)

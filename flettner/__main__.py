@@ -2,7 +2,7 @@
 
 import sys
 
-from flettner.agent.cli.dispatch import main
+from flettner.tools.cli.dispatch import main
 
 if __name__ == "__main__":
     sys.exit(main())

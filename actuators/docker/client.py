@@ -16,9 +16,9 @@ import docker
 
 from flettner.actuators.docker.spec import ContainerSpec, ContainerState, Endpoint
 from flettner.agent.domain.errors import ActError
-from flettner.docker_engine.api import EngineAt, Json, MissingError, SilentError, post
-from flettner.docker_engine.events import follow_events
-from flettner.docker_engine.parse import ContainerEvent
+from flettner.clients.docker.api import EngineAt, Json, MissingError, SilentError, post
+from flettner.clients.docker.events import follow_events
+from flettner.clients.docker.parse import ContainerEvent
 
 __all__ = ["DockerClient", "Json"]
 

@@ -13,8 +13,8 @@ from flettner.actuators.docker.spec import ContainerSpec
 from flettner.actuators.host.process_group import how_it_ended
 from flettner.actuators.host.server_log import cause_in, format_lines
 from flettner.agent.domain.errors import ActError
-from flettner.docker_engine.api import MissingError
-from flettner.docker_engine.parse import ContainerEvent
+from flettner.clients.docker.api import MissingError
+from flettner.clients.docker.parse import ContainerEvent
 
 _MIB = 2**20
 _OPEN_WITHIN_S = 2.0

@@ -11,7 +11,7 @@ import docker
 from flettner.actuators.docker.client import DockerClient
 from flettner.actuators.docker.spec import ContainerSpec
 from flettner.agent.domain.errors import ActError
-from flettner.docker_engine.api import EngineAt
+from flettner.clients.docker.api import EngineAt
 
 _STARTED = re.compile(rb"Application startup complete|Uvicorn running on")
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")

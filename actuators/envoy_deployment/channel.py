@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 
 from flettner.actuators.shared.published_route import PublishedRoute, object_name
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import KubernetesClient
-from flettner.kubernetes_api.documents import Json
-from flettner.kubernetes_api.errors import ConflictError
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.clients.kubernetes.documents import Json
+from flettner.clients.kubernetes.errors import ConflictError
 
 _TRIES = 5  # writes that lose against another client in a row
 

@@ -9,7 +9,7 @@ from flettner.actuators.envoy_deployment.traffic import DeploymentTraffic
 from flettner.actuators.shared.hold import HoldOptions
 from flettner.actuators.shared.published_route import STATUS_PORT
 from flettner.agent.domain.ports import Site
-from flettner.kubernetes_api.options import ClusterOptions
+from flettner.clients.kubernetes.options import ClusterOptions
 
 
 @dataclass(frozen=True, kw_only=True)

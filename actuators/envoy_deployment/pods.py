@@ -11,7 +11,7 @@ import aiohttp
 from flettner.actuators.shared.published_route import STATUS_PORT
 from flettner.agent.domain.errors import ActError
 from flettner.agent.io.bounded import parse_json, read_body
-from flettner.kubernetes_api.deployment_pods import DeploymentPods, FoundPod
+from flettner.clients.kubernetes.deployment_pods import DeploymentPods, FoundPod
 
 _ANSWER_S = 2.0
 _POLL_S = 0.1

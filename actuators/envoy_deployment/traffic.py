@@ -15,9 +15,9 @@ from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Hold
 from flettner.agent.domain.ports import Site, TrafficSeen
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.deployment_pods import DeploymentPods
-from flettner.kubernetes_api.errors import AwayError, MissingError
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.deployment_pods import DeploymentPods
+from flettner.clients.kubernetes.errors import AwayError, MissingError
 
 if TYPE_CHECKING:
     from flettner.actuators.envoy_deployment.plugin import EnvoyDeployment

@@ -1,6 +1,6 @@
 """What the gateways say about an HTTPRoute: `status.parents`, an entry for each. Pure."""
 
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes.documents import Json
 
 _NEEDED = ("Accepted", "ResolvedRefs")
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes.documents import Json
 
 MOST: Final = 16  # backendRefs of a rule
 HEAVIEST: Final = 1_000_000

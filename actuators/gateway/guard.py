@@ -24,10 +24,10 @@ from flettner.actuators.gateway.guard_sign import BEAT_S, LEASE_NAME
 from flettner.actuators.gateway.record import SplitRecord, end_lease, record_of, records, rules_with
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Now
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import KubernetesClient
-from flettner.kubernetes_api.documents import Json
-from flettner.kubernetes_api.errors import AwayError, MissingError
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.clients.kubernetes.documents import Json
+from flettner.clients.kubernetes.errors import AwayError, MissingError
 
 log = structlog.get_logger(__name__)
 

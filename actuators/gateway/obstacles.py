@@ -9,10 +9,10 @@ from flettner.actuators.gateway.guard_sign import BEAT_S, GuardSign
 from flettner.actuators.gateway.record import record_of
 from flettner.actuators.gateway.rules import choose_rules, home_of, rule_obstacles
 from flettner.agent.domain.errors import ActError
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import KubernetesClient
-from flettner.kubernetes_api.documents import Json
-from flettner.kubernetes_api.errors import AwayError, ConflictError, MissingError
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.clients.kubernetes.documents import Json
+from flettner.clients.kubernetes.errors import AwayError, ConflictError, MissingError
 
 NO_GUARD: Final = (
     "no guard gives a sign of life: a canary's share would stay if this daemon died; start the Deployment of "

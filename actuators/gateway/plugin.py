@@ -7,7 +7,7 @@ from typing import ClassVar
 from flettner.actuators.gateway.traffic import GatewayTraffic
 from flettner.agent.domain.model import Hold
 from flettner.agent.domain.ports import Site
-from flettner.kubernetes_api.options import ClusterOptions
+from flettner.clients.kubernetes.options import ClusterOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from flettner.actuators.gateway.backends import Backends
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import KubernetesClient
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import KubernetesClient
 
 
 async def select_same_pods(client: KubernetesClient, home: Backends, services: Iterable[str]) -> bool:

@@ -11,7 +11,7 @@ from typing import Final, Self
 from flettner.actuators.gateway.backends import Backends, complete
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes.documents import Json
 
 PREFIX: Final = "split.flettner.dev/"
 """Of the annotation; the name of the target follows."""

@@ -2,7 +2,7 @@
 
 from flettner.actuators.gateway.backends import Backends, complete, describe_backends, find_obstacles
 from flettner.agent.domain.errors import ActError
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes.documents import Json
 
 
 def choose_rules(document: Json, rule: str) -> list[int]:

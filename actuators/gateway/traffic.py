@@ -21,10 +21,10 @@ from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.model import Hold
 from flettner.agent.domain.ports import Site, TrafficSeen
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import KubernetesClient
-from flettner.kubernetes_api.documents import Json
-from flettner.kubernetes_api.errors import AwayError, ConflictError
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.clients.kubernetes.documents import Json
+from flettner.clients.kubernetes.errors import AwayError, ConflictError
 
 log = structlog.get_logger(__name__)
 

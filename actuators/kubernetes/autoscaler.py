@@ -14,9 +14,9 @@ from json import loads
 from typing import Self
 
 from flettner.actuators.kubernetes.workload import Workload
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import KubernetesClient
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.clients.kubernetes.documents import Json
 
 _BEHAVIOR = "autoscaling.alpha.kubernetes.io/behavior"
 _KEDA = "ScaledObject"

@@ -14,8 +14,8 @@ from flettner.actuators.kubernetes.labels import PREFIX, REPLICAS, SERVES_AS, si
 from flettner.actuators.kubernetes.start import Starter, remove_server
 from flettner.actuators.kubernetes.workload import Workload, WorkloadName
 from flettner.agent.domain.errors import ActError
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.documents import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

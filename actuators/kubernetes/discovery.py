@@ -16,10 +16,10 @@ from flettner.actuators.vllm.engine import refuse_older_daemon
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 from flettner.agent.plugins.installation import FoundServers
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import KubernetesClient, Reader, is_configured
-from flettner.kubernetes_api.documents import Json
-from flettner.kubernetes_api.errors import ForbiddenError
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import KubernetesClient, Reader, is_configured
+from flettner.clients.kubernetes.documents import Json
+from flettner.clients.kubernetes.errors import ForbiddenError
 from flettner.vllm_facts.values import Setting
 
 _Listed = TypeVar("_Listed")

@@ -36,8 +36,8 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import Reader
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import Reader
 from flettner.vllm_facts.values import Setting
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from flettner.actuators.kubernetes.statefulset import add_claims
 from flettner.actuators.kubernetes.workload import Workload
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes.documents import Json
 
 _KEPT_SPEC = ("minReadySeconds", "progressDeadlineSeconds", "strategy")
 

@@ -31,10 +31,10 @@ from flettner.actuators.kubernetes.shrink import scale, wait_for_last_requests
 from flettner.actuators.kubernetes.start import NoNodeError, Starter
 from flettner.actuators.kubernetes.workload import Workload
 from flettner.agent.domain.errors import ActError
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import KubernetesClient, patiently
-from flettner.kubernetes_api.documents import Json
-from flettner.kubernetes_api.errors import AwayError
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import KubernetesClient, patiently
+from flettner.clients.kubernetes.documents import Json
+from flettner.clients.kubernetes.errors import AwayError
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.values import Setting, Value
 

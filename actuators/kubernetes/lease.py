@@ -19,9 +19,9 @@ import structlog
 from flettner.actuators.kubernetes.state_volume import describe_volatile
 from flettner.agent.domain.errors import ActError, LockLostError
 from flettner.agent.domain.ports import Now
-from flettner.kubernetes_api.client import LEASE, KubernetesClient
-from flettner.kubernetes_api.documents import Json
-from flettner.kubernetes_api.errors import ConflictError, MissingError
+from flettner.clients.kubernetes.client import LEASE, KubernetesClient
+from flettner.clients.kubernetes.documents import Json
+from flettner.clients.kubernetes.errors import ConflictError, MissingError
 
 DURATION_S: Final = 45
 """From a renewal until another daemon may take over; a node counts as lost after 40 s, too."""

@@ -11,7 +11,7 @@ from difflib import SequenceMatcher
 import yaml
 
 from flettner.actuators.kubernetes.workload import Workload
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes.documents import Json
 from flettner.vllm_facts.values import Setting, Value
 
 

@@ -2,9 +2,9 @@
 
 from pathlib import PurePosixPath
 
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import Reader
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import Reader
+from flettner.clients.kubernetes.documents import Json
 
 
 async def read_config_maps(reader: Reader, pod: Json, container: int) -> dict[str, str]:

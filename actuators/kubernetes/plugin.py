@@ -11,8 +11,8 @@ from flettner.actuators.kubernetes.workload import OPTIONS, WorkloadName
 from flettner.actuators.vllm.engine import ServerOptions
 from flettner.agent.domain.ports import Lock, Site
 from flettner.agent.plugins.installation import FoundServers, FoundTarget, Installation
-from flettner.kubernetes_api.connection import Access, find_place
-from flettner.kubernetes_api.options import ClusterOptions
+from flettner.clients.kubernetes.connection import Access, find_place
+from flettner.clients.kubernetes.options import ClusterOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Self
 
 from flettner.actuators.host.process_group import how_it_ended
 from flettner.actuators.host.server_log import cause_in
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes.documents import Json
 
 _IMAGE_ERRORS = frozenset({"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
 """`ErrImagePull` is not among them: the kubelet tries again, and only then waits (ImagePullBackOff)."""

@@ -21,9 +21,9 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Site
 from flettner.agent.machine.strategy import StrategyChoice
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import KubernetesClient
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.clients.kubernetes.documents import Json
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.values import Setting
 

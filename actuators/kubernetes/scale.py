@@ -11,9 +11,9 @@ from flettner.actuators.kubernetes.statefulset import count_turns
 from flettner.actuators.kubernetes.workload import Workload
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Site
-from flettner.kubernetes_api.client import KubernetesClient, patiently
-from flettner.kubernetes_api.documents import Json
-from flettner.kubernetes_api.errors import MissingError
+from flettner.clients.kubernetes.client import KubernetesClient, patiently
+from flettner.clients.kubernetes.documents import Json
+from flettner.clients.kubernetes.errors import MissingError
 
 _POLL_S = 0.5
 _GONE_WITHIN_S = 120.0

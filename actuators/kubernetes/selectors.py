@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from flettner.actuators.kubernetes.workload import Workload
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import KubernetesClient
-from flettner.kubernetes_api.documents import Json
-from flettner.kubernetes_api.errors import MissingError
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.clients.kubernetes.documents import Json
+from flettner.clients.kubernetes.errors import MissingError
 
 
 async def find_selectors(client: KubernetesClient, workload: Workload) -> list[Mapping[str, str]]:

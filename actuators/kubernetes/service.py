@@ -11,10 +11,10 @@ from flettner.actuators.kubernetes.green import make_service
 from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import KubernetesClient
-from flettner.kubernetes_api.documents import Json
-from flettner.kubernetes_api.errors import ConflictError
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.clients.kubernetes.documents import Json
+from flettner.clients.kubernetes.errors import ConflictError
 
 log = structlog.get_logger(__name__)
 

@@ -19,10 +19,10 @@ from flettner.actuators.kubernetes.workload import Workload
 from flettner.actuators.vllm.probe import OpenAiProbe
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Site
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import KubernetesClient, patiently
-from flettner.kubernetes_api.documents import Json
-from flettner.kubernetes_api.errors import MissingError
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import KubernetesClient, patiently
+from flettner.clients.kubernetes.documents import Json
+from flettner.clients.kubernetes.errors import MissingError
 
 log = structlog.get_logger(__name__)
 

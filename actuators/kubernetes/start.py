@@ -27,10 +27,10 @@ from flettner.actuators.vllm.probe import OpenAiProbe
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import KubernetesClient, patiently
-from flettner.kubernetes_api.documents import Json
-from flettner.kubernetes_api.errors import ConflictError
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import KubernetesClient, patiently
+from flettner.clients.kubernetes.documents import Json
+from flettner.clients.kubernetes.errors import ConflictError
 from flettner.vllm_facts.errors import FlagError
 
 _POLL_S = 1.0

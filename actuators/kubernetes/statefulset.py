@@ -9,7 +9,7 @@ from copy import deepcopy
 from pathlib import PurePosixPath
 
 from flettner.actuators.kubernetes.workload import Workload
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes.documents import Json
 
 _READ_AT_START = ("model", "tokenizer", "hf_config_path", "chat_template")
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")

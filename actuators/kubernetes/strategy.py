@@ -11,8 +11,8 @@ from flettner.actuators.kubernetes.workload import Workload, count_gpus
 from flettner.agent.domain.model import Strategy
 from flettner.agent.machine.strategy import HostCapacity, StrategyChoice
 from flettner.agent.machine.strategy import choose_strategy as choose
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import Reader
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import Reader
 
 
 def choose_strategy(wanted: Strategy | Literal["auto"], pods: int, no_node: str) -> StrategyChoice:

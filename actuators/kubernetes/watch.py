@@ -20,9 +20,9 @@ from flettner.actuators.kubernetes.start import read_log
 from flettner.actuators.kubernetes.workload import Workload, is_complete
 from flettner.actuators.vllm.probe import HealthAnswer, OpenAiProbe
 from flettner.agent.domain.errors import ActError
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import KubernetesClient
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.clients.kubernetes.documents import Json
 from flettner.vllm_facts.values import Setting
 
 log = structlog.get_logger(__name__)

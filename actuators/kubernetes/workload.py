@@ -7,8 +7,8 @@ from typing import Any, Self
 from flettner.actuators.host.origin import Origin
 from flettner.actuators.kubernetes.labels import LIKE, REPLICAS, SERVER, SITE, epoch_of, server_of
 from flettner.actuators.vllm.serve_command import ChangedCommand, ContainerCommand, ReadFile
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.documents import Json, Kind
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.documents import Json, Kind
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import is_vllm_server
 from flettner.vllm_facts.values import Value

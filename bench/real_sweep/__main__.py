@@ -22,10 +22,6 @@ from random import Random
 
 from bench.real_sweep.comparison import Pair, Row, Traffic, average, compare, describe
 from bench.real_sweep.server import BUDGET, SLOTS, RealServer, running
-from flettner.agent.tuning.calibration import calibrate
-from flettner.agent.tuning.measured import summarise
-from flettner.agent.tuning.replay import Served, replay
-from flettner.agent.tuning.session import TuningPlan
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.fit import fit_law
 from flettner.performance_model.iteration_log import StepRecord
@@ -34,6 +30,10 @@ from flettner.performance_model.outcome import Goals, quantile
 from flettner.performance_model.step_law import UncertainLaw
 from flettner.performance_model.trace import Trace, TraceRequest
 from flettner.performance_model.work_windows import windows_of_steps
+from flettner.tools.tuning.calibration import calibrate
+from flettner.tools.tuning.measured import summarise
+from flettner.tools.tuning.replay import Served, replay
+from flettner.tools.tuning.session import TuningPlan
 from flettner.vllm_facts.metrics.page_totals import PageTotals
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand
 

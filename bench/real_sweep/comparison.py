@@ -7,14 +7,14 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from bench.prediction.exactness import spearman
-from flettner.agent.tuning.model_search import ModelSearch, forecast_all
-from flettner.agent.tuning.searches import Point, Tried
-from flettner.agent.tuning.space import Space
 from flettner.performance_model.engine import Engine
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.outcome import Goals, measure
 from flettner.performance_model.step_law import UncertainLaw
 from flettner.performance_model.trace import Trace
+from flettner.tools.tuning.model_search import ModelSearch, forecast_all
+from flettner.tools.tuning.searches import Point, Tried
+from flettner.tools.tuning.space import Space
 
 LEAST_SPEARMAN, MOST_ERROR, MOST_REGRET = 0.7, 0.2, 0.05  # goals
 Row = dict[str, Any]

@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 
 import aiohttp
 
-from flettner.agent.tuning.own_server import OwnServer
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.iteration_log import StepRecord, parse_iterations
+from flettner.tools.tuning.own_server import OwnServer
 from flettner.vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
 from flettner.vllm_facts.metrics.page_totals import PageTotals
 from flettner.vllm_facts.metrics.totals import totals

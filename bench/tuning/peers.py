@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from bench.tuning.world import World
-from flettner.agent.tuning.model_search import ModelSearch, PointForecast, forecast_all
-from flettner.agent.tuning.searches import GridSearch, HillClimb, Point, RandomSearch, Search, Tried
-from flettner.agent.tuning.space import Space
-from flettner.agent.tuning.tpe import TpeSearch
-from flettner.agent.tuning.verdict import paired_gain
 from flettner.performance_model.step_law import StepLaw
 from flettner.performance_model.trace import Trace
+from flettner.tools.tuning.model_search import ModelSearch, PointForecast, forecast_all
+from flettner.tools.tuning.searches import GridSearch, HillClimb, Point, RandomSearch, Search, Tried
+from flettner.tools.tuning.space import Space
+from flettner.tools.tuning.tpe import TpeSearch
+from flettner.tools.tuning.verdict import paired_gain
 
 MOST_CANARIES = 20
 REPLAY = 500  # added to the seed of the world: the noise of a replay is not that of the recording

@@ -12,13 +12,13 @@ from math import log2
 from bench.loop.server import VirtualServer
 from bench.prediction.truth import HICCUP_S, JITTER, case_of, requests_of, unlike
 from bench.tuning.world import LEARN_S, World
-from flettner.agent.advisor.run_policies import run_all
 from flettner.agent.domain.model import Objective, Slo
 from flettner.agent.domain.reading import Reading
 from flettner.agent.observe.aggregator import Aggregator
-from flettner.agent.tuning.searches import Point, Tried, untried
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.simulator.flags import Flags, parse
+from flettner.tools.advisor.run_policies import run_all
+from flettner.tools.tuning.searches import Point, Tried, untried
 from flettner.vllm_facts.values import Knob, Value
 
 SHARE = 0.95  # of the requests that shall meet each objective

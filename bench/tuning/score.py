@@ -21,13 +21,13 @@ from bench.tuning.peers import (
 )
 from bench.tuning.rules import RuleSearch
 from bench.tuning.world import STARTS, World
-from flettner.agent.tuning.model_search import ModelSearch, PointForecast
-from flettner.agent.tuning.searches import Search
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.hardware_prior import fit_deployment, prior_law
 from flettner.performance_model.step_law import StepLaw, UncertainLaw
 from flettner.performance_model.trace import Trace
 from flettner.performance_model.work_windows import windows_of_steps
+from flettner.tools.tuning.model_search import ModelSearch, PointForecast
+from flettner.tools.tuning.searches import Search
 from flettner.vllm_facts.deployment import Deployment
 
 FLAT = 0.02  # a world whose start is so near the best one is flat

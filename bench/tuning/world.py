@@ -11,10 +11,10 @@ from statistics import fmean
 
 from bench.prediction.exactness import carried_rate, goals_of, spearman
 from bench.prediction.truth import Load, Recording, kv_blocks, run_truth, traffic, unlike
-from flettner.agent.tuning.searches import Point
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.outcome import Goals
 from flettner.performance_model.trace import TraceRequest
+from flettner.tools.tuning.searches import Point
 
 SEQS, BUDGETS = (4, 8, 16, 32, 64, 128, 256), (256, 512, 1024, 2048, 4096, 8192)  # 42 points
 DEFAULT = (256, 2048)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import docker
 
 from flettner.agent.io.bounded import join_chunks
-from flettner.docker_engine.api import EngineAt
-from flettner.docker_engine.events import EventStream
-from flettner.docker_engine.parse import ContainerEvent, ContainerSummary, event_of, summaries_of
+from flettner.clients.docker.api import EngineAt
+from flettner.clients.docker.events import EventStream
+from flettner.clients.docker.parse import ContainerEvent, ContainerSummary, event_of, summaries_of
 
 ACTIONS = ("oom", "die", "start", "kill", "pause", "unpause", "rename", "destroy", "health_status")
 NETWORK_ACTIONS = ("connect", "disconnect")

@@ -8,9 +8,9 @@ from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.ports import Now, View
 from flettner.agent.domain.reading import Incident, Sample, SourceState
 from flettner.agent.plugins.option_errors import check_periods
-from flettner.docker_engine.api import EngineAt
-from flettner.docker_engine.events import EventStream
-from flettner.docker_engine.parse import ContainerEvent
+from flettner.clients.docker.api import EngineAt
+from flettner.clients.docker.events import EventStream
+from flettner.clients.docker.parse import ContainerEvent
 from flettner.sensors.docker_events.listing import ContainerListing, open_stream
 from flettner.sensors.docker_events.registry import ContainerRegistry
 

@@ -8,7 +8,7 @@ from flettner.agent.domain.digest import digest
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.ports import View
 from flettner.agent.domain.reading import Incident, IncidentKind
-from flettner.docker_engine.parse import ContainerEvent, ContainerSummary
+from flettner.clients.docker.parse import ContainerEvent, ContainerSummary
 
 TARGET = "flettner.target"
 SERVER = "flettner.server"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from flettner.agent.domain.errors import ActError, SensorError
 from flettner.agent.domain.ports import View
-from flettner.kubernetes_api.client import KubernetesClient
+from flettner.clients.kubernetes.client import KubernetesClient
 from flettner.sensors.proxy_requests.gateway_records import (
     Attributes,
     RouteNames,

@@ -10,7 +10,7 @@ from flettner.agent.domain.ports import Now, View
 from flettner.agent.domain.reading import RequestSample, Sample
 from flettner.agent.domain.request_counts import RequestSource
 from flettner.agent.plugins.option_errors import check_periods
-from flettner.kubernetes_api.options import ClusterOptions
+from flettner.clients.kubernetes.options import ClusterOptions
 from flettner.sensors.proxy_requests.access_log import OpenRequests
 from flettner.sensors.proxy_requests.gateway_follower import name_routes, subscribed_to_gateways
 from flettner.sensors.proxy_requests.inbox import SourceCondition, TargetInbox

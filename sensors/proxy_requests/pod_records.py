@@ -15,8 +15,8 @@ import aiohttp
 import msgpack
 
 from flettner.agent.domain.errors import ActError, SensorError
-from flettner.kubernetes_api.client import KubernetesClient
-from flettner.kubernetes_api.deployment_pods import DeploymentPods, FoundPod
+from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.clients.kubernetes.deployment_pods import DeploymentPods, FoundPod
 from flettner.sensors.proxy_requests.record_socket import MESSAGE_BYTES, Inbox, add_message
 
 PORT = 8082

@@ -239,7 +239,7 @@ async def docker_proxy(folder: Path, blue: Json) -> AsyncIterator[Proxy]:
                 *(
                     sys.executable,
                     "-c",
-                    "from flettner.docker_proxy.main import main; raise SystemExit(main())",
+                    "from flettner.tools.docker_proxy.main import main; raise SystemExit(main())",
                 ),
                 *("run", "--config", str(policy)),
                 stderr=out,

@@ -9,10 +9,9 @@ from flettner.agent.domain.state import Phase
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "architecture.md"
 PRODUCT = (
-    "vllm_facts", "performance_model", "lint", "agent", "policies", "notifiers", "authenticators",
-    "docker_engine", "kubernetes_api", "sensors", "actuators", "docker_proxy", "simulator", "flettner",
-    "flettner_vllm",
-)  # fmt: skip
+    *sorted(link.name for link in (REPOSITORY / "flettner").iterdir() if link.is_symlink()),
+    "flettner",
+)
 LONGEST_MODULE = 500
 
 

@@ -27,7 +27,7 @@ from flettner.actuators.envoy.process import EnvoyProcess, find_binary
 from flettner.actuators.envoy.runner import Runner
 from flettner.actuators.shared.published_route import STATUS_PORT, PublishedRoute
 from flettner.agent.domain.ports import Site, Traffic
-from flettner.kubernetes_api.client import KubernetesClient
+from flettner.clients.kubernetes.client import KubernetesClient
 
 log = structlog.get_logger(__name__)
 

@@ -7,10 +7,10 @@ import structlog
 
 from flettner.actuators.shared.published_route import PROXY, PublishedRoute
 from flettner.agent.domain.errors import ActError
-from flettner.kubernetes_api import client as kubernetes
-from flettner.kubernetes_api.client import KubernetesClient
-from flettner.kubernetes_api.documents import Json
-from flettner.kubernetes_api.mirror import PROMPT
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.clients.kubernetes.documents import Json
+from flettner.clients.kubernetes.mirror import PROMPT
 
 log = structlog.get_logger(__name__)
 

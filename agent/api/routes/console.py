@@ -69,7 +69,7 @@ class _File:
 def _files() -> dict[str, _File]:
     """By path. Read once: some 200 kB."""
     found = {}
-    console = files("flettner.agent.console")
+    console = files("flettner.console")
     for folder, prefix in ((console, "/"), (console / "assets", "/assets/")):
         for file in folder.iterdir():
             media = MEDIA.get(f".{file.name.rpartition('.')[2]}")

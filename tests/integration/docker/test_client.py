@@ -11,7 +11,7 @@ import pytest
 from flettner.actuators.docker import client
 from flettner.actuators.docker.client import DockerClient, Json
 from flettner.agent.domain.errors import ActError
-from flettner.docker_engine.events import RESYNC, THREAD_NAME
+from flettner.clients.docker.events import RESYNC, THREAD_NAME
 from tests.support.docker_site import BENCH, PORT, Bench
 from tests.support.docker_socket import EngineSocket
 

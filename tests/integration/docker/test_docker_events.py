@@ -19,8 +19,8 @@ from docker.errors import NotFound
 from flettner.actuators.docker import labels as docker_labels
 from flettner.agent.domain.ports import Site
 from flettner.agent.domain.reading import Incident
-from flettner.docker_engine.events import THREAD_NAME
-from flettner.docker_engine.parse import ContainerEvent, ContainerSummary, event_of, summaries_of
+from flettner.clients.docker.events import THREAD_NAME
+from flettner.clients.docker.parse import ContainerEvent, ContainerSummary, event_of, summaries_of
 from flettner.sensors.docker_events import registry
 from flettner.sensors.docker_events.plugin import DockerEvents
 from flettner.sensors.docker_events.registry import HELD_S, ContainerRegistry, site_digest

@@ -16,9 +16,9 @@ import docker
 import pytest
 from docker.errors import APIError, NotFound
 
-from flettner.docker_proxy.main import listening
-from flettner.docker_proxy.policy import parse_policy
-from flettner.docker_proxy.proxy import serving
+from flettner.tools.docker_proxy.main import listening
+from flettner.tools.docker_proxy.policy import parse_policy
+from flettner.tools.docker_proxy.proxy import serving
 
 ENGINE = Path(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://"))
 BINDS = [f"{path}:{path}:ro" for path in ("/usr", "/bin", "/lib", "/lib64") if Path(path).exists()]

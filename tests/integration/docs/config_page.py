@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from flettner.agent.cli.knobs import _option
 from flettner.agent.config.tables import FileTable, SloTable
 from flettner.agent.plugins import loader
+from flettner.tools.cli.knobs import _option
 from tests.integration.docs.markdown import code, table
 from tests.integration.docs.meanings import MEANINGS, OPTIONS
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import aiohttp
 
-from flettner.agent.cli.dispatch import parser
+from flettner.tools.cli.dispatch import parser
 from tests.e2e.config_builder import SERVERS, TARGET, SiteConfig
 from tests.e2e.rig import PATIENCE_S, Document, Rig, at_rest, until
 from tests.e2e.test_adopting import _answers

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from flettner.agent.audit.chain import Head
-from flettner.agent.cli.dispatch import main, parser
 from flettner.agent.telemetry.journald import encode_log
-from flettner.docker_proxy.main import _parser as proxy_parser
+from flettner.tools.cli.dispatch import main, parser
+from flettner.tools.docker_proxy.main import _parser as proxy_parser
 from tests.integration.docs.blocks import PAGES, REPOSITORY, Block, blocks, commands
 from tests.integration.docs.stage import stage
 

@@ -13,8 +13,8 @@ from flettner.actuators.kubernetes.plugin import KubernetesOptions
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.ports import Site
-from flettner.kubernetes_api.client import DEPLOYMENT, KubernetesClient, patiently
-from flettner.kubernetes_api.errors import AwayError
+from flettner.clients.kubernetes.client import DEPLOYMENT, KubernetesClient, patiently
+from flettner.clients.kubernetes.errors import AwayError
 from tests.integration.kubernetes.engines import FLAGS, ROLE, bind, serve
 from tests.support.kubernetes import kubeconfig
 from tests.support.kubernetes.manifests import container, deployment
@@ -122,7 +122,7 @@ async def test_an_authority_that_is_replaced_is_read_again(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also by the watch, whose connection the API server closes when it starts with a new certificate."""
-    monkeypatch.setattr("flettner.kubernetes_api.connection._REOPEN_S", 0.1)
+    monkeypatch.setattr("flettner.clients.kubernetes.connection._REOPEN_S", 0.1)
     user = yaml.safe_load((await here.user("daemon", *ROLE)).read_text())["users"][0]["user"]
     async with TlsFront.running(here.cluster.url, here.cluster.ca, tmp_path) as front:
         path = kubeconfig.write(

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from flettner.actuators.kubernetes.engine import KubernetesEngine
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
-from flettner.kubernetes_api import client as kubernetes
+from flettner.clients.kubernetes import client as kubernetes
 from flettner.simulator.traffic import Load
 from tests.e2e.rig import lost
 from tests.integration.kubernetes.engines import FLAGS, GREEN, bind, names, serve

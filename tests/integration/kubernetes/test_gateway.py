@@ -16,7 +16,7 @@ from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
-from flettner.kubernetes_api.client import KubernetesClient
+from flettner.clients.kubernetes.client import KubernetesClient
 from tests.integration.kubernetes.engines import GREEN, bind, serve
 from tests.integration.kubernetes.gateway_site import DAEMON, GUARD, MANIFESTS
 from tests.support.gateway.rig import utc_now

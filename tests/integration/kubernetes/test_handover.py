@@ -15,8 +15,8 @@ from flettner.actuators.kubernetes.watch import Watch
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Server
-from flettner.kubernetes_api.client import KubernetesClient
-from flettner.kubernetes_api.errors import AwayError
+from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.clients.kubernetes.errors import AwayError
 from tests.integration.kubernetes.engines import FLAGS, GREEN, bind, names, serve
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.manifests import container, deployment
@@ -156,7 +156,7 @@ async def test_an_absent_api_server_and_other_writers_are_no_fault_of_the_deploy
             await here.api.patch(here.path("deployments", name), {"metadata": {"labels": {"n": str(others)}}})
         return await patch(client, kind, name, change)
 
-    monkeypatch.setattr("flettner.kubernetes_api.client._RETRY_S", 0.1)
+    monkeypatch.setattr("flettner.clients.kubernetes.client._RETRY_S", 0.1)
     monkeypatch.setattr(KubernetesClient, "patch", contested)
     monkeypatch.setattr(KubernetesClient, "find", blinking)
     await engine.retire(BLUE)

@@ -9,7 +9,7 @@ import pytest
 
 from flettner.actuators.kubernetes.lease import LeaseLock
 from flettner.agent.domain.errors import LockLostError
-from flettner.kubernetes_api.client import KubernetesClient
+from flettner.clients.kubernetes.client import KubernetesClient
 from tests.e2e.rig import until
 from tests.integration.kubernetes.engines import ROLE, serve
 from tests.integration.kubernetes.site import site_of

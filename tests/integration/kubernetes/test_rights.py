@@ -14,7 +14,7 @@ from flettner.actuators.shared.published_route import PublishedRoute
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
-from flettner.kubernetes_api.client import KubernetesClient
+from flettner.clients.kubernetes.client import KubernetesClient
 from tests.integration.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names
 from tests.integration.kubernetes.test_lease import utc_now
 from tests.support.kubernetes.api import MERGE, Api, ApiError, Json

@@ -12,8 +12,8 @@ from flettner.actuators.kubernetes.watch import Watch
 from flettner.actuators.kubernetes.workload import Workload
 from flettner.agent.domain.errors import ActError
 from flettner.agent.runtime.effect_runner import EffectRunner
-from flettner.kubernetes_api.client import DEPLOYMENT, POD
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes.client import DEPLOYMENT, POD
+from flettner.clients.kubernetes.documents import Json
 from tests.simulation.kubernetes.scenario import ClusterScenario
 from tests.simulation.mutants import Put
 from tests.simulation.scenario import Act

@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx2
 
-from flettner.kubernetes_api.client import KubernetesClient
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.clients.kubernetes.documents import Json
 from tests.support.fast_time import loop_now
 from tests.support.kubernetes.memory.server import ApiServer, RefusedError, Request
 from tests.support.kubernetes.memory.transport import MemoryTransport, refusal

@@ -13,7 +13,7 @@ from flettner.actuators.gateway.plugin import GatewayOptions
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.model import Hold
 from flettner.agent.domain.ports import Site, Traffic, TrafficSeen
-from flettner.kubernetes_api.client import KubernetesClient
+from flettner.clients.kubernetes.client import KubernetesClient
 from tests.support.gateway.stand_in import Gateway
 from tests.support.kubernetes.cluster import Cluster
 from tests.support.kubernetes.namespace import Namespace

@@ -12,7 +12,7 @@ from typing import Any, Self
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from flettner.kubernetes_api.client import SERVICE, KubernetesClient
+from flettner.clients.kubernetes.client import SERVICE, KubernetesClient
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from flettner.agent.cli.resource_text import format_target_line, format_targets
+from flettner.tools.cli.resource_text import format_target_line, format_targets
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 

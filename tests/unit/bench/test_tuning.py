@@ -11,9 +11,9 @@ from bench.tuning.peers import Oracle, play
 from bench.tuning.rules import RuleSearch, nearest
 from bench.tuning.score import pairs_right
 from bench.tuning.world import Scored, World
-from flettner.agent.tuning.searches import GridSearch, Point, Tried
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.outcome import Goals
+from flettner.tools.tuning.searches import GridSearch, Point, Tried
 
 
 def world(*attainments: float) -> World:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
-from flettner.agent.cli.dispatch import main
 from flettner.agent.config.listen import Role
+from flettner.tools.cli.dispatch import main
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.served_api import served
 from tests.unit.cli.advising import Advise

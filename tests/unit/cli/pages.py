@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flettner.agent.cli.completion import INSTALLATION
-from flettner.agent.cli.dispatch import parser
-from flettner.agent.cli.exits import EXITS
+from flettner.tools.cli.completion import INSTALLATION
+from flettner.tools.cli.dispatch import parser
+from flettner.tools.cli.exits import EXITS
 from tests.integration.docs.markdown import table
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-CODE = "import sys; from flettner.agent.cli.dispatch import main; sys.exit(main(sys.argv[1:]))"
+CODE = "import sys; from flettner.tools.cli.dispatch import main; sys.exit(main(sys.argv[1:]))"
 PATIENCE_S = 60.0
 
 

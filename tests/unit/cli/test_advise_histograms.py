@@ -2,7 +2,7 @@
 
 import pytest
 
-from flettner.agent.advisor.histograms import ENOUGH, series
+from flettner.tools.advisor.histograms import ENOUGH, series
 from tests.unit.sensors.pages import PAGE
 
 EDGES = (100.0, 1000.0, 10_000.0)

@@ -16,9 +16,9 @@ from flettner.agent.audit.journal import Journal
 from flettner.agent.audit.mark import mark_path
 from flettner.agent.audit.records import DAEMON, Actor, JournalEntry, parse_record
 from flettner.agent.audit.segments import RetentionLimits
-from flettner.agent.cli.dispatch import main
 from flettner.agent.domain.model import Evidence
 from flettner.agent.telemetry.journald import encode_record
+from flettner.tools.cli.dispatch import main
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 ANN = Actor(kind="person", id="ann")
@@ -205,7 +205,7 @@ def test_export_can_be_verified_on_another_host(journal: Path, tmp_path: Path) -
     argv = [
         sys.executable,
         "-c",
-        "import sys; from flettner.agent.cli.dispatch import main; sys.exit(main())",
+        "import sys; from flettner.tools.cli.dispatch import main; sys.exit(main())",
     ]
     argv += ["audit", "export", "--format", "jsonl", "--state-dir", str(journal.parent)]
 
@@ -216,7 +216,7 @@ def test_export_can_be_verified_on_another_host(journal: Path, tmp_path: Path) -
 
 
 def test_closed_output_pipe_is_no_error(journal: Path) -> None:
-    program = "import sys; from flettner.agent.cli.dispatch import main; sys.exit(main())"
+    program = "import sys; from flettner.tools.cli.dispatch import main; sys.exit(main())"
     command = f"'{sys.executable}' -c '{program}' audit show --state-dir '{journal.parent}' | true"
 
     ended = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flettner.agent.terminal.cell_width import clip, count_cells, pad, wrap
+from flettner.tools.terminal.cell_width import clip, count_cells, pad, wrap
 
 
 @pytest.mark.parametrize(

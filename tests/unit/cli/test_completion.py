@@ -144,7 +144,7 @@ def test_completed_names_cannot_inject_shell_commands(
 
 def test_completion_does_not_load_the_config() -> None:
     code = (
-        "import sys; from flettner.agent.cli.dispatch import parser; "
+        "import sys; from flettner.tools.cli.dispatch import parser; "
         "parser('ids'); print('flettner.agent.config.loader' in sys.modules)"
     )
 

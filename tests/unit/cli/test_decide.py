@@ -158,7 +158,7 @@ def test_approval_at_a_terminal_asks_for_confirmation(
 ) -> None:
     made = daemon.suggest({"max_num_seqs": 128}, why="3 requests wait \x1b[2J")
     ours, theirs = pty.openpty()
-    code = "import sys; from flettner.agent.cli.dispatch import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from flettner.tools.cli.dispatch import main; sys.exit(main(sys.argv[1:]))"
     process = subprocess.Popen(
         [sys.executable, "-c", code, "approve", made.id],
         stdin=theirs,

@@ -22,7 +22,7 @@ COMMANDS = pytest.mark.parametrize(
 SHELL = ("bash", "-c", 'stty -g; "$@"; echo "status $?"; stty -g', "bash")
 IGNORING_SIGHUP = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh")
 BREAKS = """
-from flettner.agent.cli.watch import watch
+from flettner.tools.cli.watch import watch
 
 def looks():
     yield "all is well"

@@ -19,7 +19,7 @@ CALLS = (
     ("top",),
     ("ids", "status"),
 )
-OWN = {"flettner.agent", "flettner.vllm_facts"}  # what a client needs of flettner
+OWN = {"flettner.agent", "flettner.tools", "flettner.vllm_facts"}  # what a client needs of flettner
 NOT_OF_OWN = (
     "flettner.agent.domain.state",
     "flettner.agent.machine",
@@ -29,7 +29,7 @@ NOT_OF_OWN = (
 )
 SCRIPT = """
 import json, sys
-from flettner.agent.cli.dispatch import main
+from flettner.tools.cli.dispatch import main
 try:
     main(sys.argv[1:])
 except SystemExit:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flettner.agent.advisor.render import format_command
+from flettner.tools.advisor.render import format_command
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.shell_command.serve_command import edit_command, parse_command
 
@@ -437,7 +437,7 @@ def test_unreadable_input_is_one_error() -> None:
 
 def test_lint_imports_no_daemon_libraries() -> None:
     script = (
-        "import sys; from flettner.agent.cli.dispatch import main; "
+        "import sys; from flettner.tools.cli.dispatch import main; "
         "main(['lint', '--', 'vllm', 'serve', 'm']);"
         "print(sorted({'aiohttp', 'asyncio', 'pydantic', 'structlog', 'docker'} & set(sys.modules)))"
     )

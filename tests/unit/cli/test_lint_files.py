@@ -230,7 +230,7 @@ def test_unrelated_files_are_passed_over_on_demand(lint: Lint, folder: Path) -> 
 
 def test_files_are_imported_only_where_they_are_given() -> None:
     script = (
-        "import sys; from flettner.agent.cli.dispatch import main; "
+        "import sys; from flettner.tools.cli.dispatch import main; "
         "main(['lint', '--', 'vllm', 'serve', 'm']);"
         "print([name for name in sys.modules if name == 'yaml' or 'launch_files' in name])"
     )

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from flettner.agent.cli.run import migration_steps
 from flettner.agent.config.loader import Config, load_config, parse_config
+from flettner.tools.cli.run import migration_steps
 
 
 def config_of(engine: str, listen: str = "127.0.0.1:8080") -> Config:
@@ -69,7 +69,7 @@ def test_other_engines_have_no_migration_steps() -> None:
 
 
 def test_failed_check_prints_no_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from flettner.agent.cli.dispatch import main  # noqa: PLC0415 - half a second that the other tests need not wait
+    from flettner.tools.cli.dispatch import main  # noqa: PLC0415 - half a second that the other tests need not wait
 
     config = tmp_path / "t.toml"
     engine = '{ kind = "process", serving = "http://127.0.0.1:1" }'

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flettner.agent.cli.dispatch import main
+from flettner.tools.cli.dispatch import main
 from tests.unit.config.test_notify import TARGET
 from tests.unit.notifiers.receiver import receiving
 

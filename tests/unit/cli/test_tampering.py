@@ -19,7 +19,7 @@ from flettner.agent.audit import checkpoints
 from flettner.agent.audit.journal import Journal
 from flettner.agent.audit.records import DAEMON, JournalEntry
 from flettner.agent.audit.segments import RetentionLimits
-from flettner.agent.cli.dispatch import main
+from flettner.tools.cli.dispatch import main
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 COUNT = 330  # entries, and their checkpoints, in three files

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from flettner.agent.cli.dispatch import parser
-from flettner.agent.cli.exits import EXITS
-from flettner.agent.terminal.tables import format_table
+from flettner.tools.cli.dispatch import parser
+from flettner.tools.cli.exits import EXITS
+from flettner.tools.terminal.tables import format_table
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.terminals import plain, terminal

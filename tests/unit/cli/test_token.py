@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flettner.agent.api.tokens import Tokens, load_tokens
-from flettner.agent.cli.dispatch import main
+from flettner.tools.cli.dispatch import main
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 FAR_AHEAD = datetime(2999, 1, 1, tzinfo=UTC)

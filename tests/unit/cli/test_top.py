@@ -2,7 +2,7 @@
 
 import pytest
 
-from flettner.agent.terminal.cell_width import count_cells
+from flettner.tools.terminal.cell_width import count_cells
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.seen import Fleet
 from tests.unit.cli.terminals import plain, terminal

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flettner.actuators.docker.exit_diagnosis import ObservedEvents
-from flettner.docker_engine.events import RESYNC, event_or_resync, just_after
+from flettner.clients.docker.events import RESYNC, event_or_resync, just_after
 
 LEAVES = st.sampled_from(
     [None, True, -1, 10**400, 1e300, float("nan"), "", "9", "--5", "9" * 5000, "137", "\ud800"]

@@ -10,9 +10,9 @@ from typing import Any
 from aiohttp import ClientSession, UnixConnector
 from yarl import URL
 
-from flettner.docker_proxy.main import listening
-from flettner.docker_proxy.policy import ProxyPolicy
-from flettner.docker_proxy.proxy import serving
+from flettner.tools.docker_proxy.main import listening
+from flettner.tools.docker_proxy.policy import ProxyPolicy
+from flettner.tools.docker_proxy.proxy import serving
 from tests.unit.docker_proxy.fake_docker import FakeDocker, fake_docker
 from tests.unit.docker_proxy.specimens import policy
 

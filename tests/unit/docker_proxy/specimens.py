@@ -5,8 +5,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flettner.docker_proxy.fields import FieldContext
-from flettner.docker_proxy.policy import ProxyPolicy, parse_policy
+from flettner.tools.docker_proxy.fields import FieldContext
+from flettner.tools.docker_proxy.policy import ProxyPolicy, parse_policy
 
 LABEL = "flettner.target"
 TABLES: dict[str, Any] = {

@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from flettner.docker_proxy.create import create_reasons, update_reasons
-from flettner.docker_proxy.endpoints import connect_reasons, disconnect_reasons, networks_named
-from flettner.docker_proxy.fields import FieldContext
-from flettner.docker_proxy.mounts import volumes_named
+from flettner.tools.docker_proxy.create import create_reasons, update_reasons
+from flettner.tools.docker_proxy.endpoints import connect_reasons, disconnect_reasons, networks_named
+from flettner.tools.docker_proxy.fields import FieldContext
+from flettner.tools.docker_proxy.mounts import volumes_named
 from tests.unit.docker_proxy.specimens import (
     ESCALATIONS,
     EVERYWHERE,

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from flettner.docker_proxy.errors import PolicyError
-from flettner.docker_proxy.main import listening, main
+from flettner.tools.docker_proxy.errors import PolicyError
+from flettner.tools.docker_proxy.main import listening, main
 from tests.unit.docker_proxy.fake_docker import fake_docker
 
-RUN = "import sys; from flettner.docker_proxy.main import main; sys.exit(main())"
+RUN = "import sys; from flettner.tools.docker_proxy.main import main; sys.exit(main())"
 
 
 def _file(folder: Path, more: str = "") -> Path:

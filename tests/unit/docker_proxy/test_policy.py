@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from flettner.docker_proxy.errors import PolicyError
-from flettner.docker_proxy.policy import like, load_policy, parse_policy
+from flettner.tools.docker_proxy.errors import PolicyError
+from flettner.tools.docker_proxy.policy import like, load_policy, parse_policy
 
 EXAMPLE = Path(__file__).parents[3] / "systemd" / "docker-proxy.toml"
 

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import ClientPayloadError, ClientSession
 from structlog.testing import capture_logs
 
-from flettner.docker_proxy import proxy
+from flettner.tools.docker_proxy import proxy
 from tests.unit.docker_proxy.rig import VLLM, Rig, rigged
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from flettner.docker_proxy.errors import Refused
-from flettner.docker_proxy.request import ask_of
+from flettner.tools.docker_proxy.errors import Refused
+from flettner.tools.docker_proxy.request import ask_of
 
 ID = "4f" * 32
 

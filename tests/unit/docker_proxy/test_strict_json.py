@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flettner.docker_proxy.errors import Refused
-from flettner.docker_proxy.strict_json import encode, parse
+from flettner.tools.docker_proxy.errors import Refused
+from flettner.tools.docker_proxy.strict_json import encode, parse
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ def unreadable(version: int) -> dict[str, Any]:
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedApi]:
-    monkeypatch.setattr("flettner.kubernetes_api.mirror._AGAIN_S", 0.01)
-    monkeypatch.setattr("flettner.kubernetes_api.mirror._PAUSES_S", (0.01,))
+    monkeypatch.setattr("flettner.clients.kubernetes.mirror._AGAIN_S", 0.01)
+    monkeypatch.setattr("flettner.clients.kubernetes.mirror._PAUSES_S", (0.01,))
     async with ScriptedApi.running(tmp_path) as api:
         yield api
 

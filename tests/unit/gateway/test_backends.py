@@ -6,7 +6,7 @@ from flettner.actuators.gateway.backends import MOST, complete, find_obstacles, 
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes.documents import Json
 
 FILTERS = [{"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": ["x-debug"]}}]
 HOME: Json = {"group": "", "name": "vllm", "port": 80, "filters": FILTERS}

@@ -13,7 +13,7 @@ from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes.documents import Json
 from tests.support.fast_time import in_no_time
 from tests.support.gateway.memory import NAMESPACE, MemoryRoutes, away, installed
 from tests.unit.gateway.test_record import HOME, KEY, RECORD, SPLIT

@@ -14,7 +14,7 @@ from flettner.actuators.gateway.guard import LOOK_S, Guard
 from flettner.actuators.gateway.guard_sign import BEAT_S, GONE_S, LEASE_NAME, GuardSign, sign_of
 from flettner.actuators.gateway.record import annotation, record_of
 from flettner.agent.domain.ports import Now
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes.documents import Json
 from tests.support.fast_time import in_no_time, loop_now
 from tests.support.gateway.memory import NAMESPACE, MemoryRoutes, away, forbids, installed
 from tests.support.kubernetes.memory.server import Request

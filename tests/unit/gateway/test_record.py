@@ -13,7 +13,7 @@ from flettner.actuators.gateway.record import (
     write_record,
 )
 from flettner.agent.domain.errors import ActError
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes.documents import Json
 
 KEY = annotation("chat")
 HOME: list[Json] = [{"kind": "Service", "name": "vllm", "port": 80, "weight": 1}]

@@ -5,7 +5,7 @@ import pytest
 from flettner.actuators.gateway.backends import complete
 from flettner.actuators.gateway.rules import choose_rules, home_of, rule_obstacles
 from flettner.agent.domain.errors import ActError
-from flettner.kubernetes_api.documents import Json
+from flettner.clients.kubernetes.documents import Json
 
 CHAT: Json = {"name": "chat", "backendRefs": [{"name": "vllm", "port": 80}]}
 DOCS: Json = {"name": "docs", "backendRefs": [{"name": "docs", "port": 80}]}

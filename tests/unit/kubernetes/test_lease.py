@@ -11,9 +11,9 @@ import pytest
 
 from flettner.actuators.kubernetes.lease import DEADLINE_S, DURATION_S, RENEW_S, WAIT_S, LeaseLock
 from flettner.agent.domain.errors import LockLostError
-from flettner.kubernetes_api.client import KubernetesClient
-from flettner.kubernetes_api.documents import Json
-from flettner.kubernetes_api.errors import AwayError, ConflictError
+from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.clients.kubernetes.documents import Json
+from flettner.clients.kubernetes.errors import AwayError, ConflictError
 from tests.support.fast_time import in_no_time, loop_now
 
 

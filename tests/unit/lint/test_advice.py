@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from flettner.agent.advisor.run_policies import finding_of
 from flettner.agent.domain.model import Evidence, Proposal
 from flettner.lint.advice import advise, build_rows, find_errors
 from flettner.lint.precedence import Ordered, Outranked, S, ranked
 from flettner.lint.rules import all_lints
+from flettner.tools.advisor.run_policies import finding_of
 from flettner.vllm_facts.deployment import NO_NEEDS, Deployment, Finding, FindingSeverity, Needs
 from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.sizing.gpus import find_gpu

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from flettner.agent.cli.dispatch import main
 from flettner.agent.config import loader as config_loader
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.model import Slo
 from flettner.agent.domain.ports import Context
 from flettner.agent.plugins import loader
+from flettner.tools.cli.dispatch import main
 from tests.support.readings import a_reading
 
 POLICY = '''

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flettner.agent.domain.errors import SensorError
-from flettner.docker_engine.api import EngineAt
-from flettner.docker_engine.parse import ContainerEvent, event_of, summaries_of
+from flettner.clients.docker.api import EngineAt
+from flettner.clients.docker.parse import ContainerEvent, event_of, summaries_of
 from flettner.sensors.docker_events.listing import ACTIONS as FOLLOWED
 from flettner.sensors.docker_events.listing import ContainerListing, open_stream
 from flettner.sensors.docker_events.registry import ContainerRegistry

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flettner.agent.domain.errors import ConfigError
-from flettner.agent.tuning.bench_options import BenchOptions
+from flettner.tools.tuning.bench_options import BenchOptions
 
 
 def test_lengths_lie_around_the_given_ones_and_arrivals_have_the_rate() -> None:

@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 
-from flettner.agent.tuning.calibration import calibrate
-from flettner.agent.tuning.session import TuningPlan
 from flettner.performance_model.engine import Engine
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.outcome import Goals, measure, quantile
 from flettner.performance_model.step_law import StepLaw, UncertainLaw
 from flettner.performance_model.trace import Trace, TraceRequest
+from flettner.tools.tuning.calibration import calibrate
+from flettner.tools.tuning.session import TuningPlan
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand
 
 LAW = StepLaw(step_us=1000.0, token_us=30.0, sequence_us=80.0)

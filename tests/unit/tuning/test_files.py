@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from flettner.agent.domain.errors import ConfigError
-from flettner.agent.tuning.auto_tune import read_variables
-from flettner.agent.tuning.sweep_files import read_params, write_params
-from flettner.agent.tuning.trials import TrialFile, TuningTrial
 from flettner.performance_model.outcome import Goals
 from flettner.performance_model.trace import TraceRequest
+from flettner.tools.tuning.auto_tune import read_variables
+from flettner.tools.tuning.sweep_files import read_params, write_params
+from flettner.tools.tuning.trials import TrialFile, TuningTrial
 
 TRACE = [TraceRequest(arrival_s=0.5, prompt_tokens=10, output_tokens=5)]
 GOALS = Goals(ttft_s=1.0)

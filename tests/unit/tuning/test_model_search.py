@@ -1,9 +1,9 @@
 """Which predicted setting is tried next."""
 
-from flettner.agent.tuning.model_search import ModelSearch, PointForecast
-from flettner.agent.tuning.searches import Point, Tried
-from flettner.agent.tuning.space import Space
 from flettner.performance_model.engine_limits import EngineLimits
+from flettner.tools.tuning.model_search import ModelSearch, PointForecast
+from flettner.tools.tuning.searches import Point, Tried
+from flettner.tools.tuning.space import Space
 
 START, SMALL, SAME, OTHER = ({"max_num_seqs": seqs} for seqs in (256, 128, 64, 8))
 

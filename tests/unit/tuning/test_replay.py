@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flettner.agent.tuning.measured import summarise
-from flettner.agent.tuning.replay import Served, replay
 from flettner.performance_model.outcome import Goals
 from flettner.performance_model.trace import TraceRequest
+from flettner.tools.tuning.measured import summarise
+from flettner.tools.tuning.replay import Served, replay
 from tests.unit.simulator.running import running, scrape
 
 TRACE = [TraceRequest(arrival_s=0.05 * at, prompt_tokens=20 + at, output_tokens=5) for at in range(10)]

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from flettner.agent.tuning.model_search import PointForecast
-from flettner.agent.tuning.report import as_html, as_text, warnings
-from flettner.agent.tuning.run import TuningResult
-from flettner.agent.tuning.session import TuningPlan
-from flettner.agent.tuning.space import build_space
-from flettner.agent.tuning.trials import TuningTrial
 from flettner.performance_model.outcome import Goals
+from flettner.tools.tuning.model_search import PointForecast
+from flettner.tools.tuning.report import as_html, as_text, warnings
+from flettner.tools.tuning.run import TuningResult
+from flettner.tools.tuning.session import TuningPlan
+from flettner.tools.tuning.space import build_space
+from flettner.tools.tuning.trials import TuningTrial
 from flettner.vllm_facts.shell_command.serve_command import parse_command
 from tests.support.learned import KV_TOKENS, MODEL, deployment, requests_at
 

@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 
-from flettner.agent.tuning.searches import GridSearch, HillClimb, Point, RandomSearch, Search, Tried
-from flettner.agent.tuning.tpe import TpeSearch
+from flettner.tools.tuning.searches import GridSearch, HillClimb, Point, RandomSearch, Search, Tried
+from flettner.tools.tuning.tpe import TpeSearch
 
 SPACE: Sequence[Point] = [
     {"max_num_seqs": 32, "max_num_batched_tokens": 2048},

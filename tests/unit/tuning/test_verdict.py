@@ -2,9 +2,9 @@
 
 from random import Random
 
-from flettner.agent.tuning.trials import TuningTrial
-from flettner.agent.tuning.verdict import compare
 from flettner.performance_model.trace import TraceRequest
+from flettner.tools.tuning.trials import TuningTrial
+from flettner.tools.tuning.verdict import compare
 
 TRACE = [TraceRequest(arrival_s=float(at), prompt_tokens=10, output_tokens=5) for at in range(400)]
 CHANGES = {"max_num_seqs": 8}

@@ -1,0 +1,1 @@
+"""Clients of systems that several plugins use."""

@@ -1,0 +1,1 @@
+"""What people start: they may import everything, and nothing imports them."""

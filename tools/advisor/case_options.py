@@ -1,0 +1,181 @@
+"""The options that describe where a command runs, and the Deployment built from both."""
+
+import argparse
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from flettner.agent.domain.errors import ConfigError
+from flettner.lint.missing_facts import FACTS, find_missing
+from flettner.tools.advisor.model_cache import find_cached_config
+from flettner.tools.advisor.option_files import read_option_file
+from flettner.vllm_facts.deployment import Deployment, GpuModel, Launcher, Model
+from flettner.vllm_facts.models import lookup
+from flettner.vllm_facts.models.estimate import estimate_model
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand
+from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.values import Setting
+
+PROFILES = ("api", "batch", "chat", "rag", "wide-ep")
+_MAX_LOG = 64 * 2**20
+_MAX_CONFIG = 4 * 2**20
+_MAX_INDEX = 64 * 2**20
+_VERSION = r"v?\d{1,4}\.\d{1,4}([.\w+-]*)"
+_LOGGED_VERSION = r"LLM engine \(v(\d+\.\d+[\w.+]*)\)|vLLM (?:API server )?version:? v?(\d+\.\d+[\w.+]*)"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--gpu",
+        "--hardware",
+        metavar="NAME",
+        help="GPU model as in nvidia-smi: H100, 'Tesla T4', 'A100 80GB'",
+    )
+    parser.add_argument("--gpus", type=int, metavar="N", help="number of GPUs of the host")
+    parser.add_argument("--vllm-version", metavar="V", help="vLLM version, such as 0.32.0")
+    parser.add_argument(
+        "--model-config", type=Path, metavar="FILE", help="the model's config.json or its folder"
+    )
+    parser.add_argument("--profile", metavar="P", help=f"kind of traffic: {', '.join(PROFILES)}")
+    parser.add_argument(
+        "--env",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="K=V",
+        help="environment variables of the server",
+    )
+    parser.add_argument("--log", type=Path, metavar="FILE", help="the server's log, complete from its start")
+
+
+def build_deployment(
+    args: argparse.Namespace,
+    command: ServeCommand,
+    *,
+    version: str = "",
+    gpus: int | None = None,
+    little_shared_memory: Launcher | None = None,
+) -> Deployment:
+    """`version`, `gpus` and `little_shared_memory`: found elsewhere, where no option gives them.
+
+    Raises ConfigError with the option, its value and a correct one.
+    """
+    log = read_log(args.log) if args.log else ()
+    setting = command.setting
+    name = str(setting.get("model", ""))
+    gpus = args.gpus if args.gpus is not None else _count_visible(command.server_env) or gpus
+    if gpus is not None and gpus < 1:
+        raise ConfigError(f"--gpus {gpus}: must be at least 1")
+    if args.profile and args.profile not in PROFILES:
+        from flettner.agent.plugins.option_errors import suggest_name  # noqa: PLC0415 - its patterns cost more than all of this file
+
+        raise ConfigError(f"--profile {args.profile}: unknown{suggest_name(args.profile, PROFILES)}")
+    env = {**command.server_env, **_environment(args.env)}
+    model = _model(args.model_config, setting, {**os.environ, **env}) if name or args.model_config else None
+    return Deployment(
+        setting={**setting, **command.exposure},
+        env=env,
+        card=_card(args.gpu) if args.gpu else None,
+        gpus=gpus,
+        model=model,
+        estimate=None if model else estimate_model(name),
+        version=_version(args.vllm_version)
+        if args.vllm_version
+        else version or command.version or _find_version(log),
+        profile=args.profile or "",
+        log=log,
+        little_shared_memory=command.little_shared_memory or little_shared_memory,
+    )
+
+
+def missing_facts(case: Deployment) -> list[str]:
+    """Facts that would enable more rules, each with its option."""
+    return [FACTS[fact].describe(case) for fact in find_missing(case, FACTS)]
+
+
+def _card(name: str) -> GpuModel:
+    card = find_gpu(name)
+    if card is None:
+        raise ConfigError(
+            f"--gpu {name}: unknown GPU; write it as nvidia-smi does (T4, L40S, RTX 4090, "
+            "'A100 80GB', H100), or leave --gpu out"
+        )
+    return card
+
+
+def _model(path: Path | None, setting: Setting, env: Mapping[str, str]) -> Model | None:
+    """From --model-config, the model's own folder, the cache of Hugging Face, or the known models."""
+    name = str(setting.get("model", ""))
+    if path is not None:
+        return _read_config(path / "config.json" if path.is_dir() else path, name)
+    own = Path(name) / "config.json"
+    if name.startswith(("/", ".")) and own.is_file():
+        return _read_config(own, name)
+    cached = find_cached_config(
+        name, env, revision=str(setting.get("revision") or ""), folder=str(setting.get("download_dir") or "")
+    )
+    try:
+        return _read_config(cached, name) if cached else lookup.find_model(name)
+    except ConfigError:  # a download that was cut off
+        return lookup.find_model(name)
+
+
+def _read_config(path: Path, name: str) -> Model:
+    text = read_option_file(path, "--model-config", "give the config.json of the model", _MAX_CONFIG)
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--model-config {path}: not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"--model-config {path}: not a JSON object; give a config.json")
+    return _with_size(replace(lookup.from_config(config, name), source=str(path)), path.parent)
+
+
+def _with_size(model: Model, folder: Path) -> Model:
+    """The model of an unknown family, with the size that the index of its weights states."""
+    index = folder / "model.safetensors.index.json"
+    if model.parameters is not None or not model.weight_bytes or not index.is_file():
+        return model
+    try:
+        text = read_option_file(index, "--model-config", "", _MAX_INDEX)
+        stored = json.loads(text)["metadata"]["total_size"]
+        return replace(model, parameters=float(stored) / model.weight_bytes)
+    except (ConfigError, ValueError, TypeError, KeyError, RecursionError):
+        return model
+
+
+def _version(text: str) -> str:
+    if not re.fullmatch(_VERSION, text):
+        raise ConfigError(f"--vllm-version {text}: not a version; write it as in 0.32.0")
+    return text.removeprefix("v")
+
+
+def _environment(words: Sequence[str]) -> dict[str, str]:
+    env = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise ConfigError(
+                f"--env {word}: not NAME=VALUE; the command comes after --: `… --env A=1 -- vllm serve …`"
+            )
+        env[name] = value
+    return env
+
+
+def read_log(path: Path) -> tuple[str, ...]:
+    """The lines of `--log`. Raises ConfigError."""
+    return tuple(read_option_file(path, "--log", "give a text file", _MAX_LOG).splitlines())
+
+
+def _find_version(log: Sequence[str]) -> str:
+    """The vLLM version in the log; empty if it has none."""
+    found = (re.search(_LOGGED_VERSION, line[:4000]) for line in log)
+    return next((match[1] or match[2] for match in found if match), "")
+
+
+def _count_visible(env: Mapping[str, str]) -> int | None:
+    devices = [device for device in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]
+    return len(devices) or None

@@ -1,0 +1,70 @@
+"""Compares the flags given by the user with the server's reported flags and observed load."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isclose
+
+from flettner.agent.domain.reading import Reading
+from flettner.tools.terminal.values import format_value
+from flettner.vllm_facts.values import Knob, Setting, Value
+
+CAPS = ("max_num_active_seqs", "max_num_seqs")
+KV_DTYPE = "kv_cache_dtype"
+_SAME_DTYPE = {"fp8": "fp8_e4m3"}  # vLLM's own short form
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlagMismatches:
+    """One message per mismatch. `over_cap`: more requests ran than the given flags allow."""
+
+    messages: tuple[str, ...] = ()
+    over_cap: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.messages)
+
+
+def find_mismatches(given: Setting, reported: Setting, reading: Reading, model: str) -> FlagMismatches:
+    """`given`: by the user. `reported`: by the server. `model`: its served model name, or ""."""
+    over_cap = _check_cap({**reported, **given}, reading)
+    messages = [over_cap] if over_cap else []
+    names = _served_names(given)
+    if model and names and model.rstrip("/") not in names:
+        messages.append(f"the server serves {model}, --flags {' or '.join(names)}")
+    known = dict(reported)
+    if reading.facts.get("cache_dtype") == "auto":
+        known[KV_DTYPE] = "auto"
+    messages += [
+        f"the server reports {knob} {format_value(present)}, --flags {format_value(given[knob])}"
+        for knob, present in known.items()
+        if given.get(knob) is not None and not _are_equal(given[knob], present)
+    ]
+    return FlagMismatches(messages=tuple(messages), over_cap=bool(over_cap))
+
+
+def _check_cap(given: Setting, reading: Reading) -> str:
+    """The message if more requests ran than the cap of all data-parallel engines together allows."""
+    size = given.get("data_parallel_size")
+    engines = size if isinstance(size, int) and size > 0 else 1
+    caps: Mapping[Knob, int] = {
+        knob: cap * engines for knob in CAPS if isinstance(cap := given.get(knob), int) and cap > 0
+    }
+    knob = min(caps, key=lambda name: caps[name], default=None)
+    if knob is None or reading.running.high <= caps[knob]:
+        return ""
+    times = f" for each of {engines} engines" if engines > 1 else ""
+    return f"{reading.running.high:.0f} requests ran concurrently, --flags allow {knob} {given[knob]}{times}"
+
+
+def _served_names(given: Setting) -> list[str]:
+    """The served model names of these flags; the server reports the first."""
+    served, model = given.get("served_model_name"), given.get("model")
+    if served is not None:
+        return str(served).split()
+    return [] if model is None else [str(model).rstrip("/")]
+
+
+def _are_equal(one: Value, other: Value) -> bool:
+    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+        return isclose(one, other, rel_tol=1e-6)
+    return _SAME_DTYPE.get(str(one), str(one)) == _SAME_DTYPE.get(str(other), str(other))

@@ -1,0 +1,87 @@
+"""The servers that files start, linted one by one."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from flettner.agent.domain.errors import ConfigError
+from flettner.tools.advisor.lint_report import LintReport, lint_command
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import find_secrets
+from flettner.vllm_facts.launch_files.launch import Launch, line_of
+from flettner.vllm_facts.launch_files.recognise import KINDS, read_launches
+from flettner.vllm_facts.masking import MASK
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand, parse_command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchReport:
+    """One server of a file. `problem`: why its command cannot be read; then there is no report."""
+
+    file: str
+    text: str
+    launch: Launch
+    command: ServeCommand | None = None
+    report: LintReport | None = None
+    problem: str = ""
+
+    @property
+    def line(self) -> int:
+        return line_of(self.text, self.launch.start)
+
+    @property
+    def title(self) -> str:
+        return f"{self.file}:{self.line}" + (f": {self.launch.name}" if self.launch.name else "")
+
+
+def lint_text(file: str, text: str, args: argparse.Namespace) -> list[LaunchReport]:
+    """Lint the servers of a file. Raises ConfigError if it cannot be read."""
+    try:
+        launches = read_launches(file, text)
+    except FlagError as error:
+        raise ConfigError(f"{file}: {error}; lint reads {KINDS}") from error
+    return [_lint_launch(file, text, launch, args) for launch in launches]
+
+
+def _lint_launch(file: str, text: str, launch: Launch, args: argparse.Namespace) -> LaunchReport:
+    base = LaunchReport(file=file, text=text, launch=launch)
+    if launch.problem:
+        return replace(base, problem=launch.problem)
+    try:
+        command = _parse_launch(launch)
+        report = lint_command(
+            command,
+            args,
+            version=launch.version,
+            gpus=launch.gpus,
+            little_shared_memory=launch.little_shared_memory,
+            unread=launch.unread,
+        )
+    except (FlagError, ConfigError) as error:
+        if isinstance(error, ConfigError) and str(error).startswith("--"):
+            raise
+        return replace(base, problem=str(error))
+    return replace(base, command=command, report=_mask(report))
+
+
+def _parse_launch(launch: Launch) -> ServeCommand:
+    command = parse_command([word.text for word in launch.words], elsewhere=True)
+    command = replace(command, live=any(word.live for word in launch.words))
+    if command.before:  # `docker run` passes no variables on
+        return command
+    env = {name: variable.value for name, variable in launch.env.items()}
+    return replace(command, env={**env, **command.env})
+
+
+def _mask(report: LintReport) -> LintReport:
+    """Without the values of secrets, and without variables: a file's output ends in the logs of builds."""
+    better = report.better
+    secrets = find_secrets(better.words)
+    argv = tuple(_mask_word(word, secrets) for word in better.argv)
+    before = tuple(_mask_word(word, secrets) for word in better.before)
+    return replace(report, better=replace(better, argv=argv, before=before, env={}))
+
+
+def _mask_word(word: str, secrets: Sequence[str]) -> str:
+    hidden = next((secret for secret in secrets if secret and word.endswith(secret)), "")
+    return word.removesuffix(hidden) + MASK if hidden else word

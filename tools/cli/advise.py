@@ -1,0 +1,298 @@
+"""`flettner advise`: check a running vLLM server for problems, from its metrics or its log."""
+
+import argparse
+import json
+import math
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.lateness import misses_objective
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.reading import Gpu, Latency, Reading
+from flettner.lint.advice import Advice, advise, find_errors
+from flettner.lint.precedence import HEALTH, ranked
+from flettner.lint.rules import all_lints
+from flettner.tools.advisor.case_options import add_options, build_deployment, missing_facts, read_log
+from flettner.tools.advisor.flag_consistency import FlagMismatches, find_mismatches
+from flettner.tools.advisor.objective_options import parse_objective
+from flettner.tools.advisor.render import as_row, as_text, format_command, format_no_command, format_unknown
+from flettner.tools.cli.dispatch import Subparsers, add_command
+from flettner.tools.terminal.values import escape_text
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand, edit_command, parse_command
+from flettner.vllm_facts.values import Knob, Setting, Value
+
+if TYPE_CHECKING:
+    from flettner.tools.advisor.run_policies import PolicyFindings
+    from flettner.tools.advisor.scrape import Window
+
+NO_FINDINGS, FINDINGS = 0, 1
+ENGINES = "data_parallel_size"
+BY_LOAD = frozenset({"B1", "B3"})  # rules on limits of the batch that look low by the flags alone
+LIVE_S, SAVED_S = 30.0, 30.0
+ALARM_TTFT = Objective(under_s=1.0, share=0.99)  # without an SLO, 1 % above 1 s is a warning
+_MIB_PER_GIB = 1024
+_MIN_COVERAGE = 0.8  # of the window; below it the policies propose nothing
+
+
+def add_advise(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
+        "advise",
+        "check a running vLLM server for problems and improvements",
+        "Reads its metrics, two saved scrapes of them, or its log. Exit status 0: no findings; 1: findings, "
+        "or the server is not healthy; 2: the server or an option cannot be read.",
+    )
+    parser.add_argument(
+        "url", nargs="?", metavar="URL", help="address of the server, such as http://127.0.0.1:8000"
+    )
+    parser.add_argument(
+        "--for", dest="watch_s", metavar="S", help=f"seconds to observe it; default: {LIVE_S:g}"
+    )
+    parser.add_argument(
+        "--scrape",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="a saved /metrics page; give two, the older first",
+    )
+    parser.add_argument(
+        "--seconds", metavar="S", help=f"seconds between the two scrapes; default: {SAVED_S:g}"
+    )
+    parser.add_argument(
+        "--flags",
+        metavar="TEXT",
+        help="the flags of the server as one text: --flags='--max-num-seqs 64'",
+    )
+    parser.add_argument(
+        "--ttft",
+        metavar="T",
+        help="objective for the time to first token of 95 %% of the requests, such as 500ms",
+    )
+    parser.add_argument(
+        "--itl",
+        metavar="T",
+        help="objective for the time between tokens of 95 %% of the requests, such as 50ms",
+    )
+    add_options(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from flettner.tools.advisor import scrape  # noqa: PLC0415 - usage errors need no metrics parser
+
+    slo = _slo(args)
+    command = (
+        _command(args.flags, "") if args.flags is not None else None
+    )  # reports its errors before the long observation
+    seen = _observe(args, slo)
+    command = _command(args.flags, seen.model) if command is not None else None
+    reported = scrape.setting_of(seen.reading.facts)
+    if seen.engines > 1 and not (command and ENGINES in command.setting):
+        reported = {**reported, ENGINES: seen.engines}
+    known = command or ServeCommand(argv=("vllm", "serve", seen.model or "MODEL"))
+    try:
+        case = build_deployment(args, known, version=seen.reading.facts.get("version", ""))
+    except FlagError as error:
+        raise ConfigError(f"--flags: {error}") from error
+    reading = _with_facts(seen.reading, case)
+    if args.ttft is None and reading.waiting.high <= 0 and misses_objective(reading.itl, slo.itl):
+        slo = replace(slo, ttft=None)  # the promise for tokens comes before an alarm that no queue causes
+    still = reading.stands_still
+    mismatches = find_mismatches(case.setting, reported, reading, seen.model)
+    assumed = reported if mismatches or command is None else {**reported, **case.setting}
+    policies = _run_policies(reading, case, slo, assumed, mismatches)
+    if seen.idle or still:
+        policies = replace(policies, findings=tuple(one for one in policies.findings if one.rule in HEALTH))
+    lints = all_lints() if command or case.log else ()
+    if not seen.idle and not _has_load_problem(reading, slo):
+        lints = tuple(lint for lint in lints if not set(lint.rules) <= BY_LOAD)
+    advice = advise(case, lints, ranked, policies.findings)
+    better = edit_command(replace(known, env={} if known.before else case.env), advice.to, advice.env)
+    window = {**_summarise(reading), "idle": seen.idle, "stands_still": still, "requests": seen.requests}
+    window["servers"] = seen.servers
+    refused = sorted({rule for rule, _ in find_errors(advice.after(case), lints)})
+    current = {**reported, **policies.assumed}
+    broken = policies.broken
+    if args.json:
+        more = {"window": window, "doubts": mismatches.messages, "broken": broken}
+        offered, unknown = None if refused else better, _missing_facts(case, command)
+        row = as_row(advice, case, offered, assumed=current, unknown=unknown, more=more)
+        text = json.dumps(row, indent=2) + "\n"
+    else:
+        text = _format_window(window) + _format_mismatches(mismatches)
+        text += _format_advice(advice, case, current, window)
+        if refused and advice.findings:
+            text += f"\n{format_no_command(refused)}"
+        elif advice.to or advice.env:
+            head = "THE COMMAND WITH THESE CHANGES" if command else "ADD THESE FLAGS TO THE SERVER'S COMMAND"
+            text += f"\n{head}\n{format_command(better)}"
+        text += "\n"
+        text += "".join(f"skipped: {escape_text(why)}\n" for why in broken) + format_unknown(
+            _missing_facts(case, command)
+        )
+    sys.stdout.write(text)
+    return FINDINGS if advice.findings else NO_FINDINGS
+
+
+def _has_load_problem(reading: Reading, slo: Slo) -> bool:
+    """Whether requests wait or are late: only then a limit on the batch can be too low."""
+    late = ((reading.ttft, slo.ttft), (reading.itl, slo.itl), (reading.e2e, slo.e2e))
+    return reading.waiting.high > 0 or any(misses_objective(latency, promise) for latency, promise in late)
+
+
+def _observe(args: argparse.Namespace, slo: Slo) -> "Window":
+    """The load, from the one source that the options name."""
+    from flettner.tools.advisor import from_log, scrape  # noqa: PLC0415 - as above
+
+    if args.url and not args.scrape:
+        return scrape.observe(args.url, _seconds(args.watch_s, "--for", LIVE_S), slo)
+    if len(args.scrape) == len(("older", "newer")) and not args.url:
+        older, newer = args.scrape
+        return scrape.compare_pages(older, newer, _seconds(args.seconds, "--seconds", SAVED_S), slo)
+    if args.log and not args.url and not args.scrape:
+        return from_log.read_load(read_log(args.log), slo)
+    found = "both a URL and scrapes" if args.url else f"no URL and {len(args.scrape)} scrapes"
+    raise ConfigError(
+        f"advise: {found} given; give the URL of a server (http://127.0.0.1:8000), two saved scrapes "
+        "(--scrape A.prom --scrape B.prom), or the log of its busy time (--log FILE)"
+    )
+
+
+def _run_policies(
+    reading: Reading, case: Deployment, slo: Slo, assumed: Setting, mismatches: FlagMismatches
+) -> "PolicyFindings":
+    """The policies' findings. If --flags do not match the server, the flags and the model are ignored."""
+    from flettner.tools.advisor import run_policies  # noqa: PLC0415 - the policies take a quarter of a second
+
+    if not mismatches:
+        return run_policies.run_all(reading, assumed, slo, case)
+    case = replace(case, setting=assumed, model=None, env={})
+    found = run_policies.run_all(reading, assumed, slo, case)
+    kept = (finding for finding in found.findings if not (mismatches.over_cap and finding.to))
+    return replace(found, findings=tuple(kept))
+
+
+def _with_facts(reading: Reading, case: Deployment) -> Reading:
+    """The reading with the version and GPU from the options, as no driver was asked."""
+    facts = {**reading.facts, "version": case.version} if case.version else reading.facts
+    card = case.card
+    gpus: tuple[Gpu, ...] = ()
+    if card is not None:
+        total_mib = None if card.memory_gib is None else card.memory_gib * _MIB_PER_GIB
+        gpus = tuple(
+            Gpu(index=index, uuid="", name=card.name, memory_total_mib=total_mib)
+            for index in range(case.gpus or 1)
+        )
+    return replace(reading, facts=facts, gpus=reading.gpus or gpus)
+
+
+def _command(flags: str, model: str) -> ServeCommand:
+    """`--flags`: a complete command, or only flags, to which the server's own model is added."""
+    try:
+        words = shlex.split(flags)
+    except ValueError as error:
+        raise ConfigError(f"--flags: cannot be parsed: {error}; quote them as in a shell") from error
+    if not words or words[0].startswith("-"):
+        words = ["vllm", "serve", *words]
+        if model and "model" not in parse_command(words).setting:
+            words.insert(2, model)
+    return parse_command(words)
+
+
+def _slo(args: argparse.Namespace) -> Slo:
+    """The objectives from the options. Default for TTFT: ALARM_TTFT, except for the batch profile."""
+    ttft, itl = (parse_objective(args.ttft, "--ttft"), parse_objective(args.itl, "--itl"))
+    if args.ttft is None and args.profile != "batch":
+        ttft = ALARM_TTFT
+    return Slo(ttft=ttft, itl=itl)
+
+
+def _seconds(text: str | None, option: str, default: float) -> float:
+    if text is None:
+        return default
+    try:
+        number = float(text.removesuffix("s"))
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= 24 * 3600:
+        raise ConfigError(f"{option} {text}: must be a number of seconds above 0 (at most a day)")
+    return number
+
+
+def _summarise(reading: Reading) -> dict[str, Any]:
+    """The main numbers of the reading."""
+    shown: dict[str, Any] = {
+        "seconds": round(reading.span_s, 3),
+        "coverage": round(reading.coverage, 3),
+        "running": round(reading.running.mean, 3),
+        "waiting": round(reading.waiting.mean, 3),
+    }
+    for name in ("kv_usage", "preemptions_per_s", "prompt_tokens_per_s", "generation_tokens_per_s"):
+        trend = getattr(reading, name)
+        shown[name] = None if trend is None else round(trend.mean, 4)
+    for name in ("ttft", "itl", "e2e"):
+        latency: Latency | None = getattr(reading, name)
+        shown[f"{name}_p99_s"] = None if latency is None else round(latency.p99, 4)
+    return shown
+
+
+def _format_advice(
+    advice: Advice,
+    case: Deployment,
+    current: Mapping[Knob, Value],
+    window: Mapping[str, Any],
+) -> str:
+    text = ""
+    unhealthy = any(finding.rule in HEALTH for finding in advice.findings)
+    if window["idle"] and not unhealthy:
+        text += "idle: a server without traffic gives no evidence\n"
+    elif window["stands_still"]:
+        text += "stalled: requests run, but no token was generated; check its log before its flags\n"
+    elif not advice.findings:
+        text += "no findings\n"
+    if window["coverage"] < _MIN_COVERAGE and not window["idle"] and not unhealthy:
+        text += (
+            f"the server answered only {window['coverage']:.0%} of the time: not enough data for the rules\n"
+        )
+    if advice.findings:
+        text += f"\n{as_text(advice, case, assumed=current)}"
+    return text
+
+
+def _format_window(window: Mapping[str, Any]) -> str:
+    parts = [f"{window['running']:.1f} running", f"{window['waiting']:.1f} waiting"]
+    if window["kv_usage"] is not None:
+        parts.append(f"KV cache {window['kv_usage']:.0%} full")
+    if window["generation_tokens_per_s"] is not None:
+        parts.append(f"{window['generation_tokens_per_s']:.0f} tokens/s")
+    if window["ttft_p99_s"] is not None:
+        parts.append(f"TTFT p99 {window['ttft_p99_s']:.3f} s")
+    ended = f"{window['requests']:.0f} requests ended"
+    one = f"1 of the {window['servers']} servers behind this name " if window["servers"] > 1 else ""
+    return f"{one}observed for {window['seconds']:g} s: {', '.join(parts)}, {ended}\n"
+
+
+def _format_mismatches(mismatches: FlagMismatches) -> str:
+    if not mismatches:
+        return ""
+    text = "".join(f"{one}: --flags do not match the server\n" for one in mismatches.messages)
+    if mismatches.over_cap:
+        return (
+            f"{text}no change is proposed from the measurements: give the flags that the server runs with\n"
+        )
+    return f"{text}the measurements are judged by the flags that the server itself reports\n"
+
+
+def _missing_facts(case: Deployment, command: ServeCommand | None) -> list[str]:
+    """As for lint, and the flags of the server."""
+    flags = [] if command else ["its flags (--flags '…')"]
+    return [*flags, *missing_facts(case)]

@@ -1,0 +1,262 @@
+"""The commands that show a running daemon's state and send it an operator's decisions."""
+
+import argparse
+import re
+import sys
+import time
+from typing import get_args
+from urllib.parse import urlencode
+
+from flettner.agent.api.client import ApiClient, Json, RefusedError
+from flettner.agent.domain.statuses import SuggestionStatus
+from flettner.tools.cli.dispatch import Subparsers
+from flettner.tools.cli.exits import NO, OK, USAGE
+from flettner.tools.cli.knob_argument import parse_knob
+from flettner.tools.cli.remote_command import add_remote_command, path, print_answer, print_text
+from flettner.tools.cli.resource_text import (
+    find_outage_s,
+    format_change,
+    format_suggestion,
+    format_suggestions,
+    format_target_line,
+    format_targets,
+    is_held,
+)
+from flettner.tools.cli.rollouts import wait_for_rollout
+from flettner.tools.cli.watch import show_resources
+from flettner.tools.terminal.messages import complain
+from flettner.tools.terminal.values import escape_text
+
+STATUSES: tuple[str, ...] = get_args(SuggestionStatus)
+POLL_S = 0.5
+REASON = "reason, kept in the audit journal"
+
+
+def add_status(subparsers: Subparsers) -> None:
+    status = add_remote_command(subparsers, "status", _status, "show the status of all targets")
+    status.add_argument("target", nargs="?", metavar="TARGET", help="show only this target")
+    status.add_argument("--watch", action="store_true", help="show changes until Ctrl-C or q")
+
+
+def add_suggestions(subparsers: Subparsers) -> None:
+    suggestions = add_remote_command(
+        subparsers,
+        "suggestions",
+        _suggestions,
+        "list suggestions, the open ones first, by rank",
+    )
+    suggestions.add_argument("id", nargs="?", metavar="SUGGESTION", help="show only this suggestion, in full")
+    suggestions.add_argument(
+        "--patch", action="store_true", help="print its change as a patch of the server's manifest, to commit"
+    )
+    suggestions.add_argument("--status", choices=STATUSES, help="list only suggestions with this status")
+    suggestions.add_argument("--target", metavar="TARGET", help="list only suggestions for this target")
+
+
+def add_approve(subparsers: Subparsers) -> None:
+    approve = add_remote_command(
+        subparsers,
+        "approve",
+        _approve,
+        "approve a suggestion after reviewing it",
+        "Shows the suggestion and asks for confirmation unless --digest names what was reviewed.",
+    )
+    approve.add_argument("id", metavar="SUGGESTION", help="id from `flettner suggestions`")
+    approve.add_argument(
+        "--digest", type=_parse_digest, help="approve without asking, only if the digest still matches"
+    )
+    approve.add_argument("--reason", "--comment", default="", help=REASON)
+    approve.add_argument(
+        "--wait", action="store_true", help="wait for the end of the rollout; exit 1 if it was rolled back"
+    )
+
+
+def add_deny(subparsers: Subparsers) -> None:
+    deny = add_remote_command(subparsers, "deny", _deny, "deny a suggestion")
+    deny.add_argument("id", metavar="SUGGESTION", help="id from `flettner suggestions`")
+    deny.add_argument("--reason", type=_parse_reason, required=True, help=REASON)
+
+
+def add_propose(subparsers: Subparsers) -> None:
+    propose = add_remote_command(
+        subparsers, "propose", _propose, "propose a change; it needs approval like any suggestion"
+    )
+    propose.add_argument("target", metavar="TARGET", help="name of the target")
+    propose.add_argument(
+        "knobs",
+        nargs="+",
+        type=parse_knob,
+        metavar="KNOB=VALUE",
+        help="for example max_num_seqs=128; null restores vLLM's default",
+    )
+    propose.add_argument("--reason", type=_parse_reason, required=True, help=REASON)
+
+
+def add_abort(subparsers: Subparsers) -> None:
+    abort = add_remote_command(subparsers, "abort", _abort, "roll back the running rollout of a target")
+    abort.add_argument("target", metavar="TARGET", help="name of the target")
+    abort.add_argument("--reason", type=_parse_reason, default="aborted from the command line", help=REASON)
+    abort.add_argument(
+        "--wait", action="store_true", help="wait for the end of the rollback; exit 1 if it was promoted"
+    )
+
+
+def add_pause(subparsers: Subparsers) -> None:
+    _add_pause_or_resume(subparsers, "pause", "start no new rollouts on a target")
+
+
+def add_resume(subparsers: Subparsers) -> None:
+    _add_pause_or_resume(subparsers, "resume", "end the pause of a target")
+
+
+def _add_pause_or_resume(subparsers: Subparsers, name: str, summary: str) -> None:
+    command = add_remote_command(subparsers, name, _pause_or_resume, summary)
+    command.add_argument("target", metavar="TARGET", help="name of the target")
+
+
+def _parse_digest(text: str) -> str:
+    if re.fullmatch(r"sha256:[0-9a-f]{64}", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a digest; `flettner suggestions --json` shows it")
+    return text
+
+
+def _parse_reason(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty; write the reason that the audit journal keeps")
+    return text
+
+
+def _status(args: argparse.Namespace, daemon: ApiClient) -> int:
+    return show_resources(
+        args, daemon, "targets", args.target, key="name", text=format_targets, line=format_target_line
+    )
+
+
+def _suggestions(args: argparse.Namespace, daemon: ApiClient) -> int:
+    if args.patch and not args.id:
+        complain("--patch: name the suggestion; `flettner suggestions` lists them")
+        return USAGE
+    if args.id:
+        found = daemon.get(path("suggestions", args.id))
+        return _print_patch(found) if args.patch else print_answer(args, found, format_suggestion(found))
+    query = {name: getattr(args, name) for name in ("status", "target") if getattr(args, name)}
+    answer = daemon.get("/v1/suggestions" + (f"?{urlencode(query)}" if query else ""))
+    return print_answer(args, answer, format_suggestions(answer["suggestions"]))
+
+
+def _print_patch(found: Json) -> int:
+    patch = (found["prospect"] or {}).get("patch", "")
+    if not patch:
+        complain(
+            f"{found['id']} has no patch: flettner does not know the file that the server is started from"
+        )
+        return NO
+    print_text(patch)
+    return OK
+
+
+def _approve(args: argparse.Namespace, daemon: ApiClient) -> int:
+    digest = args.digest
+    if digest is None:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            complain(
+                "no terminal for the confirmation; name the reviewed version with --digest"
+                f" (`flettner suggestions --json` shows it for {args.id})"
+            )
+            return USAGE
+        suggestion = _wait_for_check(daemon, daemon.get(path("suggestions", args.id)))
+        sys.stderr.write(format_suggestion(suggestion))
+        if is_held(suggestion):
+            raise RefusedError({"status": 409, "detail": f"{args.id} is held: {_how_to_commit(args.id)}"})
+        if suggestion["status"] == "refused":
+            raise RefusedError({"status": 409, "detail": f"{args.id} was refused: {_last_note(suggestion)}"})
+        outage = (
+            f", with an outage of about {find_outage_s(suggestion):.0f} s"
+            if find_outage_s(suggestion)
+            else ""
+        )
+        if not _confirm(f"Approve this change{outage}? [y/N] "):
+            complain("not approved")
+            return NO
+        digest = suggestion["digest"]
+    body = {"digest": digest, "comment": args.reason}
+    answer = daemon.post(path("suggestions", args.id, "approve"), body)
+    if args.wait:
+        return wait_for_rollout(args, daemon, _find_rollout(daemon, answer), "promoted")
+    return print_answer(args, answer, f"{escape_text(answer['id'])} is approved: {format_change(answer)}")
+
+
+def _find_rollout(daemon: ApiClient, suggestion: Json) -> str:
+    """The id of the rollout that the approval started; it exists once the approval was answered."""
+    answer = daemon.get(f"/v1/rollouts?{urlencode({'target': suggestion['target']})}")
+    for rollout in answer["rollouts"]:
+        if rollout["suggestion"] == suggestion["id"]:
+            return str(rollout["id"])
+    raise RefusedError({"status": 409, "detail": f"{suggestion['id']} is approved, but no rollout started"})
+
+
+def _how_to_commit(suggestion: str) -> str:
+    return f"commit the change where the manifest is kept: `flettner suggestions {suggestion} --patch`"
+
+
+def _confirm(question: str) -> bool:
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def _deny(args: argparse.Namespace, daemon: ApiClient) -> int:
+    answer = daemon.post(path("suggestions", args.id, "deny"), {"reason": args.reason})
+    return print_answer(args, answer, f"{escape_text(answer['id'])} is denied")
+
+
+def _propose(args: argparse.Namespace, daemon: ApiClient) -> int:
+    to = dict(args.knobs)
+    if len(to) < len(args.knobs):
+        complain("a knob is given more than once; give it once")
+        return USAGE
+    body = {"to": to, "reason": args.reason}
+    answer = _wait_for_check(daemon, daemon.post(path("targets", args.target, "suggestions"), body))
+    name = escape_text(answer["id"])
+    if is_held(answer):
+        return print_answer(args, answer, f"{format_suggestion(answer)}It is held: {_how_to_commit(name)}")
+    if answer["status"] == "open":
+        by = f" by another operator than {escape_text(answer['barred'])}" if answer["barred"] else ""
+        ending = f"It needs approval{by}: `flettner approve {name}`"
+        return print_answer(args, answer, format_suggestion(answer) + ending)
+    print_answer(args, answer, format_suggestion(answer))
+    why = f"was refused: {_last_note(answer)}" if answer["status"] == "refused" else "is no longer open"
+    complain(f"{name} {why}")
+    return NO
+
+
+def _wait_for_check(daemon: ApiClient, suggestion: Json) -> Json:
+    """The suggestion after the engine's preflight check, which takes a second, or a minute with vLLM."""
+    if suggestion["status"] == "checking":
+        sys.stderr.write(f"{escape_text(suggestion['id'])} is being checked; nothing is changed yet ...\n")
+    while suggestion["status"] == "checking":
+        time.sleep(POLL_S)
+        suggestion = daemon.get(path("suggestions", suggestion["id"]))
+    return suggestion
+
+
+def _last_note(suggestion: Json) -> str:
+    notes = suggestion["notes"]
+    return str(notes[-1]) if notes else "no reason given"
+
+
+def _abort(args: argparse.Namespace, daemon: ApiClient) -> int:
+    rollout = daemon.get(path("targets", args.target))["rollout"]
+    if rollout is None:
+        raise RefusedError({"status": 409, "detail": f"{args.target} has no rollout to abort"})
+    answer = daemon.post(path("rollouts", rollout, "abort"), {"reason": args.reason})
+    if args.wait:
+        return wait_for_rollout(args, daemon, rollout, "rolled_back")
+    state = "is rolled back" if answer["outcome"] == "rolled_back" else "is being rolled back"
+    return print_answer(args, answer, f"{escape_text(answer['id'])} {state}")
+
+
+def _pause_or_resume(args: argparse.Namespace, daemon: ApiClient) -> int:
+    answer = daemon.post(path("targets", args.target, args.command))
+    state = "paused" if answer["paused"] else "not paused"
+    return print_answer(args, answer, f"{escape_text(answer['name'])} is {state}")

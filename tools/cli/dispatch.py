@@ -1,0 +1,186 @@
+"""The command line: COMMANDS names the module of each command, which has a function to add it.
+
+    def add_status(subparsers: Subparsers) -> None:
+        parser = add_command(subparsers, "status", "show the status of all targets")
+        parser.set_defaults(run=_show_status)
+
+    def _show_status(args: argparse.Namespace) -> int: ...  # returns the exit status
+
+Only the module of the given command is imported; one that calls the daemon needs the standard library only.
+"""
+
+import argparse
+import errno
+import os
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, Protocol
+
+from flettner.agent.domain.errors import FlettnerError
+from flettner.tools.cli.exits import EXITS, OK, STOPPED, USAGE
+from flettner.tools.terminal.messages import complain
+from flettner.vllm_facts.errors import VllmFactsError
+
+USER_ERRORS = (FlettnerError, VllmFactsError)  # their message is for the user; any other exception is a bug
+INTRODUCTION = """\
+An autopilot for vLLM servers. To see it work: `flettner demo`. To begin:
+`flettner init`, `flettner check` and `flettner run`."""
+COMMANDS: Mapping[str, str] = {
+    "abort": "decide",
+    "advise": "advise",
+    "approve": "decide",
+    "audit": "audit",
+    "check": "run",
+    "completion": "completion",
+    "demo": "demo",
+    "deny": "decide",
+    "detach": "detach",
+    "ids": "completion",
+    "init": "init",
+    "knobs": "knobs",
+    "lint": "lint",
+    "model": "model",
+    "notify": "notify",
+    "pause": "decide",
+    "policies": "knobs",
+    "predict": "predict",
+    "propose": "decide",
+    "resume": "decide",
+    "revert": "revert",
+    "rollouts": "rollouts",
+    "run": "run",
+    "status": "decide",
+    "suggestions": "decide",
+    "token": "token",
+    "top": "top",
+    "trace": "model",
+    "tune": "tune",
+}
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+MAX_LISTED_CHOICES = 12  # more do not fit into a one-line error
+
+
+class Subparsers(Protocol):
+    """The return value of `ArgumentParser.add_subparsers`, whose class has no public name."""
+
+    def add_parser(self, name: str, **options: Any) -> argparse.ArgumentParser: ...  # noqa: ANN401 - as argparse
+
+
+class _Version(argparse.Action):
+    """Look the version up only when it is requested."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:  # noqa: ANN401
+        parser.exit(message=f"flettner {find_version()}\n")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Suggests the nearest choice for an unknown word."""
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        choices = list(map(str, action.choices or ()))
+        if not choices or value in choices:
+            return
+        near = get_close_matches(str(value), choices, 1)
+        if near:
+            hint = f"did you mean {near[0]}?"
+        elif len(choices) <= MAX_LISTED_CHOICES:
+            hint = f"choose from {', '.join(choices)}"
+        else:
+            hint = f"`{self.prog} --help` lists the choices"
+        raise argparse.ArgumentError(action, f"unknown {str(value)!r}; {hint}")
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._action_max_length = 15  # argparse does not count the indent of the list of commands
+
+
+def parser(command: str = "") -> argparse.ArgumentParser:
+    """The parser of all commands, or of one that COMMANDS names."""
+    top: argparse.ArgumentParser = _Parser(
+        prog="flettner", description=INTRODUCTION, epilog=_format_exits(), formatter_class=_HelpFormatter
+    )
+    top.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    subparsers: Subparsers = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in [command] if command in COMMANDS else COMMANDS:
+        add = getattr(import_module(f"flettner.tools.cli.{COMMANDS[name]}"), f"add_{name}")
+        add(subparsers)
+    return top
+
+
+def add_command(
+    subparsers: Subparsers,
+    name: str,
+    summary: str,
+    details: str = "",
+    **options: Any,  # noqa: ANN401 - as ArgumentParser takes them
+) -> argparse.ArgumentParser:
+    """A command whose own help starts with its summary from the list of commands."""
+    description = f"{summary[0].upper()}{summary[1:]}. {details}".strip()
+    return subparsers.add_parser(name, help=summary, description=description, **options)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status; a FlettnerError becomes one line on stderr."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if not words:
+        parser().print_help(sys.stderr)
+        return USAGE
+    args, unknown = parser(words[0]).parse_known_args(words)
+    if unknown:
+        command = next((word for word in words if not word.startswith("-")), "")
+        complain(f"{' '.join(unknown)}: not an argument of `flettner {command}`; see its --help")
+        return USAGE
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()
+    except (*USER_ERRORS, ExceptionGroup) as error:
+        known = find_user_error(error)
+        if known is None:
+            raise
+        complain(known)
+        return USAGE
+    except BrokenPipeError:  # `flettner audit show | head`
+        _discard_stdout()
+        return OK
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        _discard_stdout()
+        complain(f"cannot write the output: {error.strerror}")
+        return USAGE
+    except KeyboardInterrupt:
+        return STOPPED
+    return status
+
+
+def _discard_stdout() -> None:
+    """Send the text that is still buffered for stdout to /dev/null."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _format_exits() -> str:
+    rows = (textwrap.fill(meaning, 72, subsequent_indent=" " * 7) for meaning in EXITS.values())
+    table = "".join(f"  {code:<5}{meaning}\n" for code, meaning in zip(EXITS, rows, strict=True))
+    return f"exit status of every command:\n{table}"
+
+
+def find_user_error(error: Exception) -> FlettnerError | VllmFactsError | None:
+    """The error itself, or the first one with a message for the user in nested groups of tasks."""
+    if isinstance(error, USER_ERRORS):
+        return error
+    inner = error.exceptions if isinstance(error, ExceptionGroup) else ()
+    return next((known for known in map(find_user_error, inner) if known is not None), None)
+
+
+def find_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - half of all imports here
+
+    try:
+        return version("flettner")
+    except PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,147 @@
+"""`flettner lint -f FILE`: the servers of files, their findings, and the changes written back."""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any
+
+from flettner.agent.domain.errors import ConfigError
+from flettner.tools.advisor.ci_formats import as_github, as_sarif
+from flettner.tools.advisor.launch_edits import WrittenFile, write_changes
+from flettner.tools.advisor.launch_lines import locate, remarks_of
+from flettner.tools.advisor.launch_reports import LaunchReport, lint_text
+from flettner.tools.advisor.lint_report import FINDINGS, NO_FINDINGS, NOT_JUDGED, VERDICTS
+from flettner.tools.cli.dispatch import find_version
+from flettner.tools.cli.exits import USAGE
+from flettner.tools.terminal.messages import complain
+from flettner.tools.terminal.values import escape_text
+from flettner.vllm_facts.launch_files.recognise import KINDS
+
+STDIN = "-"
+_MAX_FILE = 2**20
+
+
+def lint_files(files: Sequence[str], args: argparse.Namespace) -> int:
+    """Check each file, print what `args` ask for, and return the exit status. Raises ConfigError."""
+    if args.fix and STDIN in files:
+        raise ConfigError("--fix: standard input cannot be written; use --diff, or give the file")
+    texts = {"<stdin>" if file == STDIN else file: _read(file) for file in dict.fromkeys(files)}
+    reports = [one for file, text in texts.items() for one in _lint_file(file, text, args)]
+    if args.fix or args.diff:
+        written = _write_all(reports)
+        for title, why in (row for one in written.values() for row in one.refused.items()):
+            complain(f"{title}: not written: {why}")
+        if args.diff:
+            patch = [_diff(file, texts[file], new.text) for file, new in written.items()]
+            sys.stdout.write("".join(patch))
+            return _status(reports)
+        reports = _fix(reports, written, args)
+    sys.stdout.write(_format(reports, args.format))
+    return _status(reports)
+
+
+def _read(file: str) -> str:
+    try:
+        if file == STDIN:
+            content = sys.stdin.buffer.read(_MAX_FILE + 1)
+        else:
+            with Path(file).open("rb") as opened:
+                content = opened.read(_MAX_FILE + 1)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}; give {KINDS}") from error
+    if len(content) > _MAX_FILE:
+        raise ConfigError(f"{file}: larger than {_MAX_FILE >> 20} MiB; give {KINDS}")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not UTF-8 text; give {KINDS}") from error
+
+
+def _lint_file(file: str, text: str, args: argparse.Namespace) -> list[LaunchReport]:
+    if args.skip_unrelated and "vllm" not in text.lower():
+        return []
+    found = lint_text(file, text, args)
+    if not found and not args.skip_unrelated:
+        raise ConfigError(f"{file}: starts no vLLM server that lint can read; give {KINDS}")
+    return found
+
+
+def _write_all(reports: Sequence[LaunchReport]) -> dict[str, WrittenFile]:
+    by_file: dict[str, list[LaunchReport]] = {}
+    for one in reports:
+        by_file.setdefault(one.file, []).append(one)
+    return {file: write_changes(own) for file, own in by_file.items()}
+
+
+def _diff(file: str, old: str, new: str) -> str:
+    before, after = (text.splitlines(keepends=True) for text in (old, new))
+    patch = unified_diff(before, after, fromfile=f"a/{file}", tofile=f"b/{file}")
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in patch
+    )
+
+
+def _fix(
+    reports: Sequence[LaunchReport], written: Mapping[str, WrittenFile], args: argparse.Namespace
+) -> list[LaunchReport]:
+    """Write the changed files, and lint the servers again."""
+    checked: list[LaunchReport] = []
+    for file, new in written.items():
+        own = [one for one in reports if one.file == file]
+        if new.text != own[0].text:
+            _replace_file(Path(file), new.text)
+            own = lint_text(file, new.text, args)
+        checked += own
+        for title, changes in new.changed.items():
+            sys.stderr.write(f"fixed {escape_text(title)}: {escape_text(changes)}\n")
+    return checked
+
+
+def _replace_file(file: Path, text: str) -> None:
+    """Write the whole file or nothing of it; links and permissions are kept."""
+    file = file.resolve()
+    try:
+        with tempfile.NamedTemporaryFile("wb", dir=file.parent, prefix=f".{file.name}.", delete=False) as new:
+            new.write(text.encode())
+        Path(new.name).chmod(file.stat().st_mode & 0o7777)
+        Path(new.name).replace(file)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written: {error.strerror}; use --diff") from error
+
+
+def _format(reports: Sequence[LaunchReport], form: str) -> str:
+    if form == "text":
+        return "\n".join(map(_as_text, reports))
+    if form == "json":
+        servers = [_as_row(one) for one in reports]
+        return json.dumps({"verdict": _verdict(reports), "servers": servers}, indent=2) + "\n"
+    found = [located for one in reports for located in locate(one)]
+    remarks = [remark for one in reports for remark in remarks_of(one)]
+    return as_github(found, remarks) if form == "github" else as_sarif(found, remarks, find_version())
+
+
+def _as_text(one: LaunchReport) -> str:
+    body = one.report.as_text() if one.report else f"CANNOT BE READ: {escape_text(one.problem)}\n"
+    remarks = "".join(f"  remark    {escape_text(text)}\n" for text in one.launch.remarks)
+    return f"== {escape_text(one.title)}\n{body}{remarks}"
+
+
+def _as_row(one: LaunchReport) -> dict[str, Any]:
+    place = {"file": one.file, "line": one.line, "name": one.launch.name}
+    if one.report is None:
+        return {**place, "verdict": "cannot be read", "problem": one.problem}
+    return {**place, **one.report.as_row(), "remarks": one.launch.remarks}
+
+
+def _verdict(reports: Sequence[LaunchReport]) -> str:
+    return {**VERDICTS, USAGE: "cannot be read"}[_status(reports)]
+
+
+def _status(reports: Sequence[LaunchReport]) -> int:
+    """What is most urgent: a command that cannot be read, findings, rules that are not judged."""
+    found = {one.report.status if one.report else USAGE for one in reports}
+    return next((status for status in (USAGE, FINDINGS, NOT_JUDGED) if status in found), NO_FINDINGS)

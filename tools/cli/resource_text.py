@@ -1,0 +1,234 @@
+"""Targets, suggestions and rollouts, as the API's documents have them, as text."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flettner.tools.terminal.capabilities import RED, terminal_width
+from flettner.tools.terminal.cell_width import clip, wrap_sentence
+from flettner.tools.terminal.tables import format_sentence, format_table
+from flettner.tools.terminal.values import escape_text, format_latency, format_time, format_value
+
+Json = Mapping[str, Any]
+_HELD = "is held: commit its change where the manifest is kept"
+
+
+def format_change(suggestion: Json) -> str:
+    return ", ".join(
+        f"{escape_text(knob)} {format_value(suggestion['from'].get(knob))} -> {format_value(new)}"
+        for knob, new in suggestion["to"].items()
+    )
+
+
+def format_targets(targets: Sequence[Json]) -> str:
+    if not targets:
+        return "no targets\n"
+    rows = [
+        (
+            target["name"],
+            target["phase"] + (" (paused)" if target["paused"] else ""),
+            target["mode"],
+            "-" if target["goodput_rps"] is None else f"{target['goodput_rps']:.1f}/s",
+            format_latency(target["ttft_p95_s"]),
+            ", ".join(map(_format_server, target["servers"])) or "-",
+        )
+        for target in targets
+    ]
+    text = format_table(("TARGET", "PHASE", "MODE", "GOODPUT", "TTFT P95", "SERVERS"), rows)
+    return text + format_notes(targets)
+
+
+def format_notes(targets: Sequence[Json]) -> str:
+    """The text below a table of targets: faults of the daemon, notes, open suggestions and lost sources."""
+    warnings = dict.fromkeys(warning for target in targets for warning in target.get("warnings", ()))
+    text = "".join(format_sentence(escape_text(warning), RED) for warning in warnings)
+    for target in targets:
+        name = escape_text(target["name"])
+        if target["failover"] and target["failover"] != target["note"]:
+            text += format_sentence(f"{name}: {escape_text(target['failover'])}", RED)
+        for server in target["servers"]:
+            if server["failing"] and not target["failover"]:
+                text += format_sentence(
+                    f"{name}: {escape_text(server['name'])} {escape_text(server['failing'])}", RED
+                )
+        if target["note"]:
+            text += format_sentence(f"{name}: {escape_text(target['note'])}")
+        if target["waits"]:
+            text += format_sentence(f"{name}: waits for {escape_text(target['waits'])}")
+        text += _format_open_suggestions(target)
+        text += _format_findings(target)
+        for source in target["sources"]:
+            if not source["available"]:
+                text += format_sentence(
+                    f"{name}: {escape_text(source['source'])} is lost: {escape_text(source['why'])}",
+                    RED,
+                )
+    return f"\n{text}" if text else ""
+
+
+def _format_open_suggestions(target: Json) -> str:
+    name = escape_text(target["name"])
+    lines = [
+        f"{one} needs approval: `flettner approve {one}`" for one in map(escape_text, target["suggestions"])
+    ]
+    lines += [
+        f"{one} {_HELD}: `flettner suggestions {one} --patch`" for one in map(escape_text, target["held"])
+    ]
+    return "".join(format_sentence(f"{name}: {line}") for line in lines)
+
+
+def _format_findings(target: Json) -> str:
+    """What lint finds in the flags in force, without remarks."""
+    found = (one for one in target.get("findings", ()) if one["severity"] != "info")
+    lines = (f"{target['name']}: flags, rule {one['rule']}: {one['why']}" for one in found)
+    return "".join(format_sentence(escape_text(line)) for line in lines)
+
+
+def format_target_line(target: Json) -> str:
+    """The state of a target, without measurements, in one line."""
+    phase = target["phase"] + (" (paused)" if target["paused"] else "")
+    pending = [f"{suggestion} needs approval" for suggestion in target["suggestions"]]
+    pending += [f"{suggestion} {_HELD}" for suggestion in target["held"]]
+    parts = [
+        phase,
+        *map(_format_server, target["servers"]),
+        *pending,
+        target["note"],
+        *target.get("warnings", ()),
+    ]
+    return f"{escape_text(target['name'])}: {escape_text(', '.join(filter(None, parts)))}"
+
+
+def format_rollouts(rollouts: Sequence[Json]) -> str:
+    """A row for each, and the reasons below; in a terminal several reasons are clipped to a line each."""
+    if not rollouts:
+        return "no rollouts\n"
+    rows = [
+        (
+            found["id"],
+            found["target"],
+            (found["phase"] or found["outcome"]).replace("_", " "),
+            _format_step(found),
+            found["exposed"]["asked"],
+            found["bad_exposed"],
+            found["exposed"]["errors"],
+            found["exposed"]["stalled"],
+            format_time(found["started_at"]),
+        )
+        for found in rollouts
+    ]
+    whys = (
+        (found["id"], found["failover"] or found["parked"] or found["why"] or _format_waits(found))
+        for found in rollouts
+    )
+    reasons = [f"{escape_text(name)}: {escape_text(why)}" for name, why in whys if why]
+    width = terminal_width()
+    if len(rollouts) > 1 and width is not None:
+        reasons = [clip(reason, width) for reason in reasons]
+    text = format_table(
+        ("ID", "TARGET", "STATE", "STEP", "EXPOSED", "BAD", "FAILED", "STALLED", "STARTED"), rows
+    )
+    return text + ("\n" if reasons else "") + "".join(map(format_sentence, reasons))
+
+
+def format_rollout_line(found: Json, *, counts: bool = False) -> str:
+    """A rollout in one line; `counts` adds the requests that the new server received."""
+    outcome = found["outcome"].replace("_", " ")
+    parts = (
+        [outcome] if found["ended_at"] else [f"{outcome}: {found['phase']}", f"step {_format_step(found)}"]
+    )
+    if counts:
+        exposed = found["exposed"]
+        kinds = f"{exposed['errors']} failed, {exposed['stalled']} stalled"
+        parts += [f"{exposed['asked']} requests exposed, {found['bad_exposed']} bad: {kinds}"]
+    parts += [text for text in (found["failover"], found["parked"], found["why"]) if text]
+    return escape_text(f"{found['id']} {', '.join(parts)}")
+
+
+def _format_waits(found: Json) -> str:
+    return f"waits for {found['waits']}" if found["waits"] else ""
+
+
+def _format_step(found: Json) -> str:
+    """`2 of 4 (10 %)`."""
+    steps = found["plan"]["steps"]
+    at = min(found["step"], len(steps) - 1)
+    return f"{at + 1} of {len(steps)} ({steps[at]['weight']} %)"
+
+
+def _format_server(server: Json) -> str:
+    share = "" if server["weight"] is None else f" {server['weight']} %"
+    replicas = f" ({server['replicas']} replicas)" if server.get("replicas", 1) > 1 else ""
+    return f"{server['name']}{replicas} {server['color']}{share}"
+
+
+def format_suggestions(suggestions: Sequence[Json]) -> str:
+    if not suggestions:
+        return "no suggestions\n"
+    rows = [
+        (
+            found["id"],
+            found["target"],
+            _find_status(found),
+            found["rank"] or "-",
+            found["class"],
+            format_change(found),
+            found["why"],
+        )
+        for found in suggestions
+    ]
+    return format_table(("ID", "TARGET", "STATUS", "RANK", "CLASS", "CHANGE", "WHY"), rows)
+
+
+def format_suggestion(found: Json) -> str:
+    """Everything that an operator reviews before an approval."""
+    lines = [
+        ("change", format_change(found)),
+        ("target", escape_text(found["target"])),
+        ("class", escape_text(f"{found['class']}  (rule {found['rule']}, by {found['policy']})")),
+        ("why", escape_text(found["why"])),
+        ("expects", escape_text(found["expects"])),
+        ("risks", escape_text(found["risks"])),
+        ("source", escape_text(found["source"])),
+        *(("evidence", _format_evidence(evidence)) for evidence in found["evidence"]),
+        *([("outage", f"planned, about {find_outage_s(found):.0f} s")] if find_outage_s(found) else []),
+        *(("note", escape_text(note)) for note in found["notes"]),
+        *(
+            [("changed", f"{format_time(found['refreshed_at'])}: {escape_text(found['changed'])}")]
+            if found["changed"]
+            else []
+        ),
+        *(
+            [("approval", f"by another operator than {escape_text(found['barred'])}")]
+            if found["barred"]
+            else []
+        ),
+        ("expires", format_time(found["expires_at"])),
+        ("status", escape_text(_find_status(found))),
+    ]
+    wrapped_lines = (
+        line
+        for label, text in lines
+        for line in wrap_sentence(f"  {label:9}{text}", terminal_width(), " " * 11)
+    )
+    shown = "".join(f"{line}\n" for line in (escape_text(found["id"]), *wrapped_lines))
+    digest = escape_text(found["digest"]) or "none yet"  # not wrapped, so that it can be copied
+    return f"{shown}  digest   {digest}\n"
+
+
+def _find_status(suggestion: Json) -> str:
+    return "held" if is_held(suggestion) else str(suggestion["status"])
+
+
+def is_held(suggestion: Json) -> bool:
+    """Whether it is open, but to be committed where the server's manifest is kept."""
+    return suggestion["status"] == "open" and bool((suggestion["prospect"] or {}).get("owner"))
+
+
+def find_outage_s(suggestion: Json) -> float:
+    """Duration of the planned outage; 0 if there is none or it is not known yet."""
+    prospect = suggestion["prospect"]
+    return float(prospect["outage_s"]) if prospect else 0.0
+
+
+def _format_evidence(found: Json) -> str:
+    return escape_text(f"{found['metric']} {found['value']:g} {found['unit']} over {found['window_s']:g} s")

@@ -1,0 +1,77 @@
+"""The points that a search may try: near the setting in force, or from a file, without those vLLM refuses."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.engine_settings import limits_of, veto, with_changes
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.search import neighbours
+from flettner.tools.tuning.searches import Point
+from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit
+from flettner.vllm_facts.values import Knob, Value
+
+MOST = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """`points[0]` is the setting in force, `limits` the engine's bounds at each point.
+
+    `refused`: reasons for which candidates were left out, with their number.
+    """
+
+    points: Sequence[Point]
+    limits: Sequence[EngineLimits]
+    refused: dict[str, int]
+
+    def changes_to(self, point: Point) -> dict[Knob, Value]:
+        """Return the flags that differ from the setting in force."""
+        return {knob: value for knob, value in point.items() if value != self.points[0][knob]}
+
+
+def build_space(
+    case: Deployment, kv_tokens: int | None, given: Sequence[Point] = (), most: int = MOST
+) -> Space:
+    """`given`: changes to try, in place of those near the setting.
+
+    Raises PredictionInputError if the setting in force cannot be modelled.
+    """
+    base = limits_of(case, kv_tokens=kv_tokens)
+    candidates = list(given) if given else list(neighbours(case, base))
+    knobs = list(dict.fromkeys(knob for changes in candidates for knob in changes))
+    own = {**asdict(base), **case.setting}
+    first: Point = {knob: own.get(knob) for knob in knobs}
+    points, limits, refused = [first], [base], dict[str, int]()
+    for changes in _distinct({**first, **changes} for changes in candidates):
+        if changes in points or len(points) > most:
+            continue
+        moved = {knob: value for knob, value in changes.items() if value != first[knob]}
+        changed = with_changes(case, moved)
+        try:
+            found = limits_of(changed, kv_tokens=_moved_kv(case, changed, base))
+            why = veto(changed, found)
+        except PredictionInputError as error:
+            why, found = str(error), base
+        if why:
+            refused[why] = refused.get(why, 0) + 1
+        else:
+            points.append(changes)
+            limits.append(found)
+    return Space(points=points, limits=limits, refused=refused)
+
+
+def _moved_kv(case: Deployment, changed: Deployment, base: EngineLimits) -> int:
+    """Scale the measured KV cache by the estimated effect of the change."""
+    before, after = estimate_fit(case), estimate_fit(changed)
+    moved = after.kv_tokens - before.kv_tokens if before and after else 0
+    return max(base.block_size, base.kv_tokens + moved)
+
+
+def _distinct(points: Iterable[Point]) -> list[Point]:
+    found: list[Point] = []
+    for point in points:
+        if point not in found:
+            found.append(point)
+    return found
