@@ -50,7 +50,7 @@ def canonical(name: str) -> str:
 
 
 def runtime(name: str, seen: set[str]) -> Iterator[metadata.Distribution]:
-    """What is installed because of `name`, without its extras."""
+    """What is installed because of `name`, of extras only `daemon`."""
     name = canonical(name)
     if name in seen:
         return
@@ -61,7 +61,8 @@ def runtime(name: str, seen: set[str]) -> Iterator[metadata.Distribution]:
         return
     yield found
     for wanted in found.requires or ():
-        if "extra ==" not in wanted and (match := re.match(r"[\w.-]+", wanted)):
+        is_extra = "extra ==" in wanted and not wanted.endswith("extra == 'daemon'")
+        if not is_extra and (match := re.match(r"[\w.-]+", wanted)):
             yield from runtime(match[0], seen)
 
 

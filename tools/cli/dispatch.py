@@ -6,7 +6,8 @@
 
     def _show_status(args: argparse.Namespace) -> int: ...  # returns the exit status
 
-Only the module of the given command is imported; one that calls the daemon needs the standard library only.
+Only the module of the given command is imported. One that calls the daemon needs the standard library only,
+`lint` also PyYAML; most others need the extra `daemon`.
 """
 
 import argparse
@@ -100,15 +101,27 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def parser(command: str = "") -> argparse.ArgumentParser:
-    """The parser of all commands, or of one that COMMANDS names."""
+    """The parser of one command that COMMANDS names, or of all whose packages are installed.
+
+    Raises ModuleNotFoundError if the packages of `command` are not.
+    """
     top: argparse.ArgumentParser = _Parser(
         prog="flettner", description=INTRODUCTION, epilog=_format_exits(), formatter_class=_HelpFormatter
     )
     top.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     subparsers: Subparsers = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    left_out = []
     for name in [command] if command in COMMANDS else COMMANDS:
-        add = getattr(import_module(f"flettner.tools.cli.{COMMANDS[name]}"), f"add_{name}")
-        add(subparsers)
+        try:
+            module = import_module(f"flettner.tools.cli.{COMMANDS[name]}")
+        except ModuleNotFoundError as error:
+            if command in COMMANDS or _is_own(error):
+                raise
+            left_out.append(name)
+            continue
+        getattr(module, f"add_{name}")(subparsers)
+    if left_out:
+        top.epilog = f"not installed (extra `daemon`): {', '.join(left_out)}\n\n{top.epilog}"
     return top
 
 
@@ -130,6 +143,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words:
         parser().print_help(sys.stderr)
         return USAGE
+    try:
+        return _run(words)
+    except ModuleNotFoundError as error:
+        if _is_own(error):
+            raise
+        complain(
+            f"`flettner {words[0]}` needs {error.name}, which is not installed: install flettner with the "
+            "extra `daemon`, as in pip install 'flettner[daemon]'"
+        )
+        return USAGE
+
+
+def _run(words: Sequence[str]) -> int:
     args, unknown = parser(words[0]).parse_known_args(words)
     if unknown:
         command = next((word for word in words if not word.startswith("-")), "")
@@ -156,6 +182,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return STOPPED
     return status
+
+
+def _is_own(error: ModuleNotFoundError) -> bool:
+    """Whether it is flettner that lacks the module, which is a bug."""
+    return (error.name or "").partition(".")[0] == "flettner"
 
 
 def _discard_stdout() -> None:
