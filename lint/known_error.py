@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flettner.lint.recogniser import Recogniser, recogniser
-from flettner.vllm_facts.deployment import Deployment, Finding, FindingSeverity
+from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.values import Knob, Value
 
-Changes = Callable[[re.Match[str], Deployment], Mapping[Knob, Value]]
+Changes = Callable[[re.Match[str], ServeConfig], Mapping[Knob, Value]]
 
 
-def _no_changes(_: re.Match[str], __: Deployment) -> Mapping[Knob, Value]:
+def _no_changes(_: re.Match[str], __: ServeConfig) -> Mapping[Knob, Value]:
     return {}
 
 
@@ -19,7 +19,7 @@ def _no_changes(_: re.Match[str], __: Deployment) -> Mapping[Knob, Value]:
 class KnownError:
     """One row. `why` and `expects` may name groups of `pattern`.
 
-    `to`, `env`: the change, None removes. `changes`: one that depends on the line. What the deployment has
+    `to`, `env`: the change, None removes. `changes`: one that depends on the line. What the command line has
     already is left out; if all of it is, the line is of another start. `applies`: False if the flags show the
     same, or that the line is of another start.
     """
@@ -31,16 +31,16 @@ class KnownError:
     to: Mapping[Knob, Value] = field(default_factory=dict)
     env: Mapping[str, str | None] = field(default_factory=dict)
     changes: Changes = _no_changes
-    applies: Callable[[Deployment], bool] = lambda _: True
+    applies: Callable[[ServeConfig], bool] = lambda _: True
     severity: FindingSeverity = "error"
     risks: str = "none known"
 
-    def recognise(self, match: re.Match[str], case: Deployment) -> Finding | None:
-        if not self.applies(case):
+    def recognise(self, match: re.Match[str], config: ServeConfig) -> Finding | None:
+        if not self.applies(config):
             return None
-        wanted = {**self.to, **self.changes(match, case)}
-        to = {knob: value for knob, value in wanted.items() if case.setting.get(knob) != value}
-        env = {name: value for name, value in self.env.items() if case.env.get(name) != value}
+        wanted = {**self.to, **self.changes(match, config)}
+        to = {knob: value for knob, value in wanted.items() if config.setting.get(knob) != value}
+        env = {name: value for name, value in self.env.items() if config.env.get(name) != value}
         if (wanted or self.env) and not (to or env):
             return None
         groups = {name: text or "" for name, text in match.groupdict().items()}

@@ -1,4 +1,4 @@
-"""What a rule needs to know about a deployment, and what is missing. Pure.
+"""What a rule needs to know about a server, and what is missing. Pure.
 
 A rule without its facts is not judged: its silence says nothing about the command. A change whose safety
 depends on a missing fact is shown as a note.
@@ -7,8 +7,8 @@ depends on a missing fact is shown as a note.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flettner.vllm_facts.deployment import Deployment, Fact, Finding, LintRule
 from flettner.vllm_facts.models.estimate import describe_estimate
+from flettner.vllm_facts.serve_config import Fact, Finding, LintRule, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import layout, text_of
 from flettner.vllm_facts.sizing.kv_cache import kv_bytes_per_token, overhead_gib, weights_gib
 from flettner.vllm_facts.values import describe_changes
@@ -21,61 +21,63 @@ EXTRA: frozenset[Fact] = frozenset({"profile", "log"})
 class FactSource:
     """A fact in words, the option that gives it, and whether it is known."""
 
-    what: Callable[[Deployment], str]
+    what: Callable[[ServeConfig], str]
     option: str
-    known: Callable[[Deployment], bool]
+    known: Callable[[ServeConfig], bool]
 
-    def describe(self, case: Deployment) -> str:
+    def describe(self, config: ServeConfig) -> str:
         """`the GPU (--gpu NAME)`"""
-        return f"{self.what(case)} ({self.option})" if self.option else self.what(case)
+        return f"{self.what(config)} ({self.option})" if self.option else self.what(config)
 
 
-def _name_model(case: Deployment) -> str:
-    name = text_of(case, "model")
-    if case.estimate is not None:
-        return f"the model {name}, by its name {describe_estimate(case.estimate)}, an estimate"
+def _name_model(config: ServeConfig) -> str:
+    name = text_of(config, "model")
+    if config.estimate is not None:
+        return f"the model {name}, by its name {describe_estimate(config.estimate)}, an estimate"
     return f"the model {name}" if name else "the model, which the command does not name"
 
 
-def _has_model_size(case: Deployment) -> bool:
-    shape = layout(case)
-    return weights_gib(case, shape) is not None and kv_bytes_per_token(case, shape) is not None
+def _has_model_size(config: ServeConfig) -> bool:
+    shape = layout(config)
+    return weights_gib(config, shape) is not None and kv_bytes_per_token(config, shape) is not None
 
 
 FACTS: Mapping[Fact, FactSource] = {
     "gpu": FactSource(
-        what=lambda _: "the GPU", option="--gpu NAME", known=lambda case: case.card is not None
+        what=lambda _: "the GPU", option="--gpu NAME", known=lambda config: config.card is not None
     ),
     "gpus": FactSource(
-        what=lambda _: "the number of GPUs", option="--gpus N", known=lambda case: case.gpus is not None
+        what=lambda _: "the number of GPUs", option="--gpus N", known=lambda config: config.gpus is not None
     ),
     "model": FactSource(
-        what=_name_model, option="--model-config FILE", known=lambda case: case.model is not None
+        what=_name_model, option="--model-config FILE", known=lambda config: config.model is not None
     ),
     "version": FactSource(
-        what=lambda _: "the version of vLLM", option="--vllm-version V", known=lambda case: bool(case.version)
+        what=lambda _: "the version of vLLM",
+        option="--vllm-version V",
+        known=lambda config: bool(config.version),
     ),
     "profile": FactSource(
-        what=lambda _: "the kind of traffic", option="--profile P", known=lambda case: bool(case.profile)
+        what=lambda _: "the kind of traffic", option="--profile P", known=lambda config: bool(config.profile)
     ),
     "log": FactSource(
-        what=lambda _: "its startup log", option="--log FILE", known=lambda case: bool(case.log)
+        what=lambda _: "its startup log", option="--log FILE", known=lambda config: bool(config.log)
     ),
     "gpu_memory": FactSource(
-        what=lambda case: f"the memory of {case.card.name if case.card else 'the GPU'}",
+        what=lambda config: f"the memory of {config.card.name if config.card else 'the GPU'}",
         option="",
-        known=lambda case: case.card is None or case.card.memory_gib is not None,
+        known=lambda config: config.card is None or config.card.memory_gib is not None,
     ),
     "model_size": FactSource(
-        what=lambda case: f"the size of {text_of(case, 'model') or 'the model'} with these flags",
+        what=lambda config: f"the size of {text_of(config, 'model') or 'the model'} with these flags",
         option="",
-        known=lambda case: case.model is None or _has_model_size(case),
+        known=lambda config: config.model is None or _has_model_size(config),
     ),
     "step_memory": FactSource(
         what=lambda _: "the memory of the largest step",
         option="",
-        known=lambda case: (
-            case.model is None or case.card is None or overhead_gib(case, layout(case)) is not None
+        known=lambda config: (
+            config.model is None or config.card is None or overhead_gib(config, layout(config)) is not None
         ),
     ),
 }
@@ -105,11 +107,11 @@ class Judged:
         }
 
 
-def find_missing(case: Deployment, facts: Iterable[Fact]) -> tuple[Fact, ...]:
-    return tuple(fact for fact in facts if not FACTS[fact].known(case))
+def find_missing(config: ServeConfig, facts: Iterable[Fact]) -> tuple[Fact, ...]:
+    return tuple(fact for fact in facts if not FACTS[fact].known(config))
 
 
-def judge_coverage(case: Deployment, lints: Sequence[LintRule]) -> Judged:
+def judge_coverage(config: ServeConfig, lints: Sequence[LintRule]) -> Judged:
     """A rule of several checks counts as checked if all of them had their facts.
 
     The checks of further inputs, such as the log, count only for a rule that has no others.
@@ -117,7 +119,7 @@ def judge_coverage(case: Deployment, lints: Sequence[LintRule]) -> Judged:
     lacking: dict[str, dict[Fact, None]] = {}
     own = {rule for lint in lints if not EXTRA & set(lint.needs.facts) for rule in lint.rules}
     for lint in lints:
-        missing = find_missing(case, lint.needs.facts) if lint.needs.applies(case) else ()
+        missing = find_missing(config, lint.needs.facts) if lint.needs.applies(config) else ()
         for rule in lint.rules:
             counted = [fact for fact in missing if fact not in EXTRA or rule not in own]
             lacking.setdefault(rule, {}).update(dict.fromkeys(counted))
@@ -128,13 +130,13 @@ def judge_coverage(case: Deployment, lints: Sequence[LintRule]) -> Judged:
     )
 
 
-def hold_back(finding: Finding, lint: LintRule, case: Deployment) -> Finding:
+def hold_back(finding: Finding, lint: LintRule, config: ServeConfig) -> Finding:
     """`finding` as a note, if the safety of its change depends on a missing fact."""
-    missing = find_missing(case, lint.needs.for_change) if finding.to or finding.env else ()
+    missing = find_missing(config, lint.needs.for_change) if finding.to or finding.env else ()
     if not missing:
         return finding
     change = describe_changes({**finding.to, **finding.env})
-    lacks = ", ".join(FACTS[fact].describe(case) for fact in missing)
+    lacks = ", ".join(FACTS[fact].describe(config) for fact in missing)
     return replace(
         finding,
         klass="note",

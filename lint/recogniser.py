@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from flettner.vllm_facts.deployment import Deployment, Finding, Needs
+from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck
 
 LONGEST_LINE = 4000  # characters of a line that are read
 LOG = Needs(facts=("log",))
 
-Recognise = Callable[[re.Match[str], Deployment], Finding | None]
+Recognise = Callable[[re.Match[str], ServeConfig], Finding | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +37,12 @@ def recogniser(
     evidence_for: str = "",
     evidence_against: str = "",
 ) -> Recogniser:
-    def find(case: Deployment) -> Iterable[Finding]:
-        if not re.search(pattern, _join(case.log), re.MULTILINE):
+    def find(config: ServeConfig) -> Iterable[Finding]:
+        if not re.search(pattern, _join(config.log), re.MULTILINE):
             return ()
-        for line in reversed(case.log):
+        for line in reversed(config.log):
             match = re.search(pattern, line[:LONGEST_LINE], re.MULTILINE)
-            if match and (found := recognise(match, case)):
+            if match and (found := recognise(match, config)):
                 return (found,)
         return ()
 

@@ -1,4 +1,4 @@
-"""Advice on a command line until its own result gives rise to no further change. Pure.
+"""The fixes of a command line, until the result gives rise to no further change. Pure.
 
 A change may make another one possible: with a larger batch a graph size is too small, with more GPUs the
 weights fit without offloading. The changes of all rounds are one proposal.
@@ -7,32 +7,32 @@ weights fit without offloading. The changes of all rounds are one proposal.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flettner.lint.advice import SEVERITIES, Advice, advise
+from flettner.lint.fixes import SEVERITIES, Fixes, find_fixes
 from flettner.lint.precedence import Precedence
-from flettner.vllm_facts.deployment import Deployment, Finding, LintRule
+from flettner.vllm_facts.serve_config import Finding, LintRule, ServeConfig
 
 ROUNDS = 4  # 6,000 random commands needed at most three
 
 
-def advise_until_settled(case: Deployment, lints: Sequence[LintRule], ranked: Precedence) -> Advice:
-    """The advice on `case`, with what the changed command calls for.
+def find_fixes_in_rounds(config: ServeConfig, lints: Sequence[LintRule], ranked: Precedence) -> Fixes:
+    """The fixes of `config`, with what the changed command calls for.
 
     It ends early where a later round contradicts an earlier finding of another rule, unless that corrects an
     error: a later value corrects it, too, because no round brings one back.
     """
-    advice = advise(case, lints, ranked)
+    fixes = find_fixes(config, lints, ranked)
     for _ in range(ROUNDS):
-        if not advice.to and not advice.env:
+        if not fixes.to and not fixes.env:
             break
-        more = advise(replace(advice.after(case), log=()), lints, ranked)
-        joined = _join(advice, more)
+        more = find_fixes(replace(fixes.after(config), log=()), lints, ranked)
+        joined = _join(fixes, more)
         if joined is None:
             break
-        advice = joined
-    return advice
+        fixes = joined
+    return fixes
 
 
-def _join(first: Advice, more: Advice) -> Advice | None:
+def _join(first: Fixes, more: Fixes) -> Fixes | None:
     """Both together; None if `more` changes nothing, or undoes what another rule asks for."""
     added = [one for one in more.findings if one.to or one.env]
     kept = [

@@ -9,10 +9,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flettner.performance_model.engine import Engine
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.fit import LEAST_WINDOWS, fit_law
 from flettner.performance_model.outcome import mean_gap_s, quantile
+from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.request_state import RequestState
 from flettner.performance_model.step_law import StepLaw
 from flettner.performance_model.trace import Trace
@@ -86,7 +86,9 @@ def check_window(
     known = [one for one in trace if one.arrival_s < measured.end_s + TAIL_S]
     if not known:
         return None
-    requests = [one for one in Engine(known, law, limits).run().requests if one.first_s is not None]
+    requests = [
+        one for one in ReplayedScheduler(known, law, limits).run().requests if one.first_s is not None
+    ]
 
     def inside(at_s: float | None) -> bool:
         return at_s is not None and measured.begin_s <= at_s < measured.end_s

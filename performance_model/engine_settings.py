@@ -1,4 +1,4 @@
-"""From the flags of a deployment to the limits of its engine."""
+"""From the flags of a server to the limits of its scheduler."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.errors import PredictionInputError
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     effective_batched_tokens,
     effective_seqs,
@@ -38,28 +38,28 @@ SCHEDULING = frozenset(
 """Flags that decide what a step computes, or nothing about steps, and not how long the same step takes."""
 
 
-def with_changes(case: Deployment, changes: Mapping[Knob, Value]) -> Deployment:
-    """The deployment with other flags; None removes one."""
-    setting = {**case.setting, **changes}
-    return replace(case, setting={knob: value for knob, value in setting.items() if value is not None})
+def with_changes(config: ServeConfig, changes: Mapping[Knob, Value]) -> ServeConfig:
+    """The same server with other flags; None removes one."""
+    setting = {**config.setting, **changes}
+    return replace(config, setting={knob: value for knob, value in setting.items() if value is not None})
 
 
-def limits_of(case: Deployment, *, kv_tokens: int | None = None) -> EngineLimits:
+def limits_of(config: ServeConfig, *, kv_tokens: int | None = None) -> EngineLimits:
     """`kv_tokens`: the measured size of the KV cache; else estimated from GPU and model.
 
     Raises PredictionInputError if a fact is missing or a flag is not modelled.
     """
-    _refuse_unmodelled(case)
-    tokens, seqs = effective_batched_tokens(case), effective_seqs(case)
+    _refuse_unmodelled(config)
+    tokens, seqs = effective_batched_tokens(config), effective_seqs(config)
     if tokens is None or seqs is None:
         unset = ("max_num_seqs",) * (seqs is None) + ("max_num_batched_tokens",) * (tokens is None)
         raise PredictionInputError(
             f"vLLM's defaults depend on the GPU, which is unknown: set {' and '.join(unset)}, or name the "
             "GPU (the option --gpu; in the daemon, a sensor of GPUs)"
         )
-    setting, block = case.setting, positive_int(case.setting, "block_size") or BLOCK_SIZE
+    setting, block = config.setting, positive_int(config.setting, "block_size") or BLOCK_SIZE
     return EngineLimits(
-        kv_blocks=max(1, _kv_tokens(case, kv_tokens) // block),
+        kv_blocks=max(1, _kv_tokens(config, kv_tokens) // block),
         block_size=block,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
@@ -67,26 +67,26 @@ def limits_of(case: Deployment, *, kv_tokens: int | None = None) -> EngineLimits
         max_num_scheduled_tokens=positive_int(setting, "max_num_scheduled_tokens"),
         long_prefill_token_threshold=positive_int(setting, "long_prefill_token_threshold") or 0,
         long_prefill_token_threshold_adaptive=setting.get("long_prefill_token_threshold_adaptive") is True,
-        watermark=number_of(case, "watermark") or 0.0,
+        watermark=number_of(config, "watermark") or 0.0,
         scheduler_reserve_full_isl=setting.get("scheduler_reserve_full_isl") is not False,
         enable_chunked_prefill=setting.get("enable_chunked_prefill") is not False,
         enable_prefix_caching=setting.get("enable_prefix_caching") is not False,
         max_num_queued_reqs=positive_int(setting, "max_num_queued_reqs"),
         max_num_queued_tokens=positive_int(setting, "max_num_queued_tokens"),
-        max_model_len=longest_request(case),
+        max_model_len=longest_request(config),
     )
 
 
-def veto(case: Deployment, limits: EngineLimits, present: Deployment | None = None) -> str:
+def veto(config: ServeConfig, limits: EngineLimits, present: ServeConfig | None = None) -> str:
     """Why this setting must not be tried; empty if nothing speaks against it.
 
     `present`: a setting that a server runs with, which refutes what would speak against it too.
     """
     refuted = {one.why for one in find_problems(present)} if present else set()
-    problem = next((one for one in find_problems(case) if one.why not in refuted), None)
+    problem = next((one for one in find_problems(config) if one.why not in refuted), None)
     if problem is not None:
         return problem.why
-    fit = None if present and _does_not_fit(present) else estimate_fit(case)
+    fit = None if present and _does_not_fit(present) else estimate_fit(config)
     if fit is not None and fit.fits is False:
         return fit.why
     if limits.max_num_batched_tokens < limits.max_num_seqs:
@@ -96,18 +96,18 @@ def veto(case: Deployment, limits: EngineLimits, present: Deployment | None = No
     return ""
 
 
-def _does_not_fit(case: Deployment) -> bool:
-    fit = estimate_fit(case)
+def _does_not_fit(config: ServeConfig) -> bool:
+    fit = estimate_fit(config)
     return fit is not None and fit.fits is False
 
 
-def _kv_tokens(case: Deployment, measured: int | None) -> int:
-    blocks = positive_int(case.setting, "num_gpu_blocks_override")
+def _kv_tokens(config: ServeConfig, measured: int | None) -> int:
+    blocks = positive_int(config.setting, "num_gpu_blocks_override")
     if measured is not None:
         return measured
     if blocks is not None:
-        return blocks * (positive_int(case.setting, "block_size") or BLOCK_SIZE)
-    fit = estimate_fit(case)
+        return blocks * (positive_int(config.setting, "block_size") or BLOCK_SIZE)
+    fit = estimate_fit(config)
     if fit is None:
         raise PredictionInputError(
             "the size of the KV cache is unknown: give --kv-tokens (vLLM logs `GPU KV cache size`), or --gpu "
@@ -118,16 +118,16 @@ def _kv_tokens(case: Deployment, measured: int | None) -> int:
     return fit.kv_tokens
 
 
-def _refuse_unmodelled(case: Deployment) -> None:
+def _refuse_unmodelled(config: ServeConfig) -> None:
     reason = (
         "speculative decoding"
-        if speculation_method(case) or case.setting.get("speculative_config")
+        if speculation_method(config) or config.setting.get("speculative_config")
         else "a pooling model"
-        if is_pooling(case)
+        if is_pooling(config)
         else "data_parallel_size above 1; predict one engine with its share of the requests"
-        if layout(case).dp > 1
+        if layout(config).dp > 1
         else "scheduling_policy priority"
-        if case.setting.get("scheduling_policy") == "priority"
+        if config.setting.get("scheduling_policy") == "priority"
         else ""
     )
     if reason:

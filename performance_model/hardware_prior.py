@@ -13,8 +13,8 @@ from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.fit import COUNTED_WEIGHT, LOGGED_WEIGHT, expected_s, fit_law
 from flettner.performance_model.step_law import StepLaw, UncertainLaw, widen
 from flettner.performance_model.work_windows import WorkWindow
-from flettner.vllm_facts.deployment import Deployment, Model
 from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import Model, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import Layout, layout
 from flettner.vllm_facts.sizing.gpu_speeds import GPUS_WITH_SPEED, GpuSpeed, find_speed
 from flettner.vllm_facts.sizing.kv_cache import GIB, kv_bytes_per_token, weights_gib
@@ -33,28 +33,35 @@ COMMON, EACH = 0.2, 0.3
 DRAWS = 16
 
 
-def prior_law(case: Deployment, *, seed: int = 0) -> UncertainLaw:
+def prior_law(config: ServeConfig, *, seed: int = 0) -> UncertainLaw:
     """Raises PredictionInputError if the model or the GPU is unknown, or the pair is not modelled."""
-    if case.card is None:
+    if config.card is None:
         raise PredictionInputError("the GPU is unknown: give --gpu, or a measured law with --law")
-    speed = find_speed(case.card)
+    speed = find_speed(config.card)
     if speed is None:
         known = ", ".join(GPUS_WITH_SPEED)
-        raise PredictionInputError(f"the speed of {case.card.name} is unknown: give --law; known: {known}")
-    law = _law(case, speed, LINK_GB_PER_S[case.card.link])
-    return widen(law, common=COMMON, each=EACH, count=DRAWS, seed=seed, source=f"prior for {case.card.name}")
+        raise PredictionInputError(f"the speed of {config.card.name} is unknown: give --law; known: {known}")
+    law = _law(config, speed, LINK_GB_PER_S[config.card.link])
+    return widen(
+        law, common=COMMON, each=EACH, count=DRAWS, seed=seed, source=f"prior for {config.card.name}"
+    )
 
 
-def scaled_prior(case: Deployment, windows: Sequence[WorkWindow]) -> StepLaw:
-    """The law of the data sheet, as fast as the windows were. For any case: of an unknown GPU or model
+def scaled_prior(config: ServeConfig, windows: Sequence[WorkWindow]) -> StepLaw:
+    """The law of the data sheet, as fast as the windows were. Of an unknown GPU or model
     MIDDLE_GPU and MIDDLE_MODEL give the ratios of the coefficients."""
-    shape = _shape(case)
+    shape = _shape(config)
     factor = sum(one.seconds for one in windows) / sum(expected_s(shape, one) for one in windows)
     return shape.scaled(factor)
 
 
-def fit_deployment(
-    case: Deployment, windows: Sequence[WorkWindow], *, is_logged: bool, draws: int = DRAWS, source: str = ""
+def fit_with_prior(
+    config: ServeConfig,
+    windows: Sequence[WorkWindow],
+    *,
+    is_logged: bool,
+    draws: int = DRAWS,
+    source: str = "",
 ) -> UncertainLaw:
     """The law of the windows; what they leave open is decided by the prior.
 
@@ -63,40 +70,40 @@ def fit_deployment(
     """
     if not windows:
         raise PredictionInputError("no step was recorded")
-    prior = scaled_prior(case, windows)
+    prior = scaled_prior(config, windows)
     return fit_law(
         windows,
         attention_us=prior.attention_us,
         draws=draws,
         source=source,
-        prior=prior if not is_logged or _is_known(case) else None,
+        prior=prior if not is_logged or _is_known(config) else None,
         prior_weight=LOGGED_WEIGHT if is_logged else COUNTED_WEIGHT,
     )
 
 
-def _is_known(case: Deployment) -> bool:
+def _is_known(config: ServeConfig) -> bool:
     try:
-        prior_law(case)
+        prior_law(config)
     except PredictionInputError:
         return False
     return True
 
 
-def _shape(case: Deployment) -> StepLaw:
+def _shape(config: ServeConfig) -> StepLaw:
     try:
-        return prior_law(case).law
+        return prior_law(config).law
     except PredictionInputError:
         pass
     try:
-        return _law(case, MIDDLE_GPU, LINK_GB_PER_S[None])
+        return _law(config, MIDDLE_GPU, LINK_GB_PER_S[None])
     except PredictionInputError:
-        middle = Deployment(setting={}, card=None, model=find_model(MIDDLE_MODEL))
+        middle = ServeConfig(setting={}, card=None, model=find_model(MIDDLE_MODEL))
         return _law(middle, MIDDLE_GPU, LINK_GB_PER_S[None])
 
 
-def _law(case: Deployment, speed: GpuSpeed, link_gb_per_s: float) -> StepLaw:
-    model, shape = case.model, layout(case)
-    weights, kv_bytes = weights_gib(case, shape), kv_bytes_per_token(case, shape)
+def _law(config: ServeConfig, speed: GpuSpeed, link_gb_per_s: float) -> StepLaw:
+    model, shape = config.model, layout(config)
+    weights, kv_bytes = weights_gib(config, shape), kv_bytes_per_token(config, shape)
     if model is None or weights is None or kv_bytes is None or not model.parameters:
         raise PredictionInputError("the model's size is unknown: give --model-config, or --law")
     if shape.pp > 1:
@@ -104,7 +111,7 @@ def _law(case: Deployment, speed: GpuSpeed, link_gb_per_s: float) -> StepLaw:
     read_us = weights * GIB / (BANDWIDTH * speed.gb_per_s * 1e3)
     active = model.active_parameters or model.parameters
     token_us = 2 * active / shape.tp / (THROUGHPUT * speed.tflops * 1e6)
-    launch_us = EAGER_LAYER_US * (model.layers or 0) if case.setting.get("enforce_eager") else 0.0
+    launch_us = EAGER_LAYER_US * (model.layers or 0) if config.setting.get("enforce_eager") else 0.0
     return StepLaw(
         step_us=max(read_us, launch_us)
         + HOST_STEP_US

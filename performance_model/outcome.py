@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flettner.performance_model.engine import EngineRun
+from flettner.performance_model.replayed_scheduler import EngineRun
 from flettner.performance_model.request_state import RequestState
 
 

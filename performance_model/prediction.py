@@ -12,10 +12,10 @@ from math import ceil, exp
 from random import Random
 
 from flettner.performance_model.band import Band, draws_quantile
-from flettner.performance_model.engine import Engine, EngineRun
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.extrapolation import LargestStep
 from flettner.performance_model.outcome import Goals, attainment, measure
+from flettner.performance_model.replayed_scheduler import EngineRun, ReplayedScheduler
 from flettner.performance_model.resample import bootstrap, scale_rate
 from flettner.performance_model.step_law import StepLaw, UncertainLaw
 from flettner.performance_model.trace import Trace, mean_rate
@@ -54,12 +54,12 @@ def predict(
 
     `is_load_known`: the requests themselves came again, so only the law is uncertain.
     """
-    values = measure(Engine(trace, law.law, limits).run(), goals)
+    values = measure(ReplayedScheduler(trace, law.law, limits).run(), goals)
     laws, random = law.draws or (law.law,), Random(f"waits:{seed}")  # noqa: S311 - statistics, not cryptography
     drawn = []
     for k in range(replicates):
         load = trace if is_load_known else bootstrap(trace, seed + k)
-        run = Engine(load, laws[k % len(laws)], limits).run()
+        run = ReplayedScheduler(load, laws[k % len(laws)], limits).run()
         stretch_waits(run, exp(random.gauss(0.0, law.wait_error)))
         drawn.append(measure(run, goals))
     bands = {}
@@ -88,7 +88,7 @@ def find_headroom(trace: Trace, law: StepLaw, limits: EngineLimits, goals: Goals
     """By bisection of the rate, with the load's own shape."""
 
     def holds(load: Trace) -> bool:
-        return attainment(Engine(load, law, limits).run(), goals) >= goals.share
+        return attainment(ReplayedScheduler(load, law, limits).run(), goals) >= goals.share
 
     rate = mean_rate(trace)
     if rate is None:
@@ -118,7 +118,7 @@ def _find_replicas(trace: Trace, law: StepLaw, limits: EngineLimits, goals: Goal
         places = [random.randrange(count) for _ in trace]
         for server in range(count):
             part = [one for one, place in zip(trace, places, strict=True) if place == server]
-            met += attainment(Engine(part, law, limits).run(), goals) * len(part) if part else 0.0
+            met += attainment(ReplayedScheduler(part, law, limits).run(), goals) * len(part) if part else 0.0
         if met >= goals.share * len(trace):
             return count
     return None

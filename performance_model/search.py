@@ -14,15 +14,15 @@ from itertools import product
 from math import sqrt
 from statistics import pstdev
 
-from flettner.performance_model.engine import Engine, EngineRun
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.engine_settings import limits_of, veto, with_changes
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.outcome import Goals, attainment
+from flettner.performance_model.replayed_scheduler import EngineRun, ReplayedScheduler
 from flettner.performance_model.resample import window
 from flettner.performance_model.step_law import StepLaw, UncertainLaw
 from flettner.performance_model.trace import Trace, duration_s
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.kv_cache import estimate_fit
 from flettner.vllm_facts.values import Knob, Value
 
@@ -83,7 +83,7 @@ def allow_all(_: Changes) -> str:
 
 
 def search(
-    case: Deployment,
+    config: ServeConfig,
     trace: Trace,
     law: UncertainLaw,
     goals: Goals,
@@ -97,11 +97,11 @@ def search(
 
     Raises PredictionInputError if the setting in force cannot be predicted.
     """
-    base = limits_of(case, kv_tokens=kv_tokens)
-    base_run = Engine(trace, law.law, base).run()
+    base = limits_of(config, kv_tokens=kv_tokens)
+    base_run = ReplayedScheduler(trace, law.law, base).run()
     vetoed: dict[str, int] = {}
-    wanted = (*also, *_caps_to_fit(trace, base, base_run), *neighbours(case, base))
-    nearby = list(_admissible(case, base, wanted, refuse, vetoed))
+    wanted = (*also, *_caps_to_fit(trace, base, base_run), *neighbours(config, base))
+    nearby = list(_admissible(config, base, wanted, refuse, vetoed))
     parts = _windows(trace)
     screened = sorted(
         (
@@ -139,7 +139,7 @@ def search(
 
 def _judge(one: Candidate, trace: Trace, law: StepLaw, goals: Goals, base_run: EngineRun) -> Candidate:
     """Add the gain over the whole load, with its error from the load."""
-    gain, noise = paired_gain(base_run, Engine(trace, law, one.limits).run(), goals)
+    gain, noise = paired_gain(base_run, ReplayedScheduler(trace, law, one.limits).run(), goals)
     return replace(
         one,
         attainment=attainment(base_run, goals) + gain,
@@ -170,12 +170,12 @@ def _doubt(
     )
 
 
-def neighbours(case: Deployment, base: EngineLimits) -> Iterator[Changes]:
+def neighbours(config: ServeConfig, base: EngineLimits) -> Iterator[Changes]:
     """Settings up to three octaves of batch size away, two up or five down of token budget, and one step of
     the other flags."""
     seqs = [_octave(base.max_num_seqs, step) for step in (0, -1, 1, -2, 2, -3, 3)]
     budgets = [_octave(base.max_num_batched_tokens, step) for step in (0, -1, 1, -2, 2, -3, -4, -5)]
-    share = case.setting.get("gpu_memory_utilization")
+    share = config.setting.get("gpu_memory_utilization")
     singles: Sequence[Changes] = (
         {"long_prefill_token_threshold": max(256, base.max_num_batched_tokens // 4)},
         {"watermark": 0.02},
@@ -191,7 +191,9 @@ def neighbours(case: Deployment, base: EngineLimits) -> Iterator[Changes]:
         for number, budget in sorted(product(seqs, budgets), key=lambda pair: _distance(base, *pair))
     ]
     yield from (one for one in pairs if one)
-    yield from (one for one in singles if any(case.setting.get(knob) != value for knob, value in one.items()))
+    yield from (
+        one for one in singles if any(config.setting.get(knob) != value for knob, value in one.items())
+    )
     yield from ({**single, **pair} for single in singles[-2:] for pair in pairs[:9] if pair)
 
 
@@ -225,7 +227,7 @@ def paired_gain(base: EngineRun, other: EngineRun, goals: Goals) -> tuple[float,
 
 
 def _admissible(
-    case: Deployment,
+    config: ServeConfig,
     base: EngineLimits,
     wanted: Iterable[Changes],
     refuse: Callable[[Changes], str],
@@ -240,9 +242,11 @@ def _admissible(
         known.append(changes)
         why = refuse(changes)
         try:
-            limits = base if why else moved_limits(case, base, changes)
+            limits = base if why else moved_limits(config, base, changes)
             why = (
-                why or veto(with_changes(case, changes), limits, case) or _side_effect(base, limits, changes)
+                why
+                or veto(with_changes(config, changes), limits, config)
+                or _side_effect(base, limits, changes)
             )
         except PredictionInputError as error:
             why, limits = str(error), base
@@ -261,13 +265,13 @@ def _side_effect(base: EngineLimits, limits: EngineLimits, changes: Changes) -> 
     return f"the KV cache would change by an estimated {moved:+.0%}"
 
 
-def moved_limits(case: Deployment, base: EngineLimits, changes: Changes) -> EngineLimits:
+def moved_limits(config: ServeConfig, base: EngineLimits, changes: Changes) -> EngineLimits:
     """The limits after a change: the KV cache in force, moved by what the estimate says of the change.
 
     Raises PredictionInputError.
     """
-    changed = with_changes(case, changes)
-    before, after = estimate_fit(case), estimate_fit(changed)
+    changed = with_changes(config, changes)
+    before, after = estimate_fit(config), estimate_fit(changed)
     moved = after.kv_tokens - before.kv_tokens if before and after else 0
     return limits_of(changed, kv_tokens=max(base.block_size, base.kv_tokens + moved))
 
@@ -288,7 +292,7 @@ def _simplest(finalists: Sequence[Candidate], suggested: Sequence[Changes]) -> C
 
 
 def _mean_attainment(parts: Sequence[Trace], law: StepLaw, limits: EngineLimits, goals: Goals) -> float:
-    met = sum(attainment(Engine(part, law, limits).run(), goals) * len(part) for part in parts)
+    met = sum(attainment(ReplayedScheduler(part, law, limits).run(), goals) * len(part) for part in parts)
     return met / max(1, sum(map(len, parts)))
 
 

@@ -41,7 +41,7 @@ class ContextLength:
         if has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
         p99, longest = reading.series.get(self.p99_series), reading.series.get(self.longest_series)
-        model = context.case.model if context.case else None
+        model = context.config.model if context.config else None
         length = positive_int(context.setting, LENGTH) or (model.max_len if model else None)
         short = is_kv_cache_full(reading, self.kv_full_above_ratio) or has_preemptions(
             reading, self.preemptions_at_least_per_s

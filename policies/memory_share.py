@@ -225,7 +225,7 @@ class MemoryShare:
 
 
 def _is_moe(context: Context) -> bool:
-    model = context.case.model if context.case else None
+    model = context.config.model if context.config else None
     return bool(model and model.experts) or context.setting.get("enable_expert_parallel") is True
 
 

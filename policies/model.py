@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from flettner.agent.domain.lateness import has_need
 from flettner.agent.domain.model import Evidence, Proposal
-from flettner.agent.domain.model_advice import Capacity, ModelAdvice, Numbers, PredictedChange
+from flettner.agent.domain.model_search import Capacity, ModelSearchResult, Numbers, PredictedChange
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
 from flettner.performance_model.band import Band
@@ -32,9 +32,9 @@ class Model:
     enough, PM3 names the suggestion of a rule that the model expects to do harm.
     """
 
-    uses_advice: ClassVar[bool] = True  # of the performance model, which is not asked for it otherwise
+    uses_model_search: ClassVar[bool] = True  # of the performance model, which is not asked for it otherwise
 
-    oldest_s: float = 900.0  # of an advice: the length of the recorded trace
+    oldest_s: float = 900.0  # of a result: the length of the recorded trace
     servers_at_most: int = 64  # PM2: beyond, the number is no advice
     coverage_at_least_ratio: float = 0.8
 
@@ -42,85 +42,85 @@ class Model:
         check_options(self)
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        advice = context.advice
-        if advice is None or has_insufficient_data(reading, self.coverage_at_least_ratio):
+        result = context.model_search
+        if result is None or has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
-        age_s = (reading.at - advice.made_at).total_seconds()
-        if dict(advice.setting) != dict(context.setting) or age_s > self.oldest_s:
+        age_s = (reading.at - result.made_at).total_seconds()
+        if dict(result.setting) != dict(context.setting) or age_s > self.oldest_s:
             return ()
-        found = [_warn_of_rules(advice)]
+        found = [_warn_of_rules(result)]
         if has_need(reading, context.slo):
-            helps = can_end_queue(reading, gain=_capacity_gain(advice))
-            found += [_change(advice) if helps else None, self._count_servers(advice)]
+            helps = can_end_queue(reading, gain=_capacity_gain(result))
+            found += [_change(result) if helps else None, self._count_servers(result)]
         return tuple(proposal for proposal in found if proposal)
 
-    def _count_servers(self, advice: ModelAdvice) -> Proposal | None:
-        servers = advice.servers
-        if advice.reaches_goal or servers is None or not 1 < servers <= self.servers_at_most:
+    def _count_servers(self, result: ModelSearchResult) -> Proposal | None:
+        servers = result.servers
+        if result.reaches_goal or servers is None or not 1 < servers <= self.servers_at_most:
             return None
-        one = advice.best_capacity or advice.capacity
+        one = result.best_capacity or result.capacity
         alone = f"one carries {one.rate_rps:.2f}" if one.rate_rps else "one carries none of it in time"
         why = (
-            f"{servers} servers carry the {advice.rate_rps:.2f} requests/s within the objectives, {alone}; "
-            f"{advice.why_nothing or 'the best change of one server is not enough'}"
+            f"{servers} servers carry the {result.rate_rps:.2f} requests/s within the objectives, {alone}; "
+            f"{result.why_nothing or 'the best change of one server is not enough'}"
         )
-        return _note("PM2", advice, why, f"capacity: {servers} servers like this one")
+        return _note("PM2", result, why, f"capacity: {servers} servers like this one")
 
 
-def _change(advice: ModelAdvice) -> Proposal | None:
-    best = advice.best
+def _change(result: ModelSearchResult) -> Proposal | None:
+    best = result.best
     if best is None:
         return None
-    now, then = advice.present["attainment"], advice.then["attainment"]
+    now, then = result.present["attainment"], result.then["attainment"]
     against = "".join(
         f"; {one.rule} suggests {describe_changes(one.to)}: {_points(one.gain)}"
-        for one in advice.rules
+        for one in result.rules
         if one.rule != CHANGE and one.to.items() - best.to.items()
     )
     why = (
-        f"replaying {advice.requests:,} recorded requests ({advice.rate_rps:.2f}/s), {now.value:.1%} meet "
+        f"replaying {result.requests:,} recorded requests ({result.rate_rps:.2f}/s), {now.value:.1%} meet "
         f"the objectives with the present flags and {_share(then)} with {describe_changes(best.to)}, the "
-        f"best of {advice.tried} settings ({_points(best.gain)}){against}"
+        f"best of {result.tried} settings ({_points(best.gain)}){against}"
     )
     return Proposal(
         rule=CHANGE,
         to=best.to,
         why=why,
-        expects=_describe_effect(advice),
-        risks=f"a prediction {_describe_errors(advice)}{_describe_distance(advice)}; the canary judges it",
+        expects=_describe_effect(result),
+        risks=f"a prediction {_describe_errors(result)}{_describe_distance(result)}; the canary judges it",
         source=SOURCE,
-        evidence=_evidence(advice),
-        assumed=advice.assumed,
+        evidence=_evidence(result),
+        assumed=result.assumed,
         mitigation=True,  # an objective is missed
     )
 
 
-def _capacity_gain(advice: ModelAdvice) -> float:
+def _capacity_gain(result: ModelSearchResult) -> float:
     """The rate that the best change carries over the present one; unbounded if one of them carries nothing.
 
     The replay begins with an empty server: its first requests are in time, however far the queue grows later.
     """
-    now, then = advice.capacity.rate_rps, advice.best_capacity and advice.best_capacity.rate_rps
+    now, then = result.capacity.rate_rps, result.best_capacity and result.best_capacity.rate_rps
     return then / now if now and then else inf
 
 
-def _warn_of_rules(advice: ModelAdvice) -> Proposal | None:
+def _warn_of_rules(result: ModelSearchResult) -> Proposal | None:
     """PM3, for the suggestion with the largest loss, if chance and the law's error do not explain it."""
-    losses = [one for one in advice.rules if one.rule != CHANGE and one.gain.high < 0]
+    losses = [one for one in result.rules if one.rule != CHANGE and one.gain.high < 0]
     if not losses:
         return None
     worst = min(losses, key=lambda one: one.gain.value)
     why = (
         f"the model contradicts {worst.rule}: {describe_changes(worst.to)} changes the share of requests "
-        f"within the objectives by {_points(worst.gain)}, {_describe_errors(advice)}"
+        f"within the objectives by {_points(worst.gain)}, {_describe_errors(result)}"
     )
     return _note(
-        "PM3", advice, why, f"deny the suggestion of {worst.rule}, or let the canary judge it", worst
+        "PM3", result, why, f"deny the suggestion of {worst.rule}, or let the canary judge it", worst
     )
 
 
 def _note(
-    rule: str, advice: ModelAdvice, why: str, expects: str, change: PredictedChange | None = None
+    rule: str, result: ModelSearchResult, why: str, expects: str, change: PredictedChange | None = None
 ) -> Proposal:
     return Proposal(
         rule=rule,
@@ -129,50 +129,50 @@ def _note(
         expects=expects,
         risks="none: no change",
         source=SOURCE,
-        evidence=_evidence(advice, change),
+        evidence=_evidence(result, change),
         klass="note",
     )
 
 
-def _describe_effect(advice: ModelAdvice) -> str:
+def _describe_effect(result: ModelSearchResult) -> str:
     parts = [
-        f"{title} {_latency(advice.present[name].value)} → {_latency_band(advice.then[name])}"
+        f"{title} {_latency(result.present[name].value)} → {_latency_band(result.then[name])}"
         for name, title in LATENCIES
-        if name in advice.present and name in advice.then
+        if name in result.present and name in result.then
     ]
-    before, after = advice.present["goodput_per_s"], advice.then["goodput_per_s"]
+    before, after = result.present["goodput_per_s"], result.then["goodput_per_s"]
     parts.append(
         f"requests/s within the objectives {before.value:.2f} → {after.value:.2f} "
         f"({after.low:.2f} to {after.high:.2f})"
     )
-    return "; ".join((*parts, _describe_headroom(advice)))
+    return "; ".join((*parts, _describe_headroom(result)))
 
 
-def _describe_headroom(advice: ModelAdvice) -> str:
+def _describe_headroom(result: ModelSearchResult) -> str:
     return (
-        f"the objectives hold up to {_rate(advice.best_capacity or advice.capacity)}, at present up to "
-        f"{_rate(advice.capacity)}"
+        f"the objectives hold up to {_rate(result.best_capacity or result.capacity)}, at present up to "
+        f"{_rate(result.capacity)}"
     )
 
 
-def _describe_errors(advice: ModelAdvice) -> str:
+def _describe_errors(result: ModelSearchResult) -> str:
     return (
-        f"with a law from the {advice.law_source} that was off by {advice.itl_error:.0%} on the time between "
-        f"tokens and {advice.ttft_error:.0%} on TTFT (90 %) of traffic it had not seen"
+        f"with a law from the {result.law_source} that was off by {result.itl_error:.0%} on the time between "
+        f"tokens and {result.ttft_error:.0%} on TTFT (90 %) of traffic it had not seen"
     )
 
 
-def _describe_distance(advice: ModelAdvice) -> str:
-    return f"; {advice.extrapolation}" if advice.extrapolation else ""
+def _describe_distance(result: ModelSearchResult) -> str:
+    return f"; {result.extrapolation}" if result.extrapolation else ""
 
 
-def _evidence(advice: ModelAdvice, change: PredictedChange | None = None) -> tuple[Evidence, ...]:
-    window_s = advice.requests / advice.rate_rps
-    chosen = change or advice.best
+def _evidence(result: ModelSearchResult, change: PredictedChange | None = None) -> tuple[Evidence, ...]:
+    window_s = result.requests / result.rate_rps
+    chosen = change or result.best
     rows = [
-        ("recorded_rate", advice.rate_rps, "requests/s"),
-        ("attainment_now", advice.present["attainment"].value, "ratio"),
-        *_predicted(advice.then),
+        ("recorded_rate", result.rate_rps, "requests/s"),
+        ("attainment_now", result.present["attainment"].value, "ratio"),
+        *_predicted(result.then),
         *((("gain_low", chosen.gain.low, "ratio"),) if chosen else ()),
     ]
     return tuple(

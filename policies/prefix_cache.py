@@ -40,7 +40,7 @@ class PrefixCache:
         return (answer,) if answer else ()
 
     def _enable(self, reading: Reading, context: Context) -> Proposal | None:
-        model = context.case.model if context.case else None
+        model = context.config.model if context.config else None
         value = first_allowed(context.bounds.get(CACHING), None, True)
         prompts = reading.prompt_tokens_per_s
         if (model and model.hybrid) or not value or prompts is None or prompts.mean <= 0:

@@ -7,8 +7,8 @@ from flettner.agent.domain.model import Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
 from flettner.policies.shared.signals import build_evidence, check_options, has_insufficient_data
-from flettner.vllm_facts.deployment import Finding
 from flettner.vllm_facts.knobs import KNOBS, misfit, tunable
+from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import ChangeClass, Knob, Value
 
 BY_LOAD = frozenset(

@@ -8,9 +8,9 @@ from flettner.actuators.docker.clone import mount_options
 from flettner.actuators.docker.obstacles import foreign_label
 from flettner.actuators.docker.spec import ContainerSpec, Json
 from flettner.actuators.vllm.serve_command import same
+from flettner.redaction import MASK, masked
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import edit_flags, find_secrets, parse_address, parse_setting
-from flettner.vllm_facts.masking import MASK, masked
 from flettner.vllm_facts.values import Value
 
 # Compared on their own below, or specific to one container: names, ids, what the Engine generates.

@@ -17,7 +17,7 @@ from flettner.actuators.docker.labels import TARGET, container_name, site_digest
 from flettner.actuators.docker.spec import ContainerSpec
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Site
-from flettner.vllm_facts.masking import mask
+from flettner.redaction import mask
 
 Json = dict[str, Any]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from flettner.actuators.host.ownership_env import write_private
 from flettner.actuators.host.procfs import Process, directory, environment, words
+from flettner.redaction import MASK
 from flettner.vllm_facts.flag_parser import edit_flags, find_api_key, find_secrets, parse_setting
-from flettner.vllm_facts.masking import MASK
 from flettner.vllm_facts.values import Value
 
 # Messages from systemd to the daemon: a server that inherits them would notify systemd as the daemon.

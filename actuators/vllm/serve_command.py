@@ -12,11 +12,11 @@ from pathlib import PurePosixPath
 from typing import Self, TypeVar
 
 from flettner.actuators.vllm import env_flags
+from flettner.redaction import MASK
 from flettner.vllm_facts import config_file
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import edit_flags, find_api_key, parse_address, parse_setting
 from flettner.vllm_facts.flag_table import ONE_WAY
-from flettner.vllm_facts.masking import MASK
 from flettner.vllm_facts.values import Value
 
 ReadFile = Callable[[str], str | None]

@@ -123,7 +123,7 @@ async def _close(app: web.Application) -> None:
 
 
 def _endpoint(operation: Operation, daemon_view: DaemonView, idempotency: IdempotencyKeys) -> AppEndpoint:
-    adapter = TypeAdapter[object](operation.gives)
+    adapter = TypeAdapter[object](operation.response)
 
     async def endpoint(request: web.Request) -> web.StreamResponse:
         holder = request.get(HOLDER)
@@ -140,7 +140,7 @@ def _endpoint(operation: Operation, daemon_view: DaemonView, idempotency: Idempo
         return await idempotency.once(request, holder.id, partial(respond, call), needed=operation.needs_key)
 
     async def respond(call: Call, name: str = "", accepted: State | None = None) -> web.StreamResponse:
-        given = await operation.answer(replace(call, request_name=name, accepted=accepted))
+        given = await operation.handler(replace(call, request_name=name, accepted=accepted))
         if isinstance(given, web.StreamResponse):
             return given
         answer = given if isinstance(given, OperationResult) else OperationResult(value=given)

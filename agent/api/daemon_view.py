@@ -14,7 +14,7 @@ from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.agent.prediction.what_if import WhatIf
 from flettner.agent.telemetry.self_metrics import SelfMetrics
-from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Setting
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from flettner.vllm_facts.masking import mask, masked
+from flettner.redaction import mask, masked
 from flettner.vllm_facts.values import Value
 
 DocumentText = Annotated[str, AfterValidator(mask)]  # may quote a server's log or a command line with secrets

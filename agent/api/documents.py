@@ -22,7 +22,7 @@ from flettner.agent.domain.statuses import SuggestionStatus
 from flettner.agent.judge.report import EvidenceReport, report_evidence
 from flettner.agent.machine.failover import describe_failover
 from flettner.agent.machine.open_suggestions import barred_approver
-from flettner.vllm_facts.masking import mask, masked
+from flettner.redaction import mask, masked
 from flettner.vllm_facts.values import ChangeClass
 
 P95 = 0.95
@@ -100,7 +100,7 @@ class SuggestionDocument(Document):
     forecast: Forecast | None = Field(
         description="time to a verdict at the latest steady rate; null: unknown"
     )
-    prospect: PreflightDocument | None = Field(
+    preflight: PreflightDocument | None = Field(
         description="result of the engine's preflight check; null before its end, or if it refused"
     )
     base: str = Field(description="digest of the full setting in force")
@@ -258,7 +258,7 @@ def suggestion_of(suggestion: Suggestion, state: State | None = None) -> Suggest
         evidence=list(proposal.evidence),
         mitigation=proposal.mitigation,
         notes=list(suggestion.notes),
-        prospect=preflight_of(suggestion),
+        preflight=preflight_of(suggestion),
         plan=suggestion.plan,
         forecast=suggestion.forecast,
         base=suggestion.base,

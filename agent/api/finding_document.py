@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from flettner.agent.api.document_types import Document, DocumentText, Values
-from flettner.vllm_facts.deployment import Finding, FindingSeverity
+from flettner.vllm_facts.serve_config import Finding, FindingSeverity
 from flettner.vllm_facts.values import ChangeClass
 
 

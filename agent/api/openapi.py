@@ -53,7 +53,7 @@ def refusals(operation: Operation) -> Mapping[int, str]:
     """Every status of a problem document that the operation can answer, and what it means."""
     body = WITH_BODY if operation.body else {}
     changing = CHANGING if operation.method == "POST" else {}
-    return dict(sorted({**EVERY, **body, **changing, **operation.refuses}.items()))
+    return dict(sorted({**EVERY, **body, **changing, **operation.errors}.items()))
 
 
 def document(operations: Sequence[Operation]) -> Json:
@@ -115,7 +115,7 @@ def _parameters(operation: Operation, schemas: _Schemas) -> list[Json]:
     for name, schema in query.get("properties", {}).items():
         required = name in query.get("required", [])
         parameters.append({"in": "query", "name": name, "required": required, "schema": schema})
-    takes: Json = {name: ({"type": "string"}, text) for name, text in operation.takes.items()}
+    takes: Json = {name: ({"type": "string"}, text) for name, text in operation.request_headers.items()}
     if operation.method == "POST":
         takes[HEADER] = ({"type": "string", "pattern": f"^{SHAPE.pattern}$"}, REPEATS)
     for name, (schema, text) in takes.items():
@@ -134,7 +134,7 @@ def _parameters(operation: Operation, schemas: _Schemas) -> list[Json]:
 def _responses(operation: Operation, schemas: _Schemas) -> Json:
     good: Json = {
         "description": operation.summary,
-        "content": {operation.media: {"schema": schemas.of(operation.gives, "serialization")}},
+        "content": {operation.media: {"schema": schemas.of(operation.response, "serialization")}},
     }
     if operation.headers:
         good["headers"] = {

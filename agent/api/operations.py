@@ -36,7 +36,7 @@ class Call:
     request_name: str = ""  # identifies a repeat in the journal; empty without a key
     accepted: State | None = None  # the resulting state, if accepted before the daemon started
 
-    def asked(self, kind: type[OperationRequest]) -> OperationRequest:
+    def parsed_as(self, kind: type[OperationRequest]) -> OperationRequest:
         """The body or the query, whichever has this type."""
         for part in (self.body, self.query):
             if isinstance(part, kind):
@@ -89,15 +89,15 @@ class Operation:
     path: str
     role: Role | None  # None: loopback needs no token
     summary: str
-    answer: Callable[[Call], Awaitable[BaseModel | OperationResult | web.StreamResponse]]
-    gives: Any  # type of the JSON answer; str for text of the media type `media`
+    handler: Callable[[Call], Awaitable[BaseModel | OperationResult | web.StreamResponse]]
+    response: Any  # type of the JSON answer; str for text of the media type `media`
     media: str = "application/json"
     status: int = 200
     query: type[BaseModel] = NoQuery
     body: type[BaseModel] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)  # of the response: name and description
-    takes: Mapping[str, str] = field(default_factory=dict)  # optional request headers
-    refuses: Mapping[int, str] = field(default_factory=dict)  # besides what every operation refuses
+    request_headers: Mapping[str, str] = field(default_factory=dict)  # optional request headers
+    errors: Mapping[int, str] = field(default_factory=dict)  # besides the errors of every operation
     decides: bool = True  # a POST: False if it changes nothing
 
     @property

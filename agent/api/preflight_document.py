@@ -25,7 +25,7 @@ class PreflightDocument(Document):
 
 def preflight_of(suggestion: Suggestion) -> PreflightDocument | None:
     """None before the check has ended."""
-    found = suggestion.prospect
+    found = suggestion.preflight
     if not suggestion.digest:
         return None
     return PreflightDocument(

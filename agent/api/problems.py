@@ -6,7 +6,7 @@ from http import HTTPStatus
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict
 
-from flettner.vllm_facts.masking import mask
+from flettner.redaction import mask
 
 MEDIA = "application/problem+json"
 

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict  # pydantic refuses typing's before Pyth
 from flettner.agent.domain.effects import Effect
 from flettner.agent.domain.model import Evidence
 from flettner.agent.domain.state import State
-from flettner.vllm_facts.masking import masked
+from flettner.redaction import masked
 
 VERSION = 1
 GENESIS = "0" * 64

@@ -7,11 +7,11 @@ from datetime import datetime
 from flettner.agent.domain.answers import AnswerComparison
 from flettner.agent.domain.calibration import Calibration
 from flettner.agent.domain.model import Approvers, Mode, PreflightResult, Server
-from flettner.agent.domain.model_advice import ModelAdvice
+from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.prediction_check import PredictionCheck
 from flettner.agent.domain.reading import EngineLiveness, Reading
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Knob, Value
 
 
@@ -38,14 +38,14 @@ class Observed:
     blind: str = ""  # why requests cannot be counted now; empty if they can
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # by stream, each once a minute
     findings: tuple[Finding, ...] = ()  # of lint, on the setting in force
-    advice: ModelAdvice | None = None  # of the performance model
+    model_search: ModelSearchResult | None = None  # of the performance model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflighted:
     at: datetime
     number: int
-    prospect: PreflightResult
+    preflight: PreflightResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

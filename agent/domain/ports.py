@@ -24,9 +24,9 @@ from flettner.agent.domain.model import (
     Slo,
     Strategy,
 )
-from flettner.agent.domain.model_advice import ModelAdvice
+from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.reading import Reading, Sample
-from flettner.vllm_facts.deployment import Deployment, Finding
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.values import Setting
 
 Now = Callable[[], datetime]
@@ -40,15 +40,15 @@ class Context:
     slo: Slo
     bounds: Mapping[str, Bound] = field(default_factory=dict)
     outcomes: Sequence[Outcome] = ()  # oldest first
-    case: Deployment | None = None  # card, model, version and environment, as far as known
+    config: ServeConfig | None = None  # card, model, version and environment, as far as known
     findings: Sequence[Finding] = ()  # of lint, on the setting in force
-    advice: ModelAdvice | None = None  # of the performance model; None: it has no accepted law
+    model_search: ModelSearchResult | None = None  # of the performance model; None: it has no accepted law
 
 
 class Policy(Protocol):
     """Proposes changes, the most urgent first. Pure: the same arguments give the same result.
 
-    One with a true `uses_advice` gets the performance model's advice in the context, which costs CPU.
+    One with a true `uses_model_search` gets the performance model's advice in the context, which costs CPU.
     """
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]: ...

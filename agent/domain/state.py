@@ -81,7 +81,7 @@ class Suggestion:
     expires_at: datetime
     digest: str
     servers: tuple[str, ...] = ()  # the serving servers; with others it is another change
-    prospect: PreflightResult = field(default_factory=PreflightResult)
+    preflight: PreflightResult = field(default_factory=PreflightResult)
     plan: Plan | None = None  # frozen after the preflight; None before
     forecast: Forecast | None = None
     rate_rps: float | None = None  # requests per second that the plan and the forecast were made for
@@ -93,7 +93,7 @@ class Suggestion:
     @property
     def held(self) -> bool:
         """Whether it cannot be approved: what writes the server's manifest would revert the change."""
-        return bool(self.prospect.owner)
+        return bool(self.preflight.owner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

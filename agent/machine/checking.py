@@ -77,7 +77,7 @@ def seal_suggestion(
     rules: Rules,
     state: State,
     suggestion: Suggestion,
-    prospect: PreflightResult,
+    preflight: PreflightResult,
     *,
     at: datetime,
     expires_at: datetime,
@@ -86,9 +86,9 @@ def seal_suggestion(
     recent, _ = recent_traffic(state, at)
     rate_rps = expected_rate(state, at)
     failing = fails_badly(recent)
-    plan = plan_at(rules, state, suggestion.proposal, prospect, rate_rps=rate_rps, failing=failing)
+    plan = plan_at(rules, state, suggestion.proposal, preflight, rate_rps=rate_rps, failing=failing)
     forecast = None
-    if prospect.strategy != "hot":
+    if preflight.strategy != "hot":
         forecast = rules.judge.forecast(
             plan,
             slo=rules.slo,
@@ -98,7 +98,7 @@ def seal_suggestion(
             gain_needed=gain_needed(suggestion.proposal, plan),
         )
     return rules.guard.seal(
-        suggestion, prospect, expires_at=expires_at, plan=plan, forecast=forecast, rate_rps=rate_rps
+        suggestion, preflight, expires_at=expires_at, plan=plan, forecast=forecast, rate_rps=rate_rps
     )
 
 
@@ -106,43 +106,43 @@ def plan_at(
     rules: Rules,
     state: State,
     proposal: Proposal,
-    prospect: PreflightResult,
+    preflight: PreflightResult,
     *,
     rate_rps: float | None,
     failing: bool,
 ) -> Plan:
     """The configured plan for this change at this request rate, and for a blue that fails its SLO by far."""
-    plan = plan_for(rules.plan, prospect, state.engines, rate_rps, failing=failing)
-    examined = prospect.strategy != "hot" and (rules.exam.always or altering_knobs(proposal))
+    plan = plan_for(rules.plan, preflight, state.engines, rate_rps, failing=failing)
+    examined = preflight.strategy != "hot" and (rules.exam.always or altering_knobs(proposal))
     return replace(plan, examine_s=rules.exam.at_most_s) if examined else plan
 
 
 def on_preflighted(rules: Rules, state: State, event: Preflighted) -> Transition:
     if not is_awaited(state, event.number):
         return without_effects(state)
-    return answer_check(rules, state, _note_restart(rules, state, event.prospect), event.at)
+    return answer_check(rules, state, _note_restart(rules, state, event.preflight), event.at)
 
 
-def _note_restart(rules: Rules, state: State, prospect: PreflightResult) -> PreflightResult:
+def _note_restart(rules: Rules, state: State, preflight: PreflightResult) -> PreflightResult:
     """Add why the change needs another server, where those that run have hot knobs."""
     if state.suggestion is None or rules.strategy not in HOT_FIRST:
-        return prospect
+        return preflight
     if not any(one.hot for one in state.standing):
-        return prospect
+        return preflight
     why = _why_not_hot(rules, state, state.suggestion)
-    return replace(prospect, notes=(f"with a restart: {why}", *prospect.notes)) if why else prospect
+    return replace(preflight, notes=(f"with a restart: {why}", *preflight.notes)) if why else preflight
 
 
-def answer_check(rules: Rules, state: State, prospect: PreflightResult, at: datetime) -> Transition:
+def answer_check(rules: Rules, state: State, preflight: PreflightResult, at: datetime) -> Transition:
     """Propose the change; in `auto` mode an auto-class change inside its bounds needs no approval."""
     suggestion = state.suggestion
     if suggestion is None:
         return without_effects(state)
-    if prospect.problem:
-        result: OutcomeResult = "refused" if prospect.lasting else "undecided"
-        return refuse_suggestion(state, at, prospect.problem, result)
+    if preflight.problem:
+        result: OutcomeResult = "refused" if preflight.lasting else "undecided"
+        return refuse_suggestion(state, at, preflight.problem, result)
     expires_at = at + timedelta(seconds=rules.guard.suggestion_ttl_s)
-    sealed = seal_suggestion(rules, state, suggestion, prospect, at=at, expires_at=expires_at)
+    sealed = seal_suggestion(rules, state, suggestion, preflight, at=at, expires_at=expires_at)
     state = enter_phase(replace(state, suggestion=sealed, awaiting=None), Phase.PROPOSED, at, "")
     state = replace(make_room(state, sealed), note=sealed.proposal.why)
     still = [sealed] if is_seen(state, sealed, at) else []

@@ -13,7 +13,7 @@ after about ten requests. `at_most_s` stays as configured."""
 
 def plan_for(
     plan: Plan,
-    prospect: PreflightResult,
+    preflight: PreflightResult,
     servers: int,
     rate_rps: float | None = None,
     *,
@@ -29,14 +29,14 @@ def plan_for(
     both values have half of the time, with the time limit of all shares.
     """
     plan = quick_plan(plan, servers) if failing else plan
-    plan = replace(plan, start_s=prospect.deadline_s or plan.start_s)
+    plan = replace(plan, start_s=preflight.deadline_s or plan.start_s)
     *steps, hold = plan.steps
-    if prospect.strategy == "hot":
+    if preflight.strategy == "hot":
         at_most_s = sum(step.at_most_s for step in steps) or hold.at_most_s
         return replace(plan, steps=(replace(hold, weight=50, at_least_s=0.0, at_most_s=at_most_s),))
-    if prospect.strategy == "swap":
+    if preflight.strategy == "swap":
         return replace(plan, steps=(hold,))
-    parity = parity_of(prospect.strategy, servers)
+    parity = parity_of(preflight.strategy, servers)
     below = [replace(step, parity=parity) for step in steps if step.weight < parity]
     at = [step for step in steps if step.weight >= parity]
     if servers > 1:

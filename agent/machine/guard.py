@@ -143,7 +143,7 @@ class Guard:
     def seal(
         self,
         suggestion: Suggestion,
-        prospect: PreflightResult,
+        preflight: PreflightResult,
         *,
         expires_at: datetime,
         plan: Plan,
@@ -156,9 +156,9 @@ class Guard:
         sealed again with its new numbers.
         """
         proposal = suggestion.proposal
-        if prospect.strategy == "swap" or altering_knobs(proposal):
+        if preflight.strategy == "swap" or altering_knobs(proposal):
             proposal = replace(proposal, klass="gated")
-        planned = replace(suggestion, proposal=proposal, prospect=prospect, plan=plan, forecast=forecast)
+        planned = replace(suggestion, proposal=proposal, preflight=preflight, plan=plan, forecast=forecast)
         return _with_digest(
             replace(
                 planned,

@@ -56,7 +56,7 @@ def on_started(rules: Rules, state: State, event: AgentStarted) -> Transition:
 
 def _why_unchecked(one: Suggestion) -> str:
     """Why a suggestion that advise mode has left open cannot be approved; empty if it can."""
-    return f"{one.id} was made in advise mode, without a check by vLLM" if one.prospect.unchecked else ""
+    return f"{one.id} was made in advise mode, without a check by vLLM" if one.preflight.unchecked else ""
 
 
 def announce_epoch(moved: Transition) -> Transition:
@@ -241,8 +241,8 @@ def replan(rules: Rules, state: State, rollout: Rollout, scaled: Sequence[Server
     if rollout.passed:
         return rollout
     replicas = {**rollout.replicas, **{server.name: server.replicas for server in scaled}}
-    prospect = PreflightResult(strategy=rollout.strategy)
-    plan = plan_for(rules.plan, prospect, sum(replicas.values()), expected_rate(state, at))
+    preflight = PreflightResult(strategy=rollout.strategy)
+    plan = plan_for(rules.plan, preflight, sum(replicas.values()), expected_rate(state, at))
     return replace(rollout, replicas=replicas, plan=replace(rollout.plan, steps=plan.steps))
 
 

@@ -49,16 +49,16 @@ def refresh(rules: Rules, state: State, shown: Suggestion, now: Proposal | None,
     same: dict[Knob, Value] = dict(shown.proposal.to)
     proposal = now if now is not None and dict(now.to) == same else shown.proposal
     fresh = replace(shown, proposal=proposal, refreshed_at=at)
-    sealed = seal_suggestion(rules, state, fresh, shown.prospect, at=at, expires_at=shown.expires_at)
+    sealed = seal_suggestion(rules, state, fresh, shown.preflight, at=at, expires_at=shown.expires_at)
     planned = [
-        plan_at(rules, state, shown.proposal, shown.prospect, rate_rps=shown.rate_rps, failing=failing)
+        plan_at(rules, state, shown.proposal, shown.preflight, rate_rps=shown.rate_rps, failing=failing)
         for failing in (True, False)
     ]
     what = "; ".join(_differences(shown, sealed, reconfigured=shown.plan not in planned))
     if not what:
         return shown
     fresh = replace(fresh, changed=what)
-    return seal_suggestion(rules, state, fresh, shown.prospect, at=at, expires_at=shown.expires_at)
+    return seal_suggestion(rules, state, fresh, shown.preflight, at=at, expires_at=shown.expires_at)
 
 
 def _differences(old: Suggestion, new: Suggestion, *, reconfigured: bool) -> Iterator[str]:

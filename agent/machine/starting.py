@@ -35,9 +35,9 @@ def start_rollout(state: State, at: datetime, by: str) -> Transition:
     for other in state.also_open:
         why = f"{suggestion.id} was approved; what is still useful is suggested again"
         state = end_suggestion(state, other.id, "superseded", why)
-    old, prospect, name = standing[-1], suggestion.prospect, ""
+    old, preflight, name = standing[-1], suggestion.preflight, ""
     record, record_s = recent_traffic(state, at)
-    if prospect.strategy != "hot":
+    if preflight.strategy != "hot":
         state, name = name_next_server(state)
     green = Server(name=name, setting={**old.setting, **suggestion.proposal.to}, like=old.name)
     rollout = Rollout(
@@ -45,8 +45,8 @@ def start_rollout(state: State, at: datetime, by: str) -> Transition:
         suggestion=suggestion.id,
         server=name,
         plan=suggestion.plan,
-        strategy=prospect.strategy,
-        outage_s=prospect.outage_s,
+        strategy=preflight.strategy,
+        outage_s=preflight.outage_s,
         old=tuple(server.name for server in standing),
         replicas={server.name: server.replicas for server in standing},
         started_at=at,
@@ -61,10 +61,10 @@ def start_rollout(state: State, at: datetime, by: str) -> Transition:
     )
     approved = replace(suggestion, status="approved", decided_by=by)
     state = replace(state, rollout=rollout, suggestion=approved, sightings={})
-    if prospect.strategy == "hot":
+    if preflight.strategy == "hot":
         return begin_trial(state, at, f"{suggestion.id} approved by {by}")
     state = replace(state, green=green)
-    if prospect.strategy != "surge":
+    if preflight.strategy != "surge":
         return drain_or_examine(state, at, f"{suggestion.id} approved by {by}")
     state = enter_phase(state, Phase.LAUNCHING, at, f"{suggestion.id} approved by {by}")
     return request_effect(state, Launch(number=0, server=green, deadline_s=rollout.plan.start_s))

@@ -18,24 +18,24 @@ def notes_of_plan(suggestion: Suggestion, hold: Hold | None) -> tuple[str, ...]:
     plan = suggestion.plan
     if plan is None:
         return ()
-    outage = describe_outage(suggestion.prospect.outage_s, plan.drain_s, hold)
+    outage = describe_outage(suggestion.preflight.outage_s, plan.drain_s, hold)
     rollout = _describe_rollout(suggestion, plan, outage)
     return (*rollout, *_describe_examination(plan, altering_knobs(suggestion.proposal)))
 
 
 def _describe_rollout(suggestion: Suggestion, plan: Plan, outage: str) -> tuple[str, ...]:
     """Sentences on the strategy and the duration of the rollout."""
-    prospect, forecast, servers = suggestion.prospect, suggestion.forecast, len(suggestion.servers)
-    if prospect.strategy == "hot":
-        return (f"hot: {prospect.why}", _describe_trial(plan), *prospect.notes)
-    start = "" if prospect.start_s is None else f"a start takes about {prospect.start_s:.0f} s; "
-    notes = [f"{prospect.strategy}: {prospect.why}"] if prospect.why else []
-    if prospect.outage_s:
+    preflight, forecast, servers = suggestion.preflight, suggestion.forecast, len(suggestion.servers)
+    if preflight.strategy == "hot":
+        return (f"hot: {preflight.why}", _describe_trial(plan), *preflight.notes)
+    start = "" if preflight.start_s is None else f"a start takes about {preflight.start_s:.0f} s; "
+    notes = [f"{preflight.strategy}: {preflight.why}"] if preflight.why else []
+    if preflight.outage_s:
         notes.append(outage)
     if servers > 1:
         notes.append(f"{servers} servers, one after the other")
     notes.append(start + (_describe_forecast(forecast, plan) if forecast else _describe_minimum(plan)))
-    return (*notes, *prospect.notes)
+    return (*notes, *preflight.notes)
 
 
 def _describe_trial(plan: Plan) -> str:

@@ -16,8 +16,8 @@ from flettner.agent.domain.verdict import Judge
 from flettner.agent.machine.earlier_outcomes import DENIED_FOR
 from flettner.agent.machine.guard import Guard
 from flettner.agent.quality.golden_prompts import GoldenPromptOptions
-from flettner.vllm_facts.deployment import Deployment
 from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Setting
 
@@ -51,16 +51,16 @@ class Rules:
             slo=self.slo,
             bounds=self.guard.bounds,
             outcomes=state.outcomes,
-            case=describe_deployment(state.blue.setting, event.reading),
+            config=describe_serve_config(state.blue.setting, event.reading),
             findings=event.findings,
-            advice=event.advice,
+            model_search=event.model_search,
         )
 
 
-def describe_deployment(setting: Setting, reading: Reading | None) -> Deployment:
+def describe_serve_config(setting: Setting, reading: Reading | None) -> ServeConfig:
     """What is known of a running server: its flags, and the version and GPUs that were measured."""
     names = {gpu.name for gpu in reading.gpus} if reading else set()
-    return Deployment(
+    return ServeConfig(
         setting=setting,
         card=find_gpu(names.pop()) if len(names) == 1 else None,
         model=find_model(str(setting.get("model", ""))),
@@ -131,7 +131,7 @@ def remember_outcome(
     if suggestion is None:
         return state
     outcome = Outcome(at=at, result=result, to=suggestion.proposal.to, before=suggestion.before, why=why)
-    if suggestion.prospect.strategy == "hot":
+    if suggestion.preflight.strategy == "hot":
         outcome = replace(outcome, hot=True, rate_rps=suggestion.rate_rps)
     kept = [o for o in state.outcomes if o.result not in BY_OPERATOR or at < o.at + DENIED_FOR]
     oldest = {id(o) for o in [o for o in (*kept, outcome) if o.result in BY_OPERATOR][:-DENIALS]}

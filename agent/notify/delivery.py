@@ -40,7 +40,7 @@ from flettner.agent.notify.rules import (
     notices_of_states,
     should_send,
 )
-from flettner.vllm_facts.masking import mask
+from flettner.redaction import mask
 
 POLL_S = 5.0
 REOPEN_S = 60.0  # until an unreadable journal is tried again

@@ -180,7 +180,7 @@ def _waiting(suggestion: Suggestion, at: datetime, kind: str) -> Notice:
         for knob, value in proposal.to.items()
     )
     until = f"until {suggestion.expires_at:%Y-%m-%d %H:%M} UTC"
-    owner = suggestion.prospect.owner
+    owner = suggestion.preflight.owner
     act = f"for a commit, as {owner} writes the manifest," if owner else "for approval"
     waits = f"waits {act} {until}" if kind == "suggestion.waiting" else f"expires soon: still waits {until}"
     return Notice(

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from flettner.vllm_facts.masking import MASK, secret_name
+from flettner.redaction import MASK, secret_name
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails  # its import takes 0.1 s, which `flettner lint` saves

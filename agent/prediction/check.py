@@ -19,8 +19,11 @@ LEAST_REQUESTS = 50  # measured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest:
-    """`learned`: its law is the one from before the rollout, its case the setting before it, its trace the
-    latest; `counts`: of the new servers in the last `held_s`."""
+    """What a rollout is checked with.
+
+    `learned`: its law and its `config` are of the time before the rollout, its trace is the latest.
+    `counts`: of the new servers in the last `held_s`.
+    """
 
     learned: LearnedModel
     slo: Slo

@@ -8,7 +8,7 @@ from flettner.agent.domain.prediction_check import LawDrop
 from flettner.performance_model.acceptance import Acceptance
 from flettner.performance_model.step_law import UncertainLaw
 from flettner.performance_model.trace import Trace
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 
 TRACE_S = 900.0  # the last 15 minutes: long enough for bursts, short enough for the present load
 TokenCounts = Literal["records", "histograms"]
@@ -32,14 +32,14 @@ class FittedLaw:
 class LearnedModel:
     """Immutable and picklable, as the worker process computes it and computes with it.
 
-    `trace` is the share of one server: with `servers` equal servers (pods of a Deployment count singly),
+    `trace` is the share of one server: with `servers` equal servers (pods of a ServeConfig count singly),
     every `servers`-th request of the target. `law` is the accepted one; without it `why_no_law` says what is
     missing.
     """
 
     target: str
-    server: str  # whose deployment `case` is
-    case: Deployment  # in force
+    server: str  # whose flags and host `config` has
+    config: ServeConfig  # in force
     fitted_at: datetime
     trace: Trace
     counts_from: TokenCounts

@@ -27,10 +27,10 @@ from flettner.performance_model.acceptance import (
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.engine_settings import limits_of
 from flettner.performance_model.errors import PredictionInputError
-from flettner.performance_model.hardware_prior import fit_deployment
+from flettner.performance_model.hardware_prior import fit_with_prior
 from flettner.performance_model.log_clock import add_unlogged, unlogged
 from flettner.performance_model.work_windows import WorkWindow
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 
 LEAST_LOGGED = 60  # windows of logged steps, one minute's; with fewer the histograms tell more
 LEAST_REQUESTS = 10  # in a window that a prediction is compared with
@@ -51,7 +51,7 @@ class Lesson:
 
     target: str
     server: str
-    case: Deployment
+    config: ServeConfig
     servers: int
     kv_tokens: int | None
     at: datetime
@@ -90,7 +90,7 @@ def learn(lesson: Lesson) -> Learned:
     saved = SavedModel(
         at=lesson.at,
         target=lesson.target,
-        key=law_key(lesson.case),
+        key=law_key(lesson.config),
         load=join_load(lesson.past.load if lesson.past else None, load.trace, load.end_s, lesson.servers),
         counts_from=load.counts_from,
         kv_tokens=lesson.kv_tokens,
@@ -100,7 +100,7 @@ def learn(lesson: Lesson) -> Learned:
         acceptance=acceptance,
         why_no_law="" if in_force else _explain(lesson, newest, acceptance, why),
     )
-    model = saved.model(lesson.server, lesson.case)
+    model = saved.model(lesson.server, lesson.config)
     return Learned(model=model, law=fitted, acceptance=acceptance, saved=encode(saved))
 
 
@@ -110,8 +110,8 @@ def _fit(lesson: Lesson, draws: int) -> FittedLaw:
     rows = thin(found, MOST_ROWS)
     if not rows:
         raise PredictionInputError("no second with running requests was seen yet")
-    law = fit_deployment(
-        lesson.case,
+    law = fit_with_prior(
+        lesson.config,
         rows,
         is_logged=source == "iteration log",
         draws=draws,
@@ -157,7 +157,7 @@ def _check(lesson: Lesson, load: RecordedLoad, outside_s: float) -> tuple[float,
 def _limits(lesson: Lesson) -> EngineLimits:
     if lesson.kv_tokens is None:
         raise PredictionInputError("vLLM's metrics do not tell the size of the KV cache")
-    return limits_of(lesson.case, kv_tokens=lesson.kv_tokens)
+    return limits_of(lesson.config, kv_tokens=lesson.kv_tokens)
 
 
 def _measure(recording: Recording, load: RecordedLoad, outside_s: float) -> MeasuredWindow | None:
@@ -225,7 +225,7 @@ def _explain(lesson: Lesson, newest: FittedLaw | None, acceptance: Acceptance, w
         f"the last {WINDOWS} predictions were off by {acceptance.itl_error:.0%} in the time between tokens "
         f"(limit {ITL_ERROR:.0%}) and {acceptance.ttft_error:.0%} in the TTFT (limit {TTFT_ERROR:.0%})"
     )
-    if lesson.case.setting.get(LOG_FLAG) is not True:
+    if lesson.config.setting.get(LOG_FLAG) is not True:
         return f"{errors}; --{LOG_FLAG.replace('_', '-')} makes the law more exact"
     if newest.source == "histograms":
         return (

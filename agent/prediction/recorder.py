@@ -27,7 +27,7 @@ class Role:
 
     budget: float | None
     same_law: bool  # the same step takes as long
-    steady: bool  # its deployment is the one in force
+    steady: bool  # its setting is the one in force
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from flettner.performance_model.log_clock import BusySpan
 from flettner.performance_model.packed_trace import PackedTrace
 from flettner.performance_model.step_law import with_error
 from flettner.performance_model.work_windows import WorkWindow
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.values import Setting
 
 VERSION = 2
@@ -34,9 +34,9 @@ class LawKey:
     gpu: str  # empty: unknown
 
 
-def law_key(case: Deployment) -> LawKey:
-    flags = {knob: value for knob, value in case.setting.items() if knob not in SCHEDULING}
-    return LawKey(flags=flags, version=case.version, gpu=case.card.name if case.card else "")
+def law_key(config: ServeConfig) -> LawKey:
+    flags = {knob: value for knob, value in config.setting.items() if knob not in SCHEDULING}
+    return LawKey(flags=flags, version=config.version, gpu=config.card.name if config.card else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +84,14 @@ class SavedModel:
     def without_law(self) -> "SavedModel":
         return replace(self, steps=PastSteps(last=self.steps.last), laws=(), acceptance=Acceptance())
 
-    def model(self, server: str, case: Deployment) -> LearnedModel:
+    def model(self, server: str, config: ServeConfig) -> LearnedModel:
         """What it says of a server with the same law."""
         newest = self.laws[-1] if self.laws else None
         in_force = newest if self.acceptance.is_accepted else None
         return LearnedModel(
             target=self.target,
             server=server,
-            case=case,
+            config=config,
             fitted_at=self.at,
             trace=packed(self.load),
             counts_from=self.counts_from,

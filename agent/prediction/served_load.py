@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from flettner.agent.domain.model import Slo
-from flettner.agent.domain.model_advice import Capacity, Numbers
+from flettner.agent.domain.model_search import Capacity, Numbers
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.performance_model.band import Band
 from flettner.performance_model.engine_limits import EngineLimits
@@ -17,7 +17,7 @@ from flettner.performance_model.resample import window
 from flettner.performance_model.search import moved_limits
 from flettner.performance_model.step_law import UncertainLaw
 from flettner.performance_model.trace import Trace, duration_s, mean_rate
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.values import Knob, Value
 
 MOST_REQUESTS = 3_000  # of the trace, the latest: 5 minutes at 10 requests/s
@@ -30,7 +30,7 @@ SHIFTED = ("ttft", "e2e")  # latencies that the time outside the engine is part 
 class ServedLoad:
     """`present`: limits of the setting in force. `outside_s`: of each request, passes outside the engine."""
 
-    case: Deployment
+    config: ServeConfig
     trace: Trace
     law: UncertainLaw
     goals: Goals | None  # of the engine, without the time outside it
@@ -45,7 +45,7 @@ class ServedLoad:
 
     def limits_with(self, changes: Mapping[Knob, Value]) -> EngineLimits:
         """Raises PredictionInputError."""
-        return moved_limits(self.case, self.present, changes) if changes else self.present
+        return moved_limits(self.config, self.present, changes) if changes else self.present
 
     def predict(
         self, limits: EngineLimits, draws: int = REPLICATES, *, is_load_known: bool = False
@@ -92,11 +92,11 @@ def find_load(learned: LearnedModel, slo: Slo) -> ServedLoad:
         )
     trace = latest_part(learned.trace)
     return ServedLoad(
-        case=learned.case,
+        config=learned.config,
         trace=trace,
         law=learned.law,
         goals=goals_of(slo, learned.outside_s),
-        present=limits_of(learned.case, kv_tokens=learned.kv_tokens),
+        present=limits_of(learned.config, kv_tokens=learned.kv_tokens),
         servers=learned.servers,
         outside_s=learned.outside_s,
     )

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from flettner.agent.domain.model import Slo
-from flettner.agent.domain.model_advice import MOST_TIMES, Capacity, Numbers
+from flettner.agent.domain.model_search import MOST_TIMES, Capacity, Numbers
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.agent.prediction.served_load import LEAST_REQUESTS, ServedLoad, find_load, latest_part
-from flettner.performance_model.engine import Engine
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.engine_settings import limits_of, veto, with_changes
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.extrapolation import describe_extrapolation
 from flettner.performance_model.prediction import largest_of
+from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.resample import scale_prompts, scale_rate, window
 from flettner.performance_model.trace import duration_s
 from flettner.vllm_facts.knobs import misfit
@@ -84,7 +84,7 @@ def predict_what_if(request: WhatIfRequest) -> WhatIf:
     load = _shorten(load, request, limits)
     asked = _asked(load, request)
     then = asked.predict(limits)
-    changed = with_changes(load.case, request.changes)
+    changed = with_changes(load.config, request.changes)
     far = describe_extrapolation(load.law.fitted_to, largest_of(then), request.rate)
     few = f"only the latest {len(load.trace):,} of {recorded:,} requests are replayed, as more take too long"
     return WhatIf(
@@ -94,7 +94,7 @@ def predict_what_if(request: WhatIfRequest) -> WhatIf:
         law_source=request.learned.law_source,
         now=load.predict(load.present),
         then=then,
-        warning=veto(changed, limits, load.case),
+        warning=veto(changed, limits, load.config),
         extrapolation="; ".join(filter(None, (far, few if len(load.trace) < recorded else ""))),
         capacity=load.capacity(load.present),
         then_capacity=asked.capacity(limits),
@@ -109,7 +109,7 @@ def _asked(load: ServedLoad, request: WhatIfRequest) -> ServedLoad:
 def _shorten(load: ServedLoad, request: WhatIfRequest, limits: EngineLimits) -> ServedLoad:
     """As many of the latest requests as both settings serve in MOST_EVENTS."""
     sides = ((load.trace, load.present), (_asked(load, request).trace, limits))
-    most = min(Engine(trace, load.law.law, one).ended_within(MOST_EVENTS) for trace, one in sides)
+    most = min(ReplayedScheduler(trace, load.law.law, one).ended_within(MOST_EVENTS) for trace, one in sides)
     return replace(load, trace=latest_part(load.trace, max(LEAST_REQUESTS, most)))
 
 
@@ -119,10 +119,10 @@ def modelled_flags(learned: LearnedModel) -> Setting:
     Empty where the setting is not modelled.
     """
     try:
-        limits = limits_of(learned.case, kv_tokens=learned.kv_tokens)
+        limits = limits_of(learned.config, kv_tokens=learned.kv_tokens)
     except PredictionInputError:
         return {}
-    return {knob: getattr(limits, knob, learned.case.setting.get(knob)) for knob in sorted(MODELLED)}
+    return {knob: getattr(limits, knob, learned.config.setting.get(knob)) for knob in sorted(MODELLED)}
 
 
 def _refuse_invalid(changes: Setting) -> None:

@@ -7,36 +7,36 @@ import structlog
 
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.reading import Reading
-from flettner.agent.machine.transitions import describe_deployment
+from flettner.agent.machine.transitions import describe_serve_config
 from flettner.agent.runtime.companion import Observable
-from flettner.vllm_facts.deployment import Deployment, Finding
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
 
 LOOK_EVERY_S = 5.0
 log = structlog.get_logger(__name__)
 
-CommandLint = Callable[[Deployment], tuple[Finding, ...]]
+CommandLint = Callable[[ServeConfig], tuple[Finding, ...]]
 
 
-def lint_command(case: Deployment) -> tuple[Finding, ...]:
+def lint_command(config: ServeConfig) -> tuple[Finding, ...]:
     """What `flettner lint` finds. The server's environment is not known, so no variable is judged.
 
     A server that runs refutes errors, which say that it does not start.
     """
-    from flettner.lint.advice import advise  # noqa: PLC0415 - the rules cost the start of the daemon a quarter second
+    from flettner.lint.fixes import find_fixes  # noqa: PLC0415 - the rules cost the start of the daemon a quarter second
     from flettner.lint.precedence import ranked  # noqa: PLC0415
     from flettner.lint.rules import all_lints  # noqa: PLC0415
 
-    found = advise(case, all_lints(), ranked).findings
+    found = find_fixes(config, all_lints(), ranked).findings
     return tuple(one for one in found if not one.env and one.severity != "error")
 
 
 class CommandCheck:
-    """The findings on the flags in force. They are computed again when the deployment changes."""
+    """The findings on the flags in force. They are computed again when the flags or the host change."""
 
     def __init__(self, lint: CommandLint = lint_command) -> None:
         self.findings: tuple[Finding, ...] = ()
         self._lint = lint
-        self._checked: Deployment | None = None
+        self._checked: ServeConfig | None = None
 
     async def run(self, target: Observable) -> None:
         while True:
@@ -47,12 +47,12 @@ class CommandCheck:
         if server is None:
             self.findings, self._checked = (), None
             return
-        case = describe_deployment(server.setting, reading)
-        if case == self._checked:
+        config = describe_serve_config(server.setting, reading)
+        if config == self._checked:
             return
-        self._checked = case
+        self._checked = config
         try:
-            self.findings = await asyncio.to_thread(self._lint, case)
+            self.findings = await asyncio.to_thread(self._lint, config)
         except Exception:
             self.findings = ()  # a defect of advice must not end the daemon
             log.exception("lint.failed", server=server.name)

@@ -30,7 +30,7 @@ from flettner.agent.runtime.time_series import TimeSeries
 from flettner.agent.telemetry.sdnotify import SystemdNotifier, find_notifier, read_watchdog_s
 from flettner.agent.telemetry.self_metrics import SelfMetrics
 from flettner.performance_model.errors import PredictionInputError
-from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Setting
 
 STUCK_S = 10.0  # without a step, at one tick a second, after which a loop counts as stuck
@@ -124,10 +124,10 @@ class Daemon:
         return await self._logs.setdefault(target, ServerLogs(self.loops[target].engine)).read(server)
 
     async def predict(self, target: str, changes: Setting, rate: float, prompt: float) -> WhatIf:
-        adviser = self.loops[target].adviser
-        if adviser is None:
+        model_search = self.loops[target].model_search
+        if model_search is None:
             raise PredictionInputError(f"{target} learns no model of its servers")
-        return await adviser.predict(changes, rate, prompt)
+        return await model_search.predict(changes, rate, prompt)
 
     def suggestions(self) -> Sequence[Suggestion]:
         return self.history.suggestions()

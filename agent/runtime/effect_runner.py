@@ -146,7 +146,7 @@ class EffectRunner:
         match effect:
             case Preflight(number=number):
                 result = await self._preflight(effect)
-                return Preflighted(at=self.now(), number=number, prospect=result)
+                return Preflighted(at=self.now(), number=number, preflight=result)
             case Launch(number=number):
                 self._register_start(effect.server)
                 await self._wait_for_stop(effect.server)

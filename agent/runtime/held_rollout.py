@@ -46,7 +46,7 @@ class HeldRollout:
         if not passed or state.phase is Phase.ROLLING_BACK or learned is None or self._before is None:
             return None
         return CheckRequest(
-            learned=replace(learned, law=self._before.law, case=self._before.case),
+            learned=replace(learned, law=self._before.law, config=self._before.config),
             slo=slo,
             at=at,
             rollout=hold.rollout,

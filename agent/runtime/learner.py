@@ -10,7 +10,7 @@ from flettner.agent.domain.errors import ActError, WorkerError
 from flettner.agent.domain.ports import Engine, Now
 from flettner.agent.domain.prediction_check import LawDrop
 from flettner.agent.domain.reading import EngineSample, RequestSample, Sample, count_replicas
-from flettner.agent.machine.transitions import describe_deployment
+from flettner.agent.machine.transitions import describe_serve_config
 from flettner.agent.prediction.learned import TRACE_S, FittedLaw, LearnedModel, describe_drop, without_dropped
 from flettner.agent.prediction.lesson import LAWS, LOG_FLAG, Lesson, learn
 from flettner.agent.prediction.recorder import Recorder, Role
@@ -20,7 +20,7 @@ from flettner.agent.prediction.worker import Worker
 from flettner.agent.runtime.companion import Observable
 from flettner.agent.runtime.model_file import ModelFile
 from flettner.performance_model.acceptance import Acceptance
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import effective_batched_tokens
 
 LEARN_EVERY_S = 60.0
@@ -38,7 +38,7 @@ class Learner:
     file: ModelFile | None = None
     model: LearnedModel | None = None
     _recorder: Recorder = field(default_factory=Recorder)
-    _case: Deployment | None = None  # in force
+    _config: ServeConfig | None = None  # in force
     _roles: dict[str, Role] = field(default_factory=dict)  # by server
     _laws: deque[FittedLaw] = field(default_factory=lambda: deque(maxlen=LAWS))
     _acceptance: Acceptance = field(default_factory=Acceptance)
@@ -78,16 +78,16 @@ class Learner:
         first = next(iter(target.state.standing), None)
         if first is None:
             return
-        case = _known(describe_deployment(first.setting, target.reading), self._case)
-        if self._case is not None and law_key(case) != law_key(self._case):
+        config = _known(describe_serve_config(first.setting, target.reading), self._config)
+        if self._config is not None and law_key(config) != law_key(self._config):
             self._forget_law()
             self._last_step = -1  # another log
-        if self._case is not None and case.setting != self._case.setting:
+        if self._config is not None and config.setting != self._config.setting:
             self._recorder.mark_change()
-        self._case = case
-        self._restore(first.name, case)
+        self._config = config
+        self._restore(first.name, config)
         self._roles = {
-            one.name: _role(_known(describe_deployment(one.setting, target.reading), case), case)
+            one.name: _role(_known(describe_serve_config(one.setting, target.reading), config), config)
             for one in target.state.up
         }
 
@@ -109,16 +109,16 @@ class Learner:
     async def learn(self, target: Observable) -> None:
         """Learn from the recording in the worker. Without servers the model stays."""
         self.observe(target)
-        server, reading, case = next(iter(target.state.standing), None), target.reading, self._case
+        server, reading, config = next(iter(target.state.standing), None), target.reading, self._config
         recording = self._recorder.close_minute(self.now().timestamp())
-        if server is None or case is None or reading is None or not recording.minutes:
+        if server is None or config is None or reading is None or not recording.minutes:
             return
         if self.file:
             self.file.give_up()
         lesson = Lesson(
             target=target.state.target,
             server=server.name,
-            case=case,
+            config=config,
             servers=len(target.state.standing) * count_replicas(reading.facts),
             kv_tokens=kv_tokens_of(reading.facts),
             at=self.now(),
@@ -134,7 +134,7 @@ class Learner:
         except WorkerError as error:
             self._report(str(error))
             return
-        if case != self._case:  # observed meanwhile
+        if config != self._config:  # observed meanwhile
             return
         self._failed, self._acceptance = "", learned.acceptance
         if learned.law is not None:
@@ -145,16 +145,16 @@ class Learner:
         if recording.minutes[-1].end_s - recording.minutes[0].begin_s >= TRACE_S:
             self._past = None
 
-    def _restore(self, server: str, case: Deployment) -> None:
+    def _restore(self, server: str, config: ServeConfig) -> None:
         """Restore what was learned before the daemon started."""
-        saved = self.file.take(case) if self.file else None
+        saved = self.file.take(config) if self.file else None
         if saved is None:
             return
         if self._drop is not None and self._drop.at >= saved.at:
             saved = saved.without_law()
         self._past, self._last_step, self._acceptance = saved, saved.steps.last, saved.acceptance
         self._laws.extend(saved.laws)
-        restored = saved.model(server, case)
+        restored = saved.model(server, config)
         self.model = without_dropped(restored, self._drop)
         log.info("prediction.restored", target=saved.target, at=saved.at.isoformat(), laws=len(saved.laws))
 
@@ -179,7 +179,7 @@ class Learner:
             log.warning("prediction.failed", why=why)
 
 
-def _role(one: Deployment, in_force: Deployment) -> Role:
+def _role(one: ServeConfig, in_force: ServeConfig) -> Role:
     return Role(
         budget=effective_batched_tokens(one),
         same_law=law_key(one) == law_key(in_force),
@@ -187,8 +187,8 @@ def _role(one: Deployment, in_force: Deployment) -> Role:
     )
 
 
-def _known(case: Deployment, before: Deployment | None) -> Deployment:
+def _known(config: ServeConfig, before: ServeConfig | None) -> ServeConfig:
     """Fill in GPU and version from before: a source that is lost for a while changes no server."""
     if before is None:
-        return case
-    return replace(case, card=case.card or before.card, version=case.version or before.version)
+        return config
+    return replace(config, card=config.card or before.card, version=config.version or before.version)

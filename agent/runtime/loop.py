@@ -22,14 +22,14 @@ from flettner.agent.domain.reading import EngineSample, Reading, Sample, SourceS
 from flettner.agent.domain.state import State
 from flettner.agent.machine.step import Machine, numbered_effects, state_without_counts, state_without_recent
 from flettner.agent.observe.aggregator import TRAFFIC, Aggregator
-from flettner.agent.runtime.adviser import Adviser
 from flettner.agent.runtime.command_check import CommandCheck
 from flettner.agent.runtime.companion import Companion
 from flettner.agent.runtime.effect_runner import EffectRunner
 from flettner.agent.runtime.learner import Learner
+from flettner.agent.runtime.model_search import ModelSearch
 from flettner.agent.runtime.seconds import each_second
 from flettner.agent.telemetry.self_metrics import SelfMetrics
-from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.serve_config import Finding
 
 RETRY_S = 1.0  # between attempts to write the journal at the start
 OBSERVE_EVERY_S = 5.0  # for an adopted server that exited and may return, possibly with other flags
@@ -56,7 +56,7 @@ class TargetLoop:
     aggregator: Aggregator = field(default_factory=Aggregator)
     check: CommandCheck | None = None  # None: the flags in force are not linted
     learner: Learner | None = None  # None: the performance model learns nothing
-    adviser: Adviser | None = None  # None: the performance model is not asked
+    model_search: ModelSearch | None = None  # None: the performance model is not asked
     offset_s: float = 0.0  # of its seconds from those of other targets, below 1
     reading: Reading | None = None
     self_metrics: SelfMetrics = field(default_factory=SelfMetrics)
@@ -116,7 +116,7 @@ class TargetLoop:
             for sensor in self.sensors:
                 tasks.create_task(sensor.run(self, self.ingest, self.now), name=f"{self.target} {sensor}")
             tasks.create_task(self._tick(), name=f"{self.target} tick")
-            beside: tuple[Companion | None, ...] = (self.check, self.learner, self.adviser)
+            beside: tuple[Companion | None, ...] = (self.check, self.learner, self.model_search)
             for one in filter(None, beside):
                 tasks.create_task(one.run(self), name=f"{self.target} {type(one).__name__}")
             while True:
@@ -200,7 +200,7 @@ class TargetLoop:
                 blind=self.aggregator.blind,
                 calibration=self.aggregator.calibrate(at, equal),
                 findings=self.findings,
-                advice=self.adviser.advice if self.adviser is not None else None,
+                model_search=self.model_search.result if self.model_search is not None else None,
             )
             self.on_second(observed)
             self.emit(observed)

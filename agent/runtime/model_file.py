@@ -8,7 +8,7 @@ import structlog
 from flettner.agent.domain.ports import Now
 from flettner.agent.io.files import replace_file
 from flettner.agent.prediction.saved_model import SavedModel, decode, law_key
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 
 log = structlog.get_logger(__name__)
 
@@ -33,16 +33,16 @@ class ModelFile:
         except (OSError, ValueError) as error:
             self._ignore(str(error))
 
-    def take(self, case: Deployment) -> SavedModel | None:
-        """Return the content once, if it was written for this deployment; else None."""
+    def take(self, config: ServeConfig) -> SavedModel | None:
+        """Return the content once, if it was written for these flags on this host; else None."""
         found = self._found
-        if found is None or found.key != law_key(case):
+        if found is None or found.key != law_key(config):
             return None
         self._found = None
         return found
 
     def give_up(self) -> None:
-        """Discard the content: the first lesson came from another deployment."""
+        """Discard the content: the first lesson came from other flags or another host."""
         if self._found is not None:
             self._found = None
             self._ignore("it was written for other flags, another GPU or another version of vLLM")

@@ -37,7 +37,6 @@ from flettner.agent.machine.transitions import Rules
 from flettner.agent.notify.delivery import NoticeDelivery
 from flettner.agent.observe.aggregator import Aggregator
 from flettner.agent.prediction.worker import Worker, WorkerProcess
-from flettner.agent.runtime.adviser import Adviser
 from flettner.agent.runtime.anchor_schedule import AnchorSchedule
 from flettner.agent.runtime.command_check import CommandCheck
 from flettner.agent.runtime.daemon import Daemon, utc_now
@@ -45,6 +44,7 @@ from flettner.agent.runtime.learner import Learner
 from flettner.agent.runtime.lock import find_lock_problems, hold_engine_locks, hold_lock
 from flettner.agent.runtime.loop import TargetLoop
 from flettner.agent.runtime.model_file import ModelFile
+from flettner.agent.runtime.model_search import ModelSearch
 from flettner.agent.runtime.time_series import TimeSeries
 
 COLLECT_AFTER = 50_000  # new objects, some MiB; Python's default: 700
@@ -137,7 +137,7 @@ def assemble(
                 aggregator=Aggregator(slo=target.slo, counted_by=find_request_source(target, traffic)),
                 check=CommandCheck(),
                 learner=learner,
-                adviser=build_adviser(config, target, learner) if learner is not None else None,
+                model_search=build_model_search(config, target, learner) if learner is not None else None,
                 offset_s=number / len(config.targets),
             )
         anchors = AnchorSchedule(head=lambda: journal.head, options=config.anchor)
@@ -168,14 +168,14 @@ def build_learner(worker: Worker, engine: Engine, directory: Path) -> Learner:
     return Learner(worker=worker, engine=engine, now=utc_now, file=file)
 
 
-def build_adviser(config: Config, target: Target, learner: Learner) -> Adviser:
-    return Adviser(
+def build_model_search(config: Config, target: Target, learner: Learner) -> ModelSearch:
+    return ModelSearch(
         worker=learner.worker,
         learned=lambda: learner.model,
         slo=target.slo,
         bounds=target.bounds,
         now=utc_now,
-        advises=any(getattr(policy.plugin, "uses_advice", False) for policy in config.policies),
+        searches=any(getattr(policy.plugin, "uses_model_search", False) for policy in config.policies),
     )
 
 

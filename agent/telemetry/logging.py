@@ -11,7 +11,7 @@ from typing import Any, Literal, TextIO, get_args
 import structlog
 
 from flettner.agent.telemetry import journald as journald_log
-from flettner.vllm_facts.masking import masked
+from flettner.redaction import masked
 
 Level = Literal["debug", "info", "warning", "error"]
 LEVELS: tuple[Level, ...] = get_args(Level)

@@ -25,9 +25,9 @@ from flettner.performance_model.step_law import UncertainLaw
 from flettner.performance_model.trace import TraceRequest
 from flettner.performance_model.work_windows import timed_windows
 from flettner.simulator.scheduler import SimulatedRequest
-from flettner.vllm_facts.deployment import Deployment
 from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Setting
 from tests.support.fast_time import loop_now
@@ -74,7 +74,7 @@ class VirtualLearner:
         return LearnedModel(
             target="w",
             server=name,
-            case=deployment(self.world, self.engine.servers[name].setting),
+            config=deployment(self.world, self.engine.servers[name].setting),
             fitted_at=loop_now(),
             trace=trace_of(self.world, self.site.asked, since_s),
             counts_from="records",
@@ -128,9 +128,9 @@ def _served(one: SimulatedRequest) -> ServedRequest:
     return ServedRequest(ttft_s=first_s - one.arrived_at, itl_s=(last_s - first_s) / max(1, one.wanted - 1))
 
 
-def deployment(world: World, setting: Setting) -> Deployment:
+def deployment(world: World, setting: Setting) -> ServeConfig:
     """The deployment as a daemon knows it, with the GPU and the model that are simulated."""
     gpu = flags_of(world, setting).simulation.hardware
     llama = find_model(LLAMA)
     known = None if gpu.name.startswith("t4") or llama is None else replace(llama, max_len=gpu.max_model_len)
-    return Deployment(setting=setting, card=find_gpu(gpu.gpu), model=known)
+    return ServeConfig(setting=setting, card=find_gpu(gpu.gpu), model=known)

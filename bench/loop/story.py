@@ -28,8 +28,8 @@ from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine.step import Machine
 from flettner.agent.observe.aggregator import Aggregator
 from flettner.agent.prediction.worker import InlineWorker
-from flettner.agent.runtime.adviser import Adviser
 from flettner.agent.runtime.loop import TargetLoop
+from flettner.agent.runtime.model_search import ModelSearch
 from flettner.agent.runtime.wiring import build_rules
 from flettner.vllm_facts.values import Setting
 from tests.support.fake_traffic import FakeTraffic
@@ -121,7 +121,7 @@ async def _play(world: World, seed: int, home: Path) -> Run:
         now=loop_now,
         on_state=books.add,
         aggregator=Aggregator(slo=target.slo),
-        adviser=Adviser(
+        model_search=ModelSearch(
             worker=InlineWorker(),
             learned=learner.learned,
             slo=target.slo,

@@ -20,13 +20,13 @@ from bench.prediction.exactness import carried_rate, goals_of
 from bench.prediction.truth import GPUS, LOADS, Load, case_of, kv_blocks, run_truth, traffic, unlike
 from bench.tuning.pages import windows_of_pages
 from flettner.agent.domain.model import Objective, Slo
-from flettner.agent.domain.model_advice import ModelAdvice
-from flettner.agent.prediction.advice import AdviceRequest, advise
+from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.prediction.learned import LearnedModel
+from flettner.agent.prediction.model_search import ModelSearchRequest, search_settings
 from flettner.agent.prediction.step_rows import thin
 from flettner.performance_model.acceptance import check_ahead
 from flettner.performance_model.engine_limits import EngineLimits
-from flettner.performance_model.hardware_prior import fit_deployment
+from flettner.performance_model.hardware_prior import fit_with_prior
 from flettner.performance_model.outcome import Goals
 from flettner.performance_model.packed_trace import pack
 from flettner.performance_model.trace import TraceRequest
@@ -53,7 +53,7 @@ def run_world(
     seconds = max(SECONDS, LEAST_REQUESTS / rate)
     learned = learn(gpu_name, gpu, default, traffic(load, rate, seconds, seed + 2), seed, logged=logged)
     later = traffic(load, rate, seconds, seed + 3)
-    advice = advise(AdviceRequest(learned=learned, slo=slo_of(goals), at=NOON))
+    result = search_settings(ModelSearchRequest(learned=learned, slo=slo_of(goals), at=NOON))
     row = {
         "kind": kind,
         "gpu": gpu_name,
@@ -62,8 +62,8 @@ def run_world(
         "seed": seed,
         "logged": logged,
     }
-    if advice is None:
-        return {**row, "advice": None}
+    if result is None:
+        return {**row, "result": None}
     shares = [
         served_share(
             later, gpu, replace(default, max_num_seqs=seqs, max_num_batched_tokens=budget), goals, seed
@@ -75,14 +75,14 @@ def run_world(
         **row,
         "own": round(own, 4),
         "best": round(max(shares), 4),
-        "advised": dict(advice.best.to) if advice.best else None,
+        "advised": dict(result.best.to) if result.best else None,
     }
     if kind == "flat":
         return found
     return {
         **found,
-        "servers": advice.servers,
-        "needed": needed_servers(later, gpu, default, advice, goals, seed),
+        "servers": result.servers,
+        "needed": needed_servers(later, gpu, default, result, goals, seed),
     }
 
 
@@ -100,11 +100,11 @@ def learn(
     case = case_of(gpu_name, default)
     steps = list(timed_windows(zip(recording.ends_s, recording.steps, strict=True), default.kv_tokens))
     rows = [row for _, row in steps] if logged else windows_of_pages(recording, default, SCRAPES_S)
-    law = fit_deployment(case, thin(rows, MOST_ROWS), is_logged=logged, draws=DRAWS)
+    law = fit_with_prior(case, thin(rows, MOST_ROWS), is_logged=logged, draws=DRAWS)
     return LearnedModel(
         target="w",
         server="w-r0",
-        case=case,
+        config=case,
         fitted_at=NOON,
         trace=pack(trace),
         counts_from="records",
@@ -119,14 +119,14 @@ def needed_servers(
     trace: Sequence[TraceRequest],
     gpu: Hardware,
     default: EngineLimits,
-    advice: ModelAdvice,
+    result: ModelSearchResult,
     goals: Goals,
     seed: int,
 ) -> int | None:
     """With the best change of one server; None: more than twice as many as advised do not help."""
     known = {
         knob: value
-        for knob, value in (advice.best.to if advice.best else {}).items()
+        for knob, value in (result.best.to if result.best else {}).items()
         if hasattr(default, knob)
     }
     limits = replace(default, **known)  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ def needed_servers(
             met += served_share(part, gpu, limits, goals, seed) * len(part) if part else 0.0
         return met >= SHARE * len(trace)
 
-    start = advice.servers or 2
+    start = result.servers or 2
     if holds(start):
         while start > 1 and holds(start - 1):
             start -= 1

@@ -24,7 +24,7 @@ from flettner.agent.prediction.served_load import REPLICATES
 from flettner.agent.prediction.step_rows import thin
 from flettner.performance_model.acceptance import check_ahead
 from flettner.performance_model.engine_limits import EngineLimits
-from flettner.performance_model.hardware_prior import fit_deployment
+from flettner.performance_model.hardware_prior import fit_with_prior
 from flettner.performance_model.outcome import Goals, quantile
 from flettner.performance_model.prediction import predict
 from flettner.performance_model.step_law import with_error
@@ -50,7 +50,7 @@ def run_world(gpu_name: str, load: Load, intensity: float, seed: int) -> Iterato
     recording = run_truth(trace, gpu, default, seed)
     steps = list(timed_windows(zip(recording.ends_s, recording.steps, strict=True), default.kv_tokens))
     rows = thin([row for _, row in steps], MOST_ROWS)
-    fitted = fit_deployment(case_of(gpu_name, default), rows, is_logged=True, draws=DRAWS)
+    fitted = fit_with_prior(case_of(gpu_name, default), rows, is_logged=True, draws=DRAWS)
     some = steps[:: max(1, len(steps) // MOST_ROWS)]
     errors = check_ahead(trace, recording.served(), some, default)
     law = with_error(fitted, errors.itl, errors.ttft)

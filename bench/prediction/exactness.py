@@ -9,12 +9,12 @@ from typing import Any
 
 from bench.prediction.truth import LOADS, Load, case_of, kv_blocks, run_truth, traffic, unlike
 from flettner.performance_model.acceptance import ServedRequest
-from flettner.performance_model.engine import Engine
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.fit import fit_law
-from flettner.performance_model.hardware_prior import fit_deployment
+from flettner.performance_model.hardware_prior import fit_with_prior
 from flettner.performance_model.outcome import Goals, attainment, measure, quantile
 from flettner.performance_model.prediction import find_headroom
+from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.work_windows import windows_of_steps
 from flettner.simulator.hardware import Hardware
 
@@ -45,7 +45,7 @@ def run_world(name: str, load: Load, seed: int) -> dict[str, Any]:
     learn_s, try_s = max(LEARN_S, LEAST_REQUESTS / rate), max(SECONDS, LEAST_REQUESTS / rate)
     learnt = run_truth(traffic(load, LEARN_RATE * rate, learn_s, seed + 2), gpu, default, seed)
     rows = list(windows_of_steps(learnt.steps, default.kv_tokens))
-    law = fit_deployment(case_of(name, default), rows, is_logged=True, draws=0).law
+    law = fit_with_prior(case_of(name, default), rows, is_logged=True, draws=0).law
     trace = traffic(load, TRY_RATE * rate, try_s, seed + 3)
     points = []
     for seqs, budget in product(SEQS, BUDGETS):
@@ -53,7 +53,7 @@ def run_world(name: str, load: Load, seed: int) -> dict[str, Any]:
             continue
         limits = replace(default, max_num_seqs=seqs, max_num_batched_tokens=budget)
         truth = summarise(run_truth(trace, gpu, limits, seed + 4).served(), goals)
-        run = Engine(trace, law, limits).run()
+        run = ReplayedScheduler(trace, law, limits).run()
         guess = {**measure(run, goals), "goodput": attainment(run, goals)}
         octaves = max(
             abs(log2(seqs / default.max_num_seqs)), abs(log2(budget / default.max_num_batched_tokens))

@@ -6,17 +6,17 @@ from time import process_time
 from typing import Any
 
 from bench.prediction.truth import LOADS, traffic
-from flettner.performance_model.engine import Engine
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.outcome import Goals
+from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.search import search
 from flettner.performance_model.step_law import StepLaw, UncertainLaw, widen
 from flettner.performance_model.trace import TraceRequest
 from flettner.simulator.kv_cache import KvCache
 from flettner.simulator.replay import replay
 from flettner.simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
-from flettner.vllm_facts.deployment import Deployment
 from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Setting
 
@@ -30,12 +30,15 @@ def measure_speed() -> dict[str, Any]:
     """The law is that of an 8B model on an H100; the search starts from a batch that is too small."""
     before = process_time()
     trace = traffic(LOADS[0], RATE, SECONDS, 1)
-    once_s = _cpu_s(lambda: Engine(trace, LAW, LIMITS).run())
+    once_s = _cpu_s(lambda: ReplayedScheduler(trace, LAW, LIMITS).run())
     part = [one for one in trace if one.arrival_s < STEPPED_S]
-    stepped_s, jumped_s = _cpu_s(lambda: _step(part)), _cpu_s(lambda: Engine(part, LAW, LIMITS).run())
+    stepped_s, jumped_s = (
+        _cpu_s(lambda: _step(part)),
+        _cpu_s(lambda: ReplayedScheduler(part, LAW, LIMITS).run()),
+    )
     model = "meta-llama/Llama-3.1-8B"
     setting: Setting = {"model": model, "max_num_seqs": 16, "max_model_len": 8192}
-    case = Deployment(setting=setting, card=find_gpu("H100"), model=find_model(model))
+    case = ServeConfig(setting=setting, card=find_gpu("H100"), model=find_model(model))
     found = []
 
     def look(law: UncertainLaw) -> float:

@@ -20,8 +20,8 @@ from flettner.simulator.kv_cache import KvCache
 from flettner.simulator.replay import replay
 from flettner.simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
 from flettner.simulator.step_time import StepTime, StepWork
-from flettner.vllm_facts.deployment import Deployment
 from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Setting
 
@@ -88,7 +88,7 @@ def unlike(name: str, seed: int) -> Hardware:
     return scaled(gpu, {**times, "prefill_attention_us": random.uniform(1, 4)})
 
 
-def case_of(name: str, limits: EngineLimits) -> Deployment:
+def case_of(name: str, limits: EngineLimits) -> ServeConfig:
     """The deployment as a daemon knows it."""
     card, model = GPUS[name]
     setting: Setting = {
@@ -98,7 +98,7 @@ def case_of(name: str, limits: EngineLimits) -> Deployment:
         "enable_prefix_caching": limits.enable_prefix_caching,
         "max_model_len": 8192,
     }
-    return Deployment(setting=setting, card=find_gpu(card), model=find_model(model))
+    return ServeConfig(setting=setting, card=find_gpu(card), model=find_model(model))
 
 
 def kv_blocks(gpu: Hardware) -> int:

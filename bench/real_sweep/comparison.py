@@ -7,9 +7,9 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from bench.prediction.exactness import spearman
-from flettner.performance_model.engine import Engine
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.outcome import Goals, measure
+from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.step_law import UncertainLaw
 from flettner.performance_model.trace import Trace
 from flettner.tools.tuning.model_search import ModelSearch, forecast_all
@@ -42,7 +42,7 @@ def compare(
     pairs: list[Pair] = [row["setting"] for row in rows]
     bounds = [with_pair(limits, pair) for pair in pairs]
     predicted = [
-        average(pair, [measure(Engine(part, law.law, one).run(), goals) for part in traffic.parts])
+        average(pair, [measure(ReplayedScheduler(part, law.law, one).run(), goals) for part in traffic.parts])
         for pair, one in zip(pairs, bounds, strict=True)
     ]
     truth = [row["attainment"] for row in rows]

@@ -22,13 +22,13 @@ from bench.tuning.peers import (
 from bench.tuning.rules import RuleSearch
 from bench.tuning.world import STARTS, World
 from flettner.performance_model.errors import PredictionInputError
-from flettner.performance_model.hardware_prior import fit_deployment, prior_law
+from flettner.performance_model.hardware_prior import fit_with_prior, prior_law
 from flettner.performance_model.step_law import StepLaw, UncertainLaw
 from flettner.performance_model.trace import Trace
 from flettner.performance_model.work_windows import windows_of_steps
 from flettner.tools.tuning.model_search import ModelSearch, PointForecast
 from flettner.tools.tuning.searches import Search
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 
 FLAT = 0.02  # a world whose start is so near the best one is flat
 SCRAPES_S = 3.0  # between two pages of a window
@@ -103,15 +103,15 @@ def pairs_right(truth: Sequence[float], guess: Sequence[float], least: float) ->
 def _laws(world: World, start: int, recording: Recording) -> dict[str, StepLaw | str]:
     """What can be learned at the start; a text says why not."""
     limits = world.limits[start]
-    case, unknown = case_of(world.gpu, limits), Deployment(setting={})
+    case, unknown = case_of(world.gpu, limits), ServeConfig(setting={})
     sheet = prior_law(case).law
     logged = list(windows_of_steps(recording.steps, limits.kv_tokens))
     pages = windows_of_pages(recording, limits, SCRAPES_S)
     fits: Mapping[str, Callable[[], UncertainLaw]] = {
-        "model": lambda: fit_deployment(case, logged, is_logged=True, draws=0),
-        "model, log alone": lambda: fit_deployment(unknown, logged, is_logged=True, draws=0),
-        "model, histograms and data sheet": lambda: fit_deployment(case, pages, is_logged=False, draws=0),
-        "model, histograms alone": lambda: fit_deployment(unknown, pages, is_logged=False, draws=0),
+        "model": lambda: fit_with_prior(case, logged, is_logged=True, draws=0),
+        "model, log alone": lambda: fit_with_prior(unknown, logged, is_logged=True, draws=0),
+        "model, histograms and data sheet": lambda: fit_with_prior(case, pages, is_logged=False, draws=0),
+        "model, histograms alone": lambda: fit_with_prior(unknown, pages, is_logged=False, draws=0),
     }
     found: dict[str, StepLaw | str] = {"model, data sheet alone": sheet}
     for name, fit in fits.items():

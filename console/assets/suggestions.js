@@ -49,7 +49,7 @@ export function suggestionsPage(context, root) {
 }
 
 const left = (context, one) => (new Date(one.expires_at) - context.now()) / 1000;
-const statusOf = (context, one) => (one.status !== "open" ? one.status : left(context, one) <= 0 ? "expired" : one.prospect?.owner ? "held" : "open");
+const statusOf = (context, one) => (one.status !== "open" ? one.status : left(context, one) <= 0 ? "expired" : one.preflight?.owner ? "held" : "open");
 
 export function suggestionPage(context, root, id) {
   let shown = null;  // the version on screen, which an approval names
@@ -149,21 +149,21 @@ export function suggestionPage(context, root, id) {
   }
 
   function how() {
-    const { prospect, plan, forecast } = shown;
+    const { preflight, plan, forecast } = shown;
     const steps = (plan?.steps ?? []).map((step, place) => [
       place === plan.steps.length - 1 && step.weight === 100 ? "100 %, the old server kept warm" : `${step.weight} %`,
       `${number(step.requests)} requests`, `${duration(step.at_least_s)} to ${duration(step.at_most_s)}`,
     ]);
     return section("Rollout plan",
-      prospect?.outage_s > 0 && el("p", { class: "notice warn" }, el("strong", "Planned outage: "), `nothing serves for about ${duration(prospect.outage_s)}.`),
+      preflight?.outage_s > 0 && el("p", { class: "notice warn" }, el("strong", "Planned outage: "), `nothing serves for about ${duration(preflight.outage_s)}.`),
       el("dl", { class: "pairs" },
-        prospect && pair("Strategy", [el("strong", prospect.strategy), `: ${STRATEGY[prospect.strategy] ?? ""}`, prospect.why && ` (${prospect.why})`]),
-        prospect?.start_s ? pair("Start", `about ${duration(prospect.start_s)}`) : null,
+        preflight && pair("Strategy", [el("strong", preflight.strategy), `: ${STRATEGY[preflight.strategy] ?? ""}`, preflight.why && ` (${preflight.why})`]),
+        preflight?.start_s ? pair("Start", `about ${duration(preflight.start_s)}`) : null,
         forecast && pair("How long", `usually ${duration(forecast.usual_s + forecast.hold_s)}, nine of ten within ${duration(forecast.likely_s + forecast.hold_s)}, at ${number(forecast.rate_rps)} requests a second`),
         forecast?.too_long.length ? pair("Too little traffic", `the step${forecast.too_long.length > 1 ? "s" : ""} at ${forecast.too_long.map((one) => `${one} %`).join(", ")} will probably end undecided`) : null,
         plan && pair("Margin", `green must not be worse by ${percent(plan.margin)} of its requests; ${plan.gain_needed ? "without a measurable gain it is rolled back" : "it need not be better"}`)),
       steps.length ? table("Steps of the rollout", ["Green's traffic", "At least", "Takes"], steps) : null,
-      [...shown.notes, ...(prospect?.notes ?? [])].length ? el("ul", { class: "notes" }, [...shown.notes, ...(prospect?.notes ?? [])].map((note) => el("li", note))) : null);
+      [...shown.notes, ...(preflight?.notes ?? [])].length ? el("ul", { class: "notes" }, [...shown.notes, ...(preflight?.notes ?? [])].map((note) => el("li", note))) : null);
   }
 
   /** Every flag of the server, the changed ones twice. */
@@ -188,7 +188,7 @@ export function suggestionPage(context, root, id) {
     const common = newer ? "It has changed since you opened it." : sending ? "Being sent." : barred(context);
     const approving = common || (status === "checking" ? "The preflight check still runs." : "")
       || (shown.class === "note" ? "This is advice only." : "")
-      || (status === "held" ? `${shown.prospect.owner} writes the manifest: commit the change there.` : "")
+      || (status === "held" ? `${shown.preflight.owner} writes the manifest: commit the change there.` : "")
       || (target.mode === "advise" ? "The mode is advise: nothing is changed. Set [agent] mode = \"approve\" and restart." : "")
       || (shown.barred && shown.barred === context.me.principal ? "You proposed it: another operator must approve it." : "")
       || (target.paused ? "The target is paused; resume it first." : "");
@@ -199,7 +199,7 @@ export function suggestionPage(context, root, id) {
         action("approve", "Approve…", approve, { reason: approving, tone: "primary" }),
         action("deny", "Deny…", deny, { reason: common, by: common && common === approving ? "why-approve" : "" })),
       shown.barred && el("p", { class: "muted" }, `${shown.barred} proposed it, so another operator must approve it.`),
-      status === "held" && shown.prospect.patch && el("pre", { tabindex: "0", "aria-label": "Patch to commit" }, shown.prospect.patch),
+      status === "held" && shown.preflight.patch && el("pre", { tabindex: "0", "aria-label": "Patch to commit" }, shown.preflight.patch),
       status !== "held" && shown.digest && el("p", { class: "digest" }, "You approve exactly this, by its digest ", el("code", shown.digest)),
     ];
   }
@@ -218,7 +218,7 @@ export function suggestionPage(context, root, id) {
       title: "Approve this change?",
       body: [
         el("p", el("strong", change(offered.from, offered.to)), " on ", offered.target, "."),
-        offered.prospect?.outage_s > 0 ? el("p", { class: "notice warn" }, `Nothing serves for about ${duration(offered.prospect.outage_s)}.`) : null,
+        offered.preflight?.outage_s > 0 ? el("p", { class: "notice warn" }, `Nothing serves for about ${duration(offered.preflight.outage_s)}.`) : null,
         el("p", { class: "digest" }, el("code", offered.digest)),
       ],
       label: "Comment for the audit",

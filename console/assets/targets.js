@@ -49,7 +49,7 @@ export function targetsPage(context, root) {
       ...targets.flatMap((target) => target.servers.filter((one) => one.failing).map((one) => el("li", { class: "bad" }, link(target.name), `: ${one.name} ${one.failing}`))),
       ...open.map((one) => el("li", { class: "ask" },
         el("a", { href: `#/suggestions/${encodeURIComponent(one.id)}` }, change(one.from, one.to)), " on ", one.target,
-        el("span", { class: "muted" }, ` · ${one.prospect?.owner ? `held: ${one.prospect.owner} writes the manifest, commit the change there` : "needs approval"}, expires in ${duration((new Date(one.expires_at) - context.now()) / 1000)}`))),
+        el("span", { class: "muted" }, ` · ${one.preflight?.owner ? `held: ${one.preflight.owner} writes the manifest, commit the change there` : "needs approval"}, expires in ${duration((new Date(one.expires_at) - context.now()) / 1000)}`))),
       ...busy.map((target) => el("li", { class: "busy" },
         el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, `${words(target.phase)} on ${target.name}`),
         el("span", { class: "muted" }, target.note && ` · ${target.note}`))),

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from flettner.lint.known_error import KnownError, recognisers
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import text_of
 from flettner.vllm_facts.values import Knob, Value
 
@@ -20,18 +20,18 @@ _PARSERS = (
 """Words of a model's name, and the parser that vLLM's documentation names for it."""
 
 
-def _enable_tools(_: re.Match[str], case: Deployment) -> Mapping[Knob, Value]:
-    return {"enable_auto_tool_choice": True} if case.setting.get("tool_call_parser") else {}
+def _enable_tools(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    return {"enable_auto_tool_choice": True} if config.setting.get("tool_call_parser") else {}
 
 
-def _matching_parser(_: re.Match[str], case: Deployment) -> Mapping[Knob, Value]:
-    model, present = text_of(case, "model").lower(), text_of(case, "tool_call_parser")
+def _matching_parser(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    model, present = text_of(config, "model").lower(), text_of(config, "tool_call_parser")
     meant = next((parser for word, parser in _PARSERS if word in model), present)
     return {} if meant == present else {"tool_call_parser": meant}
 
 
-def _has_no_template(case: Deployment) -> bool:
-    return not case.setting.get("chat_template")
+def _has_no_template(config: ServeConfig) -> bool:
+    return not config.setting.get("chat_template")
 
 
 _CHATS = (
@@ -57,8 +57,8 @@ _CHATS = (
         "openai (gpt-oss) and others",
         source=f"{_TOOLS}; vLLM 0.32 vllm/renderers/online_renderer.py",
         changes=_enable_tools,
-        applies=lambda case: (
-            not (case.setting.get("enable_auto_tool_choice") and case.setting.get("tool_call_parser"))
+        applies=lambda config: (
+            not (config.setting.get("enable_auto_tool_choice") and config.setting.get("tool_call_parser"))
         ),
     ),
     KnownError(
@@ -215,7 +215,7 @@ _MODELS = (
         expects="merge the adapter into the weights and serve those without --enable-lora; a newer "
         "release may support the model",
         source=f"vLLM 0.32 vllm/v1/worker/lora_model_runner_mixin.py; {_LORA}; vllm-project/vllm#46459",
-        applies=lambda case: case.setting.get("enable_lora") is True,
+        applies=lambda config: config.setting.get("enable_lora") is True,
     ),
     KnownError(
         pattern=r"(?P<name>base_model[\w.]*) is unsupported LoRA weight",

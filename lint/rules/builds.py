@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from flettner.vllm_facts.deployment import Deployment, Finding, Needs
+from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.dtypes import AMPERE
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -20,13 +20,13 @@ AWQ_MARLIN = (0, 6)  # 0.5.4 brought awq_marlin
 AWQ_FORCED_UP_TO = (0, 20)  # by 0.32 awq, awq_marlin and auto_awq are one; 0.11 to 0.19 obey the name
 
 
-def _check_volta(case: Deployment) -> Iterable[Finding]:
-    capability = case.card.capability if case.card else None
+def _check_volta(config: ServeConfig) -> Iterable[Finding]:
+    capability = config.card.capability if config.card else None
     if (
-        case.card is None
+        config.card is None
         or capability is None
         or capability >= OLDEST_BUILT
-        or not is_at_least(case, CUDA_13_SINCE)
+        or not is_at_least(config, CUDA_13_SINCE)
     ):
         return
     yield Finding(
@@ -34,25 +34,25 @@ def _check_volta(case: Deployment) -> Iterable[Finding]:
         klass="note",
         severity="warning",
         why=(
-            f"{case.card.name} has compute capability {capability[0]}.{capability[1]}: vLLM's own wheels and "
-            f"images since 0.20 are built for {OLDEST_BUILT[0]}.{OLDEST_BUILT[1]} and later"
+            f"{config.card.name} has compute capability {capability[0]}.{capability[1]}: vLLM's own wheels "
+            f"and images since 0.20 are built for {OLDEST_BUILT[0]}.{OLDEST_BUILT[1]} and later"
         ),
         expects="it runs with a custom build for CUDA 12, or with a release before 0.20",
         risks="flags were renamed and removed since: lint the command line again for that version",
-        evidence={"version": case.version},
+        evidence={"version": config.version},
     )
 
 
-def _check_engine_version(case: Deployment) -> Iterable[Finding]:
-    vendor = next((name for name in sorted(case.env) if name.startswith("NIM_")), "")
-    nim = vendor or any("nvcr.io/nim" in line or "nvcr.io/nvidia/nim" in line for line in case.log)
-    known = release_number(case)
-    before_ampere = bool(case.card and case.card.capability and case.card.capability < AMPERE)
+def _check_engine_version(config: ServeConfig) -> Iterable[Finding]:
+    vendor = next((name for name in sorted(config.env) if name.startswith("NIM_")), "")
+    nim = vendor or any("nvcr.io/nim" in line or "nvcr.io/nvidia/nim" in line for line in config.log)
+    known = release_number(config)
+    before_ampere = bool(config.card and config.card.capability and config.card.capability < AMPERE)
     if nim and (known is None or known < OLD):
         mark = f"{vendor} is set" if vendor else "its log names an image of nvcr.io"
-        why = f"this is NVIDIA's NIM build of vLLM {case.version or 'of unknown version'} ({mark})"
+        why = f"this is NVIDIA's NIM build of vLLM {config.version or 'of unknown version'} ({mark})"
     elif known is not None and known < OLD:
-        why = f"vLLM {case.version} is older than 0.14"
+        why = f"vLLM {config.version} is older than 0.14"
     else:
         return
     yield Finding(
@@ -62,7 +62,7 @@ def _check_engine_version(case: Deployment) -> Iterable[Finding]:
         why=f"{why}: it lacks the Marlin kernels for older GPUs and async scheduling by default (since 0.14)",
         expects="a current community release has both: measure it",
         risks="flags were renamed and removed since: lint the command line again for the new version",
-        evidence={"version": case.version},
+        evidence={"version": config.version},
     )
 
 
@@ -70,13 +70,13 @@ _EXLLAMA = re.compile(r"Using (Exllama\w*)\b")
 _NOT_OPTIMIZED = re.compile(r"(\w+) quantization is not fully optimized yet|so forcing (awq|gptq)\b")
 
 
-def _check_kernel(case: Deployment) -> Iterable[Finding]:
-    line = next((line for line in case.log if _EXLLAMA.search(line) or _NOT_OPTIMIZED.search(line)), "")
-    given = text_of(case, "quantization").lower()
-    by_name = given == "awq" and is_at_least(case, AWQ_MARLIN) and is_older_than(case, AWQ_FORCED_UP_TO)
+def _check_kernel(config: ServeConfig) -> Iterable[Finding]:
+    line = next((line for line in config.log if _EXLLAMA.search(line) or _NOT_OPTIMIZED.search(line)), "")
+    given = text_of(config, "quantization").lower()
+    by_name = given == "awq" and is_at_least(config, AWQ_MARLIN) and is_older_than(config, AWQ_FORCED_UP_TO)
     if by_name:
         why = (
-            f"--quantization awq with vLLM {case.version}: this forces the slow awq kernel; "
+            f"--quantization awq with vLLM {config.version}: this forces the slow awq kernel; "
             "without the flag vLLM chooses Marlin"
         )
     elif line:

@@ -7,7 +7,7 @@ from math import ceil
 
 from flettner.lint.known_error import KnownError, recognisers
 from flettner.lint.rules.log import HYBRID_OFF, PINNED
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import json_entries, layout
 from flettner.vllm_facts.values import Knob, Value
 
@@ -17,48 +17,48 @@ _HYBRID_CONNECTORS = frozenset(
 """Connectors that are SupportsHMA in 0.32."""
 
 
-def _raise_batch(match: re.Match[str], case: Deployment) -> Mapping[Knob, Value]:
+def _raise_batch(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
     """The next power of two, unless the present budget holds one item already."""
-    needed, present = int(match["need"]), case.setting.get("max_num_batched_tokens")
+    needed, present = int(match["need"]), config.setting.get("max_num_batched_tokens")
     enough = present if isinstance(present, int) and present >= needed else 1 << (needed - 1).bit_length()
     return {"max_num_batched_tokens": enough}
 
 
-def _half_on_gpus(_: re.Match[str], case: Deployment) -> Mapping[Knob, Value]:
-    return {} if any("not supported on CPU" in line for line in case.log) else {"dtype": "half"}
+def _half_on_gpus(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    return {} if any("not supported on CPU" in line for line in config.log) else {"dtype": "half"}
 
 
-def _pipeline_for_tensor(_: re.Match[str], case: Deployment) -> Mapping[Knob, Value]:
-    now = layout(case)
+def _pipeline_for_tensor(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    now = layout(config)
     return {"tensor_parallel_size": 1, "pipeline_parallel_size": now.tp * now.pp}
 
 
-def _current_connector(match: re.Match[str], case: Deployment) -> Mapping[Knob, Value]:
+def _current_connector(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
     """The name that the V1 engine has for LMCache's connector."""
-    given = json_entries(case, "kv_transfer_config")
+    given = json_entries(config, "kv_transfer_config")
     if match["name"] != "LMCacheConnector" or given.get("kv_connector") != match["name"]:
         return {}
     return {"kv_transfer_config": json.dumps({**given, "kv_connector": "LMCacheConnectorV1"})}
 
 
-def _raise_pinned(match: re.Match[str], case: Deployment) -> Mapping[Knob, Value]:
+def _raise_pinned(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
     """The size that is needed and 1 % more; nothing if more was given since."""
     needed = ceil(float(match["need"]) * 1.01 * 1024) << 20
-    given = case.setting.get(PINNED)
+    given = config.setting.get(PINNED)
     return {PINNED: given if isinstance(given, int) and given >= needed else needed}
 
 
-def _keep_hybrid(_: re.Match[str], case: Deployment) -> Mapping[Knob, Value]:
-    connector = json_entries(case, "kv_transfer_config").get("kv_connector")
+def _keep_hybrid(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    connector = json_entries(config, "kv_transfer_config").get("kv_connector")
     return {"disable_hybrid_kv_cache_manager": False} if connector in _HYBRID_CONNECTORS else {}
 
 
-def _is_short_of_cache(case: Deployment) -> bool:
-    return any("larger than the available KV cache memory" in line for line in case.log)
+def _is_short_of_cache(config: ServeConfig) -> bool:
+    return any("larger than the available KV cache memory" in line for line in config.log)
 
 
-def _is_tensor_parallel(case: Deployment) -> bool:
-    return layout(case).tp > 1
+def _is_tensor_parallel(config: ServeConfig) -> bool:
+    return layout(config).tp > 1
 
 
 _WEIGHTS = (
@@ -138,7 +138,7 @@ _WEIGHTS = (
         "release has its kernel, or a checkpoint in another format",
         source="vLLM 0.32 vllm/model_executor/layers/quantization/utils/marlin_utils.py: "
         "verify_marlin_supports_shape; vllm-project/vllm#9913",
-        applies=lambda case: not _is_tensor_parallel(case),
+        applies=lambda config: not _is_tensor_parallel(config),
     ),
     KnownError(
         pattern=r"The (?:in|out)put size is not aligned with the quantized weight shape",
@@ -182,14 +182,18 @@ _LAYOUTS = (
             "vllm-project/vllm#52069; "
             "vllm-project/vllm#46994"
         ),
-        applies=lambda case: bool(case.setting.get("speculative_config") or case.setting.get("spec_method")),
+        applies=lambda config: bool(
+            config.setting.get("speculative_config") or config.setting.get("spec_method")
+        ),
     ),
     KnownError(
         pattern=r"Pipeline parallelism is not supported for this model",
         why="it did not start: vLLM cannot run this model as a pipeline",
         expects="tensor parallelism, or data parallel replicas, instead of --pipeline-parallel-size",
         source="vLLM 0.32 vllm/config/model.py: verify_with_parallel_config",
-        applies=lambda case: not (case.setting.get("speculative_config") or case.setting.get("spec_method")),
+        applies=lambda config: (
+            not (config.setting.get("speculative_config") or config.setting.get("spec_method"))
+        ),
     ),
     KnownError(
         pattern=r"n_physical_experts=(?P<experts>\d+) must be divisible by ep_size=(?P<ranks>\d+)",
@@ -247,7 +251,7 @@ _CACHES = (
         expects="it starts, if the GPU has that memory; or with a shorter max_model_len",
         source="vLLM 0.32 vllm/v1/core/kv_cache_utils.py",
         changes=_raise_pinned,
-        applies=lambda case: bool(case.setting.get(PINNED)),
+        applies=lambda config: bool(config.setting.get(PINNED)),
         risks="an out of memory, if less is free",
     ),
     KnownError(

@@ -3,8 +3,8 @@
 import ipaddress
 from collections.abc import Iterable, Mapping
 
-from flettner.vllm_facts.deployment import Deployment, Finding, Launcher, Needs
 from flettner.vllm_facts.references import DOCKER, DOCS, LLAMA_4, NCCL
+from flettner.vllm_facts.serve_config import Finding, Launcher, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
@@ -61,33 +61,35 @@ SHARED_MEMORY: Mapping[Launcher, tuple[str, str]] = {
 """What a launcher lacks that gives a container more shared memory, and the remedy."""
 
 
-def _check_deep_gemm(case: Deployment) -> Iterable[Finding]:
-    on, card = case.env.get(DEEP_GEMM) == "1", case.card
-    few = case.concurrency is None or case.concurrency <= FEW
-    dense = case.model is not None and not is_sparse(case)
-    if not on or card is None or dense or not few or not is_older_than(case, TRITON_SINCE):
+def _check_deep_gemm(config: ServeConfig) -> Iterable[Finding]:
+    on, card = config.env.get(DEEP_GEMM) == "1", config.card
+    few = config.concurrency is None or config.concurrency <= FEW
+    dense = config.model is not None and not is_sparse(config)
+    if not on or card is None or dense or not few or not is_older_than(config, TRITON_SINCE):
         return
     if "h200" not in card.name.lower():
         return
-    at_once = f"{case.concurrency:.0f} requests at once" if case.concurrency is not None else "few requests"
+    at_once = (
+        f"{config.concurrency:.0f} requests at once" if config.concurrency is not None else "few requests"
+    )
     yield Finding(
         rule="U1",
         klass="note",
         severity="info",
         why=(
-            f"{DEEP_GEMM}=1 on {card.name} with vLLM {case.version} and {at_once}: DeepGEMM's MoE kernels "
+            f"{DEEP_GEMM}=1 on {card.name} with vLLM {config.version} and {at_once}: DeepGEMM's MoE kernels "
             "are reported as slow for so few tokens"
         ),
         expects=f"measure {DEEP_GEMM}=0: steps of decoding may be faster, prompts slower",
         risks="reported without it: 1.5 times the TTFT of DeepSeek-R1 with expert parallelism",
-        evidence={"concurrency": case.concurrency},
+        evidence={"concurrency": config.concurrency},
     )
 
 
-def _check_nccl(case: Deployment) -> Iterable[Finding]:
-    tuned = {name: case.env[name] for name in sorted(HAND_TUNED & case.env.keys())}
+def _check_nccl(config: ServeConfig) -> Iterable[Finding]:
+    tuned = {name: config.env[name] for name in sorted(HAND_TUNED & config.env.keys())}
     tuned = {name: value for name, value in tuned.items() if HARMLESS.get(name) != value}
-    card = case.card.name if case.card else ""
+    card = config.card.name if config.card else ""
     if tuned.get(CUMEM) == "0" and "gb200" in card.lower():
         yield Finding(
             rule="U2",
@@ -99,9 +101,9 @@ def _check_nccl(case: Deployment) -> Iterable[Finding]:
             risks="NCCL takes 1 to 2 GiB more memory with CUDA graphs",
         )
         tuned.pop(CUMEM)
-    if case.card and case.card.link == "pcie":
+    if config.card and config.card.link == "pcie":
         tuned.pop("NCCL_P2P_DISABLE", None)  # many such hosts hang without it: vllm-project/vllm#14449
-    if not tuned or layout(case).gpus == 1:
+    if not tuned or layout(config).gpus == 1:
         return
     slow = [name for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE") if name in tuned]
     shown = ", ".join(f"{name}={value}" for name, value in tuned.items())
@@ -109,7 +111,7 @@ def _check_nccl(case: Deployment) -> Iterable[Finding]:
         rule="U2",
         klass="gated",
         severity="warning" if slow else "info",
-        why=f"NCCL is tuned by hand ({shown}) for {layout(case).gpus} GPUs",
+        why=f"NCCL is tuned by hand ({shown}) for {layout(config).gpus} GPUs",
         env=dict.fromkeys(tuned),
         expects="NCCL chooses by the links that it detects" + (", peer to peer among them" if slow else ""),
         risks="if it prevents a hang on this machine, keep it",
@@ -118,47 +120,47 @@ def _check_nccl(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _check_shared_memory(case: Deployment) -> Iterable[Finding]:
-    if case.little_shared_memory is None or layout(case).gpus == 1:
+def _check_shared_memory(config: ServeConfig) -> Iterable[Finding]:
+    if config.little_shared_memory is None or layout(config).gpus == 1:
         return
-    lacks, remedy = SHARED_MEMORY[case.little_shared_memory]
+    lacks, remedy = SHARED_MEMORY[config.little_shared_memory]
     yield Finding(
         rule="U2",
         klass="note",
         severity="warning",
         why=(
-            f"{lacks} for {layout(case).gpus} GPUs: with a container's 64 MB of shared memory NCCL fails or "
-            "vLLM hangs"
+            f"{lacks} for {layout(config).gpus} GPUs: with a container's 64 MB of shared memory NCCL fails "
+            "or vLLM hangs"
         ),
         expects=remedy,
         risks="none known",
     )
 
 
-def _check_aiter(case: Deployment) -> Iterable[Finding]:
+def _check_aiter(config: ServeConfig) -> Iterable[Finding]:
     """AMD's own kernels are off by default: `VLLM_ROCM_USE_AITER` is false in 0.32."""
-    if not (case.card and case.card.name.startswith("MI3")) or AITER in case.env:
+    if not (config.card and config.card.name.startswith("MI3")) or AITER in config.env:
         return
     yield Finding(
         rule="U1",
         klass="note",
         severity="info",
-        why=f"{AITER} is not set: on {case.card.name} vLLM runs without AMD's own kernels (AITER)",
+        why=f"{AITER} is not set: on {config.card.name} vLLM runs without AMD's own kernels (AITER)",
         expects=f"measure with {AITER}=1: reported are 1.7 to 3.7 times the speed (Qwen3.5-122B-FP8, MI300X)",
         risks="some models and formats fail with it: vllm-project/vllm#34641, vllm-project/vllm#43605",
     )
 
 
-def _check_compile_cache(case: Deployment) -> Iterable[Finding]:
-    model = case.model
-    named = f"{model.architecture} {model.name}" if model else text_of(case, "model")
+def _check_compile_cache(config: ServeConfig) -> Iterable[Finding]:
+    model = config.model
+    named = f"{model.architecture} {model.name}" if model else text_of(config, "model")
     llama4 = "llama4" in named.lower().replace("-", "").replace("_", "")
-    if not llama4 or case.env.get(COMPILE_CACHE) == "1":
+    if not llama4 or config.env.get(COMPILE_CACHE) == "1":
         return
-    keyed = is_at_least(case, KEYED_SINCE)
+    keyed = is_at_least(config, KEYED_SINCE)
     why = f"{named.strip()} with vLLM's compile cache: vLLM's post on Llama 4 turns it off in all commands"
     if keyed:
-        why += f"; the cache key of vLLM {case.version} holds the model's config, so this no longer applies"
+        why += f"; the cache key of vLLM {config.version} holds the model's config, so this no longer applies"
     yield Finding(
         rule="U3",
         klass="note" if keyed else "gated",
@@ -173,9 +175,9 @@ def _check_compile_cache(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _check_exposure(case: Deployment) -> Iterable[Finding]:
-    host, code = text_of(case, "host"), case.setting.get("trust_remote_code") is True
-    guarded = bool(case.setting.get("api_key")) or bool(case.env.get("VLLM_API_KEY"))
+def _check_exposure(config: ServeConfig) -> Iterable[Finding]:
+    host, code = text_of(config, "host"), config.setting.get("trust_remote_code") is True
+    guarded = bool(config.setting.get("api_key")) or bool(config.env.get("VLLM_API_KEY"))
     if code:
         why = (
             "--trust-remote-code is set: Python files of the model's repository run with the server's rights"

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from flettner.lint.missing_facts import ESTIMATE
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.deployment import Deployment, Finding, Model, Needs
 from flettner.vllm_facts.references import AMD_MOE, DATA_PARALLEL, DOCS, RECIPES
+from flettner.vllm_facts.serve_config import Finding, Model, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     active_share,
@@ -30,12 +30,12 @@ WIDE = 8
 MANY = 512  # requests at once; AMD_MOE: the crossover is between 256 and 512
 
 
-def _check_expert_density(case: Deployment) -> Iterable[Finding]:
-    model = case.model
-    given = is_expert_parallel(case)
-    if model is None or not is_too_sparse(case) or layout(case).tp * layout(case).dp == 1:
+def _check_expert_density(config: ServeConfig) -> Iterable[Finding]:
+    model = config.model
+    given = is_expert_parallel(config)
+    if model is None or not is_too_sparse(config) or layout(config).tp * layout(config).dp == 1:
         return
-    if not given and case.profile != "wide-ep":
+    if not given and config.profile != "wide-ep":
         return  # else W1 would ask for it
     asks, density = "--enable-expert-parallel" if given else "the profile wide-ep", active_share(model)
     yield Finding(
@@ -53,28 +53,28 @@ def _check_expert_density(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _check_latent_attention(case: Deployment) -> Iterable[Finding]:
-    model, now, plan = case.model, layout(case), suggest_latent(case)
-    if model is None or now.tp == 1 or exceeds_host(case) or not model.mla:
+def _check_latent_attention(config: ServeConfig) -> Iterable[Finding]:
+    model, now, plan = config.model, layout(config), suggest_latent(config)
+    if model is None or now.tp == 1 or exceeds_host(config) or not model.mla:
         return
     if plan is None:
-        yield from _context_parallel_findings(case, model)
+        yield from _context_parallel_findings(config, model)
         return
     copied = ""
     if model.latent_dim and model.layers:
         per_token_kib = model.latent_dim * model.layers * 2 / 1024
         copied = f" ({per_token_kib:.0f} KiB a token in 16 bit, {now.tp} times)"
     why = f"{model.name} has latent attention: with TP {now.tp} every GPU holds the full KV cache"
-    to = plan_changes(case) if is_busy(case) else {}
+    to = plan_changes(config) if is_busy(config) else {}
     by_hand = f" (--data-parallel-size {plan.layout.dp} --enable-expert-parallel instead of TP)"
     kept = "; gpu_memory_utilization changes too, because vLLM does not account for the exchange's buffers"
     yield Finding(
         rule="D7",
         klass="gated" if to else "note",
-        severity="warning" if is_busy(case) else "info",
+        severity="warning" if is_busy(config) else "info",
         why=why
         + copied
-        + ("; FlashMLA-Sparse also pads 16 heads of a GPU to 64" if has_padded_heads(case) else ""),
+        + ("; FlashMLA-Sparse also pads 16 heads of a GPU to 64" if has_padded_heads(config) else ""),
         to=to,
         expects=f"the KV cache is partitioned: about {now.tp} times the tokens, more throughput under load"
         + ("" if to else by_hand)
@@ -84,13 +84,13 @@ def _check_latent_attention(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _context_parallel_findings(case: Deployment, model: Model) -> Iterable[Finding]:
+def _context_parallel_findings(config: ServeConfig, model: Model) -> Iterable[Finding]:
     """Decode context parallelism, if data parallelism would not hold the weights."""
-    now, took = layout(case), estimate_fit(case)
-    few = case.concurrency is not None and case.concurrency <= FEW
-    if took is None or took.fits is False or now.tp < LATENT or few or not is_sparse(case) or now.pp > 1:
+    now, took = layout(config), estimate_fit(config)
+    few = config.concurrency is not None and config.concurrency <= FEW
+    if took is None or took.fits is False or now.tp < LATENT or few or not is_sparse(config) or now.pp > 1:
         return
-    if (positive_int(case.setting, "decode_context_parallel_size") or 1) > 1:
+    if (positive_int(config.setting, "decode_context_parallel_size") or 1) > 1:
         return
     yield Finding(
         rule="D7",
@@ -112,17 +112,17 @@ def _context_parallel_findings(case: Deployment, model: Model) -> Iterable[Findi
     )
 
 
-def _check_crossover(case: Deployment) -> Iterable[Finding]:
-    now, at_once = layout(case), case.concurrency
+def _check_crossover(config: ServeConfig) -> Iterable[Finding]:
+    now, at_once = layout(config), config.concurrency
     if at_once is None:
         return
     if now.tp > 1 and at_once >= MANY:
         why = f"{at_once:.0f} requests at once with TP {now.tp}: from {MANY} on data parallelism is faster"
-    elif now.tp == 1 and now.dp > 1 and at_once <= FEW and is_sparse(case):
+    elif now.tp == 1 and now.dp > 1 and at_once <= FEW and is_sparse(config):
         why = (
             f"{at_once:.0f} requests at once over {now.dp} engines: up to {FEW} tensor parallelism is faster"
         )
-    elif now.tp >= WIDE and at_once <= FEW and case.model and case.model.mla:
+    elif now.tp >= WIDE and at_once <= FEW and config.model and config.model.mla:
         why = (
             f"{at_once:.0f} requests at once: up to {FEW} tensor parallelism {now.tp} is faster even with MLA"
         )

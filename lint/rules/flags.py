@@ -11,7 +11,6 @@ from difflib import get_close_matches
 
 from flettner.lint.rules.hardware import VARIABLE
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.deployment import Deployment, Finding, Needs
 from flettner.vllm_facts.deprecated_flags import ENVIRONMENT, RENAMED
 from flettner.vllm_facts.flag_table import is_switch
 from flettner.vllm_facts.foreign_flags import COUNTERPARTS
@@ -19,6 +18,7 @@ from flettner.vllm_facts.json_flags import parse_json_part
 from flettner.vllm_facts.knobs import KNOBS, KnobFacts
 from flettner.vllm_facts.models.context_limit import ALLOWED, allows_longer_context, find_exceeded_context
 from flettner.vllm_facts.releases import FLAGS, RELEASE
+from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
@@ -44,71 +44,71 @@ def _spell_flag(knob: Knob) -> str:
     return "--" + knob.replace("_", "-")
 
 
-def _check_removed(case: Deployment) -> Iterable[Finding]:
+def _check_removed(config: ServeConfig) -> Iterable[Finding]:
     """Removed flags. If the version is unknown, a flag that no current version takes is a warning."""
-    drafts = _merge_draft_flags(case)
-    for knob, value in case.setting.items():
+    drafts = _merge_draft_flags(config)
+    for knob, value in config.setting.items():
         replaced = RENAMED.get(knob)
-        if replaced is None or replaced.gone(case.version) is False or (drafts and knob == DRAFT_TOKENS):
+        if replaced is None or replaced.gone(config.version) is False or (drafts and knob == DRAFT_TOKENS):
             continue
-        known = replaced.gone(case.version) is True
-        start = f"{case.version} does not start with it. " if known else ""
+        known = replaced.gone(config.version) is True
+        start = f"{config.version} does not start with it. " if known else ""
         yield invalid_flags_finding(
             f"vLLM {replaced.since} and later do not know {_spell_flag(knob)}: {start}{replaced.how}",
-            _merge_into_json(case, drafts if drafts and knob == DRAFT else replaced.changes(knob, value)),
+            _merge_into_json(config, drafts if drafts and knob == DRAFT else replaced.changes(knob, value)),
             severity="error" if known else "warning",
             expects=f"vLLM {replaced.since} and later accept the command line",
         )
 
 
-def _merge_draft_flags(case: Deployment) -> dict[Knob, Value]:
+def _merge_draft_flags(config: ServeConfig) -> dict[Knob, Value]:
     """`speculative_config` for the two old flags of a draft model, if both are given and nothing else."""
-    model, tokens = text_of(case, DRAFT), positive_int(case.setting, DRAFT_TOKENS)
-    if not model or tokens is None or "speculative_config" in case.setting or model.startswith("["):
+    model, tokens = text_of(config, DRAFT), positive_int(config.setting, DRAFT_TOKENS)
+    if not model or tokens is None or "speculative_config" in config.setting or model.startswith("["):
         return {}
-    config = json.dumps({"model": model, "num_speculative_tokens": tokens})
-    return {DRAFT: None, DRAFT_TOKENS: None, "speculative_config": config}
+    written = json.dumps({"model": model, "num_speculative_tokens": tokens})
+    return {DRAFT: None, DRAFT_TOKENS: None, "speculative_config": written}
 
 
-def _merge_into_json(case: Deployment, to: Mapping[Knob, Value]) -> dict[Knob, Value]:
+def _merge_into_json(config: ServeConfig, to: Mapping[Knob, Value]) -> dict[Knob, Value]:
     """The same changes, with keys of a JSON flag that is given written into its JSON."""
     written = dict(to)
     for knob, value in to.items():
         first, dot, rest = knob.partition(".")
-        if dot and case.setting.get(first) is not None and value is not None:
+        if dot and config.setting.get(first) is not None and value is not None:
             del written[knob]
-            written[first] = json.dumps({**json_entries(case, first), rest: parse_json_part(value)})
+            written[first] = json.dumps({**json_entries(config, first), rest: parse_json_part(value)})
     return written
 
 
-def _check_too_new(case: Deployment) -> Iterable[Finding]:
-    for knob in case.setting:
+def _check_too_new(config: ServeConfig) -> Iterable[Finding]:
+    for knob in config.setting:
         facts = KNOBS.get(knob.partition(".")[0])
-        if facts is None or facts.removed is not None or facts.in_version(case.version) is not False:
+        if facts is None or facts.removed is not None or facts.in_version(config.version) is not False:
             continue
         yield invalid_flags_finding(
-            f"vLLM {case.version} does not know {_spell_flag(knob)} yet: it came with {facts.since}",
+            f"vLLM {config.version} does not know {_spell_flag(knob)} yet: it came with {facts.since}",
             {knob: None},
             expects=f"it starts; or upgrade to {facts.since} and keep the flag",
         )
 
 
-def _check_misspelled(case: Deployment) -> Iterable[Finding]:
+def _check_misspelled(config: ServeConfig) -> Iterable[Finding]:
     """Unknown flags a letter or two away from a known one, which has the same value in every release."""
-    for knob in _unknown_flags(case):
-        if meant := _carry_value(case, knob, knob.partition(".")[0]):
-            yield _unknown_flag_finding(case, knob, {knob: None} | meant)
+    for knob in _unknown_flags(config):
+        if meant := _carry_value(config, knob, knob.partition(".")[0]):
+            yield _unknown_flag_finding(config, knob, {knob: None} | meant)
 
 
-def _check_unknown(case: Deployment) -> Iterable[Finding]:
+def _check_unknown(config: ServeConfig) -> Iterable[Finding]:
     """Unknown flags. Other releases than the listed one may know more, so there they are warnings."""
-    for knob in _unknown_flags(case):
-        if not _carry_value(case, knob, knob.partition(".")[0]):
-            yield _unknown_flag_finding(case, knob, {knob: None})
+    for knob in _unknown_flags(config):
+        if not _carry_value(config, knob, knob.partition(".")[0]):
+            yield _unknown_flag_finding(config, knob, {knob: None})
 
 
-def _check_omni(case: Deployment) -> Iterable[Finding]:
-    if not is_omni(case):
+def _check_omni(config: ServeConfig) -> Iterable[Finding]:
+    if not is_omni(config):
         return
     yield Finding(
         rule="V1",
@@ -120,15 +120,15 @@ def _check_omni(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _unknown_flags(case: Deployment) -> list[Knob]:
-    if is_omni(case):
+def _unknown_flags(config: ServeConfig) -> list[Knob]:
+    if is_omni(config):
         return []
-    names = {knob: knob.partition(".")[0] for knob in case.setting}
+    names = {knob: knob.partition(".")[0] for knob in config.setting}
     known = FLAGS | KNOBS.keys() | RENAMED.keys()
     return [knob for knob, name in names.items() if name not in known and not _is_prefix(name)]
 
 
-def _unknown_flag_finding(case: Deployment, knob: Knob, to: Mapping[Knob, Value]) -> Finding:
+def _unknown_flag_finding(config: ServeConfig, knob: Knob, to: Mapping[Knob, Value]) -> Finding:
     name = knob.partition(".")[0]
     near = (
         [COUNTERPARTS[name]] if name in COUNTERPARTS else get_close_matches(name, FLAGS | KNOBS.keys(), n=1)
@@ -137,17 +137,17 @@ def _unknown_flag_finding(case: Deployment, knob: Knob, to: Mapping[Knob, Value]
     return invalid_flags_finding(
         f"{_spell_flag(name)} is no flag of vLLM {'.'.join(map(str, RELEASE))}{meant}",
         to,
-        severity="error" if release_number(case) == RELEASE else "warning",
+        severity="error" if release_number(config) == RELEASE else "warning",
     )
 
 
-def _carry_value(case: Deployment, knob: str, name: str) -> dict[str, Value]:
+def _carry_value(config: ServeConfig, knob: str, name: str) -> dict[str, Value]:
     """The value under the name that is meant, if only a letter or two differ or another server has it."""
     typo = get_close_matches(name, FLAGS | KNOBS.keys(), n=1, cutoff=0.8)
     typo = [COUNTERPARTS[name]] if name in COUNTERPARTS else typo
-    if not typo or typo[0] in case.setting or typo[0] not in KNOBS:
+    if not typo or typo[0] in config.setting or typo[0] not in KNOBS:
         return {}
-    value = case.setting[knob]
+    value = config.setting[knob]
     return {} if KNOBS[typo[0]].misfit(value) else {typo[0]: value}
 
 
@@ -156,8 +156,8 @@ def _is_prefix(name: str) -> bool:
     return len([flag for flag in FLAGS if flag.startswith(name)]) == 1
 
 
-def _check_values(case: Deployment) -> Iterable[Finding]:
-    for knob, value in case.setting.items():
+def _check_values(config: ServeConfig) -> Iterable[Finding]:
+    for knob, value in config.setting.items():
         facts = KNOBS.get(knob)
         if value is True and knob in FLAGS and not is_switch(knob):
             yield invalid_flags_finding(f"{_spell_flag(knob)} is not followed by a value", {knob: None})
@@ -169,7 +169,7 @@ def _check_values(case: Deployment) -> Iterable[Finding]:
         if isinstance(value, str) and _PLACEHOLDER.search(value):
             yield _placeholder_finding(knob, value)
         elif (
-            facts.type != "choice" or release_number(case) == RELEASE
+            facts.type != "choice" or release_number(config) == RELEASE
         ):  # the choices are those of one release
             yield invalid_flags_finding(
                 f"{_spell_flag(knob)} {misfit}, not {value}",
@@ -196,9 +196,9 @@ def _placeholder_finding(knob: Knob, value: str) -> Finding:
     )
 
 
-def _check_context_limit(case: Deployment) -> Iterable[Finding]:
-    found = find_exceeded_context(case)
-    if found is None or not allows_longer_context(case):
+def _check_context_limit(config: ServeConfig) -> Iterable[Finding]:
+    found = find_exceeded_context(config)
+    if found is None or not allows_longer_context(config):
         return
     yield Finding(
         rule="V1",
@@ -213,8 +213,8 @@ def _check_context_limit(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _check_combinations(case: Deployment) -> Iterable[Finding]:
-    for problem in find_problems(case):
+def _check_combinations(config: ServeConfig) -> Iterable[Finding]:
+    for problem in find_problems(config):
         if problem.rule != "V1":
             continue
         by_hand = "" if problem.to or problem.env else "vLLM accepts the command line once that is given"
@@ -224,8 +224,8 @@ def _check_combinations(case: Deployment) -> Iterable[Finding]:
         yield replace(found, env=problem.env, risks=problem.risks or found.risks)
 
 
-def _check_blocks(case: Deployment) -> Iterable[Finding]:
-    if not divides_blocks(case):
+def _check_blocks(config: ServeConfig) -> Iterable[Finding]:
+    if not divides_blocks(config):
         return
     yield Finding(
         rule="V1",
@@ -237,10 +237,10 @@ def _check_blocks(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _check_environment(case: Deployment) -> Iterable[Finding]:
-    for name in sorted(ENVIRONMENT.keys() & case.env.keys()):
+def _check_environment(config: ServeConfig) -> Iterable[Finding]:
+    for name in sorted(ENVIRONMENT.keys() & config.env.keys()):
         replaced = ENVIRONMENT[name]
-        if replaced.gone(case.version) is not True or name == VARIABLE:  # H1 and H3 say it of that one
+        if replaced.gone(config.version) is not True or name == VARIABLE:  # H1 and H3 say it of that one
             continue
         yield Finding(
             rule="V1",
@@ -253,8 +253,8 @@ def _check_environment(case: Deployment) -> Iterable[Finding]:
         )
 
 
-def _check_metrics_disabled(case: Deployment) -> Iterable[Finding]:
-    if case.setting.get("disable_log_stats") is not True:
+def _check_metrics_disabled(config: ServeConfig) -> Iterable[Finding]:
+    if config.setting.get("disable_log_stats") is not True:
         return
     yield Finding(
         rule="V1",

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable
 
-from flettner.vllm_facts.deployment import Deployment, Finding, Needs
 from flettner.vllm_facts.references import QUANTIZATION
 from flettner.vllm_facts.releases import RELEASE
+from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
@@ -65,18 +65,18 @@ _CHECKPOINTS = FAMILIES[0] | FAMILIES[1]
 _GGUF, _BNB = re.compile(r"\.gguf$|gguf(:[\w.-]+)?$"), re.compile(r"\bbnb\b")
 
 
-def _find_format(case: Deployment) -> str:
+def _find_format(config: ServeConfig) -> str:
     """`gguf` or `bitsandbytes`, if a flag or the model's name shows it."""
     for knob in ("quantization", "load_format"):
-        if text_of(case, knob).lower() in PLUGINS:
-            return text_of(case, knob).lower()
-    name = text_of(case, "model").lower()
+        if text_of(config, knob).lower() in PLUGINS:
+            return text_of(config, knob).lower()
+    name = text_of(config, "model").lower()
     return "gguf" if _GGUF.search(name) else "bitsandbytes" if _BNB.search(name) else ""
 
 
-def _check_plugins(case: Deployment) -> Iterable[Finding]:
-    found = _find_format(case)
-    if not found or not is_at_least(case, PLUGINS[found][0]):
+def _check_plugins(config: ServeConfig) -> Iterable[Finding]:
+    found = _find_format(config)
+    if not found or not is_at_least(config, PLUGINS[found][0]):
         return
     (_, minor), package, source = PLUGINS[found]
     yield invalid_flags_finding(
@@ -89,9 +89,9 @@ def _check_plugins(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _check_slow_format(case: Deployment) -> Iterable[Finding]:
-    found = _find_format(case)
-    if not found or is_at_least(case, PLUGINS[found][0]):
+def _check_slow_format(config: ServeConfig) -> Iterable[Finding]:
+    found = _find_format(config)
+    if not found or is_at_least(config, PLUGINS[found][0]):
         return
     yield Finding(
         rule="E2",
@@ -104,27 +104,27 @@ def _check_slow_format(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _check_unknown_format(case: Deployment) -> Iterable[Finding]:
-    given = text_of(case, "quantization")
+def _check_unknown_format(config: ServeConfig) -> Iterable[Finding]:
+    given = text_of(config, "quantization")
     if (
         not given
         or given in METHODS
         or given.lower() in PLUGINS
         or given in OTHER_HARDWARE
-        or release_number(case) != RELEASE
+        or release_number(config) != RELEASE
         or "$" in given
     ):
         return
     yield invalid_flags_finding(
-        f"--quantization {given} is no method of vLLM {case.version}",
+        f"--quantization {given} is no method of vLLM {config.version}",
         {"quantization": None},
         expects="vLLM reads the method in the model's own config; fp8 quantizes while it loads",
     )
 
 
-def _check_checkpoint_format(case: Deployment) -> Iterable[Finding]:
+def _check_checkpoint_format(config: ServeConfig) -> Iterable[Finding]:
     """VLLM refuses a method that differs from the checkpoint's."""
-    given, model = text_of(case, "quantization"), case.model
+    given, model = text_of(config, "quantization"), config.model
     family = next((one for one in FAMILIES if given in one), None)
     if family is None or model is None or model.quantization not in {"awq", "gptq"}:
         return
@@ -137,12 +137,12 @@ def _check_checkpoint_format(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _check_unquantized(case: Deployment) -> Iterable[Finding]:
+def _check_unquantized(config: ServeConfig) -> Iterable[Finding]:
     """A 16-bit checkpoint, judged by its name, contains no quantization parameters."""
-    given, model = text_of(case, "quantization"), case.model
+    given, model = text_of(config, "quantization"), config.model
     if model is None or model.quantization or model.weight_bytes != SIXTEEN_BIT or given not in _CHECKPOINTS:
         return
-    if text_of(case, "model").startswith(("/", ".")):
+    if text_of(config, "model").startswith(("/", ".")):
         return
     yield invalid_flags_finding(
         f"--quantization {given} reads weights in that format; {model.name} has 16 bits, judging by its name",
@@ -163,7 +163,7 @@ LINTS = (
         find=_check_plugins,
         reports="weight formats that later releases read by a plugin only (GGUF, bitsandbytes)",
         source="; ".join(source for _, _, source in PLUGINS.values()),
-        needs=Needs(facts=("version",), applies=lambda case: bool(_find_format(case))),
+        needs=Needs(facts=("version",), applies=lambda config: bool(_find_format(config))),
     ),
     DeploymentCheck(
         rules=("E2",),

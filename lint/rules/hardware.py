@@ -7,8 +7,8 @@ flashinfer.py), bfloat16 too (platforms/cuda.py: check_if_supports_dtype).
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from flettner.vllm_facts.deployment import Deployment, Finding, Needs
 from flettner.vllm_facts.deprecated_flags import ENVIRONMENT
+from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.dtypes import AMPERE, dtype_in_force, type_without_float16
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -40,32 +40,32 @@ class _ForcedBackend:
     env: Mapping[str, str | None]
 
 
-def _find_forced_backend(case: Deployment) -> _ForcedBackend | None:
-    if (name := text_of(case, "attention_backend")) and name.lower() != "auto":
+def _find_forced_backend(config: ServeConfig) -> _ForcedBackend | None:
+    if (name := text_of(config, "attention_backend")) and name.lower() != "auto":
         shown = f"--attention-backend {name}"
         return _ForcedBackend(name=name.upper(), where=shown, to={"attention_backend": None}, env={})
-    if name := str(json_entry(case, "attention_config", "backend") or ""):
-        to = remove_json_entry(case, "attention_config", "backend")
+    if name := str(json_entry(config, "attention_config", "backend") or ""):
+        to = remove_json_entry(config, "attention_config", "backend")
         return _ForcedBackend(name=name.upper(), where=f"attention_config.backend {name}", to=to, env={})
-    if name := case.env.get(VARIABLE, ""):
+    if name := config.env.get(VARIABLE, ""):
         return _ForcedBackend(name=name.upper(), where=f"{VARIABLE}={name}", to={}, env={VARIABLE: None})
     return None
 
 
-def _check_unsupported_backend(case: Deployment) -> Iterable[Finding]:
-    forced = _find_forced_backend(case)
-    if forced is not None and case.card and case.card.capability and _lacks_backend(case, forced):
-        capability = capability_text(case.card.capability)
-        yield _turing_finding(case, forced, f"{case.card.name} has compute capability {capability}")
+def _check_unsupported_backend(config: ServeConfig) -> Iterable[Finding]:
+    forced = _find_forced_backend(config)
+    if forced is not None and config.card and config.card.capability and _lacks_backend(config, forced):
+        capability = capability_text(config.card.capability)
+        yield _turing_finding(config, forced, f"{config.card.name} has compute capability {capability}")
 
 
-def _check_forced_backend(case: Deployment) -> Iterable[Finding]:
-    forced = _find_forced_backend(case)
-    if forced is None or _lacks_backend(case, forced):
+def _check_forced_backend(config: ServeConfig) -> Iterable[Finding]:
+    forced = _find_forced_backend(config)
+    if forced is None or _lacks_backend(config, forced):
         return
     what = "forces"
-    if _is_ignored(case, forced):
-        what = f"is ignored by vLLM {case.version} (it reads --attention-backend), but would force"
+    if _is_ignored(config, forced):
+        what = f"is ignored by vLLM {config.version} (it reads --attention-backend), but would force"
     yield Finding(
         rule="H3",
         klass="gated",
@@ -79,26 +79,26 @@ def _check_forced_backend(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _lacks_backend(case: Deployment, forced: _ForcedBackend) -> bool:
+def _lacks_backend(config: ServeConfig, forced: _ForcedBackend) -> bool:
     """True if the GPU is known to be older than what the backend needs."""
-    capability = case.card.capability if case.card else None
-    return capability is not None and capability < AMPERE and _is_unsupported(case, forced.name)
+    capability = config.card.capability if config.card else None
+    return capability is not None and capability < AMPERE and _is_unsupported(config, forced.name)
 
 
-def _is_ignored(case: Deployment, forced: _ForcedBackend) -> bool:
+def _is_ignored(config: ServeConfig, forced: _ForcedBackend) -> bool:
     """True if the variable has no effect: later versions ignore it."""
-    return bool(forced.env) and ENVIRONMENT[VARIABLE].gone(case.version) is True
+    return bool(forced.env) and ENVIRONMENT[VARIABLE].gone(config.version) is True
 
 
-def _is_unsupported(case: Deployment, name: str) -> bool:
+def _is_unsupported(config: ServeConfig, name: str) -> bool:
     if name == "FLASHINFER":
-        return is_at_least(case, READ)
+        return is_at_least(config, READ)
     return name in SINCE_AMPERE or name.startswith("FLASH_ATTN")
 
 
-def _turing_finding(case: Deployment, forced: _ForcedBackend, card: str) -> Finding:
-    dead, doubtful = _is_ignored(case, forced), forced.name in GONE and not is_at_least(case, READ)
-    forces = f"is ignored by vLLM {case.version} (it reads --attention-backend)" if dead else "is forced"
+def _turing_finding(config: ServeConfig, forced: _ForcedBackend, card: str) -> Finding:
+    dead, doubtful = _is_ignored(config, forced), forced.name in GONE and not is_at_least(config, READ)
+    forces = f"is ignored by vLLM {config.version} (it reads --attention-backend)" if dead else "is forced"
     if dead:
         reason = f"{forced.name} would not run there"
     elif doubtful:
@@ -116,32 +116,32 @@ def _turing_finding(case: Deployment, forced: _ForcedBackend, card: str) -> Find
         env=forced.env,
         expects="vLLM chooses a backend that runs here (TRITON_ATTN with 0.32)",
         risks="none known",
-        evidence={"backend": forced.name, "card": case.card.name if case.card else ""},
+        evidence={"backend": forced.name, "card": config.card.name if config.card else ""},
     )
 
 
-def _check_number_formats(case: Deployment) -> Iterable[Finding]:
+def _check_number_formats(config: ServeConfig) -> Iterable[Finding]:
     """Dtypes and quantizations that vLLM refuses on this GPU or for this model."""
     for check in (*quantization.CHECKS, precision.check_bfloat16, precision.check_float16):
-        yield from map(_build_refusal(case), check(case))
+        yield from map(_build_refusal(config), check(config))
 
 
-def _check_cache_formats(case: Deployment) -> Iterable[Finding]:
-    yield from map(_build_refusal(case), precision.check_kv_cache(case))
+def _check_cache_formats(config: ServeConfig) -> Iterable[Finding]:
+    yield from map(_build_refusal(config), precision.check_kv_cache(config))
 
 
-def _check_cache_before_ada(case: Deployment) -> Iterable[Finding]:
+def _check_cache_before_ada(config: ServeConfig) -> Iterable[Finding]:
     """Before the release that was read, the backend for fp8 on Ampere depends on what is installed."""
-    card, kind = case.card, text_of(case, "kv_cache_dtype")
+    card, kind = config.card, text_of(config, "kv_cache_dtype")
     if card is None or card.capability is None or card.capability >= precision.ADA:
         return
-    if kind not in {"fp8", "fp8_e4m3"} or is_at_least(case, attention.READ):
+    if kind not in {"fp8", "fp8_e4m3"} or is_at_least(config, attention.READ):
         return
     if card.capability < AMPERE:
-        if card.capability < TURING and is_at_least(case, ONE_ENGINE):
+        if card.capability < TURING and is_at_least(config, ONE_ENGINE):
             yield _no_cache_before_turing(card.name, kind)
         return
-    if (forced := _find_forced_backend(case)) and forced.name == "FLASHINFER":
+    if (forced := _find_forced_backend(config)) and forced.name == "FLASHINFER":
         return
     yield Finding(
         rule="H2",
@@ -171,8 +171,8 @@ def _no_cache_before_turing(card: str, kind: str) -> Finding:
     )
 
 
-def _build_refusal(case: Deployment) -> Callable[[InvalidSetting], Finding]:
-    capability = case.card.capability if case.card else None
+def _build_refusal(config: ServeConfig) -> Callable[[InvalidSetting], Finding]:
+    capability = config.card.capability if config.card else None
     return lambda problem: Finding(
         rule="H2",
         klass="gated",
@@ -186,16 +186,16 @@ def _build_refusal(case: Deployment) -> Callable[[InvalidSetting], Finding]:
     )
 
 
-def _check_upcast(case: Deployment) -> Iterable[Finding]:
-    kind = type_without_float16(case.model)
-    if not kind or case.card is None or "dtype" in case.setting or dtype_in_force(case) != "float32":
+def _check_upcast(config: ServeConfig) -> Iterable[Finding]:
+    kind = type_without_float16(config.model)
+    if not kind or config.card is None or "dtype" in config.setting or dtype_in_force(config) != "float32":
         return
     yield Finding(
         rule="H2",
         klass="note",
         severity="warning",
         why=(
-            f"{case.card.name} has no bfloat16 and vLLM refuses {kind} in float16, so it runs in float32: "
+            f"{config.card.name} has no bfloat16 and vLLM refuses {kind} in float16, so it runs in float32: "
             "twice the memory and a fraction of the speed"
         ),
         expects="a GPU with compute capability 8.0 or later runs it in bfloat16",
@@ -206,7 +206,7 @@ def _check_upcast(case: Deployment) -> Iterable[Finding]:
 _BACKEND = Needs(
     facts=("gpu", "version"),
     for_change=("gpu",),
-    applies=lambda case: _find_forced_backend(case) is not None,
+    applies=lambda config: _find_forced_backend(config) is not None,
 )
 
 LINTS = (

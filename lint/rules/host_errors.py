@@ -17,7 +17,7 @@ _ROWS = (
         expects="NCCL_DEBUG=INFO names the step that failed; in a container --ipc=host or a larger "
         "--shm-size; between GPUs without peer access NCCL_P2P_DISABLE=1",
         source=f"{_TROUBLE}; vllm-project/vllm#39774",
-        applies=lambda case: not any(map(_NAMED.search, case.log)),  # by U2 or the next row
+        applies=lambda config: not any(map(_NAMED.search, config.log)),  # by U2 or the next row
     ),
     KnownError(
         pattern=r"Duplicate GPU detected",

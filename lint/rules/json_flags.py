@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from flettner.vllm_facts.deployment import Deployment, Finding, Needs
 from flettner.vllm_facts.json_flags import KEYS, RENAMED_KEYS, describe_json_error, repair_json
 from flettner.vllm_facts.releases import RELEASE
+from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     invalid_flags_finding,
@@ -23,14 +23,14 @@ _NO_LEVEL = (0, 11)
 """It refuses `--compilation-config 3` (VectorInstitute/vector-inference#157), which was a level before."""
 
 
-def _check_json(case: Deployment) -> Iterable[Finding]:
-    for knob, value in case.setting.items():
+def _check_json(config: ServeConfig) -> Iterable[Finding]:
+    for knob, value in config.setting.items():
         if not (why := describe_json_error(knob, value)):
             continue
-        if knob == "limit_mm_per_prompt" and "=" in str(value) and is_older_than(case, _JSON_LIMITS):
+        if knob == "limit_mm_per_prompt" and "=" in str(value) and is_older_than(config, _JSON_LIMITS):
             continue
-        if knob == "compilation_config" and isinstance(value, int) and not is_at_least(case, _NO_LEVEL):
-            yield from [] if case.version else [_level_remark(value)]
+        if knob == "compilation_config" and isinstance(value, int) and not is_at_least(config, _NO_LEVEL):
+            yield from [] if config.version else [_level_remark(value)]
             continue
         meant = repair_json(knob, value)
         yield invalid_flags_finding(
@@ -50,17 +50,17 @@ def _level_remark(level: int) -> Finding:
     )
 
 
-def _check_keys(case: Deployment) -> Iterable[Finding]:
+def _check_keys(config: ServeConfig) -> Iterable[Finding]:
     """Unknown keys, for the release whose keys are listed; the keys of other releases differ."""
-    if release_number(case) != RELEASE:
+    if release_number(config) != RELEASE:
         return
     for flag, keys in KEYS.items():
-        given = json_entries(case, flag)
-        dotted = [knob for knob in case.setting if knob.startswith(flag + ".")]
-        given = {**given, **{knob.split(".")[1]: case.setting[knob] for knob in dotted}}
+        given = json_entries(config, flag)
+        dotted = [knob for knob in config.setting if knob.startswith(flag + ".")]
+        given = {**given, **{knob.split(".")[1]: config.setting[knob] for knob in dotted}}
         for key in sorted(given.keys() - keys):
             meant = _closest_key(flag, key, given.keys())
-            to = _rename_or_remove_key(case, flag, key, meant)
+            to = _rename_or_remove_key(config, flag, key, meant)
             yield invalid_flags_finding(
                 f"--{flag.replace('_', '-')} has no key {key}" + (f": it is {meant} today" if meant else ""),
                 to,
@@ -68,8 +68,8 @@ def _check_keys(case: Deployment) -> Iterable[Finding]:
             )
 
 
-def _has_json(case: Deployment) -> bool:
-    return any(knob.partition(".")[0] in KEYS for knob in case.setting)
+def _has_json(config: ServeConfig) -> bool:
+    return any(knob.partition(".")[0] in KEYS for knob in config.setting)
 
 
 def _closest_key(flag: str, key: str, given: Iterable[str]) -> str:
@@ -78,13 +78,13 @@ def _closest_key(flag: str, key: str, given: Iterable[str]) -> str:
     return "" if meant in given else meant
 
 
-def _rename_or_remove_key(case: Deployment, flag: Knob, key: str, meant: str) -> dict[Knob, Value]:
-    given = json_entries(case, flag)
+def _rename_or_remove_key(config: ServeConfig, flag: Knob, key: str, meant: str) -> dict[Knob, Value]:
+    given = json_entries(config, flag)
     if key not in given:
         dotted = f"{flag}.{key}"
-        if dotted not in case.setting:
+        if dotted not in config.setting:
             return {}  # deeper inside
-        return {dotted: None, **({f"{flag}.{meant}": case.setting[dotted]} if meant else {})}
+        return {dotted: None, **({f"{flag}.{meant}": config.setting[dotted]} if meant else {})}
     left = {meant if name == key else name: value for name, value in given.items() if meant or name != key}
     return {flag: json.dumps(left) if left else None}
 

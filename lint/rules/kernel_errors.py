@@ -87,7 +87,7 @@ _KERNELS = (
         expects="CUDA_LAUNCH_BLOCKING=1 shows the kernel; a newer release, or without what it belongs to: "
         "speculative decoding, the forced back end, the FP8 KV cache, CUDA graphs",
         source="https://docs.vllm.ai/en/latest/usage/troubleshooting/",
-        applies=lambda case: not any("This kernel only supports" in line for line in case.log),
+        applies=lambda config: not any("This kernel only supports" in line for line in config.log),
     ),
     KnownError(
         pattern=r"out of resource: shared memory, Required: (?P<need>\d+), Hardware limit: (?P<has>\d+)",

@@ -7,9 +7,9 @@ import re
 from math import floor
 
 from flettner.lint.recogniser import recogniser
-from flettner.vllm_facts.deployment import Deployment, Finding
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.references import FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.values import Knob, Value
 
 _UTILIZATION, _SEQS, _LEN = "gpu_memory_utilization", "max_num_seqs", "max_model_len"
@@ -19,8 +19,8 @@ PINNED = "kv_cache_memory_bytes"
 HYBRID_OFF = "Turning off hybrid kv cache manager because `--kv-transfer-config`"
 
 
-def _missing_moe_config(match: re.Match[str], case: Deployment) -> Finding:
-    folder = case.env.get("VLLM_TUNED_CONFIG_FOLDER", "")
+def _missing_moe_config(match: re.Match[str], config: ServeConfig) -> Finding:
+    folder = config.env.get("VLLM_TUNED_CONFIG_FOLDER", "")
     there = f" although VLLM_TUNED_CONFIG_FOLDER is {folder}" if folder else ""
     return Finding(
         rule="F1",
@@ -36,9 +36,9 @@ def _missing_moe_config(match: re.Match[str], case: Deployment) -> Finding:
     )
 
 
-def _eager_mode(match: re.Match[str], case: Deployment) -> Finding:
-    level = case.setting.get("optimization_level")
-    by_level = level == 0 and not case.setting.get("enforce_eager")
+def _eager_mode(match: re.Match[str], config: ServeConfig) -> Finding:
+    level = config.setting.get("optimization_level")
+    by_level = level == 0 and not config.setting.get("enforce_eager")
     to: dict[Knob, Value] = {"optimization_level": None} if by_level else {"enforce_eager": False}
     return Finding(
         rule="F2",
@@ -52,8 +52,8 @@ def _eager_mode(match: re.Match[str], case: Deployment) -> Finding:
     )
 
 
-def _no_custom_all_reduce(match: re.Match[str], case: Deployment) -> Finding | None:
-    tensor = case.setting.get("tensor_parallel_size")
+def _no_custom_all_reduce(match: re.Match[str], config: ServeConfig) -> Finding | None:
+    tensor = config.setting.get("tensor_parallel_size")
     if "more than two PCIe-only" not in match[0] and tensor == 1:
         return None
     return Finding(
@@ -67,8 +67,8 @@ def _no_custom_all_reduce(match: re.Match[str], case: Deployment) -> Finding | N
     )
 
 
-def _no_kv_blocks(match: re.Match[str], case: Deployment) -> Finding:
-    present, ceiling = memory_utilization(case), _MOE if case.model and case.model.experts else _DENSE
+def _no_kv_blocks(match: re.Match[str], config: ServeConfig) -> Finding:
+    present, ceiling = memory_utilization(config), _MOE if config.model and config.model.experts else _DENSE
     to: dict[Knob, Value] = {_UTILIZATION: ceiling} if present < ceiling else {}
     more = (
         "the weights and the activations leave memory for KV cache"
@@ -87,10 +87,10 @@ def _no_kv_blocks(match: re.Match[str], case: Deployment) -> Finding:
     )
 
 
-def _context_too_long(match: re.Match[str], case: Deployment) -> Finding | None:
+def _context_too_long(match: re.Match[str], config: ServeConfig) -> Finding | None:
     wanted, fits = int(match["wanted"].replace(",", "")), int(match["fits"].replace(",", ""))
-    present = case.setting.get(_LEN)
-    if any(HYBRID_OFF in line for line in case.log) or case.setting.get(PINNED):
+    present = config.setting.get(_LEN)
+    if any(HYBRID_OFF in line for line in config.log) or config.setting.get(PINNED):
         return (
             None  # F9 knows more: a connector made the cache of a hybrid model larger, or its size is given
         )
@@ -108,10 +108,10 @@ def _context_too_long(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def _memory_in_use(match: re.Match[str], case: Deployment) -> Finding | None:
+def _memory_in_use(match: re.Match[str], config: ServeConfig) -> Finding | None:
     free, total = float(match["free"]), float(match["total"])
     fits = floor(free / total * 100 - 1) / 100 if total else 0.0
-    if fits >= memory_utilization(case):
+    if fits >= memory_utilization(config):
         return None
     wise = fits >= 0.5  # noqa: PLR2004 - below that another process uses the GPU
     return Finding(
@@ -120,7 +120,7 @@ def _memory_in_use(match: re.Match[str], case: Deployment) -> Finding | None:
         severity="error",
         why=(
             f"it did not start: {free:g} of {total:g} GiB were free, "
-            f"{memory_utilization(case):g} is requested"
+            f"{memory_utilization(config):g} is requested"
         ),
         to={_UTILIZATION: fits} if wise else {},
         expects="it starts with the free memory; better: free the GPU first (nvidia-smi lists its processes)",
@@ -129,9 +129,9 @@ def _memory_in_use(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def _mamba_blocks(match: re.Match[str], case: Deployment) -> Finding | None:
+def _mamba_blocks(match: re.Match[str], config: ServeConfig) -> Finding | None:
     seqs, blocks = int(match["seqs"]), int(match["blocks"])
-    present = case.setting.get(_SEQS)
+    present = config.setting.get(_SEQS)
     if blocks < 1 or (isinstance(present, int) and present <= blocks):
         return None
     return Finding(
@@ -146,12 +146,12 @@ def _mamba_blocks(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def _periodic_stats(match: re.Match[str], case: Deployment) -> Finding | None:
+def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None:
     running, waiting, usage = (float(match[name]) for name in ("running", "waiting", "usage"))
     still = running > 0 and not float(match["prompts"]) and not float(match["answers"])
     if not waiting:
         return None
-    seqs = case.setting.get(_SEQS)
+    seqs = config.setting.get(_SEQS)
     reached = isinstance(seqs, int) and 0.9 * seqs <= running <= seqs
     capped = usage < 60 and reached and not still  # noqa: PLR2004 - as Q1's defaults
     counts = f"{running:g} requests ran and {waiting:g} waited with the KV cache {usage:g} % full"
@@ -173,12 +173,12 @@ def _periodic_stats(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def memory_utilization(case: Deployment) -> float:
+def memory_utilization(config: ServeConfig) -> float:
     """gpu_memory_utilization as given, else vLLM's default."""
-    given = case.setting.get(_UTILIZATION)
+    given = config.setting.get(_UTILIZATION)
     if isinstance(given, (int, float)) and not isinstance(given, bool):
         return float(given)
-    release = release_of(case.version)
+    release = release_of(config.version)
     return 0.9 if release is not None and release < _RAISED_DEFAULT_SINCE else 0.92
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from flettner.lint.missing_facts import ESTIMATE
 from flettner.lint.rules.profile import PROFILES
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.deployment import Deployment, Finding, FindingSeverity, Needs
 from flettner.vllm_facts.references import DOCS, OPTIMIZATION, RECIPES
+from flettner.vllm_facts.serve_config import Finding, FindingSeverity, Needs, ServeConfig
 from flettner.vllm_facts.sizing.capacity import fits_in_memory, kv_tokens_at, seqs_that_fit
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -42,13 +42,13 @@ SMALL_CARD_GIB = 16
 HEAVY = 0.25  # share of a small card that the weights of a hybrid model take
 
 
-def _check_moe_share(case: Deployment) -> Iterable[Finding]:
-    present = memory_share(case)
-    if not is_sparse(case) or present <= MOE_SHARE or case.setting.get("kv_cache_memory_bytes"):
+def _check_moe_share(config: ServeConfig) -> Iterable[Finding]:
+    present = memory_share(config)
+    if not is_sparse(config) or present <= MOE_SHARE or config.setting.get("kv_cache_memory_bytes"):
         return
-    if not _has_exchange(case) or fits_in_memory(case, share=MOE_SHARE) is False:
+    if not _has_exchange(config) or fits_in_memory(config, share=MOE_SHARE) is False:
         return
-    given = number_of(case, SHARE) is not None
+    given = number_of(config, SHARE) is not None
     above = present > MOST_SHARE
     yield Finding(
         rule="M4",
@@ -65,25 +65,25 @@ def _check_moe_share(case: Deployment) -> Iterable[Finding]:
             else f"if memory runs out under load, lower it to {MOE_SHARE}; most recipes of vLLM keep the "
             "default or 0.9 to 0.95 with expert parallelism"
         ),
-        risks="a smaller KV cache" + _describe_kv_change(case, MOE_SHARE),
+        risks="a smaller KV cache" + _describe_kv_change(config, MOE_SHARE),
         evidence={SHARE: present},
     )
 
 
-def _has_exchange(case: Deployment) -> bool:
+def _has_exchange(config: ServeConfig) -> bool:
     """Whether tokens of a mixture of experts travel between GPUs: with expert or data parallelism."""
-    now = layout(case)
-    return is_sparse(case) and now.gpus > 1 and (is_expert_parallel(case) or now.dp > 1)
+    now = layout(config)
+    return is_sparse(config) and now.gpus > 1 and (is_expert_parallel(config) or now.dp > 1)
 
 
-def _check_share_maximum(case: Deployment) -> Iterable[Finding]:
+def _check_share_maximum(config: ServeConfig) -> Iterable[Finding]:
     """M4 for dense models: vLLM's authors call up to 0.95 safe."""
-    given = number_of(case, SHARE)
-    if given is None or given <= MOST_SHARE or case.setting.get("kv_cache_memory_bytes"):
+    given = number_of(config, SHARE)
+    if given is None or given <= MOST_SHARE or config.setting.get("kv_cache_memory_bytes"):
         return
-    if fits_in_memory(case, share=DENSE_MOST) is False or _has_exchange(case):
+    if fits_in_memory(config, share=DENSE_MOST) is False or _has_exchange(config):
         return  # the latter: see _check_moe_share
-    size = case.card.memory_gib if case.card else None
+    size = config.card.memory_gib if config.card else None
     left = None if size is None else (1 - given) * size
     tight = left is not None and left < CONTEXT_GIB
     yield Finding(
@@ -98,54 +98,54 @@ def _check_share_maximum(case: Deployment) -> Iterable[Finding]:
         ),
         to={SHARE: DENSE_MOST},
         expects="a start wherever the GPU is free, and memory for a peak",
-        risks="a smaller KV cache" + _describe_kv_change(case, DENSE_MOST),
+        risks="a smaller KV cache" + _describe_kv_change(config, DENSE_MOST),
         evidence={SHARE: given},
     )
 
 
-def _check_share_minimum(case: Deployment) -> Iterable[Finding]:
-    given = number_of(case, SHARE)
-    to = required_share(replace(case, setting={**apply_plan(case).setting, SHARE: given}))
-    if given is None or to is None or (case.card and case.card.name in SHARED_MEMORY):
+def _check_share_minimum(config: ServeConfig) -> Iterable[Finding]:
+    given = number_of(config, SHARE)
+    to = required_share(replace(config, setting={**apply_plan(config).setting, SHARE: given}))
+    if given is None or to is None or (config.card and config.card.name in SHARED_MEMORY):
         return
     yield Finding(
         rule="M5",
         klass="auto",
-        severity="warning" if estimate_fit(case) is not None and not has_kv_transfer(case) else "info",
+        severity="warning" if estimate_fit(config) is not None and not has_kv_transfer(config) else "info",
         why=f"{SHARE} {given:g} leaves {1 - given:.0%} of the GPU unused, which could hold KV cache",
         to={SHARE: to},
         expects="more sequences at once before requests wait or are preempted"
-        + _describe_kv_change(case, to),
+        + _describe_kv_change(config, to),
         risks="an OOM where another process or a KV connector shares the GPU: keep the value there",
         evidence={SHARE: given},
     )
 
 
-def _describe_kv_change(case: Deployment, to: float) -> str:
-    present, then = kv_tokens_at(case, memory_share(case)), kv_tokens_at(case, to)
+def _describe_kv_change(config: ServeConfig, to: float) -> str:
+    present, then = kv_tokens_at(config, memory_share(config)), kv_tokens_at(config, to)
     return (
         f" ({present:,.0f} tokens now, {then:,.0f} then)" if present is not None and then is not None else ""
     )
 
 
-def _check_batch_sizes(case: Deployment) -> Iterable[Finding]:
+def _check_batch_sizes(config: ServeConfig) -> Iterable[Finding]:
     seqs, took, most = (
-        positive_int(case.setting, SEQS),
-        estimate_fit(apply_plan(case)),
-        longest_request(apply_plan(case)),
+        positive_int(config.setting, SEQS),
+        estimate_fit(apply_plan(config)),
+        longest_request(apply_plan(config)),
     )
-    if seqs is None or seqs > FEW_SEQS or not is_transformer(case) or took is None or most is None:
+    if seqs is None or seqs > FEW_SEQS or not is_transformer(config) or took is None or most is None:
         return
-    if (case.concurrency is not None and case.concurrency <= seqs) or _is_at_the_edge(case, took.fits):
+    if (config.concurrency is not None and config.concurrency <= seqs) or _is_at_the_edge(config, took.fits):
         return
-    room, least = seqs_that_fit(case) or 0, _minimum_batch_sizes(case)[1]
+    room, least = seqs_that_fit(config) or 0, _minimum_batch_sizes(config)[1]
     to = next((value for value in (least, least // 2, 64, 32) if seqs * 2 <= value <= room), None)
     if to is None:
         return
     wanted: dict[Knob, Value] = {SEQS: to}
-    tokens = positive_int(case.setting, TOKENS)
+    tokens = positive_int(config.setting, TOKENS)
     if tokens is not None and tokens < to:
-        wanted[TOKENS] = max(to, _minimum_batch_sizes(case)[0])
+        wanted[TOKENS] = max(to, _minimum_batch_sizes(config)[0])
     yield Finding(
         rule="B1",
         klass="auto",
@@ -161,48 +161,48 @@ def _check_batch_sizes(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _is_at_the_edge(case: Deployment, fits: bool | None) -> bool:
+def _is_at_the_edge(config: ServeConfig, fits: bool | None) -> bool:
     """Whether memory is nearly full by the estimate, or by what the flags already do about it."""
-    offloads = bool(number_of(case, "cpu_offload_gb"))
-    return fits is not True or offloads or memory_share(case) >= MOST_SHARE
+    offloads = bool(number_of(config, "cpu_offload_gb"))
+    return fits is not True or offloads or memory_share(config) >= MOST_SHARE
 
 
-def _minimum_batch_sizes(case: Deployment) -> tuple[int, int]:
+def _minimum_batch_sizes(config: ServeConfig) -> tuple[int, int]:
     """The tokens and sequences that B3 and B1 propose: at least those of W1, if a profile is declared."""
-    profile = PROFILES.get(case.profile)
+    profile = PROFILES.get(config.profile)
     if profile is None:
         return TOKENS_TO, SEQS_TO
     return max(TOKENS_TO, profile.tokens[0]), max(SEQS_TO, profile.seqs[0])
 
 
-def _check_hybrid_state(case: Deployment) -> Iterable[Finding]:
-    model, card = case.model, case.card
+def _check_hybrid_state(config: ServeConfig) -> Iterable[Finding]:
+    model, card = config.model, config.card
     if model is None or not model.hybrid or card is None or card.memory_gib is None:
         return
     if card.memory_gib > SMALL_CARD_GIB or not model.parameters or not model.weight_bytes:
         return
-    after = apply_plan(case)
+    after = apply_plan(config)
     took = estimate_fit(after)
     none_left = took is not None and took.fits is False and took.kv_tokens < SHORT
     if none_left or model.parameters * model.weight_bytes / layout(after).tp < HEAVY * card.memory_gib * GIB:
         return
     wanted: dict[Knob, Value] = {}
-    if (effective_seqs(case) or FEW_SEQS) > FEW_SEQS:
+    if (effective_seqs(config) or FEW_SEQS) > FEW_SEQS:
         wanted[SEQS] = FEW_SEQS
-    if (effective_batched_tokens(case) or FEW_TOKENS) > FEW_TOKENS:
+    if (effective_batched_tokens(config) or FEW_TOKENS) > FEW_TOKENS:
         wanted[TOKENS] = FEW_TOKENS
-    if memory_share(case) > MOE_SHARE and fits_in_memory(case, share=MOE_SHARE) is not False:
+    if memory_share(config) > MOE_SHARE and fits_in_memory(config, share=MOE_SHARE) is not False:
         wanted[SHARE] = MOE_SHARE
-    if case.setting.get("mamba_ssm_cache_dtype") in {"float16", "bfloat16"}:
+    if config.setting.get("mamba_ssm_cache_dtype") in {"float16", "bfloat16"}:
         wanted["mamba_ssm_cache_dtype"] = "float32"
-    if not wanted and case.profile not in PROFILES:
+    if not wanted and config.profile not in PROFILES:
         return  # else W1 would ask for the template's values
     yield Finding(
         rule="B2",
         klass="gated" if "mamba_ssm_cache_dtype" in wanted else "auto",
         severity="warning" if SEQS in wanted else "info",
         why=(
-            f"{model.name} is a hybrid: each of {effective_seqs(case)} sequences holds a state of fixed "
+            f"{model.name} is a hybrid: each of {effective_seqs(config)} sequences holds a state of fixed "
             f"size, and {card.name} has {card.memory_gib:g} GiB"
         ),
         to=wanted,
@@ -211,37 +211,39 @@ def _check_hybrid_state(case: Deployment) -> Iterable[Finding]:
             "fewer requests at once and smaller steps: TTFT of long prompts rises; where it serves "
             "with more, keep more"
         ),
-        evidence={"memory_gib": card.memory_gib, SEQS: effective_seqs(case)},
+        evidence={"memory_gib": card.memory_gib, SEQS: effective_seqs(config)},
     )
 
 
-def _check_step_size(case: Deployment) -> Iterable[Finding]:
-    tokens = positive_int(case.setting, TOKENS)
-    hybrid = case.model is not None and case.model.hybrid
-    seqs = positive_int(case.setting, SEQS)
+def _check_step_size(config: ServeConfig) -> Iterable[Finding]:
+    tokens = positive_int(config.setting, TOKENS)
+    hybrid = config.model is not None and config.model.hybrid
+    seqs = positive_int(config.setting, SEQS)
     if tokens is None or tokens > FEW_TOKENS or hybrid or (seqs is not None and tokens < seqs):
         return  # the last is an error of its own
-    severity: FindingSeverity = "warning" if is_transformer(case) and not has_kv_transfer(case) else "info"
+    severity: FindingSeverity = (
+        "warning" if is_transformer(config) and not has_kv_transfer(config) else "info"
+    )
     yield Finding(
         rule="B3",
         klass="auto",
         severity=severity,
         why=f"{TOKENS} {tokens}: a prompt of 2,048 tokens takes {-(-2048 // tokens)} steps before it answers",
-        to={TOKENS: _minimum_batch_sizes(case)[0]},
+        to={TOKENS: _minimum_batch_sizes(config)[0]},
         expects="lower TTFT and more throughput; 2048 is vLLM's own least default",
         risks="ITL rises a little while prompts are computed; a little more memory for activations",
         evidence={TOKENS: tokens},
     )
 
 
-def _check_context_length(case: Deployment) -> Iterable[Finding]:
+def _check_context_length(config: ServeConfig) -> Iterable[Finding]:
     """L1 before a start: vLLM refuses a context length of which not one request fits."""
-    took, most, plan = estimate_fit(case), longest_request(case), plan_layout(case)
+    took, most, plan = estimate_fit(config), longest_request(config), plan_layout(config)
     if took is None or most is None or took.fits is not False:
         return
-    if plan is None or plan.length is None or plan.layout != layout(case):
+    if plan is None or plan.length is None or plan.layout != layout(config):
         return  # D2 or D3 reports it
-    named = "the model's own length" if case.setting.get("max_model_len") is None else "--max-model-len"
+    named = "the model's own length" if config.setting.get("max_model_len") is None else "--max-model-len"
     yield Finding(
         rule="L1",
         klass="gated",
@@ -249,7 +251,7 @@ def _check_context_length(case: Deployment) -> Iterable[Finding]:
         why=(
             f"one request of {most:,} tokens ({named}) does not fit, so the server does not start: {took.why}"
         ),
-        to=plan_changes(case),
+        to=plan_changes(config),
         expects="it starts; more GPUs for an engine or a KV cache in fp8 (check the answers) hold more",
         risks="longer requests are refused: an operator decides which length is needed",
         evidence={"kv_tokens": took.kv_tokens, "max_model_len": most},

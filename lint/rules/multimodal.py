@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from flettner.vllm_facts.defaults import BIG_GIB
-from flettner.vllm_facts.deployment import Deployment, Finding, Needs
 from flettner.vllm_facts.references import CONSERVING_MEMORY
+from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, json_entries
 
 LIMIT = "limit_mm_per_prompt"
@@ -29,16 +29,16 @@ WITH_VIDEO = frozenset(
 """Architectures whose `get_supported_mm_limits` in vLLM 0.32 names videos."""
 
 
-def _check_video(case: Deployment) -> Iterable[Finding]:
+def _check_video(config: ServeConfig) -> Iterable[Finding]:
     """A remark before an OOM: the start computes the largest item, which is a video."""
-    setting, model, card = case.setting, case.model, case.card
+    setting, model, card = config.setting, config.model, config.card
     if model is None or model.architecture not in WITH_VIDEO or card is None or card.memory_gib is None:
         return
     text_only = setting.get("language_model_only") is True or setting.get("skip_mm_profiling") is True
     if (
         text_only
         or card.memory_gib >= BIG_GIB
-        or "video" in json_entries(case, LIMIT)
+        or "video" in json_entries(config, LIMIT)
         or f"{LIMIT}.video" in setting
     ):
         return

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from flettner.lint.missing_facts import ESTIMATE
-from flettner.vllm_facts.deployment import Deployment, Finding, Needs
 from flettner.vllm_facts.references import KV_OFFLOADING
+from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.capacity import seqs_that_fit
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -20,12 +20,12 @@ WEIGHTS = "cpu_offload_gb"
 PCIE_GIB_PER_S = 24.0  # PCIe 4 with 16 lanes, in practice
 
 
-def _check_cache(case: Deployment) -> Iterable[Finding]:
-    size = number_of(case, "kv_offloading_size")
+def _check_cache(config: ServeConfig) -> Iterable[Finding]:
+    size = number_of(config, "kv_offloading_size")
     if not size:
         return
-    room, seqs = seqs_that_fit(case, tokens=longest_request(case)), effective_seqs(case)
-    wanted = min(float(seqs), case.concurrency or float(seqs)) if seqs else case.concurrency
+    room, seqs = seqs_that_fit(config, tokens=longest_request(config)), effective_seqs(config)
+    wanted = min(float(seqs), config.concurrency or float(seqs)) if seqs else config.concurrency
     enough = room is not None and wanted is not None and room >= wanted
     to: Mapping[Knob, Value] = (
         {"kv_offloading_size": None} if enough else {}
@@ -46,13 +46,13 @@ def _check_cache(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _check_weights(case: Deployment) -> Iterable[Finding]:
-    size = number_of(case, WEIGHTS)
+def _check_weights(config: ServeConfig) -> Iterable[Finding]:
+    size = number_of(config, WEIGHTS)
     if not size:
         return
-    setting = {knob: value for knob, value in case.setting.items() if knob != WEIGHTS}
-    took = estimate_fit(replace(case, setting=setting))
-    shrinks = bool(case.setting.get("quantization"))  # while it loads, it needs the room of 16 bits
+    setting = {knob: value for knob, value in config.setting.items() if knob != WEIGHTS}
+    took = estimate_fit(replace(config, setting=setting))
+    shrinks = bool(config.setting.get("quantization"))  # while it loads, it needs the room of 16 bits
     spare = took is not None and took.fits is True and not shrinks
     to: Mapping[Knob, Value] = {WEIGHTS: None} if spare else {}
     yield Finding(

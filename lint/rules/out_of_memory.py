@@ -4,8 +4,8 @@ import re
 
 from flettner.lint.recogniser import LONGEST_LINE, recogniser
 from flettner.lint.rules.log import memory_utilization
-from flettner.vllm_facts.deployment import Deployment, Finding
 from flettner.vllm_facts.references import CONSERVING_MEMORY
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.values import Knob, Value
 
 _UTILIZATION, _SEQS = "gpu_memory_utilization", "max_num_seqs"
@@ -19,12 +19,12 @@ _LOADS = re.compile(r"\bin (?:load_model|load_weights|initialize_model|create_we
 _OOM = r"(?:torch\.|CUDA)\w*\.?OutOfMemoryError.*|CUDA (?:out of memory\. Tried|error: out of memory).*"
 
 
-def _warm_up_failure(match: re.Match[str], case: Deployment) -> Finding | None:
-    dummies, seqs = int(match["dummies"]), case.setting.get(_SEQS)
+def _warm_up_failure(match: re.Match[str], config: ServeConfig) -> Finding | None:
+    dummies, seqs = int(match["dummies"]), config.setting.get(_SEQS)
     if isinstance(seqs, int) and seqs < dummies:
         return None  # lowered since: the log is of another start
     to: dict[Knob, Value] = {_SEQS: 1 << max(0, (dummies // 4).bit_length() - 1)}
-    if memory_utilization(case) > _LOWER[0]:
+    if memory_utilization(config) > _LOWER[0]:
         to[_UTILIZATION] = _LOWER[0]
     return Finding(
         rule="F5",
@@ -38,13 +38,13 @@ def _warm_up_failure(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def _out_of_memory(match: re.Match[str], case: Deployment) -> Finding | None:
-    if any("dummy requests" in line for line in case.log):
+def _out_of_memory(match: re.Match[str], config: ServeConfig) -> Finding | None:
+    if any("dummy requests" in line for line in config.log):
         return None  # F5 knows more
-    if _is_loading(case):
+    if _is_loading(config):
         return _weights_too_large(match)
-    lower = next((step for step in _LOWER if step < memory_utilization(case)), None)
-    seqs = case.setting.get(_SEQS)
+    lower = next((step for step in _LOWER if step < memory_utilization(config)), None)
+    seqs = config.setting.get(_SEQS)
     to: dict[Knob, Value] = {}
     if lower is not None:
         to = {_UTILIZATION: lower}
@@ -57,7 +57,7 @@ def _out_of_memory(match: re.Match[str], case: Deployment) -> Finding | None:
         why="the log shows a CUDA out of memory: allocations outside vLLM's accounting need more memory",
         to=to,
         expects="no further OOM; if there is one: fewer max_num_seqs, then a shorter max_model_len"
-        + (_IMAGES if _reads_images(case) else ""),
+        + (_IMAGES if _reads_images(config) else ""),
         risks="less KV cache",
         evidence={"line": match[0][:160]},
     )
@@ -80,15 +80,15 @@ def _weights_too_large(match: re.Match[str]) -> Finding:
     )
 
 
-def _is_loading(case: Deployment) -> bool:
+def _is_loading(config: ServeConfig) -> bool:
     """Whether the traceback of the last out-of-memory error passes the loading of the weights."""
-    last = max(place for place, line in enumerate(case.log) if re.search(_OOM, line[:LONGEST_LINE]))
-    trace = case.log[max(0, last - _TRACEBACK) : last]
+    last = max(place for place, line in enumerate(config.log) if re.search(_OOM, line[:LONGEST_LINE]))
+    trace = config.log[max(0, last - _TRACEBACK) : last]
     return any(_LOADS.search(line[:LONGEST_LINE]) for line in trace)
 
 
-def _reads_images(case: Deployment) -> bool:
-    return case.model is not None and case.model.architecture.endswith("ForConditionalGeneration")
+def _reads_images(config: ServeConfig) -> bool:
+    return config.model is not None and config.model.architecture.endswith("ForConditionalGeneration")
 
 
 LINTS = (

@@ -7,9 +7,9 @@ flettner.vllm_facts.sizing.parallel_layouts. D6 to D8, for mixtures of experts, 
 from collections.abc import Iterable, Mapping
 
 from flettner.lint.missing_facts import ESTIMATE
-from flettner.vllm_facts.deployment import Deployment, Finding, FindingSeverity, Model, Needs
 from flettner.vllm_facts.models.estimate import describe_estimate
 from flettner.vllm_facts.references import AMD_MOE, CONSERVING_MEMORY, OPTIMIZATION, SCALING
+from flettner.vllm_facts.serve_config import Finding, FindingSeverity, Model, Needs, ServeConfig
 from flettner.vllm_facts.sizing.divisibility import why_indivisible
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -41,15 +41,15 @@ EIGHT_BIT = 1.0  # bytes of a parameter; many large checkpoints are published in
 MANY = 512  # requests at once: data parallelism wins (references.AMD_MOE)
 
 
-def _check_layout(case: Deployment) -> Iterable[Finding]:
-    now, model = layout(case), case.model
-    refused = next(check_heads(case), None)
+def _check_layout(config: ServeConfig) -> Iterable[Finding]:
+    now, model = layout(config), config.model
+    refused = next(check_heads(config), None)
     if refused is None:
         return
-    to, plan = plan_changes(case), plan_layout(case)
+    to, plan = plan_changes(config), plan_layout(config)
     expects = "it starts with more GPUs, or with a smaller model"
     if to and plan:
-        expects = f"it starts, with {_describe_engines(plan.layout)}{describe_idle_gpus(case, plan.layout)}"
+        expects = f"it starts, with {_describe_engines(plan.layout)}{describe_idle_gpus(config, plan.layout)}"
     yield Finding(
         rule="D3",
         klass="gated",
@@ -73,55 +73,55 @@ def _describe_refusal(to: Mapping[Knob, Value]) -> str:
     return "longer requests than max_model_len are refused" if "max_model_len" in to else ""
 
 
-def _check_too_large(case: Deployment) -> Iterable[Finding]:
+def _check_too_large(config: ServeConfig) -> Iterable[Finding]:
     """D2: weights and one request do not fit the GPUs of an engine."""
-    model, now, took = case.model, layout(case), estimate_fit(case)
-    if model is None or why_indivisible(model, now.tp) or exceeds_host(case):
+    model, now, took = config.model, layout(config), estimate_fit(config)
+    if model is None or why_indivisible(model, now.tp) or exceeds_host(config):
         return  # D3 reports it
-    plan = plan_layout(case)
+    plan = plan_layout(config)
     shortens = plan is not None and plan.layout == now and plan.length is not None
     if took and took.fits is False and not shortens:  # else L1 reports it
-        yield _too_large_finding(case, model, now, took)
+        yield _too_large_finding(config, model, now, took)
 
 
-def _check_fits_one_gpu(case: Deployment) -> Iterable[Finding]:
+def _check_fits_one_gpu(config: ServeConfig) -> Iterable[Finding]:
     """D1: weights and KV cache fit one GPU; the others run replicas."""
-    model, now, wanted = case.model, layout(case), _smaller_layout(case)
+    model, now, wanted = config.model, layout(config), _smaller_layout(config)
     if model is not None and wanted is not None and wanted.tp * wanted.pp == 1:
-        yield _replicas_finding(case, model, now, wanted)
+        yield _replicas_finding(config, model, now, wanted)
 
 
-def _check_fits_fewer_gpus(case: Deployment) -> Iterable[Finding]:
+def _check_fits_fewer_gpus(config: ServeConfig) -> Iterable[Finding]:
     """D2: fewer GPUs hold weights and KV cache; the others run replicas."""
-    model, now, wanted = case.model, layout(case), _smaller_layout(case)
+    model, now, wanted = config.model, layout(config), _smaller_layout(config)
     if model is not None and wanted is not None and wanted.tp * wanted.pp > 1:
-        yield _narrower_finding(case, model, now, wanted)
+        yield _narrower_finding(config, model, now, wanted)
 
 
-def _smaller_layout(case: Deployment) -> Layout | None:
+def _smaller_layout(config: ServeConfig) -> Layout | None:
     """The layout with the fewest GPUs for an engine, if those of the flags are more."""
-    now, took = layout(case), estimate_fit(case)
-    if why_indivisible(case.model, now.tp) or exceeds_host(case) or (took and took.fits is False):
+    now, took = layout(config), estimate_fit(config)
+    if why_indivisible(config.model, now.tp) or exceeds_host(config) or (took and took.fits is False):
         return None  # D3 and D2 report it
-    plan = plan_layout(case)
+    plan = plan_layout(config)
     if plan is None or plan.experts or plan.layout.tp * plan.layout.pp >= now.tp * now.pp:
         return None
     return plan.layout
 
 
-def _too_large_finding(case: Deployment, model: Model, now: Layout, took: KvCacheFit) -> Finding:
-    to, plan = plan_changes(case), plan_layout(case)
+def _too_large_finding(config: ServeConfig, model: Model, now: Layout, took: KvCacheFit) -> Finding:
+    to, plan = plan_changes(config), plan_layout(config)
     expects = "quantised weights, or larger or more GPUs, fit"
     if to and plan:
-        staged = plan.layout.pp > now.pp and is_pcie_only(case)
+        staged = plan.layout.pp > now.pp and is_pcie_only(config)
         expects = f"it fits as {_describe_engines(plan.layout)}"
         expects += ", the layout with the least exchange over PCIe" if staged else ""
-        expects += describe_idle_gpus(case, plan.layout)
+        expects += describe_idle_gpus(config, plan.layout)
     return Finding(
         rule="D2",
         klass="gated",
         severity="error",
-        why=f"{model.name} does not fit {_describe_gpus(case, now)} with one request: {took.why}",
+        why=f"{model.name} does not fit {_describe_gpus(config, now)} with one request: {took.why}",
         to=to,
         expects=expects,
         risks=_describe_refusal(to) or "more GPUs; each request waits for their exchange",
@@ -129,41 +129,41 @@ def _too_large_finding(case: Deployment, model: Model, now: Layout, took: KvCach
     )
 
 
-def _narrower_finding(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Finding:
-    size, took = wanted.tp * wanted.pp, estimate_fit(case, shape=wanted)
+def _narrower_finding(config: ServeConfig, model: Model, now: Layout, wanted: Layout) -> Finding:
+    size, took = wanted.tp * wanted.pp, estimate_fit(config, shape=wanted)
     ladder = next((gpus for bound, gpus in LADDER if (model.parameters or 0) < bound), WIDEST)
     far = took is None and now.tp > 2 * ladder
     return Finding(
         rule="D2",
         klass="gated",
-        severity="warning" if far or _is_slow_link(case, now) else "info",
+        severity="warning" if far or _is_slow_link(config, now) else "info",
         why=(
             f"{model.name} ({format_billions(model.parameters) if model.parameters else 'size unknown'}) "
             f"over {now.tp * now.pp} GPUs: {size} are enough "
             f"{'for weights and KV cache' if took else 'by the size ladder'}"
         ),
-        to=plan_changes(case),
+        to=plan_changes(config),
         expects=(
-            f"more throughput for each GPU: {_describe_engines(wanted)}{describe_idle_gpus(case, wanted)}"
+            f"more throughput for each GPU: {_describe_engines(wanted)}{describe_idle_gpus(config, wanted)}"
         ),
         risks="a single request takes longer, and each engine has a smaller KV cache",
         evidence=_fit_evidence(took),
     )
 
 
-def _is_slow_link(case: Deployment, now: Layout) -> bool:
-    return is_pcie_only(case) and now.tp > PAIR
+def _is_slow_link(config: ServeConfig, now: Layout) -> bool:
+    return is_pcie_only(config) and now.tp > PAIR
 
 
-def _replicas_finding(case: Deployment, model: Model, now: Layout, wanted: Layout) -> Finding:
-    to, alone = plan_changes(case), estimate_fit(case, shape=wanted)
-    many = (case.concurrency or 0) >= MANY
-    sure = is_small(model) or is_pcie_only(case) or many
-    severity: FindingSeverity = "warning" if sure and is_single_host(case) else "info"
+def _replicas_finding(config: ServeConfig, model: Model, now: Layout, wanted: Layout) -> Finding:
+    to, alone = plan_changes(config), estimate_fit(config, shape=wanted)
+    many = (config.concurrency or 0) >= MANY
+    sure = is_small(model) or is_pcie_only(config) or many
+    severity: FindingSeverity = "warning" if sure and is_single_host(config) else "info"
     size = format_billions(model.parameters) if model.parameters else "its weights"
     room = f": {_describe_need(alone)}, {alone.kv_tokens:,.0f} tokens of KV cache left" if alone else ""
-    over = " over PCIe" if is_pcie_only(case) else ""
-    shorter = f", not a request of all {longest_request(case):,}" if "max_model_len" in to else ""
+    over = " over PCIe" if is_pcie_only(config) else ""
+    shorter = f", not a request of all {longest_request(config):,}" if "max_model_len" in to else ""
     independent = "independent engines" if wanted.dp > 1 else "one engine"
     return Finding(
         rule="D1",
@@ -173,7 +173,7 @@ def _replicas_finding(case: Deployment, model: Model, now: Layout, wanted: Layou
         to=to,
         expects=(
             f"{wanted.dp if wanted.dp > 1 else ''} {independent} without an exchange between GPUs in every "
-            f"layer{describe_idle_gpus(case, wanted)}"
+            f"layer{describe_idle_gpus(config, wanted)}"
         ).lstrip(),
         risks="a single request takes longer on GPUs with NVLink; each engine caches its own prefixes"
         + ("; longer requests are refused" if shorter else ""),
@@ -181,47 +181,53 @@ def _replicas_finding(case: Deployment, model: Model, now: Layout, wanted: Layou
     )
 
 
-def _check_pipeline(case: Deployment) -> Iterable[Finding]:
-    now, plan = layout(case), plan_layout(case)
-    if now.pp == 1 or plan is None or plan.layout.pp > 1 or not is_single_host(case) or exceeds_host(case):
+def _check_pipeline(config: ServeConfig) -> Iterable[Finding]:
+    now, plan = layout(config), plan_layout(config)
+    if (
+        now.pp == 1
+        or plan is None
+        or plan.layout.pp > 1
+        or not is_single_host(config)
+        or exceeds_host(config)
+    ):
         return
-    if why_indivisible(case.model, now.tp) or plan.layout.tp < now.tp * now.pp:
+    if why_indivisible(config.model, now.tp) or plan.layout.tp < now.tp * now.pp:
         return  # D3, or D1 and D2 report it
-    nvlink = case.card is not None and case.card.link == "nvlink"
+    nvlink = config.card is not None and config.card.link == "nvlink"
     yield Finding(
         rule="D4",
         klass="gated",
         severity="warning" if nvlink else "info",
         why=f"{now.pp} pipeline stages of {now.tp} GPUs on one host{' with NVLink' if nvlink else ''}: "
         "a token passes the stages one after the other",
-        to=plan_changes(case),
+        to=plan_changes(config),
         expects="lower ITL: all GPUs work on each layer; pipelines are meant for several hosts"
-        + describe_idle_gpus(case, plan.layout),
+        + describe_idle_gpus(config, plan.layout),
         risks="without NVLink vLLM's own documentation prefers the pipeline: keep it there",
         evidence={"pipeline_parallel_size": now.pp, "tensor_parallel_size": now.tp},
     )
 
 
-def _check_links(case: Deployment) -> Iterable[Finding]:
-    now, plan = layout(case), plan_layout(case)
-    if not _is_slow_link(case, now) or why_indivisible(case.model, now.tp) or exceeds_host(case):
+def _check_links(config: ServeConfig) -> Iterable[Finding]:
+    now, plan = layout(config), plan_layout(config)
+    if not _is_slow_link(config, now) or why_indivisible(config.model, now.tp) or exceeds_host(config):
         return
-    to, took = plan_changes(case), estimate_fit(case)
+    to, took = plan_changes(config), estimate_fit(config)
     if not to and took is not None and took.fits is False:
         return  # D2 reports it
     expects = "GPUs with NVLink, quantised weights on fewer GPUs, or a smaller model"
     fewer = to and plan is not None and plan.layout.tp * plan.layout.pp < now.tp * now.pp
     if plan and fewer:
-        free = describe_idle_gpus(case, plan.layout)
+        free = describe_idle_gpus(config, plan.layout)
         expects = f"less exchange between GPUs, or none: {_describe_engines(plan.layout)}{free}"
     elif to and plan:
         expects = "higher throughput: stages of a pipeline exchange far less than tensor parallel GPUs"
-        expects += describe_idle_gpus(case, plan.layout)
-    by_log = any(NVLINK_LOST in line for line in case.log)
+        expects += describe_idle_gpus(config, plan.layout)
+    by_log = any(NVLINK_LOST in line for line in config.log)
     yield Finding(
         rule="D5",
         klass="gated",
-        severity="warning" if fewer and not is_sparse(case) else "info",
+        severity="warning" if fewer and not is_sparse(config) else "info",
         why=(
             f"tensor parallelism over {now.tp} GPUs on PCIe{' (seen in the log)' if by_log else ''}: "
             "vLLM turns its custom all-reduce off above two, and every layer waits for the bus twice"
@@ -237,8 +243,8 @@ def _describe_need(took: KvCacheFit) -> str:
     return f"{took.weights_gib:.1f} GiB of weights for each GPU"
 
 
-def _describe_gpus(case: Deployment, now: Layout) -> str:
-    card = case.card.name if case.card else "GPU"
+def _describe_gpus(config: ServeConfig, now: Layout) -> str:
+    card = config.card.name if config.card else "GPU"
     return f"{now.tp * now.pp} x {card}"
 
 
@@ -246,12 +252,12 @@ def _fit_evidence(took: KvCacheFit | None) -> dict[str, Value]:
     return {"weights_gib": round(took.weights_gib, 1), "kv_tokens": round(took.kv_tokens)} if took else {}
 
 
-def _check_estimated_size(case: Deployment) -> Iterable[Finding]:
+def _check_estimated_size(config: ServeConfig) -> Iterable[Finding]:
     """D2 of an unknown model whose name states its size: a remark without a change."""
-    model, card, now = case.estimate, case.card, layout(case)
+    model, card, now = config.estimate, config.card, layout(config)
     if model is None or not model.parameters or not model.weight_bytes or not card or not card.memory_gib:
         return
-    if now.dp > 1 or case.setting.get("quantization") or case.setting.get("cpu_offload_gb"):
+    if now.dp > 1 or config.setting.get("quantization") or config.setting.get("cpu_offload_gb"):
         return
     gib = model.parameters * model.weight_bytes / GIB / (now.tp * now.pp)
     if gib < card.memory_gib * BEYOND_DOUBT:
@@ -262,7 +268,7 @@ def _check_estimated_size(case: Deployment) -> Iterable[Finding]:
         severity="info" if gib * EIGHT_BIT / model.weight_bytes < card.memory_gib else "warning",
         why=(
             f"{model.name} has {describe_estimate(model)} by its name, an estimate: {gib:.0f} GiB of weights "
-            f"for each of {_describe_gpus(case, now)} with {card.memory_gib:g} GiB"
+            f"for each of {_describe_gpus(config, now)} with {card.memory_gib:g} GiB"
         ),
         expects="it starts with more or larger GPUs, or quantised; --model-config gives the exact numbers",
         evidence={"weights_gib": round(gib, 1)},
@@ -291,7 +297,7 @@ LINTS = (
         find=_check_estimated_size,
         reports="the same by the size that an unknown model's name states",
         source=_TOO_LARGE,
-        needs=Needs(facts=("gpu", "gpu_memory"), applies=lambda case: case.estimate is not None),
+        needs=Needs(facts=("gpu", "gpu_memory"), applies=lambda config: config.estimate is not None),
     ),
     DeploymentCheck(
         rules=("D1",),

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from flettner.lint.missing_facts import ESTIMATE
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.deployment import Deployment, Finding, Needs
 from flettner.vllm_facts.references import OPTIMIZATION
+from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.capacity import seqs_that_fit
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -52,20 +52,20 @@ PROFILES = {
 """Values to begin with: vLLM's guide names the direction of the tokens, and no ranges."""
 
 
-def _check_profile(case: Deployment) -> Iterable[Finding]:
-    profile = PROFILES.get(case.profile)
+def _check_profile(config: ServeConfig) -> Iterable[Finding]:
+    profile = PROFILES.get(config.profile)
     if profile is None:
         return
-    if case.profile == "wide-ep" and case.model and not case.model.experts:
-        yield _dense_finding(case.model.name)
+    if config.profile == "wide-ep" and config.model and not config.model.experts:
+        yield _dense_finding(config.model.name)
         return
     tokens = _value_finding(
-        case, profile, TOKENS, effective_batched_tokens(case), profile.tokens, profile.first_tokens
+        config, profile, TOKENS, effective_batched_tokens(config), profile.tokens, profile.first_tokens
     )
-    seqs = _value_finding(case, profile, SEQS, effective_seqs(case), profile.seqs, profile.first_seqs)
+    seqs = _value_finding(config, profile, SEQS, effective_seqs(config), profile.seqs, profile.first_seqs)
     yield from (found for found in (tokens, seqs) if found)
-    if case.profile == "wide-ep":
-        yield from _check_expert_parallel(case)
+    if config.profile == "wide-ep":
+        yield from _check_expert_parallel(config)
 
 
 def _dense_finding(name: str) -> Finding:
@@ -80,14 +80,19 @@ def _dense_finding(name: str) -> Finding:
 
 
 def _value_finding(
-    case: Deployment, profile: Profile, knob: Knob, current: int | None, within: tuple[int, int], first: int
+    config: ServeConfig,
+    profile: Profile,
+    knob: Knob,
+    current: int | None,
+    within: tuple[int, int],
+    first: int,
 ) -> Finding | None:
     least, most = within
     if current is not None and least <= current <= most:
         return None
-    given = positive_int(case.setting, knob) is not None
+    given = positive_int(config.setting, knob) is not None
     to = _reachable_value(
-        case, knob, current, first if not given or current is None else _clamp(current, within)
+        config, knob, current, first if not given or current is None else _clamp(current, within)
     )
     if to is None:
         return None
@@ -97,11 +102,11 @@ def _value_finding(
         rule="W1",
         klass="auto",
         severity="warning" if given else "info",
-        why=f"{shown}; {case.profile} wants {profile.wants}: {least} to {most} is a good start",
+        why=f"{shown}; {config.profile} wants {profile.wants}: {least} to {most} is a good start",
         to={knob: to},
         expects="sane initial values, to be corrected by measurements",
         risks="a template does not know your prompts: measure before and after",
-        evidence={"profile": case.profile, knob: current},
+        evidence={"profile": config.profile, knob: current},
     )
 
 
@@ -109,17 +114,17 @@ def _clamp(current: int, within: tuple[int, int]) -> int:
     return min(max(current, within[0]), within[1])
 
 
-def _reachable_value(case: Deployment, knob: Knob, current: int | None, to: int) -> int | None:
+def _reachable_value(config: ServeConfig, knob: Knob, current: int | None, to: int) -> int | None:
     """`to`, or as many sequences towards it as the KV cache holds; None if that is no improvement."""
     if knob != SEQS or (current is not None and to < current):
         return to
-    fitting = _largest_that_fits(case, to)
+    fitting = _largest_that_fits(config, to)
     return fitting if fitting is not None and (current is None or fitting > current) else None
 
 
-def _largest_that_fits(case: Deployment, wanted: int) -> int | None:
+def _largest_that_fits(config: ServeConfig, wanted: int) -> int | None:
     """The largest halving of `wanted` that the KV cache holds; `wanted` if the cache size is unknown."""
-    room = seqs_that_fit(case)
+    room = seqs_that_fit(config)
     if room is None:
         return wanted
     while wanted > room and wanted > 1:
@@ -127,12 +132,12 @@ def _largest_that_fits(case: Deployment, wanted: int) -> int | None:
     return wanted if wanted <= room else None
 
 
-def _check_expert_parallel(case: Deployment) -> Iterable[Finding]:
-    if not is_sparse(case) or layout(case).tp * layout(case).dp == 1:
+def _check_expert_parallel(config: ServeConfig) -> Iterable[Finding]:
+    if not is_sparse(config) or layout(config).tp * layout(config).dp == 1:
         return
     knobs = {
-        "enable_expert_parallel": is_expert_parallel(case),
-        "enable_eplb": case.setting.get("enable_eplb"),
+        "enable_expert_parallel": is_expert_parallel(config),
+        "enable_eplb": config.setting.get("enable_eplb"),
     }
     missing = [knob for knob, value in knobs.items() if value is not True]
     if missing:
@@ -140,7 +145,7 @@ def _check_expert_parallel(case: Deployment) -> Iterable[Finding]:
             rule="W1",
             klass="gated",
             severity="info",
-            why=f"wide expert parallelism without {' and '.join(missing)} on {layout(case).gpus} GPUs",
+            why=f"wide expert parallelism without {' and '.join(missing)} on {layout(config).gpus} GPUs",
             to=dict.fromkeys(missing, True),
             expects="each GPU holds full experts, and busy experts are spread",
             risks="redundant experts take memory; --enable-dbo also needs a DeepEP or NIXL backend",

@@ -4,8 +4,8 @@ import json
 import re
 from collections.abc import Iterable
 
-from flettner.vllm_facts.deployment import Deployment, Finding
 from flettner.vllm_facts.models.lookup import canonical_name
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, invalid_flags_finding, text_of
 from flettner.vllm_facts.values import Knob, Value
 from flettner.vllm_facts.weight_formats import format_from_name
@@ -14,10 +14,10 @@ _RERANKER = re.compile(r"qwen3-(?P<vision>vl-)?reranker-\d")
 """Qwen's own files, which say that they generate text; conversions have "seq-cls" in their names."""
 
 
-def _check_unused_parser(case: Deployment) -> Iterable[Finding]:
+def _check_unused_parser(config: ServeConfig) -> Iterable[Finding]:
     """gpt-oss has its own parser, which reads tool calls in any case."""
-    parser = text_of(case, "tool_call_parser")
-    if not parser or case.setting.get("enable_auto_tool_choice") is not None or parser == "openai":
+    parser = text_of(config, "tool_call_parser")
+    if not parser or config.setting.get("enable_auto_tool_choice") is not None or parser == "openai":
         return
     yield invalid_flags_finding(
         f"--tool-call-parser {parser} has no effect without --enable-auto-tool-choice: requests with "
@@ -28,9 +28,9 @@ def _check_unused_parser(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _check_reranker(case: Deployment) -> Iterable[Finding]:
-    name = canonical_name(text_of(case, "model"))
-    if not (found := _RERANKER.match(name)) or "seq-cls" in name or case.setting.get("hf_overrides"):
+def _check_reranker(config: ServeConfig) -> Iterable[Finding]:
+    name = canonical_name(text_of(config, "model"))
+    if not (found := _RERANKER.match(name)) or "seq-cls" in name or config.setting.get("hf_overrides"):
         return
     kind = "Qwen3VLForSequenceClassification" if found["vision"] else "Qwen3ForSequenceClassification"
     meant = {
@@ -48,13 +48,13 @@ def _check_reranker(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _check_other_config(case: Deployment) -> Iterable[Finding]:
+def _check_other_config(config: ServeConfig) -> Iterable[Finding]:
     """`hf_config_path` replaces the checkpoint's config.json, with its quantization_config."""
-    model, config = text_of(case, "model"), text_of(case, "hf_config_path")
-    if not config or config == model or not _is_quantised(model) or _is_quantised(config):
+    model, other = text_of(config, "model"), text_of(config, "hf_config_path")
+    if not other or other == model or not _is_quantised(model) or _is_quantised(other):
         return
     yield invalid_flags_finding(
-        f"--hf-config-path {config} replaces the config of a quantised checkpoint: without its "
+        f"--hf-config-path {other} replaces the config of a quantised checkpoint: without its "
         "quantization_config the weights are read at full size",
         {},
         severity="warning",

@@ -4,17 +4,17 @@ import re
 from collections.abc import Iterable
 
 from flettner.lint.recogniser import LOG, LONGEST_LINE
-from flettner.vllm_facts.deployment import Deployment, Finding
 from flettner.vllm_facts.references import DOCS
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck
 from flettner.vllm_facts.values import Value
 
 _SEQS, _LEN = "max_num_seqs", "max_model_len"
 
 
-def _check_times(case: Deployment) -> Iterable[Finding]:
+def _check_times(config: ServeConfig) -> Iterable[Finding]:
     """F6: the times of a start are spread over several lines."""
-    times = {name: _find_seconds(pattern, case.log) for name, pattern in _TIMES.items()}
+    times = {name: _find_seconds(pattern, config.log) for name, pattern in _TIMES.items()}
     known: dict[str, Value] = {name: took_s for name, took_s in times.items() if took_s}
     if not known:
         return ()
@@ -36,13 +36,13 @@ def _check_times(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _check_capacity(case: Deployment) -> Iterable[Finding]:
+def _check_capacity(config: ServeConfig) -> Iterable[Finding]:
     """F7: one line of vLLM 0.32, two lines of older ones."""
-    size, most = _last_match(_KV_SIZE, case.log), _last_match(_AT_ONCE, case.log)
+    size, most = _last_match(_KV_SIZE, config.log), _last_match(_AT_ONCE, config.log)
     if size is None or most is None:
         return ()
     tokens, longest = (int(number.replace(",", "")) for number in (size[1], most[1]))
-    at_once, seqs = float(most[2].replace(",", "")), case.setting.get(_SEQS)
+    at_once, seqs = float(most[2].replace(",", "")), config.setting.get(_SEQS)
     cap = f"; {_SEQS} is {seqs}" if isinstance(seqs, int) else ""
     return (
         Finding(

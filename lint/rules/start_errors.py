@@ -6,10 +6,10 @@ A flag rule that knows the model and the GPU reports the same before a start; th
 import re
 
 from flettner.lint.recogniser import Recogniser, recogniser
-from flettner.vllm_facts.deployment import Deployment, Finding, FindingSeverity
 from flettner.vllm_facts.deprecated_flags import RENAMED
 from flettner.vllm_facts.foreign_flags import COUNTERPARTS
 from flettner.vllm_facts.references import DOCKER, DOCS, OPTIMIZATION, QUANTIZATION
+from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.sizing.divisibility import why_indivisible
 from flettner.vllm_facts.sizing.dtypes import type_without_float16
 from flettner.vllm_facts.sizing.effective_flags import layout, text_of
@@ -21,9 +21,9 @@ from flettner.vllm_facts.values import Knob, Value
 SHARE, SAFE_SHARE = "gpu_memory_utilization", 0.9
 
 
-def _lora_rank(match: re.Match[str], case: Deployment) -> Finding | None:
+def _lora_rank(match: re.Match[str], config: ServeConfig) -> Finding | None:
     rank = int(match["rank"])
-    present = case.setting.get("max_lora_rank")
+    present = config.setting.get("max_lora_rank")
     if isinstance(present, int) and present >= rank:
         return None  # raised since: the log is of another start
     to: dict[Knob, Value] = {"max_lora_rank": next((size for size in RANKS if size >= rank), None)}
@@ -35,9 +35,9 @@ def _lora_rank(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def _heads(match: re.Match[str], case: Deployment) -> Finding | None:
+def _heads(match: re.Match[str], config: ServeConfig) -> Finding | None:
     heads, tp = int(match["heads"]), int(match["tp"])
-    if layout(case).tp != tp or why_indivisible(case.model, tp):
+    if layout(config).tp != tp or why_indivisible(config.model, tp):
         return None  # another start, or the flag rule reports it
     to = next(size for size in range(tp, 0, -1) if heads % size == 0 and size & (size - 1) == 0)
     return _start_error(
@@ -48,10 +48,10 @@ def _heads(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def _expert_blocks(match: re.Match[str], case: Deployment) -> Finding | None:
-    if case.setting.get("enable_expert_parallel") is True:
+def _expert_blocks(match: re.Match[str], config: ServeConfig) -> Finding | None:
+    if config.setting.get("enable_expert_parallel") is True:
         return None  # whole experts: the line is of another start
-    if case.model and case.model.weight_block and case.model.moe_intermediate:
+    if config.model and config.model.weight_block and config.model.moe_intermediate:
         return None  # the flag rule reports it
     return _start_error(
         "V1",
@@ -62,10 +62,10 @@ def _expert_blocks(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def _bfloat16(match: re.Match[str], case: Deployment) -> Finding | None:
-    if any(check_bfloat16(case)) or text_of(case, "dtype") in {"half", "float16", "float32"}:
+def _bfloat16(match: re.Match[str], config: ServeConfig) -> Finding | None:
+    if any(check_bfloat16(config)) or text_of(config, "dtype") in {"half", "float16", "float32"}:
         return None  # the flag rule reports it, or the line is of another start
-    needs_float32 = bool(type_without_float16(case.model))
+    needs_float32 = bool(type_without_float16(config.model))
     return _start_error(
         "H2",
         f"it did not start: {match['card']} has no bfloat16",
@@ -75,8 +75,8 @@ def _bfloat16(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def _capability(match: re.Match[str], case: Deployment) -> Finding | None:
-    if any(check_capability(case)):
+def _capability(match: re.Match[str], config: ServeConfig) -> Finding | None:
+    if any(check_capability(config)):
         return None  # the flag rule reports it
     least, present = (_dotted(match[name]) for name in ("least", "present"))
     return _start_error(
@@ -92,11 +92,11 @@ def _spell(knob: Knob) -> str:
     return "--" + knob.replace("_", "-")
 
 
-def _fp8(match: re.Match[str], case: Deployment) -> Finding:
+def _fp8(match: re.Match[str], config: ServeConfig) -> Finding:
     unknown = (
         f"it did not start: the GPU does not know {match['kind']}, FP8 of compute capability 8.9 and later"
     )
-    if not text_of(case, "kv_cache_dtype").startswith("fp8"):
+    if not text_of(config, "kv_cache_dtype").startswith("fp8"):
         return _start_error(
             "H2",
             f"{unknown}: this release has no other kernel for the checkpoint's FP8 weights",
@@ -112,16 +112,16 @@ def _fp8(match: re.Match[str], case: Deployment) -> Finding:
     )
 
 
-def _unknown_flags(match: re.Match[str], case: Deployment) -> Finding | None:
+def _unknown_flags(match: re.Match[str], config: ServeConfig) -> Finding | None:
     named = [word.lstrip("-").replace("-", "_") for word in re.findall(r"--[\w-]+", match["words"])]
-    given = [knob for knob in named if knob in case.setting]
+    given = [knob for knob in named if knob in config.setting]
     known = [knob for knob in given if knob in RENAMED]
-    reported = [knob for knob in known if RENAMED[knob].gone(case.version) is not None]
+    reported = [knob for knob in known if RENAMED[knob].gone(config.version) is not None]
     if not given or reported == given:
         return None
     to: dict[Knob, Value] = {}
     for knob in known:
-        to |= RENAMED[knob].changes(knob, case.setting[knob])
+        to |= RENAMED[knob].changes(knob, config.setting[knob])
     how = " ".join(RENAMED[knob].how for knob in known)
     meant = ", ".join(_spell(COUNTERPARTS[knob]) for knob in given if knob in COUNTERPARTS)
     return _start_error(
@@ -136,8 +136,8 @@ def _unknown_flags(match: re.Match[str], case: Deployment) -> Finding | None:
     )
 
 
-def _preempted(match: re.Match[str], case: Deployment) -> Finding:
-    share, seqs = case.setting.get(SHARE), case.setting.get("max_num_seqs")
+def _preempted(match: re.Match[str], config: ServeConfig) -> Finding:
+    share, seqs = config.setting.get(SHARE), config.setting.get("max_num_seqs")
     to: dict[Knob, Value] = {}
     if isinstance(share, float) and share < SAFE_SHARE:
         to = {SHARE: SAFE_SHARE}
@@ -157,9 +157,9 @@ def _preempted(match: re.Match[str], case: Deployment) -> Finding:
     )
 
 
-def _context_above_model(match: re.Match[str], case: Deployment) -> Finding | None:
+def _context_above_model(match: re.Match[str], config: ServeConfig) -> Finding | None:
     given, own = int(match["given"]), int(match["own"])
-    if case.setting.get("max_model_len") != given or (case.model and case.model.max_len):
+    if config.setting.get("max_model_len") != given or (config.model and config.model.max_len):
         return None  # another start, or the flag rule reports it
     return _start_error(
         "V1",

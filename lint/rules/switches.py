@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.deployment import Deployment, Finding, FindingSeverity, Needs
 from flettner.vllm_facts.references import (
     CONSERVING_MEMORY,
     DOCS,
@@ -15,6 +14,7 @@ from flettner.vllm_facts.references import (
     RECIPES,
     V1_ENGINE,
 )
+from flettner.vllm_facts.serve_config import Finding, FindingSeverity, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
@@ -36,10 +36,10 @@ ROOM_GIB = 1.5  # for KV cache; CUDA graphs take 0.4 to 0.6 of it
 ASYNC_METHODS = ("eagle", "mtp", "draft_model", "ngram_gpu", "dspark", "dflash")
 
 
-def _check_eager(case: Deployment) -> Iterable[Finding]:
-    if case.setting.get("enforce_eager") is not True or is_pooling(case) or is_omni(case):
+def _check_eager(config: ServeConfig) -> Iterable[Finding]:
+    if config.setting.get("enforce_eager") is not True or is_pooling(config) or is_omni(config):
         return
-    took = estimate_fit(case)
+    took = estimate_fit(config)
     tight = took is not None and took.fits is not False and took.kv_gib < ROOM_GIB  # else D2 makes room
     yield Finding(
         rule="G1",
@@ -53,25 +53,25 @@ def _check_eager(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _check_graphs(case: Deployment) -> Iterable[Finding]:
-    if case.setting.get("enforce_eager") is True:
+def _check_graphs(config: ServeConfig) -> Iterable[Finding]:
+    if config.setting.get("enforce_eager") is True:
         return
-    level = case.setting.get("optimization_level")
+    level = config.setting.get("optimization_level")
     if str(level) in {"0", "1"}:
         what = "no compilation and no CUDA graphs" if str(level) == "0" else "PIECEWISE CUDA graphs only"
         yield _slower_switch_finding(
             f"-O{level} gives {what}; the default is -O2", {"optimization_level": None}, "warning"
         )
-    mode = str(json_entry(case, "compilation_config", "cudagraph_mode") or "").upper()
-    if mode in {"NONE", "PIECEWISE"} and not has_kv_transfer(case):
-        to = remove_json_entry(case, "compilation_config", "cudagraph_mode")
+    mode = str(json_entry(config, "compilation_config", "cudagraph_mode") or "").upper()
+    if mode in {"NONE", "PIECEWISE"} and not has_kv_transfer(config):
+        to = remove_json_entry(config, "compilation_config", "cudagraph_mode")
         yield _slower_switch_finding(
             f"cudagraph_mode is {mode}; the default is FULL_AND_PIECEWISE",
             to,
             "warning" if mode == "NONE" else "info",
         )
-    elif mode in {"FULL", "FULL_DECODE_ONLY"} and not has_kv_transfer(case):
-        to = remove_json_entry(case, "compilation_config", "cudagraph_mode")
+    elif mode in {"FULL", "FULL_DECODE_ONLY"} and not has_kv_transfer(config):
+        to = remove_json_entry(config, "compilation_config", "cudagraph_mode")
         why = f"cudagraph_mode is {mode}: mixed batches run without the default's PIECEWISE graphs"
         yield _slower_switch_finding(why, to, "info")
 
@@ -88,13 +88,13 @@ def _slower_switch_finding(why: str, to: Mapping[Knob, Value], severity: Finding
     )
 
 
-def _check_capture_sizes(case: Deployment) -> Iterable[Finding]:
-    seqs = positive_int(case.setting, "max_num_seqs")
-    largest = positive_int(case.setting, "max_cudagraph_capture_size")
+def _check_capture_sizes(config: ServeConfig) -> Iterable[Finding]:
+    seqs = positive_int(config.setting, "max_num_seqs")
+    largest = positive_int(config.setting, "max_cudagraph_capture_size")
     knob = "max_cudagraph_capture_size"
     if largest is None:
         knob = "cudagraph_capture_sizes"
-        sizes = [int(word) for word in str(case.setting.get(knob) or "").split() if word.isdecimal()]
+        sizes = [int(word) for word in str(config.setting.get(knob) or "").split() if word.isdecimal()]
         largest = max(sizes, default=None)
     if seqs is None or largest is None or seqs <= largest or largest >= min(2 * seqs, 512):
         return
@@ -110,11 +110,11 @@ def _check_capture_sizes(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _check_async(case: Deployment) -> Iterable[Finding]:
-    method, given = speculation_method(case), case.setting.get("async_scheduling")
+def _check_async(config: ServeConfig) -> Iterable[Finding]:
+    method, given = speculation_method(config), config.setting.get("async_scheduling")
     known_bad = bool(method) and not method.startswith(ASYNC_METHODS) and not method.endswith("_mtp")
-    if given is False and not known_bad and layout(case).pp == 1 and not is_pooling(case):
-        if is_older_than(case, ASYNC_SINCE):
+    if given is False and not known_bad and layout(config).pp == 1 and not is_pooling(config):
+        if is_older_than(config, ASYNC_SINCE):
             return
         yield Finding(
             rule="A1",
@@ -127,15 +127,15 @@ def _check_async(case: Deployment) -> Iterable[Finding]:
         )
 
 
-def _check_prefix_caching(case: Deployment) -> Iterable[Finding]:
-    off = case.setting.get("enable_prefix_caching") is False
-    hybrid = case.model is not None and case.model.hybrid
-    if not off or hybrid or is_pooling(case):
+def _check_prefix_caching(config: ServeConfig) -> Iterable[Finding]:
+    off = config.setting.get("enable_prefix_caching") is False
+    hybrid = config.model is not None and config.model.hybrid
+    if not off or hybrid or is_pooling(config):
         return
     yield Finding(
         rule="X1",
         klass="auto",
-        severity="warning" if case.profile in SHARED_PREFIXES else "info",
+        severity="warning" if config.profile in SHARED_PREFIXES else "info",
         why="--no-enable-prefix-caching is set: a prefix that many prompts share is computed each time",
         to={"enable_prefix_caching": None},
         expects="lower TTFT where prompts share a prefix (system prompt, documents, earlier turns)",
@@ -143,10 +143,10 @@ def _check_prefix_caching(case: Deployment) -> Iterable[Finding]:
     )
 
 
-def _check_chunked_prefill(case: Deployment) -> Iterable[Finding]:
-    if case.setting.get("enable_chunked_prefill") is not False or is_pooling(case):
+def _check_chunked_prefill(config: ServeConfig) -> Iterable[Finding]:
+    if config.setting.get("enable_chunked_prefill") is not False or is_pooling(config):
         return
-    hybrid = case.model is not None and case.model.hybrid
+    hybrid = config.model is not None and config.model.hybrid
     yield Finding(
         rule="P3",
         klass="gated",

@@ -16,10 +16,10 @@ from flettner.lint.rules import (
     out_of_memory,
     start_errors,
 )
-from flettner.vllm_facts.deployment import Deployment, Finding, FindingSeverity
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.raised_errors import RaisedError, find_raised, format_release, next_release
 from flettner.vllm_facts.releases import NAME, TABLE
+from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, json_entry
 from flettner.vllm_facts.values import Knob
 
@@ -64,8 +64,8 @@ _SAYS_WHAT_TO_DO = re.compile(
 _SERVES = re.compile(r"Application startup complete|Avg generation throughput|HTTP/1\.1\" 200")
 
 
-def _check_last_error(case: Deployment) -> Iterable[Finding]:
-    lines = [line[:LONGEST_LINE] for line in case.log]
+def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
+    lines = [line[:LONGEST_LINE] for line in config.log]
     served = [place for place, line in enumerate(lines) if _SERVES.search(line)]
     since = lines[served[-1] + 1 :] if served else lines  # before, errors of single requests are no reason
     found = (match for line in reversed(since) if (match := _ERROR.search(line)))
@@ -77,7 +77,7 @@ def _check_last_error(case: Deployment) -> Iterable[Finding]:
         own = inner["text"] if inner else error if root else ""
         raised = find_raised(own)
         severity: FindingSeverity = "warning" if served else "error"
-        yield _explain(own, raised, case, severity) if raised else _quote(error, severity)
+        yield _explain(own, raised, config, severity) if raised else _quote(error, severity)
 
 
 def _quote(error: str, severity: FindingSeverity) -> Finding:
@@ -92,8 +92,8 @@ def _quote(error: str, severity: FindingSeverity) -> Finding:
     )
 
 
-def _explain(error: str, raised: RaisedError, case: Deployment, severity: FindingSeverity) -> Finding:
-    causes = ", ".join(_causes(error, raised, case))
+def _explain(error: str, raised: RaisedError, config: ServeConfig, severity: FindingSeverity) -> Finding:
+    causes = ", ".join(_causes(error, raised, config))
     first, last = format_release(raised.first), format_release(raised.last)
     releases = f"vLLM {last}" if first == last else f"vLLM {first} to {last}"
     depends = f"it depends on {causes}: " if causes else "the log's last error is one of vLLM's own checks: "
@@ -103,28 +103,28 @@ def _explain(error: str, raised: RaisedError, case: Deployment, severity: Findin
         severity=severity,
         why=f"{depends}{releases} raises in {raised.file}: {error[:300]}",
         source=f"vLLM {last} {raised.file}",
-        expects="; ".join(filter(None, (_advice(error, named=bool(causes)), _newer(raised, case)))),
+        expects="; ".join(filter(None, (_advice(error, named=bool(causes)), _newer(raised, config)))),
         evidence={"line": error[:240]},
     )
 
 
-def _causes(error: str, raised: RaisedError, case: Deployment) -> list[str]:
+def _causes(error: str, raised: RaisedError, config: ServeConfig) -> list[str]:
     """The flags and variables that the error depends on, with their values."""
     words = set(re.findall(r"[a-z]\w*_\w+", error.replace("-", "_")))
-    given = [knob for knob in case.setting if knob in words and knob not in raised.flags]
+    given = [knob for knob in config.setting if knob in words and knob not in raised.flags]
     variables = dict.fromkeys(re.findall(r"\bVLLM_[A-Z\d_]+", error))
     return [
-        *(_in_use(knob, case) for knob in (*given, *raised.flags)),
-        *(f"{name}={case.env[name]}" if name in case.env else f"{name} (not set)" for name in variables),
+        *(_in_use(knob, config) for knob in (*given, *raised.flags)),
+        *(f"{name}={config.env[name]}" if name in config.env else f"{name} (not set)" for name in variables),
     ]
 
 
-def _in_use(knob: Knob, case: Deployment) -> str:
+def _in_use(knob: Knob, config: ServeConfig) -> str:
     """The flag as the command has it, else with the default of the newest release."""
-    name, value = f"--{knob.replace('_', '-')}", case.setting.get(knob)
+    name, value = f"--{knob.replace('_', '-')}", config.setting.get(knob)
     holder = next((flag for flag, facts in TABLE.items() if knob in facts.keys), None)
     if value is None and knob not in TABLE and holder:
-        inside = json_entry(case, holder, knob)
+        inside = json_entry(config, holder, knob)
         return f"{knob} of --{holder.replace('_', '-')} ({'not given' if inside is None else inside})"
     if isinstance(value, bool):
         return name if value else name.replace("--", "--no-", 1)
@@ -148,9 +148,9 @@ def _advice(error: str, *, named: bool) -> str:
     return "find its cause before other changes"
 
 
-def _newer(raised: RaisedError, case: Deployment) -> str:
+def _newer(raised: RaisedError, config: ServeConfig) -> str:
     """A remark where later releases do not have the message."""
-    gone, present = next_release(raised.last), release_of(case.version)
+    gone, present = next_release(raised.last), release_of(config.version)
     if gone is None or (present is not None and present >= gone):
         return ""
     return f"a newer release may do without the limit: the message is gone in vLLM {format_release(gone)}"

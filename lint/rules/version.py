@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from flettner.vllm_facts.deployment import Deployment, Finding, Needs
 from flettner.vllm_facts.regressions import REGRESSIONS
+from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     is_at_least,
@@ -16,35 +16,34 @@ HMA_ERROR_SINCE, HMA_SINCE = (0, 14), (0, 21)
 DISABLE = "disable_hybrid_kv_cache_manager"
 
 
-def _has_offloading(case: Deployment) -> bool:
-    return bool(case.setting.get("kv_offloading_size")) and case.setting.get("kv_offloading_backend") in {
+def _has_offloading(config: ServeConfig) -> bool:
+    return bool(config.setting.get("kv_offloading_size")) and config.setting.get("kv_offloading_backend") in {
         None,
         "native",
     }
 
 
-def _check_offloading(case: Deployment) -> Iterable[Finding]:
+def _check_offloading(config: ServeConfig) -> Iterable[Finding]:
     """V2. Native offloading supports the hybrid KV cache manager since 0.21 (#41445); 0.14 to 0.20 fail."""
-    if not _has_offloading(case) or release_number(case) is None:
+    if not _has_offloading(config) or release_number(config) is None:
         return
-    disabled = case.setting.get(DISABLE) is True
-    hybrid = case.model is not None and case.model.hybrid
-    if is_at_least(case, HMA_SINCE):
+    disabled = config.setting.get(DISABLE) is True
+    hybrid = config.model is not None and config.model.hybrid
+    if is_at_least(config, HMA_SINCE):
         if disabled:
-            yield _unneeded_finding(case, hybrid=hybrid)
-    elif is_at_least(case, HMA_ERROR_SINCE) and not disabled:
-        yield _required_finding(case, hybrid=hybrid)
+            yield _unneeded_finding(config, hybrid=hybrid)
+    elif is_at_least(config, HMA_ERROR_SINCE) and not disabled:
+        yield _required_finding(config, hybrid=hybrid)
 
 
-def _required_finding(case: Deployment, *, hybrid: bool) -> Finding:
+def _required_finding(config: ServeConfig, *, hybrid: bool) -> Finding:
     why = (
-        f"KV offloading ({case.setting.get('kv_offloading_size')} GiB) with vLLM {case.version}: "
+        f"KV offloading ({config.setting.get('kv_offloading_size')} GiB) with vLLM {config.version}: "
         "'OffloadingConnector does not support HMA but HMA is enabled', the server does not start"
     )
     if hybrid:
-        why += (
-            f", and {case.model.name if case.model else 'a hybrid model'} does not run without that manager"
-        )
+        hybrid_name = config.model.name if config.model else "a hybrid model"
+        why += f", and {hybrid_name} does not run without that manager"
     return Finding(
         rule="V2",
         klass="gated",
@@ -56,14 +55,14 @@ def _required_finding(case: Deployment, *, hybrid: bool) -> Finding:
     )
 
 
-def _unneeded_finding(case: Deployment, *, hybrid: bool) -> Finding:
+def _unneeded_finding(config: ServeConfig, *, hybrid: bool) -> Finding:
     lost = "a hybrid model does not start without it" if hybrid else "sliding-window models lose KV cache"
     return Finding(
         rule="V2",
         klass="gated",
         severity="error" if hybrid else "info",
         why=(
-            f"--{DISABLE.replace('_', '-')} is no longer needed for offloading with vLLM {case.version}, "
+            f"--{DISABLE.replace('_', '-')} is no longer needed for offloading with vLLM {config.version}, "
             f"and {lost}"
         ),
         to={DISABLE: None},
@@ -76,22 +75,22 @@ def _unneeded_finding(case: Deployment, *, hybrid: bool) -> Finding:
     )
 
 
-def _check_regressions(case: Deployment) -> Iterable[Finding]:
-    known = release_number(case)
+def _check_regressions(config: ServeConfig) -> Iterable[Finding]:
+    known = release_number(config)
     if known is None:
         return
-    model, card = f"{text_of(case, 'model')} {case.model.name if case.model else ''}", case.card
+    model, card = f"{text_of(config, 'model')} {config.model.name if config.model else ''}", config.card
     for row in REGRESSIONS:
-        if not row.seen_in(known, patch_number(case)) or not row.fits(model, card.name if card else ""):
+        if not row.seen_in(known, patch_number(config)) or not row.fits(model, card.name if card else ""):
             continue
-        if not row.shows(case.env.get(row.env) if row.env else case.setting.get(row.knob)):
+        if not row.shows(config.env.get(row.env) if row.env else config.setting.get(row.knob)):
             continue
         fixed = f"; fixed {row.fixed}" if row.fixed else "; no fix is on record"
         yield Finding(
             rule="V3",
             klass="note",
             severity="warning",
-            why=f"vLLM {case.version}: {row.symptom} is reported for this case ({row.issue}{fixed})",
+            why=f"vLLM {config.version}: {row.symptom} is reported for this case ({row.issue}{fixed})",
             expects=row.remedy,
             risks="a third-party report: your load may not show it",
             source=row.issue,

@@ -82,7 +82,7 @@ def read_number(setting: Mapping[Knob, Value], knob: Knob) -> float | None:
 
 
 def read_environment(context: Context) -> Mapping[str, str]:
-    return context.case.env if context.case else {}
+    return context.config.env if context.config else {}
 
 
 def build_evidence(reading: Reading, *numbers: Measured) -> tuple[Evidence, ...]:

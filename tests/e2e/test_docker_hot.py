@@ -25,6 +25,6 @@ async def test_an_adopted_container_gets_the_class_by_one_restart(
     assert (one["outcome"], one["lost"]) == ("promoted", 0), one
     assert lost(traffic) == []
     assert "scheduler_cls" not in before["setting"]
-    assert cold["prospect"]["strategy"] == "surge"
+    assert cold["preflight"]["strategy"] == "surge"
     hot = await rig.propose(max_num_active_seqs=6)
-    assert hot["prospect"]["strategy"] == "hot", hot
+    assert hot["preflight"]["strategy"] == "hot", hot

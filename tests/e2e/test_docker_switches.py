@@ -75,8 +75,8 @@ async def test_replaces_three_servers_one_by_one_without_spare_capacity(
         one = await rig.ended(str(made["id"]))
         kept = await rig.consistent_servers()
 
-    assert made["prospect"]["strategy"] == "replace", made
-    assert "pinned to its CPUs" in made["prospect"]["why"]
+    assert made["preflight"]["strategy"] == "replace", made
+    assert "pinned to its CPUs" in made["preflight"]["why"]
     assert (one["outcome"], one["lost"]) == ("promoted", 0), one
     assert kept == ["chat-r1", "chat-r2", "chat-r3"]
     assert lost(traffic) == []
@@ -121,7 +121,7 @@ async def test_changes_two_servers_by_surge_with_spare_capacity(
         one = await rig.ended(str(made["id"]))
         kept = await rig.consistent_servers()
 
-    assert made["prospect"]["strategy"] == "surge", made
+    assert made["preflight"]["strategy"] == "surge", made
     assert (one["outcome"], one["lost"]) == ("promoted", 0), one
     assert kept == ["chat-r1", "chat-r2"]
     assert lost(traffic) == []
@@ -172,7 +172,7 @@ async def swap(rig: DockerRig, max_num_seqs: int) -> tuple[Document, TrafficGene
         await rig.approve(made)
         one = await rig.ended(str(made["id"]))
         await rig.consistent_servers()
-    assert (made["prospect"]["strategy"], made["class"]) == ("swap", "gated"), made
+    assert (made["preflight"]["strategy"], made["class"]) == ("swap", "gated"), made
     assert (one["outcome"], one["lost"]) == ("promoted", 0), str(one["why"])
     return made, traffic, answers
 
@@ -188,7 +188,7 @@ async def swapped(rig: DockerRig, max_num_seqs: int) -> tuple[float, float]:
     away = [answer for answer in answers if answer.status == 503]
     assert all(answer.retry_after for answer in away)
     back = next(answer for answer in answers if answer.status == 200 and answer.at > away[-1].at)
-    return made["prospect"]["outage_s"], back.at - away[0].at
+    return made["preflight"]["outage_s"], back.at - away[0].at
 
 
 async def test_every_docker_request_passes_the_docker_proxy(

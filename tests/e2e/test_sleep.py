@@ -77,7 +77,7 @@ async def swap(rig: Rig, *faults: str) -> tuple[Document, Document, TrafficGener
         for fault in faults:
             await fail_asleep(rig, fault)
         rollout = await rig.ended(str(made["id"]))
-    assert made["prospect"]["strategy"] == "swap", made
+    assert made["preflight"]["strategy"] == "swap", made
     return made, rollout, traffic
 
 

@@ -31,7 +31,7 @@ from flettner.agent.prediction.learned import LearnedModel
 from flettner.agent.prediction.what_if import WhatIf, WhatIfRequest, predict_what_if
 from flettner.agent.telemetry.self_metrics import SelfMetrics
 from flettner.performance_model.errors import PredictionInputError
-from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Setting, Value
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -271,18 +271,18 @@ class FakeDaemonView:
         self.set(replace(state, phase=Phase.CHECKING, suggestion=suggestion, also_open=others, ended=()))
         return suggestion if self.checks else self.answer(PreflightResult(why="two GPUs are free"))
 
-    def answer(self, prospect: PreflightResult) -> Suggestion:
+    def answer(self, preflight: PreflightResult) -> Suggestion:
         """End the check of the suggestion, as an engine's answer does."""
         state = self._states[self.target]
         found = state.suggestion
         if found is None or found.status != "checking":
             raise ValueError("nothing is checked")
-        if prospect.problem:
-            ended = replace(found, status="refused", notes=(*found.notes, prospect.problem))
+        if preflight.problem:
+            ended = replace(found, status="refused", notes=(*found.notes, preflight.problem))
             self.set(replace(state, phase=Phase.OBSERVING, suggestion=ended))
             return ended
         shown = {"to": dict(found.proposal.to), "before": dict(found.before), "why": found.proposal.why}
-        ended = replace(found, status="open", prospect=prospect, digest=digest(shown))
+        ended = replace(found, status="open", preflight=preflight, digest=digest(shown))
         self.set(replace(state, phase=Phase.PROPOSED, suggestion=ended))
         return ended
 
@@ -341,7 +341,7 @@ class FakeDaemonView:
             plan=PLAN,
             started_at=self.at,
             phase_since=self.at,
-            strategy=suggestion.prospect.strategy,
-            outage_s=suggestion.prospect.outage_s,
+            strategy=suggestion.preflight.strategy,
+            outage_s=suggestion.preflight.outage_s,
         )
         return replace(state, phase=Phase.LAUNCHING, suggestion=approved, rollout=rollout)

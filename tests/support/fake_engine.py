@@ -46,7 +46,7 @@ class FakeEngine:
         self.target = target
         self.epoch = 0  # the newest one of a daemon that launched a server
         self.wrong: list[str] = []  # what `problems` says
-        self.prospect = PreflightResult(why="memory has room for everything")
+        self.preflight_result = PreflightResult(why="memory has room for everything")
         self.wrong_answers: dict[str, str] = {}  # to every prompt, by server name
         self.warmed_with: tuple[str, ...] = ()  # prompts
         self.stopped: dict[str, Server] = {}
@@ -95,7 +95,7 @@ class FakeEngine:
     ) -> PreflightResult:
         del setting
         self.calls.append(("preflight", servers[0].name))
-        return self.prospect if wanted == "auto" else replace(self.prospect, strategy=wanted)
+        return self.preflight_result if wanted == "auto" else replace(self.preflight_result, strategy=wanted)
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         if server.name in self.servers:

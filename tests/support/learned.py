@@ -8,8 +8,8 @@ from flettner.agent.prediction.learned import LearnedModel
 from flettner.performance_model.acceptance import Acceptance
 from flettner.performance_model.step_law import StepLaw, widen
 from flettner.performance_model.trace import TraceRequest
-from flettner.vllm_facts.deployment import Deployment
 from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Value
 from tests.support.fast_time import NOON
@@ -35,9 +35,9 @@ def requests_at(
     return tuple(made)
 
 
-def deployment(setting: Mapping[str, Value]) -> Deployment:
+def deployment(setting: Mapping[str, Value]) -> ServeConfig:
     flags = {"model": MODEL, "max_model_len": 8192, "gpu_memory_utilization": 0.9, **setting}
-    return Deployment(setting=flags, card=find_gpu("RTX 4090"), model=find_model(MODEL))
+    return ServeConfig(setting=flags, card=find_gpu("RTX 4090"), model=find_model(MODEL))
 
 
 def learned_model(rate: float = 2.0, *, seconds: float = 300.0, **setting: Value) -> LearnedModel:
@@ -45,7 +45,7 @@ def learned_model(rate: float = 2.0, *, seconds: float = 300.0, **setting: Value
     return LearnedModel(
         target="chat",
         server="chat-r0",
-        case=deployment(setting),
+        config=deployment(setting),
         fitted_at=NOON,
         trace=requests_at(rate, seconds=seconds),
         counts_from="records",

@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
-from flettner.vllm_facts.deployment import Deployment, Finding, GpuModel, LintRule, Model
 from flettner.vllm_facts.flag_parser import edit_flags, parse_address, parse_setting
+from flettner.vllm_facts.serve_config import Finding, GpuModel, LintRule, Model, ServeConfig
 from tests.support.sources import faults
 
 T4 = GpuModel(name="T4", capability=(7, 5), memory_gib=15.0, link="pcie")
@@ -106,7 +106,7 @@ QWEN_235B = dense(
 )
 
 
-def case(command: str, *, env: str = "", version: str = "0.32.0", **facts: Any) -> Deployment:  # noqa: ANN401 - its fields
+def case(command: str, *, env: str = "", version: str = "0.32.0", **facts: Any) -> ServeConfig:  # noqa: ANN401 - its fields
     """The case of a command line as a shell reads it; `env` as "NAME=value NAME=value"."""
     argv = shlex.split(command)
     setting = parse_setting(argv)
@@ -115,10 +115,10 @@ def case(command: str, *, env: str = "", version: str = "0.32.0", **facts: Any) 
     if "--api-key" in command:
         setting["api_key"] = "***"
     pairs = dict(word.split("=", 1) for word in env.split())
-    return Deployment(setting=setting, env=pairs, version=version, **facts)
+    return ServeConfig(setting=setting, env=pairs, version=version, **facts)
 
 
-def findings(lints: Iterable[LintRule], asked: Deployment) -> tuple[Finding, ...]:
+def findings(lints: Iterable[LintRule], asked: ServeConfig) -> tuple[Finding, ...]:
     """All that the lints say, each held to what a finding must be."""
     said: list[Finding] = []
     for lint in lints:

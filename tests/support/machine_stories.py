@@ -30,7 +30,7 @@ from flettner.agent.domain.verdict import Verdict
 from flettner.agent.machine.guard import Guard
 from flettner.agent.machine.step import Machine
 from flettner.agent.machine.transitions import Rules
-from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Setting
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -174,7 +174,7 @@ class World:
     blind: str = ""  # why requests cannot be counted
     how: str = ""  # what the engine says of each stop
     refuses: set[str] = field(default_factory=set)  # kinds of effects that fail
-    prospect: PreflightResult = field(default_factory=PreflightResult)
+    preflight: PreflightResult = field(default_factory=PreflightResult)
     wrong: bool = False  # green answers golden prompts wrongly
     stopped: dict[str, Server] = field(default_factory=dict)
     frozen: set[str] = field(default_factory=set)  # answer nothing
@@ -199,9 +199,9 @@ class World:
             replace(BLUE, name=f"vllm{n}", address=f"127.0.0.1:{8000 + n}", ours=ours, replicas=replicas)
             for n in range(count)
         ]
-        prospect = PreflightResult(strategy=strategy, outage_s=40.0 if strategy == "swap" else 0.0)
+        preflight = PreflightResult(strategy=strategy, outage_s=40.0 if strategy == "swap" else 0.0)
         running = {server.name: server for server in fleet}
-        return cls(running=running, old=frozenset(running), prospect=prospect, **more)
+        return cls(running=running, old=frozenset(running), preflight=preflight, **more)
 
     def snapshot(self) -> Self:
         """Return an independent copy; values in its containers are immutable."""
@@ -284,7 +284,7 @@ class World:
             )
         match effect:
             case fx.Preflight():
-                return (e.Preflighted(at=self.at, number=effect.number, prospect=self.prospect),)
+                return (e.Preflighted(at=self.at, number=effect.number, preflight=self.preflight),)
             case fx.Stop(server=server, keep=keep) if keep:
                 self.running[server.name] = replace(self.running[server.name], replicas=keep)
                 return (e.Stopped(at=self.at, number=effect.number),)

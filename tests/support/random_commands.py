@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-from flettner.vllm_facts.deployment import Deployment, Model
 from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.models.table import known_keys
+from flettner.vllm_facts.serve_config import Model, ServeConfig
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand, parse_command
 from flettner.vllm_facts.sizing.gpus import find_gpu
 
@@ -48,7 +48,7 @@ VALUES: dict[str, tuple[object, ...]] = {
 }
 
 
-def random_cases(seed: int, count: int) -> Iterator[tuple[ServeCommand, Deployment]]:
+def random_cases(seed: int, count: int) -> Iterator[tuple[ServeCommand, ServeConfig]]:
     """`count` command lines as they are typed, each with what a user says of its host."""
     draw = Random(seed)  # noqa: S311 - a sample of tests, not a secret
     names = sorted(known_keys())
@@ -57,7 +57,7 @@ def random_cases(seed: int, count: int) -> Iterator[tuple[ServeCommand, Deployme
         command = parse_command(shlex.split(_line(draw, name)))
         yield (
             command,
-            Deployment(
+            ServeConfig(
                 setting={**command.setting, **command.exposure},
                 card=find_gpu(draw.choice(CARDS)),
                 gpus=draw.choice((None, 1, 2, 4, 8)),
@@ -89,7 +89,7 @@ def _model(draw: Random, name: str) -> Model | None:
     return replace(model, intermediate=inner, weight_block=block, moe_intermediate=wide)
 
 
-def describe(command: ServeCommand, case: Deployment) -> str:
+def describe(command: ServeCommand, case: ServeConfig) -> str:
     """A case in words, to be read where a test fails."""
     facts = {"gpu": case.card and case.card.name, "gpus": case.gpus, "version": case.version}
     return f"{shlex.join(command.words)} {json.dumps(facts)} {case.model}"

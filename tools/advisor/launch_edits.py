@@ -49,7 +49,7 @@ def _split_changes(one: LaunchReport) -> list[dict[str, Value]]:
     """The changes of its words, and each variable outside of them, which can be written on its own."""
     if one.report is None:
         return []
-    to, env = one.report.advice.to, one.report.advice.env
+    to, env = one.report.fixes.to, one.report.fixes.env
     inline = _inline_variables(one)
     words: dict[str, Value] = {**to, **{name: new for name, new in env.items() if name in inline}}
     rest: list[dict[str, Value]] = [{name: new} for name, new in env.items() if name not in inline]
@@ -71,10 +71,10 @@ def _edit_launch(one: LaunchReport, changes: Mapping[str, Value]) -> list[Edit]:
     """The edits of one server, if the edited text is read as the wanted command. Raises FlagError."""
     if one.command is None or one.report is None:
         return []
-    words, env, inline = one.launch.words, one.report.advice.env, _inline_variables(one)
+    words, env, inline = one.launch.words, one.report.fixes.env, _inline_variables(one)
     outside = changes.keys() & env.keys() - inline
     own = {name: env[name] for name in changes.keys() & env.keys() & inline}
-    to = {name: new for name, new in changes.items() if name in one.report.advice.to}
+    to = {name: new for name, new in changes.items() if name in one.report.fixes.to}
     better = edit_command(one.command, to, own)
     wanted = [*_edit_assignments(_lead(one), own), *better.words]
     edits = edit_words(one.text, words, wanted)

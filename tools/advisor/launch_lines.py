@@ -5,8 +5,8 @@ import re
 from flettner.tools.advisor.ci_formats import Located, Remark
 from flettner.tools.advisor.launch_reports import LaunchReport
 from flettner.tools.terminal.values import escape_text
-from flettner.vllm_facts.deployment import Finding
 from flettner.vllm_facts.launch_files.launch import line_of
+from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import describe_changes
 
 
@@ -22,7 +22,7 @@ def locate(one: LaunchReport) -> list[Located]:
             line=_find_line(finding, one),
             name=one.launch.name,
         )
-        for finding in one.report.advice.findings
+        for finding in one.report.fixes.findings
     ]
 
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flettner.agent.domain.errors import ConfigError
+from flettner.redaction import MASK
 from flettner.tools.advisor.lint_report import LintReport, lint_command
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import find_secrets
 from flettner.vllm_facts.launch_files.launch import Launch, line_of
 from flettner.vllm_facts.launch_files.recognise import KINDS, read_launches
-from flettner.vllm_facts.masking import MASK
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand, parse_command
 
 

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flettner.agent.domain.errors import ConfigError
-from flettner.lint.advice import Advice, find_errors
+from flettner.lint.fixes import Fixes, find_errors
 from flettner.lint.missing_facts import EXTRA, FACTS, Judged, judge_coverage
 from flettner.lint.precedence import ranked
-from flettner.lint.rounds import advise_until_settled
+from flettner.lint.rounds import find_fixes_in_rounds
 from flettner.lint.rules import all_lints
-from flettner.tools.advisor.case_options import build_deployment, missing_facts
+from flettner.tools.advisor.fact_options import build_serve_config, missing_facts
 from flettner.tools.advisor.render import (
     as_row,
     as_text,
@@ -22,8 +22,8 @@ from flettner.tools.advisor.render import (
     format_not_judged,
 )
 from flettner.vllm_facts.config_file import UnsupportedEdit
-from flettner.vllm_facts.deployment import Deployment, Launcher
 from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.serve_config import Launcher, ServeConfig
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand, edit_command
 
 NO_FINDINGS, FINDINGS, NOT_JUDGED = 0, 1, 3
@@ -34,8 +34,8 @@ VERDICTS = {NO_FINDINGS: "no findings", FINDINGS: "findings", NOT_JUDGED: "not j
 class LintReport:
     """`unread`: places whose flags are unknown. `still`: the rules that report an error after all changes."""
 
-    case: Deployment
-    advice: Advice
+    config: ServeConfig
+    fixes: Fixes
     judged: Judged
     better: ServeCommand
     refused: bool  # the improved command would still not start
@@ -45,14 +45,14 @@ class LintReport:
 
     @property
     def status(self) -> int:
-        if self.advice.findings:
+        if self.fixes.findings:
             return FINDINGS
         return NO_FINDINGS if self.judged.is_complete and not self.unread else NOT_JUDGED
 
     def describe_missing(self) -> list[str]:
         """What keeps the report from being complete."""
         missing = [fact for fact in self.judged.by_fact() if fact not in EXTRA]
-        facts = "; ".join(FACTS[fact].describe(self.case) for fact in missing)
+        facts = "; ".join(FACTS[fact].describe(self.config) for fact in missing)
         return [*self.unread, *([f"not judged for lack of {facts}"] if missing else [])]
 
     def as_row(self) -> dict[str, Any]:
@@ -61,23 +61,23 @@ class LintReport:
             "checked": [] if self.unread else self.judged.checked,
             "not_judged": [{"rule": rule, "lacks": facts} for rule, facts in self.judged.lacking.items()],
             "still": self.still,
-            "model": _describe_model(self.case),
+            "model": _describe_model(self.config),
             "in_file": [asdict(line) for line in self.in_file],
         }
-        lacking = [*missing_facts(self.case), *self.unread]
+        lacking = [*missing_facts(self.config), *self.unread]
         offered = None if self.refused else self.better
-        return as_row(self.advice, self.case, offered, assumed={}, unknown=lacking, more=more)
+        return as_row(self.fixes, self.config, offered, assumed={}, unknown=lacking, more=more)
 
     def as_text(self) -> str:
-        if not self.advice.findings:
-            return format_no_findings(self.judged, self.case, self.unread)
-        text = as_text(self.advice, self.case, assumed={})
+        if not self.fixes.findings:
+            return format_no_findings(self.judged, self.config, self.unread)
+        text = as_text(self.fixes, self.config, assumed={})
         if self.refused:
             text += "\n" + format_no_command(self.still)
-        elif self.advice.to or self.advice.env:
+        elif self.fixes.to or self.fixes.env:
             text += "\n" + format_improved(self.better, self.still, self.in_file)
-            text += format_live_limits(self.advice.to, self.case.setting, self.case.env)
-        return text + "\n" + format_not_judged(self.judged, self.case, self.unread)
+            text += format_live_limits(self.fixes.to, self.config.setting, self.config.env)
+        return text + "\n" + format_not_judged(self.judged, self.config, self.unread)
 
 
 def lint_command(
@@ -91,39 +91,37 @@ def lint_command(
 ) -> LintReport:
     """Lint a command with the options of the command line. Raises ConfigError."""
     try:
-        case = build_deployment(
+        config = build_serve_config(
             args, command, version=version, gpus=gpus, little_shared_memory=little_shared_memory
         )
     except FlagError as error:
         raise ConfigError(f"cannot parse the command: {error}") from error
     lints = all_lints()
-    advice = advise_until_settled(case, lints, ranked)
-    command = replace(command, env={} if command.before else case.env)
-    errors = find_errors(advice.after(case), lints)
+    fixes = find_fixes_in_rounds(config, lints, ranked)
+    command = replace(command, env={} if command.before else config.env)
+    errors = find_errors(fixes.after(config), lints)
     return LintReport(
-        case=case,
-        advice=advice,
-        judged=judge_coverage(case, lints),
-        better=edit_command(command, advice.to, advice.env),
+        config=config,
+        fixes=fixes,
+        judged=judge_coverage(config, lints),
+        better=edit_command(command, fixes.to, fixes.env),
         refused=bool(errors),
-        still=sorted({rule for rule, _ in errors} | _logged_errors(advice)),
-        in_file=command.unsupported_edits(advice.to),
+        still=sorted({rule for rule, _ in errors} | _logged_errors(fixes)),
+        in_file=command.unsupported_edits(fixes.to),
         unread=[*unread, *([command.unread] if command.unread else [])],
     )
 
 
-def _logged_errors(advice: Advice) -> set[str]:
+def _logged_errors(fixes: Fixes) -> set[str]:
     """The rules that report an error in the log, which no change corrects."""
     return {
-        found.rule
-        for found in advice.findings
-        if found.severity == "error" and not found.to and not found.env
+        found.rule for found in fixes.findings if found.severity == "error" and not found.to and not found.env
     }
 
 
-def _describe_model(case: Deployment) -> dict[str, object] | None:
+def _describe_model(config: ServeConfig) -> dict[str, object] | None:
     """The model's size and where its numbers come from; None without any."""
-    model = case.model or case.estimate
+    model = config.model or config.estimate
     if model is None:
         return None
     return {
@@ -131,5 +129,5 @@ def _describe_model(case: Deployment) -> dict[str, object] | None:
         "parameters": model.parameters,
         "quantization": model.quantization,
         "source": model.source,
-        "estimate": case.model is None,
+        "estimate": config.model is None,
     }

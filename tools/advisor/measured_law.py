@@ -4,12 +4,12 @@ import re
 from collections.abc import Sequence
 
 from flettner.performance_model.engine_settings import limits_of
-from flettner.performance_model.hardware_prior import fit_deployment
+from flettner.performance_model.hardware_prior import fit_with_prior
 from flettner.performance_model.iteration_log import parse_iterations
 from flettner.performance_model.log_clock import add_unlogged, busy_spans, unlogged
 from flettner.performance_model.step_law import UncertainLaw
 from flettner.performance_model.work_windows import windows_of_steps
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 
 _KV_SIZE = re.compile(r"KV cache size: ([\d,]{1,20}) tokens")
 
@@ -20,12 +20,12 @@ def find_kv_tokens(log: Sequence[str]) -> int | None:
     return int(found[-1].replace(",", "")) if found else None
 
 
-def law_of_log(case: Deployment, log: Sequence[str], kv_tokens: int | None) -> UncertainLaw | None:
+def law_of_log(config: ServeConfig, log: Sequence[str], kv_tokens: int | None) -> UncertainLaw | None:
     """Fit the law; None without iteration lines. Raises PredictionInputError if they do not suffice."""
     records = list(parse_iterations(log))
-    windows = list(windows_of_steps(records, limits_of(case, kv_tokens=kv_tokens).kv_tokens))
+    windows = list(windows_of_steps(records, limits_of(config, kv_tokens=kv_tokens).kv_tokens))
     if not windows:
         return None
     source = f"{len(windows)} windows of steps in the log"
     windows = add_unlogged(windows, unlogged(busy_spans(records)))
-    return fit_deployment(case, windows, is_logged=True, source=source)
+    return fit_with_prior(config, windows, is_logged=True, source=source)

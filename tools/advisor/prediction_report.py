@@ -21,7 +21,7 @@ from flettner.tools.advisor.measured_law import find_kv_tokens, law_of_log
 from flettner.tools.advisor.render import format_command
 from flettner.tools.terminal.tables import format_sentence, format_table
 from flettner.tools.terminal.values import format_prediction
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand, edit_command
 from flettner.vllm_facts.values import describe_changes
 
@@ -105,7 +105,7 @@ class PredictionReport:
 
 
 def build_report(
-    case: Deployment,
+    config: ServeConfig,
     trace: Trace,
     goals: Goals | None,
     *,
@@ -117,11 +117,11 @@ def build_report(
     """Raises PredictionInputError."""
     if kv_tokens is not None and kv_tokens < 1:
         raise PredictionInputError(f"--kv-tokens {kv_tokens}: must be at least 1")
-    warnings = check_flags(case)
+    warnings = check_flags(config)
     measured = kv_tokens or find_kv_tokens(log)
-    limits = limits_of(case, kv_tokens=measured)
-    doubt = veto(case, limits)
-    law = _choose_law(case, limits, law_text, log)
+    limits = limits_of(config, kv_tokens=measured)
+    doubt = veto(config, limits)
+    law = _choose_law(config, limits, law_text, log)
     return PredictionReport(
         trace=trace,
         law=law,
@@ -130,14 +130,16 @@ def build_report(
         bands=predict(trace, law, limits, goals or Goals()),
         goals=goals,
         headroom=find_headroom(trace, law.law, limits, goals) if goals else None,
-        found=search(case, trace, law, goals, kv_tokens=measured) if goals and search_settings else None,
+        found=search(config, trace, law, goals, kv_tokens=measured) if goals and search_settings else None,
     )
 
 
-def _choose_law(case: Deployment, limits: EngineLimits, text: str | None, log: Sequence[str]) -> UncertainLaw:
+def _choose_law(
+    config: ServeConfig, limits: EngineLimits, text: str | None, log: Sequence[str]
+) -> UncertainLaw:
     if text is not None:
         return read_law(text, "--law")
-    return law_of_log(case, log, limits.kv_tokens) or prior_law(case)
+    return law_of_log(config, log, limits.kv_tokens) or prior_law(config)
 
 
 def _band_row(name: str, title: str, band: Band) -> tuple[str, str, str]:

@@ -5,14 +5,14 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flettner.lint.advice import Advice, build_rows
+from flettner.lint.fixes import Fixes, build_rows
 from flettner.lint.missing_facts import FACTS, Judged
 from flettner.lint.precedence import HEALTH
 from flettner.tools.terminal.values import escape_text, format_value
 from flettner.vllm_facts.config_file import UnsupportedEdit
-from flettner.vllm_facts.deployment import Deployment, Finding
 from flettner.vllm_facts.flag_table import is_switch
 from flettner.vllm_facts.live_limits import CONTROL, LIVE, NEEDED, SCHEDULER_CLASS
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand
 from flettner.vllm_facts.shell_command.shell import join_redirections, quote_word
 from flettner.vllm_facts.values import Knob, Setting, Value
@@ -28,46 +28,46 @@ _UNSET = "(unset)"
 
 
 def as_row(
-    advice: Advice,
-    case: Deployment,
+    fixes: Fixes,
+    config: ServeConfig,
     command: ServeCommand | None,
     *,
     assumed: Mapping[Knob, Value],
     unknown: Iterable[str],
     more: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The advice as a JSON object; `more` is added."""
-    found = [row for finding in advice.findings for row in build_rows(finding, case, assumed)]
+    """The fixes as a JSON object; `more` is added."""
+    found = [row for finding in fixes.findings for row in build_rows(finding, config, assumed)]
     outranked = [
         {"rule": lost.what.rule, "by": lost.by, "why": lost.why, "said": lost.what.why}
-        for lost in advice.outranked
+        for lost in fixes.outranked
     ]
     return {
         "findings": found,
         "command": command.words if command else None,
         "env": dict(command.env) if command else {},
         "outranked": outranked,
-        "later": list(advice.later),
+        "later": list(fixes.later),
         "unknown": list(unknown),
         **more,
     }
 
 
 def as_text(
-    advice: Advice, case: Deployment, *, assumed: Mapping[Knob, Value], width: int | None = None
+    fixes: Fixes, config: ServeConfig, *, assumed: Mapping[Knob, Value], width: int | None = None
 ) -> str:
     """The findings by heading, each with change, reason and source; empty if there are none."""
     width = width or _width()
     parts = []
     for heading, head in HEADS.items():
-        found = [finding for finding in advice.findings if _heading(finding) == heading]
+        found = [finding for finding in fixes.findings if _heading(finding) == heading]
         if found:
             parts.append(head + "\n")
-            parts += [_finding(finding, case, assumed, width) for finding in found]
+            parts += [_finding(finding, config, assumed, width) for finding in found]
     parts += [
-        _line("outranked", f"{lost.what.rule} by {lost.by}: {lost.why}", width) for lost in advice.outranked
+        _line("outranked", f"{lost.what.rule} by {lost.by}: {lost.why}", width) for lost in fixes.outranked
     ]
-    parts += [_line("later", text, width) for text in advice.later]
+    parts += [_line("later", text, width) for text in fixes.later]
     return "\n".join(parts)
 
 
@@ -141,8 +141,8 @@ def _heading(finding: Finding) -> str:
     return "health" if finding.rule in HEALTH else finding.severity
 
 
-def _finding(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value], width: int) -> str:
-    head = f"  {finding.rule:4}{_change(finding, case, assumed)}  [{finding.klass}]\n"
+def _finding(finding: Finding, config: ServeConfig, assumed: Mapping[Knob, Value], width: int) -> str:
+    head = f"  {finding.rule:4}{_change(finding, config, assumed)}  [{finding.klass}]\n"
     lines = [
         ("why", finding.why),
         ("observed", _format_evidence(finding.evidence)),
@@ -153,14 +153,14 @@ def _finding(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value], 
     return head + "".join(_line(label, text, width, indent=6) for label, text in lines if text)
 
 
-def _change(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value]) -> str:
+def _change(finding: Finding, config: ServeConfig, assumed: Mapping[Knob, Value]) -> str:
     """`max_num_seqs 2 -> 16, VLLM_X 1 -> (unset)`"""
-    before = {**assumed, **case.setting}
+    before = {**assumed, **config.setting}
     changes = [
         (knob, _present(knob, before.get(knob)), format_value(new)) for knob, new in finding.to.items()
     ]
     changes += [
-        (name, case.env.get(name, _UNSET), _UNSET if new is None else new)
+        (name, config.env.get(name, _UNSET), _UNSET if new is None else new)
         for name, new in finding.env.items()
     ]
     text = ", ".join(f"{name} {old} -> {new}" for name, old, new in changes)
@@ -197,7 +197,7 @@ def _width() -> int:
     return max(NARROW, min(WIDE, shutil.get_terminal_size().columns))
 
 
-def format_no_findings(judged: Judged, case: Deployment, unread: Sequence[str]) -> str:
+def format_no_findings(judged: Judged, config: ServeConfig, unread: Sequence[str]) -> str:
     """The checked rules, and those that could not be judged."""
     head = (
         "no findings"
@@ -205,14 +205,14 @@ def format_no_findings(judged: Judged, case: Deployment, unread: Sequence[str]) 
         else "NOT JUDGED: no findings, but some rules lack facts"
     )
     checked = _line("checked", f"rules {', '.join(judged.checked) or 'none'}", _width())
-    return f"{head}\n{checked}{format_not_judged(judged, case, unread)}"
+    return f"{head}\n{checked}{format_not_judged(judged, config, unread)}"
 
 
-def format_not_judged(judged: Judged, case: Deployment, unread: Sequence[str]) -> str:
+def format_not_judged(judged: Judged, config: ServeConfig, unread: Sequence[str]) -> str:
     """Each missing fact with its option, and the rules that are not judged without it."""
     texts = [f"for all rules: {place}" for place in unread]
     texts += [
-        f"{FACTS[fact].describe(case)}, for the rules {', '.join(rules)}"
+        f"{FACTS[fact].describe(config)}, for the rules {', '.join(rules)}"
         for fact, rules in judged.by_fact().items()
     ]
     return "".join(_line("missing", text, _width()) for text in texts)

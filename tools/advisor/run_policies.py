@@ -14,8 +14,8 @@ from flettner.agent.domain.reading import Reading
 from flettner.agent.plugins import loader
 from flettner.agent.plugins.third_party import GuardedPolicy, failure_location
 from flettner.lint.precedence import HEALTH, ranked
-from flettner.vllm_facts.deployment import Deployment, Finding
 from flettner.vllm_facts.flag_parser import edit_flags
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.values import Knob, Setting, Value
 
 
@@ -23,7 +23,7 @@ from flettner.vllm_facts.values import Knob, Setting, Value
 class PolicyFindings:
     """Findings of all policies on one reading.
 
-    `findings`: in order of precedence, then the outranked ones, because `lint.advice.advise` ranks them
+    `findings`: in order of precedence, then the outranked ones, because `lint.fixes.find_fixes` ranks them
     again with the findings on the flags. `assumed`: current values that no flag sets. `broken`: one message
     for each policy that failed.
     """
@@ -33,8 +33,8 @@ class PolicyFindings:
     broken: tuple[str, ...] = ()
 
 
-def run_all(reading: Reading, setting: Setting, slo: Slo, case: Deployment) -> PolicyFindings:
-    context = Context(setting=setting, slo=slo, bounds=BOUNDS, case=case)
+def run_all(reading: Reading, setting: Setting, slo: Slo, config: ServeConfig) -> PolicyFindings:
+    context = Context(setting=setting, slo=slo, bounds=BOUNDS, config=config)
     policies, broken = _build_all()
     proposals: list[Proposal] = []
     for name, policy in policies.items():

@@ -14,17 +14,17 @@ from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.lateness import misses_objective
 from flettner.agent.domain.model import Objective, Slo
 from flettner.agent.domain.reading import Gpu, Latency, Reading
-from flettner.lint.advice import Advice, advise, find_errors
+from flettner.lint.fixes import Fixes, find_errors, find_fixes
 from flettner.lint.precedence import HEALTH, ranked
 from flettner.lint.rules import all_lints
-from flettner.tools.advisor.case_options import add_options, build_deployment, missing_facts, read_log
+from flettner.tools.advisor.fact_options import add_options, build_serve_config, missing_facts, read_log
 from flettner.tools.advisor.flag_consistency import FlagMismatches, find_mismatches
 from flettner.tools.advisor.objective_options import parse_objective
 from flettner.tools.advisor.render import as_row, as_text, format_command, format_no_command, format_unknown
 from flettner.tools.cli.dispatch import Subparsers, add_command
 from flettner.tools.terminal.values import escape_text
-from flettner.vllm_facts.deployment import Deployment
 from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand, edit_command, parse_command
 from flettner.vllm_facts.values import Knob, Setting, Value
 
@@ -100,47 +100,47 @@ def _run(args: argparse.Namespace) -> int:
         reported = {**reported, ENGINES: seen.engines}
     known = command or ServeCommand(argv=("vllm", "serve", seen.model or "MODEL"))
     try:
-        case = build_deployment(args, known, version=seen.reading.facts.get("version", ""))
+        config = build_serve_config(args, known, version=seen.reading.facts.get("version", ""))
     except FlagError as error:
         raise ConfigError(f"--flags: {error}") from error
-    reading = _with_facts(seen.reading, case)
+    reading = _with_facts(seen.reading, config)
     if args.ttft is None and reading.waiting.high <= 0 and misses_objective(reading.itl, slo.itl):
         slo = replace(slo, ttft=None)  # the promise for tokens comes before an alarm that no queue causes
     still = reading.stands_still
-    mismatches = find_mismatches(case.setting, reported, reading, seen.model)
-    assumed = reported if mismatches or command is None else {**reported, **case.setting}
-    policies = _run_policies(reading, case, slo, assumed, mismatches)
+    mismatches = find_mismatches(config.setting, reported, reading, seen.model)
+    assumed = reported if mismatches or command is None else {**reported, **config.setting}
+    policies = _run_policies(reading, config, slo, assumed, mismatches)
     if seen.idle or still:
         policies = replace(policies, findings=tuple(one for one in policies.findings if one.rule in HEALTH))
-    lints = all_lints() if command or case.log else ()
+    lints = all_lints() if command or config.log else ()
     if not seen.idle and not _has_load_problem(reading, slo):
         lints = tuple(lint for lint in lints if not set(lint.rules) <= BY_LOAD)
-    advice = advise(case, lints, ranked, policies.findings)
-    better = edit_command(replace(known, env={} if known.before else case.env), advice.to, advice.env)
+    fixes = find_fixes(config, lints, ranked, policies.findings)
+    better = edit_command(replace(known, env={} if known.before else config.env), fixes.to, fixes.env)
     window = {**_summarise(reading), "idle": seen.idle, "stands_still": still, "requests": seen.requests}
     window["servers"] = seen.servers
-    refused = sorted({rule for rule, _ in find_errors(advice.after(case), lints)})
+    refused = sorted({rule for rule, _ in find_errors(fixes.after(config), lints)})
     current = {**reported, **policies.assumed}
     broken = policies.broken
     if args.json:
         more = {"window": window, "doubts": mismatches.messages, "broken": broken}
-        offered, unknown = None if refused else better, _missing_facts(case, command)
-        row = as_row(advice, case, offered, assumed=current, unknown=unknown, more=more)
+        offered, unknown = None if refused else better, _missing_facts(config, command)
+        row = as_row(fixes, config, offered, assumed=current, unknown=unknown, more=more)
         text = json.dumps(row, indent=2) + "\n"
     else:
         text = _format_window(window) + _format_mismatches(mismatches)
-        text += _format_advice(advice, case, current, window)
-        if refused and advice.findings:
+        text += _format_advice(fixes, config, current, window)
+        if refused and fixes.findings:
             text += f"\n{format_no_command(refused)}"
-        elif advice.to or advice.env:
+        elif fixes.to or fixes.env:
             head = "THE COMMAND WITH THESE CHANGES" if command else "ADD THESE FLAGS TO THE SERVER'S COMMAND"
             text += f"\n{head}\n{format_command(better)}"
         text += "\n"
         text += "".join(f"skipped: {escape_text(why)}\n" for why in broken) + format_unknown(
-            _missing_facts(case, command)
+            _missing_facts(config, command)
         )
     sys.stdout.write(text)
-    return FINDINGS if advice.findings else NO_FINDINGS
+    return FINDINGS if fixes.findings else NO_FINDINGS
 
 
 def _has_load_problem(reading: Reading, slo: Slo) -> bool:
@@ -168,29 +168,29 @@ def _observe(args: argparse.Namespace, slo: Slo) -> "Window":
 
 
 def _run_policies(
-    reading: Reading, case: Deployment, slo: Slo, assumed: Setting, mismatches: FlagMismatches
+    reading: Reading, config: ServeConfig, slo: Slo, assumed: Setting, mismatches: FlagMismatches
 ) -> "PolicyFindings":
     """The policies' findings. If --flags do not match the server, the flags and the model are ignored."""
     from flettner.tools.advisor import run_policies  # noqa: PLC0415 - the policies take a quarter of a second
 
     if not mismatches:
-        return run_policies.run_all(reading, assumed, slo, case)
-    case = replace(case, setting=assumed, model=None, env={})
-    found = run_policies.run_all(reading, assumed, slo, case)
+        return run_policies.run_all(reading, assumed, slo, config)
+    config = replace(config, setting=assumed, model=None, env={})
+    found = run_policies.run_all(reading, assumed, slo, config)
     kept = (finding for finding in found.findings if not (mismatches.over_cap and finding.to))
     return replace(found, findings=tuple(kept))
 
 
-def _with_facts(reading: Reading, case: Deployment) -> Reading:
+def _with_facts(reading: Reading, config: ServeConfig) -> Reading:
     """The reading with the version and GPU from the options, as no driver was asked."""
-    facts = {**reading.facts, "version": case.version} if case.version else reading.facts
-    card = case.card
+    facts = {**reading.facts, "version": config.version} if config.version else reading.facts
+    card = config.card
     gpus: tuple[Gpu, ...] = ()
     if card is not None:
         total_mib = None if card.memory_gib is None else card.memory_gib * _MIB_PER_GIB
         gpus = tuple(
             Gpu(index=index, uuid="", name=card.name, memory_total_mib=total_mib)
-            for index in range(case.gpus or 1)
+            for index in range(config.gpus or 1)
         )
     return replace(reading, facts=facts, gpus=reading.gpus or gpus)
 
@@ -246,25 +246,25 @@ def _summarise(reading: Reading) -> dict[str, Any]:
 
 
 def _format_advice(
-    advice: Advice,
-    case: Deployment,
+    fixes: Fixes,
+    config: ServeConfig,
     current: Mapping[Knob, Value],
     window: Mapping[str, Any],
 ) -> str:
     text = ""
-    unhealthy = any(finding.rule in HEALTH for finding in advice.findings)
+    unhealthy = any(finding.rule in HEALTH for finding in fixes.findings)
     if window["idle"] and not unhealthy:
         text += "idle: a server without traffic gives no evidence\n"
     elif window["stands_still"]:
         text += "stalled: requests run, but no token was generated; check its log before its flags\n"
-    elif not advice.findings:
+    elif not fixes.findings:
         text += "no findings\n"
     if window["coverage"] < _MIN_COVERAGE and not window["idle"] and not unhealthy:
         text += (
             f"the server answered only {window['coverage']:.0%} of the time: not enough data for the rules\n"
         )
-    if advice.findings:
-        text += f"\n{as_text(advice, case, assumed=current)}"
+    if fixes.findings:
+        text += f"\n{as_text(fixes, config, assumed=current)}"
     return text
 
 
@@ -292,7 +292,7 @@ def _format_mismatches(mismatches: FlagMismatches) -> str:
     return f"{text}the measurements are judged by the flags that the server itself reports\n"
 
 
-def _missing_facts(case: Deployment, command: ServeCommand | None) -> list[str]:
+def _missing_facts(config: ServeConfig, command: ServeCommand | None) -> list[str]:
     """As for lint, and the flags of the server."""
     flags = [] if command else ["its flags (--flags '…')"]
-    return [*flags, *missing_facts(case)]
+    return [*flags, *missing_facts(config)]

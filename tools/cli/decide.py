@@ -145,7 +145,7 @@ def _suggestions(args: argparse.Namespace, daemon: ApiClient) -> int:
 
 
 def _print_patch(found: Json) -> int:
-    patch = (found["prospect"] or {}).get("patch", "")
+    patch = (found["preflight"] or {}).get("patch", "")
     if not patch:
         complain(
             f"{found['id']} has no patch: flettner does not know the file that the server is started from"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flettner.agent.domain.errors import ConfigError
-from flettner.tools.advisor.case_options import add_options
+from flettner.tools.advisor.fact_options import add_options
 from flettner.tools.advisor.lint_report import LintReport, lint_command
 from flettner.tools.cli.dispatch import Subparsers, add_command, find_version
 from flettner.tools.terminal.values import escape_text
@@ -99,7 +99,7 @@ def _format(report: LintReport, form: str) -> str:
 
     found = [
         Located(finding=finding, change=escape_text(describe_changes({**finding.to, **finding.env})))
-        for finding in report.advice.findings
+        for finding in report.fixes.findings
     ]
     remarks = [Remark(text=text) for text in report.describe_missing()]
     return as_github(found, remarks) if form == "github" else as_sarif(found, remarks, find_version())

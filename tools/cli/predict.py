@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flettner.agent.domain.errors import ConfigError
-from flettner.tools.advisor.case_options import add_options, build_deployment, read_log
+from flettner.tools.advisor.fact_options import add_options, build_serve_config, read_log
 from flettner.tools.advisor.objective_options import SHARE, add_objectives, read_objectives
 from flettner.tools.advisor.option_files import LAW_HINT, TRACE_HINT, read_option_file
 from flettner.tools.cli.dispatch import Subparsers, add_command
@@ -76,12 +76,12 @@ def _predict_trace(args: argparse.Namespace) -> int:
     )
     command = parse_command(words)
     try:
-        case = build_deployment(args, command)
+        config = build_serve_config(args, command)
     except FlagError as error:
         raise ConfigError(f"cannot parse the command: {error}") from error
     trace = read_trace(read_option_file(args.trace, "--trace", TRACE_HINT).splitlines(), str(args.trace))
     report = prediction_report.build_report(
-        case,
+        config,
         scale_prompts(scale_rate(trace, rate), prompt),
         goals,
         law_text=read_option_file(args.law, "--law", LAW_HINT) if args.law else None,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from flettner.agent.api.client import ApiClient, Json
 from flettner.agent.domain.errors import ConfigError
-from flettner.agent.domain.model_advice import MOST_TIMES
+from flettner.agent.domain.model_search import MOST_TIMES
 from flettner.tools.cli.knob_argument import parse_knob
 from flettner.tools.cli.remote_command import add_remote_options, call_daemon, path, print_answer
 from flettner.tools.terminal.tables import format_sentence, format_table

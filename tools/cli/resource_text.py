@@ -221,13 +221,13 @@ def _find_status(suggestion: Json) -> str:
 
 def is_held(suggestion: Json) -> bool:
     """Whether it is open, but to be committed where the server's manifest is kept."""
-    return suggestion["status"] == "open" and bool((suggestion["prospect"] or {}).get("owner"))
+    return suggestion["status"] == "open" and bool((suggestion["preflight"] or {}).get("owner"))
 
 
 def find_outage_s(suggestion: Json) -> float:
     """Duration of the planned outage; 0 if there is none or it is not known yet."""
-    prospect = suggestion["prospect"]
-    return float(prospect["outage_s"]) if prospect else 0.0
+    preflight = suggestion["preflight"]
+    return float(preflight["outage_s"]) if preflight else 0.0
 
 
 def _format_evidence(found: Json) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flettner.agent.domain.errors import ConfigError
-from flettner.tools.advisor.case_options import add_options, build_deployment
+from flettner.tools.advisor.fact_options import add_options, build_serve_config
 from flettner.tools.advisor.objective_options import SHARE, add_objectives, read_objectives
 from flettner.tools.advisor.option_files import LAW_HINT, TRACE_HINT, read_option_file
 from flettner.tools.cli.dispatch import Subparsers, add_command
@@ -102,11 +102,11 @@ def _run(args: argparse.Namespace) -> int:
     command = _command(args, script)
     plan = _plan(args, command, script)
     try:
-        case = build_deployment(args, command)
+        config = build_serve_config(args, command)
     except FlagError as error:
         raise ConfigError(f"cannot parse the command: {error}") from error
     server, choice = OwnServer(command), _choice(args, script)
-    limits_of(case, kv_tokens=args.kv_tokens or _ANY_KV_TOKENS)  # what is missing is named before a trial
+    limits_of(config, kv_tokens=args.kv_tokens or _ANY_KV_TOKENS)  # what is missing is named before a trial
     try:
         plan.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -116,7 +116,7 @@ def _run(args: argparse.Namespace) -> int:
         for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the server is stopped on the way out
             asyncio.get_running_loop().add_signal_handler(number, signal.raise_signal, signal.SIGINT)
         await server.check()
-        return await tune(plan, choice, case, server, Progress())
+        return await tune(plan, choice, config, server, Progress())
 
     outcome = asyncio.run(run())
     (plan.out / "report.html").write_text(report.as_html(outcome), "utf-8")

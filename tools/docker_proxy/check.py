@@ -4,7 +4,7 @@ from flettner.tools.docker_proxy.create import create_reasons
 from flettner.tools.docker_proxy.engine import EngineSocket
 from flettner.tools.docker_proxy.errors import Absent, EngineSilent, Refused
 from flettner.tools.docker_proxy.fields import FieldContext
-from flettner.tools.docker_proxy.judge import RequestFilter
+from flettner.tools.docker_proxy.request_filter import RequestFilter
 from flettner.tools.docker_proxy.strict_json import Json
 
 # Left out by flettner when it makes a twin: identity, and what the engine fills in.
@@ -13,18 +13,18 @@ _NOT_COPIED = ("AttachStdin", "AttachStdout", "AttachStderr", "MacAddress", "OnB
 
 async def objections(name: str, context: FieldContext, engine: EngineSocket) -> list[str]:
     """All reasons against a twin of the container `name`, and against changing the container itself."""
-    judge = RequestFilter(context=context, engine=engine)
+    request_filter = RequestFilter(context=context, engine=engine)
     try:
         seen = await engine.container(name)
         inspected = await engine.described(seen.id)
     except (Absent, EngineSilent) as error:
         return [str(error)]
-    reasons = [] if judge.is_own(seen) else [f"{seen.name} is not in the policy's containers.adopt"]
+    reasons = [] if request_filter.is_own(seen) else [f"{seen.name} is not in the policy's containers.adopt"]
     body = twin(inspected, context)
     reasons += create_reasons(body, context)
     if not reasons:
         try:
-            await judge.check_named_resources(body)
+            await request_filter.check_named_resources(body)
         except (Refused, Absent, EngineSilent) as error:
             reasons.append(str(error))
     return reasons

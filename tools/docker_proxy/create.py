@@ -6,8 +6,8 @@ from flettner.tools.docker_proxy.fields import (
     FieldTable,
     Reasons,
     fields,
+    find_refusals,
     flag,
-    judged,
     nothing,
     number,
     text,
@@ -45,7 +45,7 @@ BODY: FieldTable = {
 
 def create_reasons(body: Json, context: FieldContext) -> Reasons:
     """Reasons against creating the container; image, networks and volumes are looked up later."""
-    yield from judged("", body, BODY, context)
+    yield from find_refusals("", body, BODY, context)
     if not isinstance(body.get("Image"), str) or not body["Image"]:
         yield "Image: none is named"
     label = context.policy.containers.label
@@ -56,6 +56,6 @@ def create_reasons(body: Json, context: FieldContext) -> Reasons:
 
 def update_reasons(body: Json, context: FieldContext) -> Reasons:
     """The restart policy is the only part of an existing container that may change."""
-    yield from judged("", body, {"RestartPolicy": RESTART}, context)
+    yield from find_refusals("", body, {"RestartPolicy": RESTART}, context)
     if not body.get("RestartPolicy"):
         yield "RestartPolicy: is missing"

@@ -9,7 +9,7 @@ from flettner.tools.docker_proxy.fields import (
     Reasons,
     each,
     fields,
-    judged,
+    find_refusals,
     nothing,
     number,
     shown,
@@ -68,12 +68,12 @@ NETWORKING: FieldTable = {"EndpointsConfig": values(fields(ENDPOINT), r"[a-zA-Z0
 
 def connect_reasons(body: Json, context: FieldContext) -> Reasons:
     """Reasons against POST /networks/{id}/connect."""
-    return judged("", body, {"Container": text, "EndpointConfig": fields(ENDPOINT)}, context)
+    return find_refusals("", body, {"Container": text, "EndpointConfig": fields(ENDPOINT)}, context)
 
 
 def disconnect_reasons(body: Json, context: FieldContext) -> Reasons:
     force = {"Container": text, "Force": lambda *_: iter(())}
-    return judged("", body, force, context)
+    return find_refusals("", body, force, context)
 
 
 def ports(where: str, value: object, context: FieldContext) -> Reasons:
@@ -81,7 +81,7 @@ def ports(where: str, value: object, context: FieldContext) -> Reasons:
 
 
 def _port(where: str, value: object, context: FieldContext) -> Reasons:
-    yield from judged(where, value, {"HostIp": text, "HostPort": _host_port}, context)
+    yield from find_refusals(where, value, {"HostIp": text, "HostPort": _host_port}, context)
     if isinstance(value, dict):
         address = value.get("HostIp") or "0.0.0.0"  # noqa: S104 - what the engine makes of it
         if address not in context.policy.networks.publish:

@@ -30,7 +30,7 @@ Rule = Callable[[str, object, FieldContext], Reasons]
 FieldTable = Mapping[str, Rule]
 
 
-def judged(where: str, value: object, table: FieldTable, context: FieldContext) -> Reasons:
+def find_refusals(where: str, value: object, table: FieldTable, context: FieldContext) -> Reasons:
     """Check an object of the Engine: each key must be in `table`, case-sensitively."""
     if not isinstance(value, dict):
         yield f"{where}: must be an object"
@@ -134,7 +134,7 @@ def values(inner: Rule, keys: str = r"[^\x00-\x1f]{1,512}") -> Rule:
 
 
 def fields(table: FieldTable) -> Rule:
-    return lambda where, value, context: judged(where, value, table, context)
+    return lambda where, value, context: find_refusals(where, value, table, context)
 
 
 def shown(value: object) -> str:

@@ -17,10 +17,10 @@ from yarl import URL
 from flettner.tools.docker_proxy.engine import ADDRESS, EngineSocket
 from flettner.tools.docker_proxy.errors import Absent, EngineSilent, Refused, TooLarge
 from flettner.tools.docker_proxy.fields import FieldContext, shown
-from flettner.tools.docker_proxy.judge import Onward, RequestFilter
 from flettner.tools.docker_proxy.mounts import host_files
 from flettner.tools.docker_proxy.policy import ProxyPolicy
 from flettner.tools.docker_proxy.request import Ask, ask_of
+from flettner.tools.docker_proxy.request_filter import Onward, RequestFilter
 from flettner.tools.docker_proxy.strict_json import Json
 
 BODY_WITHIN_S = 10.0
@@ -55,10 +55,12 @@ class Proxy:
             method=shown(request.method)[1:-1], target=_log_target(request), **_peer_ids(request)
         )
         context = FieldContext(policy=self.policy(), files=host_files)
-        judge = RequestFilter(context=context, engine=EngineSocket(session=self.session), known=self.known)
+        request_filter = RequestFilter(
+            context=context, engine=EngineSocket(session=self.session), known=self.known
+        )
         try:
             ask = _parse_ask(request)
-            onward = await judge.onward(ask, await _read_body(request, ask))
+            onward = await request_filter.onward(ask, await _read_body(request, ask))
         except Refused as refused:
             line.warning("refused", reason=str(refused))
             return _error_response(
@@ -71,10 +73,10 @@ class Proxy:
             return _error_response(502, f"flettner-docker-proxy: {silent}")
         if ask.route.changes and ask.route.kind != "wait":
             line.info("passed", on=onward.path)
-        return await self._pass(request, onward, judge)
+        return await self._pass(request, onward, request_filter)
 
     async def _pass(
-        self, request: web.BaseRequest, onward: Onward, judge: RequestFilter
+        self, request: web.BaseRequest, onward: Onward, request_filter: RequestFilter
     ) -> web.StreamResponse:
         query = f"?{urlencode(onward.query)}" if onward.query else ""
         url = URL(f"{ADDRESS}{onward.path}{query}", encoded=True)
@@ -84,7 +86,7 @@ class Proxy:
                 onward.method, url, data=onward.body, headers=headers, timeout=_NO_END, allow_redirects=False
             ) as reply:
                 if onward.filtered and reply.status == HTTPStatus.OK:
-                    return await _filter_list(reply, judge)
+                    return await _filter_list(reply, request_filter)
                 return await _stream_reply(request, reply)
         except (ClientError, OSError) as error:
             return _error_response(502, f"flettner-docker-proxy: the engine does not answer: {error}")
@@ -135,23 +137,23 @@ async def _stream_reply(request: web.BaseRequest, reply: ClientResponse) -> web.
     return back
 
 
-async def _filter_list(reply: ClientResponse, judge: RequestFilter) -> web.StreamResponse:
+async def _filter_list(reply: ClientResponse, request_filter: RequestFilter) -> web.StreamResponse:
     """The list of containers, reduced to those that the policy allows."""
     text = bytearray()
     async for chunk in reply.content.iter_any():
         text += chunk
         if len(text) > LARGEST_LIST:
             return _error_response(502, "flettner-docker-proxy: the engine's list of containers is too long")
-    containers = [entry for entry in json.loads(bytes(text)) if _is_listed(entry, judge)]
+    containers = [entry for entry in json.loads(bytes(text)) if _is_listed(entry, request_filter)]
     return web.json_response(containers)
 
 
-def _is_listed(entry: Json, judge: RequestFilter) -> bool:
+def _is_listed(entry: Json, request_filter: RequestFilter) -> bool:
     # A name with a second slash is a link: the alias by which another container knows this one.
     names = {name[1:] for name in entry.get("Names") or []}
-    containers = judge.policy.containers
+    containers = request_filter.policy.containers
     labelled = bool((entry.get("Labels") or {}).get(containers.label))
-    return labelled or entry.get("Id") in judge.known or not names.isdisjoint(containers.adopt)
+    return labelled or entry.get("Id") in request_filter.known or not names.isdisjoint(containers.adopt)
 
 
 def _error_response(status: int, message: str) -> web.Response:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import sqrt
 
-from flettner.performance_model.engine import Engine, EngineRun
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.outcome import Goals, mean_gap_s, quantile
+from flettner.performance_model.replayed_scheduler import EngineRun, ReplayedScheduler
 from flettner.performance_model.step_law import StepLaw, UncertainLaw
 from flettner.tools.tuning.session import TuningPlan
 
@@ -28,7 +28,7 @@ def calibrate(
     gap_s = measured.get("itl_mean_s", 0.0)
     factor = _find_factor(law.law, plan, limits, gap_s) if gap_s > 0 else 1.0
     found = law.law.scaled(factor)
-    run = Engine(plan.trace, found, limits).run()
+    run = ReplayedScheduler(plan.trace, found, limits).run()
     waits = sorted(one.first_s - one.arrival_s for one in run.requests if one.first_s is not None)
     outside_s = max(0.0, measured.get("ttft_p10_s", 0.0) - quantile(waits, 0.1)) if waits else 0.0
     return (
@@ -46,7 +46,7 @@ def _find_factor(law: StepLaw, plan: TuningPlan, limits: EngineLimits, gap_s: fl
     low, high = 1 / _MOST, _MOST
     for _ in range(_ROUNDS):
         middle = sqrt(low * high)
-        is_slower = _mean_gap_s(Engine(plan.trace, law.scaled(middle), limits).run()) > gap_s
+        is_slower = _mean_gap_s(ReplayedScheduler(plan.trace, law.scaled(middle), limits).run()) > gap_s
         low, high = (low, middle) if is_slower else (middle, high)
     return sqrt(low * high)
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from flettner.performance_model.engine import Engine
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.outcome import Goals
+from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.resample import with_redraws
 from flettner.performance_model.search import ERRORS, LEAST_GAIN
 from flettner.performance_model.step_law import StepLaw
@@ -58,7 +58,7 @@ def forecast_all(space: Space, trace: Trace, law: StepLaw, goals: Goals) -> list
 
 
 def _met(load: Trace, law: StepLaw, limits: EngineLimits, goals: Goals) -> list[float]:
-    return [float(goals.are_met_by(one)) for one in Engine(load, law, limits).run().requests]
+    return [float(goals.are_met_by(one)) for one in ReplayedScheduler(load, law, limits).run().requests]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

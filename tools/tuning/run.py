@@ -18,7 +18,7 @@ from flettner.tools.tuning.space import Space, build_space
 from flettner.tools.tuning.tpe import TpeSearch, import_optuna
 from flettner.tools.tuning.trials import TrialFile, TuningTrial
 from flettner.tools.tuning.verdict import PairedVerdict
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class TuningResult:
 
 
 async def tune(
-    plan: TuningPlan, choice: SearchChoice, case: Deployment, server: TunedServer, progress: Progress
+    plan: TuningPlan, choice: SearchChoice, config: ServeConfig, server: TunedServer, progress: Progress
 ) -> TuningResult:
     """Tune the server. Raises ConfigError, PredictionInputError."""
     if choice.search == "tpe":
@@ -56,11 +56,11 @@ async def tune(
     base = await session.measure_base()
     log = await asyncio.to_thread(_read_log, plan.out / base.log)
     kv_tokens = choice.kv_tokens or find_kv_tokens(log)
-    space = build_space(case, kv_tokens, choice.given)
+    space = build_space(config, kv_tokens, choice.given)
     session.place_base(space)
     law, forecasts = None, list[PointForecast]()
     if choice.search == "model":
-        raw = choice.law or law_of_log(case, log, kv_tokens) or prior_law(case)
+        raw = choice.law or law_of_log(config, log, kv_tokens) or prior_law(config)
         law, goals = await asyncio.to_thread(calibrate, raw, plan, space.limits[0], base.measured)
         forecasts = await asyncio.to_thread(forecast_all, space, plan.trace, law.law, goals)
     await session.search(space, _build_search(choice, space, forecasts), forecasts)

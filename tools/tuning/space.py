@@ -8,7 +8,7 @@ from flettner.performance_model.engine_settings import limits_of, veto, with_cha
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.search import neighbours
 from flettner.tools.tuning.searches import Point
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.kv_cache import estimate_fit
 from flettner.vllm_facts.values import Knob, Value
 
@@ -32,25 +32,25 @@ class Space:
 
 
 def build_space(
-    case: Deployment, kv_tokens: int | None, given: Sequence[Point] = (), most: int = MOST
+    config: ServeConfig, kv_tokens: int | None, given: Sequence[Point] = (), most: int = MOST
 ) -> Space:
     """`given`: changes to try, in place of those near the setting.
 
     Raises PredictionInputError if the setting in force cannot be modelled.
     """
-    base = limits_of(case, kv_tokens=kv_tokens)
-    candidates = list(given) if given else list(neighbours(case, base))
+    base = limits_of(config, kv_tokens=kv_tokens)
+    candidates = list(given) if given else list(neighbours(config, base))
     knobs = list(dict.fromkeys(knob for changes in candidates for knob in changes))
-    own = {**asdict(base), **case.setting}
+    own = {**asdict(base), **config.setting}
     first: Point = {knob: own.get(knob) for knob in knobs}
     points, limits, refused = [first], [base], dict[str, int]()
     for changes in _distinct({**first, **changes} for changes in candidates):
         if changes in points or len(points) > most:
             continue
         moved = {knob: value for knob, value in changes.items() if value != first[knob]}
-        changed = with_changes(case, moved)
+        changed = with_changes(config, moved)
         try:
-            found = limits_of(changed, kv_tokens=_moved_kv(case, changed, base))
+            found = limits_of(changed, kv_tokens=_moved_kv(config, changed, base))
             why = veto(changed, found)
         except PredictionInputError as error:
             why, found = str(error), base
@@ -62,9 +62,9 @@ def build_space(
     return Space(points=points, limits=limits, refused=refused)
 
 
-def _moved_kv(case: Deployment, changed: Deployment, base: EngineLimits) -> int:
+def _moved_kv(config: ServeConfig, changed: ServeConfig, base: EngineLimits) -> int:
     """Scale the measured KV cache by the estimated effect of the change."""
-    before, after = estimate_fit(case), estimate_fit(changed)
+    before, after = estimate_fit(config), estimate_fit(changed)
     moved = after.kv_tokens - before.kv_tokens if before and after else 0
     return max(base.block_size, base.kv_tokens + moved)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flettner.vllm_facts.deployment import Launcher
+from flettner.vllm_facts.serve_config import Launcher
 
 Form = Literal["shell", "block", "flow", "value", "none"]
 """How a word is written: in a shell command, as an item of a YAML list (in lines or in brackets), as the

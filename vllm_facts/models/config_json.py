@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from flettner.vllm_facts.deployment import Model
 from flettner.vllm_facts.models.parameters import (
     count_active_parameters,
     count_parameters,
     unquantized_parameters,
 )
+from flettner.vllm_facts.serve_config import Model
 from flettner.vllm_facts.weight_formats import MXFP4, format_from_config, stored_size
 
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")

@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass, field
 
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.deployment import Deployment
 from flettner.vllm_facts.json_flags import parse_json_part
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import is_at_least, json_entries
 from flettner.vllm_facts.values import Knob, Value
 
@@ -31,21 +31,21 @@ class ContextExceeded:
     yarn: bool = False  # YaRN is requested without max_position_embeddings
 
 
-def allows_longer_context(case: Deployment) -> bool:
+def allows_longer_context(config: ServeConfig) -> bool:
     """Whether VLLM_ALLOW_LONG_MAX_MODEL_LEN turns the refusal into a warning."""
-    return case.env.get(ALLOWED, "").strip().lower() in {"1", "true"}
+    return config.env.get(ALLOWED, "").strip().lower() in {"1", "true"}
 
 
-def find_exceeded_context(case: Deployment) -> ContextExceeded | None:
+def find_exceeded_context(config: ServeConfig) -> ContextExceeded | None:
     """The excess of max_model_len over the model's context; None if it fits or if either is unknown."""
-    asked, own = positive_int(case.setting, LENGTH), case.model.max_len if case.model else None
-    over = _overrides(case)
+    asked, own = positive_int(config.setting, LENGTH), config.model.max_len if config.model else None
+    over = _overrides(config)
     own = _number(over[POSITIONS]) if POSITIONS in over else own
-    if asked is None or own is None or "hf_config_path" in case.setting or "text_config" in over:
+    if asked is None or own is None or "hf_config_path" in config.setting or "text_config" in over:
         return None
     rope = next((one for key in _ROPE if isinstance(one := over.get(key), dict)), {})
     kind, factor = str(rope.get("rope_type", rope.get("type", "default"))), rope.get("factor", 1.0)
-    if not isinstance(factor, (int, float)) or (kind in _YARN and not is_at_least(case, YARN_COUNTED_IN)):
+    if not isinstance(factor, (int, float)) or (kind in _YARN and not is_at_least(config, YARN_COUNTED_IN)):
         return None
     own = max(own if kind in _SCALED_ALREADY else round(own * factor), _number(over.get(LONGEST)) or 0)
     if asked <= own:
@@ -53,18 +53,18 @@ def find_exceeded_context(case: Deployment) -> ContextExceeded | None:
     reach = round((_number(rope.get("original_" + POSITIONS)) or 0) * factor) if kind in _YARN else 0
     if asked <= reach:
         to: dict[Knob, Value] = {f"{OVERRIDES}.{POSITIONS}": reach}
-        if OVERRIDES in case.setting:
+        if OVERRIDES in config.setting:
             to = {OVERRIDES: json.dumps({**over, POSITIONS: reach})}
         return ContextExceeded(asked=asked, own=own, to=to, yarn=True)
     return ContextExceeded(asked=asked, own=own, to={LENGTH: own})
 
 
-def _overrides(case: Deployment) -> dict[str, object]:
+def _overrides(config: ServeConfig) -> dict[str, object]:
     """The entries of --hf-overrides, given as JSON or dotted, and of the old --rope-scaling."""
-    over = json_entries(case, OVERRIDES)
-    if _ROPE[0] in case.setting:
-        over.setdefault(_ROPE[0], parse_json_part(case.setting[_ROPE[0]]))
-    for knob, value in case.setting.items():
+    over = json_entries(config, OVERRIDES)
+    if _ROPE[0] in config.setting:
+        over.setdefault(_ROPE[0], parse_json_part(config.setting[_ROPE[0]]))
+    for knob, value in config.setting.items():
         first, _, rest = knob.partition(".")
         if first == OVERRIDES and rest:
             *path, last = rest.split(".")

@@ -2,9 +2,9 @@
 
 import re
 
-from flettner.vllm_facts.deployment import Model
 from flettner.vllm_facts.models.lookup import canonical_name, name_words
 from flettner.vllm_facts.models.table import find_row
+from flettner.vllm_facts.serve_config import Model
 from flettner.vllm_facts.weight_formats import NONE, format_from_name
 
 _SIZE = re.compile(r"(?:(\d{1,2})x)?(\d{1,4}(?:\.\d{1,3})?)([bt])")

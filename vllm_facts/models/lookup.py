@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from flettner.vllm_facts.deployment import Model
 from flettner.vllm_facts.models.config_json import read_config
 from flettner.vllm_facts.models.table import LOADED, ModelRow, find_row
+from flettner.vllm_facts.serve_config import Model
 from flettner.vllm_facts.weight_formats import FP8, NONE, WeightFormat, format_from_name, stored_size
 
 _HOUSES = frozenset({"meta", "nvidia", "ibm", "microsoft", "google", "openai", "unsloth", "neuralmagic"})

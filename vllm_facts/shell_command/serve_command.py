@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from flettner.redaction import MASK
 from flettner.vllm_facts.config_file import UnsupportedEdit, merge_json_parts, read_config, unsupported_edits
-from flettner.vllm_facts.deployment import Launcher
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import (
     WRAPPERS,
@@ -19,7 +19,7 @@ from flettner.vllm_facts.flag_parser import (
     parse_setting,
 )
 from flettner.vllm_facts.flag_table import SHORT
-from flettner.vllm_facts.masking import MASK
+from flettner.vllm_facts.serve_config import Launcher
 from flettner.vllm_facts.shell_command import shell
 from flettner.vllm_facts.shell_command.docker_run import (
     CONTAINERS,

@@ -3,26 +3,26 @@
 Computed for the layout that parallel_layouts.py proposes, so that a finding also holds after that change.
 """
 
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.kv_cache import estimate_fit
 from flettner.vllm_facts.sizing.parallel_layouts import apply_plan
 from flettner.vllm_facts.sizing.typical_requests import typical_tokens
 
 
-def fits_in_memory(case: Deployment, *, share: float | None = None) -> bool | None:
+def fits_in_memory(config: ServeConfig, *, share: float | None = None) -> bool | None:
     """Whether the weights and one request of full length fit; None if unknown or too close."""
-    found = estimate_fit(apply_plan(case), share=share)
+    found = estimate_fit(apply_plan(config), share=share)
     return found.fits if found else None
 
 
-def kv_tokens_at(case: Deployment, share: float) -> int | None:
+def kv_tokens_at(config: ServeConfig, share: float) -> int | None:
     """Tokens of KV cache at another gpu_memory_utilization; None if unknown or 0."""
-    found = estimate_fit(apply_plan(case), share=share)
+    found = estimate_fit(apply_plan(config), share=share)
     return found.kv_tokens or None if found else None
 
 
-def seqs_that_fit(case: Deployment, *, tokens: int | None = None) -> int | None:
+def seqs_that_fit(config: ServeConfig, *, tokens: int | None = None) -> int | None:
     """Requests of `tokens` (default: typical) that fit the KV cache of an engine; None if unknown."""
-    case = apply_plan(case)
-    found, each = estimate_fit(case), tokens or typical_tokens(case)
+    config = apply_plan(config)
+    found, each = estimate_fit(config), tokens or typical_tokens(config)
     return None if found is None or each is None else found.kv_tokens // each

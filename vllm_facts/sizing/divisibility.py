@@ -4,7 +4,7 @@ As vLLM 0.32: config/model.py (verify_with_parallel_config), model_executor/laye
 vocab_parallel_embedding.py and quantization/utils/fp8_utils.py (validate_fp8_block_shape).
 """
 
-from flettner.vllm_facts.deployment import Model
+from flettner.vllm_facts.serve_config import Model
 
 VOCABULARY_STEP = 64  # vLLM pads the vocabulary to a multiple of it
 

@@ -1,6 +1,6 @@
 """The floating-point type that a server computes in, by `--dtype`, the model and the GPU."""
 
-from flettner.vllm_facts.deployment import Deployment, Model
+from flettner.vllm_facts.serve_config import Model, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import text_of
 
 AMPERE = (8, 0)  # bfloat16 since this compute capability
@@ -25,16 +25,16 @@ def type_without_float16(model: Model | None) -> str:
     return WITHOUT_FLOAT16.get(model.architecture, "")
 
 
-def dtype_in_force(case: Deployment) -> str:
+def dtype_in_force(config: ServeConfig) -> str:
     """`float16`, `bfloat16` or `float32`; "" if unknown.
 
     A GPU without bfloat16 runs `auto` in float16, and in float32 a model that vLLM refuses in float16.
     """
-    given = text_of(case, "dtype").lower()
+    given = text_of(config, "dtype").lower()
     if given and given != "auto":
         return _NAMES.get(given, given)
-    if case.model is None or case.card is None or case.card.capability is None:
+    if config.model is None or config.card is None or config.card.capability is None:
         return ""
-    if case.card.capability >= AMPERE:
+    if config.card.capability >= AMPERE:
         return ""  # as the checkpoint has it
-    return "float32" if type_without_float16(case.model) else "float16"
+    return "float32" if type_without_float16(config.model) else "float16"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.deployment import NO_NEEDS, Deployment, Finding, FindingSeverity, Model, Needs
 from flettner.vllm_facts.knobs import find_default_number, release_of
+from flettner.vllm_facts.serve_config import NO_NEEDS, Finding, FindingSeverity, Model, Needs, ServeConfig
 from flettner.vllm_facts.values import Knob, Value
 
 SPARSE_ENOUGH = 0.01
@@ -25,27 +25,27 @@ class DeploymentCheck:
     """
 
     rules: tuple[str, ...]
-    find: Callable[[Deployment], Iterable[Finding]]
+    find: Callable[[ServeConfig], Iterable[Finding]]
     reports: str
     source: str
     evidence_for: str = ""
     evidence_against: str = ""
     needs: Needs = NO_NEEDS
 
-    def check(self, case: Deployment) -> Iterable[Finding]:
+    def check(self, config: ServeConfig) -> Iterable[Finding]:
         against = f"; against it: {self.evidence_against}" if self.evidence_against else ""
-        for finding in self.find(case):
+        for finding in self.find(config):
             yield finding if finding.source else replace(finding, source=self.source + against)
 
 
-def has_any(*names: str) -> Callable[[Deployment], bool]:
+def has_any(*names: str) -> Callable[[ServeConfig], bool]:
     """Whether one of these flags or variables is given."""
-    return lambda case: any(case.setting.get(name) is not None or name in case.env for name in names)
+    return lambda config: any(config.setting.get(name) is not None or name in config.env for name in names)
 
 
-def is_split(case: Deployment) -> bool:
+def is_split(config: ServeConfig) -> bool:
     """Whether the flags spread the model over several GPUs."""
-    return layout(case).gpus > 1
+    return layout(config).gpus > 1
 
 
 def invalid_flags_finding(
@@ -82,127 +82,127 @@ class Layout:
         return self.tp * self.pp * self.dp
 
 
-def layout(case: Deployment) -> Layout:
+def layout(config: ServeConfig) -> Layout:
     """The layout in the flags; each size is 1 by default."""
     sizes = (
-        positive_int(case.setting, f"{kind}_parallel_size") or 1 for kind in ("tensor", "pipeline", "data")
+        positive_int(config.setting, f"{kind}_parallel_size") or 1 for kind in ("tensor", "pipeline", "data")
     )
     tp, pp, dp = sizes
     return Layout(tp=tp, pp=pp, dp=dp)
 
 
-def release_number(case: Deployment) -> tuple[int, int] | None:
+def release_number(config: ServeConfig) -> tuple[int, int] | None:
     """(0, 32) of "0.32.0"; None if unknown."""
-    return release_of(case.version)
+    return release_of(config.version)
 
 
-def patch_number(case: Deployment) -> tuple[int, int, int] | None:
+def patch_number(config: ServeConfig) -> tuple[int, int, int] | None:
     """(0, 19, 1) of "v0.19.1rc2"; None if unknown."""
-    found = re.match(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})", case.version)
+    found = re.match(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})", config.version)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
-def is_older_than(case: Deployment, bound: tuple[int, int]) -> bool:
+def is_older_than(config: ServeConfig, bound: tuple[int, int]) -> bool:
     """Whether the version is known and older than `bound`."""
-    known = release_number(case)
+    known = release_number(config)
     return known is not None and known < bound
 
 
-def is_at_least(case: Deployment, bound: tuple[int, int]) -> bool:
+def is_at_least(config: ServeConfig, bound: tuple[int, int]) -> bool:
     """Whether the version is known and not older than `bound`."""
-    known = release_number(case)
+    known = release_number(config)
     return known is not None and known >= bound
 
 
-def number_of(case: Deployment, knob: Knob) -> float | None:
+def number_of(config: ServeConfig, knob: Knob) -> float | None:
     """The knob's value if it is a number, else None."""
-    value = case.setting.get(knob)
+    value = config.setting.get(knob)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def text_of(case: Deployment, knob: Knob) -> str:
+def text_of(config: ServeConfig, knob: Knob) -> str:
     """The knob's value if it is text, else ""."""
-    value = case.setting.get(knob)
+    value = config.setting.get(knob)
     return value if isinstance(value, str) else ""
 
 
-def json_entry(case: Deployment, knob: Knob, key: str) -> Value:
+def json_entry(config: ServeConfig, knob: Knob, key: str) -> Value:
     """One entry of a flag that takes JSON, given dotted (`-cc.mode=3`) or inside the JSON."""
-    dotted = case.setting.get(f"{knob}.{key}")
+    dotted = config.setting.get(f"{knob}.{key}")
     if dotted is not None:
         return dotted
-    value = json_entries(case, knob).get(key)
+    value = json_entries(config, knob).get(key)
     return value if value is None or isinstance(value, (bool, int, float, str)) else None
 
 
-def json_entries(case: Deployment, knob: Knob) -> dict[str, object]:
+def json_entries(config: ServeConfig, knob: Knob) -> dict[str, object]:
     """The JSON object of a flag; empty if the flag is absent or no JSON object."""
     try:
-        found = json.loads(text_of(case, knob) or "{}")
+        found = json.loads(text_of(config, knob) or "{}")
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def remove_json_entry(case: Deployment, knob: Knob, key: str) -> Mapping[Knob, Value]:
+def remove_json_entry(config: ServeConfig, knob: Knob, key: str) -> Mapping[Knob, Value]:
     """The change that removes one entry from a JSON flag, dotted or inside the JSON."""
-    left = {name: value for name, value in json_entries(case, knob).items() if name != key}
-    if left != json_entries(case, knob):
+    left = {name: value for name, value in json_entries(config, knob).items() if name != key}
+    if left != json_entries(config, knob):
         return {knob: json.dumps(left, separators=(",", ":")) if left else None}
     return {f"{knob}.{key}": None}
 
 
-def memory_share(case: Deployment) -> float:
+def memory_share(config: ServeConfig) -> float:
     """gpu_memory_utilization in force: given, or vLLM's default of that version."""
-    given = number_of(case, "gpu_memory_utilization")
+    given = number_of(config, "gpu_memory_utilization")
     if given is not None:
         return given
-    return cast("float", find_default_number("gpu_memory_utilization", case.version))
+    return cast("float", find_default_number("gpu_memory_utilization", config.version))
 
 
-def is_omni(case: Deployment) -> bool:
+def is_omni(config: ServeConfig) -> bool:
     """Whether vLLM-Omni serves: another program behind `vllm serve`, with flags and stages of its own."""
-    return case.setting.get("omni") is not None
+    return config.setting.get("omni") is not None
 
 
 _POOLING_NAME = re.compile(r"embed|rerank|\breward\b|/(bge|gte|e5|jina-cl)-")
 
 
-def is_pooling(case: Deployment) -> bool:
+def is_pooling(config: ServeConfig) -> bool:
     """Whether the server embeds, scores or classifies rather than generates."""
-    runner = text_of(case, "runner") or text_of(case, "task")
+    runner = text_of(config, "runner") or text_of(config, "task")
     if runner not in {"", "auto"}:
         return runner in {"pooling", "embed", "embedding", "classify", "score", "reward"}
-    return _POOLING_NAME.search(text_of(case, "model").lower()) is not None
+    return _POOLING_NAME.search(text_of(config, "model").lower()) is not None
 
 
-def has_kv_transfer(case: Deployment) -> bool:
+def has_kv_transfer(config: ServeConfig) -> bool:
     """Whether KV cache is transferred to other servers or offloaded from the GPU."""
     knobs = ("kv_transfer_config", "kv_offloading_size")
-    return any(case.setting.get(knob) for knob in knobs) or any(
-        knob.startswith("kv_transfer_config.") for knob in case.setting
+    return any(config.setting.get(knob) for knob in knobs) or any(
+        knob.startswith("kv_transfer_config.") for knob in config.setting
     )
 
 
-def speculation_method(case: Deployment) -> str:
+def speculation_method(config: ServeConfig) -> str:
     """The method of speculative decoding in lower case; "" if there is none or it is not given."""
-    method = case.setting.get("spec_method") or json_entry(case, "speculative_config", "method")
+    method = config.setting.get("spec_method") or json_entry(config, "speculative_config", "method")
     return str(method).lower() if method else ""
 
 
-def is_expert_parallel(case: Deployment) -> bool:
-    return case.setting.get("enable_expert_parallel") is True
+def is_expert_parallel(config: ServeConfig) -> bool:
+    return config.setting.get("enable_expert_parallel") is True
 
 
-def is_sparse(case: Deployment) -> bool:
+def is_sparse(config: ServeConfig) -> bool:
     """Whether the model is known to be a mixture of experts."""
-    return bool(case.model and case.model.experts and case.model.experts > 1)
+    return bool(config.model and config.model.experts and config.model.experts > 1)
 
 
-def is_too_sparse(case: Deployment) -> bool:
+def is_too_sparse(config: ServeConfig) -> bool:
     """D6: whether so few experts are active that expert parallelism costs more than it saves."""
-    known = case.model and case.model.experts and case.model.active_experts
-    return bool(known and case.model and active_share(case.model) <= SPARSE_ENOUGH)
+    known = config.model and config.model.experts and config.model.active_experts
+    return bool(known and config.model and active_share(config.model) <= SPARSE_ENOUGH)
 
 
 def active_share(model: Model) -> float:
@@ -210,31 +210,35 @@ def active_share(model: Model) -> float:
     return (model.active_experts or 0) / model.experts if model.experts else 1.0
 
 
-def is_transformer(case: Deployment) -> bool:
+def is_transformer(config: ServeConfig) -> bool:
     """Whether the model is known and has no state-space layers."""
-    return case.model is not None and not case.model.hybrid
+    return config.model is not None and not config.model.hybrid
 
 
 def format_billions(parameters: float) -> str:
     return f"{parameters / 1e9:.1f}B"
 
 
-def effective_batched_tokens(case: Deployment) -> int | None:
+def effective_batched_tokens(config: ServeConfig) -> int | None:
     """max_num_batched_tokens as given, or vLLM's default on the GPU; None if unknown."""
-    return positive_int(case.setting, "max_num_batched_tokens") or _default_of(case, "max_num_batched_tokens")
+    return positive_int(config.setting, "max_num_batched_tokens") or _default_of(
+        config, "max_num_batched_tokens"
+    )
 
 
-def effective_seqs(case: Deployment) -> int | None:
+def effective_seqs(config: ServeConfig) -> int | None:
     """max_num_seqs as given, or vLLM's default on the GPU; None if unknown."""
-    given, default = positive_int(case.setting, "max_num_seqs"), _default_of(case, "max_num_seqs")
+    given, default = positive_int(config.setting, "max_num_seqs"), _default_of(config, "max_num_seqs")
     if given is not None or default is None:
         return given
-    return min(default, effective_batched_tokens(case) or default)
+    return min(default, effective_batched_tokens(config) or default)
 
 
-def _default_of(case: Deployment, knob: Knob) -> int | None:
+def _default_of(config: ServeConfig, knob: Knob) -> int | None:
     """The default of vLLM on the GPU of the deployment; None if that is unknown."""
-    if case.card is None or case.card.memory_gib is None:
+    if config.card is None or config.card.memory_gib is None:
         return None
-    default = find_default_number(knob, case.version, memory_gib=case.card.memory_gib, card=case.card.name)
+    default = find_default_number(
+        knob, config.version, memory_gib=config.card.memory_gib, card=config.card.name
+    )
     return None if default is None else int(default)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from flettner.vllm_facts.deployment import GpuModel
+from flettner.vllm_facts.serve_config import GpuModel
 
 
 @dataclass(frozen=True, slots=True)

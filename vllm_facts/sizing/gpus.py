@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from flettner.vllm_facts.deployment import GpuLink, GpuModel
+from flettner.vllm_facts.serve_config import GpuLink, GpuModel
 
 _LINKS: dict[str, GpuLink] = {
     "sxm": "nvlink",

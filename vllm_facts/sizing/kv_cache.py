@@ -10,7 +10,7 @@ from math import ceil
 from typing import Literal
 
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.deployment import Deployment, Model
+from flettner.vllm_facts.serve_config import Model, ServeConfig
 from flettner.vllm_facts.sizing.dtypes import dtype_in_force
 from flettner.vllm_facts.sizing.effective_flags import (
     Layout,
@@ -103,25 +103,25 @@ class KvCacheFit:
 
 
 def estimate_fit(
-    case: Deployment, *, shape: Layout | None = None, share: float | None = None
+    config: ServeConfig, *, shape: Layout | None = None, share: float | None = None
 ) -> KvCacheFit | None:
-    """Estimate the GPU memory of `case`; `shape` and `share` override its own. None if facts are missing.
+    """Estimate the GPU memory of `config`; `shape` and `share` override its own. None if facts are missing.
 
     Excludes a draft model, LoRA adapters, the image encoder's profile and other processes on the GPU.
     """
-    model, shape = case.model, shape or layout(case)
-    share = memory_share(case) if share is None else share
-    weights, each = weights_gib(case, shape), kv_bytes_per_token(case, shape)
-    overhead = overhead_gib(case, shape)
-    if model is None or case.card is None or case.card.memory_gib is None:
+    model, shape = config.model, shape or layout(config)
+    share = memory_share(config) if share is None else share
+    weights, each = weights_gib(config, shape), kv_bytes_per_token(config, shape)
+    overhead = overhead_gib(config, shape)
+    if model is None or config.card is None or config.card.memory_gib is None:
         return None
     if weights is None or each is None or overhead is None:
         return None
-    budget, given = case.card.memory_gib * USABLE * share, number_of(case, "kv_cache_memory_bytes")
+    budget, given = config.card.memory_gib * USABLE * share, number_of(config, "kv_cache_memory_bytes")
     if given is not None:
-        budget = min(weights + overhead + given / GIB, case.card.memory_gib * USABLE)
+        budget = min(weights + overhead + given / GIB, config.card.memory_gib * USABLE)
     kv = budget - weights - overhead
-    most, bound = longest_request(case), _bound(case, model)
+    most, bound = longest_request(config), _bound(config, model)
     error = budget * ERROR * (2 if model.architecture.endswith("ForConditionalGeneration") else 1)
     tokens = max(0, int(kv * GIB / each))
     return KvCacheFit(
@@ -134,13 +134,13 @@ def estimate_fit(
         kv_tokens=tokens,
         full_length_sequences=None if most is None else tokens / most,
         bound=bound,
-        why=_explain(case.card.name, budget, weights, overhead, tokens if kv > 0 else None, most, bound),
+        why=_explain(config.card.name, budget, weights, overhead, tokens if kv > 0 else None, most, bound),
     )
 
 
-def weights_gib(case: Deployment, shape: Layout) -> float | None:
+def weights_gib(config: ServeConfig, shape: Layout) -> float | None:
     """Per GPU. Tensor and pipeline parallelism divide the weights, data parallelism only the experts."""
-    model, size = case.model, _weight_bytes(case)
+    model, size = config.model, _weight_bytes(config)
     if model is None or not model.parameters or size is None:
         return None
     routed = _expert_parameters(model)
@@ -151,12 +151,12 @@ def weights_gib(case: Deployment, shape: Layout) -> float | None:
     experts = (routed or 0.0) / (shape.tp * shape.dp)
     dense = (model.parameters - (routed or 0.0)) / shape.tp
     gib = (experts + dense) * size / GIB * _stage_fraction(model.layers, shape.pp)
-    return max(0.0, gib - max(0.0, number_of(case, "cpu_offload_gb") or 0.0))
+    return max(0.0, gib - max(0.0, number_of(config, "cpu_offload_gb") or 0.0))
 
 
-def kv_bytes_per_token(case: Deployment, shape: Layout) -> float | None:
+def kv_bytes_per_token(config: ServeConfig, shape: Layout) -> float | None:
     """Per GPU. Heads are divided, at least one per GPU; a latent (MLA) is copied to every GPU."""
-    model, width = case.model, _kv_element_bytes(case)
+    model, width = config.model, _kv_element_bytes(config)
     if model is None or width is None:
         return None
     layers = model.attention_layers if model.hybrid else model.layers
@@ -168,20 +168,20 @@ def kv_bytes_per_token(case: Deployment, shape: Layout) -> float | None:
         numbers = None
     if not layers or not numbers:
         return None
-    context = positive_int(case.setting, "decode_context_parallel_size") or 1
+    context = positive_int(config.setting, "decode_context_parallel_size") or 1
     return numbers * width * ceil(layers / shape.pp) / context
 
 
-def overhead_gib(case: Deployment, shape: Layout) -> float | None:
+def overhead_gib(config: ServeConfig, shape: Layout) -> float | None:
     """Per GPU: activations of the largest step or of sampling, the runtime, CUDA graphs."""
-    tokens, seqs = effective_batched_tokens(case), effective_seqs(case)
-    if case.model is None or not case.model.hidden_size or tokens is None or seqs is None:
+    tokens, seqs = effective_batched_tokens(config), effective_seqs(config)
+    if config.model is None or not config.model.hidden_size or tokens is None or seqs is None:
         return None
-    step = tokens * activation_bytes(case.model, shape.tp)
+    step = tokens * activation_bytes(config.model, shape.tp)
     sampling = seqs * VOCABULARY * SAMPLER_BYTES
-    graphs = 0.0 if case.setting.get("enforce_eager") or is_older_than(case, GRAPHS_SINCE) else GRAPHS_GIB
-    together = shape.tp > 1 or (shape.gpus > 1 and bool(case.model.experts))
-    exchange = EXCHANGE_GIB[case.card.link if case.card else None] if together else 0.0
+    graphs = 0.0 if config.setting.get("enforce_eager") or is_older_than(config, GRAPHS_SINCE) else GRAPHS_GIB
+    together = shape.tp > 1 or (shape.gpus > 1 and bool(config.model.experts))
+    exchange = EXCHANGE_GIB[config.card.link if config.card else None] if together else 0.0
     return max(step, sampling) / GIB + RUNTIME_GIB + exchange + graphs
 
 
@@ -195,12 +195,12 @@ def activation_bytes(model: Model, tp: int) -> float:
     return 2.0 * hidden * (4 + 10.5 / tp + chosen * (1 + 1.5 / tp))
 
 
-def longest_request(case: Deployment) -> int | None:
+def longest_request(config: ServeConfig) -> int | None:
     """The effective max_model_len; None if unknown or chosen by vLLM."""
-    given = case.setting.get("max_model_len")
+    given = config.setting.get("max_model_len")
     if given is not None:
-        return positive_int(case.setting, "max_model_len")
-    return case.model.max_len if case.model else None
+        return positive_int(config.setting, "max_model_len")
+    return config.model.max_len if config.model else None
 
 
 def _expert_parameters(model: Model) -> float | None:
@@ -218,28 +218,28 @@ def _stage_fraction(layers: int | None, pp: int) -> float:
     return ceil(layers / pp) / layers if layers else 1 / pp
 
 
-def _weight_bytes(case: Deployment) -> float | None:
-    stored = case.model.weight_bytes if case.model else None
-    if stored is None or (case.model and case.model.quantization):
+def _weight_bytes(config: ServeConfig) -> float | None:
+    stored = config.model.weight_bytes if config.model else None
+    if stored is None or (config.model and config.model.quantization):
         return stored
-    wanted = case.setting.get("quantization")
+    wanted = config.setting.get("quantization")
     if wanted:
         return _ONLINE.get(str(wanted))
-    return 4.0 if dtype_in_force(case) == "float32" else stored
+    return 4.0 if dtype_in_force(config) == "float32" else stored
 
 
-def _kv_element_bytes(case: Deployment) -> float | None:
-    kind = str(case.setting.get("kv_cache_dtype") or "auto")
-    if kind == "auto" and dtype_in_force(case) == "float32":
+def _kv_element_bytes(config: ServeConfig) -> float | None:
+    kind = str(config.setting.get("kv_cache_dtype") or "auto")
+    if kind == "auto" and dtype_in_force(config) == "float32":
         return 4.0
     return _WIDTHS.get(kind)
 
 
-def _bound(case: Deployment, model: Model) -> Literal["about", "at least", "at most"]:
+def _bound(config: ServeConfig, model: Model) -> Literal["about", "at least", "at most"]:
     if model.hybrid:  # the recurrent states take some of it
         return "at most"
     windows = model.architecture.startswith(_SLIDING)
-    return "at least" if windows and not case.setting.get("disable_hybrid_kv_cache_manager") else "about"
+    return "at least" if windows and not config.setting.get("disable_hybrid_kv_cache_manager") else "about"
 
 
 def _judge_fit(spare: float, kv: float, error: float, bound: str, *, known: bool) -> bool | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.deployment import Deployment, Model
+from flettner.vllm_facts.serve_config import Model, ServeConfig
 from flettner.vllm_facts.sizing.divisibility import why_indivisible
 from flettner.vllm_facts.sizing.effective_flags import (
     Layout,
@@ -49,40 +49,40 @@ class ParallelPlan:
     experts: bool = False
 
 
-def plan_layout(case: Deployment) -> ParallelPlan | None:
+def plan_layout(config: ServeConfig) -> ParallelPlan | None:
     """The plan, which is the current layout if that is fine; None if no known layout holds the model."""
-    share = recommend_share(case)  # M5 changes it at the same time
+    share = recommend_share(config)  # M5 changes it at the same time
     if share is not None:
-        case = _with_flags(case, {SHARE: share})
-    start = _valid_layout(case)
-    took = estimate_fit(case, shape=start)
+        config = _with_flags(config, {SHARE: share})
+    start = _valid_layout(config)
+    took = estimate_fit(config, shape=start)
     if took is None or took.fits is not False:
         # context parallelism is chosen for its KV cache
-        shared = (positive_int(case.setting, "decode_context_parallel_size") or 1) > 1
-        latent = _plan_latent(case, start) if is_busy(case) else None
-        plan = None if shared else latent or _narrow_layout(case, start)
+        shared = (positive_int(config.setting, "decode_context_parallel_size") or 1) > 1
+        latent = _plan_latent(config, start) if is_busy(config) else None
+        plan = None if shared else latent or _narrow_layout(config, start)
         return plan or ParallelPlan(layout=start)
-    plan = _plan_single_gpu(case, start) or _grow_layout(case, start, took)
-    if plan is None or plan.length or not is_busy(case):
+    plan = _plan_single_gpu(config, start) or _grow_layout(config, start, took)
+    if plan is None or plan.length or not is_busy(config):
         return plan
-    return _plan_latent(case, plan.layout) or plan
+    return _plan_latent(config, plan.layout) or plan
 
 
-def suggest_latent(case: Deployment) -> ParallelPlan | None:
+def suggest_latent(config: ServeConfig) -> ParallelPlan | None:
     """D7: data parallel attention for the layout as given, whatever the traffic is."""
-    shared = (positive_int(case.setting, "decode_context_parallel_size") or 1) > 1
-    return None if shared else _plan_latent(case, _valid_layout(case))
+    shared = (positive_int(config.setting, "decode_context_parallel_size") or 1) > 1
+    return None if shared else _plan_latent(config, _valid_layout(config))
 
 
-def is_busy(case: Deployment) -> bool:
+def is_busy(config: ServeConfig) -> bool:
     """Whether the traffic is known to be so much that copies of the KV cache limit it."""
-    return case.profile in {"batch", "wide-ep"} or (case.concurrency or 0) > FEW
+    return config.profile in {"batch", "wide-ep"} or (config.concurrency or 0) > FEW
 
 
-def plan_changes(case: Deployment) -> Mapping[Knob, Value]:
+def plan_changes(config: ServeConfig) -> Mapping[Knob, Value]:
     """The flags to set for the plan; empty without one, or with an external launcher of engines."""
-    now, plan = layout(case), plan_layout(case)
-    if plan is None or (plan.layout.dp != now.dp and _is_any_given(case, ALONE)):
+    now, plan = layout(config), plan_layout(config)
+    if plan is None or (plan.layout.dp != now.dp and _is_any_given(config, ALONE)):
         return {}
     wanted = plan.layout
     sizes = {
@@ -91,87 +91,87 @@ def plan_changes(case: Deployment) -> Mapping[Knob, Value]:
         "data_parallel_size": (now.dp, wanted.dp),
     }
     to: dict[Knob, Value] = {knob: new for knob, (old, new) in sizes.items() if new != old}
-    if plan.length is not None and plan.length != longest_request(case):
+    if plan.length is not None and plan.length != longest_request(config):
         to["max_model_len"] = plan.length
-    if to or _exceeds_memory(case, now):
-        share = required_share(_with_flags(case, to))
+    if to or _exceeds_memory(config, now):
+        share = required_share(_with_flags(config, to))
         to |= {SHARE: share} if share is not None else {}
     if plan.experts:
-        to |= {} if is_expert_parallel(case) else {"enable_expert_parallel": True}
-        to |= {SHARE: MOE_SHARE} if _must_reduce_share(case, wanted) else {}
+        to |= {} if is_expert_parallel(config) else {"enable_expert_parallel": True}
+        to |= {SHARE: MOE_SHARE} if _must_reduce_share(config, wanted) else {}
     return to
 
 
-def apply_plan(case: Deployment) -> Deployment:
+def apply_plan(config: ServeConfig) -> ServeConfig:
     """The deployment in the proposed layout."""
-    to = plan_changes(case)
-    after = _with_flags(case, to) if to else case
-    unsure = case.gpus is None and layout(after).gpus > layout(case).gpus
-    return case if unsure else after
+    to = plan_changes(config)
+    after = _with_flags(config, to) if to else config
+    unsure = config.gpus is None and layout(after).gpus > layout(config).gpus
+    return config if unsure else after
 
 
-def describe_idle_gpus(case: Deployment, wanted: Layout) -> str:
+def describe_idle_gpus(config: ServeConfig, wanted: Layout) -> str:
     """A use for the GPUs of the host that stay free; "" if none do, or if that is unknown."""
-    left = (case.gpus or 0) - wanted.gpus
-    if left <= 0 or not is_single_host(case):
+    left = (config.gpus or 0) - wanted.gpus
+    if left <= 0 or not is_single_host(config):
         return ""
     engines = left // (wanted.tp * wanted.pp)
-    free = f"; {left} of {case.gpus} GPUs stay free"
+    free = f"; {left} of {config.gpus} GPUs stay free"
     if not engines:
         return free
-    if is_sparse(case):
+    if is_sparse(config):
         return f"{free}, for {engines} more server{'s' if engines > 1 else ''}"
     return f"{free}: --data-parallel-size {wanted.dp + engines} would use {engines * wanted.tp * wanted.pp}"
 
 
-def exceeds_host(case: Deployment) -> bool:
+def exceeds_host(config: ServeConfig) -> bool:
     """Whether the layout needs more GPUs than the host has."""
-    return case.gpus is not None and layout(case).gpus > case.gpus and is_single_host(case)
+    return config.gpus is not None and layout(config).gpus > config.gpus and is_single_host(config)
 
 
-def is_single_host(case: Deployment) -> bool:
+def is_single_host(config: ServeConfig) -> bool:
     """Whether no flag involves other hosts."""
-    several = (positive_int(case.setting, "nnodes") or 1) > 1
-    launcher = text_of(case, "distributed_executor_backend") in {"ray", "external_launcher"}
-    return not several and not launcher and not _is_any_given(case, ELSEWHERE)
+    several = (positive_int(config.setting, "nnodes") or 1) > 1
+    launcher = text_of(config, "distributed_executor_backend") in {"ray", "external_launcher"}
+    return not several and not launcher and not _is_any_given(config, ELSEWHERE)
 
 
-def is_pcie_only(case: Deployment) -> bool:
+def is_pcie_only(config: ServeConfig) -> bool:
     """Whether the GPUs are linked by PCIe only, by the GPU model or by the log."""
-    logged = any(NVLINK_LOST in line for line in case.log)
-    return logged or (case.card is not None and case.card.link == "pcie")
+    logged = any(NVLINK_LOST in line for line in config.log)
+    return logged or (config.card is not None and config.card.link == "pcie")
 
 
 def is_small(model: Model) -> bool:
     return model.parameters is not None and model.parameters < SMALL
 
 
-def has_padded_heads(case: Deployment) -> bool:
+def has_padded_heads(config: ServeConfig) -> bool:
     """Whether the attention kernel pads the heads of a GPU; such models are never split."""
-    return case.model is not None and any(mark in case.model.name.lower() for mark in SPARSE_MLA)
+    return config.model is not None and any(mark in config.model.name.lower() for mark in SPARSE_MLA)
 
 
-def _with_flags(case: Deployment, to: Mapping[Knob, Value]) -> Deployment:
-    return replace(case, setting={**case.setting, **to})
+def _with_flags(config: ServeConfig, to: Mapping[Knob, Value]) -> ServeConfig:
+    return replace(config, setting={**config.setting, **to})
 
 
-def _is_any_given(case: Deployment, knobs: tuple[Knob, ...]) -> bool:
-    return any(case.setting.get(knob) is not None and case.setting[knob] is not False for knob in knobs)
+def _is_any_given(config: ServeConfig, knobs: tuple[Knob, ...]) -> bool:
+    return any(config.setting.get(knob) is not None and config.setting[knob] is not False for knob in knobs)
 
 
-def _valid_layout(case: Deployment) -> Layout:
+def _valid_layout(config: ServeConfig) -> Layout:
     """The layout if vLLM accepts it, else the nearest; without a pipeline on a host with NVLink."""
-    now, most = layout(case), _host_gpus(case)
-    if not why_indivisible(case.model, now.tp) and not exceeds_host(case):
-        return _merge_pipeline(case, now)
+    now, most = layout(config), _host_gpus(config)
+    if not why_indivisible(config.model, now.tp) and not exceeds_host(config):
+        return _merge_pipeline(config, now)
     pp = now.pp if most is None or now.tp * now.pp <= most else 1
     tp = now.tp
-    if why_indivisible(case.model, tp) or (most is not None and tp * pp > most):
-        widest = min(most // pp if most else tp - 1, _most_shares(case.model))
-        tp = next((size for size in range(widest, 0, -1) if not why_indivisible(case.model, size)), 1)
+    if why_indivisible(config.model, tp) or (most is not None and tp * pp > most):
+        widest = min(most // pp if most else tp - 1, _most_shares(config.model))
+        tp = next((size for size in range(widest, 0, -1) if not why_indivisible(config.model, size)), 1)
     engines = (most or now.gpus) // (tp * pp)
-    engines = max(1, min(engines, now.dp) if is_sparse(case) else engines)
-    return _merge_pipeline(case, Layout(tp=tp, pp=pp, dp=engines))
+    engines = max(1, min(engines, now.dp) if is_sparse(config) else engines)
+    return _merge_pipeline(config, Layout(tp=tp, pp=pp, dp=engines))
 
 
 def _most_shares(model: Model | None) -> int:
@@ -179,172 +179,177 @@ def _most_shares(model: Model | None) -> int:
     return (model and (model.heads or model.hidden_size)) or WIDEST
 
 
-def _merge_pipeline(case: Deployment, now: Layout) -> Layout:
+def _merge_pipeline(config: ServeConfig, now: Layout) -> Layout:
     """D4: pipelines only between hosts and on GPUs without NVLink."""
     wide = Layout(tp=now.tp * now.pp, dp=now.dp)
-    if now.pp == 1 or not is_single_host(case) or is_pcie_only(case) or why_indivisible(case.model, wide.tp):
+    if (
+        now.pp == 1
+        or not is_single_host(config)
+        or is_pcie_only(config)
+        or why_indivisible(config.model, wide.tp)
+    ):
         return now
-    return now if _exceeds_memory(case, wide) else wide
+    return now if _exceeds_memory(config, wide) else wide
 
 
-def _grow_layout(case: Deployment, start: Layout, took: KvCacheFit) -> ParallelPlan | None:
+def _grow_layout(config: ServeConfig, start: Layout, took: KvCacheFit) -> ParallelPlan | None:
     """The fewest GPUs that hold the model. Reduces engines only if a shorter context does not suffice."""
     keeps = took.kv_tokens >= SHORT
-    shapes = [] if keeps and _host_gpus(case) is None else list(_wider_layouts(case, start, keep=keeps))
-    fits = [(shape, estimate_fit(case, shape=shape)) for shape in shapes]
+    shapes = [] if keeps and _host_gpus(config) is None else list(_wider_layouts(config, start, keep=keeps))
+    fits = [(shape, estimate_fit(config, shape=shape)) for shape in shapes]
     held = next((shape for shape, found in fits if found and found.fits), None)
     if held is not None:
         return ParallelPlan(layout=held)
     some = [(shape, found) for shape, found in ((start, took), *fits) if found and found.kv_tokens >= SHORT]
     some = some if keeps else some[::-1]
-    for shape, found in sorted(some, key=lambda one: is_pcie_only(case) and one[0].tp > PAIR):
+    for shape, found in sorted(some, key=lambda one: is_pcie_only(config) and one[0].tp > PAIR):
         if found.fits is not False:
             return ParallelPlan(layout=shape)
-        if (length := _shorter_context(case, found)) is not None:
+        if (length := _shorter_context(config, found)) is not None:
             return ParallelPlan(layout=shape, length=length)
     return None
 
 
-def _wider_layouts(case: Deployment, start: Layout, *, keep: bool) -> Iterator[Layout]:
+def _wider_layouts(config: ServeConfig, start: Layout, *, keep: bool) -> Iterator[Layout]:
     """Layouts with more GPUs per engine, smallest first; `keep` keeps the number of engines."""
-    most, engine = _host_gpus(case) or max(WIDEST, start.gpus), start.tp * start.pp
-    sizes = {engine * 2**power for power in range(5)} | ({_host_gpus(case) or 0} if not keep else set())
+    most, engine = _host_gpus(config) or max(WIDEST, start.gpus), start.tp * start.pp
+    sizes = {engine * 2**power for power in range(5)} | ({_host_gpus(config) or 0} if not keep else set())
     for size in sorted(sizes):
         if engine <= size <= (most // start.dp if keep else most):
-            shape = _shape_engine(case, start, size)
+            shape = _shape_engine(config, start, size)
             if shape is not None and (shape.tp, shape.pp) != (start.tp, start.pp):
                 yield replace(shape, dp=max(1, min(start.dp, most // size)))
 
 
-def _shape_engine(case: Deployment, start: Layout, size: int) -> Layout | None:
+def _shape_engine(config: ServeConfig, start: Layout, size: int) -> Layout | None:
     """An engine of `size` GPUs; over PCIe a pipeline, which communicates least (vLLM's documentation)."""
-    layers = case.model.layers if case.model else None
-    pp = start.pp if not is_single_host(case) and size % start.pp == 0 else 1
-    if is_pcie_only(case) and size > PAIR:
+    layers = config.model.layers if config.model else None
+    pp = start.pp if not is_single_host(config) and size % start.pp == 0 else 1
+    if is_pcie_only(config) and size > PAIR:
         narrow = start.tp if start.tp <= PAIR and size % start.tp == 0 and size > start.tp * start.pp else 1
         pp = size // narrow
-    elif why_indivisible(case.model, size // pp):
+    elif why_indivisible(config.model, size // pp):
         pp = size
-    if (pp > 1 and layers and pp > layers) or why_indivisible(case.model, size // pp):
+    if (pp > 1 and layers and pp > layers) or why_indivisible(config.model, size // pp):
         return None
     return Layout(tp=size // pp, pp=pp)
 
 
-def _plan_latent(case: Deployment, start: Layout) -> ParallelPlan | None:
+def _plan_latent(config: ServeConfig, start: Layout) -> ParallelPlan | None:
     """D7: with latent attention, tensor parallelism copies the full KV cache to every GPU."""
-    model = case.model
-    if model is None or not model.mla or not is_sparse(case) or start.tp < LATENT or start.pp > 1:
+    model = config.model
+    if model is None or not model.mla or not is_sparse(config) or start.tp < LATENT or start.pp > 1:
         return None
-    if case.concurrency is not None and case.concurrency <= FEW and not has_padded_heads(case):
+    if config.concurrency is not None and config.concurrency <= FEW and not has_padded_heads(config):
         return None  # see D8
     copied = Layout(dp=start.tp * start.dp)
-    took = estimate_fit(case, shape=copied, share=min(memory_share(case), MOE_SHARE))
+    took = estimate_fit(config, shape=copied, share=min(memory_share(config), MOE_SHARE))
     if took is not None and took.fits is False:
         return None
     return ParallelPlan(layout=copied, experts=True)
 
 
-def _must_reduce_share(case: Deployment, wanted: Layout) -> bool:
+def _must_reduce_share(config: ServeConfig, wanted: Layout) -> bool:
     """M4, for a layout with expert parallelism."""
-    if memory_share(case) <= MOE_SHARE or number_of(case, "kv_cache_memory_bytes"):
+    if memory_share(config) <= MOE_SHARE or number_of(config, "kv_cache_memory_bytes"):
         return False
-    took = estimate_fit(case, shape=wanted, share=MOE_SHARE)
+    took = estimate_fit(config, shape=wanted, share=MOE_SHARE)
     return took is None or took.fits is not False
 
 
-def _narrow_layout(case: Deployment, start: Layout) -> ParallelPlan | None:
+def _narrow_layout(config: ServeConfig, start: Layout) -> ParallelPlan | None:
     """D1, D2 and D5: engines of fewer GPUs, or a pipeline on GPUs linked by PCIe only."""
-    engine, model = start.tp * start.pp, case.model
-    if engine == 1 or model is None or (start.pp > 1 and not is_single_host(case)):
+    engine, model = start.tp * start.pp, config.model
+    if engine == 1 or model is None or (start.pp > 1 and not is_single_host(config)):
         return None
-    slow = is_pcie_only(case) and engine > PAIR
-    if is_sparse(case) and (not slow or start.tp <= PAIR or is_expert_parallel(case) or start.dp > 1):
+    slow = is_pcie_only(config) and engine > PAIR
+    if is_sparse(config) and (not slow or start.tp <= PAIR or is_expert_parallel(config) or start.dp > 1):
         return None
     for size in (1, 2, 4, 8):
-        if size < engine and (shape := _split_engines(case, start, size)) is not None:
-            if _has_enough_gpus(case, start, shape):
+        if size < engine and (shape := _split_engines(config, start, size)) is not None:
+            if _has_enough_gpus(config, start, shape):
                 return ParallelPlan(layout=shape)
-            if size == 1 and (shorter := _plan_single_gpu(case, start)):
+            if size == 1 and (shorter := _plan_single_gpu(config, start)):
                 return shorter
-    shape = _split_engines(case, start, 1)
+    shape = _split_engines(config, start, 1)
     smallish = (model.parameters or SMALLISH) < SMALLISH and start.tp > 1  # D2 proposes the pipeline itself
-    if shape and slow and smallish and (shorter := _plan_shorter(case, shape)):
+    if shape and slow and smallish and (shorter := _plan_shorter(config, shape)):
         return shorter
     pipeline = replace(start, tp=1, pp=engine)
-    wide = slow and start.tp > PAIR and is_single_host(case)
-    if wide and not _is_latency_bound(case, engine) and _holds_pipeline(case, pipeline):
+    wide = slow and start.tp > PAIR and is_single_host(config)
+    if wide and not _is_latency_bound(config, engine) and _holds_pipeline(config, pipeline):
         return ParallelPlan(layout=pipeline)
     return None
 
 
-def _is_latency_bound(case: Deployment, stages: int) -> bool:
+def _is_latency_bound(config: ServeConfig, stages: int) -> bool:
     """Whether latency matters more than throughput, or too few requests keep all stages busy."""
-    return case.profile == "chat" or (case.concurrency is not None and case.concurrency <= stages)
+    return config.profile == "chat" or (config.concurrency is not None and config.concurrency <= stages)
 
 
-def _plan_single_gpu(case: Deployment, start: Layout) -> ParallelPlan | None:
+def _plan_single_gpu(config: ServeConfig, start: Layout) -> ParallelPlan | None:
     """A small model on one GPU per engine, with a shorter context if necessary."""
-    if case.model is None or not is_small(case.model) or is_sparse(case):
+    if config.model is None or not is_small(config.model) or is_sparse(config):
         return None
-    shape = start if start.tp * start.pp == 1 else _split_engines(case, start, 1)
-    return _plan_shorter(case, shape) if shape is not None else None
+    shape = start if start.tp * start.pp == 1 else _split_engines(config, start, 1)
+    return _plan_shorter(config, shape) if shape is not None else None
 
 
-def _split_engines(case: Deployment, start: Layout, size: int) -> Layout | None:
+def _split_engines(config: ServeConfig, start: Layout, size: int) -> Layout | None:
     """All GPUs in engines of `size`; None if that leaves more of them idle than now."""
-    shape = _shape_engine(case, replace(start, pp=1), size)
-    if shape is None or is_sparse(case):
+    shape = _shape_engine(config, replace(start, pp=1), size)
+    if shape is None or is_sparse(config):
         return shape
-    count = (_host_gpus(case) or max(start.gpus, layout(case).gpus)) // size
+    count = (_host_gpus(config) or max(start.gpus, layout(config).gpus)) // size
     return replace(shape, dp=count) if count * size >= start.gpus else None
 
 
-def _has_enough_gpus(case: Deployment, start: Layout, shape: Layout) -> bool:
+def _has_enough_gpus(config: ServeConfig, start: Layout, shape: Layout) -> bool:
     """Whether `shape` has enough GPUs: by memory if the GPU is known, else by model size."""
-    size, engine, model = shape.tp * shape.pp, start.tp * start.pp, case.model
+    size, engine, model = shape.tp * shape.pp, start.tp * start.pp, config.model
     parameters = model.parameters if model else None
-    took = estimate_fit(case, shape=shape)
+    took = estimate_fit(config, shape=shape)
     if took is None:
         enough = next((gpus for bound, gpus in LADDER if parameters and parameters < bound), WIDEST)
         return parameters is not None and size == enough
     if took.fits is not True:
         return False
-    if took.kv_gib >= ROOMY * took.weights_gib and not is_sparse(case):
+    if took.kv_gib >= ROOMY * took.weights_gib and not is_sparse(config):
         return True
-    slow = is_pcie_only(case) and (engine > PAIR or (parameters or SMALLISH) < SMALLISH)
+    slow = is_pcie_only(config) and (engine > PAIR or (parameters or SMALLISH) < SMALLISH)
     return slow and size <= PAIR and took.kv_tokens >= 2 * ENOUGH
 
 
-def _plan_shorter(case: Deployment, shape: Layout) -> ParallelPlan | None:
+def _plan_shorter(config: ServeConfig, shape: Layout) -> ParallelPlan | None:
     """The plan for `shape` with a context that fits, if the KV cache holds several requests."""
-    took = estimate_fit(case, shape=shape)
+    took = estimate_fit(config, shape=shape)
     if took is None or took.kv_tokens < ENOUGH:
         return None
-    if took.fits or longest_request(case) is None:
+    if took.fits or longest_request(config) is None:
         return ParallelPlan(layout=shape)
-    length = _shorter_context(case, took)
+    length = _shorter_context(config, took)
     return None if length is None and took.fits is False else ParallelPlan(layout=shape, length=length)
 
 
-def _holds_pipeline(case: Deployment, shape: Layout) -> bool:
-    layers, took = case.model.layers if case.model else None, estimate_fit(case, shape=shape)
+def _holds_pipeline(config: ServeConfig, shape: Layout) -> bool:
+    layers, took = config.model.layers if config.model else None, estimate_fit(config, shape=shape)
     return bool(layers and layers >= shape.pp and took and took.fits)
 
 
-def _shorter_context(case: Deployment, took: KvCacheFit) -> int | None:
+def _shorter_context(config: ServeConfig, took: KvCacheFit) -> int | None:
     """The max_model_len that this KV cache holds; None if that is too short or not shorter."""
-    most = longest_request(case)
+    most = longest_request(config)
     if most is None:
         return None
-    own = case.model.max_len if case.model and case.model.max_len else most
+    own = config.model.max_len if config.model and config.model.max_len else most
     to = min(int(took.kv_tokens * SAFE) // STEP * STEP, own)
     return to if SHORT <= to < most else None
 
 
-def _exceeds_memory(case: Deployment, shape: Layout) -> bool:
-    took = estimate_fit(case, shape=shape)
+def _exceeds_memory(config: ServeConfig, shape: Layout) -> bool:
+    took = estimate_fit(config, shape=shape)
     return took is not None and took.fits is False
 
 
-def _host_gpus(case: Deployment) -> int | None:
-    return case.gpus if is_single_host(case) else None
+def _host_gpus(config: ServeConfig) -> int | None:
+    return config.gpus if is_single_host(config) else None

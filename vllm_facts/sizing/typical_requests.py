@@ -1,6 +1,6 @@
 """The length of a typical request, and unused GPU memory that such requests need."""
 
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     effective_seqs,
     is_pooling,
@@ -21,42 +21,42 @@ TYPICAL_ELSE = 2048
 3,072, chat 2,048. Assumed, not measured."""
 
 
-def typical_tokens(case: Deployment, *, part: int = PART) -> int | None:
+def typical_tokens(config: ServeConfig, *, part: int = PART) -> int | None:
     """Tokens of a typical request: 1/`part` of the longest, within bounds; None if unknown."""
-    most = longest_request(case)
-    bound = TYPICAL.get(case.profile, TYPICAL_ELSE)
+    most = longest_request(config)
+    bound = TYPICAL.get(config.profile, TYPICAL_ELSE)
     return None if most is None else max(SHORTEST, min(most // part, bound))
 
 
-def recommend_share(case: Deployment) -> float | None:
+def recommend_share(config: ServeConfig) -> float | None:
     """M5: the value for a given gpu_memory_utilization below 0.8; None if it is high enough."""
-    given = number_of(case, SHARE)
-    if given is None or given >= LOW_SHARE or case.setting.get("kv_cache_memory_bytes"):
+    given = number_of(config, SHARE)
+    if given is None or given >= LOW_SHARE or config.setting.get("kv_cache_memory_bytes"):
         return None
-    if _keeps_exchange_buffers(case):
+    if _keeps_exchange_buffers(config):
         return None
-    took = estimate_fit(case) if is_pooling(case) else None
-    if is_pooling(case) and (took is None or took.fits is not False):
+    took = estimate_fit(config) if is_pooling(config) else None
+    if is_pooling(config) and (took is None or took.fits is not False):
         return None
-    hybrid = case.model is not None and case.model.hybrid
-    return MOE_SHARE if is_sparse(case) or hybrid else DENSE_SHARE
+    hybrid = config.model is not None and config.model.hybrid
+    return MOE_SHARE if is_sparse(config) or hybrid else DENSE_SHARE
 
 
-def _keeps_exchange_buffers(case: Deployment) -> bool:
+def _keeps_exchange_buffers(config: ServeConfig) -> bool:
     """Whether memory is left free for the buffers of experts' exchange, which vLLM does not account for."""
-    backend = str(case.setting.get("all2all_backend") or case.env.get("VLLM_ALL2ALL_BACKEND") or "")
-    return case.setting.get("enable_dbo") is True or backend.startswith(("deepep", "nixl_ep", "pplx"))
+    backend = str(config.setting.get("all2all_backend") or config.env.get("VLLM_ALL2ALL_BACKEND") or "")
+    return config.setting.get("enable_dbo") is True or backend.startswith(("deepep", "nixl_ep", "pplx"))
 
 
-def required_share(case: Deployment) -> float | None:
+def required_share(config: ServeConfig) -> float | None:
     """As `recommend_share`, but None if the KV cache holds all concurrent requests.
 
     Assumes requests of half the longest length, within the bounds of a typical request.
     """
-    seqs, found, each = effective_seqs(case), estimate_fit(case), typical_tokens(case, part=2)
-    if seqs and seqs <= FEW_SEQS and is_transformer(case):
+    seqs, found, each = effective_seqs(config), estimate_fit(config), typical_tokens(config, part=2)
+    if seqs and seqs <= FEW_SEQS and is_transformer(config):
         seqs = SEQS_TO  # B1 asks for them
-    wanted = min(float(seqs), case.concurrency or float(seqs)) if seqs else case.concurrency
+    wanted = min(float(seqs), config.concurrency or float(seqs)) if seqs else config.concurrency
     if found is not None and each is not None and wanted is not None and found.kv_tokens // each >= wanted:
         return None
-    return recommend_share(case)
+    return recommend_share(config)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import json_entry, number_of
 from flettner.vllm_facts.validity.refusal import LORA, VLLM, InvalidSetting, NotAbove
 
@@ -28,9 +28,9 @@ NOT_ABOVE = (
 )
 
 
-def check_rank(case: Deployment) -> Iterator[InvalidSetting]:
+def check_rank(config: ServeConfig) -> Iterator[InvalidSetting]:
     """The rank of adapters is one of a few sizes; the next larger one holds every smaller adapter."""
-    rank = positive_int(case.setting, "max_lora_rank")
+    rank = positive_int(config.setting, "max_lora_rank")
     if rank is None or rank in RANKS:
         return
     larger = next((size for size in RANKS if size >= rank), None)
@@ -43,8 +43,8 @@ def check_rank(case: Deployment) -> Iterator[InvalidSetting]:
     )
 
 
-def check_adapters(case: Deployment) -> Iterator[InvalidSetting]:
-    if case.setting.get("lora_modules") and case.setting.get("enable_lora") is not True:
+def check_adapters(config: ServeConfig) -> Iterator[InvalidSetting]:
+    if config.setting.get("lora_modules") and config.setting.get("enable_lora") is not True:
         yield InvalidSetting(
             knobs=("lora_modules",),
             why="lora_modules needs enable_lora",
@@ -53,10 +53,10 @@ def check_adapters(case: Deployment) -> Iterator[InvalidSetting]:
         )
 
 
-def check_prefetch(case: Deployment) -> Iterator[InvalidSetting]:
+def check_prefetch(config: ServeConfig) -> Iterator[InvalidSetting]:
     """Weights offloaded by prefetching are fetched at least one layer ahead, from groups of layers."""
-    group, step = number_of(case, "offload_group_size"), number_of(case, "offload_prefetch_step")
-    if case.setting.get("offload_backend") == "prefetch" and not group:
+    group, step = number_of(config, "offload_group_size"), number_of(config, "offload_prefetch_step")
+    if config.setting.get("offload_backend") == "prefetch" and not group:
         yield InvalidSetting(
             knobs=("offload_backend", "offload_group_size"),
             why="offload_backend prefetch needs offload_group_size, which is 0",
@@ -72,13 +72,16 @@ def check_prefetch(case: Deployment) -> Iterator[InvalidSetting]:
         )
 
 
-def check_allocator(case: Deployment) -> Iterator[InvalidSetting]:
+def check_allocator(config: ServeConfig) -> Iterator[InvalidSetting]:
     """A KV connector registers memory that expandable segments would remap."""
-    if "expandable_segments:True" not in case.env.get(ALLOCATOR, "") or not json_entry(
-        case, "kv_transfer_config", "kv_connector"
+    if "expandable_segments:True" not in config.env.get(ALLOCATOR, "") or not json_entry(
+        config, "kv_transfer_config", "kv_connector"
     ):
         return
-    if case.setting.get("enable_sleep_mode") is True or case.setting.get("enable_cumem_allocator") is True:
+    if (
+        config.setting.get("enable_sleep_mode") is True
+        or config.setting.get("enable_cumem_allocator") is True
+    ):
         return
     yield InvalidSetting(
         knobs=("kv_transfer_config",),

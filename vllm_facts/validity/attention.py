@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from flettner.vllm_facts.deployment import Deployment, Model
+from flettner.vllm_facts.serve_config import Model, ServeConfig
 from flettner.vllm_facts.sizing.dtypes import dtype_in_force
 from flettner.vllm_facts.sizing.effective_flags import is_at_least, json_entry, remove_json_entry, text_of
 from flettner.vllm_facts.validity.refusal import InvalidSetting
@@ -14,19 +14,21 @@ HEADS_ONLY = frozenset({"FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTI
 """Backends of heads; latent attention has its own, whose names contain MLA."""
 
 
-def forced_backend(case: Deployment) -> str:
+def forced_backend(config: ServeConfig) -> str:
     """The attention backend in the flags, in capitals; "" if vLLM chooses it."""
-    given = text_of(case, "attention_backend") or str(json_entry(case, "attention_config", "backend") or "")
+    given = text_of(config, "attention_backend") or str(
+        json_entry(config, "attention_config", "backend") or ""
+    )
     return "" if given.lower() == "auto" else given.upper()
 
 
-def check_backend(case: Deployment) -> Iterator[InvalidSetting]:
-    forced, model = forced_backend(case), case.model
-    if not forced or model is None or not is_at_least(case, READ):
+def check_backend(config: ServeConfig) -> Iterator[InvalidSetting]:
+    forced, model = forced_backend(config), config.model
+    if not forced or model is None or not is_at_least(config, READ):
         return
-    if not (reason := _why_invalid(case, model, forced)):
+    if not (reason := _why_invalid(config, model, forced)):
         return
-    by_flag = bool(text_of(case, "attention_backend"))
+    by_flag = bool(text_of(config, "attention_backend"))
     yield InvalidSetting(
         knobs=("attention_backend",),
         why=f"attention backend {forced} is forced, yet {model.name} {reason[0]}",
@@ -34,21 +36,23 @@ def check_backend(case: Deployment) -> Iterator[InvalidSetting]:
             "vLLM 0.32 vllm/v1/attention/backend.py: validate_configuration: 'is not valid for this "
             f"configuration', '{reason[1]}'"
         ),
-        to={"attention_backend": None} if by_flag else remove_json_entry(case, "attention_config", "backend"),
+        to={"attention_backend": None}
+        if by_flag
+        else remove_json_entry(config, "attention_config", "backend"),
         expects="vLLM chooses a backend for this model",
     )
 
 
-def _why_invalid(case: Deployment, model: Model, forced: str) -> tuple[str, str] | None:
+def _why_invalid(config: ServeConfig, model: Model, forced: str) -> tuple[str, str] | None:
     """What the model has that the backend lacks, and the message of vLLM."""
-    wide, capability = model.head_dim, case.card.capability if case.card else None
+    wide, capability = model.head_dim, config.card.capability if config.card else None
     if model.mla and forced in HEADS_ONLY:
         return "has latent attention", "MLA not supported"
     if model.heads and not model.mla and "MLA" in forced:
         return "has no latent attention", "non-MLA not supported"
     if model.mla or forced not in ("FLASH_ATTN", "FLASHINFER"):
         return None
-    if dtype_in_force(case) == "float32":
+    if dtype_in_force(config) == "float32":
         return "runs in float32", "dtype not supported"
     if wide and (wide not in FLASHINFER_HEADS if forced == "FLASHINFER" else wide % 8):
         return f"has heads of {wide}", "head_size not supported"

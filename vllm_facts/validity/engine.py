@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.validity import (
     adapters,
     attention,
@@ -33,9 +33,9 @@ CHECKS = (
 )
 
 
-def find_problems(case: Deployment) -> Iterator[InvalidSetting]:
+def find_problems(config: ServeConfig) -> Iterator[InvalidSetting]:
     """Everything in the deployment that vLLM would refuse; unknown facts pass."""
     for row in (*NOT_ABOVE, *WITHOUT):
-        yield from row.problems(case)
+        yield from row.problems(config)
     for check in CHECKS:
-        yield from check(case)
+        yield from check(config)

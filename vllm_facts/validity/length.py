@@ -2,22 +2,22 @@
 
 from collections.abc import Iterator
 
-from flettner.vllm_facts.deployment import Deployment
 from flettner.vllm_facts.models.context_limit import (
     ALLOWED,
     LENGTH,
     allows_longer_context,
     find_exceeded_context,
 )
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.validity.refusal import MODEL, InvalidSetting
 
 
-def check_length(case: Deployment) -> Iterator[InvalidSetting]:
+def check_length(config: ServeConfig) -> Iterator[InvalidSetting]:
     """A longer context than the model's, which vLLM accepts only with VLLM_ALLOW_LONG_MAX_MODEL_LEN."""
-    found = find_exceeded_context(case)
-    if found is None or allows_longer_context(case):
+    found = find_exceeded_context(config)
+    if found is None or allows_longer_context(config):
         return
-    model = case.model.name if case.model else "the model"
+    model = config.model.name if config.model else "the model"
     why = (
         f"max_model_len {found.asked} is above the {found.own} tokens that {model} has "
         f"(max_position_embeddings), and {ALLOWED}=1 is not set"

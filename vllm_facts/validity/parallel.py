@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import is_at_least, is_expert_parallel, layout
 from flettner.vllm_facts.validity.refusal import (
     ENGINE,
@@ -24,11 +24,11 @@ _VERIFY = f"{MODEL}: verify_with_parallel_config"
 MICROBATCHING = frozenset({"deepep_low_latency", "deepep_high_throughput", "nixl_ep"})
 
 
-def _exchange(case: Deployment) -> Value | None:
+def _exchange(config: ServeConfig) -> Value | None:
     """The exchange between experts. Releases before 0.16 also read it from the environment."""
-    if "all2all_backend" in case.setting or is_at_least(case, (0, 16)):
-        return case.setting.get("all2all_backend")
-    return case.env.get("VLLM_ALL2ALL_BACKEND")
+    if "all2all_backend" in config.setting or is_at_least(config, (0, 16)):
+        return config.setting.get("all2all_backend")
+    return config.env.get("VLLM_ALL2ALL_BACKEND")
 
 
 NOT_ABOVE = (
@@ -49,14 +49,14 @@ NOT_ABOVE = (
 WITHOUT = (
     Without(
         "enable_eplb",
-        lambda case: not case.setting.get("enable_expert_parallel") and _is_dense(case),
+        lambda config: not config.setting.get("enable_expert_parallel") and _is_dense(config),
         "needs enable_expert_parallel, and the model has no experts",
         f"{PARALLEL}: 'enable_expert_parallel must be True to use EPLB'",
     ),
     Without(
         "enable_eplb",
-        lambda case: (
-            not case.setting.get("enable_expert_parallel") and bool(case.model) and not _is_dense(case)
+        lambda config: (
+            not config.setting.get("enable_expert_parallel") and bool(config.model) and not _is_dense(config)
         ),
         "needs enable_expert_parallel",
         f"{PARALLEL}: 'enable_expert_parallel must be True to use EPLB'",
@@ -64,7 +64,7 @@ WITHOUT = (
     ),
     Without(
         "enable_eplb",
-        lambda case: not case.setting.get("enable_expert_parallel") and case.model is None,
+        lambda config: not config.setting.get("enable_expert_parallel") and config.model is None,
         "needs enable_expert_parallel, which vLLM takes for a model with experts only",
         f"{PARALLEL}: 'enable_expert_parallel must be True to use EPLB'; {MODEL}: "
         "_verify_with_expert_parallelism",
@@ -72,7 +72,9 @@ WITHOUT = (
     ),
     Without(
         "enable_eplb",
-        lambda case: is_expert_parallel(case) and layout(case).tp * layout(case).dp * _prefill(case) == 1,
+        lambda config: (
+            is_expert_parallel(config) and layout(config).tp * layout(config).dp * _prefill(config) == 1
+        ),
         "needs tensor, data or prefill context parallelism",
         f"{PARALLEL}: 'EPLB requires tensor, prefill-context, or data parallelism'",
     ),
@@ -84,25 +86,25 @@ WITHOUT = (
     ),
     Without(
         "enable_elastic_ep",
-        lambda case: layout(case).pp > 1,
+        lambda config: layout(config).pp > 1,
         "works without pipeline parallelism only",
         f"{_ELASTIC}: 'Elastic EP is not supported with pipeline parallelism'",
     ),
     Without(
         "data_parallel_external_lb",
-        lambda case: positive_int(case.setting, "data_parallel_size") == 1,
+        lambda config: positive_int(config.setting, "data_parallel_size") == 1,
         "needs data_parallel_size above 1",
         f"{PARALLEL}: 'data_parallel_external_lb can only be set when data_parallel_size > 1'",
     ),
     Without(
         "data_parallel_hybrid_lb",
-        lambda case: case.setting.get("data_parallel_external_lb") is True,
+        lambda config: config.setting.get("data_parallel_external_lb") is True,
         "and data_parallel_external_lb exclude each other",
         f"{_LAUNCH}: 'cannot be enabled together'",
     ),
     Without(
         "data_parallel_external_lb",
-        lambda case: layout(case).dp > 1 and _is_dense(case),
+        lambda config: layout(config).dp > 1 and _is_dense(config),
         "is refused: the model has no experts; start independent servers",
         f"{ENGINE}: 'Non-MoE models do not support external data parallel mode'",
     ),
@@ -122,40 +124,40 @@ WITHOUT = (
     ),
     Without(
         "enable_dbo",
-        lambda case: _exchange(case) not in MICROBATCHING,
+        lambda config: _exchange(config) not in MICROBATCHING,
         f"needs all2all_backend {', '.join(sorted(MICROBATCHING))}",
         f"{VLLM}: 'Microbatching currently only supports the deepep_low_latency, …'",
     ),
     Without(
         "mamba_block_size",
-        lambda case: case.setting.get("enable_prefix_caching") is False,
+        lambda config: config.setting.get("enable_prefix_caching") is False,
         "needs prefix caching",
         f"{VLLM}: '--mamba-block-size can only be set with --enable-prefix-caching'",
     ),
     Without(
         "enable_fault_tolerance",
-        lambda case: (positive_int(case.setting, "api_server_count") or 1) > 1,
+        lambda config: (positive_int(config.setting, "api_server_count") or 1) > 1,
         "needs one API server",
         f"{PARALLEL}: 'Fault tolerance requires a single API server process'",
         to=(("api_server_count", 1),),
     ),
     Without(
         "enable_batch_sharded_sampling",
-        lambda case: layout(case).tp == 1,
+        lambda config: layout(config).tp == 1,
         "needs tensor_parallel_size above 1",
         f"{VLLM}: _validate_batch_sharded_sampling: 'is not supported in this configuration'",
     ),
 )
 
 
-def check_context_parallel(case: Deployment) -> Iterator[InvalidSetting]:
+def check_context_parallel(config: ServeConfig) -> Iterator[InvalidSetting]:
     """Decode context parallelism divides tensor parallelism, and at most the copies of each KV head."""
-    knob, tp, model = "decode_context_parallel_size", layout(case).tp, case.model
-    dcp = positive_int(case.setting, knob) or 1
+    knob, tp, model = "decode_context_parallel_size", layout(config).tp, config.model
+    dcp = positive_int(config.setting, knob) or 1
     heads = model.kv_heads if model and not model.mla else None
     if dcp == 1:
         return
-    if _prefill(case) == 1 and tp % dcp:
+    if _prefill(config) == 1 and tp % dcp:
         why = f"{knob} {dcp} does not divide tensor_parallel_size {tp}"
         source = f"{PARALLEL}: 'tp_size … must be divisible by dcp_size'"
     elif heads and dcp > tp // heads:
@@ -169,11 +171,11 @@ def check_context_parallel(case: Deployment) -> Iterator[InvalidSetting]:
     yield InvalidSetting(knobs=(knob, "tensor_parallel_size"), why=why, source=source, to={knob: None})
 
 
-def check_experts(case: Deployment) -> Iterator[InvalidSetting]:
-    if case.setting.get("enable_expert_parallel") is True and case.model and _is_dense(case):
+def check_experts(config: ServeConfig) -> Iterator[InvalidSetting]:
+    if config.setting.get("enable_expert_parallel") is True and config.model and _is_dense(config):
         yield InvalidSetting(
             knobs=("enable_expert_parallel",),
-            why=f"enable_expert_parallel is refused: {case.model.name} has no experts",
+            why=f"enable_expert_parallel is refused: {config.model.name} has no experts",
             source=(
                 f"{MODEL}: _verify_with_expert_parallelism: 'Number of experts in the model must be "
                 "greater than 0'"
@@ -182,10 +184,10 @@ def check_experts(case: Deployment) -> Iterator[InvalidSetting]:
         )
 
 
-def check_hosts(case: Deployment) -> Iterator[InvalidSetting]:
+def check_hosts(config: ServeConfig) -> Iterator[InvalidSetting]:
     """The hosts share the GPUs evenly."""
-    nodes = positive_int(case.setting, "nnodes") or 1
-    gpus = layout(case).gpus * _prefill(case)
+    nodes = positive_int(config.setting, "nnodes") or 1
+    gpus = layout(config).gpus * _prefill(config)
     if nodes > 1 and gpus % nodes:
         yield InvalidSetting(
             knobs=("nnodes",),
@@ -194,13 +196,13 @@ def check_hosts(case: Deployment) -> Iterator[InvalidSetting]:
         )
 
 
-def _is_dense(case: Deployment) -> bool:
+def _is_dense(config: ServeConfig) -> bool:
     """Whether the model is known to have no experts."""
-    return bool(case.model and case.model.layers and not case.model.experts)
+    return bool(config.model and config.model.layers and not config.model.experts)
 
 
-def _prefill(case: Deployment) -> int:
-    return positive_int(case.setting, "prefill_context_parallel_size") or 1
+def _prefill(config: ServeConfig) -> int:
+    return positive_int(config.setting, "prefill_context_parallel_size") or 1
 
 
 CHECKS = (check_context_parallel, check_experts, check_hosts)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.capacity import fits_in_memory
 from flettner.vllm_facts.sizing.dtypes import AMPERE, dtype_in_force, type_without_float16
 from flettner.vllm_facts.sizing.effective_flags import is_at_least, text_of
@@ -23,20 +23,20 @@ _OVERFLOWS = "float16 has a smaller range: a model trained in bfloat16 may overf
 _TEXT_ONLY = ("limit_mm_per_prompt", "language_model_only")
 
 
-def check_bfloat16(case: Deployment) -> Iterator[InvalidSetting]:
-    card = case.card
+def check_bfloat16(config: ServeConfig) -> Iterator[InvalidSetting]:
+    card = config.card
     if card is None or card.capability is None or card.capability >= AMPERE:
         return
-    if dtype_in_force(case) != "bfloat16":
+    if dtype_in_force(config) != "bfloat16":
         return
     why = (
         f"--dtype bfloat16 on {card.name} (compute capability {capability_text(card.capability)}): "
         "bfloat16 needs 8.0, the server does not start"
     )
-    if type_without_float16(case.model):
-        yield _only_float32(case, why, _BFLOAT16)
+    if type_without_float16(config.model):
+        yield _only_float32(config, why, _BFLOAT16)
         return
-    if case.model is None:
+    if config.model is None:
         yield InvalidSetting(
             rule="H2",
             knobs=("dtype",),
@@ -47,7 +47,7 @@ def check_bfloat16(case: Deployment) -> Iterator[InvalidSetting]:
             risks=_OVERFLOWS,
         )
         return
-    half = not refuses_dtype(case, "float16")
+    half = not refuses_dtype(config, "float16")
     yield InvalidSetting(
         rule="H2",
         knobs=("dtype",),
@@ -59,19 +59,19 @@ def check_bfloat16(case: Deployment) -> Iterator[InvalidSetting]:
     )
 
 
-def check_float16(case: Deployment) -> Iterator[InvalidSetting]:
+def check_float16(config: ServeConfig) -> Iterator[InvalidSetting]:
     """Models that are unstable in float16, which vLLM refuses."""
-    kind = type_without_float16(case.model)
-    if not kind or case.model is None or dtype_in_force(case) != "float16":
+    kind = type_without_float16(config.model)
+    if not kind or config.model is None or dtype_in_force(config) != "float16":
         return
-    why = f"--dtype {text_of(case, 'dtype')}: vLLM refuses {case.model.name} ({kind}) in float16"
+    why = f"--dtype {text_of(config, 'dtype')}: vLLM refuses {config.model.name} ({kind}) in float16"
     source = (
         f"{MODEL}: _check_valid_dtype: 'The model type {kind!r} does not support float16. Reason: "
         "Numerical instability. Please use bfloat16 or float32 instead.'"
     )
-    capability = case.card.capability if case.card else None
+    capability = config.card.capability if config.card else None
     if capability is not None and capability < AMPERE:
-        yield _only_float32(case, why, source)
+        yield _only_float32(config, why, source)
         return
     yield InvalidSetting(
         rule="H2",
@@ -84,19 +84,21 @@ def check_float16(case: Deployment) -> Iterator[InvalidSetting]:
     )
 
 
-def _only_float32(case: Deployment, why: str, source: str) -> InvalidSetting:
+def _only_float32(config: ServeConfig, why: str, source: str) -> InvalidSetting:
     """A model without float16 on a GPU without bfloat16."""
     to: FlagMapping = {"dtype": "float32"}
-    after = replace(case, setting={**case.setting, **to})
-    if refuses_dtype(case, "float32"):
+    after = replace(config, setting={**config.setting, **to})
+    if refuses_dtype(config, "float32"):
         lacks, to = "float32, which its quantization refuses", {}
     elif fits_in_memory(after) is False:
         took = estimate_fit(after)
         lacks, to = f"float32, which does not fit: {took.why if took else ''}", {}
     else:
         lacks = "float32 only"
-    kind, card = type_without_float16(case.model), case.card.name if case.card else "this GPU"
-    neither = "it has no bfloat16" if dtype_in_force(case) == "float16" else f"vLLM refuses {kind} in float16"
+    kind, card = type_without_float16(config.model), config.card.name if config.card else "this GPU"
+    neither = (
+        "it has no bfloat16" if dtype_in_force(config) == "float16" else f"vLLM refuses {kind} in float16"
+    )
     return InvalidSetting(
         rule="H2",
         knobs=("dtype",),
@@ -113,19 +115,19 @@ def _only_float32(case: Deployment, why: str, source: str) -> InvalidSetting:
     )
 
 
-def check_kv_cache(case: Deployment) -> Iterator[InvalidSetting]:
+def check_kv_cache(config: ServeConfig) -> Iterator[InvalidSetting]:
     """The dtype of the KV cache that no attention backend of this GPU reads.
 
     FLASH_ATTN reads fp8 on Hopper and later, TRITON_ATTN from 8.9 on; FLASHINFER from 8.0 on.
     """
-    capability, kind = case.card.capability if case.card else None, text_of(case, "kv_cache_dtype")
-    if case.card is None or capability is None or not is_at_least(case, READ):
+    capability, kind = config.card.capability if config.card else None, text_of(config, "kv_cache_dtype")
+    if config.card is None or capability is None or not is_at_least(config, READ):
         return
-    forced, reason, source = forced_backend(case), "", ""
+    forced, reason, source = forced_backend(config), "", ""
     fp8 = kind.startswith("fp8")
-    mla = case.model is not None and case.model.mla
+    mla = config.model is not None and config.model.mla
     needs = ADA if fp8 else AMPERE if kind == "bfloat16" else None
-    if needs is not None and capability < needs and not mla and (why := _why_triton(case, forced)):
+    if needs is not None and capability < needs and not mla and (why := _why_triton(config, forced)):
         reason = f"{why}, and TRITON_ATTN wants {capability_text(needs)} for it"
         says = "FP8 KV cache is not supported by the Triton attention backend" if fp8 else "requires SM80+"
         source = f"{_TRITON}: '{says}'"
@@ -139,7 +141,7 @@ def check_kv_cache(case: Deployment) -> Iterator[InvalidSetting]:
             rule="H2",
             knobs=("kv_cache_dtype",),
             why=(
-                f"--kv-cache-dtype {kind} on {case.card.name} (compute capability "
+                f"--kv-cache-dtype {kind} on {config.card.name} (compute capability "
                 f"{capability_text(capability)}): {reason}: the server does not start"
             ),
             source=source,
@@ -149,25 +151,25 @@ def check_kv_cache(case: Deployment) -> Iterator[InvalidSetting]:
         )
 
 
-def _why_triton(case: Deployment, forced: str) -> str:
+def _why_triton(config: ServeConfig, forced: str) -> str:
     """Why TRITON_ATTN is the only backend below compute capability 8.9; "" if FLASHINFER may run."""
-    card, model = case.card, case.model
+    card, model = config.card, config.model
     if forced == "TRITON_ATTN":
         return "TRITON_ATTN is forced"
     if card is None or card.capability is None or forced:
         return ""
     if card.capability < AMPERE:
         return "no other backend runs on this GPU"
-    if text_of(case, "kv_cache_dtype") == "fp8_per_token_head":
+    if text_of(config, "kv_cache_dtype") == "fp8_per_token_head":
         return "no other backend reads it"
-    if dtype_in_force(case) == "float32":
+    if dtype_in_force(config) == "float32":
         return "no other backend computes in float32"
     if model is None:
         return ""
     if model.architecture.startswith("GptOss"):
         return "no other backend has attention sinks there"
     if model.architecture == "Gemma3ForConditionalGeneration" and not any(
-        knob in case.setting for knob in _TEXT_ONLY
+        knob in config.setting for knob in _TEXT_ONLY
     ):
         return "no other backend attends to whole images there"
     if model.head_dim and model.head_dim not in FLASHINFER_HEADS:
@@ -175,9 +177,9 @@ def _why_triton(case: Deployment, forced: str) -> str:
     return ""
 
 
-def check_kv_checkpoint(case: Deployment) -> Iterator[InvalidSetting]:
+def check_kv_checkpoint(config: ServeConfig) -> Iterator[InvalidSetting]:
     """Formats of the KV cache that the checkpoint or the attention of the model excludes."""
-    kind, model = text_of(case, "kv_cache_dtype"), case.model
+    kind, model = text_of(config, "kv_cache_dtype"), config.model
     if model is None:
         return
     if kind == "fp8_e5m2" and model.quantization == "fp8":

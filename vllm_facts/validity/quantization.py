@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.dtypes import dtype_in_force
 from flettner.vllm_facts.sizing.effective_flags import is_older_than, text_of
 from flettner.vllm_facts.validity.refusal import VLLM, InvalidSetting, capability_text
@@ -55,38 +55,42 @@ MARLIN_ON_TURING = (0, 14)  # vllm-project/vllm#29901
 _SPELLINGS = {"auto-round": "inc", "auto_round": "inc", "compressed_tensors": "compressed-tensors"}
 
 
-def method_in_force(case: Deployment) -> str:
+def method_in_force(config: ServeConfig) -> str:
     """The quantization of the checkpoint, else the one that `--quantization` asks for; "" without one."""
-    name = (case.model.quantization if case.model else "") or text_of(case, "quantization")
+    name = (config.model.quantization if config.model else "") or text_of(config, "quantization")
     name = name.lower()
     name = _SPELLINGS.get(name, name)
     return name if name in METHODS else _SPELLINGS.get(name.replace("-", "_"), name.replace("-", "_"))
 
 
-def refuses_dtype(case: Deployment, dtype: str) -> bool:
+def refuses_dtype(config: ServeConfig, dtype: str) -> bool:
     """Whether the quantization in force has no kernels for `dtype`."""
-    known = METHODS.get(method_in_force(case))
+    known = METHODS.get(method_in_force(config))
     return known is not None and bool(dtype) and dtype not in known[1]
 
 
-def check_capability(case: Deployment) -> Iterator[InvalidSetting]:
-    method = method_in_force(case)
-    capability = case.card.capability if case.card else None
-    if case.card is None or capability is None or method not in METHODS:
+def check_capability(config: ServeConfig) -> Iterator[InvalidSetting]:
+    method = method_in_force(config)
+    capability = config.card.capability if config.card else None
+    if config.card is None or capability is None or method not in METHODS:
         return
     least = METHODS[method][0]
-    if is_older_than(case, MARLIN_ON_TURING):
+    if is_older_than(config, MARLIN_ON_TURING):
         least = _OLDER.get(method, least)
     if capability >= least:
         return
-    asked = not (case.model and case.model.quantization)
-    what = f"--quantization {text_of(case, 'quantization')}" if asked else f"{_name(case)} ({method} weights)"
+    asked = not (config.model and config.model.quantization)
+    what = (
+        f"--quantization {text_of(config, 'quantization')}"
+        if asked
+        else f"{_name(config)} ({method} weights)"
+    )
     yield InvalidSetting(
         rule="H2",
         knobs=("quantization",),
         why=(
-            f"{what} on {case.card.name} (compute capability {capability_text(capability)}): {method} needs "
-            f"{capability_text(least)}, the server does not start"
+            f"{what} on {config.card.name} (compute capability {capability_text(capability)}): {method} "
+            f"needs {capability_text(least)}, the server does not start"
         ),
         source=f"{_SOURCE}: 'The quantization method {method} is not supported for the current GPU. Minimum "
         f"capability: {least[0] * 10 + least[1]}.'",
@@ -100,13 +104,13 @@ def check_capability(case: Deployment) -> Iterator[InvalidSetting]:
     )
 
 
-def check_dtype(case: Deployment) -> Iterator[InvalidSetting]:
-    method, dtype = method_in_force(case), dtype_in_force(case)
-    if not refuses_dtype(case, dtype) or any(check_capability(case)):
+def check_dtype(config: ServeConfig) -> Iterator[InvalidSetting]:
+    method, dtype = method_in_force(config), dtype_in_force(config)
+    if not refuses_dtype(config, dtype) or any(check_capability(config)):
         return
-    given = text_of(case, "dtype")
+    given = text_of(config, "dtype")
     automatic = replace(
-        case, setting={knob: value for knob, value in case.setting.items() if knob != "dtype"}
+        config, setting={knob: value for knob, value in config.setting.items() if knob != "dtype"}
     )
     mends = (
         bool(given) and given.lower() != "auto" and not refuses_dtype(automatic, dtype_in_force(automatic))
@@ -115,7 +119,9 @@ def check_dtype(case: Deployment) -> Iterator[InvalidSetting]:
     yield InvalidSetting(
         rule="H2",
         knobs=("dtype", "quantization"),
-        why=f"{shown}: {method} weights ({_name(case)}) run in {', '.join(sorted(METHODS[method][1]))} only",
+        why=(
+            f"{shown}: {method} weights ({_name(config)}) run in {', '.join(sorted(METHODS[method][1]))} only"
+        ),
         source=f"{_SOURCE}: 'torch.{dtype} is not supported for quantization method {method}.'",
         to={"dtype": None} if mends else {},
         expects="it starts, in the dtype that vLLM chooses"
@@ -125,8 +131,8 @@ def check_dtype(case: Deployment) -> Iterator[InvalidSetting]:
     )
 
 
-def _name(case: Deployment) -> str:
-    return case.model.name if case.model else "the model"
+def _name(config: ServeConfig) -> str:
+    return config.model.name if config.model else "the model"
 
 
 CHECKS = (check_capability, check_dtype)

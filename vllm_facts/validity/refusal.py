@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.values import Knob, Value
 
 SCHEDULER = "vLLM 0.32 vllm/config/scheduler.py: verify_max_model_len"
@@ -44,8 +44,8 @@ class NotAbove:
     source: str
     lower: bool = False  # the fix lowers `low` instead of raising `high`
 
-    def problems(self, case: Deployment) -> Iterator[InvalidSetting]:
-        low, high = positive_int(case.setting, self.low), positive_int(case.setting, self.high)
+    def problems(self, config: ServeConfig) -> Iterator[InvalidSetting]:
+        low, high = positive_int(config.setting, self.low), positive_int(config.setting, self.high)
         if low is None or high is None or low <= high:
             return
         yield InvalidSetting(
@@ -61,14 +61,14 @@ class Without:
     """A flag that vLLM refuses without another."""
 
     knob: Knob
-    lacks: Callable[[Deployment], bool]
+    lacks: Callable[[ServeConfig], bool]
     why: str
     source: str
     to: tuple[tuple[Knob, Value], ...] = ()
     by_hand: str = ""  # instead of a fix, where it depends on an unknown fact
 
-    def problems(self, case: Deployment) -> Iterator[InvalidSetting]:
-        if not case.setting.get(self.knob) or not self.lacks(case):
+    def problems(self, config: ServeConfig) -> Iterator[InvalidSetting]:
+        if not config.setting.get(self.knob) or not self.lacks(config):
             return
         yield InvalidSetting(
             knobs=(self.knob,),
@@ -79,9 +79,9 @@ class Without:
         )
 
 
-def is_off(knob: Knob) -> Callable[[Deployment], bool]:
+def is_off(knob: Knob) -> Callable[[ServeConfig], bool]:
     """A check that the switch or number is missing or 0."""
-    return lambda case: not case.setting.get(knob)
+    return lambda config: not config.setting.get(knob)
 
 
 def capability_text(capability: tuple[int, int]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     effective_batched_tokens,
     json_entry,
@@ -29,9 +29,9 @@ NOT_ABOVE = (
 NOT_ASYNC = frozenset({"ngram", "suffix", "medusa", "mlp_speculator"})
 
 
-def check_sequences(case: Deployment) -> Iterator[InvalidSetting]:
+def check_sequences(config: ServeConfig) -> Iterator[InvalidSetting]:
     """The token budget holds one token for each sequence."""
-    tokens, seqs = effective_batched_tokens(case), positive_int(case.setting, "max_num_seqs")
+    tokens, seqs = effective_batched_tokens(config), positive_int(config.setting, "max_num_seqs")
     if tokens is not None and seqs is not None and tokens < seqs:
         yield InvalidSetting(
             knobs=("max_num_batched_tokens", "max_num_seqs"),
@@ -41,13 +41,13 @@ def check_sequences(case: Deployment) -> Iterator[InvalidSetting]:
         )
 
 
-def check_whole_prompts(case: Deployment) -> Iterator[InvalidSetting]:
+def check_whole_prompts(config: ServeConfig) -> Iterator[InvalidSetting]:
     """Without chunked prefill the given token budget holds a prompt of full length."""
-    given = positive_int(case.setting, "max_num_batched_tokens")
-    length = positive_int(case.setting, "max_model_len")
-    if "max_model_len" not in case.setting and case.model:
-        length = case.model.max_len
-    if case.setting.get("enable_chunked_prefill") is not False or given is None or length is None:
+    given = positive_int(config.setting, "max_num_batched_tokens")
+    length = positive_int(config.setting, "max_model_len")
+    if "max_model_len" not in config.setting and config.model:
+        length = config.model.max_len
+    if config.setting.get("enable_chunked_prefill") is not False or given is None or length is None:
         return
     if given < length:
         yield InvalidSetting(
@@ -58,13 +58,13 @@ def check_whole_prompts(case: Deployment) -> Iterator[InvalidSetting]:
         )
 
 
-def check_adapter_drafts(case: Deployment) -> Iterator[InvalidSetting]:
+def check_adapter_drafts(config: ServeConfig) -> Iterator[InvalidSetting]:
     """With LoRA and speculation the token budget holds the drafts of each sequence."""
-    tokens, seqs = effective_batched_tokens(case), positive_int(case.setting, "max_num_seqs")
-    drafts = case.setting.get("spec_tokens") or json_entry(
-        case, "speculative_config", "num_speculative_tokens"
+    tokens, seqs = effective_batched_tokens(config), positive_int(config.setting, "max_num_seqs")
+    drafts = config.setting.get("spec_tokens") or json_entry(
+        config, "speculative_config", "num_speculative_tokens"
     )
-    if case.setting.get("enable_lora") is not True or tokens is None or seqs is None:
+    if config.setting.get("enable_lora") is not True or tokens is None or seqs is None:
         return
     if isinstance(drafts, int) and not isinstance(drafts, bool) and tokens < seqs * (drafts + 1):
         yield InvalidSetting(
@@ -78,9 +78,9 @@ def check_adapter_drafts(case: Deployment) -> Iterator[InvalidSetting]:
         )
 
 
-def check_graph_sizes(case: Deployment) -> Iterator[InvalidSetting]:
-    largest = positive_int(case.setting, "max_cudagraph_capture_size")
-    sizes = str(case.setting.get("cudagraph_capture_sizes") or "").split()
+def check_graph_sizes(config: ServeConfig) -> Iterator[InvalidSetting]:
+    largest = positive_int(config.setting, "max_cudagraph_capture_size")
+    sizes = str(config.setting.get("cudagraph_capture_sizes") or "").split()
     if largest is None or not sizes or not all(map(str.isdecimal, sizes)):
         return
     if max(map(int, sizes)) != largest:
@@ -95,10 +95,10 @@ def check_graph_sizes(case: Deployment) -> Iterator[InvalidSetting]:
         )
 
 
-def check_async(case: Deployment) -> Iterator[InvalidSetting]:
+def check_async(config: ServeConfig) -> Iterator[InvalidSetting]:
     """Explicit async_scheduling is refused with these methods; by default vLLM disables it."""
-    method = speculation_method(case)
-    if case.setting.get("async_scheduling") is True and method in NOT_ASYNC:
+    method = speculation_method(config)
+    if config.setting.get("async_scheduling") is True and method in NOT_ASYNC:
         yield InvalidSetting(
             knobs=("async_scheduling",),
             why=f"async_scheduling is refused together with speculation by {method}",

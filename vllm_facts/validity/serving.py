@@ -2,20 +2,20 @@
 
 from collections.abc import Iterator
 
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import json_entry
 from flettner.vllm_facts.validity.refusal import ENGINE, SERVE, InvalidSetting, Without, is_off
 
 WITHOUT = (
     Without(
         "mm_shm_cache_max_object_size_mb",
-        lambda case: case.setting.get("mm_processor_cache_type") != "shm",
+        lambda config: config.setting.get("mm_processor_cache_type") != "shm",
         "needs mm_processor_cache_type shm",
         "vLLM 0.32 vllm/config/multimodal.py: mm_shm_cache_max_object_size_mb: 'should only be set when'",
     ),
     Without(
         "attention_backend",
-        lambda case: json_entry(case, "attention_config", "backend") is not None,
+        lambda config: json_entry(config, "attention_config", "backend") is not None,
         "and attention_config.backend exclude each other",
         f"{ENGINE}: 'attention_backend and attention_config.backend are mutually exclusive'",
     ),
@@ -29,8 +29,8 @@ WITHOUT = (
 )
 
 
-def check_tools(case: Deployment) -> Iterator[InvalidSetting]:
-    if case.setting.get("enable_auto_tool_choice") is True and not case.setting.get("tool_call_parser"):
+def check_tools(config: ServeConfig) -> Iterator[InvalidSetting]:
+    if config.setting.get("enable_auto_tool_choice") is True and not config.setting.get("tool_call_parser"):
         yield InvalidSetting(
             knobs=("enable_auto_tool_choice",),
             why=(
@@ -41,8 +41,8 @@ def check_tools(case: Deployment) -> Iterator[InvalidSetting]:
         )
 
 
-def check_metrics(case: Deployment) -> Iterator[InvalidSetting]:
-    given = case.setting
+def check_metrics(config: ServeConfig) -> Iterator[InvalidSetting]:
+    given = config.setting
     if given.get("enable_per_request_metrics") is True and given.get("disable_log_stats") is True:
         yield InvalidSetting(
             knobs=("enable_per_request_metrics", "disable_log_stats"),

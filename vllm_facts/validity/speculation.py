@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     is_older_than,
     json_entries,
@@ -40,15 +40,15 @@ _WITHOUT, _UNREAD = (0, 29), (0, 33)
 """The first releases of which it is not known that they refuse."""
 
 
-def check_draft_tokens(case: Deployment) -> Iterator[InvalidSetting]:
-    given = json_entries(case, "speculative_config")
-    dotted = [knob for knob in case.setting if knob.startswith("speculative_config.")]
+def check_draft_tokens(config: ServeConfig) -> Iterator[InvalidSetting]:
+    given = json_entries(config, "speculative_config")
+    dotted = [knob for knob in config.setting if knob.startswith("speculative_config.")]
     method = str(given.get("method", "")).lower()
     if (
         method not in COUNTED
         or "num_speculative_tokens" in given
         or dotted
-        or case.setting.get("spec_tokens")
+        or config.setting.get("spec_tokens")
     ):
         return
     yield InvalidSetting(
@@ -60,18 +60,18 @@ def check_draft_tokens(case: Deployment) -> Iterator[InvalidSetting]:
     )
 
 
-def check_mtp_pipeline(case: Deployment) -> Iterator[InvalidSetting]:
+def check_mtp_pipeline(config: ServeConfig) -> Iterator[InvalidSetting]:
     """A draft head takes over the pipeline of its model, also where its class does not support one."""
-    pipeline, kind = layout(case).pp, case.model.model_type if case.model else ""
-    if pipeline < 2 or "mtp" not in speculation_method(case):  # noqa: PLR2004 - one stage is no pipeline
+    pipeline, kind = layout(config).pp, config.model.model_type if config.model else ""
+    if pipeline < 2 or "mtp" not in speculation_method(config):  # noqa: PLR2004 - one stage is no pipeline
         return
     supported = _UNREAD if kind in _NO_PIPELINE else _WITHOUT if kind in _PIPELINE_LATER else None
-    if supported is None or not is_older_than(case, supported):
+    if supported is None or not is_older_than(config, supported):
         return
     yield InvalidSetting(
         knobs=("speculative_config", "pipeline_parallel_size"),
         why=(
-            f"the MTP draft of {case.model.name if case.model else 'the model'} does not run in "
+            f"the MTP draft of {config.model.name if config.model else 'the model'} does not run in "
             f"a pipeline of {pipeline}: speculative decoding or pipeline_parallel_size has to go"
         ),
         source="vLLM 0.32 vllm/config/model.py: 'Pipeline parallelism is not supported for this model'; "

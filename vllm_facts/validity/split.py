@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import gcd
 
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.divisibility import why_indivisible
 from flettner.vllm_facts.sizing.effective_flags import (
     is_at_least,
@@ -34,8 +34,8 @@ BLOCKS = (
 )
 
 
-def check_heads(case: Deployment) -> Iterator[InvalidSetting]:
-    shape, model = layout(case), case.model
+def check_heads(config: ServeConfig) -> Iterator[InvalidSetting]:
+    shape, model = layout(config), config.model
     if model and (reason := why_indivisible(model, shape.tp)):
         yield InvalidSetting(
             rule="D3",
@@ -43,23 +43,23 @@ def check_heads(case: Deployment) -> Iterator[InvalidSetting]:
             why=f"--tensor-parallel-size {shape.tp}: {reason} ({model.name})",
             source=HEADS,
         )
-    elif exceeds_host(case):
+    elif exceeds_host(config):
         yield InvalidSetting(
             rule="D3",
             knobs=("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
             why=(
                 f"tensor {shape.tp} x pipeline {shape.pp} x data {shape.dp} takes {shape.gpus} GPUs of "
-                f"{case.gpus} (GPUs of several hosts need --distributed-executor-backend ray, or --nnodes)"
+                f"{config.gpus} (GPUs of several hosts need --distributed-executor-backend ray, or --nnodes)"
             ),
             source=GPUS,
         )
 
 
-def check_expert_width(case: Deployment) -> Iterator[InvalidSetting]:
+def check_expert_width(config: ServeConfig) -> Iterator[InvalidSetting]:
     """Without expert parallelism each expert is divided over tensor and data parallelism."""
-    model, shape = case.model, layout(case)
+    model, shape = config.model, layout(config)
     shares = shape.tp * shape.dp
-    if model is None or not model.experts or not model.moe_intermediate or is_expert_parallel(case):
+    if model is None or not model.experts or not model.moe_intermediate or is_expert_parallel(config):
         return
     if why_indivisible(model, shape.tp):
         return  # vLLM checks the heads first, and another size may divide the experts, too
@@ -67,7 +67,7 @@ def check_expert_width(case: Deployment) -> Iterator[InvalidSetting]:
     name, width = model.name, f"moe_intermediate_size {model.moe_intermediate}"
     if rest:
         yield _indivisible(
-            case,
+            config,
             f"{name}: {width} cannot be shared out to {shares} GPUs",
             "vLLM 0.32 vllm/model_executor/layers/fused_moe/config.py: "
             "'assert self.intermediate_size % tp_size == 0'",
@@ -76,24 +76,24 @@ def check_expert_width(case: Deployment) -> Iterator[InvalidSetting]:
     block = model.weight_block
     if block is None or shares == 1 or (share % block[0] == 0 and share % block[1] == 0):
         return
-    finer = can_refine(block, share, model.hidden_size or share) and not _is_backend_forced(case)
-    if finer and (is_at_least(case, REFINED_SINCE) or not case.version):
+    finer = can_refine(block, share, model.hidden_size or share) and not _is_backend_forced(config)
+    if finer and (is_at_least(config, REFINED_SINCE) or not config.version):
         return
     side = block[0] if share % block[0] else block[1]
     yield _indivisible(
-        case,
+        config,
         f"{name}: {width} over {shares} GPUs leaves {share} for each, no multiple of the FP8 block, {side}"
         + (" (vLLM 0.32 divides the blocks, for slower kernels)" if finer else ""),
         BLOCKS,
     )
 
 
-def divides_blocks(case: Deployment) -> bool:
+def divides_blocks(config: ServeConfig) -> bool:
     """Whether the experts start only on a release that divides the blocks, and the release is not known."""
-    if case.version:
+    if config.version:
         return False
-    return any(True for _ in check_expert_width(replace(case, version=BEFORE_REFINED))) and not any(
-        True for _ in check_expert_width(case)
+    return any(True for _ in check_expert_width(replace(config, version=BEFORE_REFINED))) and not any(
+        True for _ in check_expert_width(config)
     )
 
 
@@ -102,7 +102,7 @@ def can_refine(block: tuple[int, int], share: int, hidden: int) -> bool:
     return gcd(*block, share, hidden) >= FINEST
 
 
-def _indivisible(case: Deployment, why: str, source: str) -> InvalidSetting:
+def _indivisible(config: ServeConfig, why: str, source: str) -> InvalidSetting:
     lifts = "--enable-expert-parallel keeps each expert whole on one GPU"
     return InvalidSetting(
         knobs=("tensor_parallel_size", "enable_expert_parallel"),
@@ -113,15 +113,15 @@ def _indivisible(case: Deployment, why: str, source: str) -> InvalidSetting:
         risks=(
             "so few experts are active for a token that the exchange may cost more than it saves: "
             "compare with fewer GPUs"
-            if is_too_sparse(case)
+            if is_too_sparse(config)
             else "the exchange between GPUs differs: compare with a smaller tensor_parallel_size"
         ),
     )
 
 
-def _is_backend_forced(case: Deployment) -> bool:
+def _is_backend_forced(config: ServeConfig) -> bool:
     """Whether a MoE backend is named, which may lack kernels for the divided blocks."""
-    return text_of(case, "moe_backend") not in ("", "auto", "triton")
+    return text_of(config, "moe_backend") not in ("", "auto", "triton")
 
 
 CHECKS = (check_heads, check_expert_width)

@@ -52,7 +52,7 @@ class _Page:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._query = call.asked(AuditQuery)
+        self._query = call.parsed_as(AuditQuery)
         self.cost = 0
         self.response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
 
@@ -88,9 +88,9 @@ OPERATIONS = (
         path="/v1/audit",
         role="viewer",
         summary="Audit records after `after`, in order; a page ends early after 1 MiB of the journal",
-        answer=_list,
-        gives=AuditDocument,
+        handler=_list,
+        response=AuditDocument,
         query=AuditQuery,
-        refuses={503: "The audit journal cannot be read."},
+        errors={503: "The audit journal cannot be read."},
     ),
 )

@@ -101,7 +101,7 @@ OPERATIONS = (
         path="/v1/me",
         role="viewer",
         summary="The caller, its role, and the daemon's version",
-        answer=_me,
-        gives=MeDocument,
+        handler=_me,
+        response=MeDocument,
     ),
 )

@@ -179,10 +179,10 @@ OPERATIONS = (
         role="viewer",
         summary="New audit records as server-sent events; with Last-Event-ID missed records come first, "
         f"or, for more than {MOST_MISSED} records or those of another journal, an event `reset`",
-        answer=_events,
-        gives=str,
+        handler=_events,
+        response=str,
         media="text/event-stream",
-        takes={"Last-Event-ID": "`id` of the last event received"},
-        refuses={503: "Too many streams are open."},
+        request_headers={"Last-Event-ID": "`id` of the last event received"},
+        errors={503: "Too many streams are open."},
     ),
 )

@@ -84,8 +84,8 @@ OPERATIONS = (
         path="/v1/rollouts/{id}/log",
         role="viewer",
         summary="The last lines of the new server's log while the rollout runs",
-        answer=_log,
-        gives=LogDocument,
-        refuses=UNKNOWN,
+        handler=_log,
+        response=LogDocument,
+        errors=UNKNOWN,
     ),
 )

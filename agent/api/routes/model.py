@@ -144,7 +144,7 @@ async def _trace(call: Call) -> web.StreamResponse:
             f"No request of {target} is recorded yet: the first trace comes after a minute with requests."
         )
         raise RequestRefusedError(409, detail, kind="no-trace")
-    seconds = 60.0 * call.asked(TraceQuery).minutes
+    seconds = 60.0 * call.parsed_as(TraceQuery).minutes
     since_s = max(0.0, duration_s(model.trace) - seconds)
     lines = write_trace(window(model.trace, since_s, seconds + 1.0))
     response = web.StreamResponse(headers={"Content-Type": TRACE_MEDIA})
@@ -236,9 +236,9 @@ OPERATIONS = (
         path="/v1/targets/{name}/model",
         role="viewer",
         summary="What the performance model has learned: the law of step time, its errors, the load",
-        answer=_show,
-        gives=ModelDocument,
-        refuses={404: "No such target."},
+        handler=_show,
+        response=ModelDocument,
+        errors={404: "No such target."},
     ),
     Operation(
         name="showTrace",
@@ -246,10 +246,10 @@ OPERATIONS = (
         path="/v1/targets/{name}/trace",
         role="viewer",
         summary="The recorded load of one server as JSON lines, without any text of requests",
-        answer=_trace,
-        gives=str,
+        handler=_trace,
+        response=str,
         media=TRACE_MEDIA,
         query=TraceQuery,
-        refuses={404: "No such target.", 409: "Nothing is recorded yet."},
+        errors={404: "No such target.", 409: "Nothing is recorded yet."},
     ),
 )

@@ -9,7 +9,7 @@ from flettner.agent.api.operations import Call, Operation
 from flettner.agent.api.problems import RequestRefusedError
 from flettner.agent.api.routes.targets import UNKNOWN, KnobName, RequestedValue, state_of
 from flettner.agent.domain.errors import WorkerError
-from flettner.agent.domain.model_advice import MOST_TIMES, Capacity
+from flettner.agent.domain.model_search import MOST_TIMES, Capacity
 from flettner.agent.prediction.what_if import WhatIf
 from flettner.performance_model.band import Band
 from flettner.performance_model.errors import PredictionInputError
@@ -60,7 +60,7 @@ class PredictionDocument(Document):
 
 
 async def _predict(call: Call) -> PredictionDocument:
-    body = call.asked(PredictionBody)
+    body = call.parsed_as(PredictionBody)
     target = state_of(call, call.part("name")).target
     changes: dict[str, Value] = dict(body.to)
     try:
@@ -101,11 +101,11 @@ OPERATIONS = (
         path="/v1/targets/{name}/predictions",
         role="viewer",
         summary="Predict what other flags or another load would do; changes nothing",
-        answer=_predict,
-        gives=PredictionDocument,
+        handler=_predict,
+        response=PredictionDocument,
         body=PredictionBody,
         decides=False,
-        refuses={
+        errors={
             **UNKNOWN,
             409: "There is no accepted law, too little traffic, or a flag that is not modelled.",
             503: "Another prediction for this target is being computed.",

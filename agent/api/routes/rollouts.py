@@ -53,7 +53,7 @@ def find_rollout(call: Call) -> tuple[str, Rollout]:
 
 
 async def _list(call: Call) -> RolloutsDocument:
-    query, states = call.asked(RolloutsQuery), call.daemon.states()
+    query, states = call.parsed_as(RolloutsQuery), call.daemon.states()
     chosen = [
         rollout_of(states.get(target), target, rollout)
         for target, rollout in call.daemon.rollouts()
@@ -78,7 +78,7 @@ async def _abort(call: Call) -> RolloutDocument:
     state = state_of(call, target)
     if rollout.outcome == "rolled_back" or state.phase is Phase.ROLLING_BACK:
         return rollout_of(state, target, rollout)
-    event = Aborted(at=call.daemon.now(), actor=call.actor, reason=call.asked(AbortBody).reason)
+    event = Aborted(at=call.daemon.now(), actor=call.actor, reason=call.parsed_as(AbortBody).reason)
     state = await call.submit(target, event)
     now = state.rollout if state.rollout and state.rollout.id == rollout.id else rollout
     if now.outcome == "promoted" or (now.outcome == "running" and state.phase in FORWARD):
@@ -98,8 +98,8 @@ OPERATIONS = (
         path="/v1/rollouts",
         role="viewer",
         summary="Rollouts, newest first",
-        answer=_list,
-        gives=RolloutsDocument,
+        handler=_list,
+        response=RolloutsDocument,
         query=RolloutsQuery,
     ),
     Operation(
@@ -108,9 +108,9 @@ OPERATIONS = (
         path="/v1/rollouts/{id}",
         role="viewer",
         summary="One rollout, with the evidence over time",
-        answer=_show,
-        gives=RolloutDocument,
-        refuses=UNKNOWN,
+        handler=_show,
+        response=RolloutDocument,
+        errors=UNKNOWN,
     ),
     Operation(
         name="abortRollout",
@@ -118,9 +118,9 @@ OPERATIONS = (
         path="/v1/rollouts/{id}/abort",
         role="operator",
         summary="Roll back a rollout; can be repeated",
-        answer=_abort,
-        gives=RolloutDocument,
+        handler=_abort,
+        response=RolloutDocument,
         body=AbortBody,
-        refuses={**UNKNOWN, 409: "It was promoted, or is past the point of no return."},
+        errors={**UNKNOWN, 409: "It was promoted, or is past the point of no return."},
     ),
 )

@@ -48,7 +48,7 @@ class SeriesDocument(BaseModel):
 
 
 async def _series(call: Call) -> SeriesDocument:
-    query = call.asked(SeriesQuery)
+    query = call.parsed_as(SeriesQuery)
     target = state_of(call, call.part("name")).target
     now = int(call.daemon.now().timestamp())
     every_s = -(-query.hours * 60 // query.points) * MINUTE_S
@@ -92,9 +92,9 @@ OPERATIONS = (
         path="/v1/targets/{name}/series",
         role="viewer",
         summary="The last hours of a target, one point a minute",
-        answer=_series,
-        gives=SeriesDocument,
+        handler=_series,
+        response=SeriesDocument,
         query=SeriesQuery,
-        refuses={404: "No such target."},
+        errors={404: "No such target."},
     ),
 )

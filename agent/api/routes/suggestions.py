@@ -69,7 +69,7 @@ def _latest(call: Call, state: State, suggestion: Suggestion) -> Suggestion:
 
 
 async def _list(call: Call) -> SuggestionsDocument:
-    query, states = call.asked(SuggestionsQuery), call.daemon.states()
+    query, states = call.parsed_as(SuggestionsQuery), call.daemon.states()
     chosen = [
         suggestion_of(suggestion, states.get(suggestion.target))
         for suggestion in call.daemon.suggestions()
@@ -102,7 +102,7 @@ def _refuse_ended(call: Call, suggestion: Suggestion) -> None:
 async def _approve(call: Call) -> OperationResult:
     """Approve the version that the digest names. A refusal never contains the current digest: a client could
     send it back without anyone reviewing the change."""
-    body, suggestion = call.asked(ApprovalBody), _suggestion(call)
+    body, suggestion = call.parsed_as(ApprovalBody), _suggestion(call)
     same = hmac.compare_digest(body.digest, suggestion.digest)
     if same and suggestion.status == "approved":
         return _shown(call, suggestion)
@@ -127,7 +127,7 @@ async def _approve(call: Call) -> OperationResult:
     if state.mode == "advise":
         detail = 'The mode is advise, so nothing is changed; set [agent] mode = "approve" and restart.'
         raise RequestRefusedError(409, detail, kind="mode-is-advise")
-    if owner := suggestion.prospect.owner:
+    if owner := suggestion.preflight.owner:
         detail = f"{owner} writes the manifest: commit the change there (`flettner suggestions ID --patch`)."
         raise RequestRefusedError(409, detail, kind="commit-it")
     if call.actor == barred_approver(state, suggestion):
@@ -157,7 +157,7 @@ async def _approve(call: Call) -> OperationResult:
 
 
 async def _deny(call: Call) -> OperationResult:
-    body, suggestion = call.asked(DenialBody), _suggestion(call)
+    body, suggestion = call.parsed_as(DenialBody), _suggestion(call)
     if suggestion.status == "denied":
         return _shown(call, suggestion)
     _refuse_ended(call, suggestion)
@@ -181,8 +181,8 @@ OPERATIONS = (
         path="/v1/suggestions",
         role="viewer",
         summary="Suggestions: the open ones first, by rank, then the others, newest first",
-        answer=_list,
-        gives=SuggestionsDocument,
+        handler=_list,
+        response=SuggestionsDocument,
         query=SuggestionsQuery,
     ),
     Operation(
@@ -191,10 +191,10 @@ OPERATIONS = (
         path="/v1/suggestions/{id}",
         role="viewer",
         summary="One suggestion; its ETag is the digest that an approval must name",
-        answer=_show,
-        gives=SuggestionDocument,
+        handler=_show,
+        response=SuggestionDocument,
         headers=TAG,
-        refuses=UNKNOWN,
+        errors=UNKNOWN,
     ),
     Operation(
         name="approveSuggestion",
@@ -202,11 +202,11 @@ OPERATIONS = (
         path="/v1/suggestions/{id}/approve",
         role="operator",
         summary="Approve the version with this digest; can be repeated",
-        answer=_approve,
-        gives=SuggestionDocument,
+        handler=_approve,
+        response=SuggestionDocument,
         body=ApprovalBody,
         headers=TAG,
-        refuses={
+        errors={
             **UNKNOWN,
             403: "A page of another site sends the request, the token's role is too low, or the caller "
             'proposed the change and [agent] approval is "other".',
@@ -221,10 +221,10 @@ OPERATIONS = (
         path="/v1/suggestions/{id}/deny",
         role="operator",
         summary="Deny a suggestion, with a reason; can be repeated",
-        answer=_deny,
-        gives=SuggestionDocument,
+        handler=_deny,
+        response=SuggestionDocument,
         body=DenialBody,
         headers=TAG,
-        refuses={**UNKNOWN, 409: "It is not open.", 410: "It has expired."},
+        errors={**UNKNOWN, 409: "It is not open.", 410: "It has expired."},
     ),
 )

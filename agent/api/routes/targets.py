@@ -102,7 +102,7 @@ async def _resume(call: Call) -> TargetDocument:
 
 
 async def _ask(call: Call) -> OperationResult:
-    body = call.asked(ChangeBody)
+    body = call.parsed_as(ChangeBody)
     before = state_of(call, call.part("name"))
     wanted: dict[str, Value] = dict(body.to)
     refuse_if_full(call)
@@ -155,8 +155,8 @@ OPERATIONS = (
         path="/v1/targets",
         role="viewer",
         summary="The status of all targets",
-        answer=_list,
-        gives=TargetsDocument,
+        handler=_list,
+        response=TargetsDocument,
     ),
     Operation(
         name="showTarget",
@@ -164,9 +164,9 @@ OPERATIONS = (
         path="/v1/targets/{name}",
         role="viewer",
         summary="The status of one target",
-        answer=_show,
-        gives=TargetDocument,
-        refuses=UNKNOWN,
+        handler=_show,
+        response=TargetDocument,
+        errors=UNKNOWN,
     ),
     Operation(
         name="pauseTarget",
@@ -174,9 +174,9 @@ OPERATIONS = (
         path="/v1/targets/{name}/pause",
         role="operator",
         summary="Start nothing new on this target; can be repeated",
-        answer=_pause,
-        gives=TargetDocument,
-        refuses=UNKNOWN,
+        handler=_pause,
+        response=TargetDocument,
+        errors=UNKNOWN,
     ),
     Operation(
         name="resumeTarget",
@@ -184,9 +184,9 @@ OPERATIONS = (
         path="/v1/targets/{name}/resume",
         role="operator",
         summary="End a pause; can be repeated",
-        answer=_resume,
-        gives=TargetDocument,
-        refuses=UNKNOWN,
+        handler=_resume,
+        response=TargetDocument,
+        errors=UNKNOWN,
     ),
     Operation(
         name="askForChange",
@@ -194,11 +194,11 @@ OPERATIONS = (
         path="/v1/targets/{name}/suggestions",
         role="operator",
         summary="Propose a change; after a check it is a suggestion that needs approval",
-        answer=_ask,
-        gives=SuggestionDocument,
+        handler=_ask,
+        response=SuggestionDocument,
         status=201,
         body=ChangeBody,
         headers={"ETag": "its digest, once it has one", "Location": "the suggestion's address"},
-        refuses={**UNKNOWN, 409: "The guard refused the change, or a rollout runs; `detail` has the reason."},
+        errors={**UNKNOWN, 409: "The guard refused the change, or a rollout runs; `detail` has the reason."},
     ),
 )

@@ -152,12 +152,12 @@ def suggest(daemon: Scene) -> Suggestion:
             Evidence(metric="ttft_p95", value=1.94, unit="s", window_s=30),
         ),
     )
-    prospect = PreflightResult(
+    preflight = PreflightResult(
         why="two GPUs are free", start_s=95.0, notes=("warm start: weights and graphs are in the cache",)
     )
     forecast = Forecast(rate_rps=7.4, usual_s=260, likely_s=540, hold_s=1800)
     notes = ("asked for 256; the bound's step allows one doubling at a time",)
-    made = replace(made, proposal=proposal, prospect=prospect, plan=PLAN, forecast=forecast, notes=notes)
+    made = replace(made, proposal=proposal, preflight=preflight, plan=PLAN, forecast=forecast, notes=notes)
     daemon.set(replace(state, suggestion=made, note="waits for an approval"))
     return made
 

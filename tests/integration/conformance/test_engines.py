@@ -341,10 +341,10 @@ async def test_a_stopped_server_can_be_retired(rig: Rig) -> None:
 async def test_a_preflight_reports_the_effect_of_a_change(rig: Rig) -> None:
     server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
 
-    prospect = await rig.engine.preflight([server], {**SETTING, "max_num_seqs": 9}, "auto")
+    preflight = await rig.engine.preflight([server], {**SETTING, "max_num_seqs": 9}, "auto")
 
-    assert isinstance(prospect, PreflightResult)
-    assert prospect.problem or prospect.why
+    assert isinstance(preflight, PreflightResult)
+    assert preflight.problem or preflight.why
     assert list(await rig.engine.observe()) == [server]
 
 

@@ -360,10 +360,10 @@ async def test_remembers_the_start_duration(here: EngineRig) -> None:
     _, engine, blue = await adopted(here)
     await engine.launch(like(blue), 60)
 
-    prospect = await engine.preflight([blue], blue.setting, "auto")
+    preflight = await engine.preflight([blue], blue.setting, "auto")
 
-    assert prospect.start_s is not None
-    assert prospect.start_s < 60
+    assert preflight.start_s is not None
+    assert preflight.start_s < 60
 
 
 async def test_sends_the_required_api_key(here: EngineRig) -> None:

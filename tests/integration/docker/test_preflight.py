@@ -45,9 +45,9 @@ class PreflightRig:
         blues = [await self.bench.inspect(one) for one in containers]
         for blue in blues:
             blue["HostConfig"] |= over or {}
-        return await self.prospect(to, blues, wanted)
+        return await self.preflight(to, blues, wanted)
 
-    async def prospect(
+    async def preflight(
         self, to: Setting, blues: Sequence[Json], wanted: Strategy | Literal["auto"] = "auto"
     ) -> PreflightResult:
         specs = [ContainerSpec.parse(blue) for blue in blues]
@@ -73,23 +73,23 @@ MORE: Setting = {"max_num_seqs": 16}
 async def test_chooses_surge_on_a_host_with_spare_capacity(rig: PreflightRig) -> None:
     vllm = await rig.bench.serving("--max-num-seqs", "4")
 
-    prospect = await rig.ask(MORE, vllm)
+    preflight = await rig.ask(MORE, vllm)
 
-    assert prospect.problem == ""
-    assert prospect.strategy == "surge"
-    assert "the host has" in prospect.why
-    assert prospect.outage_s == 0.0
+    assert preflight.problem == ""
+    assert preflight.strategy == "surge"
+    assert "the host has" in preflight.why
+    assert preflight.outage_s == 0.0
 
 
 async def test_estimates_the_start_duration_from_the_running_server(rig: PreflightRig) -> None:
     vllm = await rig.bench.serving()
 
-    prospect = await rig.ask(MORE, vllm)
+    preflight = await rig.ask(MORE, vllm)
 
-    assert prospect.start_s is not None
-    assert 0.2 <= prospect.start_s < 60.0  # the start time of the simulator is 0.2 s
-    assert any("as measured for the running server" in note for note in prospect.notes)
-    assert prospect.deadline_s is None  # an unmeasured start gives no deadline
+    assert preflight.start_s is not None
+    assert 0.2 <= preflight.start_s < 60.0  # the start time of the simulator is 0.2 s
+    assert any("as measured for the running server" in note for note in preflight.notes)
+    assert preflight.deadline_s is None  # an unmeasured start gives no deadline
 
 
 async def test_chooses_swap_on_a_full_host_and_reports_the_outage(rig: PreflightRig) -> None:
@@ -98,12 +98,12 @@ async def test_chooses_swap_on_a_full_host_and_reports_the_outage(rig: Preflight
     rig.times.record(key, 40.0, None)
     rig.times.record_part(key, "stop", 5.0)
 
-    prospect = await rig.ask(MORE, vllm)
+    preflight = await rig.ask(MORE, vllm)
 
-    assert prospect.strategy == "swap"
-    assert "pinned to its CPUs 0" in prospect.why
-    assert (prospect.start_s, prospect.outage_s, prospect.deadline_s) == (40.0, 45.0, 120.0)
-    assert "a planned outage of about 45 s: 5 s to stop, 40 s to start" in prospect.notes
+    assert preflight.strategy == "swap"
+    assert "pinned to its CPUs 0" in preflight.why
+    assert (preflight.start_s, preflight.outage_s, preflight.deadline_s) == (40.0, 45.0, 120.0)
+    assert "a planned outage of about 45 s: 5 s to stop, 40 s to start" in preflight.notes
 
 
 async def test_reports_the_sleep_and_the_warm_up_of_a_swap(rig: PreflightRig) -> None:
@@ -114,78 +114,79 @@ async def test_reports_the_sleep_and_the_warm_up_of_a_swap(rig: PreflightRig) ->
     for part, seconds in {"sleep": 3.0, "wake": 2.0, "warm_up": 7.0}.items():
         rig.times.record_part(key, cast("SwapPart", part), seconds)
 
-    prospect = await rig.ask(MORE, vllm)
+    preflight = await rig.ask(MORE, vllm)
 
-    assert prospect.outage_s == 50.0
+    assert preflight.outage_s == 50.0
     assert (
-        "a planned outage of about 50 s: 3 s until it sleeps, 40 s to start, 7 s to warm up" in prospect.notes
+        "a planned outage of about 50 s: 3 s until it sleeps, 40 s to start, 7 s to warm up"
+        in preflight.notes
     )
-    [back] = [note for note in prospect.notes if "sleeps meanwhile" in note]
+    [back] = [note for note in preflight.notes if "sleeps meanwhile" in note]
     assert "a rollback wakes it in about 2 s, as measured: its 72.0 GiB of weights are in host memory" in back
 
 
 async def test_says_why_a_server_cannot_sleep_in_a_swap(rig: PreflightRig) -> None:
     vllm = await rig.bench.serving(cpuset_cpus="0")
 
-    prospect = await rig.ask(MORE, vllm)
+    preflight = await rig.ask(MORE, vllm)
 
-    assert any("it cannot sleep meanwhile: it was started without" in note for note in prospect.notes)
+    assert any("it cannot sleep meanwhile: it was started without" in note for note in preflight.notes)
 
 
 async def test_does_not_swap_a_server_with_auto_remove(rig: PreflightRig) -> None:
     vllm = await rig.bench.run(cpuset_cpus="0", host={"AutoRemove": True})
 
-    prospect = await rig.ask(MORE, vllm)
+    preflight = await rig.ask(MORE, vllm)
 
-    assert "start it without --rm" in prospect.problem
+    assert "start it without --rm" in preflight.problem
 
 
 async def test_reports_an_unmeasured_outage_as_assumed(rig: PreflightRig) -> None:
     vllm = await rig.bench.run("--sim-start-s", "600", cpuset_cpus="0")
 
-    prospect = await rig.ask(MORE, vllm)
+    preflight = await rig.ask(MORE, vllm)
 
-    assert prospect.start_s is None
-    assert prospect.outage_s > 0
-    assert "(assumed)" in prospect.notes[0]
+    assert preflight.start_s is None
+    assert preflight.outage_s > 0
+    assert "(assumed)" in preflight.notes[0]
 
 
 async def test_chooses_replace_for_several_servers_on_a_full_host(rig: PreflightRig) -> None:
     servers = [await rig.bench.run(name=name, cpuset_cpus="0") for name in ("a", "b", "c")]
 
-    prospect = await rig.ask(MORE, *servers)
+    preflight = await rig.ask(MORE, *servers)
 
-    assert prospect.strategy == "replace"
-    assert "2 of 3 servers keep serving" in prospect.why
+    assert preflight.strategy == "replace"
+    assert "2 of 3 servers keep serving" in preflight.why
 
 
 async def test_a_memory_limit_beyond_the_host_leaves_no_capacity(rig: PreflightRig) -> None:
     vllm = await rig.bench.run()
 
-    prospect = await rig.ask(MORE, vllm, over={"Memory": 100_000 * GIB})
+    preflight = await rig.ask(MORE, vllm, over={"Memory": 100_000 * GIB})
 
-    assert prospect.strategy == "swap"
-    assert "(its limit)" in prospect.why
+    assert preflight.strategy == "swap"
+    assert "(its limit)" in preflight.why
 
 
 @pytest.mark.parametrize("wanted", ["surge", "replace"])
 async def test_a_strategy_without_capacity_is_temporary(rig: PreflightRig, wanted: Strategy) -> None:
     vllm = await rig.bench.run(cpuset_cpus="0")
 
-    prospect = await rig.ask(MORE, vllm, wanted=wanted)
+    preflight = await rig.ask(MORE, vllm, wanted=wanted)
 
-    assert f'strategy = "{wanted}"' in prospect.problem
-    assert not prospect.lasting
+    assert f'strategy = "{wanted}"' in preflight.problem
+    assert not preflight.lasting
 
 
 async def test_a_setting_with_too_many_gpus_is_a_permanent_problem(rig: PreflightRig) -> None:
     gpus = {"DeviceRequests": [{"Driver": "", "Count": 1, "DeviceIDs": None, "Capabilities": [["gpu"]]}]}
     vllm = await rig.bench.run()
 
-    prospect = await rig.ask({"tensor_parallel_size": 4}, vllm, over=gpus)
+    preflight = await rig.ask({"tensor_parallel_size": 4}, vllm, over=gpus)
 
-    assert "needs 4 GPUs" in prospect.problem
-    assert prospect.lasting
+    assert "needs 4 GPUs" in preflight.problem
+    assert preflight.lasting
 
 
 async def test_a_container_that_cannot_be_recreated_is_a_problem_with_the_fix(rig: PreflightRig) -> None:
@@ -193,20 +194,20 @@ async def test_a_container_that_cannot_be_recreated_is_a_problem_with_the_fix(ri
     blue = await rig.bench.inspect(vllm)
     blue["Image"] = "sha256:" + "0" * 64
 
-    prospect = await rig.prospect(MORE, [blue])
+    preflight = await rig.preflight(MORE, [blue])
 
-    assert "pull or build it" in prospect.problem
-    assert vllm.name in prospect.problem
-    assert not prospect.lasting
+    assert "pull or build it" in preflight.problem
+    assert vllm.name in preflight.problem
+    assert not preflight.lasting
 
 
 async def test_flags_that_cannot_be_written_are_a_permanent_problem(rig: PreflightRig) -> None:
     vllm = await rig.bench.run()
 
-    prospect = await rig.ask({"api_key": "sesame"}, vllm)
+    preflight = await rig.ask({"api_key": "sesame"}, vllm)
 
-    assert "api_key" in prospect.problem
-    assert prospect.lasting
+    assert "api_key" in preflight.problem
+    assert preflight.lasting
 
 
 async def with_package(rig: PreflightRig, folder: Path, *flags: str) -> Json:
@@ -221,10 +222,10 @@ async def with_package(rig: PreflightRig, folder: Path, *flags: str) -> Json:
 async def test_never_starts_a_command_that_vllm_rejects(rig: PreflightRig, tmp_path: Path) -> None:
     blue = await with_package(rig, tmp_path, "/package")
 
-    prospect = await rig.prospect({"max_num_seqs": 0}, [blue])
+    preflight = await rig.preflight({"max_num_seqs": 0}, [blue])
 
-    assert prospect.problem == "vLLM 9.9.9 rejects it: ValueError: max_num_seqs should be greater than 0"
-    assert prospect.lasting
+    assert preflight.problem == "vLLM 9.9.9 rejects it: ValueError: max_num_seqs should be greater than 0"
+    assert preflight.lasting
     assert await rig.bench.client.inspect(container_name(rig.site, "check")) is None
 
 
@@ -237,22 +238,22 @@ async def test_ignores_an_error_that_the_running_command_has_too(
     known = ("/nowhere",) if "nonsense" not in to else ("/package", "--its-own-flag", "1")
     blue = await with_package(rig, tmp_path, *known)
 
-    prospect = await rig.prospect(to, [blue])
+    preflight = await rig.preflight(to, [blue])
 
-    assert prospect.problem == ""
-    assert any("only the start itself tests the flags" in note for note in prospect.notes)
+    assert preflight.problem == ""
+    assert any("only the start itself tests the flags" in note for note in preflight.notes)
 
 
 async def test_a_site_that_does_not_act_starts_no_container_for_the_check(rig: PreflightRig) -> None:
     vllm = await rig.bench.run()
     rig.site = replace(rig.site, acts=False)
 
-    prospect = await rig.ask(MORE, vllm)
+    preflight = await rig.ask(MORE, vllm)
 
     assert await rig.bench.made_after(vllm, container_name(rig.site, "check")) == []
-    assert (prospect.problem, prospect.unchecked) == ("", True)
+    assert (preflight.problem, preflight.unchecked) == ("", True)
     why = "only the start itself tests the flags: advise mode starts no container to check them with vLLM"
-    assert why in prospect.notes
+    assert why in preflight.notes
 
 
 async def test_reports_a_cold_start_until_it_is_measured(rig: PreflightRig, tmp_path: Path) -> None:
@@ -260,8 +261,8 @@ async def test_reports_a_cold_start_until_it_is_measured(rig: PreflightRig, tmp_
     spec = ContainerSpec.parse(blue)
     setting = spec.serve.setting
 
-    cold = await rig.prospect(MORE, [blue])
-    same = await rig.prospect({}, [blue])
+    cold = await rig.preflight(MORE, [blue])
+    same = await rig.preflight({}, [blue])
 
     key = start_key(spec, setting)
     assert any("it compiles again" in note for note in cold.notes)

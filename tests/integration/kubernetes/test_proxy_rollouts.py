@@ -118,7 +118,7 @@ async def test_a_swap_with_an_outage_below_the_hold_refuses_no_request(
             rollout = await site.ended(str(made["id"]))
             await site.restored("vllm", PROXY)
 
-        assert made["prospect"]["strategy"] == "swap"
+        assert made["preflight"]["strategy"] == "swap"
         waits = "new requests wait in the proxy, at most 200 s each and 512 in that time in each pod of Envoy"
         assert waits in " ".join(made["notes"])
         assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout["why"]

@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from flettner.lint.advice import advise, find_errors
+from flettner.lint.fixes import find_errors, find_fixes
 from flettner.lint.precedence import ranked
 from flettner.lint.rules import all_lints
-from flettner.vllm_facts.deployment import Model
 from flettner.vllm_facts.flag_parser import edit_flags
 from flettner.vllm_facts.models.config_json import read_config
+from flettner.vllm_facts.serve_config import Model
 from flettner.vllm_facts.shell_command.serve_command import edit_command
 from flettner.vllm_facts.sizing.dtypes import WITHOUT_FLOAT16
 from flettner.vllm_facts.validity.adapters import RANKS
@@ -198,9 +198,9 @@ def test_the_real_parser_accepts_the_commands_that_lint_prints(ask: Ask) -> None
     for command, asked in random_cases(SEED, 4 * PRINTED):
         if asked.version != "0.32.0" or len(printed) == PRINTED:
             continue
-        advice = advise(asked, lints, ranked)
-        if not find_errors(advice.after(asked), lints):
-            printed.append(edit_command(command, advice.to, advice.env).words[2:])
+        fixes = find_fixes(asked, lints, ranked)
+        if not find_errors(fixes.after(asked), lints):
+            printed.append(edit_command(command, fixes.to, fixes.env).words[2:])
 
     errors = ask(PARSE, printed)
 

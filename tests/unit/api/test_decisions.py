@@ -118,7 +118,7 @@ async def test_refuses_approval_while_the_suggestion_is_being_checked(
         assert "ETag" not in response.headers
     status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": ZEROS})
 
-    assert (shown["status"], shown["digest"], shown["prospect"]) == ("checking", "", None)
+    assert (shown["status"], shown["digest"], shown["preflight"]) == ("checking", "", None)
     assert (status, problem["type"]) == (409, "urn:flettner:problem:checking")
     assert daemon.states()["chat"].phase is Phase.CHECKING
 
@@ -149,7 +149,7 @@ async def test_checked_suggestion_shows_its_rollout_plan(client: Client, daemon:
         (rollout,) = (await response.json())["rollouts"]
 
     assert shown["status"] == "open"
-    assert shown["prospect"] == {
+    assert shown["preflight"] == {
         "strategy": "swap",
         "why": no_room,
         "start_s": 40,
@@ -173,7 +173,7 @@ async def test_refused_suggestion_shows_the_reason_and_cannot_be_approved(
     status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": ZEROS})
 
     assert (shown["id"], shown["notes"][-1]) == (made.id, "vLLM does not take max_num_seqs 128")
-    assert shown["prospect"] is None
+    assert shown["preflight"] is None
     assert (status, problem["type"]) == (409, "urn:flettner:problem:not-open")
 
 

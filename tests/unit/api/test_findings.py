@@ -3,7 +3,7 @@
 import pytest
 
 from flettner.tools.cli.resource_text import format_targets
-from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.serve_config import Finding
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 

@@ -13,7 +13,7 @@ from flettner.performance_model.band import Band
 from flettner.performance_model.packed_trace import pack
 from flettner.performance_model.step_law import StepLaw, UncertainLaw, read_law
 from flettner.performance_model.trace import TraceRequest, read_trace
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 
@@ -31,7 +31,7 @@ LAW = StepLaw(step_us=17_000, knee=96, token_us=80)
 MODEL = LearnedModel(
     target="chat",
     server="chat-r0",
-    case=Deployment(setting={"max_num_seqs": 64}),
+    config=ServeConfig(setting={"max_num_seqs": 64}),
     fitted_at=datetime(2026, 11, 20, 12, tzinfo=UTC),
     trace=pack(REQUESTS),
     counts_from="records",

@@ -11,7 +11,7 @@ from flettner.agent.api.app import OPERATIONS
 from flettner.agent.api.tokens import Tokens, mint_token
 from flettner.agent.config.listen import Role
 from flettner.agent.telemetry import logging as logs
-from flettner.vllm_facts.masking import mask
+from flettner.redaction import mask
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.unit.api.conftest import Client
 from tests.unit.api.test_roles import BODIES

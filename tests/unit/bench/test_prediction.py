@@ -9,11 +9,11 @@ from bench.prediction.exactness import run_world, spearman
 from bench.prediction.truth import LOADS, Recording, case_of, kv_blocks, run_truth, traffic, unlike
 from flettner.performance_model.acceptance import Acceptance, check_ahead
 from flettner.performance_model.engine_limits import EngineLimits
-from flettner.performance_model.hardware_prior import fit_deployment
+from flettner.performance_model.hardware_prior import fit_with_prior
 from flettner.performance_model.trace import TraceRequest
 from flettner.performance_model.work_windows import timed_windows, windows_of_steps
 from flettner.simulator.step_time import StepTime, StepWork
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 
 GPU = unlike("4090-8b", 3)
 LIMITS = EngineLimits(kv_blocks=kv_blocks(GPU), enable_prefix_caching=False)
@@ -73,8 +73,8 @@ def test_the_data_sheet_tells_of_the_log_what_a_small_step_costs(seed: int) -> N
     truth_s = StepTime(hardware=gpu).seconds(small)
 
     known, unknown = (
-        fit_deployment(case, rows, is_logged=True, draws=0).law.seconds(260, 5, 3600, 256 * 128)
-        for case in (case_of("t4-8b-awq", limits), Deployment(setting={}))
+        fit_with_prior(case, rows, is_logged=True, draws=0).law.seconds(260, 5, 3600, 256 * 128)
+        for case in (case_of("t4-8b-awq", limits), ServeConfig(setting={}))
     )
 
     assert known == pytest.approx(truth_s, rel=0.05)

@@ -15,9 +15,9 @@ from bench.real_sweep.comparison import (
     standard_error,
     with_pair,
 )
-from flettner.performance_model.engine import Engine
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.outcome import Goals, measure
+from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.step_law import StepLaw, UncertainLaw
 
 LAW = StepLaw(step_us=4_000, token_us=390.0, sequence_us=1_100)
@@ -31,7 +31,10 @@ def measured(law: StepLaw) -> list[Row]:
     return [
         average(
             pair,
-            [measure(Engine(part, law, with_pair(LIMITS, pair)).run(), GOALS) for part in PARTS.parts],
+            [
+                measure(ReplayedScheduler(part, law, with_pair(LIMITS, pair)).run(), GOALS)
+                for part in PARTS.parts
+            ],
         )
         for pair in choose_pairs(len(PAIRS))
     ]

@@ -236,14 +236,14 @@ def test_refuses_a_change_that_the_guard_rejects(run: Run) -> None:
 
 
 @contextmanager
-def answering(daemon: FakeDaemonView, prospect: PreflightResult) -> Iterator[None]:
+def answering(daemon: FakeDaemonView, preflight: PreflightResult) -> Iterator[None]:
     """Check each proposal before its result is served."""
     daemon.checks = True
 
     def answer() -> None:
         while daemon.states()["chat"].phase is not Phase.CHECKING:
             time.sleep(0.01)
-        daemon.answer(prospect)
+        daemon.answer(preflight)
 
     thread = threading.Thread(target=answer)
     thread.start()
@@ -252,8 +252,8 @@ def answering(daemon: FakeDaemonView, prospect: PreflightResult) -> Iterator[Non
 
 
 def test_shows_a_proposal_after_its_check(run: Run, daemon: FakeDaemonView) -> None:
-    prospect = PreflightResult(strategy="swap", why="there is one GPU", start_s=40, outage_s=52.4)
-    with answering(daemon, prospect):
+    preflight = PreflightResult(strategy="swap", why="there is one GPU", start_s=40, outage_s=52.4)
+    with answering(daemon, preflight):
         status, out, err = run("propose", "chat", "max_num_seqs=128", "--reason", "more")
 
     assert status == 0

@@ -1,7 +1,7 @@
 """The command line of a new server."""
 
 from flettner.actuators.host.origin import Origin
-from flettner.vllm_facts.masking import MASK
+from flettner.redaction import MASK
 
 ORIGIN = Origin(
     argv=("vllm", "serve", "m", "--otlp-traces-endpoint", "http://u:pw@h", "--max-num-seqs", "2"),

@@ -3,8 +3,8 @@
 import pytest
 
 from flettner.lint.rules import builds, hardware
-from flettner.vllm_facts.deployment import GpuModel
 from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import GpuModel
 from tests.support.lint_cases import A10, A100, H100, L40S, LLAMA_8B_AWQ, T4, case, findings, rules
 
 LINTS = (*hardware.LINTS, *builds.LINTS)

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from flettner.lint.advice import Advice, advise
+from flettner.lint.fixes import Fixes, find_fixes
 from flettner.lint.precedence import ranked
 from flettner.lint.rules import all_lints
-from flettner.vllm_facts.deployment import Deployment
 from flettner.vllm_facts.models.estimate import estimate_model
 from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.shell_command.serve_command import parse_command
 from flettner.vllm_facts.sizing.gpus import find_gpu
 
@@ -40,14 +40,14 @@ class Issue:
     to: Mapping[str, object] = with_default(default_factory=dict)
     never: tuple[str, ...] = ()
 
-    def advice(self) -> Advice:
-        return advise(self.deployment(), LINTS, ranked)
+    def fixes(self) -> Fixes:
+        return find_fixes(self.deployment(), LINTS, ranked)
 
-    def deployment(self) -> Deployment:
+    def deployment(self) -> ServeConfig:
         parsed = parse_command(shlex.split(self.command))
         name = str(parsed.setting.get("model", ""))
         model = find_model(name)
-        return Deployment(
+        return ServeConfig(
             setting=parsed.setting,
             env=parsed.server_env,
             card=find_gpu(self.gpu) if self.gpu else None,
@@ -451,22 +451,22 @@ QUIET = tuple(issue for issue in read_issues() if not issue.first)
 
 @pytest.mark.parametrize("issue", ISSUES, ids=lambda issue: issue.url)
 def test_rule_that_an_issue_needs_comes_first(issue: Issue) -> None:
-    advice = issue.advice()
-    shown = [(found.rule, found.why) for found in advice.findings]
+    fixes = issue.fixes()
+    shown = [(found.rule, found.why) for found in fixes.findings]
 
     assert shown
     assert shown[0][0] == issue.first, shown
-    assert {knob: advice.to.get(knob, "unchanged") for knob in issue.to} == issue.to
-    assert not set(issue.never) & advice.to.keys()
+    assert {knob: fixes.to.get(knob, "unchanged") for knob in issue.to} == issue.to
+    assert not set(issue.never) & fixes.to.keys()
 
 
 @pytest.mark.parametrize("issue", ISSUES, ids=lambda issue: issue.url)
 def test_advice_on_an_issue_brings_no_new_error(issue: Issue) -> None:
     before = issue.deployment()
-    after = issue.advice().after(before)
+    after = issue.fixes().after(before)
 
-    def errors(case: Deployment) -> set[str]:
-        said = advise(Deployment(setting=case.setting, card=case.card, model=case.model), LINTS, ranked)
+    def errors(case: ServeConfig) -> set[str]:
+        said = find_fixes(ServeConfig(setting=case.setting, card=case.card, model=case.model), LINTS, ranked)
         return {found.why for found in said.findings if found.severity == "error"}
 
     assert not errors(after) - errors(before)
@@ -474,10 +474,10 @@ def test_advice_on_an_issue_brings_no_new_error(issue: Issue) -> None:
 
 @pytest.mark.parametrize("issue", QUIET, ids=lambda issue: issue.url)
 def test_nothing_changes_where_no_flag_is_at_fault(issue: Issue) -> None:
-    advice = issue.advice()
+    fixes = issue.fixes()
 
-    assert not advice.to
-    assert not advice.env
+    assert not fixes.to
+    assert not fixes.env
 
 
 def test_a_hundred_issues_are_cases() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flettner.lint.advice import advise
+from flettner.lint.fixes import find_fixes
 from flettner.lint.precedence import ranked
 from flettner.lint.rules import (
     all_lints,
@@ -12,7 +12,7 @@ from flettner.lint.rules import (
     kernel_errors,
     unknown_error,
 )
-from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Value
 from tests.support.lint_cases import case, findings
 
@@ -238,15 +238,15 @@ def test_an_error_of_a_running_server_is_a_warning() -> None:
 
 def test_other_changes_wait_for_an_error_that_no_change_ends() -> None:
     asked = case("vllm serve m --enforce-eager", log=(ODD,))
-    advice = advise(asked, all_lints(), ranked)
+    fixes = find_fixes(asked, all_lints(), ranked)
 
-    assert advice.findings[0].rule == "F10"
-    assert "enforce_eager" not in advice.to
-    assert any("first end the error in the log (F10)" in text for text in advice.later)
+    assert fixes.findings[0].rule == "F10"
+    assert "enforce_eager" not in fixes.to
+    assert any("first end the error in the log (F10)" in text for text in fixes.later)
 
 
 def test_flags_that_do_not_start_are_corrected_beside_an_error_in_the_log() -> None:
     asked = case("vllm serve m --swap-space 4", log=("NCCL error: unhandled system error",))
-    advice = advise(asked, all_lints(), ranked)
+    fixes = find_fixes(asked, all_lints(), ranked)
 
-    assert advice.to["swap_space"] is None
+    assert fixes.to["swap_space"] is None

@@ -6,7 +6,7 @@ import pytest
 
 from flettner.lint.rules import log as lint_log
 from flettner.lint.rules import out_of_memory, start
-from flettner.vllm_facts.deployment import Deployment, Finding, Model
+from flettner.vllm_facts.serve_config import Finding, Model, ServeConfig
 from flettner.vllm_facts.values import Value
 
 LINTS = (*lint_log.LINTS, *out_of_memory.LINTS, *start.LINTS)
@@ -60,10 +60,10 @@ WAITING = (
 
 
 def found(*log: str, **setting: Value) -> list[Finding]:
-    return recognised(Deployment(setting={"model": "m", **setting}, log=log))
+    return recognised(ServeConfig(setting={"model": "m", **setting}, log=log))
 
 
-def recognised(case: Deployment) -> list[Finding]:
+def recognised(case: ServeConfig) -> list[Finding]:
     return [finding for lint in LINTS for finding in lint.check(case)]
 
 
@@ -193,7 +193,7 @@ def test_numbers_in_the_log_become_evidence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "advice"),
+    ("line", "fixes"),
     [
         pytest.param(WAITING, "max_num_seqs 2 is the limit they wait for", id="a cap"),
         pytest.param(
@@ -206,16 +206,16 @@ def test_numbers_in_the_log_become_evidence() -> None:
         ),
     ],
 )
-def test_periodic_line_reports_the_cap_only_if_it_is_reached(line: str, advice: str) -> None:
+def test_periodic_line_reports_the_cap_only_if_it_is_reached(line: str, fixes: str) -> None:
     (finding,) = found(line, max_num_seqs=2)
 
-    assert finding.expects.startswith(advice)
+    assert finding.expects.startswith(fixes)
 
 
 def test_moe_model_gets_the_lower_memory_ceiling() -> None:
     setting = {"gpu_memory_utilization": 0.7}
 
-    (finding,) = recognised(Deployment(setting=setting, log=(NO_BLOCKS,), model=Model(name="m", experts=64)))
+    (finding,) = recognised(ServeConfig(setting=setting, log=(NO_BLOCKS,), model=Model(name="m", experts=64)))
 
     assert finding.to == {"gpu_memory_utilization": 0.85}
 

@@ -7,7 +7,7 @@ import pytest
 from flettner.lint.precedence import ranked
 from flettner.lint.rules import memory, offloading
 from flettner.lint.rules import profile as lint_profile
-from flettner.vllm_facts.deployment import GpuModel, Model
+from flettner.vllm_facts.serve_config import GpuModel, Model
 from tests.support.lint_cases import (
     A10,
     DEEPSEEK_R1,

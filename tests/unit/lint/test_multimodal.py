@@ -3,8 +3,8 @@
 import pytest
 
 from flettner.lint.rules.multimodal import LINTS
-from flettner.vllm_facts.deployment import GpuModel, Model
 from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import GpuModel, Model
 from tests.support.lint_cases import A10, H100, LLAMA_8B, case, findings
 
 QWEN_VL = find_model("Qwen/Qwen2.5-VL-7B-Instruct")

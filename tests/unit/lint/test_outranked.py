@@ -4,7 +4,7 @@ import pytest
 
 from flettner.lint.precedence import ranked
 from flettner.lint.rules import all_lints
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from tests.support.lint_cases import (
     DEEPSEEK_R1,
     H100,
@@ -56,7 +56,7 @@ SHORT = "vllm serve x --max-model-len 2048"
         (case(f"{SHORT} --max-num-seqs 512", profile="chat", card=H100, log=(WARM_UP,)), "F5", "W1"),
     ],
 )
-def test_more_severe_finding_outranks_the_other(asked: Deployment, first: str, outranked: str) -> None:
+def test_more_severe_finding_outranks_the_other(asked: ServeConfig, first: str, outranked: str) -> None:
     found = findings(all_lints(), asked)
     assert {first, outranked} <= {one.rule for one in found}
     order = ranked(found)
@@ -78,7 +78,7 @@ def test_more_severe_finding_outranks_the_other(asked: Deployment, first: str, o
         ),
     ],
 )
-def test_kept_findings_never_propose_two_values_of_one_knob(asked: Deployment) -> None:
+def test_kept_findings_never_propose_two_values_of_one_knob(asked: ServeConfig) -> None:
     wanted: dict[str, object] = {}
     for one in ranked(findings(all_lints(), asked)).kept:
         for knob, value in one.to.items():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from flettner.lint.rules.parallel import LINTS
-from flettner.vllm_facts.deployment import GpuModel, Model
+from flettner.vllm_facts.serve_config import GpuModel, Model
 from flettner.vllm_facts.sizing import parallel_layouts
 from flettner.vllm_facts.sizing.divisibility import why_indivisible
 from flettner.vllm_facts.sizing.effective_flags import Layout, layout

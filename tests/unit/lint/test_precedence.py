@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flettner.agent.domain.model import Proposal
 from flettner.lint.precedence import ANY, ORDER, REASONS, YIELDS, ranked
-from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Knob, Value
 
 SEQS, SHARE, BUDGET = "max_num_seqs", "gpu_memory_utilization", "max_num_batched_tokens"

@@ -3,9 +3,9 @@
 from collections import Counter
 from dataclasses import replace
 
-from flettner.lint.advice import advise, find_errors
+from flettner.lint.fixes import find_errors, find_fixes
 from flettner.lint.precedence import ranked
-from flettner.lint.rounds import advise_until_settled
+from flettner.lint.rounds import find_fixes_in_rounds
 from flettner.lint.rules import all_lints
 from flettner.vllm_facts.shell_command.serve_command import edit_command
 from flettner.vllm_facts.validity.engine import find_problems
@@ -19,18 +19,18 @@ SEED, COUNT = 20261123, 2000
 def test_each_printed_command_is_accepted_by_the_checks_of_a_start() -> None:
     lints, seen = all_lints(), Counter[str]()
     for command, each in random_cases(SEED, examples(COUNT)):
-        advice = advise_until_settled(each, lints, ranked)
-        before, after = find_errors(each, lints), find_errors(advice.after(each), lints)
+        fixes = find_fixes_in_rounds(each, lints, ranked)
+        before, after = find_errors(each, lints), find_errors(fixes.after(each), lints)
         assert after.keys() <= before.keys(), describe(command, each)
         seen["refused" if before else "accepted"] += 1
         if after:
-            assert {rule for rule, _ in after} <= {found.rule for found in advice.findings}
+            assert {rule for rule, _ in after} <= {found.rule for found in fixes.findings}
             seen["no command"] += 1
             continue
-        printed = edit_command(command, advice.to, advice.env)
-        assert {**printed.setting, **printed.exposure} == advice.after(each).setting, describe(command, each)
-        assert not list(find_problems(advice.after(each))), describe(command, each)
-        again = advise_until_settled(advice.after(each), lints, ranked)
+        printed = edit_command(command, fixes.to, fixes.env)
+        assert {**printed.setting, **printed.exposure} == fixes.after(each).setting, describe(command, each)
+        assert not list(find_problems(fixes.after(each))), describe(command, each)
+        again = find_fixes_in_rounds(fixes.after(each), lints, ranked)
         seen["not settled"] += bool(again.to or again.env)
     assert min(seen["refused"], seen["accepted"]) > sum(seen.values()) / 5
     assert seen["no command"] < seen["refused"] / 2
@@ -41,31 +41,31 @@ def test_what_a_change_calls_for_is_proposed_with_it() -> None:
     """A larger batch needs larger graphs; each finding shows the value that the command gets."""
     asked = case("vllm serve m --max-num-seqs 1 --max-cudagraph-capture-size 64", model=LLAMA_8B, card=H100)
 
-    advice = advise_until_settled(asked, all_lints(), ranked)
+    fixes = find_fixes_in_rounds(asked, all_lints(), ranked)
 
-    assert advice.to == {"max_num_seqs": 128, "max_cudagraph_capture_size": None}
-    shown = {knob: value for found in advice.findings for knob, value in found.to.items()}
-    assert shown == advice.to
+    assert fixes.to == {"max_num_seqs": 128, "max_cudagraph_capture_size": None}
+    shown = {knob: value for found in fixes.findings for knob, value in found.to.items()}
+    assert shown == fixes.to
 
 
 def test_an_error_is_corrected_by_the_value_of_a_later_round() -> None:
     flags = "--tensor-parallel-size 16 --decode-context-parallel-size 2"
     asked = case(f"vllm serve m {flags}", model=LLAMA_8B, card=H100, gpus=2)
-    first = advise(asked, all_lints(), ranked)
+    first = find_fixes(asked, all_lints(), ranked)
 
-    advice = advise_until_settled(asked, all_lints(), ranked)
+    fixes = find_fixes_in_rounds(asked, all_lints(), ranked)
 
-    assert (first.to["tensor_parallel_size"], advice.to["tensor_parallel_size"]) == (2, 1)
-    assert {one.to.get("tensor_parallel_size", 1) for one in advice.findings} == {1}
-    assert "D1 says why" in next(one.expects for one in advice.findings if one.rule == "D3")
+    assert (first.to["tensor_parallel_size"], fixes.to["tensor_parallel_size"]) == (2, 1)
+    assert {one.to.get("tensor_parallel_size", 1) for one in fixes.findings} == {1}
+    assert "D1 says why" in next(one.expects for one in fixes.findings if one.rule == "D3")
 
 
 def test_a_pipeline_that_holds_the_full_context_is_not_traded_for_a_shorter_one() -> None:
     model = replace(LLAMA_8B, weight_bytes=1.05, quantization="fp8")
     asked = case("vllm serve m", model=model, card=T4, gpus=8)
 
-    advice = advise_until_settled(asked, all_lints(), ranked)
-    again = advise_until_settled(advice.after(asked), all_lints(), ranked)
+    fixes = find_fixes_in_rounds(asked, all_lints(), ranked)
+    again = find_fixes_in_rounds(fixes.after(asked), all_lints(), ranked)
 
-    assert advice.to == {"pipeline_parallel_size": 4}
+    assert fixes.to == {"pipeline_parallel_size": 4}
     assert again.to == {}

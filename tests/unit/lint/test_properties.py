@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flettner.lint.rules import environment, experts, hardware, memory, parallel, profile, switches, version
-from flettner.vllm_facts.deployment import Deployment, Finding
 from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.releases import FLAGS
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.divisibility import why_indivisible
 from flettner.vllm_facts.sizing.kv_cache import estimate_fit
 from flettner.vllm_facts.sizing.parallel_layouts import apply_plan
@@ -90,7 +90,7 @@ ENV = {
 }
 SETTINGS = st.fixed_dictionaries({}, optional={knob: st.sampled_from(of) for knob, of in VALUES.items()})
 CASES = st.builds(
-    Deployment,
+    ServeConfig,
     setting=SETTINGS,
     env=st.fixed_dictionaries({}, optional={name: st.sampled_from(of) for name, of in ENV.items()}),
     card=st.sampled_from(CARDS),
@@ -104,7 +104,7 @@ CASES = st.builds(
 
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(CASES)
-def test_every_finding_is_consistent(asked: Deployment) -> None:
+def test_every_finding_is_consistent(asked: ServeConfig) -> None:
     for finding in lint_cases.findings(LINTS, asked):
         assert {knob.partition(".")[0] for knob in finding.to} <= FLAGS
         classes = {KNOBS[knob.partition(".")[0]].klass for knob in finding.to} - {"note"}
@@ -117,12 +117,12 @@ def test_every_finding_is_consistent(asked: Deployment) -> None:
         assert length is None or (isinstance(length, int) and length >= 1024)
 
 
-def _divides(asked: Deployment, finding: Finding) -> None:
+def _divides(asked: ServeConfig, finding: Finding) -> None:
     tp = finding.to.get("tensor_parallel_size")
     assert tp is None or (isinstance(tp, int) and not why_indivisible(asked.model, tp)), finding
 
 
-def _has_cache(asked: Deployment, finding: Finding) -> None:
+def _has_cache(asked: ServeConfig, finding: Finding) -> None:
     """More sequences are proposed only if the cache is unknown or fits each of them."""
     seqs, present = finding.to.get("max_num_seqs"), asked.setting.get("max_num_seqs")
     if not isinstance(seqs, int) or (isinstance(present, int) and seqs <= present) or present is None:

@@ -6,12 +6,12 @@ Their authors run them, so a finding above `info` is a false alarm unless RIGHT 
 import shlex
 from pathlib import Path
 
-from flettner.lint.advice import advise
+from flettner.lint.fixes import find_fixes
 from flettner.lint.precedence import ranked
 from flettner.lint.rules import all_lints
-from flettner.vllm_facts.deployment import Deployment, Finding
 from flettner.vllm_facts.models.estimate import estimate_model
 from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.shell_command.serve_command import parse_command
 from flettner.vllm_facts.sizing.gpus import find_gpu
 
@@ -39,17 +39,17 @@ RIGHT = {
 """Findings that are right, by rule and the beginning of a part of the sentence."""
 
 
-def read_recipes() -> list[tuple[str, Deployment]]:
+def read_recipes() -> list[tuple[str, ServeConfig]]:
     """The source of each recipe and its deployment, with vLLM 0.32."""
     rows = [line.split("\t") for line in RECIPES.read_text().splitlines()[1:]]
     return [(source, build(gpu, gpus, command)) for source, gpu, gpus, command in rows]
 
 
-def build(gpu: str, gpus: str, command: str) -> Deployment:
+def build(gpu: str, gpus: str, command: str) -> ServeConfig:
     parsed = parse_command(shlex.split(command))
     name = str(parsed.setting.get("model", ""))
     model = find_model(name)
-    return Deployment(
+    return ServeConfig(
         setting=parsed.setting,
         env=parsed.server_env,
         card=find_gpu(gpu) if gpu else None,
@@ -68,7 +68,7 @@ def test_no_recipe_gets_a_false_alarm() -> None:
     alarms = [
         f"{source}: {finding.rule} {finding.why} | {dict(deployment.setting)}"
         for source, deployment in read_recipes()
-        for finding in advise(deployment, LINTS, ranked).findings
+        for finding in find_fixes(deployment, LINTS, ranked).findings
         if finding.severity != "info" and not is_right(finding)
     ]
 

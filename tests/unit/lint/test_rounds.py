@@ -7,11 +7,11 @@ from itertools import product
 
 import pytest
 
-from flettner.lint.advice import Advice, advise
+from flettner.lint.fixes import Fixes, find_fixes
 from flettner.lint.precedence import ranked
 from flettner.lint.rules import all_lints
-from flettner.vllm_facts.deployment import Deployment, Finding
 from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import layout
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from tests.support.lint_cases import case
@@ -67,7 +67,7 @@ FLAGS = (
 PROFILES = ("chat", "api", "batch", "rag", "wide-ep")
 
 
-def of(name: str) -> Iterator[Deployment]:
+def of(name: str) -> Iterator[ServeConfig]:
     """Return cases for each GPU and host with rotating layouts, flags and profiles."""
     model = find_model(name)
     start = MODELS.index(name)
@@ -81,8 +81,8 @@ def of(name: str) -> Iterator[Deployment]:
 
 
 @cache
-def rounds(name: str) -> tuple[tuple[Deployment, Advice, Deployment, Advice, Advice], ...]:
-    """Return per case: the advice, the changed case, its advice, and the advice after that."""
+def rounds(name: str) -> tuple[tuple[ServeConfig, Fixes, ServeConfig, Fixes, Fixes], ...]:
+    """Return per case: the fixes, the changed case, its fixes, and the fixes after that."""
     made = []
     for asked in of(name):
         first = advised(asked)
@@ -92,13 +92,13 @@ def rounds(name: str) -> tuple[tuple[Deployment, Advice, Deployment, Advice, Adv
     return tuple(made)
 
 
-def advised(asked: Deployment) -> Advice:
-    return advise(asked, all_lints(), ranked)
+def advised(asked: ServeConfig) -> Fixes:
+    return find_fixes(asked, all_lints(), ranked)
 
 
-def graver(advice: Advice) -> list[Finding]:
+def graver(fixes: Fixes) -> list[Finding]:
     """Return the findings above info that have a change."""
-    return [one for one in advice.findings if one.severity != "info" and (one.to or one.env)]
+    return [one for one in fixes.findings if one.severity != "info" and (one.to or one.env)]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -137,6 +137,6 @@ def test_change_that_makes_the_server_start_ranks_before_findings_without_one(na
 @pytest.mark.parametrize("name", MODELS)
 def test_finding_is_outranked_only_by_a_rule_that_is_shown(name: str) -> None:
     for asked, *advices in rounds(name):
-        for advice in (one for one in advices if isinstance(one, Advice)):
-            shown = {one.rule for one in advice.findings}
-            assert {lost.by for lost in advice.outranked} <= shown, asked
+        for fixes in (one for one in advices if isinstance(one, Fixes)):
+            shown = {one.rule for one in fixes.findings}
+            assert {lost.by for lost in fixes.outranked} <= shown, asked

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from flettner.lint.advice import Advice, advise
+from flettner.lint.fixes import Fixes, find_fixes
 from flettner.lint.precedence import ranked
 from flettner.lint.rules import all_lints
-from flettner.vllm_facts.deployment import Deployment
 from flettner.vllm_facts.flag_parser import edit_flags, parse_setting
 from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import Layout, layout
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from tests.support.lint_cases import case
@@ -55,7 +55,7 @@ def known(
     profile: str = "",
     log: tuple[str, ...] = (),
     concurrency: float | None = None,
-) -> Deployment:
+) -> ServeConfig:
     """Build the case like the command line tool, with GPU and model looked up by name."""
     model = find_model(shlex.split(command)[2])
     assert model is not None, command
@@ -65,12 +65,12 @@ def known(
     return replace(asked, card=found, profile=profile, log=log, concurrency=concurrency)
 
 
-def advised(asked: Deployment) -> Advice:
-    return advise(asked, all_lints(), ranked)
+def advised(asked: ServeConfig) -> Fixes:
+    return find_fixes(asked, all_lints(), ranked)
 
 
-def rules_of(advice: Advice, *, above_info: bool = True) -> list[str]:
-    return [one.rule for one in advice.findings if one.severity != "info" or not above_info]
+def rules_of(fixes: Fixes, *, above_info: bool = True) -> list[str]:
+    return [one.rule for one in fixes.findings if one.severity != "info" or not above_info]
 
 
 @pytest.mark.parametrize(
@@ -96,23 +96,23 @@ def rules_of(advice: Advice, *, above_info: bool = True) -> list[str]:
     ],
 )
 def test_findings_for_the_t4_matrix(command: str, version: str, env: str, rules: list[str]) -> None:
-    advice = advised(known(command, card="Tesla T4", version=version, env=env))
-    assert rules_of(advice) == rules
+    fixes = advised(known(command, card="Tesla T4", version=version, env=env))
+    assert rules_of(fixes) == rules
 
 
 def test_fixes_all_t4_faults_at_once() -> None:
     flags = "--dtype bfloat16 --enforce-eager --max-num-batched-tokens 512 --max-num-seqs 16"
     command = f"{T4_AWQ} {flags} --gpu-memory-utilization 0.7"
-    advice = advised(known(command, card="T4", version="0.14.1", env="VLLM_ATTENTION_BACKEND=FLASH_ATTN"))
-    assert sorted(rules_of(advice)) == ["B1", "B3", "G1", "H1", "H2", "M5"]
-    assert advice.to == {
+    fixes = advised(known(command, card="T4", version="0.14.1", env="VLLM_ATTENTION_BACKEND=FLASH_ATTN"))
+    assert sorted(rules_of(fixes)) == ["B1", "B3", "G1", "H1", "H2", "M5"]
+    assert fixes.to == {
         "dtype": "half",
         "enforce_eager": False,
         "max_num_seqs": 128,
         "max_num_batched_tokens": 2048,
         "gpu_memory_utilization": 0.9,
     }
-    assert advice.env == {"VLLM_ATTENTION_BACKEND": None}
+    assert fixes.env == {"VLLM_ATTENTION_BACKEND": None}
 
 
 PCIE_2B = (
@@ -122,24 +122,24 @@ PCIE_2B = (
 
 
 def test_findings_for_the_2b_model_on_four_pcie_gpus() -> None:
-    advice = advised(known(PCIE_2B, card="L40S", gpus=4))
-    assert rules_of(advice) == ["D1", "D5", "G1"]
-    assert advice.to == {"tensor_parallel_size": 1, "data_parallel_size": 4, "enforce_eager": False}
+    fixes = advised(known(PCIE_2B, card="L40S", gpus=4))
+    assert rules_of(fixes) == ["D1", "D5", "G1"]
+    assert fixes.to == {"tensor_parallel_size": 1, "data_parallel_size": 4, "enforce_eager": False}
 
 
 def test_findings_for_the_2b_model_with_a_context_too_long_for_one_gpu() -> None:
-    advice = advised(known(PCIE_2B, card="RTX A5000", gpus=4))
-    assert rules_of(advice) == ["D1", "D5", "G1"]
-    length = advice.to["max_model_len"]
+    fixes = advised(known(PCIE_2B, card="RTX A5000", gpus=4))
+    assert rules_of(fixes) == ["D1", "D5", "G1"]
+    length = fixes.to["max_model_len"]
     assert isinstance(length, int)
     assert 32768 <= length < 262144
 
 
 def test_findings_for_the_2b_model_from_its_log_alone() -> None:
-    advice = advised(known(PCIE_2B, gpus=4, version="0.11.0", log=(EAGER, PCIE_ONLY)))
-    assert rules_of(advice)[:3] == ["G1", "D1", "D5"]
-    assert advice.to == {"enforce_eager": False}  # whether one GPU holds the model is unknown
-    assert "tensor_parallel_size 1" in advice.findings[1].expects
+    fixes = advised(known(PCIE_2B, gpus=4, version="0.11.0", log=(EAGER, PCIE_ONLY)))
+    assert rules_of(fixes)[:3] == ["G1", "D1", "D5"]
+    assert fixes.to == {"enforce_eager": False}  # whether one GPU holds the model is unknown
+    assert "tensor_parallel_size 1" in fixes.findings[1].expects
 
 
 def test_final_2b_command_of_the_guide_has_no_findings_above_info() -> None:
@@ -151,19 +151,19 @@ def test_final_2b_command_of_the_guide_has_no_findings_above_info() -> None:
 def test_findings_for_the_rtx_5070_and_its_log() -> None:
     """As first tried with 0.14.0: multi-step scheduling, offloading, and the OOM of the warm-up."""
     command = f"{OFFLOADING} --num-scheduler-steps 8"
-    advice = advised(known(command, card="RTX 5070", version="0.14.0", log=(WARM_UP,)))
-    assert sorted(rules_of(advice)) == ["E2", "F5", "V1", "V2"]
-    assert "O1" in rules_of(advice, above_info=False)
-    assert advice.to["num_scheduler_steps"] is None
-    assert advice.to["disable_hybrid_kv_cache_manager"] is True
-    assert advice.to["quantization"] is None
-    assert advice.to["max_num_seqs"] == 64
+    fixes = advised(known(command, card="RTX 5070", version="0.14.0", log=(WARM_UP,)))
+    assert sorted(rules_of(fixes)) == ["E2", "F5", "V1", "V2"]
+    assert "O1" in rules_of(fixes, above_info=False)
+    assert fixes.to["num_scheduler_steps"] is None
+    assert fixes.to["disable_hybrid_kv_cache_manager"] is True
+    assert fixes.to["quantization"] is None
+    assert fixes.to["max_num_seqs"] == 64
 
 
 def test_findings_for_the_working_rtx_5070_command_then_and_now() -> None:
     env = "VLLM_USE_V1=1 VLLM_ATTENTION_BACKEND=FLASHINFER"
-    advice = advised(known(WORKING, card="RTX 5070", version="0.14.0", env=env))
-    assert rules_of(advice) == ["E2"]
+    fixes = advised(known(WORKING, card="RTX 5070", version="0.14.0", env=env))
+    assert rules_of(fixes) == ["E2"]
     today = advised(known(WORKING, card="RTX 5070", env=env))
     assert "V1" in rules_of(today, above_info=False)
     assert today.env == {"VLLM_USE_V1": None, "VLLM_ATTENTION_BACKEND": None}
@@ -198,14 +198,14 @@ MAVERICK = "vllm serve meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8 -tp 8"
     ],
     ids=["2", "3", "4", "5", "6", "7", "10"],
 )
-def test_findings_for_common_moe_mistakes(asked: Deployment, rules: list[str]) -> None:
+def test_findings_for_common_moe_mistakes(asked: ServeConfig, rules: list[str]) -> None:
     assert rules_of(advised(asked)) == rules
 
 
 def test_reports_moe_mistake_9_in_versions_where_it_applies() -> None:
-    advice = advised(known(MAVERICK, card="H200", gpus=8, version="0.11.0"))
-    assert "U3" in rules_of(advice, above_info=False)
-    assert advice.env == {"VLLM_DISABLE_COMPILE_CACHE": "1"}
+    fixes = advised(known(MAVERICK, card="H200", gpus=8, version="0.11.0"))
+    assert "U3" in rules_of(fixes, above_info=False)
+    assert fixes.env == {"VLLM_DISABLE_COMPILE_CACHE": "1"}
 
 
 def test_keeps_the_wide_expert_parallel_recipe() -> None:
@@ -328,8 +328,8 @@ def test_sane_command_stays_sane_without_facts(command: str) -> None:
 )
 def test_improved_command_has_no_finding_with_a_change(command: str, card: str, gpus: int) -> None:
     asked = known(command, card=card, gpus=gpus)
-    advice = advised(asked)
-    argv = edit_flags(shlex.split(command), advice.to)
+    fixes = advised(asked)
+    argv = edit_flags(shlex.split(command), fixes.to)
     again = advised(replace(asked, setting=parse_setting(argv)))
     assert rules_of(again) == []
 
@@ -371,7 +371,7 @@ LLAMA_70 = "vllm serve meta-llama/Llama-3.3-70B-Instruct"
         ("F5", known(OFFLOADING, card="RTX 5070", version="0.14.0", log=(WARM_UP,))),
     ],
 )
-def test_each_flag_and_hardware_rule_fires(rule: str, asked: Deployment) -> None:
+def test_each_flag_and_hardware_rule_fires(rule: str, asked: ServeConfig) -> None:
     assert rule in rules_of(advised(asked), above_info=False)
 
 

@@ -295,26 +295,26 @@ def test_the_digest_covers_everything_that_is_shown() -> None:
     assert isinstance(other, Suggestion)
     quick, slow = PreflightResult(why="room"), PreflightResult(why="room", start_s=300)
 
-    digests = {seal(s, prospect).digest for s in (one, other) for prospect in (quick, slow)}
+    digests = {seal(s, preflight).digest for s in (one, other) for preflight in (quick, slow)}
 
     assert len(digests) == 4
 
 
 def seal(
-    suggestion: Suggestion, prospect: PreflightResult, plan: Plan = PLAN, forecast: Forecast | None = None
+    suggestion: Suggestion, preflight: PreflightResult, plan: Plan = PLAN, forecast: Forecast | None = None
 ) -> Suggestion:
-    return GUARD.seal(suggestion, prospect, expires_at=NOON, plan=plan, forecast=forecast)
+    return GUARD.seal(suggestion, preflight, expires_at=NOON, plan=plan, forecast=forecast)
 
 
 @pytest.mark.parametrize(
     ("servers", "held"), [(1, "all traffic for"), (3, "75 % of the traffic, one old server the rest, for")]
 )
 def test_the_forecast_of_the_hold_step_follows_the_plan(servers: int, held: str) -> None:
-    found, prospect = admit(proposal(8)), PreflightResult(why="room")
+    found, preflight = admit(proposal(8)), PreflightResult(why="room")
     assert isinstance(found, Suggestion)
     forecast = Forecast(rate_rps=8.0, usual_s=100.0, likely_s=200.0, hold_s=60.0)
 
-    sealed = seal(found, prospect, plan_for(PLAN, prospect, servers), forecast)
+    sealed = seal(found, preflight, plan_for(PLAN, preflight, servers), forecast)
 
     assert f"if green is not worse; green then holds {held} 60 s" in " ".join(sealed.notes)
 

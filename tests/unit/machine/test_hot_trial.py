@@ -109,7 +109,7 @@ def test_a_suggestion_for_running_servers_says_so_and_starts_no_server() -> None
     suggestion = world.state.suggestion
 
     assert suggestion is not None
-    assert suggestion.prospect.strategy == "hot"
+    assert suggestion.preflight.strategy == "hot"
     assert any("take turns on the servers that run" in note for note in suggestion.notes)
     world.approve().tick(100)
     assert {effect.kind for effect in world.performed} <= {"route", "keep_alive", "set_knobs", "keep_knobs"}
@@ -300,7 +300,7 @@ def test_the_running_servers_are_chosen_where_they_take_the_change(strategy: str
     world = HotWorld(machine=Machine(rules(strategy=strategy, plan=HOUR))).start().until("proposed")
 
     assert world.state.suggestion is not None
-    assert world.state.suggestion.prospect.strategy == "hot"
+    assert world.state.suggestion.preflight.strategy == "hot"
 
 
 def test_auto_starts_a_green_for_a_value_beyond_the_range() -> None:
@@ -308,7 +308,7 @@ def test_auto_starts_a_green_for_a_value_beyond_the_range() -> None:
     world.start().until("proposed")
 
     assert world.state.suggestion is not None
-    assert world.state.suggestion.prospect.strategy == "surge"
+    assert world.state.suggestion.preflight.strategy == "surge"
     why = "with a restart: max_num_seqs can be 1 to 16 while chat-r0 runs, not 17"
     assert any(why in note for note in world.state.suggestion.notes)
 

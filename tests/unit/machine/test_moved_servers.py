@@ -20,14 +20,14 @@ def promoted(moved: str) -> World:
 
 def proposed_to_commit() -> World:
     """A suggestion for servers whose manifest a GitOps controller writes."""
-    return World(prospect=PreflightResult(owner="Argo CD", patch="- op: test")).start().until("proposed")
+    return World(preflight=PreflightResult(owner="Argo CD", patch="- op: test")).start().until("proposed")
 
 
 def test_a_change_to_commit_is_held_and_not_started() -> None:
     world = proposed_to_commit().approve()
 
     assert world.state.phase is Phase.PROPOSED
-    assert [one.prospect.patch for one in world.state.open_suggestions] == ["- op: test"]
+    assert [one.preflight.patch for one in world.state.open_suggestions] == ["- op: test"]
 
 
 def test_a_committed_change_ends_its_suggestion() -> None:

@@ -446,7 +446,7 @@ def test_a_refused_preflight_leaves_the_others_open() -> None:
     late = graphs()
     late.on = False
     told = world(queue(), late).until("proposed")
-    told.prospect, late.on = PreflightResult(problem="vLLM refuses it", lasting=True), True
+    told.preflight, late.on = PreflightResult(problem="vLLM refuses it", lasting=True), True
     told.tick(5)
 
     assert ids(told.state) == ["chat-s1"]

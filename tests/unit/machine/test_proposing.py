@@ -13,7 +13,7 @@ from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.state import Phase
 from flettner.agent.machine.step import Machine
 from flettner.policies.static_findings import StaticFindings
-from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Value
 from tests.support.machine_stories import BLUE, World, rules
 
@@ -156,7 +156,7 @@ def test_policies_receive_the_served_model() -> None:
     @dataclass(frozen=True, slots=True)
     class Looks:
         def propose(self, _: Reading, context: Context) -> tuple[Proposal, ...]:
-            seen.append(context.case.model.name if context.case and context.case.model else "")
+            seen.append(context.config.model.name if context.config and context.config.model else "")
             return ()
 
     named = (("looks", Looks()),)

@@ -217,13 +217,13 @@ def test_advise_mode_freezes_a_running_rollout_and_approve_mode_ends_it(
 
 
 def test_a_suggestion_that_advise_mode_did_not_check_needs_a_check_before_an_approval() -> None:
-    world = World(mode="advise", prospect=PreflightResult(unchecked=True)).start().until("proposed")
+    world = World(mode="advise", preflight=PreflightResult(unchecked=True)).start().until("proposed")
     made = world.state.suggestion
     assert made is not None
 
     again = world.snapshot().start()
     assert again.state.open_suggestions == (made,)
-    world.mode, world.prospect = "approve", PreflightResult()
+    world.mode, world.preflight = "approve", PreflightResult()
     world.start()
 
     assert world.state.phase is Phase.OBSERVING

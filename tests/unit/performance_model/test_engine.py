@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from flettner.performance_model.engine import Engine, EngineRun
 from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.replayed_scheduler import EngineRun, ReplayedScheduler
 from flettner.performance_model.step_law import StepLaw
 from flettner.performance_model.trace import TraceRequest
 from flettner.simulator.kv_cache import KvCache
@@ -106,7 +106,7 @@ def test_without_shared_prefixes_every_token_comes_when_the_stepwise_scheduler_s
     random = Random(f"alone:{seed}")  # noqa: S311 - reproducible, not secret
     trace, limits = trace_of(random), limits_of(random, caching=random.random() < 0.5)
 
-    run = Engine(trace, LAW, limits).run()
+    run = ReplayedScheduler(trace, LAW, limits).run()
 
     compare(run, stepwise(trace, limits))
 
@@ -117,7 +117,7 @@ def test_with_shared_prefixes_the_mean_latency_is_within_1_percent(seed: int) ->
     random = Random(f"shared:{seed}")  # noqa: S311 - reproducible, not secret
     trace, limits = trace_of(random, groups=random.choice([1, 3, 12])), limits_of(random, caching=True)
 
-    run, expected = Engine(trace, LAW, limits).run(), stepwise(trace, limits)
+    run, expected = ReplayedScheduler(trace, LAW, limits).run(), stepwise(trace, limits)
 
     took = [one.last_s - one.arrival_s for one in run.requests if one.last_s is not None]
     wanted = [one.last_at - one.arrived_at for one in expected if one.last_at is not None]
@@ -132,7 +132,7 @@ def requests(count: int, *, prompt: int = 100, output: int = 50, gap_s: float = 
 
 
 def test_a_queue_limit_rejects_the_requests_above_it() -> None:
-    run = Engine(requests(9), LAW, EngineLimits(kv_blocks=900, max_num_queued_reqs=5)).run()
+    run = ReplayedScheduler(requests(9), LAW, EngineLimits(kv_blocks=900, max_num_queued_reqs=5)).run()
 
     assert [one.rejected for one in run.requests] == [False] * 5 + [True] * 4
 
@@ -140,24 +140,28 @@ def test_a_queue_limit_rejects_the_requests_above_it() -> None:
 def test_a_limit_of_queued_tokens_counts_prompts_without_an_answer() -> None:
     limits = EngineLimits(kv_blocks=900, max_num_queued_tokens=250)
 
-    at_once = Engine(requests(9), LAW, limits).run()
-    apart = Engine(requests(9, gap_s=1.0), LAW, limits).run()
+    at_once = ReplayedScheduler(requests(9), LAW, limits).run()
+    apart = ReplayedScheduler(requests(9, gap_s=1.0), LAW, limits).run()
 
     assert [one.rejected for one in at_once.requests] == [False] * 3 + [True] * 6
     assert not any(one.rejected for one in apart.requests)
 
 
 def test_what_no_engine_could_serve_is_rejected() -> None:
-    small = Engine(requests(2, prompt=400), LAW, EngineLimits(kv_blocks=20)).run()
-    short = Engine(requests(2, prompt=400), LAW, EngineLimits(kv_blocks=900, max_model_len=400)).run()
+    small = ReplayedScheduler(requests(2, prompt=400), LAW, EngineLimits(kv_blocks=20)).run()
+    short = ReplayedScheduler(
+        requests(2, prompt=400), LAW, EngineLimits(kv_blocks=900, max_model_len=400)
+    ).run()
     whole = EngineLimits(kv_blocks=900, max_num_batched_tokens=256, enable_chunked_prefill=False)
 
-    for run in (small, short, Engine(requests(2, prompt=400), LAW, whole).run()):
+    for run in (small, short, ReplayedScheduler(requests(2, prompt=400), LAW, whole).run()):
         assert [one.rejected for one in run.requests] == [True, True]
 
 
 def test_the_context_limit_cuts_answers() -> None:
-    run = Engine(requests(1, prompt=400), LAW, EngineLimits(kv_blocks=900, max_model_len=420)).run()
+    run = ReplayedScheduler(
+        requests(1, prompt=400), LAW, EngineLimits(kv_blocks=900, max_model_len=420)
+    ).run()
 
     assert run.requests[0].wanted == 20
 
@@ -166,7 +170,7 @@ def test_each_token_after_the_first_leaves_a_gap() -> None:
     trace = trace_of(Random(5))  # noqa: S311 - reproducible, not secret
     limits = EngineLimits(kv_blocks=130, max_num_seqs=64)
 
-    run = Engine(trace, LAW, limits).run()
+    run = ReplayedScheduler(trace, LAW, limits).run()
 
     assert run.preemptions > 0
     assert run.gaps.count == pytest.approx(sum(one.output_tokens - 1 for one in trace))
@@ -179,7 +183,7 @@ def test_an_earlier_prompt_of_the_group_saves_the_next_one_its_prefix() -> None:
     limits = EngineLimits(kv_blocks=900)
 
     ttft = [
-        [(one.first_s or 0) - one.arrival_s for one in Engine(trace, LAW, limits).run().requests]
+        [(one.first_s or 0) - one.arrival_s for one in ReplayedScheduler(trace, LAW, limits).run().requests]
         for trace in (cold, warm)
     ]
 

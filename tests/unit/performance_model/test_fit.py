@@ -13,8 +13,8 @@ from flettner.performance_model.iteration_log import StepRecord, parse_iteration
 from flettner.performance_model.least_squares import solve_non_negative
 from flettner.performance_model.step_law import UncertainLaw, read_law, widen, write_law
 from flettner.performance_model.work_windows import WorkWindow, window_between, windows_of_steps
-from flettner.vllm_facts.deployment import Deployment
 from flettner.vllm_facts.metrics.page_totals import HistogramTotals, PageTotals
+from flettner.vllm_facts.serve_config import ServeConfig
 from tests.unit.performance_model.logged_steps import KV_TOKENS, LAW, as_line, steps
 
 
@@ -191,7 +191,7 @@ def test_histograms_of_an_unknown_gpu_tell_the_cost_of_a_long_prompt() -> None:
     ]
     known = [one for one in windows if one is not None]
 
-    law = fit_law(known, draws=0, prior=scaled_prior(Deployment(setting={}), known)).law
+    law = fit_law(known, draws=0, prior=scaled_prior(ServeConfig(setting={}), known)).law
 
     assert 64 <= law.knee <= 128
     assert law.seconds(2048, 20, 20_000) == pytest.approx(LAW.seconds(2048, 20, 20_000), rel=0.15)

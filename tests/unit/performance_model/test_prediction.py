@@ -8,12 +8,12 @@ from statistics import pstdev
 import pytest
 
 from flettner.performance_model.band import draws_quantile
-from flettner.performance_model.engine import Engine
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.engine_settings import limits_of, veto
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.outcome import Goals, attainment, measure
 from flettner.performance_model.prediction import HIGH, LOW, find_headroom, predict
+from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.resample import scale_rate
 from flettner.performance_model.search import (
     Changes,
@@ -25,8 +25,8 @@ from flettner.performance_model.search import (
 )
 from flettner.performance_model.step_law import StepLaw, UncertainLaw, widen, with_error
 from flettner.performance_model.trace import TraceRequest, mean_rate
-from flettner.vllm_facts.deployment import Deployment
 from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Value
 
@@ -51,17 +51,17 @@ def load(
     return made
 
 
-def case(**setting: Value) -> Deployment:
+def case(**setting: Value) -> ServeConfig:
     model = "meta-llama/Llama-3.1-8B"
     flags = {"model": model, "max_model_len": 8192, "gpu_memory_utilization": 0.9, **setting}
-    return Deployment(setting=flags, card=find_gpu("RTX 4090"), model=find_model(model))
+    return ServeConfig(setting=flags, card=find_gpu("RTX 4090"), model=find_model(model))
 
 
 def test_a_band_encloses_what_other_loads_of_the_kind_measure() -> None:
     bands = predict(load(2.0), UncertainLaw(law=LAW, draws=UNCERTAIN.draws), LIMITS, GOALS)
 
     for seed in (7, 8, 9):
-        other = measure(Engine(load(2.0, seed=seed), LAW, LIMITS).run(), GOALS)
+        other = measure(ReplayedScheduler(load(2.0, seed=seed), LAW, LIMITS).run(), GOALS)
         for name in ("ttft_p50_s", "itl_mean_s", "e2e_mean_s"):
             assert 0.85 * bands[name].low < other[name] < 1.15 * bands[name].high
 
@@ -97,7 +97,7 @@ def test_the_headroom_is_the_rate_at_which_the_goals_break() -> None:
     assert found.rate_per_s is not None
     factor = found.rate_per_s / (len(trace) / trace[-1].arrival_s)
     below, above = (
-        attainment(Engine(scale_rate(trace, factor * times), LAW, LIMITS).run(), GOALS)
+        attainment(ReplayedScheduler(scale_rate(trace, factor * times), LAW, LIMITS).run(), GOALS)
         for times in (0.98, 1.05)
     )
     assert below >= GOALS.share > above
@@ -217,8 +217,8 @@ def test_what_vllm_would_refuse_is_vetoed() -> None:
 
 def test_pairs_tell_apart_what_two_loads_cannot() -> None:
     faster = StepLaw(step_us=16_500, knee=111, token_us=80.0, sequence_us=40.0, kv_read_us=0.14)
-    before, after = (Engine(load(4.0), law, LIMITS).run() for law in (LAW, faster))
-    other = Engine(load(4.0, seed=5), LAW, LIMITS).run()
+    before, after = (ReplayedScheduler(load(4.0), law, LIMITS).run() for law in (LAW, faster))
+    other = ReplayedScheduler(load(4.0, seed=5), LAW, LIMITS).run()
 
     gain, noise = paired_gain(before, after, GOALS)
 

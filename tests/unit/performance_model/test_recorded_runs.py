@@ -5,15 +5,15 @@ from statistics import quantiles
 
 import pytest
 
-from flettner.performance_model.engine import Engine
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.fit import expected_s
 from flettner.performance_model.hardware_prior import MIDDLE_GPU, prior_law, scaled_prior
 from flettner.performance_model.outcome import Goals, measure
+from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.step_law import StepLaw
 from flettner.performance_model.work_windows import WorkWindow
-from flettner.vllm_facts.deployment import Deployment, GpuModel
 from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import GpuModel, ServeConfig
 from flettner.vllm_facts.sizing.gpu_speeds import GPUS_WITH_SPEED, find_speed
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from tests.unit.performance_model.recorded import (
@@ -27,13 +27,13 @@ from tests.unit.performance_model.recorded import (
 LLAMA = "meta-llama/Llama-3.1-8B"
 
 
-def case_of(gpu: str, model: str, **setting: int | bool) -> Deployment:
-    return Deployment(setting={"model": model, **setting}, card=find_gpu(gpu), model=find_model(model))
+def case_of(gpu: str, model: str, **setting: int | bool) -> ServeConfig:
+    return ServeConfig(setting={"model": model, **setting}, card=find_gpu(gpu), model=find_model(model))
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_latencies_of_recorded_vllm_are_predicted_within_3_percent(gpu: str) -> None:
-    run = Engine(recorded_trace(), recorded_law(gpu), recorded_limits(gpu)).run()
+    run = ReplayedScheduler(recorded_trace(), recorded_law(gpu), recorded_limits(gpu)).run()
 
     found = measure(run, Goals())
 
@@ -41,7 +41,7 @@ def test_latencies_of_recorded_vllm_are_predicted_within_3_percent(gpu: str) -> 
 
 
 def test_a_full_kv_cache_preempts_as_it_did() -> None:
-    run = Engine(recorded_trace(), recorded_law("RTX 4090"), recorded_limits("RTX 4090")).run()
+    run = ReplayedScheduler(recorded_trace(), recorded_law("RTX 4090"), recorded_limits("RTX 4090")).run()
 
     assert run.peak_kv_share > 0.99
     assert 100 < run.preemptions < 300
@@ -96,7 +96,7 @@ def test_two_gpus_halve_the_work_and_exchange_it() -> None:
         (case_of("Quadro RTX 5000", LLAMA), "the speed of Quadro RTX 5000"),
     ],
 )
-def test_a_prior_names_what_it_lacks(case: Deployment, lacks: str) -> None:
+def test_a_prior_names_what_it_lacks(case: ServeConfig, lacks: str) -> None:
     with pytest.raises(PredictionInputError, match=lacks):
         prior_law(case)
 

@@ -7,17 +7,17 @@ import pytest
 
 from flettner.agent.domain.model import Bound
 from flettner.agent.domain.ports import Context
-from flettner.lint.advice import advise
+from flettner.lint.fixes import find_fixes
 from flettner.lint.precedence import ranked
 from flettner.lint.rules import all_lints
 from flettner.policies.conformance.safety_checks import takes
 from flettner.vllm_facts import flag_table
-from flettner.vllm_facts.deployment import Deployment
 from flettner.vllm_facts.errors import FlagError, MetricsPageError
 from flettner.vllm_facts.flag_parser import edit_flags, parse_setting
 from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.metrics.totals import totals
 from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from tests.support.readings import PROMISE
 from tests.support.sampling import sampled
@@ -71,9 +71,9 @@ def command_line(random: Random) -> list[str]:
     return argv
 
 
-def a_case(random: Random, argv: list[str]) -> Deployment:
+def a_case(random: Random, argv: list[str]) -> ServeConfig:
     setting = parse_setting(argv)
-    return Deployment(
+    return ServeConfig(
         setting=setting,
         card=find_gpu(random.choice(CARDS)),
         gpus=random.choice((None, 1, 2, 8)),
@@ -114,14 +114,14 @@ def test_any_command_line_is_linted_within_the_bounds(part: int) -> None:
             case = a_case(random, argv)
         except FlagError:
             continue
-        advice = advise(case, lints, ranked)
-        found += bool(advice.findings)
-        for finding in advice.findings:
+        fixes = find_fixes(case, lints, ranked)
+        found += bool(fixes.findings)
+        for finding in fixes.findings:
             for knob, value in finding.to.items():
                 assert takes(knob, value), (argv, finding)
                 assert value is None or "." in knob or knob in KNOBS, (argv, finding)
-        better = parse_setting(edit_flags(argv, advice.to))
-        for knob, value in advice.to.items():
+        better = parse_setting(edit_flags(argv, fixes.to))
+        for knob, value in fixes.to.items():
             assert better.get(knob) == value or not value or "." in knob, (argv, knob, value)
     assert found > EACH / 4
 

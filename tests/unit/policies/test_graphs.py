@@ -12,7 +12,7 @@ from flettner.agent.domain.reading import Reading
 from flettner.lint.precedence import ranked
 from flettner.policies.admission import Admission
 from flettner.policies.graphs import Graphs
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.values import Value
 from tests.support.readings import NOON, a_context, a_reading, late, steady
 
@@ -50,7 +50,9 @@ def test_removes_eager_mode_and_quotes_the_gain() -> None:
         ),
         pytest.param(
             a_reading(),
-            replace(a_context({EAGER: True}), case=Deployment(setting={}, env={"CUDA_LAUNCH_BLOCKING": "1"})),
+            replace(
+                a_context({EAGER: True}), config=ServeConfig(setting={}, env={"CUDA_LAUNCH_BLOCKING": "1"})
+            ),
             id="debugging",
         ),
     ],

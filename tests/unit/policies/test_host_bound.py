@@ -11,7 +11,7 @@ from flettner.agent.domain.reading import Gpu, Reading
 from flettner.lint.precedence import ranked
 from flettner.policies.admission import Admission
 from flettner.policies.host_bound import HostBound
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.values import Value
 from tests.support.readings import a_context, a_reading, steady
 
@@ -59,7 +59,9 @@ def test_slow_tokenizer_ranks_first_and_requires_approval() -> None:
         pytest.param(HOST, a_context(bounds={SERVERS: Bound(max=1)}), id="at the bound"),
         pytest.param(
             HOST,
-            replace(a_context(), case=Deployment(setting={}, env={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"})),
+            replace(
+                a_context(), config=ServeConfig(setting={}, env={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"})
+            ),
             id="adapters are loaded at run time",
         ),
     ],

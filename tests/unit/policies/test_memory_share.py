@@ -13,7 +13,7 @@ from flettner.lint.precedence import ranked
 from flettner.policies.admission import Admission
 from flettner.policies.memory_share import MemoryShare
 from flettner.policies.thermal import Thermal
-from flettner.vllm_facts.deployment import Deployment, Model
+from flettner.vllm_facts.serve_config import Model, ServeConfig
 from flettner.vllm_facts.values import Value
 from tests.support.readings import NOON, a_context, a_reading, promoted, steady
 
@@ -110,7 +110,9 @@ def test_an_operators_bound_keeps_a_fixed_size() -> None:
             a_context(AT, outcomes=(remembered({SHARE: 0.92}, "CUDA out of memory"),)),
             id="memory ran out once",
         ),
-        pytest.param(SHORT, replace(a_context(AT), case=Deployment(setting=AT, model=MOE)), id="a MoE model"),
+        pytest.param(
+            SHORT, replace(a_context(AT), config=ServeConfig(setting=AT, model=MOE)), id="a MoE model"
+        ),
         pytest.param(
             replace(SHORT, facts={}), a_context({SEQS: 64}), id="neither the value nor the version is known"
         ),

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from flettner.agent.domain.model import Proposal
-from flettner.agent.domain.model_advice import Capacity, ModelAdvice, PredictedChange
+from flettner.agent.domain.model_search import Capacity, ModelSearchResult, PredictedChange
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Health, Reading, Workload
 from flettner.lint.precedence import ranked
@@ -22,7 +22,7 @@ def about(value: float) -> Band:
     return Band(value=value, low=0.9 * value, high=1.1 * value)
 
 
-ADVICE = ModelAdvice(
+ADVICE = ModelSearchResult(
     made_at=NOON - timedelta(seconds=60),
     setting=SETTING,
     rate_rps=5.0,
@@ -48,12 +48,12 @@ NOTHING = replace(
 )
 
 
-def context(advice: ModelAdvice | None, setting: dict[str, int] | None = None) -> Context:
-    return replace(a_context(SETTING if setting is None else setting), advice=advice)
+def context(result: ModelSearchResult | None, setting: dict[str, int] | None = None) -> Context:
+    return replace(a_context(SETTING if setting is None else setting), model_search=result)
 
 
-def propose(advice: ModelAdvice | None, reading: Reading = LATE) -> dict[str, Proposal]:
-    return {one.rule: one for one in Model().propose(reading, context(advice))}
+def propose(result: ModelSearchResult | None, reading: Reading = LATE) -> dict[str, Proposal]:
+    return {one.rule: one for one in Model().propose(reading, context(result))}
 
 
 def test_the_best_change_is_proposed_with_its_numbers_before_and_after() -> None:
@@ -74,7 +74,7 @@ def test_a_change_far_from_the_fitted_steps_says_so_among_its_risks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("advice", "reading"),
+    ("result", "reading"),
     [
         pytest.param(None, LATE, id="no law"),
         pytest.param(replace(ADVICE, setting={"max_num_seqs": 16}), LATE, id="for other flags"),
@@ -86,8 +86,8 @@ def test_a_change_far_from_the_fitted_steps_says_so_among_its_risks() -> None:
         ),
     ],
 )
-def test_nothing_is_proposed(advice: ModelAdvice | None, reading: Reading) -> None:
-    assert not propose(advice, reading)
+def test_nothing_is_proposed(result: ModelSearchResult | None, reading: Reading) -> None:
+    assert not propose(result, reading)
 
 
 def test_where_only_more_servers_help_it_says_how_many() -> None:

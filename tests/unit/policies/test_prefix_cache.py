@@ -10,7 +10,7 @@ from flettner.agent.domain.reading import Gpu, Reading
 from flettner.lint.precedence import ranked
 from flettner.policies.prefix_cache import PrefixCache
 from flettner.policies.thermal import Thermal
-from flettner.vllm_facts.deployment import Deployment, Model
+from flettner.vllm_facts.serve_config import Model, ServeConfig
 from tests.support.readings import a_context, a_reading, steady
 
 CACHING = "enable_prefix_caching"
@@ -46,7 +46,7 @@ def test_respects_a_bound_that_allows_only_on() -> None:
         pytest.param(BUSY, a_context({CACHING: True}), id="it is on"),
         pytest.param(
             BUSY,
-            replace(OFF, case=Deployment(setting=OFF.setting, model=Model(name="jamba", hybrid=True))),
+            replace(OFF, config=ServeConfig(setting=OFF.setting, model=Model(name="jamba", hybrid=True))),
             id="a hybrid model",
         ),
         pytest.param(a_reading(prompt_tokens=None), OFF, id="prompts are not known"),

@@ -10,7 +10,7 @@ from flettner.lint.precedence import ranked
 from flettner.policies.admission import Admission
 from flettner.policies.conformance.safety_checks import harms
 from flettner.policies.static_findings import StaticFindings
-from flettner.vllm_facts.deployment import Finding
+from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import ChangeClass, Knob, Value
 from tests.support.readings import a_context, a_reading, steady
 

@@ -19,9 +19,9 @@ from flettner.agent.domain.reading import Request
 from flettner.agent.domain.request_counts import RequestCounts, count_requests
 from flettner.agent.prediction.check import CheckRequest, check_prediction
 from flettner.performance_model.band import Band
-from flettner.performance_model.engine import Engine
 from flettner.performance_model.engine_settings import limits_of
 from flettner.performance_model.outcome import mean_gap_s
+from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from tests.support.fast_time import NOON
 from tests.support.learned import LAW, deployment, learned_model
 from tests.support.machine_stories import World
@@ -34,7 +34,7 @@ TO = {"max_num_seqs": 32}
 def served(*, slower: float = 1.0) -> RequestCounts:
     """What the new setting does to the trace; every latency `slower` times as long as the law says."""
     case = deployment({"max_num_seqs": 32})
-    run = Engine(LEARNED.trace, LAW, limits_of(case, kv_tokens=LEARNED.kv_tokens)).run()
+    run = ReplayedScheduler(LEARNED.trace, LAW, limits_of(case, kv_tokens=LEARNED.kv_tokens)).run()
     requests = [
         Request(
             server="chat-r1",

@@ -26,7 +26,7 @@ from flettner.performance_model.packed_trace import PackedTrace, pack
 from flettner.performance_model.step_law import widen
 from flettner.performance_model.trace import TraceRequest
 from flettner.performance_model.work_windows import WorkWindow
-from flettner.vllm_facts.deployment import Deployment
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Setting
 from tests.support.fast_time import NOON
@@ -48,7 +48,7 @@ async def taught(folder: Path, setting: Setting = SETTING) -> VirtualTarget:
     return target
 
 
-CASE = Deployment(setting=SETTING, card=find_gpu("RTX 4090"), version="0.32.0")
+CASE = ServeConfig(setting=SETTING, card=find_gpu("RTX 4090"), version="0.32.0")
 STEP = WorkWindow(seconds=0.5, steps=20, sizes=((64.0, 19.0), (512.0, 1.0)), sequences=1300, kv_read=9e5)
 SPAN = BusySpan(wall_s=1.0, missing_s=0.03, error_s=0.01, steps=40, tokens=3000, sequences=2600)
 SAVED = SavedModel(

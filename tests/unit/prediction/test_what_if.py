@@ -14,9 +14,9 @@ from flettner.agent.prediction.what_if import (
     modelled_flags,
     predict_what_if,
 )
-from flettner.performance_model.engine import Engine
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.extrapolation import LargestStep
+from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.vllm_facts.values import Setting
 from tests.support.learned import learned_model, requests_at, without_law
 
@@ -132,14 +132,17 @@ def test_a_setting_that_takes_long_to_compute_is_predicted_from_the_latest_reque
     assert f"only the latest {found.requests:,} of {len(long.trace):,} requests" in found.extrapolation
     assert found.rate_rps == pytest.approx(8.0, rel=0.2)
     load = find_load(long, SLO)
-    shown = Engine(latest_part(load.trace, found.requests), load.law.law, load.limits_with(changes))
+    shown = ReplayedScheduler(
+        latest_part(load.trace, found.requests), load.law.law, load.limits_with(changes)
+    )
     assert shown.ended_within(2 * MOST_EVENTS) == found.requests
 
 
 def test_a_run_that_is_not_finished_says_how_many_requests_ended() -> None:
     load = find_load(LEARNED, SLO)
     ended = [
-        Engine(load.trace, load.law.law, load.present).ended_within(events) for events in (0, 200, 99_999)
+        ReplayedScheduler(load.trace, load.law.law, load.present).ended_within(events)
+        for events in (0, 200, 99_999)
     ]
 
     assert ended[0] == 0 < ended[1] < ended[2] == len(load.trace)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.reading import Gpu
-from flettner.agent.machine.transitions import describe_deployment
+from flettner.agent.machine.transitions import describe_serve_config
 from flettner.agent.runtime.command_check import CommandCheck, lint_command
-from flettner.vllm_facts.deployment import Deployment, Finding
 from flettner.vllm_facts.flag_parser import parse_setting
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.values import Setting
 from tests.e2e.config_builder import QUICK, SERVER
 from tests.support.readings import a_reading
@@ -21,7 +21,7 @@ def server(setting: Setting) -> Server:
 
 
 def rules(setting: Setting) -> list[str]:
-    return [one.rule for one in lint_command(describe_deployment(setting, T4))]
+    return [one.rule for one in lint_command(describe_serve_config(setting, T4))]
 
 
 def test_a_server_without_faults_has_no_findings() -> None:
@@ -39,16 +39,16 @@ def test_a_server_that_runs_refutes_an_error_of_its_start() -> None:
 
 
 def test_the_deployment_has_the_version_and_the_gpu_that_were_measured() -> None:
-    case = describe_deployment(SLOW, T4)
+    case = describe_serve_config(SLOW, T4)
 
     assert (case.version, case.card.name if case.card else "", case.gpus) == ("0.32.0", "T4", None)
     assert case.model is not None
 
 
 async def test_flags_are_linted_again_only_when_the_deployment_changes() -> None:
-    linted: list[Deployment] = []
+    linted: list[ServeConfig] = []
 
-    def lint(case: Deployment) -> tuple[Finding, ...]:
+    def lint(case: ServeConfig) -> tuple[Finding, ...]:
         linted.append(case)
         return (Finding(rule="A1", klass="auto", severity="warning", why="1", source="test"),)
 
@@ -63,7 +63,7 @@ async def test_flags_are_linted_again_only_when_the_deployment_changes() -> None
 
 
 async def test_a_defect_of_lint_leaves_no_findings() -> None:
-    def broken(_: Deployment) -> tuple[Finding, ...]:
+    def broken(_: ServeConfig) -> tuple[Finding, ...]:
         raise KeyError("max_num_seqs")
 
     check = CommandCheck(broken)

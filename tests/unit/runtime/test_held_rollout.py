@@ -29,7 +29,7 @@ MADE = Suggestion(
     expires_at=NOON,
     digest="",
 )
-IDLE = State(target="chat", blue=Server(name="chat-r0", setting=BEFORE.case.setting), suggestion=MADE)
+IDLE = State(target="chat", blue=Server(name="chat-r0", setting=BEFORE.config.setting), suggestion=MADE)
 
 
 def in_canary(step: int, served: int = 0) -> State:

@@ -95,6 +95,6 @@ def test_a_suggestion_says_what_is_not_seen(tmp_path: Path, counted_by: RequestS
 
     [event] = heard
     assert isinstance(event, e.Preflighted)
-    assert [note for note in event.prospect.notes if note in UNSEEN.values()] == [
+    assert [note for note in event.preflight.notes if note in UNSEEN.values()] == [
         UNSEEN[counted_by] for _ in range(1) if counted_by in UNSEEN
     ]

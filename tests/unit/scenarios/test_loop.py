@@ -140,7 +140,7 @@ def test_a_promotion_records_every_step_in_the_journal(tmp_path: Path) -> None:
 def test_three_servers_are_replaced_one_by_one(tmp_path: Path) -> None:
     fleet = [replace(BLUE, name=f"vllm{n}", address=f"127.0.0.1:{8000 + n}") for n in range(3)]
     engine, traffic = FakeEngine(*fleet, takes_s=3), FakeTraffic()
-    engine.prospect = PreflightResult(strategy="replace", why="no room")
+    engine.preflight_result = PreflightResult(strategy="replace", why="no room")
 
     async def scenario() -> None:
         async with running(tmp_path, engine, traffic) as loop:
@@ -160,7 +160,7 @@ def test_three_servers_are_replaced_one_by_one(tmp_path: Path) -> None:
 
 def test_a_failed_swap_restarts_blue_and_routes_nothing_to_a_stopped_server(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
-    engine.prospect = PreflightResult(strategy="swap", why="one GPU", outage_s=40.0)
+    engine.preflight_result = PreflightResult(strategy="swap", why="one GPU", outage_s=40.0)
 
     async def scenario() -> None:
         async with running(tmp_path, engine, traffic, green_fails=True) as loop:
@@ -204,7 +204,7 @@ def test_a_green_with_wrong_answers_is_retired_and_its_answers_are_not_recorded(
 
 def test_a_swap_examines_blue_before_its_stop_and_compares_green_with_it(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
-    engine.prospect = PreflightResult(strategy="swap", why="one GPU", outage_s=40.0)
+    engine.preflight_result = PreflightResult(strategy="swap", why="one GPU", outage_s=40.0)
 
     async def scenario() -> State:
         async with running(tmp_path, engine, traffic, exam=GoldenPromptOptions(always=True)) as loop:

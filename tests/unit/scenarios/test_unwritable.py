@@ -195,7 +195,9 @@ def test_an_abort_works_with_an_unwritable_journal(place: Place) -> None:
 
 
 def test_a_failed_swap_restarts_blue_with_an_unwritable_journal(place: Place) -> None:
-    place.engine.prospect = replace(place.engine.prospect, strategy="swap", why="one GPU", outage_s=40.0)
+    place.engine.preflight_result = replace(
+        place.engine.preflight_result, strategy="swap", why="one GPU", outage_s=40.0
+    )
 
     async def scenario() -> None:
         async with place.running(green_fails=True) as loop:

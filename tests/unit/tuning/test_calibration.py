@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from flettner.performance_model.engine import Engine
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.outcome import Goals, measure, quantile
+from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.step_law import StepLaw, UncertainLaw
 from flettner.performance_model.trace import Trace, TraceRequest
 from flettner.tools.tuning.calibration import calibrate
@@ -40,7 +40,7 @@ PLAN = TuningPlan(
 
 @pytest.mark.parametrize("slower", [0.8, 1.0, 1.25])
 def test_a_slower_engine_and_the_time_outside_of_it_are_told_apart(slower: float) -> None:
-    run = Engine(PLAN.trace, LAW.scaled(slower), LIMITS).run()
+    run = ReplayedScheduler(PLAN.trace, LAW.scaled(slower), LIMITS).run()
     waits = sorted((one.first_s or 0.0) - one.arrival_s for one in run.requests)
     measured = {"itl_mean_s": measure(run, PLAN.goals)["itl_mean_s"], "ttft_p10_s": quantile(waits, 0.1)}
 
@@ -57,7 +57,7 @@ def test_a_slower_engine_and_the_time_outside_of_it_are_told_apart(slower: float
     assert goals.ttft_s == pytest.approx(0.1 - OUTSIDE_S, abs=0.001)
     small = replace(LIMITS, max_num_batched_tokens=128)
     predicted, true = (
-        measure(Engine(PLAN.trace, one, small).run(), PLAN.goals)["itl_mean_s"]
+        measure(ReplayedScheduler(PLAN.trace, one, small).run(), PLAN.goals)["itl_mean_s"]
         for one in (law.law, LAW.scaled(slower))
     )
     assert predicted == pytest.approx(true, rel=0.05)

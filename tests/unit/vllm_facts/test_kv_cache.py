@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flettner.vllm_facts.deployment import Deployment, GpuModel, Model
 from flettner.vllm_facts.models.lookup import find_model, from_config
 from flettner.vllm_facts.models.table import known_keys
+from flettner.vllm_facts.serve_config import GpuModel, Model, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import Layout, layout
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.sizing.kv_cache import (
@@ -24,10 +24,10 @@ from tests.support.sampling import examples
 
 def case(
     name: str, card: str = "", version: str = "0.32.0", **setting: bool | float | str | None
-) -> Deployment:
+) -> ServeConfig:
     model = find_model(name)
     assert model is not None
-    return Deployment(setting=setting, card=find_gpu(card), model=model, version=version)
+    return ServeConfig(setting=setting, card=find_gpu(card), model=model, version=version)
 
 
 def fitted(name: str, card: str, version: str = "0.32.0", **setting: bool | float | str | None) -> KvCacheFit:
@@ -51,7 +51,7 @@ def fitted(name: str, card: str, version: str = "0.32.0", **setting: bool | floa
     ],
 )
 def test_weights_match_the_log(name: str, setting: Setting, gib: float, error: float) -> None:
-    asked = Deployment(setting=setting, model=find_model(name))
+    asked = ServeConfig(setting=setting, model=find_model(name))
     assert weights_gib(asked, layout(asked)) == pytest.approx(gib, rel=error)
 
 
@@ -90,14 +90,14 @@ def test_weights_match_the_log(name: str, setting: Setting, gib: float, error: f
 def test_kv_bytes_per_token_match_the_log(
     name: str, setting: Setting, gib: float, tokens: int, error: float
 ) -> None:
-    asked = Deployment(setting=setting, model=find_model(name))
+    asked = ServeConfig(setting=setting, model=find_model(name))
     assert kv_bytes_per_token(asked, layout(asked)) == pytest.approx(gib * GIB / tokens, rel=error)
 
 
 def test_kv_bytes_per_token_match_real_vllm_on_a_small_model() -> None:
     """Compare kv_cache_memory_bytes and kv_cache_size_tokens of tests/sensors/scrapes/vllm-0.32.txt."""
     model = from_config(llama(4, 256, 512, 4, 2, vocab=2048), "tiny")
-    assert kv_bytes_per_token(Deployment(setting={}, model=model), Layout()) == 1_073_741_824 / 524_288
+    assert kv_bytes_per_token(ServeConfig(setting={}, model=model), Layout()) == 1_073_741_824 / 524_288
 
 
 @pytest.mark.parametrize(
@@ -333,21 +333,21 @@ def test_the_guides_formula_for_the_kv_cache_counts_the_heads_twice() -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        Deployment(setting={}),
-        Deployment(setting={}, card=find_gpu("H100")),
-        Deployment(setting={}, card=find_gpu("A100"), model=find_model("Qwen/Qwen3-8B")),  # 40 or 80 GB?
-        Deployment(
+        ServeConfig(setting={}),
+        ServeConfig(setting={}, card=find_gpu("H100")),
+        ServeConfig(setting={}, card=find_gpu("A100"), model=find_model("Qwen/Qwen3-8B")),  # 40 or 80 GB?
+        ServeConfig(
             setting={}, card=find_gpu("H100"), model=Model(name="x", parameters=8e9, weight_bytes=2.0)
         ),
-        Deployment(
+        ServeConfig(
             setting={"data_parallel_size": 2}, card=find_gpu("H100"), model=Model(name="x", experts=8)
         ),
-        Deployment(
+        ServeConfig(
             setting={"kv_cache_dtype": "turbo9"}, card=find_gpu("H100"), model=find_model("Qwen/Qwen3-8B")
         ),
     ],
 )
-def test_unknown_facts_give_no_result(asked: Deployment) -> None:
+def test_unknown_facts_give_no_result(asked: ServeConfig) -> None:
     assert estimate_fit(asked) is None
 
 
@@ -380,6 +380,6 @@ SIZES = st.none() | st.integers(-2, 10**6) | st.floats(allow_nan=False) | st.sam
 )
 def test_handles_any_setting(key: str, gib: float, setting: dict[str, float | str | None]) -> None:
     found = estimate_fit(
-        Deployment(setting=setting, card=GpuModel(name="X", memory_gib=gib), model=find_model(key))
+        ServeConfig(setting=setting, card=GpuModel(name="X", memory_gib=gib), model=find_model(key))
     )
     assert found is None or (found.kv_tokens >= 0 and found.why)

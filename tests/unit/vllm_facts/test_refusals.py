@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from flettner.vllm_facts.deployment import Deployment, GpuModel, Model
 from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import GpuModel, Model, ServeConfig
 from flettner.vllm_facts.validity.engine import find_problems
 from flettner.vllm_facts.validity.refusal import InvalidSetting
 from flettner.vllm_facts.values import Value
@@ -33,7 +33,7 @@ GPT_OSS = find_model("openai/gpt-oss-20b")
 BLOCKS = replace(QWEN_235B, quantization="fp8", weight_block=(128, 128), moe_intermediate=1536)
 
 
-def refusals(flags: str, **facts: Any) -> list[InvalidSetting]:  # noqa: ANN401 - the fields of Deployment
+def refusals(flags: str, **facts: Any) -> list[InvalidSetting]:  # noqa: ANN401 - the fields of ServeConfig
     return list(find_problems(case(f"vllm serve m {flags}", **facts)))
 
 
@@ -43,7 +43,7 @@ def refusal(flags: str, **facts: Any) -> InvalidSetting:  # noqa: ANN401
     return found
 
 
-def mended(flags: str, to: dict[str, Value], **facts: Any) -> Deployment:  # noqa: ANN401
+def mended(flags: str, to: dict[str, Value], **facts: Any) -> ServeConfig:  # noqa: ANN401
     asked = case(f"vllm serve m {flags}", **facts)
     setting = {knob: value for knob, value in {**asked.setting, **to}.items() if value is not None}
     return replace(asked, setting=setting)

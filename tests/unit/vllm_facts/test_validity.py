@@ -2,8 +2,8 @@
 
 import pytest
 
-from flettner.vllm_facts.deployment import Deployment
 from flettner.vllm_facts.knobs import KNOBS
+from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.validity.engine import NOT_ABOVE, WITHOUT, find_problems
 from flettner.vllm_facts.values import Value
 from tests.support.lint_cases import DEEPSEEK_R1, H100, LLAMA_8B, MIXTRAL, case
@@ -64,7 +64,7 @@ def test_an_invalid_combination_is_reported_with_its_fix(flags: str, why: str, t
     assert why in found.why
     assert found.to == to
     mended = {knob: value for knob, value in case(f"vllm serve m {quoted}").setting.items() if knob not in to}
-    assert not list(find_problems(Deployment(setting={**mended, **to}, version="0.32.0")))
+    assert not list(find_problems(ServeConfig(setting={**mended, **to}, version="0.32.0")))
 
 
 @pytest.mark.parametrize(

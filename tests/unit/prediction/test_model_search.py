@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from flettner.agent.domain.model import Bound, Objective, Outcome, Slo
-from flettner.agent.domain.model_advice import ModelAdvice
-from flettner.agent.prediction.advice import AdviceRequest, advise
+from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.prediction.learned import LearnedModel
+from flettner.agent.prediction.model_search import ModelSearchRequest, search_settings
 from flettner.vllm_facts.values import Setting
 from tests.support.fast_time import NOON
 from tests.support.learned import learned_model, without_law
@@ -25,9 +25,9 @@ def ask(
     bounds: dict[str, Bound] | None = None,
     outcomes: tuple[Outcome, ...] = (),
     suggested: tuple[tuple[str, Setting], ...] = (),
-) -> ModelAdvice | None:
-    return advise(
-        AdviceRequest(
+) -> ModelSearchResult | None:
+    return search_settings(
+        ModelSearchRequest(
             learned=learned,
             slo=slo,
             at=NOON,

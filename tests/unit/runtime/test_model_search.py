@@ -12,9 +12,9 @@ from flettner.agent.domain.events import Event
 from flettner.agent.domain.model import Objective, Server, Slo
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.prediction.advice import AdviceRequest
 from flettner.agent.prediction.learned import LearnedModel
-from flettner.agent.runtime.adviser import Adviser
+from flettner.agent.prediction.model_search import ModelSearchRequest
+from flettner.agent.runtime.model_search import ModelSearch
 from flettner.performance_model.errors import PredictionInputError
 from tests.support.fast_time import in_no_time, loop_now
 from tests.support.learned import learned_model, without_law
@@ -22,7 +22,7 @@ from tests.support.learned import learned_model, without_law
 P = ParamSpec("P")
 R = TypeVar("R")
 LEARNED = learned_model(1.0, max_num_seqs=8)
-BLUE = Server(name="chat-r0", setting=LEARNED.case.setting)
+BLUE = Server(name="chat-r0", setting=LEARNED.config.setting)
 
 
 @dataclass
@@ -30,11 +30,11 @@ class CountingWorker:
     """Notes when it is asked; `broken`: the process ends each time."""
 
     broken: bool = False
-    asked: list[tuple[float, AdviceRequest]] = field(default_factory=list)
+    asked: list[tuple[float, ModelSearchRequest]] = field(default_factory=list)
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         (request,) = args
-        assert isinstance(request, AdviceRequest)
+        assert isinstance(request, ModelSearchRequest)
         self.asked.append((asyncio.get_running_loop().time(), request))
         if self.broken:
             raise WorkerError("the worker process ended")
@@ -54,12 +54,12 @@ class Target:
         self.emitted.append(event)
 
 
-def adviser(worker: CountingWorker, learned: LearnedModel | None = LEARNED) -> Adviser:
+def model_search(worker: CountingWorker, learned: LearnedModel | None = LEARNED) -> ModelSearch:
     slo = Slo(ttft=Objective(under_s=1.0, share=0.95))
-    return Adviser(worker=worker, learned=lambda: learned, slo=slo, bounds={}, now=loop_now)
+    return ModelSearch(worker=worker, learned=lambda: learned, slo=slo, bounds={}, now=loop_now)
 
 
-async def play(one: Adviser, target: Target, *moves: tuple[float, State]) -> None:
+async def play(one: ModelSearch, target: Target, *moves: tuple[float, State]) -> None:
     """Run for 20 minutes; put each state in force at its second."""
     task = asyncio.create_task(one.run(target))
     for at_s, state in (*moves, (1200.0, target.state)):
@@ -70,52 +70,52 @@ async def play(one: Adviser, target: Target, *moves: tuple[float, State]) -> Non
 
 def test_it_asks_every_five_minutes_and_keeps_the_advice() -> None:
     worker, target = CountingWorker(), Target(State(target="chat", blue=BLUE))
-    one = adviser(worker)
+    one = model_search(worker)
 
     in_no_time(play(one, target))
 
     assert [at_s for at_s, _ in worker.asked] == [0, 300, 600, 900]
-    assert one.advice is not None
-    assert one.advice.setting == BLUE.setting
+    assert one.result is not None
+    assert one.result.setting == BLUE.setting
 
 
 def test_it_asks_a_minute_later_at_the_earliest_for_flags_that_changed() -> None:
     other = replace(BLUE, setting={**BLUE.setting, "max_num_seqs": 16})
     worker, target = CountingWorker(), Target(State(target="chat", blue=BLUE))
 
-    in_no_time(play(adviser(worker), target, (20.0, replace(target.state, blue=other))))
+    in_no_time(play(model_search(worker), target, (20.0, replace(target.state, blue=other))))
 
     assert [at_s for at_s, _ in worker.asked][:2] == [0, 60]
-    assert worker.asked[1][1].learned.case.setting["max_num_seqs"] == 16
+    assert worker.asked[1][1].learned.config.setting["max_num_seqs"] == 16
 
 
 def test_it_does_not_ask_during_a_rollout() -> None:
     worker, target = CountingWorker(), Target(State(target="chat", blue=BLUE, phase=Phase.CANARY))
 
-    in_no_time(play(adviser(worker), target))
+    in_no_time(play(model_search(worker), target))
 
     assert not worker.asked
 
 
 def test_without_a_law_there_is_no_advice() -> None:
     worker, target = CountingWorker(), Target(State(target="chat", blue=BLUE))
-    one = adviser(worker, without_law(LEARNED))
-    one.advice = None
+    one = model_search(worker, without_law(LEARNED))
+    one.result = None
 
     in_no_time(play(one, target))
 
     assert not worker.asked
-    assert one.advice is None
+    assert one.result is None
 
 
 def test_a_worker_that_ends_costs_only_the_advice() -> None:
     worker, target = CountingWorker(broken=True), Target(State(target="chat", blue=BLUE))
-    one = adviser(worker)
+    one = model_search(worker)
 
     in_no_time(play(one, target))
 
     assert len(worker.asked) == 20  # a minute apart
-    assert one.advice is None
+    assert one.result is None
 
 
 class EndlessWorker(CountingWorker):
@@ -127,4 +127,4 @@ class EndlessWorker(CountingWorker):
 def test_a_prediction_that_takes_too_long_is_not_to_be_tried_again() -> None:
     """Another try would occupy the worker, which all targets share, for as long."""
     with pytest.raises(PredictionInputError, match="nearer to the present ones"):
-        in_no_time(adviser(EndlessWorker()).predict({"max_num_batched_tokens": 1}, 1.0, 1.0))
+        in_no_time(model_search(EndlessWorker()).predict({"max_num_batched_tokens": 1}, 1.0, 1.0))

@@ -35,7 +35,7 @@ class EngineRun:
     gaps: TokenGaps
 
 
-class Engine:
+class ReplayedScheduler:
     """Make one for each run."""
 
     def __init__(self, trace: Trace, law: StepLaw, limits: EngineLimits) -> None:

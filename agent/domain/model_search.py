@@ -39,7 +39,7 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelAdvice:
+class ModelSearchResult:
     """The best change that the model found for the recorded load, or None and why nothing."""
 
     made_at: datetime

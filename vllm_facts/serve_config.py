@@ -1,4 +1,4 @@
-"""A deployment of vLLM (flags, environment, GPU, model), and findings about it."""
+"""How one vLLM is served (flags, environment, GPU, model), and findings about it."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ GpuLink = Literal["nvlink", "pcie"]
 Launcher = Literal["docker run", "compose", "Kubernetes"]
 
 Fact = Literal["gpu", "gpus", "model", "version", "profile", "log", "gpu_memory", "model_size", "step_memory"]
-"""What is known of a deployment besides its flags and variables."""
+"""What is known of a server besides its flags and variables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
+class ServeConfig:
     """One `vllm serve` command and the host that runs it."""
 
     setting: Setting
@@ -101,14 +101,14 @@ class Needs:
 
     facts: tuple[Fact, ...] = ()
     for_change: tuple[Fact, ...] = ()
-    applies: Callable[[Deployment], bool] = lambda _: True
+    applies: Callable[[ServeConfig], bool] = lambda _: True
 
 
 NO_NEEDS = Needs()
 
 
 class LintRule(Protocol):
-    """A pure check of a deployment. `LINTS` of each module in lint/rules lists some."""
+    """A pure check of a command line and its host. `LINTS` of each module in lint/rules lists some."""
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -118,4 +118,4 @@ class LintRule(Protocol):
     @property
     def needs(self) -> Needs: ...
 
-    def check(self, case: Deployment) -> Iterable[Finding]: ...
+    def check(self, config: ServeConfig) -> Iterable[Finding]: ...

@@ -9,17 +9,17 @@ from datetime import datetime
 from functools import partial
 
 from flettner.agent.domain.model import Bound, Outcome, Slo
-from flettner.agent.domain.model_advice import ModelAdvice, PredictedChange
+from flettner.agent.domain.model_search import ModelSearchResult, PredictedChange
 from flettner.agent.machine.earlier_outcomes import why_not_again
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.agent.prediction.served_load import ServedLoad, find_load
 from flettner.performance_model.band import Band
-from flettner.performance_model.engine import Engine
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.extrapolation import describe_extrapolation
 from flettner.performance_model.outcome import Goals
 from flettner.performance_model.prediction import largest_of
+from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.search import LEAST_GAIN, LOW_QUANTILE, SearchResult, paired_gain, search
 from flettner.vllm_facts.values import Knob, Setting, Value, describe_changes
 
@@ -28,7 +28,7 @@ UNSEEN = frozenset({"enable_prefix_caching"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceRequest:
+class ModelSearchRequest:
     """`suggested`: the changes of open suggestions, by rule."""
 
     learned: LearnedModel
@@ -39,7 +39,7 @@ class AdviceRequest:
     suggested: tuple[tuple[str, Setting], ...] = ()
 
 
-def advise(request: AdviceRequest) -> ModelAdvice | None:
+def search_settings(request: ModelSearchRequest) -> ModelSearchResult | None:
     """None where there is nothing to advise on: no accepted law, no objective, too little traffic."""
     learned = request.learned
     try:
@@ -47,7 +47,7 @@ def advise(request: AdviceRequest) -> ModelAdvice | None:
         if load.goals is None or learned.acceptance is None:
             return None
         found = search(
-            load.case,
+            load.config,
             load.trace,
             load.law,
             load.goals,
@@ -62,9 +62,9 @@ def advise(request: AdviceRequest) -> ModelAdvice | None:
         return None
     changes = dict(best.changes) if best else {}
     then = load.predict(best.limits) if best else {}
-    return ModelAdvice(
+    return ModelSearchResult(
         made_at=request.at,
-        setting=load.case.setting,
+        setting=load.config.setting,
         rate_rps=load.rate_rps,
         requests=len(load.trace),
         law_source=learned.law_source,
@@ -74,7 +74,7 @@ def advise(request: AdviceRequest) -> ModelAdvice | None:
         present=load.predict(load.present),
         best=PredictedChange(to=changes, gain=_gain_band(best.gain, best.noise)) if best else None,
         assumed={
-            knob: getattr(load.present, knob) for knob in changes if load.case.setting.get(knob) is None
+            knob: getattr(load.present, knob) for knob in changes if load.config.setting.get(knob) is None
         },
         then=then,
         extrapolation=describe_extrapolation(load.law.fitted_to, largest_of(then)) if then else "",
@@ -86,12 +86,12 @@ def advise(request: AdviceRequest) -> ModelAdvice | None:
     )
 
 
-def why_refused(request: AdviceRequest, base: EngineLimits, changes: Mapping[Knob, Value]) -> str:
+def why_refused(request: ModelSearchRequest, base: EngineLimits, changes: Mapping[Knob, Value]) -> str:
     """Why the operator's bounds, or the outcome of an earlier rollout, forbid a change; empty: nothing."""
     for knob, value in changes.items():
         if knob in UNSEEN:
             return f"the trace does not show the effect of {knob}"
-        present = request.learned.case.setting.get(knob)
+        present = request.learned.config.setting.get(knob)
         present = getattr(base, knob, None) if present is None else present
         if why := _out_of_bounds(knob, value, present, request.bounds.get(knob, Bound())):
             return why
@@ -135,12 +135,12 @@ def _judge_rules(
     load: ServedLoad, goals: Goals, suggested: Sequence[tuple[str, Setting]]
 ) -> Iterator[PredictedChange]:
     """What the changes that rules suggest would gain, without those that are not modelled."""
-    run = Engine(load.trace, load.law.law, load.present).run() if suggested else None
+    run = ReplayedScheduler(load.trace, load.law.law, load.present).run() if suggested else None
     for rule, to in suggested:
         if run is None or not _is_modelled(to, load.present):
             continue
         try:
-            other = Engine(load.trace, load.law.law, load.limits_with(to)).run()
+            other = ReplayedScheduler(load.trace, load.law.law, load.limits_with(to)).run()
         except PredictionInputError:
             continue
         gain, noise = paired_gain(run, other, goals)

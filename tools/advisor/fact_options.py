@@ -1,4 +1,4 @@
-"""The options that describe where a command runs, and the Deployment built from both."""
+"""The options that describe where a command runs, and the ServeConfig built from both."""
 
 import argparse
 import json
@@ -12,9 +12,9 @@ from flettner.agent.domain.errors import ConfigError
 from flettner.lint.missing_facts import FACTS, find_missing
 from flettner.tools.advisor.model_cache import find_cached_config
 from flettner.tools.advisor.option_files import read_option_file
-from flettner.vllm_facts.deployment import Deployment, GpuModel, Launcher, Model
 from flettner.vllm_facts.models import lookup
 from flettner.vllm_facts.models.estimate import estimate_model
+from flettner.vllm_facts.serve_config import GpuModel, Launcher, Model, ServeConfig
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Setting
@@ -51,14 +51,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log", type=Path, metavar="FILE", help="the server's log, complete from its start")
 
 
-def build_deployment(
+def build_serve_config(
     args: argparse.Namespace,
     command: ServeCommand,
     *,
     version: str = "",
     gpus: int | None = None,
     little_shared_memory: Launcher | None = None,
-) -> Deployment:
+) -> ServeConfig:
     """`version`, `gpus` and `little_shared_memory`: found elsewhere, where no option gives them.
 
     Raises ConfigError with the option, its value and a correct one.
@@ -75,7 +75,7 @@ def build_deployment(
         raise ConfigError(f"--profile {args.profile}: unknown{suggest_name(args.profile, PROFILES)}")
     env = {**command.server_env, **_environment(args.env)}
     model = _model(args.model_config, setting, {**os.environ, **env}) if name or args.model_config else None
-    return Deployment(
+    return ServeConfig(
         setting={**setting, **command.exposure},
         env=env,
         card=_card(args.gpu) if args.gpu else None,
@@ -91,9 +91,9 @@ def build_deployment(
     )
 
 
-def missing_facts(case: Deployment) -> list[str]:
+def missing_facts(config: ServeConfig) -> list[str]:
     """Facts that would enable more rules, each with its option."""
-    return [FACTS[fact].describe(case) for fact in find_missing(case, FACTS)]
+    return [FACTS[fact].describe(config) for fact in find_missing(config, FACTS)]
 
 
 def _card(name: str) -> GpuModel:

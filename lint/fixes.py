@@ -1,4 +1,4 @@
-"""Advice on one deployment: findings in order of urgency, and the changes to make. Pure.
+"""The fixes of one command line: findings in order of urgency, and the changes to make. Pure.
 
 Of two findings that want different values of one knob, only one is followed. A change that would bring a new
 error takes along the change that prevents it, or is shown as a note.
@@ -11,7 +11,7 @@ from typing import Any
 
 from flettner.lint.missing_facts import hold_back
 from flettner.lint.precedence import HEALTH, Ordered, Outranked, Precedence
-from flettner.vllm_facts.deployment import Deployment, Finding, LintRule
+from flettner.vllm_facts.serve_config import Finding, LintRule, ServeConfig
 from flettner.vllm_facts.validity.engine import find_problems
 from flettner.vllm_facts.values import Knob, Value, describe_changes
 
@@ -23,7 +23,7 @@ _Error = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Fixes:
     """`findings`: errors first; within a severity, the most urgent first. `to` and `env`: the changes."""
 
     findings: tuple[Finding, ...] = ()
@@ -32,13 +32,13 @@ class Advice:
     env: Mapping[str, str | None] = field(default_factory=dict)
     later: tuple[str, ...] = ()  # what is not among the changes, and why
 
-    def after(self, case: Deployment) -> Deployment:
-        return _apply(case, self.to, self.env)
+    def after(self, config: ServeConfig) -> ServeConfig:
+        return _apply(config, self.to, self.env)
 
 
-def advise(
-    case: Deployment, lints: Sequence[LintRule], ranked: Precedence, live: Sequence[Finding] = ()
-) -> Advice:
+def find_fixes(
+    config: ServeConfig, lints: Sequence[LintRule], ranked: Precedence, live: Sequence[Finding] = ()
+) -> Fixes:
     """Findings of `lints` and `live` in order, and the changes to make together.
 
     `live`: findings of the policies on the running server. Only the first of those is followed, because one
@@ -46,17 +46,17 @@ def advise(
     A finding yields only to a finding that is shown: when one is replaced or dropped, all are ranked again.
     """
     static, live = _merge_duplicates(
-        [_settle(one, case, lints) for one in _drop_duplicates(_run_lints(case, lints))], live
+        [_settle(one, config, lints) for one in _drop_duplicates(_run_lints(config, lints))], live
     )
     findings = [*live, *static]
     replaced = [0] * len(findings)
     dropped: dict[int, Outranked[Finding]] = {}
     while True:
         left = [finding for place, finding in enumerate(findings) if place not in dropped]
-        attempt = _Attempt(case, lints, {id(one) for one in findings[: len(live)]})
+        attempt = _Attempt(config, lints, {id(one) for one in findings[: len(live)]})
         event = attempt.follow(ranked(left))
         if event is None:
-            return attempt.advice(tuple(dropped.values()))
+            return attempt.fixes(tuple(dropped.values()))
         place = next(at for at, one in enumerate(findings) if one is event.what)
         if isinstance(event, Outranked):
             dropped[place] = event
@@ -78,15 +78,15 @@ class _Replaced:
 class _Attempt:
     """One pass over ranked findings, until one has to be replaced or dropped."""
 
-    def __init__(self, case: Deployment, lints: Sequence[LintRule], live: Container[int]) -> None:
-        self._case, self._lints, self._live = case, lints, live
+    def __init__(self, config: ServeConfig, lints: Sequence[LintRule], live: Container[int]) -> None:
+        self._config, self._lints, self._live = config, lints, live
         self._found: list[Finding] = []
         self._outranked: list[Outranked[Finding]] = []
         self._to: dict[Knob, Value] = {}
         self._env: dict[str, str | None] = {}
         self._later: list[str] = []
-        self._ended: dict[_Error, str] = {}  # errors of the case, and the rule whose change ends each
-        self._errors = find_errors(case, lints)
+        self._ended: dict[_Error, str] = {}  # errors of the command line, and the rule whose change ends each
+        self._errors = find_errors(config, lints)
 
     def follow(self, ordered: Ordered[Finding]) -> _Replaced | Outranked[Finding] | None:
         kept, self._outranked = _restore_errors(ordered)
@@ -142,7 +142,7 @@ class _Attempt:
         self._env |= finding.env
         return None
 
-    def _remedied(self, finding: Finding, after: Deployment, brings: AbstractSet[_Error]) -> Finding | None:
+    def _remedied(self, finding: Finding, after: ServeConfig, brings: AbstractSet[_Error]) -> Finding | None:
         """The finding together with the changes that prevent the errors it would bring."""
         after = replace(after, log=())
         remedied, solved = finding, set[_Error]()
@@ -158,14 +158,14 @@ class _Attempt:
         fine = solved == brings and left.keys() <= self._errors.keys()
         return remedied if fine else None
 
-    def _with(self, finding: Finding) -> Deployment:
-        return _apply(self._case, {**self._to, **finding.to}, {**self._env, **finding.env})
+    def _with(self, finding: Finding) -> ServeConfig:
+        return _apply(self._config, {**self._to, **finding.to}, {**self._env, **finding.env})
 
-    def advice(self, dropped: Sequence[Outranked[Finding]]) -> Advice:
+    def fixes(self, dropped: Sequence[Outranked[Finding]]) -> Fixes:
         shown = {finding.rule for finding in self._found}
         back = [lost.what for lost in dropped if lost.by not in shown]
         found = sorted([*self._found, *back], key=lambda finding: SEVERITIES.index(finding.severity))
-        return Advice(
+        return Fixes(
             findings=tuple(found),
             outranked=(*self._outranked, *(lost for lost in dropped if lost.by in shown)),
             to=self._to,
@@ -208,7 +208,7 @@ def _restore_errors(ordered: Ordered[Finding]) -> tuple[list[Finding], list[Outr
     )
 
 
-def build_rows(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value]) -> list[dict[str, Any]]:
+def build_rows(finding: Finding, config: ServeConfig, assumed: Mapping[Knob, Value]) -> list[dict[str, Any]]:
     """One JSON row for each changed knob or variable; a single row without a knob if there is no change."""
     common = {"rule": finding.rule, "class": finding.klass, "severity": finding.severity}
     texts = {
@@ -219,19 +219,19 @@ def build_rows(finding: Finding, case: Deployment, assumed: Mapping[Knob, Value]
         "source": finding.source,
     }
     changes: list[dict[str, Value]] = [
-        {"knob": knob, "current": case.setting.get(knob, assumed.get(knob)), "suggested": value}
+        {"knob": knob, "current": config.setting.get(knob, assumed.get(knob)), "suggested": value}
         for knob, value in finding.to.items()
     ]
     changes += [
-        {"knob": f"env:{name}", "current": case.env.get(name), "suggested": value}
+        {"knob": f"env:{name}", "current": config.env.get(name), "suggested": value}
         for name, value in finding.env.items()
     ]
     nothing: dict[str, Value] = {"knob": None, "current": None, "suggested": None}
     return [{**common, **change, **texts} for change in changes or [nothing]]
 
 
-def _run_lints(case: Deployment, lints: Iterable[LintRule]) -> list[Finding]:
-    found = [hold_back(finding, lint, case) for lint in lints for finding in lint.check(case)]
+def _run_lints(config: ServeConfig, lints: Iterable[LintRule]) -> list[Finding]:
+    found = [hold_back(finding, lint, config) for lint in lints for finding in lint.check(config)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -244,12 +244,12 @@ def _drop_duplicates(findings: Iterable[Finding]) -> list[Finding]:
     return kept
 
 
-def _settle(finding: Finding, case: Deployment, lints: Sequence[LintRule]) -> Finding:
+def _settle(finding: Finding, config: ServeConfig, lints: Sequence[LintRule]) -> Finding:
     """A finding with the values at which its own rule no longer fires, for rules that proceed in steps."""
     own = [lint for lint in lints if finding.rule in lint.rules]
     settled = finding
     for _ in range(STEPS):
-        after = replace(_apply(case, settled.to, settled.env), log=())
+        after = replace(_apply(config, settled.to, settled.env), log=())
         found = (one for one in _run_lints(after, own) if one.rule == finding.rule)
         onward = next((one for one in found if one.to.keys() & settled.to.keys()), None)
         if onward is None:
@@ -301,20 +301,20 @@ def _conflicts(wanted: Mapping[str, Value], settled: Mapping[str, Value]) -> boo
     return any(name in settled and settled[name] != value for name, value in wanted.items())
 
 
-def _apply(case: Deployment, to: Mapping[Knob, Value], env: Mapping[str, str | None]) -> Deployment:
-    setting = {knob: value for knob, value in {**case.setting, **to}.items() if value is not None}
-    environment = {name: value for name, value in {**case.env, **env}.items() if value is not None}
-    return replace(case, setting=setting, env=environment)
+def _apply(config: ServeConfig, to: Mapping[Knob, Value], env: Mapping[str, str | None]) -> ServeConfig:
+    setting = {knob: value for knob, value in {**config.setting, **to}.items() if value is not None}
+    environment = {name: value for name, value in {**config.env, **env}.items() if value is not None}
+    return replace(config, setting=setting, env=environment)
 
 
-def find_errors(case: Deployment, lints: Sequence[LintRule]) -> dict[_Error, str]:
-    """Why a deployment does not start, by the lints and by vLLM's own checks.
+def find_errors(config: ServeConfig, lints: Sequence[LintRule]) -> dict[_Error, str]:
+    """Why a command line does not start, by the lints and by vLLM's own checks.
 
     The log is left out, because it describes another start.
     """
-    case = replace(case, log=())
-    found = {_error(one): one.why for one in _run_lints(case, lints) if one.severity == "error"}
-    return {(one.rule, one.source): one.why for one in find_problems(case)} | found
+    config = replace(config, log=())
+    found = {_error(one): one.why for one in _run_lints(config, lints) if one.severity == "error"}
+    return {(one.rule, one.source): one.why for one in find_problems(config)} | found
 
 
 def _error(finding: Finding) -> _Error:

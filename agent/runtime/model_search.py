@@ -10,14 +10,14 @@ import structlog
 from flettner.agent.domain.errors import WorkerError, WorkerTimeoutError
 from flettner.agent.domain.events import PredictionChecked
 from flettner.agent.domain.model import Bound, Slo
-from flettner.agent.domain.model_advice import ModelAdvice
+from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.ports import Now
 from flettner.agent.domain.state import State
 from flettner.agent.machine.open_suggestions import is_from_person
 from flettner.agent.machine.transitions import IDLE
-from flettner.agent.prediction.advice import AdviceRequest, advise
 from flettner.agent.prediction.check import check_prediction
 from flettner.agent.prediction.learned import LearnedModel, without_dropped
+from flettner.agent.prediction.model_search import ModelSearchRequest, search_settings
 from flettner.agent.prediction.what_if import WhatIf, WhatIfRequest, predict_what_if
 from flettner.agent.prediction.worker import Worker
 from flettner.agent.runtime.companion import Observable
@@ -34,7 +34,7 @@ Suggested = tuple[tuple[str, Setting], ...]
 
 
 @dataclass(slots=True, kw_only=True)
-class Adviser:
+class ModelSearch:
     """`advice` is None without an accepted law, an objective or enough traffic."""
 
     worker: Worker
@@ -42,8 +42,8 @@ class Adviser:
     slo: Slo
     bounds: Mapping[Knob, Bound]
     now: Now
-    advises: bool = True  # False: only predictions that someone asks for
-    advice: ModelAdvice | None = None
+    searches: bool = True  # False: only predictions that someone asks for
+    result: ModelSearchResult | None = None
     _held: HeldRollout = field(default_factory=HeldRollout)
     _is_predicting: bool = False
     _asked_at: datetime | None = None
@@ -77,14 +77,14 @@ class Adviser:
     async def update(self, state: State) -> None:
         """Ask again if it is time, or if the flags in force or the suggestions changed."""
         learned, blue, at = self._believed(state), state.blue, self.now()
-        if not self.advises or learned is None or learned.law is None or blue is None:
-            self.advice = None
+        if not self.searches or learned is None or learned.law is None or blue is None:
+            self.result = None
             return
         if state.phase not in IDLE or not self._is_due(at, blue.setting, _suggested(state)):
             return
         self._asked_at, self._asked = at, (blue.setting, _suggested(state))
-        request = AdviceRequest(
-            learned=replace(learned, case=replace(learned.case, setting=blue.setting)),
+        request = ModelSearchRequest(
+            learned=replace(learned, config=replace(learned.config, setting=blue.setting)),
             slo=self.slo,
             at=at,
             bounds=self.bounds,
@@ -92,9 +92,9 @@ class Adviser:
             suggested=_suggested(state),
         )
         try:
-            self.advice = await self.worker.call(advise, request)
+            self.result = await self.worker.call(search_settings, request)
         except WorkerError as error:
-            log.warning("advice.failed", target=state.target, why=str(error))
+            log.warning("model_search.failed", target=state.target, why=str(error))
 
     async def check_rollout(self, state: State) -> PredictionChecked | None:
         """After the hold step of a rollout, compare it with what the law from before it predicts."""
@@ -117,7 +117,7 @@ class Adviser:
         if self._asked_at is None:
             return True
         waited = at - self._asked_at
-        is_same = self.advice is not None and self._asked == (setting, suggested)
+        is_same = self.result is not None and self._asked == (setting, suggested)
         return waited >= (ADVISE_EVERY if is_same else AT_LEAST)
 
 

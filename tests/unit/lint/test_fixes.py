@@ -1,4 +1,4 @@
-"""Advice from findings: order, contradictions and combined changes."""
+"""Fixes from findings: order, contradictions and combined changes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 import pytest
 
 from flettner.agent.domain.model import Evidence, Proposal
-from flettner.lint.advice import advise, build_rows, find_errors
+from flettner.lint.fixes import build_rows, find_errors, find_fixes
 from flettner.lint.precedence import Ordered, Outranked, S, ranked
 from flettner.lint.rules import all_lints
 from flettner.tools.advisor.run_policies import finding_of
-from flettner.vllm_facts.deployment import NO_NEEDS, Deployment, Finding, FindingSeverity, Needs
 from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import NO_NEEDS, Finding, FindingSeverity, Needs, ServeConfig
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Value
 from tests.support.lint_cases import L40S, LLAMA_70B, case
 
-CASE = Deployment(setting={"model": "m", "max_num_seqs": 4, "enforce_eager": True}, env={"A": "1"})
+CASE = ServeConfig(setting={"model": "m", "max_num_seqs": 4, "enforce_eager": True}, env={"A": "1"})
 
 
 def keep_order(items: Sequence[S]) -> Ordered[S]:
@@ -28,14 +28,14 @@ class FixedLint:
     """A lint that returns a given finding if it applies."""
 
     finding: Finding
-    when: Callable[[Deployment], bool] = lambda _: True
+    when: Callable[[ServeConfig], bool] = lambda _: True
     needs: Needs = NO_NEEDS
 
     @property
     def rules(self) -> tuple[str, ...]:
         return (self.finding.rule,)
 
-    def check(self, case: Deployment) -> Iterable[Finding]:
+    def check(self, case: ServeConfig) -> Iterable[Finding]:
         return (self.finding,) if self.when(case) else ()
 
 
@@ -56,42 +56,42 @@ def rules(findings: Iterable[Finding]) -> list[str]:
 def test_ranks_errors_before_warnings_before_all_else() -> None:
     lints = [FixedLint(finding("I", "info")), FixedLint(finding("W")), FixedLint(finding("E", "error"))]
 
-    assert rules(advise(CASE, lints, keep_order).findings) == ["E", "W", "I"]
+    assert rules(find_fixes(CASE, lints, keep_order).findings) == ["E", "W", "I"]
 
 
 def test_combines_all_compatible_changes() -> None:
     lints = [FixedLint(finding("A", max_num_seqs=8)), FixedLint(finding("B", enforce_eager=False))]
 
-    advice = advise(CASE, lints, keep_order)
+    fixes = find_fixes(CASE, lints, keep_order)
 
-    assert advice.to == {"max_num_seqs": 8, "enforce_eager": False}
-    assert advice.after(CASE).setting == {"model": "m", "max_num_seqs": 8, "enforce_eager": False}
+    assert fixes.to == {"max_num_seqs": 8, "enforce_eager": False}
+    assert fixes.after(CASE).setting == {"model": "m", "max_num_seqs": 8, "enforce_eager": False}
 
 
 def test_first_of_two_contradicting_findings_applies() -> None:
-    advice = advise(
+    fixes = find_fixes(
         CASE, [FixedLint(finding("A", max_num_seqs=8)), FixedLint(finding("B", max_num_seqs=2))], keep_order
     )
 
-    assert (rules(advice.findings), advice.to) == (["A"], {"max_num_seqs": 8})
+    assert (rules(fixes.findings), fixes.to) == (["A"], {"max_num_seqs": 8})
 
 
 def test_change_that_would_bring_an_error_is_shown_as_a_note() -> None:
-    def many(case: Deployment) -> bool:
+    def many(case: ServeConfig) -> bool:
         return case.setting.get("max_num_seqs") == 8
 
     lints = [FixedLint(finding("A", max_num_seqs=8)), FixedLint(finding("E", "error"), when=many)]
 
-    advice = advise(CASE, lints, keep_order)
+    fixes = find_fixes(CASE, lints, keep_order)
 
-    (note,) = advice.findings
-    assert (note.rule, note.klass, dict(note.to), advice.to) == ("A", "note", {}, {})
+    (note,) = fixes.findings
+    assert (note.rule, note.klass, dict(note.to), fixes.to) == ("A", "note", {}, {})
     assert note.expects == "A (max_num_seqs 8) would help, but the server would not start with it: E: because"
-    assert advice.outranked == ()
+    assert fixes.outranked == ()
 
 
 def test_change_that_would_bring_an_error_takes_along_the_change_that_prevents_it() -> None:
-    def too_long(case: Deployment) -> bool:
+    def too_long(case: ServeConfig) -> bool:
         return case.setting.get("enforce_eager") is False and "max_model_len" not in case.setting
 
     shorter = replace(
@@ -99,16 +99,16 @@ def test_change_that_would_bring_an_error_takes_along_the_change_that_prevents_i
     )
     lints = [FixedLint(finding("G", enforce_eager=False)), FixedLint(shorter, when=too_long)]
 
-    advice = advise(CASE, lints, keep_order)
+    fixes = find_fixes(CASE, lints, keep_order)
 
-    (found,) = advice.findings
+    (found,) = fixes.findings
     assert (found.rule, found.klass) == ("G", "gated")
-    assert advice.to == {"enforce_eager": False, "max_model_len": 8}
+    assert fixes.to == {"enforce_eager": False, "max_model_len": 8}
     assert "would not start without L (max_model_len 8); long requests are refused" in found.risks
 
 
 def test_finding_that_is_shown_as_a_note_outranks_no_other_finding() -> None:
-    def many(case: Deployment) -> bool:
+    def many(case: ServeConfig) -> bool:
         return case.setting.get("max_num_seqs") == 8
 
     lints = [
@@ -117,19 +117,19 @@ def test_finding_that_is_shown_as_a_note_outranks_no_other_finding() -> None:
         FixedLint(finding("E", "error"), many),
     ]
 
-    advice = advise(CASE, lints, ranked)
+    fixes = find_fixes(CASE, lints, ranked)
 
-    assert (rules(advice.findings), advice.outranked) == (["Q1", "N1"], ())
+    assert (rules(fixes.findings), fixes.outranked) == (["Q1", "N1"], ())
 
 
 def test_error_outranks_a_contradicting_finding() -> None:
     """Precedence drops the error first; only an error may outrank it, so it is restored."""
     lints = [FixedLint(finding("L1", "error", max_num_seqs=2)), FixedLint(finding("M1", max_num_seqs=8))]
 
-    advice = advise(CASE, [*lints, FixedLint(finding("Q2", "info"))], ranked)
+    fixes = find_fixes(CASE, [*lints, FixedLint(finding("Q2", "info"))], ranked)
 
-    assert (rules(advice.findings), advice.to) == (["L1", "Q2"], {"max_num_seqs": 2})
-    assert [(lost.what.rule, lost.by) for lost in advice.outranked] == [("M1", "L1")]
+    assert (rules(fixes.findings), fixes.to) == (["L1", "Q2"], {"max_num_seqs": 2})
+    assert [(lost.what.rule, lost.by) for lost in fixes.outranked] == [("M1", "L1")]
 
 
 @pytest.mark.parametrize("gpus", [None, 1])
@@ -137,14 +137,14 @@ def test_lint_example_of_the_readme_has_a_finding(gpus: int | None) -> None:
     command = "vllm serve Qwen/Qwen3-8B --enforce-eager --max-num-seqs 16"
     asked = case(command, model=find_model("Qwen/Qwen3-8B"), card=find_gpu("L4"), gpus=gpus)
 
-    advice = advise(asked, all_lints(), ranked)
+    fixes = find_fixes(asked, all_lints(), ranked)
 
-    assert rules(advice.findings) == ["G1"]
-    assert advice.to == {"enforce_eager": False, "max_model_len": 26624}
+    assert rules(fixes.findings) == ["G1"]
+    assert fixes.to == {"enforce_eager": False, "max_model_len": 26624}
 
 
 def test_error_fixed_by_an_earlier_change_needs_no_change() -> None:
-    def many(case: Deployment) -> bool:
+    def many(case: ServeConfig) -> bool:
         return case.setting.get("max_num_seqs") == 4
 
     lints = [
@@ -152,18 +152,18 @@ def test_error_fixed_by_an_earlier_change_needs_no_change() -> None:
         FixedLint(finding("D2", "error", tensor_parallel_size=4), when=many),
     ]
 
-    advice = advise(CASE, lints, keep_order)
+    fixes = find_fixes(CASE, lints, keep_order)
 
-    assert (rules(advice.findings), advice.to) == (["V1"], {"max_num_seqs": 2})
-    assert [(lost.what.rule, lost.by) for lost in advice.outranked] == [("D2", "V1")]
+    assert (rules(fixes.findings), fixes.to) == (["V1"], {"max_num_seqs": 2})
+    assert [(lost.what.rule, lost.by) for lost in fixes.outranked] == [("D2", "V1")]
 
 
 def test_never_proposes_more_sequences_than_batched_tokens() -> None:
-    case = Deployment(setting={"max_num_batched_tokens": 512, "max_num_seqs": 4})
+    case = ServeConfig(setting={"max_num_batched_tokens": 512, "max_num_seqs": 4})
 
-    advice = advise(case, [FixedLint(finding("A", max_num_seqs=1024))], keep_order)
+    fixes = find_fixes(case, [FixedLint(finding("A", max_num_seqs=1024))], keep_order)
 
-    assert advice.to == {}
+    assert fixes.to == {}
 
 
 def test_applies_a_stepwise_rule_until_it_settles() -> None:
@@ -171,12 +171,12 @@ def test_applies_a_stepwise_rule_until_it_settles() -> None:
         rules = ("D",)
         needs = NO_NEEDS
 
-        def check(self, case: Deployment) -> Iterable[Finding]:
+        def check(self, case: ServeConfig) -> Iterable[Finding]:
             seqs = case.setting["max_num_seqs"]
             if isinstance(seqs, int) and seqs < 30:
                 yield finding("D", max_num_seqs=2 * seqs)
 
-    assert advise(CASE, [Doubles()], keep_order).to == {"max_num_seqs": 32}
+    assert find_fixes(CASE, [Doubles()], keep_order).to == {"max_num_seqs": 32}
 
 
 def test_applies_only_the_first_change_of_a_cyclic_rule() -> None:
@@ -184,28 +184,28 @@ def test_applies_only_the_first_change_of_a_cyclic_rule() -> None:
         rules = ("T",)
         needs = NO_NEEDS
 
-        def check(self, case: Deployment) -> Iterable[Finding]:
+        def check(self, case: ServeConfig) -> Iterable[Finding]:
             yield finding("T", max_num_seqs=8 if case.setting["max_num_seqs"] == 4 else 4)
 
-    assert advise(CASE, [Turns()], keep_order).to == {"max_num_seqs": 8}
+    assert find_fixes(CASE, [Turns()], keep_order).to == {"max_num_seqs": 8}
 
 
 def test_only_an_error_outranks_an_error() -> None:
     lints = [FixedLint(finding("E", "error")), FixedLint(finding("F", "error"))]
     live = [finding("Q", max_num_seqs=8)]
 
-    advice = advise(CASE, lints, first_only, live)
+    fixes = find_fixes(CASE, lints, first_only, live)
 
-    assert rules(advice.findings) == ["E", "F", "Q"]
-    assert advice.outranked == ()
+    assert rules(fixes.findings) == ["E", "F", "Q"]
+    assert fixes.outranked == ()
 
 
 def test_reports_advice_once_if_traffic_turns_it_into_a_change() -> None:
     live = [finding("O", kv_offloading_size=None)]
 
-    advice = advise(CASE, [FixedLint(finding("O")), FixedLint(finding("N"))], keep_order, live)
+    fixes = find_fixes(CASE, [FixedLint(finding("O")), FixedLint(finding("N"))], keep_order, live)
 
-    assert [(one.rule, dict(one.to)) for one in advice.findings] == [
+    assert [(one.rule, dict(one.to)) for one in fixes.findings] == [
         ("O", {"kv_offloading_size": None}),
         ("N", {}),
     ]
@@ -214,10 +214,10 @@ def test_reports_advice_once_if_traffic_turns_it_into_a_change() -> None:
 def test_applies_only_the_first_measured_finding() -> None:
     live = [finding("Q", max_num_seqs=8), finding("P", max_num_batched_tokens=4096)]
 
-    advice = advise(CASE, [FixedLint(finding("G", enforce_eager=False))], keep_order, live)
+    fixes = find_fixes(CASE, [FixedLint(finding("G", enforce_eager=False))], keep_order, live)
 
-    assert advice.to == {"max_num_seqs": 8, "enforce_eager": False}
-    assert advice.later == (
+    assert fixes.to == {"max_num_seqs": 8, "enforce_eager": False}
+    assert fixes.later == (
         "P (max_num_batched_tokens 4096): one change at a time; first measure Q (max_num_seqs 8)",
     )
 
@@ -233,9 +233,9 @@ def test_flags_and_traffic_that_agree_are_one_finding() -> None:
         evidence=(Evidence(metric="running", value=2.0, unit="requests", window_s=30.0),),
     )
 
-    advice = advise(CASE, [FixedLint(finding("G", enforce_eager=False))], keep_order, [finding_of(seen)])
+    fixes = find_fixes(CASE, [FixedLint(finding("G", enforce_eager=False))], keep_order, [finding_of(seen)])
 
-    (found,) = advice.findings
+    (found,) = fixes.findings
     assert (found.why, found.evidence) == ("because", {"running": 2.0, "window_s": 30.0})
 
 
@@ -263,7 +263,7 @@ def test_an_error_yields_to_the_change_that_fixes_another_error_as_well() -> Non
     model = replace(LLAMA_70B, max_len=32768)
     asked = case("vllm serve m --max-model-len 262144", card=L40S, gpus=4, model=model)
 
-    advice = advise(asked, all_lints(), ranked)
+    fixes = find_fixes(asked, all_lints(), ranked)
 
-    assert advice.to["pipeline_parallel_size"] == 4
-    assert not find_errors(advice.after(asked), all_lints())
+    assert fixes.to["pipeline_parallel_size"] == 4
+    assert not find_errors(fixes.after(asked), all_lints())
