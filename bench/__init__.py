@@ -1,0 +1,1 @@
+"""Benchmarks; they write JSON to `bench/results/`."""

@@ -1,0 +1,1 @@
+"""All tests, by what they need."""

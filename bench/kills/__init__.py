@@ -1,0 +1,1 @@
+"""Rollouts under load, with faults at random moments."""

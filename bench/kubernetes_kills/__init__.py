@@ -1,0 +1,1 @@
+"""Rollouts on Kubernetes, with kills of the daemon in each phase."""

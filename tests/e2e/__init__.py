@@ -1,0 +1,1 @@
+"""Complete sites: daemon, proxy, servers, traffic."""

@@ -1,0 +1,1 @@
+"""Fakes and rigs that several folders share."""

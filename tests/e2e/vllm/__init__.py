@@ -1,0 +1,1 @@
+"""Complete sites with real vLLM on the CPU."""

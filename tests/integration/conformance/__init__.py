@@ -1,0 +1,1 @@
+"""Every engine and every proxy against its port."""

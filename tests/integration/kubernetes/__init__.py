@@ -1,0 +1,1 @@
+"""A real Kubernetes API server, with stand-ins for nodes and DNS."""

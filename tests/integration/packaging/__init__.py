@@ -1,0 +1,1 @@
+"""The Debian package, the container image and the Helm chart."""

@@ -1,0 +1,1 @@
+"""Real processes, with a stub for vLLM."""

@@ -1,0 +1,1 @@
+"""The units under a real systemd."""

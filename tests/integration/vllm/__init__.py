@@ -1,0 +1,1 @@
+"""Real vLLM on the CPU."""
