@@ -34,8 +34,8 @@ class Model:
 
     uses_model_search: ClassVar[bool] = True  # of the performance model, which is not asked for it otherwise
 
-    oldest_s: float = 900.0  # of a result: the length of the recorded trace
-    servers_at_most: int = 64  # PM2: beyond, the number is no advice
+    oldest_s: float = 900.0  # age of a search result: the length of the recorded trace
+    servers_at_most: int = 64  # PM2: beyond, no number is given
     coverage_at_least_ratio: float = 0.8
 
     def __post_init__(self) -> None:
