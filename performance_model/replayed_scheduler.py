@@ -9,17 +9,103 @@ tests/unit/performance_model/test_engine.py compares it with a stepwise schedule
 
 from collections import deque
 from dataclasses import dataclass
-from math import sqrt
+from math import exp, floor, log, sqrt
 
-from flettner.performance_model.block_pool import BlockPool
+from flettner.performance_model.block_pool import BlockPool, Prefix
 from flettner.performance_model.decode_batch import DecodeBatch
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.extrapolation import LargestStep
-from flettner.performance_model.request_cache import RequestCache
 from flettner.performance_model.request_state import RequestState, initial_states
 from flettner.performance_model.step_law import StepLaw
-from flettner.performance_model.token_gaps import TokenGaps
 from flettner.performance_model.trace import Trace
+
+_BINS = 50  # for each factor of e: 2 % wide
+_PARTS = 8  # at most, of a stretch whose steps become slower
+
+
+class TokenGaps:
+    """The times between the tokens of all requests, counted in narrow bins."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, float] = {}
+
+    @property
+    def count(self) -> float:
+        return sum(self._counts.values())
+
+    def add(self, seconds: float, count: float) -> None:
+        place = floor(_BINS * log(seconds))
+        self._counts[place] = self._counts.get(place, 0.0) + count
+
+    def add_stretch(self, first: float, growth: float, steps: int, sequences: int) -> None:
+        """Steps of a constant batch, each `growth` seconds longer than the one before."""
+        parts = min(_PARTS, steps, 1 + int(_BINS * growth * steps / first))
+        for part in range(parts):
+            middle = (part + 0.5) / parts * (steps - 1)
+            self.add(first + growth * middle, sequences * steps / parts)
+
+    def quantile(self, share: float) -> float | None:
+        """Seconds; None without a gap."""
+        wanted = share * self.count
+        for place in sorted(self._counts):
+            wanted -= self._counts[place]
+            if wanted <= 0:
+                return exp((place + 0.5) / _BINS)
+        return None
+
+
+class RequestCache:
+    def __init__(self, pool: BlockPool, limits: EngineLimits) -> None:
+        self._pool = pool
+        self._block = limits.block_size
+        self._caching = limits.enable_prefix_caching
+
+    def find(self, request: RequestState) -> tuple[int, int]:
+        """Blocks in the cache: of the group's prefix, and its own after it was preempted."""
+        if not self._caching:
+            return 0, 0
+        most = (request.tokens - 1) // self._block
+        if request.prefix is None:
+            shared = 0
+        else:
+            reachable = request.reach if request.own is not None else request.shared
+            shared = min(reachable, request.prefix.available, most)
+        if request.own is None or shared < min(request.reach, most):
+            return shared, 0
+        return shared, min(request.own.available, most - shared)
+
+    def hold(self, request: RequestState, shared: int, own: int) -> None:
+        request.held = shared
+        if request.prefix is not None:
+            self._pool.share(request.prefix, shared)
+        if request.own is not None:
+            self._pool.share(request.own, own)
+            for run in request.own.idle:
+                run.prefix = None
+            request.own = None
+
+    def register(self, request: RequestState) -> None:
+        """The group finds the blocks that this request computed of their prefix."""
+        if request.prefix is not None and request.held < request.reach:
+            full = min(request.reach, request.computed // self._block)
+            request.held = self._pool.extend(request.prefix, request.held, full)
+
+    def free(self, request: RequestState, *, keep: bool) -> None:
+        """Free its blocks, the last first. `keep`: it may find its own again."""
+        pool, full, common = self._pool, request.computed // self._block, request.held
+        if keep and self._caching:
+            start = max(common, request.reach)
+            own = max(0, full - start)
+            pool.put(request.blocks - max(full, start) if own else request.blocks - common)
+            request.own = Prefix(available=own)
+            if own:
+                pool.put(own, request.own)
+                pool.put(start - common)
+        else:
+            pool.put(request.blocks - common)
+        if request.prefix is not None:
+            pool.release(request.prefix, common)
+        request.blocks = request.held = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

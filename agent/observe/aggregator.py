@@ -4,15 +4,19 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import chain
 from math import ceil, isfinite
+from typing import Final
 
 from flettner.agent.domain.calibration import STREAMS, Calibration, CalibrationWindow
 from flettner.agent.domain.model import Slo
 from flettner.agent.domain.reading import (
     EngineLiveness,
     EngineSample,
+    EngineWindow,
     Gpu,
     GpuSample,
+    Health,
     Incident,
     Reading,
     Request,
@@ -27,11 +31,50 @@ from flettner.agent.domain.request_counts import NO_REQUESTS, RequestCounts, Req
 from flettner.agent.observe.arrivals import choose_span, count_arrivals, find_shift, lasting_rate
 from flettner.agent.observe.attribution import summarize_queue, summarize_work
 from flettner.agent.observe.engine_counts import EngineCounter
-from flettner.agent.observe.health import summarize_health
 from flettner.agent.observe.latencies import Record, add_latencies, record_request
 from flettner.agent.observe.plausibility import is_finite
-from flettner.agent.observe.record_gap import RecordGap
 from flettner.agent.observe.window import SampleWindow, average_gauge, average_rate, select_window
+
+SPAN: Final = timedelta(seconds=30)
+LEAST: Final = 5  # missing requests
+SHARE: Final = 0.2
+"""Of vLLM's requests. A record comes up to 2 s after the count of vLLM: if the load doubles then, 2 of 34
+are missing in the span. A smaller loss is not noticed."""
+
+
+@dataclass(slots=True)
+class RecordGap:
+    """Whether the access logs of a gateway have all requests that one server answered. Times: of samples.
+
+    A gateway drops a record that it could not send, without a message. vLLM counts its requests itself: where
+    the records are fewer, some were lost, or requests went to the server by another way.
+    """
+
+    _answered: deque[tuple[datetime, float]] = field(default_factory=deque)  # by vLLM's own count
+    _recorded: deque[tuple[datetime, float]] = field(default_factory=deque)
+
+    def add_scrape(self, sample: EngineSample) -> None:
+        """Counts requests over HTTP; where vLLM does not, those that the engine has finished."""
+        counted = sample.answered or sample.finished
+        _add(self._answered, sample.at, sum(counted.values()))
+
+    def add_records(self, at: datetime, count: int) -> None:
+        _add(self._recorded, at, count)
+
+    def describe(self) -> str:
+        """As in "12 of 40 requests in 30 s"; empty: nothing of note is missing."""
+        answered = sum(count for _, count in self._answered)
+        recorded = sum(count for _, count in self._recorded)
+        if answered - recorded <= max(LEAST, SHARE * answered):
+            return ""
+        return f"{recorded:.0f} of {answered:.0f} requests in {SPAN.total_seconds():.0f} s"
+
+
+def _add(counts: deque[tuple[datetime, float]], at: datetime, count: float) -> None:
+    counts.append((at, count))
+    while counts[0][0] <= at - SPAN:
+        counts.popleft()
+
 
 PENDING = 2_000  # requests of a server kept until `take_request_counts`; more are counted at once
 SOURCES = 1_000  # sources whose state is kept
@@ -341,3 +384,39 @@ def _count_outcomes(records: Iterable[Record]) -> dict[RequestOutcome, int]:
     for record in records:
         counts[record.request.outcome] = counts.get(record.request.outcome, 0) + 1
     return counts
+
+
+def summarize_health(window: SampleWindow) -> Health:
+    samples = window.samples
+    deferred = [sample.deferred for sample in samples if sample.deferred is not None]
+    return Health(
+        ended=_sum_by_key([sample.finished for sample in samples]),
+        answered=_sum_by_key([sample.answered for sample in samples]),
+        rejected=_sum_by_key([sample.rejected for sample in samples]),
+        deferred=average_gauge(window, deferred) if len(deferred) == len(samples) else None,
+        engines=_summarize_engines(window),
+        restarts=sum(sample.restarted for sample in samples),
+    )
+
+
+def _sum_by_key(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The keys in the order of their first occurrence."""
+    keys = dict.fromkeys(chain.from_iterable(counts))
+    return {key: sum([one.get(key, 0.0) for one in counts], 0.0) for key in keys}
+
+
+def _summarize_engines(window: SampleWindow) -> dict[str, EngineWindow]:
+    """Empty if the engines changed inside the window."""
+    names = window.samples[0].engines.keys()
+    if not names or any(sample.engines.keys() != names for sample in window.samples):
+        return {}
+    found = {}
+    for name in names:
+        shares = [sample.engines[name] for sample in window.samples]
+        found[name] = EngineWindow(
+            running=average_gauge(window, [share.running for share in shares]),
+            waiting=average_gauge(window, [share.waiting for share in shares]),
+            tokens=sum(share.tokens for share in shares),
+            ended=sum(share.ended for share in shares),
+        )
+    return found

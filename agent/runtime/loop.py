@@ -1,10 +1,11 @@
 """The loop of one target, the only place that waits: take an event, step, record it, perform the effects."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from math import ceil
 from pathlib import Path
 
 import structlog
@@ -27,9 +28,22 @@ from flettner.agent.runtime.companion import Companion
 from flettner.agent.runtime.effect_runner import EffectRunner
 from flettner.agent.runtime.learner import Learner
 from flettner.agent.runtime.model_search import ModelSearch
-from flettner.agent.runtime.seconds import each_second
 from flettner.agent.telemetry.self_metrics import SelfMetrics
 from flettner.vllm_facts.serve_config import Finding
+
+
+async def each_second(offset_s: float = 0.0) -> AsyncIterator[float]:
+    """Yield once a second how late it is, s; the first time after a second less `offset_s`.
+
+    Work and delays move no later second; those that pass meanwhile are left out.
+    """
+    clock = asyncio.get_running_loop().time
+    due_s = clock() - offset_s
+    while True:
+        due_s += max(1, ceil(clock() - due_s))
+        await asyncio.sleep(due_s - clock())
+        yield clock() - due_s
+
 
 RETRY_S = 1.0  # between attempts to write the journal at the start
 OBSERVE_EVERY_S = 5.0  # for an adopted server that exited and may return, possibly with other flags

@@ -31,9 +31,8 @@ from flettner.performance_model.step_law import UncertainLaw
 from flettner.performance_model.trace import Trace, TraceRequest
 from flettner.performance_model.work_windows import windows_of_steps
 from flettner.tools.tuning.calibration import calibrate
-from flettner.tools.tuning.measured import summarise
 from flettner.tools.tuning.replay import Served, replay
-from flettner.tools.tuning.session import TuningPlan
+from flettner.tools.tuning.session import TuningPlan, summarise
 from flettner.vllm_facts.metrics.page_totals import PageTotals
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand
 

@@ -1,7 +1,7 @@
 """Receives access logs in the protocol of OpenTelemetry (OTLP, gRPC), shared by the sensors of one process.
 
 Envoy sends them once a second, or each 16 KiB, and keeps none that it could not send: see
-`flettner.agent.observe.record_gap` for what was lost.
+`flettner.agent.observe.aggregator` for what was lost.
 """
 
 import asyncio

@@ -1,7 +1,9 @@
 """Scrapes /metrics of each vLLM server: load, cache and latency, second by second."""
 
 import asyncio
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NoReturn
@@ -18,10 +20,44 @@ from flettner.agent.observe.engine_sample import sample
 from flettner.agent.observe.plausibility import find_nonsense
 from flettner.agent.plugins.option_errors import check_periods
 from flettner.sensors.shared.addresses import resolve
-from flettner.sensors.vllm_metrics.page_parser import PageParser
 from flettner.sensors.vllm_metrics.replicas import add_up
 from flettner.vllm_facts.errors import MetricsPageError
 from flettner.vllm_facts.metrics.page_totals import PageTotals, has_restarted
+from flettner.vllm_facts.metrics.totals import PageReader
+
+LARGE = 256 * 1024  # bytes: five data-parallel ranks; a smaller page takes the event loop some milliseconds
+CPU_SHARE = 0.02
+"""Of one core, for the large pages of one server."""
+
+_THREAD = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics-page")
+"""For all servers, so that at most one thread competes with the event loop for the interpreter."""
+
+
+class PageParser:
+    """`cpu_s`: the CPU time of the large pages of the last scrape."""
+
+    def __init__(self) -> None:
+        self.cpu_s = 0.0
+        self._reader = PageReader()
+
+    @property
+    def pause_s(self) -> float:
+        """The least time between this scrape and the next one."""
+        return self.cpu_s / CPU_SHARE
+
+    async def parse(self, body: bytes) -> PageTotals:
+        """Parse a page. Raises MetricsPageError."""
+        if len(body) <= LARGE:
+            return self._reader.totals(body)
+        return await asyncio.get_running_loop().run_in_executor(_THREAD, self._parse_measured, body)
+
+    def _parse_measured(self, body: bytes) -> PageTotals:
+        began = time.thread_time()
+        try:
+            return self._reader.totals(body)
+        finally:
+            self.cpu_s += time.thread_time() - began
+
 
 log = structlog.get_logger(__name__)
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from flettner.agent.domain.errors import ConfigError
+from flettner.lint.rules.flags import LINTS
 from flettner.performance_model.band import Band
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.engine_settings import limits_of, veto
@@ -16,13 +18,13 @@ from flettner.performance_model.prediction import MOST_REPLICAS, Headroom, find_
 from flettner.performance_model.search import LEAST_GAIN, SearchResult, search
 from flettner.performance_model.step_law import COEFFICIENTS, UncertainLaw, read_law, write_law
 from flettner.performance_model.trace import Trace, duration_s, mean_rate
-from flettner.tools.advisor.invalid_flags import check_flags
 from flettner.tools.advisor.measured_law import find_kv_tokens, law_of_log
 from flettner.tools.advisor.render import format_command
 from flettner.tools.terminal.tables import format_sentence, format_table
 from flettner.tools.terminal.values import format_prediction
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand, edit_command
+from flettner.vllm_facts.validity.engine import find_problems
 from flettner.vllm_facts.values import describe_changes
 
 _ROWS = (
@@ -207,3 +209,13 @@ def _search_row(found: SearchResult) -> dict[str, Any]:
             {"changes": dict(one.changes), "attainment": one.attainment} for one in found.finalists
         ],
     }
+
+
+def check_flags(config: ServeConfig) -> list[str]:
+    """Why another release than the known one may refuse the flags. Raises ConfigError if every one does."""
+    found = [finding for lint in LINTS for finding in lint.check(config) if not finding.env]
+    certain = [one.why for one in found if one.severity == "error"]
+    refused = list(dict.fromkeys([*certain, *(one.why for one in find_problems(config))]))
+    if refused:
+        raise ConfigError(f"vLLM refuses this command: {'; '.join(refused)}")
+    return [one.why for one in found if (one.severity, one.klass) == ("warning", "gated")]

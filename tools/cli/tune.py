@@ -6,7 +6,7 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from flettner.tools.advisor.fact_options import add_options, build_serve_config
 from flettner.tools.advisor.objective_options import SHARE, add_objectives, read_objectives
 from flettner.tools.advisor.option_files import LAW_HINT, TRACE_HINT, read_option_file
 from flettner.tools.cli.dispatch import Subparsers, add_command
+from flettner.tools.tuning.searches import Point
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand, parse_command
 
@@ -92,11 +93,11 @@ def add_tune(subparsers: Subparsers) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from flettner.performance_model.engine_settings import limits_of  # noqa: PLC0415
+    from flettner.tools.cli.tune import write_params  # noqa: PLC0415
     from flettner.tools.tuning import report  # noqa: PLC0415 - other commands need no model
     from flettner.tools.tuning.own_server import OwnServer  # noqa: PLC0415
     from flettner.tools.tuning.progress import Progress  # noqa: PLC0415
     from flettner.tools.tuning.run import tune  # noqa: PLC0415
-    from flettner.tools.tuning.sweep_files import write_params  # noqa: PLC0415
 
     script = _auto_tune(args.auto_tune)
     command = _command(args, script)
@@ -153,8 +154,8 @@ def _plan(
 
 def _choice(args: argparse.Namespace, script: "AutoTuneVariables | None") -> "SearchChoice":
     from flettner.performance_model.step_law import read_law  # noqa: PLC0415
+    from flettner.tools.cli.tune import read_params  # noqa: PLC0415
     from flettner.tools.tuning.run import SearchChoice  # noqa: PLC0415
-    from flettner.tools.tuning.sweep_files import read_params  # noqa: PLC0415
 
     given = read_params(args.serve_params, "--serve-params") if args.serve_params else ()
     return SearchChoice(
@@ -223,3 +224,39 @@ def _seconds(text: str) -> float:
     if not found or not float(found[1]):
         raise ConfigError(f"--budget {text}: not a time; write it as in 60m or 1.5h")
     return float(found[1]) * _SECONDS[found[2]]
+
+
+_NAME = "_benchmark_name"
+_MAX_FILE = 16 * 2**20
+
+
+def read_params(path: Path, option: str) -> list[Point]:
+    """Read a parameter file of `vllm bench sweep` (0.32). Raises ConfigError.
+
+    It is a list of objects, or an object of them by name; each object names flags and values.
+    """
+    try:
+        if path.stat().st_size > _MAX_FILE:
+            raise ConfigError(f"{option} {path}: is larger than {_MAX_FILE >> 20} MiB")
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{option} {path}: cannot be read as JSON: {error}") from error
+    rows = list(found.values()) if isinstance(found, dict) else found
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise ConfigError(f"{option} {path}: must be a list of objects, or an object of them by name")
+    return [_point(row, option, path) for row in rows]
+
+
+def write_params(path: Path, points: Sequence[Mapping[str, Any]]) -> None:
+    path.write_text(json.dumps([dict(point) for point in points], indent=2) + "\n", "utf-8")
+
+
+def _point(row: Mapping[str, Any], option: str, path: Path) -> Point:
+    point = {}
+    for name, value in row.items():
+        if name == _NAME:
+            continue
+        if not isinstance(value, str | int | float | bool):
+            raise ConfigError(f"{option} {path}: {name}: must be text, a number or true or false")
+        point[name.removeprefix("--").replace("-", "_")] = value
+    return point

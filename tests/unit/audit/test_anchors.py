@@ -23,10 +23,9 @@ from flettner.agent.audit.segments import RetentionLimits
 from flettner.agent.config import loader
 from flettner.agent.domain.errors import ConfigError, JournalError
 from flettner.agent.notify.rules import Notice
-from flettner.agent.runtime.anchor_schedule import AnchorSchedule
+from flettner.agent.runtime.anchor_schedule import AnchorSchedule, send_syslog
 from flettner.agent.telemetry.journald import encode_log
 from flettner.agent.telemetry.logging import configure
-from flettner.agent.telemetry.syslog import send_syslog
 from flettner.notifiers.webhook import Webhook
 from tests.support.fast_time import in_no_time
 

@@ -6,8 +6,7 @@ import pytest
 
 from flettner.agent.domain.reading import EngineSample, Request, RequestSample
 from flettner.agent.domain.request_counts import RequestSource
-from flettner.agent.observe.aggregator import Aggregator
-from flettner.agent.observe.record_gap import LEAST, RecordGap
+from flettner.agent.observe.aggregator import LEAST, Aggregator, RecordGap
 from tests.unit.observe.test_engine_counts import NOON, SLO
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from flettner.agent.domain.errors import SensorError
 from flettner.clients.docker.api import EngineAt
 from flettner.clients.docker.parse import ContainerEvent, event_of, summaries_of
-from flettner.sensors.docker_events.listing import ACTIONS as FOLLOWED
-from flettner.sensors.docker_events.listing import ContainerListing, open_stream
+from flettner.sensors.docker_events.plugin import ACTIONS as FOLLOWED
+from flettner.sensors.docker_events.plugin import ContainerListing, open_stream
 from flettner.sensors.docker_events.registry import ContainerRegistry
 from tests.unit.sensors.run_sensor import NOON, Fleet
 

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from flettner.agent.domain.reading import EngineSample
-from flettner.sensors.vllm_metrics import page_parser
+from flettner.sensors.vllm_metrics import plugin
 from flettner.sensors.vllm_metrics.plugin import VllmMetrics
 from flettner.vllm_facts.metrics.totals import totals
 from tests.unit.sensors.pages import PAGE, page_server
@@ -68,7 +68,7 @@ async def test_one_hostile_target_of_twenty_does_not_hold_the_event_loop() -> No
 async def test_an_expensive_page_is_read_less_often_and_reported_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(page_parser, "CPU_SHARE", 0.3)
+    monkeypatch.setattr(plugin, "CPU_SHARE", 0.3)
     with capture_logs() as logged:
         async with AsyncExitStack() as stack:
             hostile = await stack.enter_async_context(page_server(HOSTILE))

@@ -7,8 +7,8 @@ import pytest
 from flettner.agent.domain.errors import ConfigError
 from flettner.performance_model.outcome import Goals
 from flettner.performance_model.trace import TraceRequest
+from flettner.tools.cli.tune import read_params, write_params
 from flettner.tools.tuning.auto_tune import read_variables
-from flettner.tools.tuning.sweep_files import read_params, write_params
 from flettner.tools.tuning.trials import TrialFile, TuningTrial
 
 TRACE = [TraceRequest(arrival_s=0.5, prompt_tokens=10, output_tokens=5)]

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from flettner.performance_model.outcome import Goals
 from flettner.performance_model.trace import TraceRequest
-from flettner.tools.tuning.measured import summarise
 from flettner.tools.tuning.replay import Served, replay
+from flettner.tools.tuning.session import summarise
 from tests.unit.simulator.running import running, scrape
 
 TRACE = [TraceRequest(arrival_s=0.05 * at, prompt_tokens=20 + at, output_tokens=5) for at in range(10)]
