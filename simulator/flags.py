@@ -7,8 +7,8 @@ A value or combination that vLLM refuses raises InvalidFlagError (exit code 1).
 import argparse
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from flettner.simulator.faults import Faults, faults_for
 from flettner.simulator.hardware import GIB, PRESETS, Hardware, scaled
@@ -18,6 +18,7 @@ from flettner.simulator.scheduler import SchedulerLimits
 from flettner.simulator.step_time import MAX_CAPTURE
 from flettner.vllm_facts.releases import TABLE, ReleaseFlag
 
+_Values = TypeVar("_Values")
 _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SUFFIXES |= {key.upper(): 1 << 10 * power for power, key in enumerate(_SUFFIXES) if key}
 _KV_BYTES = {"auto": 1.0, "float16": 1.0, "bfloat16": 1.0, "fp8": 0.5, "fp8_e4m3": 0.5, "fp8_e5m2": 0.5}
@@ -171,11 +172,41 @@ def _arguments(name: str, flag: ReleaseFlag) -> dict[str, Any]:
 
 
 def _resolve(options: argparse.Namespace, given: Mapping[str, object]) -> Flags:
+    """The flags with vLLM's defaults for this hardware. Raises InvalidFlagError."""
     try:
         gpu = scaled(PRESETS[options.sim_hardware], _times(options.sim_times))
         hiccups = _hiccups(options.sim_hiccups)
     except ValueError as error:
         raise InvalidFlagError("Simulation", str(error)) from error
+    values = vars(options) | _resolve_sizes(options, gpu)
+    setting = {name: values[name] for name in vars(options) if not name.startswith("sim_")}
+    try:
+        faults = faults_for(options.sim_fault, setting)
+    except ValueError as error:
+        raise InvalidFlagError("Simulation", str(error)) from error
+    simulated = {
+        name.removeprefix("sim_"): value for name, value in values.items() if name.startswith("sim_")
+    }
+    return _take(
+        Flags,
+        values
+        | {
+            "model": options.model_tag or options.model,
+            "names": tuple(options.served_model_name) or (options.model_tag or options.model,),
+            "log_stats": not options.disable_log_stats,
+            "log_iterations": options.enable_logging_iteration_details,
+            "limits": _take(SchedulerLimits, values),
+            "memory": _take(Demand, values),
+            "given": given,
+            "simulation": _take(
+                Simulation, simulated | {"hardware": gpu, "faults": faults, "hiccups": hiccups}
+            ),
+        },
+    )
+
+
+def _resolve_sizes(options: argparse.Namespace, gpu: Hardware) -> dict[str, Any]:
+    """The sizes that vLLM derives from the hardware and from each other. Raises InvalidFlagError."""
     double = 2 if options.performance_mode == "throughput" else 1
     big = gpu.memory >= 70 * GIB and "a100" not in gpu.gpu.lower()
     batched = options.max_num_batched_tokens
@@ -189,65 +220,19 @@ def _resolve(options: argparse.Namespace, given: Mapping[str, object]) -> Flags:
     _check(options, batched, seqs, length, block_size)
     graph = options.max_cudagraph_capture_size
     graph = min(2 * seqs, MAX_CAPTURE, batched) if graph is None else min(graph, batched)
-    graph = 0 if options.enforce_eager else graph
-    setting = {name: value for name, value in vars(options).items() if not name.startswith("sim_")} | {
+    return {
         "max_num_batched_tokens": batched,
         "max_num_seqs": seqs,
         "max_model_len": length,
+        "block_size": block_size,
+        "largest_graph": 0 if options.enforce_eager else graph,
+        "kv_dtype_bytes": _KV_BYTES[options.kv_cache_dtype],
     }
-    try:
-        faults = faults_for(options.sim_fault, setting)
-    except ValueError as error:
-        raise InvalidFlagError("Simulation", str(error)) from error
-    return Flags(
-        model=options.model_tag or options.model,
-        names=tuple(options.served_model_name) or (options.model_tag or options.model,),
-        host=options.host,
-        port=options.port,
-        seed=options.seed,
-        api_key=options.api_key,
-        shutdown_timeout=options.shutdown_timeout,
-        stream_interval=options.stream_interval,
-        log_stats=not options.disable_log_stats,
-        log_iterations=options.enable_logging_iteration_details,
-        enforce_eager=options.enforce_eager,
-        enable_prefix_caching=options.enable_prefix_caching,
-        kv_cache_dtype=options.kv_cache_dtype,
-        max_num_queued_reqs=options.max_num_queued_reqs,
-        max_num_queued_tokens=options.max_num_queued_tokens,
-        limits=SchedulerLimits(
-            max_num_seqs=seqs,
-            max_num_batched_tokens=batched,
-            max_num_active_seqs=options.max_num_active_seqs,
-            max_num_scheduled_tokens=options.max_num_scheduled_tokens,
-            long_prefill_token_threshold=options.long_prefill_token_threshold,
-            long_prefill_token_threshold_adaptive=options.long_prefill_token_threshold_adaptive,
-            watermark=options.watermark,
-            scheduler_reserve_full_isl=options.scheduler_reserve_full_isl,
-            enable_chunked_prefill=options.enable_chunked_prefill,
-        ),
-        memory=Demand(
-            gpu_memory_utilization=options.gpu_memory_utilization,
-            max_num_seqs=seqs,
-            max_num_batched_tokens=batched,
-            max_model_len=length,
-            block_size=block_size,
-            largest_graph=graph,
-            kv_dtype_bytes=_KV_BYTES[options.kv_cache_dtype],
-            kv_cache_memory_bytes=options.kv_cache_memory_bytes,
-            num_gpu_blocks_override=options.num_gpu_blocks_override,
-        ),
-        given=given,
-        simulation=Simulation(
-            hardware=gpu,
-            speed=options.sim_speed,
-            start_s=options.sim_start_s,
-            jitter=options.sim_jitter,
-            oom_above=options.sim_oom_above,
-            faults=faults,
-            hiccups=hiccups,
-        ),
-    )
+
+
+def _take(kind: type[_Values], values: Mapping[str, Any]) -> _Values:
+    """A dataclass of the values with the names of its fields."""
+    return kind(**{field.name: values[field.name] for field in fields(kind)})  # type: ignore[arg-type]
 
 
 def _times(text: str | None) -> Mapping[str, float]:

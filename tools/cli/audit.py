@@ -34,7 +34,6 @@ _PIN = re.compile(r"([1-9][0-9]{0,14}):([0-9a-f]{64})")
 def add_audit(subparsers: Subparsers) -> None:
     audit = add_command(subparsers, "audit", "read, verify and export the audit journal, without the daemon")
     commands = audit.add_subparsers(title="commands", metavar="COMMAND", required=True)
-
     show = add_command(commands, "show", "list the entries, oldest first")
     show.add_argument("--action", help="only entries with this action or prefix (`rollout.`)")
     show.add_argument("--op", metavar="ROLLOUT", help="only entries of this rollout")
@@ -43,7 +42,34 @@ def add_audit(subparsers: Subparsers) -> None:
     )
     show.add_argument("--json", action="store_true", help="print complete entries as one JSON array")
     show.set_defaults(run=_show)
+    check = _add_verify(commands)
+    export = add_command(commands, "export", "write the entries to stdout for other tools")
+    export.add_argument(
+        "--format",
+        choices=("jsonl", "journald"),
+        default="jsonl",
+        help="jsonl: the original bytes, verifiable elsewhere (default); journald: the Journal Export Format "
+        "for systemd-journal-remote",
+    )
+    export.set_defaults(run=_export)
+    key = add_command(
+        commands, "key", "create the key that signs checkpoints if there is none; print its public key"
+    )
+    key.add_argument("--json", action="store_true", help="print its id, file and public key as JSON")
+    key.set_defaults(run=_key)
+    for command in (show, export):
+        _add_range(command)
+    for command in (show, check, export, key):
+        command.add_argument(
+            "--state-dir",
+            type=Path,
+            default=DEFAULT_STATE_DIR,
+            metavar="DIR",
+            help="[agent] state_dir of the config; default: %(default)s",
+        )
 
+
+def _add_verify(commands: Subparsers) -> argparse.ArgumentParser:
     check = add_command(
         commands,
         "verify",
@@ -74,45 +100,22 @@ def add_audit(subparsers: Subparsers) -> None:
     )
     check.add_argument("--json", action="store_true", help="print the result as JSON")
     check.set_defaults(run=_verify)
+    return check
 
-    export = add_command(commands, "export", "write the entries to stdout for other tools")
-    export.add_argument(
-        "--format",
-        choices=("jsonl", "journald"),
-        default="jsonl",
-        help="jsonl: the original bytes, verifiable elsewhere (default); journald: the Journal Export Format "
-        "for systemd-journal-remote",
+
+def _add_range(command: argparse.ArgumentParser) -> None:
+    """Options that choose entries."""
+    command.add_argument("--target", metavar="TARGET", help="only entries of this target")
+    command.add_argument(
+        "--after", type=int, default=0, metavar="SEQ", help="only entries with a larger number"
     )
-    export.set_defaults(run=_export)
-
-    key = add_command(
-        commands, "key", "create the key that signs checkpoints if there is none; print its public key"
+    command.add_argument(
+        "--since",
+        type=_parse_time,
+        metavar="TIME",
+        help="only entries at or after this time (ISO 8601, UTC)",
     )
-    key.add_argument("--json", action="store_true", help="print its id, file and public key as JSON")
-    key.set_defaults(run=_key)
-
-    for command in (show, export):
-        command.add_argument("--target", metavar="TARGET", help="only entries of this target")
-        command.add_argument(
-            "--after", type=int, default=0, metavar="SEQ", help="only entries with a larger number"
-        )
-        command.add_argument(
-            "--since",
-            type=_parse_time,
-            metavar="TIME",
-            help="only entries at or after this time (ISO 8601, UTC)",
-        )
-        command.add_argument(
-            "--until", type=_parse_time, metavar="TIME", help="only entries before this time"
-        )
-    for command in (show, check, export, key):
-        command.add_argument(
-            "--state-dir",
-            type=Path,
-            default=DEFAULT_STATE_DIR,
-            metavar="DIR",
-            help="[agent] state_dir of the config; default: %(default)s",
-        )
+    command.add_argument("--until", type=_parse_time, metavar="TIME", help="only entries before this time")
 
 
 def _show(args: argparse.Namespace) -> int:
