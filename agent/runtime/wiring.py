@@ -24,8 +24,9 @@ from flettner.agent.config.listen import UNIX
 from flettner.agent.config.loader import Config, Target
 from flettner.agent.config.notify import Receiver
 from flettner.agent.domain.errors import ActError, ConfigError, NoticeError
-from flettner.agent.domain.model import Mode
-from flettner.agent.domain.ports import Engine, Site, Traffic
+from flettner.agent.domain.events import Observed
+from flettner.agent.domain.model import Approvers, Mode
+from flettner.agent.domain.ports import Engine, Now, Sensor, Site, Traffic
 from flettner.agent.domain.request_counts import RequestSource
 from flettner.agent.domain.state import State
 from flettner.agent.judge.admissibility import UNEVEN, UNEVEN_UNSEEN
@@ -92,6 +93,51 @@ def build_rules(config: Config, target: Target) -> Rules:
     )
 
 
+def build_loop(
+    rules: Rules,
+    recorded: State,
+    *,
+    mode: Mode,
+    journal: Journal,
+    engine: Engine,
+    traffic: Traffic,
+    sensors: Sequence[Sensor],
+    state_dir: Path,
+    now: Now,
+    approval: Approvers = "any",
+    counted_by: RequestSource = "proxy",
+    aggregator: Aggregator | None = None,
+    on_state: Callable[[State], None] = lambda _: None,
+    on_second: Callable[[Observed], None] = lambda _: None,
+    check: CommandCheck | None = None,
+    learner: Learner | None = None,
+    model_search: ModelSearch | None = None,
+    offset_s: float = 0.0,
+) -> TargetLoop:
+    """Assemble the loop of one target, which goes on from its `recorded` state.
+
+    `engine` and `traffic` are bound to the target's site. The other options are those of TargetLoop;
+    `aggregator` replaces the one that the objectives and `counted_by` ask for.
+    """
+    return TargetLoop(
+        state=replace(recorded, mode=mode, approval=approval),
+        machine=Machine(rules),
+        journal=journal,
+        engine=engine,
+        traffic=traffic,
+        sensors=sensors,
+        state_dir=state_dir,
+        now=now,
+        on_state=on_state,
+        on_second=on_second,
+        aggregator=aggregator or Aggregator(slo=rules.slo, counted_by=counted_by),
+        check=check,
+        learner=learner,
+        model_search=model_search,
+        offset_s=offset_s,
+    )
+
+
 @contextmanager
 def assemble(
     config: Config, mode: Mode, above: int, *, accept_new_journal: bool = False
@@ -101,17 +147,7 @@ def assemble(
     Raises JournalError if another daemon uses the state directory, or the journal was changed or removed.
     """
     with hold_lock(config.state_dir):
-        signer = checkpoints.find_signer(config.state_dir)
-        path = config.state_dir / "audit.jsonl"
-        journal = Journal.open(
-            path,
-            now=utc_now,
-            limits=config.audit,
-            signer=signer,
-            accept=accept_new_journal,
-            epoch=above,
-        )
-        log.info("audit.opened", **journal.head.log_fields(), signed_by=signer.id if signer else None)
+        journal = _open_journal(config, above, accept_new_journal=accept_new_journal)
         epoch, history, states = max(journal.epoch(), above) + 1, History.of(journal), journal.states()
         for name in find_removed(config, states):
             log.warning("target.removed", target=name, why="not in the config; its servers and proxy go on")
@@ -122,10 +158,11 @@ def assemble(
             engine, traffic = bind_actuators(config, target, epoch, acts=mode != "advise")
             series[target.name] = TimeSeries.load(directory / "series.jsonl")
             learner = build_learner(worker, engine, directory) if config.learn else None
-            known = states.get(target.name, State(target=target.name))
-            loops[target.name] = TargetLoop(
-                state=replace(known, mode=mode, approval=config.approval),
-                machine=Machine(build_rules(config, target)),
+            loops[target.name] = build_loop(
+                build_rules(config, target),
+                states.get(target.name, State(target=target.name)),
+                mode=mode,
+                approval=config.approval,
                 journal=journal,
                 engine=engine,
                 traffic=traffic,
@@ -134,7 +171,7 @@ def assemble(
                 now=utc_now,
                 on_state=history.add_state,
                 on_second=series[target.name].add,
-                aggregator=Aggregator(slo=target.slo, counted_by=find_request_source(target, traffic)),
+                counted_by=find_request_source(target, traffic),
                 check=CommandCheck(),
                 learner=learner,
                 model_search=build_model_search(config, target, learner) if learner is not None else None,
@@ -154,6 +191,16 @@ def assemble(
             yield daemon, epoch
         finally:
             journal.close()
+
+
+def _open_journal(config: Config, above: int, *, accept_new_journal: bool) -> Journal:
+    signer = checkpoints.find_signer(config.state_dir)
+    path = config.state_dir / "audit.jsonl"
+    journal = Journal.open(
+        path, now=utc_now, limits=config.audit, signer=signer, accept=accept_new_journal, epoch=above
+    )
+    log.info("audit.opened", **journal.head.log_fields(), signed_by=signer.id if signer else None)
+    return journal
 
 
 def find_request_source(target: Target, traffic: Traffic) -> RequestSource:

@@ -25,12 +25,10 @@ from flettner.agent.config.loader import parse_config
 from flettner.agent.domain import events as e
 from flettner.agent.domain.ports import Site
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.machine.step import Machine
-from flettner.agent.observe.aggregator import Aggregator
 from flettner.agent.prediction.worker import InlineWorker
 from flettner.agent.runtime.loop import TargetLoop
 from flettner.agent.runtime.model_search import ModelSearch
-from flettner.agent.runtime.wiring import build_rules
+from flettner.agent.runtime.wiring import build_loop, build_rules
 from flettner.vllm_facts.values import Setting
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import in_no_time, loop_now
@@ -109,10 +107,10 @@ async def _play(world: World, seed: int, home: Path) -> Run:
     virtual = VirtualSite(engine=engine, traffic=traffic)
     journal = Journal.open(home / "audit.jsonl", now=loop_now, sync=lambda _: None, limits=made.audit)
     learner = VirtualLearner(world=world, seed=seed, site=virtual, engine=engine)
-    rules = build_rules(made, target)
-    loop = TargetLoop(
-        state=State(target=TARGET, mode=world.mode),
-        machine=Machine(rules),
+    loop = build_loop(
+        build_rules(made, target),
+        State(target=TARGET),
+        mode=world.mode,
         journal=journal,
         engine=engine.bind(site),
         traffic=traffic,
@@ -120,7 +118,6 @@ async def _play(world: World, seed: int, home: Path) -> Run:
         state_dir=home,
         now=loop_now,
         on_state=books.add,
-        aggregator=Aggregator(slo=target.slo),
         model_search=ModelSearch(
             worker=InlineWorker(),
             learned=learner.learned,

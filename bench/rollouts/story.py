@@ -21,10 +21,9 @@ from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.judge.verdict import AnytimeJudge
 from flettner.agent.machine.guard import Guard
-from flettner.agent.machine.step import Machine
 from flettner.agent.machine.transitions import Rules
-from flettner.agent.observe.aggregator import Aggregator
 from flettner.agent.runtime.loop import TargetLoop
+from flettner.agent.runtime.wiring import build_loop
 from flettner.simulator.text import draws
 from flettner.vllm_facts.values import Setting
 from tests.support.fake_engine import FakeEngine
@@ -141,20 +140,18 @@ class Story:
         """Start the daemon; a second start reads the journal of the first."""
         self._epoch += 1
         journal = Journal.open(self.home / "audit.jsonl", now=loop_now)
-        state = journal.states().get(TARGET, self.before)
         site = Site(target=TARGET, state_dir=self.home, epoch=self._epoch)
-        slo = self.case.conditions.slo
-        guard = Guard(bounds=BOUNDS)
         rules = Rules(
             plan=self.case.plan,
             judge=AnytimeJudge(),
-            slo=slo,
-            guard=guard,
+            slo=self.case.conditions.slo,
+            guard=Guard(bounds=BOUNDS),
             policies=(("bench", self.policy),),
         )
-        self.loop = TargetLoop(
-            state=replace(state, mode="approve"),
-            machine=Machine(rules),
+        self.loop = build_loop(
+            rules,
+            journal.states().get(TARGET, self.before),
+            mode="approve",
             journal=journal,
             engine=self.engine.bind(site),
             traffic=self.traffic.bind(site),
@@ -162,7 +159,6 @@ class Story:
             state_dir=self.home,
             now=loop_now,
             on_state=self._heard,
-            aggregator=Aggregator(slo=slo),
         )
         self._journal = journal
         self._daemon = asyncio.create_task(self.loop.run(self._epoch, lambda: None))

@@ -18,7 +18,6 @@ from flettner.agent.domain.errors import FencedError, JournalError
 from flettner.agent.domain.model import Mode
 from flettner.agent.domain.ports import Engine
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.machine.step import Machine
 from flettner.agent.machine.transitions import Rules
 from tests.simulation import actions
 from tests.simulation.adapters import SimEngine
@@ -279,9 +278,8 @@ class History:
         book = RecordingJournal(
             inner=inner, host=daemon, disk=self.disk, read=self.wrote, trouble=self.trouble
         )
-        state = replace(inner.states().get(TARGET, State(target=TARGET)), mode=self.mode)
-        rules = self.rules or self.make_rules()
-        daemon.start(book, state, Machine(rules), self.make_engine(daemon))
+        recorded = inner.states().get(TARGET, State(target=TARGET))
+        daemon.start(book, recorded, self.mode, self.rules or self.make_rules(), self.make_engine(daemon))
         return daemon
 
     def _called(self, daemon: Daemon, kind: str, name: str, route: Route | None) -> None:

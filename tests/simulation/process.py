@@ -11,10 +11,13 @@ from flettner.agent.audit.journal import Journal
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import FencedError, JournalError
 from flettner.agent.domain.events import Event
+from flettner.agent.domain.model import Mode
 from flettner.agent.domain.ports import Engine
 from flettner.agent.domain.state import State
-from flettner.agent.machine.step import ASKING, Machine
+from flettner.agent.machine.step import ASKING
+from flettner.agent.machine.transitions import Rules
 from flettner.agent.runtime.loop import TargetLoop
+from flettner.agent.runtime.wiring import build_loop
 from tests.simulation.adapters import Killed
 from tests.simulation.api_client import SimDaemon
 from tests.simulation.clock import Owner
@@ -71,13 +74,15 @@ class Daemon:
     def active(self, what: str) -> bool:
         return self.is_active(what)
 
-    def start(self, book: RecordingJournal, state: State, machine: Machine, engine: Engine) -> None:
+    def start(
+        self, book: RecordingJournal, recorded: State, mode: Mode, rules: Rules, engine: Engine
+    ) -> None:
         self.began_s, self.book = self.world.at_s, book
         history = History()
-        history.add_state(state)
-        self.loop = TargetLoop(
-            state=state,
-            machine=machine,
+        self.loop = build_loop(
+            rules,
+            recorded,
+            mode=mode,
             journal=cast("Journal", book),
             engine=engine,
             traffic=SimTraffic(self),
@@ -87,8 +92,11 @@ class Daemon:
             on_state=history.add_state,
             aggregator=SimFold(span_s=6.0, longest_s=6.0, fresh_s=2.0, wanted=self._reads),
         )
+        history.add_state(self.loop.state)
         journal, wall = cast("Journal", book), self.world.loop.wall
-        self.runtime = SimDaemon(loops={state.target: self.loop}, journal=journal, history=history, wall=wall)
+        self.runtime = SimDaemon(
+            loops={recorded.target: self.loop}, journal=journal, history=history, wall=wall
+        )
         self.root = self.do(self.loop.run(self.epoch, lambda: None))
         self.root.add_done_callback(self._done, context=self.world.loop.world)
 

@@ -53,6 +53,16 @@ def test_the_table_of_phases_is_complete() -> None:
     assert sorted(rows) == sorted(phase.value for phase in Phase)
 
 
+def test_the_loop_of_a_target_is_assembled_in_one_place() -> None:
+    """A new part of the loop reaches the daemon, the simulation, the tests and the benchmarks alike."""
+    modules = [
+        module for root in (*PRODUCT, "bench", "tests") for module in (REPOSITORY / root).rglob("*.py")
+    ]
+    builders = [module for module in modules if re.search(r"\bTargetLoop\(", module.read_text())]
+
+    assert [module.relative_to(REPOSITORY).as_posix() for module in builders] == ["agent/runtime/wiring.py"]
+
+
 def test_no_module_is_longer_than_the_limit() -> None:
     modules = [module for root in PRODUCT for module in (REPOSITORY / root).rglob("*.py")]
     lengths = {str(module): len(module.read_text().splitlines()) for module in modules}

@@ -17,10 +17,10 @@ from flettner.agent.domain.model import PreflightResult, Server
 from flettner.agent.domain.ports import Now, Site, View
 from flettner.agent.domain.reading import EngineSample, Request, RequestSample, Sample
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.machine.step import Machine
 from flettner.agent.quality.golden_prompts import PROMPTS, GoldenPromptOptions
 from flettner.agent.runtime.effect_runner import EffectRunner
 from flettner.agent.runtime.loop import TargetLoop
+from flettner.agent.runtime.wiring import build_loop
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import NOON, in_no_time, loop_now
@@ -64,11 +64,11 @@ async def running(
     exam: GoldenPromptOptions | None = None,
 ) -> AsyncIterator[TargetLoop]:
     journal = Journal.open(home / "audit.jsonl", now=loop_now)
-    state = replace(journal.states().get("chat", State(target="chat")), mode="approve")
     site = traffic.bind(_site(home, epoch))
-    loop = TargetLoop(
-        state=state,
-        machine=Machine(rules(exam=exam or GoldenPromptOptions())),
+    loop = build_loop(
+        rules(exam=exam or GoldenPromptOptions()),
+        journal.states().get("chat", State(target="chat")),
+        mode="approve",
         journal=journal,
         engine=engine.bind(_site(home, epoch)),
         traffic=site,

@@ -23,8 +23,8 @@ from flettner.agent.domain.errors import JournalError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.machine.step import Machine
 from flettner.agent.runtime.loop import TargetLoop
+from flettner.agent.runtime.wiring import build_loop
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import NOON, in_no_time, loop_now
@@ -77,9 +77,10 @@ class Place:
     async def running(self, *, green_fails: bool = False, epoch: int = 1) -> AsyncIterator[TargetLoop]:
         journal = Journal.open(self.path, now=loop_now, sync=self.disk.sync)
         traffic = self.traffic.bind(self.site(epoch))
-        loop = TargetLoop(
-            state=replace(journal.states().get("chat", State(target="chat")), mode="approve"),
-            machine=Machine(rules()),
+        loop = build_loop(
+            rules(),
+            journal.states().get("chat", State(target="chat")),
+            mode="approve",
             journal=journal,
             engine=self.engine.bind(self.site(epoch)),
             traffic=traffic,
