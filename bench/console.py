@@ -13,8 +13,8 @@ from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.integration.browser.page_data import scenery
-from tests.integration.browser.site import Site, site
+from tests.support.console_data import scenery
+from tests.support.console_site import Site, site
 
 CHROMIUM = "/usr/bin/chromium"
 PAGES = {"targets": ("/targets", ".spark path"), "target": ("/targets/chat", ".chart canvas")}

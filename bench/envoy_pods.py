@@ -20,8 +20,8 @@ from flettner.actuators.host import procfs
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
-from tests.integration.kubernetes.engines import ROLE
 from tests.support.kubernetes.cluster import Cluster
+from tests.support.kubernetes.engines import ROLE
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.proxy import PROXY, create_proxy, proxy_pods
 

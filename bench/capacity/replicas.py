@@ -21,7 +21,7 @@ from typing import Any
 
 from bench.capacity.pod_servers import count_sent
 from bench.capacity.site import LISTEN, CapacityConfig, CapacitySite
-from tests.e2e.rig import Rig, until
+from tests.support.rig import Rig, until
 
 RESULTS = Path(__file__).parents[1] / "results"
 API = 32_701  # that of bench.capacity.targets is the one before

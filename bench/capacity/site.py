@@ -17,8 +17,8 @@ from aiohttp import ClientSession
 from flettner.actuators.host import procfs
 from flettner.simulator.traffic import Load, TrafficGenerator
 from flettner.simulator.workload import Shape
-from tests.e2e.config_builder import SiteConfig
-from tests.e2e.rig import SHAPE, Rig, at_rest, until
+from tests.support.config_builder import SiteConfig
+from tests.support.rig import SHAPE, Rig, at_rest, until
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 API, LISTEN, SERVERS = 32_700, 32_000, 30_200  # below the ephemeral range

@@ -31,10 +31,10 @@ from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 from flettner.agent.machine.hot_trial import LEASE_S
 from flettner.simulator.traffic import Load
-from tests.e2e.config_builder import SERVERS, TARGET
-from tests.e2e.hot_site import LIMITS, HotSiteConfig, cap, knobs
-from tests.e2e.rig import Rig, lost, until
+from tests.support.config_builder import SERVERS, TARGET
+from tests.support.hot_site import LIMITS, HotSiteConfig, cap, knobs
 from tests.support.real_vllm import ENVIRONMENT, REPOSITORY, real_vllm
+from tests.support.rig import Rig, lost, until
 
 RESULTS = Path(__file__).parent.parent / "results" / "hot_changes.json"
 CHANGES = 30

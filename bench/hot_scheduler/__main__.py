@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from bench.hot_scheduler.engine import Engine, start
+from tests.support.scheduler_engine import Engine, start
 
 RESULTS = Path(__file__).parent.parent / "results" / "hot_scheduler.json"
 REQUESTS, TOKENS, SLOTS = 32, 64, 16

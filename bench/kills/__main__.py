@@ -30,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sites", type=int, default=2, help="concurrent sites")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rate", type=float, default=10.0, help="requests per second at each site")
+    parser.add_argument("--pause-s", type=float, default=60.0, help="seconds of a SIGSTOP of the daemon")
     parser.add_argument(
         "--for", type=float, default=7200.0, dest="for_s", help="seconds after which no rollout starts"
     )
@@ -47,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             small=place % 2 == 0,  # alternate sites use the real disk
             rate=options.rate,
             for_s=options.for_s,
+            pause_s=options.pause_s,
         )
         for place, kills in enumerate(each)
     ]

@@ -8,9 +8,9 @@ from contextlib import suppress
 from functools import partial
 
 from bench.kills.site import Site
-from tests.e2e.rig import until
+from tests.support.rig import until
 
-LEASE_S = 5.0  # as in tests.e2e.config_builder
+LEASE_S = 5.0  # as in tests.support.config_builder
 FULL_S = 8.0
 LOOK_S = 0.05
 

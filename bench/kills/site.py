@@ -14,8 +14,8 @@ from typing import Any
 from bench.kills.books import Books, Fault
 from flettner.actuators.host.procfs import processes, words
 from flettner.simulator.traffic import TrafficGenerator
-from tests.e2e.rig import FLETTNER, Rig, at_rest, until
 from tests.support.prometheus_server import RealPrometheus
+from tests.support.rig import FLETTNER, Rig, at_rest, until
 
 RESTART_S = 2.0  # RestartSec= of systemd/flettner.service
 READY_S = 60.0  # timeout; the report lists slow restarts

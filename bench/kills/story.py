@@ -16,9 +16,9 @@ from bench.kills.books import Fault, missing, rows
 from bench.kills.faults import KILLS, KINDS
 from bench.kills.site import EVERYTHING, Site, mounted, unmounted
 from flettner.simulator.text import draws
-from tests.e2e.config_builder import SiteConfig
-from tests.e2e.rig import Rig, flettner
+from tests.support.config_builder import SiteConfig
 from tests.support.prometheus_server import Page, real_prometheus
+from tests.support.rig import Rig, flettner
 
 STEPS = ((20, 3, 1.0), (50, 5, 1.0))
 ROLLOUT_S = 9.0  # approximate duration of a rollout

@@ -11,8 +11,8 @@ from bench.kubernetes_kills.rollouts import Rollouts
 from bench.kubernetes_kills.site import Site
 from flettner.agent.audit import segments
 from flettner.simulator.traffic import TrafficGenerator
-from tests.e2e.rig import flettner
 from tests.support.kubernetes.proxy import PROXY
+from tests.support.rig import flettner
 
 
 async def leftovers(site: Site) -> list[str]:

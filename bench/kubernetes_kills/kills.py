@@ -9,7 +9,7 @@ from random import Random
 from bench.kubernetes_kills.site import Site
 from bench.kubernetes_kills.states import States, phase_of
 from flettner.agent.machine.recovering import RESUMES
-from tests.e2e.rig import until
+from tests.support.rig import until
 
 LASTS_S = {
     "launching": 2.5,

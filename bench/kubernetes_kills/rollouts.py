@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from bench.kubernetes_kills.site import BAD_CAP, CAPS, Site
 from bench.kubernetes_kills.states import State, States, is_at_rest
-from tests.e2e.rig import until
+from tests.support.rig import until
 
 PATIENCE_S = 1800.0
 """For one rollout, in which the daemon may be killed a dozen times."""

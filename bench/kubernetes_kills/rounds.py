@@ -6,7 +6,7 @@ from random import Random
 
 from bench.kubernetes_kills.kills import Killer
 from bench.kubernetes_kills.rollouts import PATIENCE_S, Rollouts
-from tests.e2e.rig import until
+from tests.support.rig import until
 
 KINDS = {"good": 0.5, "aborted": 0.3, "slow": 0.2}
 """Rounds of a good green, of one that an operator aborts at a random moment, and of a slow green."""

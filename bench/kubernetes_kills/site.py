@@ -12,18 +12,18 @@ from uuid import uuid4
 
 from flettner.actuators.gateway.record import annotation, record_of
 from flettner.actuators.shared.published_route import PublishedRoute, object_name
-from tests.e2e.config_builder import TARGET
-from tests.e2e.rig import until
-from tests.integration.kubernetes.engines import ROLE
-from tests.integration.kubernetes.gateway_site import DAEMON, GatewaySiteConfig, start_guard
-from tests.integration.kubernetes.proxy_site import ProxySiteConfig
-from tests.integration.kubernetes.site import KubernetesSite, KubernetesSiteConfig, user_file
+from tests.support.config_builder import TARGET
 from tests.support.gateway.stand_in import Gateway
+from tests.support.kubernetes.engines import ROLE
+from tests.support.kubernetes.gateway_site import DAEMON, GatewaySiteConfig, start_guard
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.proxy import PROXY, create_proxy, of_chart
+from tests.support.kubernetes.proxy_site import ProxySiteConfig
 from tests.support.kubernetes.service_proxy import ServiceProxy
+from tests.support.kubernetes.site import KubernetesSite, KubernetesSiteConfig, user_file
 from tests.support.ports import free_port
+from tests.support.rig import until
 
 CAPS = (8, 16)
 """Both are enough for the clients, so that one is as good as the other."""

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from bench.loop.server import VirtualServer
 from bench.loop.world import PROGRAM, World
 from flettner.actuators.host.origin import Origin
 from flettner.agent.domain.errors import ActError
@@ -18,6 +17,7 @@ from flettner.simulator.text import draws
 from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.values import Setting
 from tests.support.fake_engine import FakeEngine
+from tests.support.virtual_server import VirtualServer
 
 REFUSED_S = 1.0  # until a process with invalid flags has exited
 STOP_S = 1.0

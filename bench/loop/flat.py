@@ -22,7 +22,6 @@ from typing import Any
 from bench.loop.clients import Clients
 from bench.loop.engine import flags_of
 from bench.loop.learner import learn_before, trace_of
-from bench.loop.server import VirtualServer
 from bench.loop.static import ENOUGH, NO_CURE, SEEDS, configured, goodput
 from bench.loop.story import play
 from bench.loop.world import ModelUse, World, parse_world
@@ -32,6 +31,7 @@ from flettner.performance_model.prediction import find_headroom
 from flettner.performance_model.step_law import StepLaw
 from flettner.simulator.hardware import PRESETS, Hardware
 from flettner.vllm_facts.values import Setting
+from tests.support.virtual_server import VirtualServer
 
 SECONDS, PROBE_S = 600.0, 240.0
 SWEEP: Sequence[Setting] = (

@@ -13,7 +13,6 @@ from math import inf
 
 from bench.loop.clients import Clients
 from bench.loop.engine import VirtualEngine, flags_of
-from bench.loop.server import PATIENCE_S, VirtualServer
 from bench.loop.site import VirtualSite
 from bench.loop.world import World
 from flettner.agent.prediction.learned import LearnedModel
@@ -31,6 +30,7 @@ from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Setting
 from tests.support.fast_time import loop_now
+from tests.support.virtual_server import PATIENCE_S, VirtualServer
 
 TRACE_S = 900.0
 EVERY_S = 60.0  # between two traces

@@ -13,8 +13,7 @@ import aiohttp
 
 from bench.loop.clients import Clients
 from bench.loop.config import config_text
-from bench.loop.run import Ended, Rolled, Run, Said
-from bench.loop.server import PATIENCE_S
+from bench.loop.run import Rolled, Run, Said
 from bench.loop.static import LATE_S
 from bench.loop.world import MODEL, World
 from flettner.agent.domain.reading import RequestOutcome
@@ -23,8 +22,9 @@ from flettner.simulator.scheduler import SimulatedRequest
 from flettner.simulator.text import draws
 from flettner.simulator.workload import prose
 from flettner.vllm_facts.values import Setting
-from tests.e2e.config_builder import SERVERS, TARGET, SiteConfig
-from tests.e2e.rig import Document, Rig, at_rest, until
+from tests.support.config_builder import SERVERS, TARGET, SiteConfig
+from tests.support.rig import Document, Rig, at_rest, until
+from tests.support.virtual_server import PATIENCE_S, Ended
 
 LOOK_S = 1.0
 SETTLED_S = 2.0  # from the first server to the begin of the load

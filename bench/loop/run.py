@@ -3,20 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flettner.agent.domain.reading import RequestOutcome
 from flettner.vllm_facts.values import Knob, Setting, Value
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A request as its client saw it. Times in seconds; `gap_s`: mean between tokens."""
-
-    server: str
-    arrived_s: float
-    ended_s: float
-    outcome: RequestOutcome
-    ttft_s: float | None = None
-    gap_s: float | None = None
+from tests.support.virtual_server import Ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
-from bench.loop.run import Ended, Rolled, Run, Said
+from bench.loop.run import Rolled, Run, Said
 from bench.loop.static import TAIL_S, best, configured, goodput, is_good, moves_right, of_start
 from bench.loop.world import World
 from flettner.agent.domain.model import Slo
 from flettner.vllm_facts.values import Setting
+from tests.support.virtual_server import Ended
 
 HARM = 0.01  # a suggestion whose goodput is lower by more is harmful
 NEAR_BEST, NEAR_RIGHT = 0.02, 0.10  # of the best goodput: right as it is; right if a named knob moved

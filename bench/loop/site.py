@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from bench.loop.clients import Clients
 from bench.loop.engine import VirtualEngine
-from bench.loop.run import Ended
 from flettner.agent.domain.ports import Now, View
 from flettner.agent.domain.reading import Request, RequestSample, Sample
 from flettner.simulator.scheduler import SimulatedRequest
 from tests.support.fake_traffic import FakeTraffic
+from tests.support.virtual_server import Ended
 
 AFTER_THE_TICK_S = 0.5  # within the second of the daemon, for a deterministic order
 

@@ -11,14 +11,13 @@ from pathlib import Path
 
 from bench.loop.clients import Clients
 from bench.loop.engine import flags_of
-from bench.loop.run import Ended
-from bench.loop.server import VirtualServer
 from bench.loop.world import World
 from flettner.simulator.flags import Flags, InvalidFlagError
 from flettner.simulator.memory import StartError
 from flettner.simulator.text import draws
 from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.values import Knob, Setting, Value
+from tests.support.virtual_server import Ended, VirtualServer
 
 CACHE = Path(".cache/loop")
 SEEDS = (9001, 9002)  # of the loads that settings are compared on; no run has them

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from flettner.agent.audit.records import JournalRecord
 from flettner.simulator.traffic import Load
-from tests.e2e.config_builder import SERVERS, SiteConfig
-from tests.e2e.rig import Document, Rig, lost, until
+from tests.support.config_builder import SERVERS, SiteConfig
 from tests.support.real_vllm import ENVIRONMENT, real_vllm
+from tests.support.rig import Document, Rig, lost, until
 
 EQUAL, SEQS = "equal", "max_num_seqs"
 LEARNED_S = 330.0  # time to calibrate the servers

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import log2
 
-from bench.loop.server import VirtualServer
 from bench.prediction.truth import HICCUP_S, JITTER, case_of, requests_of, unlike
 from bench.tuning.world import LEARN_S, World
 from flettner.agent.domain.model import Objective, Slo
@@ -20,6 +19,7 @@ from flettner.simulator.flags import Flags, parse
 from flettner.tools.advisor.run_policies import run_all
 from flettner.tools.tuning.searches import Point, Tried, untried
 from flettner.vllm_facts.values import Knob, Value
+from tests.support.virtual_server import VirtualServer
 
 SHARE = 0.95  # of the requests that shall meet each objective
 FIRST_S, EVERY_S = 60.0, 30.0  # of the readings

@@ -5,11 +5,11 @@ from typing import Protocol
 
 import pytest
 
-from tests.e2e.config_builder import SiteConfig
 from tests.e2e.docker_rig import DockerRig, DockerSiteConfig
-from tests.e2e.rig import Rig
+from tests.support.config_builder import SiteConfig
 from tests.support.docker_site import Bench, Container
 from tests.support.own_dockerd import OwnEngine
+from tests.support.rig import Rig
 
 
 class Start(Protocol):

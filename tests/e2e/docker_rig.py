@@ -15,9 +15,9 @@ from flettner.actuators.docker.labels import SERVER, site_labels
 from flettner.agent.audit import chain
 from flettner.agent.domain.ports import Site
 from flettner.simulator.traffic import Load, TrafficGenerator
-from tests.e2e.config_builder import TARGET, SiteConfig
-from tests.e2e.rig import Document, Rig, lost, until
+from tests.support.config_builder import TARGET, SiteConfig
 from tests.support.docker_site import Bench, Container
+from tests.support.rig import Document, Rig, lost, until
 
 # As slow as a real server: sixteen clients must not use the complete machine.
 FLAGS = ("--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "8")

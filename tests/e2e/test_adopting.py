@@ -10,12 +10,12 @@ import pytest
 
 from flettner.actuators.docker.labels import site_digest
 from flettner.agent.domain.ports import Site
-from tests.e2e.config_builder import QUICK, SERVER, TARGET, SiteConfig
 from tests.e2e.conftest import Start, StartDocker
 from tests.e2e.docker_rig import FLAGS, DockerSiteConfig
-from tests.e2e.rig import PATIENCE_S, flettner, lost, until
+from tests.support.config_builder import QUICK, SERVER, TARGET, SiteConfig
 from tests.support.docker_site import Bench
 from tests.support.ports import free_port
+from tests.support.rig import PATIENCE_S, flettner, lost, until
 from tests.unit.simulator.running import scrape
 
 

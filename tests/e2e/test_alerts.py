@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
-from tests.e2e.rig import Rig
 from tests.e2e.test_adopting import third_party_server
 from tests.integration.prometheus.real_alerts import Alerting, alerting
+from tests.support.config_builder import SiteConfig
+from tests.support.rig import Rig
 
 pytestmark = pytest.mark.timeout(300)
 

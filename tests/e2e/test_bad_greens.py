@@ -7,9 +7,9 @@ import pytest
 
 from flettner.simulator.traffic import Load
 from flettner.vllm_facts.values import Value
-from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
-from tests.e2e.rig import Document, Rig, lost, until
+from tests.support.config_builder import SiteConfig
+from tests.support.rig import Document, Rig, lost, until
 
 NO_LOAD = Load(rate=0.001)
 CUT = {"truncated", "failed"}  # after some tokens or after the headers, which vLLM sends at once

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
-from tests.e2e.rig import Document, Rig, lost, until
+from tests.support.config_builder import SiteConfig
+from tests.support.rig import Document, Rig, lost, until
 from tests.support.sampling import sampled
 
 SLOW = SiteConfig(steps=((20, 3, 1.0), (50, 5, 1.0)), hold_s=1.0, warm_up_requests=24)

@@ -5,9 +5,9 @@ import os
 
 from flettner.actuators.envoy.split import carried_by
 from flettner.simulator.tally import RequestRecord
-from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
-from tests.e2e.rig import Rig, flettner, until
+from tests.support.config_builder import SiteConfig
+from tests.support.rig import Rig, flettner, until
 
 LEASE_S = 5.0  # of every site here
 BAD_AT_25 = SiteConfig(

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.docker_rig import CUT, FLAGS, SOME, DockerRig, DockerSiteConfig, all_is_well
-from tests.e2e.rig import lost, until
 from tests.support.docker_site import PORT, Bench, Container
 from tests.support.own_dockerd import OwnEngine
+from tests.support.rig import lost, until
 
 pytestmark = [
     pytest.mark.timeout(180),

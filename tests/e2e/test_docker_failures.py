@@ -16,8 +16,8 @@ from flettner.simulator.traffic import Load, TrafficGenerator
 from flettner.vllm_facts.values import Value
 from tests.e2e.conftest import StartDocker
 from tests.e2e.docker_rig import CUT, FLAGS, SOME, DockerRig, DockerSiteConfig, all_is_well
-from tests.e2e.rig import Document, flettner, lost, until
 from tests.support.docker_site import Bench, Container
+from tests.support.rig import Document, flettner, lost, until
 
 pytestmark = pytest.mark.timeout(180)
 

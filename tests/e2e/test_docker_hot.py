@@ -5,8 +5,8 @@ import pytest
 from flettner.vllm_facts.live_limits import SCHEDULER_CLASS
 from tests.e2e.conftest import StartDocker
 from tests.e2e.docker_rig import FLAGS, SOME, DockerSiteConfig
-from tests.e2e.rig import lost
 from tests.support.docker_site import Bench
+from tests.support.rig import lost
 
 
 @pytest.mark.timeout(180)

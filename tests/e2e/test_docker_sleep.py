@@ -14,11 +14,11 @@ import pytest
 from flettner.simulator.traffic import Load, TrafficGenerator
 from tests.e2e.conftest import StartDocker
 from tests.e2e.docker_rig import CUT, FLAGS, DockerRig, DockerSiteConfig, all_is_well
-from tests.e2e.rig import Document, lost, until
 from tests.e2e.test_docker_failures import FAULTS, assert_rolled_back, in_canary
 from tests.support.claimed_gpu import DEV, SLEEPS, sleeps
 from tests.support.docker_site import BENCH, PORT, Bench, Container
 from tests.support.own_dockerd import OwnEngine
+from tests.support.rig import Document, lost, until
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -19,8 +19,8 @@ from flettner.simulator.traffic import TrafficGenerator
 from flettner.vllm_facts.values import Value
 from tests.e2e.conftest import StartDocker
 from tests.e2e.docker_rig import FLAGS, SOME, Answer, DockerRig, DockerSiteConfig
-from tests.e2e.rig import Document, lost, until
 from tests.support.docker_site import Bench, Container
+from tests.support.rig import Document, lost, until
 
 pytestmark = pytest.mark.timeout(180)
 

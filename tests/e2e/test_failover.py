@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
-from tests.e2e.rig import Document, Rig, until
+from tests.support.config_builder import SiteConfig
+from tests.support.rig import Document, Rig, until
 
 LONG = SiteConfig(steps=((50, 100_000, 50.0),), at_most_s=3000.0, lost_after=10)
 HALVES = {"chat-r1": 50, "chat-r2": 50}

@@ -1,8 +1,12 @@
 """A sample of the faults of `python -m bench.kills`: no lost request, no leftover process."""
 
+import asyncio
+import json
+import sys
+from pathlib import Path
+
 import pytest
 
-from bench.kills.story import Plan, play
 from tests.support.sampling import FULL
 
 KILLS: dict[str, int] = {}
@@ -16,8 +20,23 @@ LACKS = {"prometheus": 1, "full": 1, "pause": 1}
     [(5 if FULL else 3, KILLS), (0, DEATHS), (0, LACKS)],
     ids=["kills of the daemon", "exits of other processes", "temporary outages"],
 )
-async def test_no_fault_loses_a_request_or_leaves_a_process(kills: int, others: dict[str, int]) -> None:
-    report = await play(Plan(seed=7, kills=kills, others=others, small=True, rate=10.0, pause_s=8.0))
+async def test_no_fault_loses_a_request_or_leaves_a_process(
+    tmp_path: Path, kills: int, others: dict[str, int]
+) -> None:
+    file = tmp_path / "kills.json"
+    counts = ("--sites", "1", "--seed", "7", "--kills", f"{kills}", "--others", json.dumps(others))
+    bench = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bench.kills", *counts, "--pause-s", "8", "--json", str(file)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        output, _ = await bench.communicate()
+    finally:
+        if bench.returncode is None:
+            bench.terminate()
+    assert file.exists(), output.decode()
+    (report,) = json.loads(file.read_text())["sites"]
 
     assert report["wrong"] == []
     assert report["lost_for_nothing"] == []

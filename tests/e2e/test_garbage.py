@@ -12,10 +12,10 @@ from aiohttp import web
 from flettner.agent.audit import chain
 from flettner.simulator.flags import parse
 from flettner.simulator.server import build_server
-from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
-from tests.e2e.rig import Document, Rig, flettner, until
+from tests.support.config_builder import SiteConfig
 from tests.support.ports import free_port
+from tests.support.rig import Document, Rig, flettner, until
 
 BODIES = (
     b"",

@@ -12,9 +12,9 @@ import pytest
 from flettner.agent.machine.hot_trial import LEASE_S
 from flettner.simulator.traffic import Load
 from tests.e2e.conftest import Start
-from tests.e2e.hot_site import LIMITS, HotSiteConfig, cap
-from tests.e2e.rig import Rig, lost, until
+from tests.support.hot_site import LIMITS, HotSiteConfig, cap
 from tests.support.real_vllm import ENVIRONMENT, REPOSITORY, real_vllm
+from tests.support.rig import Rig, lost, until
 
 STREAMS = Load(streams=16)
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
-from tests.e2e.rig import Rig, until
+from tests.support.config_builder import SiteConfig
+from tests.support.rig import Rig, until
 from tests.unit.notifiers.receiver import Receiver, receiving
 
 

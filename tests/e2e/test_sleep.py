@@ -15,10 +15,10 @@ from flettner.actuators.host import procfs
 from flettner.actuators.process.address import find_listen_address
 from flettner.simulator.traffic import TrafficGenerator
 from flettner.vllm_facts.dev_routes import DEV_MODE
-from tests.e2e.config_builder import QUICK, SERVER, SERVERS, SiteConfig
 from tests.e2e.conftest import Start
-from tests.e2e.rig import Document, Rig, lost, until
 from tests.support.claimed_gpu import sleeps
+from tests.support.config_builder import QUICK, SERVER, SERVERS, SiteConfig
+from tests.support.rig import Document, Rig, lost, until
 
 pytestmark = pytest.mark.timeout(180)
 

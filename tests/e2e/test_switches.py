@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.e2e.config_builder import SiteConfig
 from tests.e2e.conftest import Start
-from tests.e2e.rig import lost
+from tests.support.config_builder import SiteConfig
+from tests.support.rig import lost
 from tests.support.sampling import FULL
 
 TURNS = 10 if FULL else 4

@@ -4,11 +4,11 @@ import asyncio
 from dataclasses import dataclass
 
 from flettner.simulator.traffic import Load, TrafficGenerator
-from tests.e2e.config_builder import SERVERS, SiteConfig
 from tests.e2e.conftest import Start
-from tests.e2e.rig import SHAPE, at_rest, lost, until
 from tests.e2e.test_adopting import third_party_server
+from tests.support.config_builder import SERVERS, SiteConfig
 from tests.support.ports import free_port
+from tests.support.rig import SHAPE, at_rest, lost, until
 
 
 @dataclass(frozen=True, kw_only=True)

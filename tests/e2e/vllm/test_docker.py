@@ -5,8 +5,8 @@ import pytest
 from flettner.simulator.traffic import Load
 from tests.e2e.conftest import StartDocker
 from tests.e2e.docker_rig import DockerRig, DockerSiteConfig
-from tests.e2e.rig import Document, lost, until
 from tests.support.docker_site import Bench
+from tests.support.rig import Document, lost, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

@@ -6,8 +6,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from flettner.agent.config.listen import Role
-from tests.integration.browser.page_data import Scene, scenery
-from tests.integration.browser.site import Site, site
+from tests.support.console_data import Scene, scenery
+from tests.support.console_site import Site, site
 
 CHROMIUM = "/usr/bin/chromium"
 ROOT = ("--no-sandbox",)  # Chromium's own sandbox does not work for root

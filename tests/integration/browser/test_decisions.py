@@ -10,8 +10,8 @@ from flettner.agent.api.tokens import load_tokens, store_tokens
 from flettner.agent.domain.digest import digest
 from flettner.agent.domain.state import Phase, Suggestion
 from tests.integration.browser.conftest import Opened
-from tests.integration.browser.page_data import Scene
-from tests.integration.browser.site import Site
+from tests.support.console_data import Scene
+from tests.support.console_site import Site
 
 SUGGESTION, ROLLOUT = "/suggestions/chat-s1", "/rollouts/code-o3"
 

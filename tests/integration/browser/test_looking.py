@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from flettner.agent.audit.chain import Head, verify
 from tests.integration.browser.conftest import Opened
-from tests.integration.browser.page_data import Scene, scenery
-from tests.integration.browser.site import Site, site
+from tests.support.console_data import Scene, scenery
+from tests.support.console_site import Site, site
 
 AXE = (Path(__file__).parent / "vendor" / "axe.js").read_text(encoding="utf-8")
 PAGES = {

@@ -9,9 +9,9 @@ from playwright.sync_api import Locator, Page, expect
 from flettner.agent.config.listen import Role
 from flettner.agent.domain.errors import WorkerError
 from tests.integration.browser.conftest import Opened
-from tests.integration.browser.page_data import Scene
-from tests.integration.browser.site import Site
 from tests.integration.browser.test_looking import Theme, serious
+from tests.support.console_data import Scene
+from tests.support.console_site import Site
 from tests.support.learned import without_law
 
 MODEL = "/model/chat"

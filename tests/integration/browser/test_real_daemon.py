@@ -11,9 +11,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from flettner.simulator.traffic import TrafficGenerator
-from tests.e2e.config_builder import SiteConfig
-from tests.e2e.rig import PATIENCE_S, Rig, lost
 from tests.integration.browser.conftest import PATIENCE_MS
+from tests.support.config_builder import SiteConfig
+from tests.support.rig import PATIENCE_S, Rig, lost
 
 pytestmark = pytest.mark.smoke
 

@@ -3,8 +3,8 @@
 from playwright.sync_api import expect
 
 from tests.integration.browser.conftest import Opened
-from tests.integration.browser.page_data import Scene
-from tests.integration.browser.site import Site
+from tests.support.console_data import Scene
+from tests.support.console_site import Site
 
 ROLLOUT = "/rollouts/code-o3"
 LONGER_MS = 4000  # than the interval of log requests

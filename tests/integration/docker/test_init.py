@@ -15,10 +15,10 @@ from flettner.agent.runtime.wiring import find_problems
 from flettner.tools.cli.dispatch import main
 from flettner.tools.cli.init import config_text, find_servers, write_config
 from flettner.vllm_facts.flag_parser import is_vllm_server
-from tests.e2e.rig import until
 from tests.e2e.test_adopting import _answers
 from tests.support.docker_site import Bench
 from tests.support.ports import free_port
+from tests.support.rig import until
 
 VLLM = f"""#!{sys.executable}
 import runpy, sys

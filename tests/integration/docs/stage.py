@@ -18,11 +18,11 @@ from pathlib import Path
 import aiohttp
 
 from flettner.tools.cli.dispatch import parser
-from tests.e2e.config_builder import SERVERS, TARGET, SiteConfig
-from tests.e2e.rig import PATIENCE_S, Document, Rig, at_rest, until
 from tests.e2e.test_adopting import _answers
 from tests.integration.docs.blocks import REPOSITORY, blocks, commands
+from tests.support.config_builder import SERVERS, TARGET, SiteConfig
 from tests.support.ports import free_port
+from tests.support.rig import PATIENCE_S, Document, Rig, at_rest, until
 from tests.unit.notifiers.receiver import receiving
 
 VLLM = f"""#!{sys.executable}

@@ -15,8 +15,8 @@ from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.ports import Site
 from flettner.clients.kubernetes.client import DEPLOYMENT, KubernetesClient, patiently
 from flettner.clients.kubernetes.errors import AwayError
-from tests.integration.kubernetes.engines import FLAGS, ROLE, bind, serve
 from tests.support.kubernetes import kubeconfig
+from tests.support.kubernetes.engines import FLAGS, ROLE, bind, serve
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.tls_front import TlsFront

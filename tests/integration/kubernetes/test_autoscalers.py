@@ -10,12 +10,12 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.clients.kubernetes import client as kubernetes
 from flettner.simulator.traffic import Load
-from tests.e2e.rig import lost
-from tests.integration.kubernetes.engines import FLAGS, GREEN, bind, names, serve
-from tests.integration.kubernetes.site import site_of
 from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.engines import FLAGS, GREEN, bind, names, serve
 from tests.support.kubernetes.manifests import autoscaler, container, deployment
 from tests.support.kubernetes.namespace import Namespace
+from tests.support.kubernetes.site import site_of
+from tests.support.rig import lost
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 

@@ -11,17 +11,17 @@ import pytest
 
 from flettner.agent.domain.errors import ActError
 from flettner.simulator.traffic import Load, TrafficGenerator
-from tests.e2e.rig import SHAPE, flettner, lost
-from tests.integration.kubernetes.engines import GREEN, bind, names, serve
-from tests.integration.kubernetes.proxy_site import proxy_site
-from tests.integration.kubernetes.site import KubernetesSite, site_of, user_file
 from tests.integration.kubernetes.test_proxy_rollouts import restart_proxy
+from tests.support.kubernetes.engines import GREEN, bind, names, serve
 from tests.support.kubernetes.manifests import headless_service
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.proxy import PROXY
+from tests.support.kubernetes.proxy_site import proxy_site
 from tests.support.kubernetes.queries import request
 from tests.support.kubernetes.service_proxy import ServiceProxy
+from tests.support.kubernetes.site import KubernetesSite, site_of, user_file
 from tests.support.ports import free_port
+from tests.support.rig import SHAPE, flettner, lost
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -10,9 +10,9 @@ from flettner.actuators.kubernetes.plugin import KubernetesOptions
 from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
-from tests.integration.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names, serve
 from tests.support.helm import manifests, of_kind
 from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names, serve
 from tests.support.kubernetes.manifests import container, controlled_by, deployment, rule
 from tests.support.kubernetes.memory.patches import apply
 from tests.support.kubernetes.namespace import Namespace

@@ -18,8 +18,8 @@ from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.ports import Site
 from flettner.sensors.proxy_requests.plugin import ProxyRequests
 from tests.integration.envoy.test_proxy_requests import SensorOutput, listening
-from tests.integration.kubernetes.engines import ROLE
 from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.engines import ROLE
 from tests.support.kubernetes.manifests import rule
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.proxy import PROXY, create_proxy, proxy_pods

@@ -17,11 +17,11 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 from flettner.clients.kubernetes.client import KubernetesClient
-from tests.integration.kubernetes.engines import GREEN, bind, serve
-from tests.integration.kubernetes.gateway_site import DAEMON, GUARD, MANIFESTS
 from tests.support.gateway.rig import utc_now
 from tests.support.gateway.stand_in import Gateway
 from tests.support.kubernetes.api import ApiError, Json
+from tests.support.kubernetes.engines import GREEN, bind, serve
+from tests.support.kubernetes.gateway_site import DAEMON, GUARD, MANIFESTS
 from tests.support.kubernetes.manifests import rule
 from tests.support.kubernetes.namespace import Namespace
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from flettner.simulator.traffic import Load
-from tests.e2e.rig import Document, lost, until
-from tests.integration.kubernetes.gateway_site import HOME, ROUTE, running
+from tests.support.kubernetes.gateway_site import HOME, ROUTE, running
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.ports import free_port
+from tests.support.rig import Document, lost, until
 
 pytestmark = pytest.mark.timeout(400)
 

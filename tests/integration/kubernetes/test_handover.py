@@ -17,8 +17,8 @@ from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Server
 from flettner.clients.kubernetes.client import KubernetesClient
 from flettner.clients.kubernetes.errors import AwayError
-from tests.integration.kubernetes.engines import FLAGS, GREEN, bind, names, serve
 from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.engines import FLAGS, GREEN, bind, names, serve
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
 

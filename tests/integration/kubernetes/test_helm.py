@@ -12,11 +12,11 @@ from typing import Any
 import helm_python
 import pytest
 
-from tests.e2e.rig import flettner, until
-from tests.integration.kubernetes.engines import CLAIM, names, serve
 from tests.support.helm import CHART
+from tests.support.kubernetes.engines import CLAIM, names, serve
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.proxy import PROXY
+from tests.support.rig import flettner, until
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.kubernetes.engines import CLAIM
 from tests.support.helm import manifests
+from tests.support.kubernetes.engines import CLAIM
 from tests.support.kubernetes.namespace import Namespace
 
 ALL: Mapping[str, Any] = {

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from flettner.agent.api.tokens import mint_token
-from tests.e2e.rig import FLETTNER, Document, until
-from tests.integration.kubernetes.engines import CLAIM, serve
 from tests.support.helm import manifests, of_kind
 from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.engines import CLAIM, serve
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
+from tests.support.rig import FLETTNER, Document, until
 
 pytestmark = pytest.mark.timeout(240)
 

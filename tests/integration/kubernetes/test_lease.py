@@ -10,10 +10,10 @@ import pytest
 from flettner.actuators.kubernetes.lease import LeaseLock
 from flettner.agent.domain.errors import LockLostError
 from flettner.clients.kubernetes.client import KubernetesClient
-from tests.e2e.rig import until
-from tests.integration.kubernetes.engines import ROLE, serve
-from tests.integration.kubernetes.site import site_of
+from tests.support.kubernetes.engines import ROLE, serve
 from tests.support.kubernetes.namespace import Namespace
+from tests.support.kubernetes.site import site_of
+from tests.support.rig import until
 
 pytestmark = pytest.mark.timeout(240)
 

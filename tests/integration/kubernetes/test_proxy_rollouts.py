@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from flettner.simulator.traffic import Load
-from tests.e2e.rig import lost
-from tests.integration.kubernetes.proxy_site import proxy_site
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.proxy import PROXY
+from tests.support.kubernetes.proxy_site import proxy_site
+from tests.support.rig import lost
 
 pytestmark = [pytest.mark.timeout(500), pytest.mark.slow]
 

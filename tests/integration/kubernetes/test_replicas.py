@@ -11,12 +11,12 @@ import pytest
 from flettner.actuators.kubernetes.start import NoNodeError
 from flettner.agent.domain.model import Server
 from flettner.simulator.traffic import Load
-from tests.e2e.rig import lost, until
-from tests.integration.kubernetes.engines import FLAGS, GREEN, bind, names
-from tests.integration.kubernetes.site import KubernetesSite, site_of
 from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.engines import FLAGS, GREEN, bind, names
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
+from tests.support.kubernetes.site import KubernetesSite, site_of
+from tests.support.rig import lost, until
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -15,9 +15,9 @@ from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.clients.kubernetes.client import KubernetesClient
-from tests.integration.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names
 from tests.integration.kubernetes.test_lease import utc_now
 from tests.support.kubernetes.api import MERGE, Api, ApiError, Json
+from tests.support.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names
 from tests.support.kubernetes.manifests import container, deployment, statefulset
 from tests.support.kubernetes.namespace import Namespace
 

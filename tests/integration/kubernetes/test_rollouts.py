@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from flettner.simulator.traffic import Load
-from tests.e2e.rig import lost, until
-from tests.integration.kubernetes.site import KubernetesSite, site_of
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
+from tests.support.kubernetes.site import KubernetesSite, site_of
+from tests.support.rig import lost, until
 
 pytestmark = pytest.mark.timeout(400)
 

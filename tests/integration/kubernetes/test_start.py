@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from flettner.actuators.kubernetes.labels import EPOCH
-from tests.e2e.rig import PATIENCE_S, until
-from tests.integration.kubernetes.engines import ROLE, serve
-from tests.integration.kubernetes.proxy_site import ProxySite, ProxySiteConfig
-from tests.integration.kubernetes.site import KubernetesSite, site_of, user_file
+from tests.support.kubernetes.engines import ROLE, serve
 from tests.support.kubernetes.namespace import Namespace
+from tests.support.kubernetes.proxy_site import ProxySite, ProxySiteConfig
+from tests.support.kubernetes.site import KubernetesSite, site_of, user_file
+from tests.support.rig import PATIENCE_S, until
 
 pytestmark = pytest.mark.timeout(240)
 

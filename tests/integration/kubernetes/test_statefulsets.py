@@ -10,13 +10,13 @@ from flettner.actuators.kubernetes.engine import KubernetesEngine
 from flettner.actuators.kubernetes.plugin import KubernetesOptions
 from flettner.agent.domain.model import Server
 from flettner.simulator.traffic import Load
-from tests.e2e.rig import lost, until
-from tests.integration.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names
-from tests.integration.kubernetes.site import site_of
 from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names
 from tests.support.kubernetes.manifests import claim, container, controlled_by, statefulset
 from tests.support.kubernetes.memory.patches import apply
 from tests.support.kubernetes.namespace import Namespace
+from tests.support.kubernetes.site import site_of
+from tests.support.rig import lost, until
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from flettner.simulator.traffic import Load
-from tests.e2e.rig import lost, until
-from tests.integration.kubernetes.site import site_of
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
+from tests.support.kubernetes.site import site_of
 from tests.support.real_vllm import ENVIRONMENT, real_vllm
+from tests.support.rig import lost, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

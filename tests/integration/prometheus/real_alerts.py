@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.e2e.rig import Rig
 from tests.support.prometheus_server import RealPrometheus
+from tests.support.rig import Rig
 
 RULES = Path(__file__).parents[3] / "deploy" / "prometheus" / "flettner.rules.yml"
 SOONER = {

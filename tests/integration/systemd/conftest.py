@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.config_builder import SiteConfig
 from tests.integration.systemd.machine import REPOSITORY, Machine
 from tests.integration.systemd.service import Service, Start
+from tests.support.config_builder import SiteConfig
 
 NEXT = "99.0"
 QUICKLY = {"DPKG_DEB_COMPRESSOR_TYPE": "none"}

@@ -7,9 +7,9 @@ from typing import Protocol, cast
 
 from flettner.actuators.host.procfs import Process
 from flettner.agent.config.listen import SOCKET
-from tests.e2e.config_builder import SERVER, TARGET, SiteConfig
-from tests.e2e.rig import Rig
 from tests.integration.systemd.machine import Machine
+from tests.support.config_builder import SERVER, TARGET, SiteConfig
+from tests.support.rig import Rig
 
 HOME = Path("/var/lib/flettner")
 PYTHON = "/opt/flettner/bin/python3"

@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.e2e.docker_rig import FLAGS, SOME, DockerRig, DockerSiteConfig
-from tests.e2e.rig import lost
 from tests.integration.systemd.machine import Machine
 from tests.integration.systemd.service import Service
 from tests.support.docker_images import Image
 from tests.support.docker_site import Bench, Container
+from tests.support.rig import lost
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

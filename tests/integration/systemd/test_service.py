@@ -9,11 +9,11 @@ import pytest
 from flettner.agent.api.tokens import load_tokens, store_tokens
 from flettner.agent.audit import chain
 from flettner.simulator.traffic import TrafficGenerator
-from tests.e2e.config_builder import SiteConfig
-from tests.e2e.rig import lost, until
 from tests.e2e.test_adopting import third_party_server
 from tests.integration.systemd.conftest import NEXT
 from tests.integration.systemd.service import Service, Start
+from tests.support.config_builder import SiteConfig
+from tests.support.rig import lost, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

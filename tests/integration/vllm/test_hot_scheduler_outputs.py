@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.hot_scheduler.engine import Engine, start
+from tests.support.scheduler_engine import Engine, start
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 

@@ -8,12 +8,13 @@ import pytest
 from bench.loop import flat, static, story
 from bench.loop.flat import draw_world
 from bench.loop.report import document, figures, line, table
-from bench.loop.run import Ended, Run
+from bench.loop.run import Run
 from bench.loop.score import Score, score, symptom
 from bench.loop.static import best, configured, flaw, goodput, moves_right, of_start
 from bench.loop.story import play
 from bench.loop.world import World, WorldError, parse_world
 from flettner.simulator.scheduler import Scheduler
+from tests.support.virtual_server import Ended
 
 CAPPED = parse_world(
     "capped",

@@ -7,7 +7,6 @@ from math import log
 from pathlib import Path
 from random import Random
 
-from bench.loop.server import VirtualServer
 from flettner.agent.domain.events import Event
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.prediction_check import LawDrop
@@ -24,6 +23,7 @@ from flettner.simulator.flags import parse
 from flettner.simulator.scheduler import SimulatedRequest
 from flettner.vllm_facts.values import Setting
 from tests.support.fake_engine import FakeEngine
+from tests.support.virtual_server import VirtualServer
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BYTES_PER_TOKEN, FRAME_BYTES = 4, 80  # of a request's body

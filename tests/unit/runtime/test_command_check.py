@@ -9,7 +9,7 @@ from flettner.agent.runtime.command_check import CommandCheck, lint_command
 from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.values import Setting
-from tests.e2e.config_builder import QUICK, SERVER
+from tests.support.config_builder import QUICK, SERVER
 from tests.support.readings import a_reading
 
 T4 = replace(a_reading(), gpus=(Gpu(index=0, uuid="GPU-1", name="Tesla T4"),))

@@ -11,14 +11,14 @@ import yaml
 
 from flettner.actuators.gateway.guard_sign import LEASE_NAME
 from flettner.actuators.gateway.record import SplitRecord, annotation, record_of
-from tests.e2e.config_builder import TARGET
-from tests.e2e.rig import until
-from tests.integration.kubernetes.engines import ROLE
-from tests.integration.kubernetes.site import KubernetesSite, KubernetesSiteConfig, user_file
+from tests.support.config_builder import TARGET
 from tests.support.gateway.stand_in import Gateway
 from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.engines import ROLE
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
+from tests.support.kubernetes.site import KubernetesSite, KubernetesSiteConfig, user_file
+from tests.support.rig import until
 
 ROUTE = "chat"
 EXAMPLE = Path(__file__).parents[3] / "examples" / "gateway-guard.yaml"

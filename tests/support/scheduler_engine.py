@@ -45,12 +45,12 @@ def read(process: "subprocess.Popen[str]") -> dict[str, Any]:
 def start(folder: Path) -> Iterator[Engine]:
     """Start it; `folder` gets its log and its control socket."""
     vllm = real_vllm()
-    worker = Path(__file__).with_name("worker.py")
+    worker = Path(__file__).with_name("scheduler_worker.py")
     control = {"PYTHONPATH": str(REPOSITORY), "FLETTNER_CONTROL": str(folder / "control.sock")}
     folder.mkdir(parents=True, exist_ok=True)
     with (
         (folder / "engine.log").open("w") as log,
-        subprocess.Popen(  # noqa: S603 - the repository's own script
+        subprocess.Popen(
             [vllm.python, worker, vllm.model],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

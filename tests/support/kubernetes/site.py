@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from json import dumps
 from pathlib import Path
 
-from tests.e2e.config_builder import SiteConfig
-from tests.e2e.rig import FLETTNER, Document, Rig, until
-from tests.integration.kubernetes.engines import ROLE
+from tests.support.config_builder import SiteConfig
 from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.engines import ROLE
 from tests.support.kubernetes.namespace import Namespace
+from tests.support.rig import FLETTNER, Document, Rig, until
 
 _USER = "daemon"
 _WITH_DNS = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'  # in a mount namespace of its own

@@ -28,7 +28,7 @@ from flettner.agent.audit import chain, records
 from flettner.simulator.tally import RequestRecord
 from flettner.simulator.traffic import Load, TrafficGenerator
 from flettner.simulator.workload import Shape, lengths
-from tests.e2e.config_builder import TARGET, SiteConfig
+from tests.support.config_builder import TARGET, SiteConfig
 from tests.support.ports import free_port
 
 FLETTNER = (sys.executable, "-m", "flettner")

@@ -1,6 +1,6 @@
 """One vLLM engine that generates what each line of its input asks for; runs in vLLM's interpreter.
 
-    worker.py MODEL
+    scheduler_worker.py MODEL
     -> {"vllm": "0.32.0", "class_us": 0.4, "async": false}
     {"seed": 1, "requests": 64, "tokens": 32, "temperature": 0.0, "hot": 1}
     -> {"schedule": "HotStep", "wall_s": 0.9, "cpu_s": 0.8, "tokens": 2048, "outputs": [[1367, …], …]}

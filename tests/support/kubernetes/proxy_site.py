@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flettner.actuators.shared.published_route import PublishedRoute, object_name
-from tests.e2e.config_builder import TARGET
-from tests.integration.kubernetes.engines import ROLE
-from tests.integration.kubernetes.site import KubernetesSite, KubernetesSiteConfig, user_file
+from tests.support.config_builder import TARGET
+from tests.support.kubernetes.engines import ROLE
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.proxy import PROXY, create_proxy, of_chart
 from tests.support.kubernetes.service_proxy import ServiceProxy
+from tests.support.kubernetes.site import KubernetesSite, KubernetesSiteConfig, user_file
 
 FLAGS = ("tiny", "--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "8")
 _PORT = 8080

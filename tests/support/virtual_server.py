@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from bench.loop.run import Ended
 from flettner.agent.domain.reading import EngineSample, Request, RequestOutcome
 from flettner.agent.observe.engine_sample import sample
 from flettner.flettner_vllm.scheduler import Value
@@ -21,6 +20,18 @@ from flettner.vllm_facts.metrics.totals import totals
 STALLED_AFTER_S = 60.0  # as the default of the sensor `proxy_requests`
 MOST_STEPS = 100_000  # kept: 15 minutes of 9 ms
 PATIENCE_S = 400.0  # of a client
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A request as its client saw it. Times in seconds; `gap_s`: mean between tokens."""
+
+    server: str
+    arrived_s: float
+    ended_s: float
+    outcome: RequestOutcome
+    ttft_s: float | None = None
+    gap_s: float | None = None
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 
 from flettner.vllm_facts.live_limits import SCHEDULER_CLASS
-from tests.e2e.config_builder import SERVER, SERVERS, SiteConfig
+from tests.support.config_builder import SERVER, SERVERS, SiteConfig
 
 LIMITS = ("--max-num-seqs", "16", "--max-num-active-seqs", "2", "--scheduler-cls", SCHEDULER_CLASS)
 SIMULATED = (*SERVER, "--sim-start-s", "0.2", *LIMITS)
