@@ -1,6 +1,6 @@
 """The complete loop on worlds: from a symptom to the suggestion, the rollout and the setting in force.
 
-A world is a JSON file (bench/loop/world.py): a server's flags, its clients, the SLO, what is right. The
+A world is a table of worlds.toml (world.py): a server's flags, its clients, the SLO, what is right. The
 daemon is built from a config with engine, traffic and SLO only. The truth of a world multiplies coefficients
 of the simulator and adds noise and pauses, so that no model of flettner is exact.
 

@@ -1,15 +1,14 @@
 """The complete loop on worlds: what is suggested, what comes of it, and what it is worth.
 
-python -m bench.loop [WORLD.json …] [--real] [--seeds N] [--json FILE] runs each world with that many seeds,
+python -m bench.loop [WORLD …] [--real] [--seeds N] [--json FILE] runs each world with that many seeds,
 prints a line for each run and the figures of all, and writes both as JSON.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +18,10 @@ from bench.loop.live_cap import has_cap_to_change
 from bench.loop.report import document, line, table
 from bench.loop.score import Score
 from bench.loop.static import best, flaw
-from bench.loop.world import World, WorldError, read
+from bench.loop.world import OWN, World, WorldError, read
+from bench.results import new_parser, write
 
 NICE = 5
-OWN = Path(__file__).parent / "worlds"
 
 
 def _pool(workers: int, *, alone: bool = False) -> ProcessPoolExecutor:
@@ -51,13 +50,31 @@ def check(pool: ProcessPoolExecutor, worlds: Sequence[World]) -> int:
     return int(wrong > 0)
 
 
+def choose_worlds(options: argparse.Namespace) -> Iterator[World]:
+    """Raises WorldError."""
+    own = {world.name: world for world in read(OWN)}
+    worlds = [own[name] for name in options.worlds if name in own]
+    for name in options.worlds:
+        worlds += read(Path(name)) if name not in own else ()
+    for world in worlds or own.values():
+        if options.live_cap and not has_cap_to_change(world):
+            continue
+        if options.real and not options.worlds and not world.real:
+            continue
+        yield replace(
+            world,
+            live_cap=options.live_cap,
+            model=options.model or world.model,
+            mode=options.mode or world.mode,
+        )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.loop", description=__doc__)
-    parser.add_argument("worlds", nargs="*", type=Path, help="worlds; default: those of bench/loop/worlds")
+    parser = new_parser("bench.loop", __doc__, "loop.json")
+    parser.add_argument("worlds", nargs="*", help="names of worlds, or files of them; default: worlds.toml")
     parser.add_argument("--seeds", type=int, help="runs of each world; default: as the world says")
     parser.add_argument("--real", action="store_true", help="real processes in real time")
     parser.add_argument("--workers", type=int, help="runs at once; default: the cores, 3 with --real")
-    parser.add_argument("--json", type=Path, default=Path("bench/results/loop.json"))
     parser.add_argument(
         "--model", choices=("off", "on", "alone"), help="the policy `model`, beside the rules or alone"
     )
@@ -67,25 +84,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--mode", choices=("approve", "auto"), help="instead of the mode of each world")
     parser.add_argument("--check", action="store_true", help="only check the worlds with the sweep")
     options = parser.parse_args(argv)
-    try:
-        worlds = [read(path) for path in options.worlds or sorted(OWN.glob("*.json"))]
-        if options.live_cap:
-            worlds = [replace(world, live_cap=True) for world in worlds if has_cap_to_change(world)]
-        if options.real and not options.worlds:
-            worlds = [world for world in worlds if world.real]
-        worlds = [replace(world, model=options.model) for world in worlds] if options.model else worlds
-        worlds = [replace(world, mode=options.mode) for world in worlds] if options.mode else worlds
-    except WorldError as error:
-        parser.error(str(error))
     if options.real and options.live_cap:
         parser.error("--live-cap: only in virtual time")
-    scores: list[Score] = []
-    with _pool(os.cpu_count() or 1) as pool:
+    try:
+        worlds = list(choose_worlds(options))
+    except WorldError as error:
+        parser.error(str(error))
+    cores = os.cpu_count() or 1
+    with _pool(cores) as pool:
         if options.check:
             return check(pool, worlds)
         list(pool.map(best, [replace(world, live_cap=False) for world in worlds]))
     seeds = options.seeds or (1 if options.real else 0)
-    with _pool(options.workers or (3 if options.real else os.cpu_count() or 1), alone=options.real) as pool:
+    scores: list[Score] = []
+    with _pool(options.workers or (3 if options.real else cores), alone=options.real) as pool:
         waiting = [
             pool.submit(run, world, world.seed + number, real_time=options.real)
             for world in worlds
@@ -94,12 +106,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for done in as_completed(waiting):
             scores.append(done.result())
             print(line(scores[-1]), flush=True)
-    scores.sort(key=lambda one: (one.world, one.seed))
-    told = document(scores)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(told, indent=1, default=str), encoding="utf-8")
+    scores.sort(key=lambda score: (score.world, score.seed))
+    write(options.json, document(scores))
     print(table(scores))
-    return int(any(one.missed for one in scores))
+    return int(any(score.missed for score in scores))
 
 
 if __name__ == "__main__":

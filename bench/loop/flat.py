@@ -8,13 +8,11 @@ rate of 0.4 to 2.5 times what vLLM's default flags carry. Flat are those where t
 a line for each world and writes all to bench/results/flat.json.
 """
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from math import exp, log
-from pathlib import Path
 from random import Random
 from time import process_time
 from typing import Any
@@ -25,6 +23,7 @@ from bench.loop.learner import learn_before, trace_of
 from bench.loop.static import ENOUGH, NO_CURE, SEEDS, configured, goodput
 from bench.loop.story import play
 from bench.loop.world import ModelUse, World, parse_world
+from bench.results import new_parser, write
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.outcome import Goals
 from flettner.performance_model.prediction import find_headroom
@@ -46,7 +45,6 @@ RATES = (0.4, 2.5)  # times what the default carries
 OFF = 0.15  # sigma of the factors on the true step times
 TIMES = ("token_us", "weights_us", "head_us", "kv_read_us", "host_step_us", "seq_us")
 USES: Sequence[ModelUse] = ("off", "on")
-RESULTS = Path(__file__).parents[1] / "results" / "flat.json"
 Row = dict[str, Any]
 
 
@@ -100,7 +98,7 @@ def carried_rps(world: World, gpu: Hardware) -> float:
         ttft_s=world.slo.ttft.under_s if world.slo.ttft else None,
         itl_s=world.slo.itl.under_s if world.slo.itl else None,
     )
-    asked = [coming.request for coming in Clients(world, 0).until(PROBE_S)]
+    asked = [arrival.request for arrival in Clients(world, 0).until(PROBE_S)]
     return find_headroom(trace_of(world, asked, 0.0), law, limits, goals).rate_per_s or 0.1
 
 
@@ -123,12 +121,12 @@ def run_world(world: World) -> Row:
         rules = {one.id: one.rule for one in run.said}
         row[use] = [
             {
-                "rule": rules.get(one.suggestion),
-                "to": dict(one.to),
-                "began_s": one.began_s,
-                "outcome": one.outcome,
+                "rule": rules.get(rollout.suggestion),
+                "to": dict(rollout.to),
+                "began_s": rollout.began_s,
+                "outcome": rollout.outcome,
             }
-            for one in run.rolled
+            for rollout in run.rolled
         ]
     return row
 
@@ -162,24 +160,20 @@ def _between(random: Random, low: float, high: float) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.loop.flat", description=__doc__)
+    parser = new_parser("bench.loop.flat", __doc__, "flat.json")
     parser.add_argument("--worlds", type=int, default=60)
     parser.add_argument("--first", type=int, default=1, help="number of the first world")
     parser.add_argument(
         "--budget-s", type=float, default=1e9, help="seconds of CPU after which no world begins"
     )
-    parser.add_argument("--json", type=Path, default=RESULTS)
     options = parser.parse_args()
-    options.json.parent.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     for number in range(options.first, options.first + options.worlds):
         if process_time() > options.budget_s:
             break
         rows.append(run_world(draw_world(number)))
         print(json.dumps(rows[-1]), flush=True)
-        options.json.write_text(
-            json.dumps({"figures": summarise(rows), "worlds": rows}, indent=1) + "\n", encoding="utf-8"
-        )
+        write(options.json, {"figures": summarise(rows), "worlds": rows})
     print(json.dumps(summarise(rows), indent=1))
 
 

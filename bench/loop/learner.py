@@ -13,7 +13,7 @@ from math import inf
 
 from bench.loop.clients import Clients
 from bench.loop.engine import VirtualEngine, flags_of
-from bench.loop.site import VirtualSite
+from bench.loop.site import LoopSite
 from bench.loop.world import World
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.performance_model.acceptance import Acceptance, ServedRequest, check_ahead
@@ -30,7 +30,7 @@ from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Setting
 from tests.support.fast_time import loop_now
-from tests.support.virtual_server import PATIENCE_S, VirtualServer
+from tests.support.virtual_server import VirtualServer
 
 TRACE_S = 900.0
 EVERY_S = 60.0  # between two traces
@@ -47,7 +47,7 @@ class VirtualLearner:
 
     world: World
     seed: int
-    site: VirtualSite
+    site: LoopSite
     engine: VirtualEngine
     law: UncertainLaw | None = None
     acceptance: Acceptance | None = None
@@ -92,10 +92,10 @@ def learn_before(world: World, seed: int) -> tuple[UncertainLaw | None, Acceptan
     earlier = replace(world, load=phases)
     flags = flags_of(world, parse_setting(("python", *world.command)))
     server = VirtualServer("before", flags, now_s=0.0, unix_s=0.0)
-    requests = [coming.request for coming in Clients(earlier, seed + BEFORE_SEED).until(BEFORE_S)]
+    requests = [arrival.request for arrival in Clients(earlier, seed + BEFORE_SEED).until(BEFORE_S)]
     for request in requests:
         server.ask(request)
-    server.advance(BEFORE_S + PATIENCE_S)
+    server.advance(BEFORE_S + server.patience_s)
     ended = list(takewhile(lambda one: one.ended, requests))
     cache = server.scheduler.cache
     kv_tokens = cache.blocks * cache.block_size

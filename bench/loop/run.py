@@ -1,8 +1,11 @@
 """What one run of a world was: suggestions, rollouts, shares of the traffic, and every request."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from bench.loop.world import World
+from flettner.agent.audit.history import History
+from flettner.agent.domain.state import Phase, State, Suggestion
 from flettner.vllm_facts.values import Knob, Setting, Value
 from tests.support.virtual_server import Ended
 
@@ -54,3 +57,121 @@ class Run:
     sent: int
     notes: tuple[tuple[float, str], ...]
     cpu_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Books:
+    """What happened, by the states that a daemon recorded; in seconds of one clock."""
+
+    approved: dict[str, float] = field(default_factory=dict)  # by suggestion
+    history: History = field(default_factory=History)
+    _made: dict[str, tuple[float, Setting]] = field(default_factory=dict)  # suggestions; the setting in force
+    _rolling: dict[str, tuple[float, float | None, float | None]] = field(default_factory=dict)
+    _results: dict[str, str] = field(default_factory=dict)  # of rollouts
+    _settings: dict[str, Setting] = field(default_factory=dict)  # by server and its settings so far
+    _labels: dict[str, str] = field(default_factory=dict)  # by server: the key of its present setting
+    _shares: list[tuple[float, Mapping[str, int]]] = field(default_factory=list)
+    _notes: list[tuple[float, str]] = field(default_factory=list)
+
+    def add_state(self, state: State, at_s: float) -> None:
+        self.history.add_state(state)
+        for suggestion in self.history.suggestions():
+            if suggestion.id not in self._made and suggestion.status != "checking":
+                self._made[suggestion.id] = at_s, dict(state.blue.setting) if state.blue else {}
+        for server in state.present:
+            self._add_setting(server.name, server.setting)
+        rollout = state.rollout
+        if rollout is not None:
+            began_s, shared_s, ended_s = self._rolling.get(rollout.id, (at_s, None, None))
+            if state.phase is Phase.CANARY and rollout.step_since is not None and shared_s is None:
+                shared_s = at_s
+            if rollout.outcome != "running" and ended_s is None:
+                ended_s = at_s
+                self._results[rollout.id] = state.outcomes[-1].result if state.outcomes else rollout.outcome
+            self._rolling[rollout.id] = (began_s, shared_s, ended_s)
+        note = f"{state.phase.value}: {state.note}"
+        if not self._notes or self._notes[-1][1] != note:
+            self._notes.append((at_s, note))
+
+    def add_shares(self, weights: Mapping[str, int], at_s: float) -> None:
+        shares = {self._labels.get(name, name): weight for name, weight in weights.items()}
+        if not self._shares or self._shares[-1][1] != shares:
+            self._shares.append((at_s, shares))
+
+    def _add_setting(self, server: str, setting: Setting) -> None:
+        """A server whose limits change while it runs is another one for the score."""
+        label = self._labels.setdefault(server, server)
+        if not self._settings.get(label):
+            self._settings[label] = dict(setting)
+        elif self._settings[label] != setting:
+            self._labels[server] = label = f"{server} {len(self._settings)}"
+            self._settings[label] = dict(setting)
+
+    def close(
+        self, world: World, seed: int, *, began_s: float, ended: list[Ended], sent: int, cpu_s: float
+    ) -> Run:
+        """`began_s`: the begin of the load, from which all times of the run count."""
+        suggestions = {made.id: made for made in reversed(self.history.suggestions())}
+
+        def since(at_s: float) -> float:
+            return round(at_s - began_s, 1)
+
+        return Run(
+            world=world.name,
+            seed=seed,
+            said=tuple(self._said(made, began_s) for made in suggestions.values() if made.id in self._made),
+            rolled=tuple(self._rolled(suggestions, began_s)),
+            shares=tuple((since(at_s), weights) for at_s, weights in self._shares),
+            settings=self._settings,
+            ended=tuple(
+                replace(one, arrived_s=one.arrived_s - began_s, ended_s=one.ended_s - began_s)
+                for one in ended
+            ),
+            sent=sent,
+            notes=tuple((since(at_s), note) for at_s, note in self._notes),
+            cpu_s=round(cpu_s, 1),
+        )
+
+    def _said(self, suggestion: Suggestion, began_s: float) -> Said:
+        made_s, in_force = self._made[suggestion.id]
+        return Said(
+            id=suggestion.id,
+            rule=suggestion.proposal.rule,
+            klass=suggestion.proposal.klass,
+            at_s=round(made_s - began_s, 1),
+            before=dict(suggestion.before),
+            to=dict(suggestion.proposal.to),
+            in_force=in_force,
+            why=suggestion.proposal.why,
+            approved_s=_since(began_s, self.approved.get(suggestion.id)),
+            status=suggestion.status,
+        )
+
+    def _rolled(self, suggestions: Mapping[str, Suggestion], began_s: float) -> list[Rolled]:
+        rolled = []
+        for _, rollout in reversed(self.history.rollouts()):
+            started_s, shared_s, ended_s = self._rolling[rollout.id]
+            suggestion = suggestions.get(rollout.suggestion)
+            forecast = suggestion.forecast if suggestion else None
+            rolled.append(
+                Rolled(
+                    id=rollout.id,
+                    suggestion=rollout.suggestion,
+                    to=dict(suggestion.proposal.to) if suggestion else {},
+                    began_s=round(started_s - began_s, 1),
+                    ended_s=_since(began_s, ended_s),
+                    outcome=self._results.get(rollout.id, "running"),
+                    why=rollout.why,
+                    exposed=rollout.exposed.asked,
+                    bad=rollout.bad_exposed,
+                    forecast_s=(forecast.usual_s + forecast.hold_s, forecast.likely_s + forecast.hold_s)
+                    if forecast
+                    else None,
+                    canary_s=None if shared_s is None or ended_s is None else round(ended_s - shared_s, 1),
+                )
+            )
+        return rolled
+
+
+def _since(began_s: float, at_s: float | None) -> float | None:
+    return None if at_s is None else round(at_s - began_s, 1)

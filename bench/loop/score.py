@@ -48,7 +48,7 @@ class Score:
     best: Mapping[str, object]
     sent: int
     lost: int  # failed, cut, aborted or refused
-    gave_up: int  # by their clients, after PATIENCE_S
+    gave_up: int  # by their clients, after their patience
     outcomes: Mapping[str, int]
     shares: tuple[tuple[float, Mapping[str, int]], ...]
     notes: tuple[tuple[float, str], ...]

@@ -100,9 +100,9 @@ def _once(world: World, flags: Flags, seed: int) -> Goodput:
     flags = replace(flags, seed=draws(seed, "server").getrandbits(32))
     server, clients = VirtualServer("static", flags, now_s=0.0, unix_s=0.0), Clients(world, seed)
     arrived: list[float] = []
-    for coming in clients.until(world.seconds):
-        arrived.append(coming.request.arrived_at)
-        server.ask(coming.request)
+    for arrival in clients.until(world.seconds):
+        arrived.append(arrival.request.arrived_at)
+        server.ask(arrival.request)
     server.advance(world.seconds + LATE_S)
     good = [one.arrived_s for one in server.take_ended() if is_good(world, one)]
     since_s = world.seconds - TAIL_S

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from bench.rollouts.servers import Pauses, pauses
+from bench.rollouts.servers import Pauses, draw_pauses
 from flettner.agent.domain.model import Objective, Slo
 from flettner.simulator.faults import Faults
 from flettner.vllm_facts.values import Setting
@@ -58,7 +58,7 @@ class Profile:
     incident_errors: float = 0.0
 
     def pauses(self, random: Random) -> Pauses:
-        return pauses(random, every_s=60.0, least_s=3.0, most_s=8.0) if self.stalls else iter(())
+        return draw_pauses(random, every_s=60.0, least_s=3.0, most_s=8.0) if self.stalls else iter(())
 
 
 CALM = Profile(name="calm")

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from math import pi, sin
 from random import Random
 
-from flettner.simulator.scheduler import SimulatedRequest
+from bench.virtual_site import Arrival, new_request
 from flettner.simulator.workload import Lengths
 
-BLOCK = 16  # tokens
 SYSTEM_TOKENS = 64  # shared prefix of all prompts
 TURNS = 5
 CONVERSATIONS = 40  # concurrent conversations
@@ -25,17 +24,9 @@ class _Session:
     turns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Coming:
-    """One request and its slot; green gets the slots below its weight, of 100."""
-
-    request: SimulatedRequest
-    place: float  # 0 to 100, constant for a session
-
-
 @dataclass(slots=True, kw_only=True)
 class Clients:
-    """`drift`: relative amplitude of the rate over `period_s`."""
+    """`drift`: relative amplitude of the rate over `period_s`. All requests of a session have one place."""
 
     rate: float
     random: Random
@@ -48,29 +39,26 @@ class Clients:
     def rate_at(self, at_s: float) -> float:
         return self.rate * (1 + self.drift * sin(2 * pi * at_s / self.period_s))
 
-    def until(self, at_s: float) -> Iterator[Coming]:
+    def until(self, at_s: float) -> Iterator[Arrival]:
         """Return the requests up to that time: a Poisson process, thinned to the current rate."""
         most = self.rate * (1 + self.drift)
         while self._next_s < at_s:
             came_s = self._next_s
             self._next_s += self.random.expovariate(most)
             if self.random.random() * most <= self.rate_at(came_s):
-                yield self._one(came_s)
+                yield self._new_arrival(came_s)
 
-    def _one(self, at_s: float) -> Coming:
+    def _new_arrival(self, at_s: float) -> Arrival:
         self._count += 1
         talks = self.random.random() < IN_CONVERSATION
         session = self._session() if talks else _Session(self._count)
-        prompt = session.tokens + PROMPT.draw(self.random)
-        wanted = OUTPUT.draw(self.random)
-        shared = SYSTEM_TOKENS // BLOCK
-        hashes = [(-1 - i if i < shared else session.name << 20 | i) for i in range(prompt // BLOCK)]
-        session.tokens, session.turns = prompt + wanted, session.turns + 1
+        prompt, output = session.tokens + PROMPT.draw(self.random), OUTPUT.draw(self.random)
+        session.tokens, session.turns = prompt + output, session.turns + 1
         place = Random(session.name).uniform(0, 100)  # noqa: S311 - a hash, as in the proxy
-        request = SimulatedRequest(
-            name=f"{self._count}", prompt=prompt, wanted=wanted, hashes=hashes, arrived_at=at_s
+        request = new_request(
+            self._count, at_s, prompt=prompt, output=output, shared=SYSTEM_TOKENS, group=session.name
         )
-        return Coming(request, place)
+        return Arrival(request, place)
 
     def _session(self) -> _Session:
         if len(self._sessions) < CONVERSATIONS or self.random.random() < 1 / TURNS:

@@ -3,24 +3,26 @@
 import asyncio
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+from bench.rollouts.cases import EQUAL
 from flettner.agent.audit.records import JournalRecord
 from flettner.simulator.traffic import Load
 from tests.support.config_builder import SERVERS, SiteConfig
 from tests.support.real_vllm import ENVIRONMENT, real_vllm
 from tests.support.rig import Document, Rig, lost, until
 
-EQUAL, SEQS = "equal", "max_num_seqs"
+SEQS = "max_num_seqs"
 LEARNED_S = 330.0  # time to calibrate the servers
 VERDICTS = ("rollout.rolling_back", "rollout.promoting")
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfVllm(SiteConfig):
+class VllmConfig(SiteConfig):
     """vLLM on the CPU with a tiny model; a start takes minutes."""
 
     seqs: int = 16
@@ -39,7 +41,7 @@ class OfVllm(SiteConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class RealCase:
     """`to`: the knob and its value for green; `fault`: fault of the simulator in green."""
 
     green: str
@@ -51,24 +53,25 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class RealOutcome:
     """Times in seconds; `verdict_s`: since the first share of green. `clients`: request outcomes."""
 
     green: str
-    engine: str
-    outcome: str
     result: str
     why: str
-    weight: int
-    verdict_s: float | None
-    back_s: float | None  # from the verdict to the split with all traffic on blue
-    launches: int
-    exposed: int
-    bad_exposed: int
-    seconds: float
+    engine: str = ""
+    outcome: str = ""
+    weight: int = 0
+    verdict_s: float | None = None
+    back_s: float | None = None  # from the verdict to the split with all traffic on blue
+    launches: int = 0
+    exposed: int = 0
+    bad_exposed: int = 0
+    seconds: float = 0.0
     clients: dict[str, int] = field(default_factory=dict)
 
 
+RATE = Load(rate=8.0)
 SIMULATED = SiteConfig(
     steps=((5, 5, 5.0), (50, 50, 10.0)),
     at_most_s=900.0,
@@ -78,22 +81,7 @@ SIMULATED = SiteConfig(
     warm_up_s=60.0,
     warm_up_requests=0,
 )
-BAD = {
-    "slow prefill": "slow_prefill=20",
-    "slow decode": "slow_decode=6",
-    "2 % errors": "errors=0.02",
-    "5 % truncated": "truncate=0.05",
-    "stalls of 15 s": "stall=15",
-    "wedge": "hang_after=20",
-    "abort with 200": "abort=0.05",
-    "slow under load": "slow_above=2",
-    "slow in the hold-back": "slow_after=150",
-    "wrong outputs": "wrong=0.3",
-}
-"""Kinds of bad green, and their faults."""
-
-RATE = Load(rate=8.0)
-CPU = OfVllm(
+CPU = VllmConfig(
     steps=((5, 3, 5.0), (50, 20, 15.0)),
     at_most_s=600.0,
     hold_s=30.0,
@@ -104,34 +92,48 @@ CPU = OfVllm(
     stalled_after_s=10.0,
     drain_s=300.0,
 )
+SIMULATED_EQUAL = RealCase(green=EQUAL.name, to=(SEQS, 9), load=RATE, site_config=SIMULATED)
 
 
-def cases(engine: str, equal: int, bad: int) -> Iterator[Case]:
+def _bad(green: str, fault: str, **changes: Any) -> RealCase:  # noqa: ANN401 - fields of the case
+    return replace(SIMULATED_EQUAL, green=green, fault=fault, **changes)
+
+
+SIMULATED_BAD = (
+    _bad("slow prefill", "slow_prefill=20"),
+    _bad("slow decode", "slow_decode=6"),
+    _bad("2 % errors", "errors=0.02", site_config=replace(SIMULATED, margin=0.01), watched_s=LEARNED_S),
+    _bad("5 % truncated", "truncate=0.05"),
+    _bad("stalls of 15 s", "stall=15"),
+    _bad("wedge", "hang_after=20"),
+    _bad("abort with 200", "abort=0.05"),
+    _bad("slow under load", "slow_above=2"),
+    _bad("slow in the hold-back", "slow_after=150", site_config=replace(SIMULATED, hold_s=180.0)),
+    _bad("wrong outputs", "wrong=0.3", to=("kv_cache_dtype", "fp8_e5m2")),
+)
+
+
+def draw_cases(engine: str, equal: int, bad: int) -> Iterator[RealCase]:
     if engine == "vllm":
-        few = Load(streams=8)
-        one = Case(green="one sequence", to=(SEQS, 1), load=few, site_config=CPU)
-        yield from (one for _ in range(min(bad, 1)))
-        yield from (Case(green=EQUAL, to=(SEQS, 17 + n), load=few, site_config=CPU) for n in range(equal))
+        single = RealCase(green="one sequence", to=(SEQS, 1), load=Load(streams=8), site_config=CPU)
+        yield from [single][:bad]
+        yield from (replace(single, green=EQUAL.name, to=(SEQS, 17 + number)) for number in range(equal))
         return
-    for name, fault in list(BAD.items())[:bad]:
-        site_config = replace(SIMULATED, margin=0.01) if name == "2 % errors" else SIMULATED
-        site_config = replace(site_config, hold_s=180.0) if name == "slow in the hold-back" else site_config
-        to = ("kv_cache_dtype", "fp8_e5m2") if name == "wrong outputs" else (SEQS, 9)
-        watched_s = LEARNED_S if name == "2 % errors" else 20.0
-        yield Case(green=name, to=to, load=RATE, site_config=site_config, fault=fault, watched_s=watched_s)
-    yield from (Case(green=EQUAL, to=(SEQS, 9), load=RATE, site_config=SIMULATED) for _ in range(equal))
+    yield from SIMULATED_BAD[:bad]
+    yield from [SIMULATED_EQUAL] * equal
 
 
-def tell(case: Case) -> Told:
+def play(case: RealCase) -> RealOutcome:
     with tempfile.TemporaryDirectory(prefix="rollout-") as home:
-        return asyncio.run(_tell(case, Path(home)))
+        return asyncio.run(_play(case, Path(home)))
 
 
-async def _tell(case: Case, home: Path) -> Told:
+async def _play(case: RealCase, home: Path) -> RealOutcome:
     knob, value = case.to
     faults = (f"{knob}={value}:{case.fault}",) if case.fault else ()
     rig = Rig(home=home, site_config=replace(case.site_config, faults=faults, octaves=5.0), patience_s=3600.0)
-    began_s = asyncio.get_running_loop().time()
+    clock = asyncio.get_running_loop().time
+    began_s = clock()
     try:
         rig.prepare()
         await rig.start()
@@ -139,13 +141,11 @@ async def _tell(case: Case, home: Path) -> Told:
         await rig.serving()
         async with rig.clients(load=case.load, timeout_s=60.0) as traffic:
             await asyncio.sleep(case.watched_s)
-            one = await rig.switch(**{knob: value})
+            await rig.switch(**{knob: value})
         await asyncio.sleep(2.0)
-        one = await rig.rollout()
-        target = await rig.target()
-        seconds = asyncio.get_running_loop().time() - began_s
+        outcome = _summarise(case, await rig.rollout(), await rig.target(), rig.audit())
         counts = {**traffic.tally.counts(), "lost": len(lost(traffic))}
-        return _told(case, one, target, rig.audit(), seconds, counts)
+        return replace(outcome, seconds=round(clock() - began_s, 1), clients=counts)
     finally:
         await rig.tear_down()
 
@@ -154,54 +154,39 @@ def _has_server(target: Document) -> bool:
     return bool(target) and target["phase"] == "observing" and bool(target["servers"])
 
 
-def _told(
-    case: Case,
-    one: Document,
-    target: Document,
-    audit: Sequence[JournalRecord],
-    seconds: float,
-    clients: dict[str, int],
-) -> Told:
-    own = [entry for entry in audit if entry["op_id"] == one["id"]]
-    began = next((entry for entry in own if entry["action"] == "rollout.canary_started"), None)
-    verdict = next((entry for entry in own if entry["action"] in VERDICTS), None)
-    after = own[own.index(verdict) :] if verdict else []
+def _summarise(
+    case: RealCase, rollout: Document, target: Document, audit: list[JournalRecord]
+) -> RealOutcome:
+    entries = [entry for entry in audit if entry["op_id"] == rollout["id"]]
+    began = next((entry for entry in entries if entry["action"] == "rollout.canary_started"), None)
+    verdict = next((entry for entry in entries if entry["action"] in VERDICTS), None)
+    after = entries[entries.index(verdict) :] if verdict else []
     back = next((entry for entry in after if entry["action"] == "traffic.routed"), None)
-    launches = sum(effect.get("kind") == "launch" for entry in after for effect in entry["effects"])
-    return Told(
+    return RealOutcome(
         green=case.green,
-        engine="vllm" if isinstance(case.site_config, OfVllm) else "sim",
-        outcome=one["outcome"],
+        engine="vllm" if isinstance(case.site_config, VllmConfig) else "sim",
+        outcome=rollout["outcome"],
         result=target["outcomes"][-1]["result"],
-        why=one["why"],
-        weight=one["plan"]["steps"][one["step"]]["weight"],
+        why=rollout["why"],
+        weight=rollout["plan"]["steps"][rollout["step"]]["weight"],
         verdict_s=_between(began, verdict),
         back_s=_between(verdict, back),
-        launches=launches,
-        exposed=one["exposed"]["total"],
-        bad_exposed=one["bad_exposed"],
-        seconds=round(seconds, 1),
-        clients=clients,
+        launches=sum(effect.get("kind") == "launch" for entry in after for effect in entry["effects"]),
+        exposed=rollout["exposed"]["total"],
+        bad_exposed=rollout["bad_exposed"],
     )
 
 
-def _between(one: JournalRecord | None, other: JournalRecord | None) -> float | None:
-    if one is None or other is None:
+def _between(earlier: JournalRecord | None, later: JournalRecord | None) -> float | None:
+    if earlier is None or later is None:
         return None
-    since, at = (datetime.fromisoformat(entry["ts"]) for entry in (one, other))
+    since, at = (datetime.fromisoformat(entry["ts"]) for entry in (earlier, later))
     return round((at - since).total_seconds(), 1)
 
 
-def wrong(one: Told) -> bool:
-    return (one.result == "rolled_back") is (one.green == EQUAL)
-
-
-def line(one: Told) -> str:
+def line(outcome: RealOutcome) -> str:
     return (
-        f"{one.engine:<4} {one.green:<22} {one.result:<12} {one.weight:>3}% {one.verdict_s or 0:>7.1f} "
-        f"{one.back_s or 0:>5.1f} {one.exposed:>6} {one.bad_exposed:>5}  {one.why[:120]}"
+        f"{outcome.engine:<4} {outcome.green:<22} {outcome.result:<12} {outcome.weight:>3}% "
+        f"{outcome.verdict_s or 0:>7.1f} {outcome.back_s or 0:>5.1f} {outcome.exposed:>6} "
+        f"{outcome.bad_exposed:>5}  {outcome.why[:120]}"
     )
-
-
-def document(rows: Sequence[Told]) -> dict[str, object]:
-    return {"rollouts": [asdict(row) | {"wrong": wrong(row)} for row in rows]}

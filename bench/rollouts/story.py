@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -11,7 +11,6 @@ from typing import Literal
 from bench.rollouts.cases import SERVICES, Green, Profile, Service
 from bench.rollouts.clients import Clients
 from bench.rollouts.world import BLUE, World
-from flettner.agent.audit.journal import Journal
 from flettner.agent.config.convert import BOUNDS, plan
 from flettner.agent.config.tables import RolloutTable
 from flettner.agent.domain import events as e
@@ -22,13 +21,12 @@ from flettner.agent.domain.state import Phase, State
 from flettner.agent.judge.verdict import AnytimeJudge
 from flettner.agent.machine.guard import Guard
 from flettner.agent.machine.transitions import Rules
-from flettner.agent.runtime.loop import TargetLoop
-from flettner.agent.runtime.wiring import build_loop
 from flettner.simulator.text import draws
 from flettner.vllm_facts.values import Setting
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import in_no_time, loop_now
+from tests.support.running_loop import RunningLoop, start_loop
 
 TARGET, GREEN = "chat", "chat-r1"
 LATE_S = 20.0  # after the end, to record open requests of green
@@ -45,7 +43,7 @@ class Case:
     rate: float
     profile: Profile
     green: Green
-    service: Service | None = None  # None: the one of the rate
+    service: Service | None = None  # None: that of the rate
     asks: Literal["person", "policy", "mitigation"] = "person"  # a policy's change needs a gain
     load_s: float = 5.0  # before the suggestion
     think_s: float = 0.0  # before the approval
@@ -60,26 +58,24 @@ class Case:
 
 
 @dataclass(slots=True)
-class Suggests:
-    """A policy that proposes one change once it is told to."""
+class ProposeOnce:
+    """A policy that proposes one change while it is `on`."""
 
     to: Setting
     mitigation: bool
-    now: bool = False
+    on: bool = False
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
         del reading, context
-        if not self.now:
-            return ()
-        what = Proposal(
+        proposal = Proposal(
             rule="B1", to=self.to, why="bench", expects="", risks="", source="", mitigation=self.mitigation
         )
-        return (what,)
+        return (proposal,) if self.on else ()
 
 
 @dataclass(slots=True, kw_only=True)
-class Told:
-    """Result of a rollout. Times in seconds."""
+class Outcome:
+    """What came of a rollout. Times in seconds."""
 
     green: str
     profile: str
@@ -118,29 +114,25 @@ class Story:
     world: World
     engine: FakeEngine
     traffic: FakeTraffic
-    told: Told
-    loop: TargetLoop | None = None
+    outcome: Outcome
+    policy: ProposeOnce
+    before: State  # of an earlier daemon
     began_s: float | None = None  # start of the canary
     ended_s: float | None = None  # time of the verdict
-    policy: Suggests
     _epoch: int = 0
-    before: State = field(default_factory=lambda: State(target=TARGET))  # state of an earlier daemon
-    _daemon: asyncio.Task[None] | None = None
-    _journal: Journal | None = None
+    _daemon: RunningLoop | None = None
 
     @property
     def state(self) -> State:
-        return self.loop.state if self.loop is not None else self.before
+        return self._daemon.loop.state if self._daemon is not None else self.before
 
     @property
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Start the daemon; a second start reads the journal of the first."""
         self._epoch += 1
-        journal = Journal.open(self.home / "audit.jsonl", now=loop_now)
-        site = Site(target=TARGET, state_dir=self.home, epoch=self._epoch)
         rules = Rules(
             plan=self.case.plan,
             judge=AnytimeJudge(),
@@ -148,35 +140,28 @@ class Story:
             guard=Guard(bounds=BOUNDS),
             policies=(("bench", self.policy),),
         )
-        self.loop = build_loop(
+        self._daemon = start_loop(
             rules,
-            journal.states().get(TARGET, self.before),
-            mode="approve",
-            journal=journal,
-            engine=self.engine.bind(site),
-            traffic=self.traffic.bind(site),
+            home=self.home,
+            engine=self.engine,
+            traffic=self.traffic,
+            recorded=self.before,
+            epoch=self._epoch,
             sensors=(self.world,),
-            state_dir=self.home,
-            now=loop_now,
-            on_state=self._heard,
+            on_state=self._note_state,
         )
-        self._journal = journal
-        self._daemon = asyncio.create_task(self.loop.run(self._epoch, lambda: None))
 
     async def stop(self) -> None:
         """Stop without cleanup, as a kill does; only the journal remains."""
-        assert self._daemon is not None and self._journal is not None  # noqa: PT018 - one fact
-        self._daemon.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._daemon
-        self._journal.close()
+        assert self._daemon is not None
+        await self._daemon.stop()
 
     async def until(self, holds: Callable[[State], object], limit_s: float | None = None) -> State:
         """Wait for the condition. Raises TimeoutError with the current state."""
+        assert self._daemon is not None
         end_s = self.now_s + (self.case.limit_s if limit_s is None else limit_s)
         while not holds(self.state):
-            if self._daemon is not None and self._daemon.done() and not self._daemon.cancelled():
-                self._daemon.result()
+            self._daemon.check()
             if self.now_s > end_s:
                 raise TimeoutError(f"{self.state.phase}: {self.state.note}")
             await asyncio.sleep(1.0)
@@ -184,124 +169,132 @@ class Story:
 
     async def begin(self) -> None:
         """Request and approve the change; return at the first share of green, or at the end."""
-        assert self.loop is not None
+        assert self._daemon is not None
+        loop = self._daemon.loop
         await asyncio.sleep(self.case.load_s)
         if self.case.asks == "person":
-            await self.loop.submit(
+            await loop.submit(
                 e.ChangeAsked(at=loop_now(), actor="alice", to=self.case.green.to, reason="a wish")
             )
-        self.policy.now = True
+        self.policy.on = True
         state = await self.until(lambda state: state.phase is Phase.PROPOSED, 300.0)
-        self.policy.now = False
-        assert state.suggestion is not None
-        self.told.forecast = state.suggestion.forecast
+        self.policy.on = False
+        suggestion = state.suggestion
+        assert suggestion is not None
+        self.outcome.forecast = suggestion.forecast
         await asyncio.sleep(self.case.think_s)
         self.engine.takes_s = self.case.start_s
-        self.told.approved_s = self.now_s
-        await self.loop.submit(
-            e.Approved(
-                at=loop_now(), actor="alice", suggestion=state.suggestion.id, digest=state.suggestion.digest
-            )
+        self.outcome.approved_s = self.now_s
+        await loop.submit(
+            e.Approved(at=loop_now(), actor="alice", suggestion=suggestion.id, digest=suggestion.digest)
         )
-        await self.until(lambda state: over(state) or self.began_s is not None, 600.0)
+        await self.until(lambda state: is_over(state) or self.began_s is not None, 600.0)
         self.engine.takes_s = 1.0
 
     async def at_weight(self, weight: int) -> None:
         """Wait until green has this share, or the rollout ends."""
-        await self.until(lambda state: over(state) or weight in self.told.steps_s)
+        await self.until(lambda state: is_over(state) or weight in self.outcome.steps_s)
 
-    async def end(self) -> Told:
+    async def end(self) -> Outcome:
         """Wait for the end of the rollout, and for the open requests of green."""
-        state = await self.until(over)
+        outcome, state = self.outcome, await self.until(is_over)
         await asyncio.sleep(LATE_S)
         rollout = self.state.rollout
         assert rollout is not None
         green = self.world.servers.get(rollout.server)
-        self.told.result = state.outcomes[-1].result
-        self.told.why = rollout.why
-        self.told.exposed, self.told.bad_exposed = rollout.exposed.asked, rollout.bad_exposed
+        outcome.result, outcome.why = state.outcomes[-1].result, rollout.why
+        outcome.exposed, outcome.bad_exposed = rollout.exposed.asked, rollout.bad_exposed
         if green is not None and green.harmed_s is not None:
-            self.told.onset_s = round(green.harmed_s - self._world_s(self.began_s or 0.0), 1)
-        self.told.story_s = self.now_s
-        return self.told
+            began_s = self.world.at_s + (self.began_s or 0.0) - self.now_s  # of the world's clock
+            outcome.onset_s = round(green.harmed_s - began_s, 1)
+        outcome.story_s = self.now_s
+        return outcome
 
-    def _world_s(self, at_s: float) -> float:
-        return self.world.at_s + at_s - self.now_s
-
-    def _heard(self, state: State) -> None:
+    def _note_state(self, state: State) -> None:
         """Observe each recorded state."""
         rollout = state.rollout
         if rollout is None:
             return
         if state.phase is Phase.CANARY and rollout.step_since is not None:
-            self._step_began(rollout.plan.steps[rollout.step].weight, rollout.server)
+            self._note_step(rollout.plan.steps[rollout.step].weight, rollout.server)
         if self.ended_s is None and state.phase in {Phase.ROLLING_BACK, Phase.PROMOTING}:
             self.ended_s = self.now_s
-            self.told.verdict_s = round(self.now_s - (self.began_s or self.now_s), 1)
-            self.told.weight = rollout.plan.steps[rollout.step].weight
+            self.outcome.verdict_s = round(self.now_s - (self.began_s or self.now_s), 1)
+            self.outcome.weight = rollout.plan.steps[rollout.step].weight
 
-    def _step_began(self, weight: int, green: str) -> None:
+    def _note_step(self, weight: int, green: str) -> None:
         if self.began_s is None:
             self.began_s = self.now_s
             from_s, until_s = self.case.profile.incident_s
             self.world.incident_s = (self.world.at_s + from_s, self.world.at_s + until_s)
-        if weight >= 95 and self.told.all_s is None:  # noqa: PLR2004 - percent
-            self.told.all_s = round(self.now_s - self.told.approved_s, 1)
-        if weight in self.told.steps_s:
+        if weight >= 95 and self.outcome.all_s is None:  # noqa: PLR2004 - percent
+            self.outcome.all_s = round(self.now_s - self.outcome.approved_s, 1)
+        if weight in self.outcome.steps_s:
             return
-        self.told.steps_s[weight] = round(self.now_s - self.began_s, 1)
+        self.outcome.steps_s[weight] = round(self.now_s - self.began_s, 1)
         turns_s = self.case.green.turns_in_hold_s
         if weight == 100 and turns_s is not None:  # noqa: PLR2004 - percent
-            server = self.world.server(green)
+            server = self.world.find_server(green)
             since_s = self.world.at_s - (server.used_s or self.world.at_s)
             server.faults = replace(server.faults, slow_after=since_s + turns_s)
 
     async def watch(self) -> None:
         """Count held seconds, and record when blue has all traffic again."""
-        parked = False
+        was_parked = False
         while True:
             await asyncio.sleep(1.0)
             rollout = self.state.rollout
             if rollout is None or self.began_s is None:
                 continue
-            self.told.held_s += rollout.trial.held_s > 0 and self.ended_s is None
-            self.told.parked += bool(rollout.parked) and not parked
-            parked = bool(rollout.parked)
-            back = self.world.traffic.weights_in_force == {BLUE: 100}
-            if self.ended_s is not None and self.told.back_s is None and back:
-                self.told.back_s = round(self.now_s - self.ended_s, 1)
+            self.outcome.held_s += rollout.trial.held_s > 0 and self.ended_s is None
+            self.outcome.parked += bool(rollout.parked) and not was_parked
+            was_parked = bool(rollout.parked)
+            is_back = self.world.traffic.weights_in_force == {BLUE: 100}
+            if self.ended_s is not None and self.outcome.back_s is None and is_back:
+                self.outcome.back_s = round(self.now_s - self.ended_s, 1)
 
 
-def over(state: State) -> bool:
+def is_over(state: State) -> bool:
     return state.rollout is not None and state.rollout.ended_at is not None and state.phase in RESTING
 
 
 @asynccontextmanager
-async def telling(case: Case, home: Path) -> AsyncIterator[Story]:
+async def running(case: Case, home: Path) -> AsyncIterator[Story]:
     """Yield a world with clients, and a daemon that has observed its servers."""
     began_s = perf_counter()
     blue = Server(name=BLUE, setting={"model": "m", "max_num_seqs": 64}, address="127.0.0.1:8000")
     engine, traffic = FakeEngine(blue), FakeTraffic()
     if case.green.faults.wrong:
         engine.wrong_answers = {GREEN: "something else altogether"}
+    random = draws(case.seed, "clients", case.rate)
     world = World(
         seed=case.seed,
         service=case.conditions,
         profile=case.profile,
         green=case.green,
-        clients=Clients(
-            rate=case.rate, random=draws(case.seed, "clients", case.rate), drift=case.profile.drift
-        ),
+        clients=Clients(rate=case.rate, random=random, drift=case.profile.drift),
         engine=engine,
         traffic=traffic.bind(Site(target=TARGET, state_dir=home, epoch=0)),
     )
-    told = Told(green=case.green.name, profile=case.profile.name, rate=case.rate, seed=case.seed)
-    policy = Suggests(case.green.to, case.asks == "mitigation")
-    story = Story(case=case, home=home, world=world, engine=engine, traffic=traffic, told=told, policy=policy)
-    calibration = world.history(case.history_s, loop_now())
-    told.phi = {name: one.phi for name, one in calibration.items()}
-    story.before = State(target=TARGET, calibration=calibration)
-    await story.start()
+    calibration = world.calibrate(case.history_s, loop_now())
+    outcome = Outcome(
+        green=case.green.name,
+        profile=case.profile.name,
+        rate=case.rate,
+        seed=case.seed,
+        phi={name: stream.phi for name, stream in calibration.items()},
+    )
+    story = Story(
+        case=case,
+        home=home,
+        world=world,
+        engine=engine,
+        traffic=traffic,
+        outcome=outcome,
+        policy=ProposeOnce(case.green.to, case.asks == "mitigation"),
+        before=State(target=TARGET, calibration=calibration),
+    )
+    story.start()
     tasks = [asyncio.create_task(world.live(loop_now)), asyncio.create_task(story.watch())]
     try:
         yield story
@@ -310,16 +303,16 @@ async def telling(case: Case, home: Path) -> AsyncIterator[Story]:
             task.cancel()
         await asyncio.wait(tasks)
         await story.stop()
-        told.launches = sum(what == "launch" for what, _ in engine.calls) - 1
-        told.wall_s = round(perf_counter() - began_s, 1)
+        outcome.launches = sum(call == "launch" for call, _ in engine.calls) - 1
+        outcome.wall_s = round(perf_counter() - began_s, 1)
 
 
-def tell(case: Case, home: Path) -> Told:
+def play(case: Case, home: Path) -> Outcome:
     """Run a full rollout without intervention, in virtual time."""
 
-    async def plot() -> Told:
-        async with telling(case, home) as story:
+    async def run() -> Outcome:
+        async with running(case, home) as story:
             await story.begin()
             return await story.end()
 
-    return in_no_time(plot())
+    return in_no_time(run())

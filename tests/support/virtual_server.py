@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from math import inf
+from typing import ClassVar
 
 from flettner.agent.domain.reading import EngineSample, Request, RequestOutcome
 from flettner.agent.observe.engine_sample import sample
@@ -19,7 +21,6 @@ from flettner.vllm_facts.metrics.totals import totals
 
 STALLED_AFTER_S = 60.0  # as the default of the sensor `proxy_requests`
 MOST_STEPS = 100_000  # kept: 15 minutes of 9 ms
-PATIENCE_S = 400.0  # of a client
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,13 @@ class _Open:
 
     probe: bool = False
     stalled: bool = False  # the proxy has counted it
+    cut_after: float = inf  # tokens of the answer, as by a fault of the server
 
 
 class VirtualServer:
     """Advance to a time, add requests, take the records. All times are seconds of one clock."""
+
+    patience_s: ClassVar[float] = 400.0  # of a client
 
     def __init__(self, name: str, flags: Flags, *, now_s: float, unix_s: float) -> None:
         """Raises StartError if the model does not fit."""
@@ -102,18 +106,26 @@ class VirtualServer:
             self._now_s, step, self._step = self._ends_s, self._step, None
             self._record_step(step.work, self._now_s - self._began_s)
             self._deliver(step)
-            if most := self.scheduler.repeats(step):
+            if most := self._count_repeats(step):
                 self._repeat(step.work, most, until_s)
+
+    def _count_repeats(self, step: ScheduledStep) -> int:
+        """How many steps like this one, of which only a token of each request comes, may run at once."""
+        return self.scheduler.repeats(step)
+
+    def _find_end(self, work: StepWork) -> float:
+        """When a step that begins now ends."""
+        since_s = self._now_s if self._used_s is None else self._used_s
+        return self._pace.ends_s(work, self._now_s, since_s=since_s)
 
     def _repeat(self, work: StepWork, most: int, until_s: float) -> None:
         """Run up to so many steps of decoding at once; one that ends after `until_s` becomes the current."""
         sequences, kv_read, done = work.sequences, work.kv_read, 0
-        since_s = self._now_s if self._used_s is None else self._used_s
         late_s: float | None = None
         while done < most:
             kv_read += sequences
             again = StepWork(tokens=sequences, sequences=sequences, kv_read=kv_read)
-            ends_s = self._pace.ends_s(again, self._now_s, since_s=since_s)
+            ends_s = self._find_end(again)
             if ends_s > until_s:
                 late_s = ends_s
                 break
@@ -160,7 +172,7 @@ class VirtualServer:
                 known.stalled = True
                 self._records.append(self._record(request, "stalled", at_s=at_s, status=0))
         for request, known in list(self._open.items()):
-            if at_s - request.arrived_at < PATIENCE_S:
+            if at_s - request.arrived_at < self.patience_s:
                 break
             if not known.probe:
                 self._leave(request, "gave_up", at_s)
@@ -194,8 +206,7 @@ class VirtualServer:
         for request in step.admitted:
             if request.scheduled_at is None:
                 request.scheduled_at = self._now_s
-        since_s, self._began_s = self._now_s if self._used_s is None else self._used_s, self._now_s
-        self._ends_s = self._pace.ends_s(step.work, self._now_s, since_s=since_s)
+        self._began_s, self._ends_s = self._now_s, self._find_end(step.work)
 
     def _deliver(self, step: ScheduledStep) -> None:
         metrics, now_s = self.metrics, self._now_s
@@ -210,7 +221,9 @@ class VirtualServer:
             else:
                 since[request.last_at] = since.get(request.last_at, 0) + 1
             request.last_at = now_s
-            if request.ended:
+            if request.produced > self._open[request].cut_after:
+                self._leave(request, "truncated", now_s)
+            elif request.ended:
                 metrics.ended(request, "length")
                 self._end(request, "ok", at_s=now_s)
         for last_s, count in since.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.rollouts.cases import BAD, CALM, EQUAL, Green, Profile
-from bench.rollouts.story import DEFAULT, Case, Told, over, tell, telling
+from bench.rollouts.story import DEFAULT, Case, Outcome, is_over, play, running
 from bench.rollouts.world import BLUE
 from flettner.agent.domain.model import Step
 from flettner.agent.domain.state import Phase, State
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(300)  # CPU-bound; the machine may be shared
 
 @pytest.mark.parametrize("profile", sampled([CALM, STALLS, DRIFT], 3), ids=lambda profile: profile.name)
 def test_an_equal_green_is_never_rolled_back_as_worse(tmp_path: Path, profile: Profile) -> None:
-    outcome = tell(replace(CASE, profile=profile), tmp_path)
+    outcome = play(replace(CASE, profile=profile), tmp_path)
     assert outcome.result in {"promoted", "undecided"}, outcome
 
 
@@ -42,7 +42,7 @@ def test_a_bad_green_is_rolled_back_without_a_restart_of_blue(tmp_path: Path, gr
     smoke, parity, hold = PLAN.steps
     steps = (smoke, replace(parity, at_most_s=1800), replace(hold, at_least_s=600, at_most_s=1800))
     plan = replace(PLAN, margin=0.01, steps=steps)
-    outcome = tell(replace(CASE, green=slow, plan=plan), tmp_path)
+    outcome = play(replace(CASE, green=slow, plan=plan), tmp_path)
     assert outcome.result == "rolled_back", outcome
     if green.faults.wrong:
         assert "if green were another blue" in outcome.why
@@ -56,8 +56,8 @@ def test_a_bad_green_is_rolled_back_without_a_restart_of_blue(tmp_path: Path, gr
 
 
 def test_a_minute_without_records_holds_the_step_and_keeps_earlier_evidence(tmp_path: Path) -> None:
-    async def scenario() -> tuple[State, State, State, Told]:
-        async with telling(CASE, tmp_path) as story:
+    async def scenario() -> tuple[State, State, State, Outcome]:
+        async with running(CASE, tmp_path) as story:
             await story.begin()
             await story.at_weight(50)
             await asyncio.sleep(40.0)
@@ -80,8 +80,8 @@ def test_a_minute_without_records_holds_the_step_and_keeps_earlier_evidence(tmp_
 def test_after_two_minutes_without_records_green_loses_traffic_until_they_return(
     tmp_path: Path, weight: int
 ) -> None:
-    async def scenario() -> tuple[State, dict[str, int], Told]:
-        async with telling(CASE, tmp_path) as story:
+    async def scenario() -> tuple[State, dict[str, int], Outcome]:
+        async with running(CASE, tmp_path) as story:
             await story.begin()
             await story.at_weight(weight)
             await asyncio.sleep(20.0)
@@ -99,8 +99,8 @@ def test_after_two_minutes_without_records_green_loses_traffic_until_they_return
 
 
 def test_a_lasting_loss_of_records_neither_promotes_nor_blames(tmp_path: Path) -> None:
-    async def scenario() -> Told:
-        async with telling(CASE, tmp_path) as story:
+    async def scenario() -> Outcome:
+        async with running(CASE, tmp_path) as story:
             await story.begin()
             await story.at_weight(50)
             story.world.records = False
@@ -112,8 +112,8 @@ def test_a_lasting_loss_of_records_neither_promotes_nor_blames(tmp_path: Path) -
 
 
 def test_request_records_suffice_without_scrapes(tmp_path: Path) -> None:
-    async def scenario() -> Told:
-        async with telling(CASE, tmp_path) as story:
+    async def scenario() -> Outcome:
+        async with running(CASE, tmp_path) as story:
             await story.begin()
             story.world.scrapes = False
             return await story.end()
@@ -123,15 +123,15 @@ def test_request_records_suffice_without_scrapes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("weight", sampled([50, 100], 2))
 def test_a_restart_loses_at_most_ten_seconds_of_evidence(tmp_path: Path, weight: int) -> None:
-    async def scenario() -> tuple[State, State, Told]:
-        async with telling(CASE, tmp_path) as story:
+    async def scenario() -> tuple[State, State, Outcome]:
+        async with running(CASE, tmp_path) as story:
             await story.begin()
             await story.at_weight(weight)
             await asyncio.sleep(33.0)
             before = story.state
             await story.stop()
             await asyncio.sleep(4.0)
-            await story.start()
+            story.start()
             await asyncio.sleep(0.2)
             return before, story.state, await story.end()
 
@@ -147,11 +147,13 @@ def test_a_restart_loses_at_most_ten_seconds_of_evidence(tmp_path: Path, weight:
 def test_an_incident_on_both_sides_holds_the_step(tmp_path: Path) -> None:
     both = Profile(name="incident", incident_s=(60.0, 240.0), incident_errors=0.5)
 
-    async def scenario() -> tuple[State, Told]:
-        async with telling(replace(CASE, profile=both), tmp_path) as story:
+    async def scenario() -> tuple[State, Outcome]:
+        async with running(replace(CASE, profile=both), tmp_path) as story:
             await story.begin()
             await story.at_weight(50)
-            await story.until(lambda state: over(state) or story.world.at_s > story.world.incident_s[0] + 60)
+            await story.until(
+                lambda state: is_over(state) or story.world.at_s > story.world.incident_s[0] + 60
+            )
             return story.state, await story.end()
 
     during, outcome = in_no_time(scenario())
@@ -162,7 +164,7 @@ def test_an_incident_on_both_sides_holds_the_step(tmp_path: Path) -> None:
 
 def test_an_incident_that_began_with_blue_present_is_not_evidence_against_green_alone(tmp_path: Path) -> None:
     both = Profile(name="incident", incident_s=(60.0, 360.0), incident_errors=0.06)
-    outcome = tell(replace(CASE, profile=both), tmp_path)
+    outcome = play(replace(CASE, profile=both), tmp_path)
     assert outcome.result in {"promoted", "undecided"}, outcome
     assert outcome.steps_s.get(100, 360.0) >= 360.0
 
@@ -172,7 +174,7 @@ def test_a_failure_in_the_hold_step_rolls_back_to_blue_within_seconds(
 ) -> None:
     late = Green(name="late", faults=Faults(), turns_in_hold_s=600.0)
     plan = replace(PLAN, steps=(*PLAN.steps[:2], replace(PLAN.steps[2], at_least_s=1800, at_most_s=7200)))
-    outcome = tell(replace(CASE, green=late, plan=plan), tmp_path)
+    outcome = play(replace(CASE, green=late, plan=plan), tmp_path)
     assert (outcome.result, outcome.weight, outcome.launches) == ("rolled_back", 100, 0), outcome
     assert outcome.onset_s is not None
     assert outcome.onset_s - outcome.steps_s[100] >= 599

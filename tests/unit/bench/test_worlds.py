@@ -1,15 +1,13 @@
 """World files: what is read, and the errors that name a key."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from bench.loop.clients import Clients
-from bench.loop.world import World, WorldError, parse_world, read
+from bench.loop.world import OWN, World, WorldError, parse_world, read
 from flettner.simulator.flags import parse
 
-OWN = sorted(Path("bench/loop/worlds").glob("*.json"))
 SMALL: dict[str, object] = {
     "flags": ["--max-num-seqs", "4"],
     "hardware": "4090-8b",
@@ -25,17 +23,34 @@ def world(**changes: object) -> World:
     return parse_world("small", SMALL | changes)
 
 
-@pytest.mark.parametrize("path", OWN, ids=lambda path: path.stem)
-def test_every_world_of_the_benchmark_is_read(path: Path) -> None:
-    assert read(path).name == path.stem
-
-
 def test_there_are_worlds_for_the_goals() -> None:
-    own = [read(path) for path in OWN]
+    worlds = read(OWN)
 
-    assert len(own) >= 36
-    assert sum(one.real for one in own) == 6
-    assert {one.right is None for one in own} == {True, False}
+    assert len(worlds) == 46
+    assert sum(world.real for world in worlds) == 6
+    assert {world.right is None for world in worlds} == {True, False}
+
+
+def test_a_world_has_the_defaults_of_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "worlds.toml"
+    file.write_text(
+        """
+        [defaults]
+        prompt = 100
+        output = 30
+        slo = {ttft = ["500ms", 0.95]}
+        [first]
+        load = [[60, 5, 1.0]]
+        [second]
+        output = 20
+        load = [[60, 2, 1.0]]
+        """
+    )
+
+    assert [(one.name, one.mixes[0].output.middle, one.load[0].rate) for one in read(file)] == [
+        ("first", 30, 5.0),
+        ("second", 20, 2.0),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -47,21 +62,21 @@ def test_there_are_worlds_for_the_goals() -> None:
         ("hardware", "toaster", "hardware: the simulator does not know"),
         ("prompt", [1, 2], "prompt: must be a number of tokens or"),
         ("output", 0, "output: must be a number of tokens or"),
-        ("slo", {"tpot": ["1s", 0.9]}, "slo: must have rows like"),
-        ("slo", {"ttft": ["soon", 0.9]}, "slo: .*soon"),
-        ("load", [[60, 5]], r"load: must have rows of \[seconds, requests/s, cv\]"),
-        ("load", [[0, 5, 1]], "load: seconds and requests/s must be positive"),
-        ("right", {"max_num_seqs": 8}, "right: must be null or"),
-        ("right", {}, "right: must be null or"),
-        ("mode", "advise", "mode: must be"),
-        ("think_s", "20", "think_s: must be a number"),
-        ("truth", {"colour_times": 2}, "truth: 'colour_times' is unknown"),
+        ("slo", {"tpot": ["1s", 0.9]}, "slo.tpot.*'ttft', 'itl' or 'e2e'"),
+        ("slo", {"ttft": ["soon", 0.9]}, "slo.ttft: .*soon"),
+        ("load", [[60, 5]], r"load.0: must have rows of \[seconds, requests/s, cv\]"),
+        ("load", [[0, 5, 1]], "load.0: seconds and requests/s must be positive"),
+        ("right", {"max_num_seqs": 8}, "right.max_num_seqs: must be one of up, down, on, off"),
+        ("right", {}, "right: .*at least 1 item"),
+        ("mode", "advise", "mode: .*'approve' or 'auto'"),
+        ("think_s", "20", "think_s: .*a valid number"),
+        ("truth", {"colour_times": 2}, "truth: 'colour_times' = 2 is unknown"),
         ("truth", {"token_us_times": -1}, "(?s)truth: the simulator refuses .* positive"),
         ("truth", {"hiccups": [0, 1]}, "truth: the simulator refuses"),
         ("changes", [{"at": 9, "prompt": 5}, {"at": 3, "output": 5}], "changes: the times"),
-        ("changes", [{"at": 9, "rate": 5}], "changes: 'rate' is unknown"),
-        ("seeds", 2.5, "seeds: must be a whole number"),
-        ("real", 1, "real: must be true or false"),
+        ("changes", [{"at": 9, "rate": 5}], "changes.0.rate: is no key"),
+        ("seeds", 2.5, "seeds: .*a valid integer"),
+        ("real", 1, "real: .*a valid boolean"),
     ],
 )
 def test_an_error_names_the_key(key: str, value: object, names: str) -> None:
@@ -75,11 +90,11 @@ def test_a_missing_key_is_named(key: str) -> None:
         parse_world("small", {name: value for name, value in SMALL.items() if name != key})
 
 
-def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
-    (tmp_path / "broken.json").write_text("{")
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken.toml").write_text("{")
 
-    with pytest.raises(WorldError, match=r"broken\.json: cannot be read as JSON"):
-        read(tmp_path / "broken.json")
+    with pytest.raises(WorldError, match=r"broken\.toml: cannot be read as TOML"):
+        read(tmp_path / "broken.toml")
 
 
 def test_the_truth_becomes_flags_of_the_simulator() -> None:
@@ -120,7 +135,3 @@ def test_prompts_share_the_blocks_of_their_prefix_only() -> None:
     one, other = (set(c.request.hashes) for c in coming[:2])
 
     assert len(one & other) == 64 // 16
-
-
-def test_a_world_survives_json() -> None:
-    assert parse_world("small", json.loads(json.dumps(SMALL))) == world()

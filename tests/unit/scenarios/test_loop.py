@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,11 +20,11 @@ from flettner.agent.domain.state import Phase, State
 from flettner.agent.quality.golden_prompts import PROMPTS, GoldenPromptOptions
 from flettner.agent.runtime.effect_runner import EffectRunner
 from flettner.agent.runtime.loop import TargetLoop
-from flettner.agent.runtime.wiring import build_loop
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import NOON, in_no_time, loop_now
 from tests.support.machine_stories import BLUE, rules
+from tests.support.running_loop import start_loop
 from tests.support.sampling import sampled
 
 
@@ -63,27 +63,13 @@ async def running(
     epoch: int = 1,
     exam: GoldenPromptOptions | None = None,
 ) -> AsyncIterator[TargetLoop]:
-    journal = Journal.open(home / "audit.jsonl", now=loop_now)
-    site = traffic.bind(_site(home, epoch))
-    loop = build_loop(
-        rules(exam=exam or GoldenPromptOptions()),
-        journal.states().get("chat", State(target="chat")),
-        mode="approve",
-        journal=journal,
-        engine=engine.bind(_site(home, epoch)),
-        traffic=site,
-        sensors=(Clients(site, green_fails),),
-        state_dir=home,
-        now=loop_now,
-    )
-    task = asyncio.create_task(loop.run(epoch, lambda: None))
+    clients = Clients(traffic.bind(_site(home, epoch)), green_fails)
+    chosen = rules(exam=exam or GoldenPromptOptions())
+    daemon = start_loop(chosen, home=home, engine=engine, traffic=traffic, epoch=epoch, sensors=(clients,))
     try:
-        yield loop
+        yield daemon.loop
     finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-        journal.close()
+        await daemon.stop()
 
 
 def _site(home: Path, epoch: int) -> Site:

@@ -24,11 +24,11 @@ from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.runtime.loop import TargetLoop
-from flettner.agent.runtime.wiring import build_loop
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import NOON, in_no_time, loop_now
 from tests.support.machine_stories import BLUE, rules
+from tests.support.running_loop import start_loop
 from tests.unit.scenarios.test_loop import Clients, approve, reach
 
 GREEN = Server(name="chat-r1", setting={"max_num_seqs": 16}, address="127.0.0.1:8101", ours=True)
@@ -75,28 +75,21 @@ class Place:
 
     @asynccontextmanager
     async def running(self, *, green_fails: bool = False, epoch: int = 1) -> AsyncIterator[TargetLoop]:
-        journal = Journal.open(self.path, now=loop_now, sync=self.disk.sync)
-        traffic = self.traffic.bind(self.site(epoch))
-        loop = build_loop(
+        clients = Clients(self.traffic.bind(self.site(epoch)), green_fails)
+        daemon = start_loop(
             rules(),
-            journal.states().get("chat", State(target="chat")),
-            mode="approve",
-            journal=journal,
-            engine=self.engine.bind(self.site(epoch)),
-            traffic=traffic,
-            sensors=(Clients(traffic, green_fails),),
-            state_dir=self.home,
-            now=loop_now,
+            home=self.home,
+            engine=self.engine,
+            traffic=self.traffic,
+            epoch=epoch,
+            sync=self.disk.sync,
+            sensors=(clients,),
         )
-        task = asyncio.create_task(loop.run(epoch, lambda: None))
         try:
-            yield loop
+            yield daemon.loop
         finally:
-            assert not task.done(), task.exception()
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-            journal.close()
+            assert not daemon.task.done(), daemon.task.exception()
+            await daemon.stop()
 
 
 def describe(record: JournalRecord) -> str:
