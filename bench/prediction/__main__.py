@@ -3,22 +3,19 @@
 Prints JSON and writes it to bench/results/prediction.json.
 """
 
-import argparse
 import json
-from pathlib import Path
 
 from bench.prediction.exactness import run_all
 from bench.prediction.speed import measure_speed
+from bench.results import new_parser, write
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = new_parser("bench.prediction", __doc__, "prediction.json")
     parser.add_argument("--seed", type=int, default=1, help="of the truths and of their traffic")
     args = parser.parse_args()
     result = {"speed": measure_speed(), "worlds": run_all(args.seed)}
-    path = Path(__file__).parents[1] / "results" / "prediction.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result, indent=2) + "\n")
+    write(args.json, result)
     print(json.dumps(result, indent=2))
 
 

@@ -16,8 +16,7 @@ from itertools import product
 from random import Random
 from typing import Any, Literal
 
-from bench.prediction.exactness import carried_rate, goals_of
-from bench.prediction.truth import GPUS, LOADS, Load, case_of, kv_blocks, run_truth, traffic, unlike
+from bench.prediction.truth import GPUS, LOADS, TrueServer, case_of
 from bench.tuning.pages import windows_of_pages
 from flettner.agent.domain.model import Objective, Slo
 from flettner.agent.domain.model_search import ModelSearchResult
@@ -30,8 +29,6 @@ from flettner.performance_model.hardware_prior import fit_with_prior
 from flettner.performance_model.outcome import Goals
 from flettner.performance_model.packed_trace import pack
 from flettner.performance_model.trace import TraceRequest
-from flettner.performance_model.work_windows import timed_windows
-from flettner.simulator.hardware import Hardware
 
 GRID = tuple(product((16, 64, 256), (512, 2048, 8192)))
 FLAT = 0.02
@@ -43,64 +40,40 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 Kind = Literal["flat", "servers"]
 
 
-def run_world(
-    kind: Kind, gpu_name: str, load: Load, intensity: float, seed: int, *, logged: bool
-) -> dict[str, Any]:
-    gpu = unlike(gpu_name, seed)
-    default = EngineLimits(kv_blocks=kv_blocks(gpu), enable_prefix_caching=False)
-    goals = goals_of(gpu, load)
-    rate = intensity * carried_rate(gpu, default, load, goals, seed)
+def run_world(server: TrueServer, kind: Kind, intensity: float, *, logged: bool) -> dict[str, Any]:
+    rate = intensity * server.carried_rate
     seconds = max(SECONDS, LEAST_REQUESTS / rate)
-    learned = learn(gpu_name, gpu, default, traffic(load, rate, seconds, seed + 2), seed, logged=logged)
-    later = traffic(load, rate, seconds, seed + 3)
-    result = search_settings(ModelSearchRequest(learned=learned, slo=slo_of(goals), at=NOON))
+    learned = learn(server, server.traffic(rate, seconds, 2), logged=logged)
+    later = server.traffic(rate, seconds, 3)
+    result = search_settings(ModelSearchRequest(learned=learned, slo=slo_of(server.goals), at=NOON))
     row = {
         "kind": kind,
-        "gpu": gpu_name,
-        "load": load.name,
+        "gpu": server.gpu_name,
+        "load": server.load.name,
         "intensity": intensity,
-        "seed": seed,
+        "seed": server.seed,
         "logged": logged,
     }
     if result is None:
         return {**row, "result": None}
-    shares = [
-        served_share(
-            later, gpu, replace(default, max_num_seqs=seqs, max_num_batched_tokens=budget), goals, seed
-        )
-        for seqs, budget in GRID
-    ]
-    own = shares[GRID.index((256, 2048))]
+    shares = [served_share(later, server, server.with_limits(*point)) for point in GRID]
     found = {
         **row,
-        "own": round(own, 4),
+        "own": round(shares[GRID.index((256, 2048))], 4),
         "best": round(max(shares), 4),
         "advised": dict(result.best.to) if result.best else None,
     }
     if kind == "flat":
         return found
-    return {
-        **found,
-        "servers": result.servers,
-        "needed": needed_servers(later, gpu, default, result, goals, seed),
-    }
+    return {**found, "servers": result.servers, "needed": needed_servers(later, server, result)}
 
 
-def learn(
-    gpu_name: str,
-    gpu: Hardware,
-    default: EngineLimits,
-    trace: Sequence[TraceRequest],
-    seed: int,
-    *,
-    logged: bool,
-) -> LearnedModel:
+def learn(server: TrueServer, trace: Sequence[TraceRequest], *, logged: bool) -> LearnedModel:
     """As the daemon after ten minutes. `logged`: from the iteration log, else from pages of /metrics."""
-    recording = run_truth(trace, gpu, default, seed)
-    case = case_of(gpu_name, default)
-    steps = list(timed_windows(zip(recording.ends_s, recording.steps, strict=True), default.kv_tokens))
+    default = server.default
+    recording, case = server.run(trace, default, 0), case_of(server.gpu_name, default)
+    steps = recording.timed_windows(default)
     rows = [row for _, row in steps] if logged else windows_of_pages(recording, default, SCRAPES_S)
-    law = fit_with_prior(case, thin(rows, MOST_ROWS), is_logged=logged, draws=DRAWS)
     return LearnedModel(
         target="w",
         server="w-r0",
@@ -109,35 +82,27 @@ def learn(
         trace=pack(trace),
         counts_from="records",
         kv_tokens=default.kv_tokens,
-        law=law,
+        law=fit_with_prior(case, thin(rows, MOST_ROWS), is_logged=logged, draws=DRAWS),
         law_source="iteration log" if logged else "histograms",
         acceptance=check_ahead(trace, recording.served(), steps, default),
     )
 
 
 def needed_servers(
-    trace: Sequence[TraceRequest],
-    gpu: Hardware,
-    default: EngineLimits,
-    result: ModelSearchResult,
-    goals: Goals,
-    seed: int,
+    trace: Sequence[TraceRequest], server: TrueServer, result: ModelSearchResult
 ) -> int | None:
     """With the best change of one server; None: more than twice as many as advised do not help."""
-    known = {
-        knob: value
-        for knob, value in (result.best.to if result.best else {}).items()
-        if hasattr(default, knob)
-    }
-    limits = replace(default, **known)  # type: ignore[arg-type]
+    change = result.best.to if result.best else {}
+    knobs = {knob: value for knob, value in change.items() if hasattr(server.default, knob)}
+    limits = replace(server.default, **knobs)  # type: ignore[arg-type]
 
     def holds(count: int) -> bool:
-        random = Random(f"servers:{count}:{seed}")  # noqa: S311 - statistics, not cryptography
+        random = Random(f"servers:{count}:{server.seed}")  # noqa: S311 - statistics, not cryptography
         places = [random.randrange(count) for _ in trace]
         met = 0.0
-        for server in range(count):
-            part = [one for one, place in zip(trace, places, strict=True) if place == server]
-            met += served_share(part, gpu, limits, goals, seed) * len(part) if part else 0.0
+        for number in range(count):
+            part = [one for one, place in zip(trace, places, strict=True) if place == number]
+            met += served_share(part, server, limits) * len(part) if part else 0.0
         return met >= SHARE * len(trace)
 
     start = result.servers or 2
@@ -148,12 +113,8 @@ def needed_servers(
     return next((count for count in range(start + 1, 2 * start + 2) if holds(count)), None)
 
 
-def served_share(
-    trace: Sequence[TraceRequest], gpu: Hardware, limits: EngineLimits, goals: Goals, seed: int
-) -> float:
-    served = run_truth(trace, gpu, limits, seed + 4).served()
-    met = sum(one.ttft_s <= (goals.ttft_s or 0.0) and one.itl_s <= (goals.itl_s or 0.0) for one in served)
-    return met / len(trace)
+def served_share(trace: Sequence[TraceRequest], server: TrueServer, limits: EngineLimits) -> float:
+    return sum(server.run(trace, limits, 4).good(server.goals)) / len(trace)
 
 
 def slo_of(goals: Goals) -> Slo:
@@ -190,7 +151,8 @@ def main() -> None:
     rows = []
     for seed, kind, gpu in product(map(int, args.seeds.split(",")), args.kind, args.gpus.split(",")):
         for load, intensity in product(LOADS, INTENSITY[kind]):
-            rows.append(run_world(kind, gpu, load, intensity, seed, logged=not args.histograms))
+            server = TrueServer(gpu, load, seed)
+            rows.append(run_world(server, kind, intensity, logged=not args.histograms))
             print(json.dumps(rows[-1]), flush=True)
     print(json.dumps(summarise(rows)))
 

@@ -8,61 +8,52 @@ prediction is compared with a rollout. `later`: other requests of the same kind 
 predictions to bench/results/coverage.json after each world.
 """
 
-import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from statistics import mean, median
 from time import process_time
 from typing import Any
 
-from bench.prediction.exactness import carried_rate, goals_of
-from bench.prediction.truth import LOADS, Load, Recording, case_of, kv_blocks, run_truth, traffic, unlike
+from bench.prediction.truth import LOADS, Load, Recording, TrueServer, case_of
+from bench.results import new_parser, write
 from flettner.agent.prediction.served_load import REPLICATES
 from flettner.agent.prediction.step_rows import thin
 from flettner.performance_model.acceptance import check_ahead
-from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.hardware_prior import fit_with_prior
 from flettner.performance_model.outcome import Goals, quantile
 from flettner.performance_model.prediction import predict
 from flettner.performance_model.step_law import with_error
-from flettner.performance_model.work_windows import timed_windows
 
 GPUS = ("4090-8b", "t4-8b-awq", "h100-8b")
 SETTINGS = ((16, 2048), (64, 256), (256, 8192))
 INTENSITIES = (0.7, 1.25)
 SECONDS, LEAST_REQUESTS = 600.0, 150
 MOST_ROWS, DRAWS = 400, 8
-RESULTS = Path(__file__).parents[1] / "results" / "coverage.json"
 Row = dict[str, Any]
 
 
 def run_world(gpu_name: str, load: Load, intensity: float, seed: int) -> Iterator[Row]:
-    gpu = unlike(gpu_name, seed)
-    default = EngineLimits(kv_blocks=kv_blocks(gpu), enable_prefix_caching=False)
-    goals = goals_of(gpu, load)
-    rate = intensity * carried_rate(gpu, default, load, goals, seed)
-    trace, later = (
-        traffic(load, rate, max(SECONDS, LEAST_REQUESTS / rate), seed + shift) for shift in (2, 5)
-    )
-    recording = run_truth(trace, gpu, default, seed)
-    steps = list(timed_windows(zip(recording.ends_s, recording.steps, strict=True), default.kv_tokens))
+    server = TrueServer(gpu_name, load, seed)
+    default, goals, rate = server.default, server.goals, intensity * server.carried_rate
+    seconds = max(SECONDS, LEAST_REQUESTS / rate)
+    trace, later = server.traffic(rate, seconds, 2), server.traffic(rate, seconds, 5)
+    recording = server.run(trace, default, 0)
+    steps = recording.timed_windows(default)
     rows = thin([row for _, row in steps], MOST_ROWS)
     fitted = fit_with_prior(case_of(gpu_name, default), rows, is_logged=True, draws=DRAWS)
     some = steps[:: max(1, len(steps) // MOST_ROWS)]
     errors = check_ahead(trace, recording.served(), some, default)
     law = with_error(fitted, errors.itl, errors.ttft)
     for seqs, budget in SETTINGS:
-        limits = replace(default, max_num_seqs=seqs, max_num_batched_tokens=budget)
+        limits = server.with_limits(seqs, budget)
         predicted = {
             kind: predict(trace, law, limits, goals, replicates=REPLICATES, is_load_known=kind == "same")
             for kind in ("same", "later")
         }
         came = {
-            "same": numbers(run_truth(trace, gpu, limits, seed + 4), goals),
-            "later": numbers(run_truth(later, gpu, limits, seed + 6), goals),
+            "same": numbers(server.run(trace, limits, 4), goals),
+            "later": numbers(server.run(later, limits, 6), goals),
         }
         for name, kind in product(came["same"], came):
             band, value = predicted[kind][name], came[kind][name]
@@ -83,10 +74,9 @@ def run_world(gpu_name: str, load: Load, intensity: float, seed: int) -> Iterato
 
 def numbers(recording: Recording, goals: Goals) -> Mapping[str, float]:
     served = recording.served()
-    good = (one.ttft_s <= (goals.ttft_s or 0.0) and one.itl_s <= (goals.itl_s or 0.0) for one in served)
     waits, gaps = sorted(one.ttft_s for one in served), sorted(one.itl_s for one in served if one.itl_s > 0)
     return {
-        "attainment": mean(good),
+        "attainment": mean(recording.good(goals)),
         "ttft_p90_s": quantile(waits, 0.9),
         "ttft_p99_s": quantile(waits, 0.99),
         "itl_mean_s": mean(gaps),
@@ -125,14 +115,13 @@ def _inside(rows: Sequence[Row]) -> float | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = new_parser("bench.prediction.coverage", __doc__, "coverage.json")
     parser.add_argument("--seeds", default="1", help="of the truths and of their traffic, with commas")
     parser.add_argument("--gpus", default=",".join(GPUS))
     parser.add_argument(
         "--budget-s", type=float, default=1e9, help="seconds of CPU after which no world begins"
     )
     args = parser.parse_args()
-    RESULTS.parent.mkdir(exist_ok=True)
     rows: list[Row] = []
     for seed, intensity, load, gpu in product(
         args.seeds.split(","), INTENSITIES, LOADS, args.gpus.split(",")
@@ -140,7 +129,7 @@ def main() -> None:
         if process_time() > args.budget_s:
             break
         rows += run_world(gpu, load, intensity, int(seed))
-        RESULTS.write_text(json.dumps({"table": summarise(rows), "rows": rows}, indent=1) + "\n")
+        write(args.json, {"table": summarise(rows), "rows": rows})
     for row in summarise(rows):
         print(json.dumps(row))
 

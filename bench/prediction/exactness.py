@@ -1,22 +1,17 @@
 """Rank correlation, regret and errors of predictions for settings that were never tried."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import log2, sqrt
 from statistics import mean, median
 from typing import Any
 
-from bench.prediction.truth import LOADS, Load, case_of, kv_blocks, run_truth, traffic, unlike
-from flettner.performance_model.acceptance import ServedRequest
-from flettner.performance_model.engine_limits import EngineLimits
-from flettner.performance_model.fit import fit_law
+from bench.prediction.truth import LOADS, Load, Recording, TrueServer, case_of
 from flettner.performance_model.hardware_prior import fit_with_prior
 from flettner.performance_model.outcome import Goals, attainment, measure, quantile
-from flettner.performance_model.prediction import find_headroom
 from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.work_windows import windows_of_steps
-from flettner.simulator.hardware import Hardware
 
 GPUS = ("4090-8b", "h100-8b", "t4-8b-awq")
 SEQS, BUDGETS = (8, 16, 64, 256), (256, 2048, 8192)
@@ -36,55 +31,44 @@ class Point:
     guess: dict[str, float]
 
 
-def run_world(name: str, load: Load, seed: int) -> dict[str, Any]:
+def run_world(gpu_name: str, load: Load, seed: int) -> dict[str, Any]:
     """Fit on the default setting, predict a grid of others, and compare with the truth of each."""
-    gpu = unlike(name, seed)
-    default = EngineLimits(kv_blocks=kv_blocks(gpu), enable_prefix_caching=False)
-    goals = goals_of(gpu, load)
-    rate = carried_rate(gpu, default, load, goals, seed)
+    server = TrueServer(gpu_name, load, seed)
+    default, goals, rate = server.default, server.goals, server.carried_rate
     learn_s, try_s = max(LEARN_S, LEAST_REQUESTS / rate), max(SECONDS, LEAST_REQUESTS / rate)
-    learnt = run_truth(traffic(load, LEARN_RATE * rate, learn_s, seed + 2), gpu, default, seed)
+    learnt = server.run(server.traffic(LEARN_RATE * rate, learn_s, 2), default, 0)
     rows = list(windows_of_steps(learnt.steps, default.kv_tokens))
-    law = fit_with_prior(case_of(name, default), rows, is_logged=True, draws=0).law
-    trace = traffic(load, TRY_RATE * rate, try_s, seed + 3)
+    law = fit_with_prior(case_of(gpu_name, default), rows, is_logged=True, draws=0).law
+    trace = server.traffic(TRY_RATE * rate, try_s, 3)
     points = []
     for seqs, budget in product(SEQS, BUDGETS):
         if budget < seqs:
             continue
-        limits = replace(default, max_num_seqs=seqs, max_num_batched_tokens=budget)
-        truth = summarise(run_truth(trace, gpu, limits, seed + 4).served(), goals)
+        limits = server.with_limits(seqs, budget)
         run = ReplayedScheduler(trace, law, limits).run()
-        guess = {**measure(run, goals), "goodput": attainment(run, goals)}
         octaves = max(
             abs(log2(seqs / default.max_num_seqs)), abs(log2(budget / default.max_num_batched_tokens))
         )
-        points.append(Point(octaves=octaves, truth=truth, guess=guess))
-    return {"gpu": name, "load": load.name, "rate": round(rate, 2), **_score(points)}
+        points.append(
+            Point(
+                octaves=octaves,
+                truth=summarise(server.run(trace, limits, 4), goals),
+                guess={**measure(run, goals), "goodput": attainment(run, goals)},
+            )
+        )
+    return {"gpu": gpu_name, "load": load.name, "rate": round(rate, 2), **_score(points)}
 
 
-def carried_rate(gpu: Hardware, default: EngineLimits, load: Load, goals: Goals, seed: int) -> float:
-    """Requests a second that the default setting carries, by a law fitted to the truth."""
-    first = run_truth(traffic(load, 0.2, SECONDS, seed), gpu, default, seed)
-    law = fit_law(list(windows_of_steps(first.steps, default.kv_tokens)), draws=0).law
-    return find_headroom(traffic(load, 0.5, SECONDS, seed + 1), law, default, goals).rate_per_s or 0.2
-
-
-def summarise(served: Sequence[ServedRequest], goals: Goals) -> dict[str, float]:
+def summarise(recording: Recording, goals: Goals) -> dict[str, float]:
     """The numbers that are compared, of measured requests."""
+    served = recording.served()
     waits = sorted(one.ttft_s for one in served)
-    good = [one.ttft_s <= (goals.ttft_s or 1e9) and one.itl_s <= (goals.itl_s or 1e9) for one in served]
     return {
-        "goodput": mean(good),
+        "goodput": mean(recording.good(goals)),
         "ttft_p90_s": quantile(waits, 0.9),
         "ttft_p99_s": quantile(waits, 0.99),
         "itl_mean_s": mean(one.itl_s for one in served if one.itl_s > 0),
     }
-
-
-def goals_of(gpu: Hardware, load: Load) -> Goals:
-    step_s = 1e-6 * (gpu.weights_us + gpu.head_us + gpu.host_step_us)
-    slow = 3.0 if gpu.token_us > 200 else 1.0  # noqa: PLR2004 - the T4
-    return Goals(ttft_s=slow * load.ttft_s, itl_s=load.itl_times * step_s)
 
 
 def _score(points: Sequence[Point]) -> dict[str, Any]:

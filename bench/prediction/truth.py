@@ -7,14 +7,19 @@ simulator's, which steps.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import log
 from random import Random
 
 from flettner.performance_model.acceptance import ServedRequest
 from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.fit import fit_law
 from flettner.performance_model.iteration_log import StepRecord
+from flettner.performance_model.outcome import Goals
+from flettner.performance_model.prediction import find_headroom
 from flettner.performance_model.trace import TraceRequest
+from flettner.performance_model.work_windows import WorkWindow, timed_windows, windows_of_steps
 from flettner.simulator.hardware import GIB, PRESETS, Hardware, scaled
 from flettner.simulator.kv_cache import KvCache
 from flettner.simulator.replay import replay
@@ -34,6 +39,7 @@ GPUS = {
 }
 """What a daemon knows of a preset: the GPU and the model."""
 LEFT_GIB = 1.5  # activations, graphs and context, beside weights and KV cache
+CARRIED_S = 120.0  # of the loads that show what a setting carries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +78,14 @@ class Recording:
             )
             for one in self.requests
         ]
+
+    def good(self, goals: Goals) -> list[bool]:
+        """Of the requests, in order: whether they met the objectives."""
+        ttft_s, itl_s = goals.ttft_s or 0.0, goals.itl_s or 0.0
+        return [one.ttft_s <= ttft_s and one.itl_s <= itl_s for one in self.served()]
+
+    def timed_windows(self, limits: EngineLimits) -> list[tuple[float, WorkWindow]]:
+        return list(timed_windows(zip(self.ends_s, self.steps, strict=True), limits.kv_tokens))
 
 
 def unlike(name: str, seed: int) -> Hardware:
@@ -165,3 +179,45 @@ def run_truth(trace: Sequence[TraceRequest], gpu: Hardware, limits: EngineLimits
     scheduler = Scheduler(bounds, cache)
     replay(requests, scheduler, seconds)
     return recording
+
+
+@dataclass(frozen=True)
+class TrueServer:
+    """A server with a GPU that the model does not know, and its load.
+
+    `seed`: of the GPU's law; noise and traffic add a shift to it.
+    """
+
+    gpu_name: str
+    load: Load
+    seed: int
+
+    @cached_property
+    def gpu(self) -> Hardware:
+        return unlike(self.gpu_name, self.seed)
+
+    @cached_property
+    def default(self) -> EngineLimits:
+        return EngineLimits(kv_blocks=kv_blocks(self.gpu), enable_prefix_caching=False)
+
+    @property
+    def goals(self) -> Goals:
+        step_s = 1e-6 * (self.gpu.weights_us + self.gpu.head_us + self.gpu.host_step_us)
+        slow = 3.0 if self.gpu.token_us > 200 else 1.0  # noqa: PLR2004 - the T4
+        return Goals(ttft_s=slow * self.load.ttft_s, itl_s=self.load.itl_times * step_s)
+
+    @cached_property
+    def carried_rate(self) -> float:
+        """Requests a second that the default setting carries, by a law fitted to the truth."""
+        first = self.run(self.traffic(0.2, CARRIED_S, 0), self.default, 0)
+        law = fit_law(list(windows_of_steps(first.steps, self.default.kv_tokens)), draws=0).law
+        return find_headroom(self.traffic(0.5, CARRIED_S, 1), law, self.default, self.goals).rate_per_s or 0.2
+
+    def with_limits(self, seqs: int, budget: int) -> EngineLimits:
+        return replace(self.default, max_num_seqs=seqs, max_num_batched_tokens=budget)
+
+    def traffic(self, rate: float, seconds: float, shift: int) -> tuple[TraceRequest, ...]:
+        return traffic(self.load, rate, seconds, self.seed + shift)
+
+    def run(self, trace: Sequence[TraceRequest], limits: EngineLimits, shift: int) -> Recording:
+        return run_truth(trace, self.gpu, limits, self.seed + shift)

@@ -4,23 +4,21 @@
 With --resume, the worlds whose rows are there already are not played again.
 """
 
-import argparse
 import json
 from itertools import product
-from pathlib import Path
 from time import process_time
 
 from bench.prediction.truth import LOADS
+from bench.results import new_parser, write
 from bench.tuning.score import play_all, summarise
 from bench.tuning.world import STARTS, build_world
 
 GPUS = ("4090-8b", "t4-8b-awq", "h100-8b")
-RESULTS = Path(__file__).parents[1] / "results" / "tuning.json"
 INTENSITIES = (1.25, 0.7)  # of what the default carries
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = new_parser("bench.tuning", __doc__, "tuning.json")
     parser.add_argument("--seeds", type=int, default=20, help="truths of each world")
     parser.add_argument("--searches", type=int, default=5, help="runs of each search with random numbers")
     parser.add_argument("--worlds", default="", help="only those whose name has this text")
@@ -31,11 +29,8 @@ def main() -> None:
         "--budget-s", type=float, default=1e9, help="seconds of CPU after which no world begins"
     )
     parser.add_argument("--resume", action="store_true", help="go on from the rows of --json")
-    parser.add_argument("--json", type=Path, default=RESULTS, help="where the rows are written")
     args = parser.parse_args()
-    path = args.json
-    path.parent.mkdir(exist_ok=True)
-    rows = json.loads(path.read_text())["rows"] if args.resume and path.exists() else []
+    rows = json.loads(args.json.read_text())["rows"] if args.resume and args.json.exists() else []
     played = {(row["world"], row["seed"]) for row in rows}
     for seed, intensity, load, gpu in product(
         range(1, args.seeds + 1), INTENSITIES, LOADS, args.gpus.split(",")
@@ -48,8 +43,7 @@ def main() -> None:
         world = build_world(gpu, load, intensity, seed)
         rows += play_all(world, args.searches, starts=args.starts.split(","), blind=not args.model_only)
         print(f"{world.name}, seed {seed}: {process_time() - before:.0f} s of CPU", flush=True)
-        result = {"seeds": args.seeds, "peers": summarise(rows), "rows": rows}
-        path.write_text(json.dumps(result, indent=1) + "\n")
+        write(args.json, {"seeds": args.seeds, "peers": summarise(rows), "rows": rows})
     print(json.dumps(summarise(rows), indent=1))
 
 

@@ -9,8 +9,8 @@ from functools import cached_property
 from itertools import product
 from statistics import fmean
 
-from bench.prediction.exactness import carried_rate, goals_of, spearman
-from bench.prediction.truth import Load, Recording, kv_blocks, run_truth, traffic, unlike
+from bench.prediction.exactness import spearman
+from bench.prediction.truth import Load, Recording, TrueServer, run_truth, traffic, unlike
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.outcome import Goals
 from flettner.performance_model.trace import TraceRequest
@@ -92,9 +92,7 @@ class World:
     def serve(self, trace: Sequence[TraceRequest], at: int, noise: int) -> tuple[Good, int]:
         """Also the most requests that ran at a time."""
         recording = run_truth(trace, unlike(self.gpu, self.seed), self.limits[at], self.seed + noise)
-        ttft_s, itl_s = self.goals.ttft_s or 0.0, self.goals.itl_s or 0.0
-        good = [float(one.ttft_s <= ttft_s and one.itl_s <= itl_s) for one in recording.served()]
-        return good, recording.peak_running
+        return list(map(float, recording.good(self.goals))), recording.peak_running
 
     def sweep(self, trace: Sequence[TraceRequest], noise: int) -> list[Good]:
         """At each point. They have growing batches: one that a smaller one did not fill changes nothing."""
@@ -112,22 +110,14 @@ class World:
 
 def build_world(gpu_name: str, load: Load, intensity: float, seed: int) -> World:
     """`intensity`: of the rate that the default setting carries."""
-    gpu = unlike(gpu_name, seed)
-    default = EngineLimits(kv_blocks=kv_blocks(gpu), enable_prefix_caching=False)
-    goals = goals_of(gpu, load)
-    limits = tuple(
-        replace(default, max_num_seqs=seqs, max_num_batched_tokens=budget)
-        for seqs, budget in product(SEQS, BUDGETS)
-    )
+    server = TrueServer(gpu_name, load, seed)
+    settings = list(product(SEQS, BUDGETS))
     world = World(
         name=f"{gpu_name} {load.name} x{intensity:g}",
-        goals=goals,
-        limits=limits,
-        points=tuple(
-            {"max_num_seqs": one.max_num_seqs, "max_num_batched_tokens": one.max_num_batched_tokens}
-            for one in limits
-        ),
-        rate=intensity * carried_rate(gpu, default, load, goals, seed),
+        goals=server.goals,
+        limits=tuple(server.with_limits(seqs, budget) for seqs, budget in settings),
+        points=tuple({"max_num_seqs": seqs, "max_num_batched_tokens": budget} for seqs, budget in settings),
+        rate=intensity * server.carried_rate,
         truths=(),
         trials={},
         load=load,
