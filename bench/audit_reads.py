@@ -5,7 +5,6 @@
 A process serves the API over a real journal of N entries of K KiB. Writes bench/results/audit_reads.json.
 """
 
-import argparse
 import asyncio
 import json
 import multiprocessing
@@ -21,6 +20,7 @@ from pathlib import Path
 from aiohttp import ClientError, ClientSession
 
 from bench.journal_append import ENTRY, NOON
+from bench.results import new_parser, write
 from flettner.agent.api.app import build_app
 from flettner.agent.api.server import serve
 from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
@@ -29,7 +29,6 @@ from flettner.agent.audit.offsets import SLICE_BYTES
 from flettner.agent.domain.model import Evidence
 from tests.support.fake_daemon_view import FakeDaemonView
 
-RESULTS = Path(__file__).parent / "results"
 READERS = 16
 EVERY_S = 0.02  # between two requests of the other client
 EVIDENCE_BYTES = 63  # of one row of evidence in a line
@@ -117,7 +116,7 @@ async def ask(port: int, bearers: Mapping[str, str]) -> tuple[Counter[int], list
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = new_parser("bench.audit_reads", __doc__, "audit_reads.json")
     parser.add_argument("--entries", type=int, default=1000)
     parser.add_argument("--entry-kib", type=int, default=30)
     args = parser.parse_args()
@@ -155,10 +154,8 @@ def main() -> None:
         },
         "python": platform.python_version(),
     }
-    text = json.dumps(found, indent=2)
-    print(text)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "audit_reads.json").write_text(text + "\n", encoding="utf-8")
+    print(json.dumps(found, indent=2))
+    write(args.json, found)
 
 
 if __name__ == "__main__":

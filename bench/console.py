@@ -3,7 +3,6 @@
 python -m bench.console [--targets 20] [--times 5]
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -13,6 +12,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
 
+from bench.results import new_parser, write
 from tests.support.console_data import scenery
 from tests.support.console_site import Site, site
 
@@ -48,11 +48,11 @@ def measured(browser: Browser, place: Site, path: str, last: str) -> dict[str, f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = new_parser("bench.console", __doc__, "console.json")
     parser.add_argument("--targets", type=int, default=20)
     parser.add_argument("--times", type=int, default=5)
-    wanted = parser.parse_args()
-    daemon = scenery(targets=wanted.targets, hours=24)
+    options = parser.parse_args()
+    daemon = scenery(targets=options.targets, hours=24)
     with (
         tempfile.TemporaryDirectory() as folder,
         site(daemon, Path(folder)) as place,
@@ -60,13 +60,14 @@ def main() -> None:
     ):
         args = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=args)
-        report: dict[str, Any] = {"targets": wanted.targets, "load": os.getloadavg()[0]}
+        report: dict[str, Any] = {"targets": options.targets, "load": os.getloadavg()[0]}
         for name, (path, last) in PAGES.items():
-            runs = [measured(browser, place, path, last) for _ in range(wanted.times)]
+            runs = [measured(browser, place, path, last) for _ in range(options.times)]
             report[name] = {key: round(statistics.median(run[key] for run in runs), 1) for key in runs[0]} | {
                 "first_paint_worst_ms": round(max(run["first_paint_ms"] for run in runs), 1)
             }
         browser.close()
+    write(options.json, report)
     print(json.dumps(report, indent=2))
 
 

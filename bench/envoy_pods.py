@@ -6,7 +6,6 @@ Two pods on the cluster of the tests (`scripts/kubernetes build`): a real API se
 this host. Prints one JSON line. A busy machine makes all of it slower.
 """
 
-import argparse
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
@@ -14,6 +13,8 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+from bench.results import new_parser, write
+from bench.usage import Usage, usage_of
 from flettner.actuators.envoy_deployment.plugin import EnvoyDeployment
 from flettner.actuators.envoy_deployment.traffic import DeploymentTraffic
 from flettner.actuators.host import procfs
@@ -52,19 +53,16 @@ async def timed(times: int, act: Callable[[int], Awaitable[None]]) -> dict[str, 
     return {"p50_ms": round(quantiles(took_ms)[1]), "max_ms": round(max(took_ms))}
 
 
-def usage(pods: set[str]) -> dict[str, dict[str, float]]:
-    """CPU seconds and MiB of the pods' processes, added up by program."""
-    found: dict[str, dict[str, float]] = {}
-    for one in procfs.processes():
-        words = procfs.words(one.pid)
+def usage_by_program(pods: set[str]) -> dict[str, Usage]:
+    """Of the pods' processes."""
+    pids: dict[str, list[int]] = {}
+    for process in procfs.processes():
+        words = procfs.words(process.pid)
         program = "envoy" if words and words[0].endswith("/envoy") else "program"
         ours = any(pod in word for pod in pods for word in words)
         if ours and (program == "envoy" or words[1:3] == ["-m", "flettner.actuators.envoy.pod"]):
-            fields = Path(f"/proc/{one.pid}/stat").read_text().rpartition(")")[2].split()
-            total = found.setdefault(program, {"cpu_s": 0.0, "mib": 0.0})
-            total["cpu_s"] += (int(fields[11]) + int(fields[12])) / 100
-            total["mib"] += int(fields[21]) * 4096 / (1 << 20)
-    return found
+            pids.setdefault(program, []).append(process.pid)
+    return {program: usage_of(*processes) for program, processes in pids.items()}
 
 
 async def measure(here: Namespace, routes: int, targets: int, seconds: float) -> dict[str, Any]:
@@ -82,37 +80,37 @@ async def measure(here: Namespace, routes: int, targets: int, seconds: float) ->
     for number in range(1, targets):
         await bind(number).route(canary(0))
     pods = {pod["metadata"]["name"] for pod in await proxy_pods(here)}
-    before = usage(pods)
+    before = usage_by_program(pods)
     await asyncio.sleep(seconds)
-    after = usage(pods)
+    after = usage_by_program(pods)
     return {
         "route_in_force": changes,
         "targets": targets,
         "pods": {
             name: {
-                "cpu_percent": round(
-                    100 * (after[name]["cpu_s"] - before[name]["cpu_s"]) / seconds / len(pods), 1
-                ),
-                "mib": round(after[name]["mib"] / len(pods)),
+                "cpu_percent": round(100 * (now.cpu_s - before[name].cpu_s) / seconds / len(pods), 1),
+                "mib": round(now.rss_mib / len(pods)),
             }
-            for name in after
+            for name, now in after.items()
         },
     }
 
 
-async def run(routes: int, targets: int, seconds: float) -> None:
+async def run(routes: int, targets: int, seconds: float) -> dict[str, Any]:
     with Cluster() as cluster:
         async with Namespace(cluster) as here:
-            print(json.dumps(await measure(here, routes, targets, seconds)))
+            return await measure(here, routes, targets, seconds)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.envoy_pods", description=__doc__)
+    parser = new_parser("bench.envoy_pods", __doc__, "envoy_pods.json")
     parser.add_argument("--routes", type=int, default=40)
     parser.add_argument("--targets", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args()
-    asyncio.run(run(options.routes, options.targets, options.seconds))
+    found = asyncio.run(run(options.routes, options.targets, options.seconds))
+    print(json.dumps(found))
+    write(options.json, found)
 
 
 if __name__ == "__main__":

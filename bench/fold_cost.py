@@ -1,16 +1,15 @@
 """CPU cost of aggregation: 200 servers, each with one scrape, one reading and ten requests per second.
 
-python bench/fold_cost.py [SERVERS] prints the share of one core and writes bench/results/fold_cost.json.
+python -m bench.fold_cost [SERVERS] prints the share of one core and writes bench/results/fold_cost.json.
 """
 
 import json
 import resource
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from time import perf_counter, process_time
 
+from bench.results import new_parser, write
 from flettner.agent.domain.model import Objective, Slo
 from flettner.agent.domain.reading import Buckets, EngineSample, Request, RequestSample
 from flettner.agent.observe.aggregator import Aggregator
@@ -62,7 +61,10 @@ def cost(servers: int, *, proxied: bool) -> float:
 
 
 def main() -> None:
-    servers = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    parser = new_parser("bench.fold_cost", __doc__, "fold_cost.json")
+    parser.add_argument("servers", nargs="?", type=int, default=200)
+    options = parser.parse_args()
+    servers: int = options.servers
     begun_s = perf_counter()
     proxied_ms, scraped_ms = cost(servers, proxied=True), cost(servers, proxied=False)
     result = {
@@ -76,9 +78,7 @@ def main() -> None:
         "peak_memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         "wall_s": round(perf_counter() - begun_s, 1),
     }
-    path = Path(__file__).parent / "results" / "fold_cost.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result, indent=2) + "\n")
+    write(options.json, result)
     print(json.dumps(result, indent=2))
 
 

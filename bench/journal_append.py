@@ -1,6 +1,6 @@
 """Time to append one entry to disk, and time to restart with a long journal.
 
-    python bench/journal_append.py [--entries N] [--long N] [--dir DIR]
+    python -m bench.journal_append [--entries N] [--long N] [--dir DIR]
 
 `--entries` are appended one by one; `--long` entries are written at once, in files of 16 MiB as the daemon
 writes them, and then opened and verified.
@@ -8,7 +8,6 @@ writes them, and then opened and verified.
 Writes bench/results/journal_append.json. Put DIR on the disk that will hold the state directory.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -21,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import quantiles
 
+from bench.results import new_parser, write
 from flettner.agent.audit.chain import verify
 from flettner.agent.audit.history import History
 from flettner.agent.audit.journal import OPENED, Journal
@@ -143,7 +143,7 @@ def restart(path: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = new_parser("bench.journal_append", __doc__, "journal_append.json")
     parser.add_argument("--entries", type=int, default=1000)
     parser.add_argument("--long", type=int, default=100_000)
     parser.add_argument("--dir", type=Path, default=None)
@@ -165,9 +165,7 @@ def main() -> None:
         "python": platform.python_version(),
         "cpus": os.cpu_count(),
     }
-    results = Path(__file__).parent / "results"
-    results.mkdir(exist_ok=True)
-    (results / "journal_append.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write(args.json, result)
     print(json.dumps(result, indent=2))
 
 

@@ -4,7 +4,6 @@ Writes the times and the slowest imports to bench/results/. Exits 1 if the faste
 slower runs mostly reflect other load on the machine.
 """
 
-import json
 import platform
 import re
 import resource
@@ -14,7 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from bench.results import new_parser, write
+
 ROUNDS = 15
 ALLOWED_MS = 300.0
 COSTLIEST = 8
@@ -46,6 +46,7 @@ def imports_ms() -> dict[str, float]:
 
 
 def main() -> int:
+    options = new_parser("bench.lint_time", __doc__, "lint_time.json").parse_args()
     once_ms()  # warm the page cache
     cpu_before = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = sorted(once_ms() for _ in range(ROUNDS))
@@ -59,8 +60,6 @@ def main() -> int:
     costs = imports_ms()
     for name, cost in costs.items():
         print(f"  {cost:6.1f} ms  import {name}")
-    results = ROOT / "bench/results"
-    results.mkdir(exist_ok=True)
     found = {
         "command": ["flettner", *COMMAND[1:]],
         "rounds": ROUNDS,
@@ -68,7 +67,7 @@ def main() -> int:
         "ms": {"best": best, "median": median, "worst": worst, "cpu_mean": cpu_ms},
         "imports_ms": costs,
     }
-    (results / "lint_time.json").write_text(json.dumps(found, indent=2) + "\n")
+    write(options.json, found)
     return int(best > ALLOWED_MS)
 
 

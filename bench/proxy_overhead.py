@@ -1,6 +1,6 @@
 """Overhead of the proxy on a stream: time to the first token, gaps between tokens, CPU per token.
 
-python bench/proxy_overhead.py [--streams N] [--chunks N] compares no proxy, Envoy as configured and Envoy
+python -m bench.proxy_overhead [--streams N] [--chunks N] compares no proxy, Envoy as configured and Envoy
 without the filter that inspects bodies, and writes bench/results/proxy_overhead.json. Client, server and
 proxy share the machine, so only differences are meaningful.
 """
@@ -8,20 +8,20 @@ proxy share the machine, so only differences are meaningful.
 import argparse
 import asyncio
 import json
-import os
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import quantiles
 
+from bench.results import new_parser, write
+from bench.usage import usage_of
 from flettner.actuators.envoy.plugin import EnvoyTraffic
 from flettner.actuators.envoy.split import NAMESPACE
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 GAP_S = 0.02
 CHUNK = (
     b'data: {"id":"cmpl-0123456789abcdef","object":"text_completion","created":1700000000,"model":"m",'
@@ -85,17 +85,13 @@ class Result:
     cpu_us_per_chunk: float | None = None
 
 
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-
-
 async def measure(way: str, port: int, pid: int | None, *, streams: int, chunks: int) -> Result:
     await stream(port, 0, times=200)  # warm
     first, _ = await stream(port, 0, times=2000)
-    before = cpu_s(pid) if pid else 0.0
+    pids = () if pid is None else (pid,)
+    before = usage_of(*pids)
     results = await asyncio.gather(*(stream(port, chunks) for _ in range(streams)))
-    spent = cpu_s(pid) - before if pid else 0.0
+    spent = usage_of(*pids).cpu_s - before.cpu_s
     gaps = [gap for _, some in results for gap in some[:-1]]
     ttft, gap = quantiles(first, n=100), quantiles(gaps, n=100)
     return Result(
@@ -147,7 +143,7 @@ async def backend_main() -> None:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = new_parser("bench.proxy_overhead", __doc__, "proxy_overhead.json")
     parser.add_argument("--streams", type=int, default=60)
     parser.add_argument("--chunks", type=int, default=300)
     parser.add_argument("--listen", type=int, default=18080)
@@ -157,7 +153,7 @@ async def main() -> None:
         await backend_main()
         return
     child = await asyncio.create_subprocess_exec(
-        sys.executable, __file__, "--backend", stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", "bench.proxy_overhead", "--backend"), stdout=asyncio.subprocess.PIPE
     )
     try:
         port = int(await child.stdout.readline()) if child.stdout else 0
@@ -167,9 +163,7 @@ async def main() -> None:
         await child.wait()
     for result in results:
         print(result)
-    target = Path(__file__).parent / "results" / "proxy_overhead.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
+    write(options.json, [asdict(result) for result in results])
 
 
 if __name__ == "__main__":

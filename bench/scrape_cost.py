@@ -1,10 +1,9 @@
-"""Prints the CPU time of one scrape and writes it to bench/results/ (argument: a saved page).
+"""Prints the CPU time of one scrape and writes it to bench/results/.
 
 Reads a real vLLM 0.32 page the way the sensor does, next to prometheus_client's own parser where installed.
 """
 
 import importlib.util
-import json
 import platform
 import statistics
 import sys
@@ -13,11 +12,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench.results import new_parser, write
 from flettner.agent.observe.engine_sample import sample
 from flettner.vllm_facts.metrics.totals import PageReader, totals
 
-ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "tests/support/scrapes/vllm-0.32.txt"
+PAGE = Path(__file__).parents[1] / "tests/support/scrapes/vllm-0.32.txt"
 ROUNDS = 300
 ALLOWED_MS = 1.0
 
@@ -34,7 +33,10 @@ def cpu_ms(act: Callable[[], object]) -> dict[str, float]:
 
 
 def main() -> int:
-    page = Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE
+    parser = new_parser("bench.scrape_cost", __doc__, "scrape_cost.json")
+    parser.add_argument("page", nargs="?", type=Path, default=PAGE, help="a saved page")
+    options = parser.parse_args()
+    page: Path = options.page
     body = page.read_bytes()
     reader = PageReader()
     base = reader.totals(body)
@@ -45,17 +47,15 @@ def main() -> int:
 
     cost = {"flettner": cpu_ms(scrape), "its first page": cpu_ms(lambda: totals(body))}
     if importlib.util.find_spec("prometheus_client"):
-        parser = importlib.import_module("prometheus_client.parser")
+        library = importlib.import_module("prometheus_client.parser")
         text = body.decode()
-        cost["prometheus_client"] = cpu_ms(lambda: list(parser.text_string_to_metric_families(text)))
+        cost["prometheus_client"] = cpu_ms(lambda: list(library.text_string_to_metric_families(text)))
     for name, one in cost.items():
         print(
             f"{name:18}"
             f" best {one['best']:6.3f} ms  median {one['median']:6.3f} ms  p99 {one['p99']:6.3f} ms"
             f"  ({len(body)} bytes)"
         )
-    results = ROOT / "bench/results"
-    results.mkdir(exist_ok=True)
     found = {
         "page": page.name,
         "bytes": len(body),
@@ -64,7 +64,7 @@ def main() -> int:
         "cpu_ms": cost,
         "servers_per_core_at_1_hz": int(1000 / cost["flettner"]["median"]),
     }
-    (results / "scrape_cost.json").write_text(json.dumps(found, indent=2) + "\n")
+    write(options.json, found)
     return int(cost["flettner"]["median"] > ALLOWED_MS)
 
 

@@ -1,13 +1,12 @@
-"""Speed of the simulation relative to the engine: `python bench/simulator_speed.py [--seconds S]`.
+"""Speed of the simulation relative to the engine: `python -m bench.simulator_speed [--seconds S]`.
 
 A KV-bound RTX 4090 under ordinary chat traffic, from request to last token; prints one line of JSON.
 """
 
-import argparse
 import json
-import sys
 from time import process_time
 
+from bench.results import new_parser, write
 from flettner.simulator.hardware import PRESETS
 from flettner.simulator.kv_cache import KvCache
 from flettner.simulator.replay import replay
@@ -34,8 +33,8 @@ def requests(seconds: float, rate: float, seed: int) -> list[SimulatedRequest]:
     return made
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main() -> None:
+    parser = new_parser("bench.simulator_speed", __doc__, "simulator_speed.json")
     parser.add_argument("--seconds", type=float, default=600.0, help="seconds of simulated traffic")
     parser.add_argument("--rate", type=float, default=2.2, help="requests per second")
     parser.add_argument("--max-num-seqs", type=int, default=256)
@@ -58,9 +57,9 @@ def main() -> int:
         "ttft_p50_ms": round((quantile(ttft_s, 0.5) or 0) * 1000, 1),
         "ttft_p99_ms": round((quantile(ttft_s, 0.99) or 0) * 1000, 1),
     }
-    sys.stdout.write(json.dumps(report) + "\n")
-    return 0
+    print(json.dumps(report))
+    write(options.json, report)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -10,9 +10,7 @@
 What is found is written after each step.
 """
 
-import argparse
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -26,6 +24,7 @@ from typing import Any
 import aiohttp
 
 from bench.hot_changes.streams import STREAMS, Streams
+from bench.results import new_parser, write
 from flettner.actuators.process.plugin import ProcessOptions
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
@@ -36,7 +35,6 @@ from tests.support.hot_site import LIMITS, HotSiteConfig, cap, knobs
 from tests.support.real_vllm import ENVIRONMENT, REPOSITORY, real_vllm
 from tests.support.rig import Rig, lost, until
 
-RESULTS = Path(__file__).parent.parent / "results" / "hot_changes.json"
 CHANGES = 30
 LOW, HIGH = 2, 16
 KNOB = "max_num_active_seqs"
@@ -47,11 +45,9 @@ SETTLED_S = 20.0  # a daemon that starts reads what Envoy recorded while there w
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.hot_changes", description=__doc__)
+    parser = new_parser("bench.hot_changes", __doc__, "hot_changes.json")
     parser.add_argument("--changes", type=int, default=CHANGES, help="number of changes of step 4")
-    parser.add_argument("--json", type=Path, default=RESULTS, help="output file")
     options = parser.parse_args()
-    options.json.parent.mkdir(exist_ok=True)
     asyncio.run(measure(options.changes, options.json))
     print(options.json.read_text())
     return 0
@@ -75,7 +71,7 @@ async def measure(changes: int, results: Path) -> None:
 
         def add(name: str, value: object) -> None:
             found[name], found["seconds"] = value, _since(begun_s)
-            results.write_text(json.dumps(found, indent=2) + "\n")
+            write(results, found)
 
         await rig.start()
         try:

@@ -6,7 +6,6 @@ programs on the machine only add to it. The model is tiny, so the scheduler's pa
 it gets. The class alone is also timed, around a scheduler that does nothing.
 """
 
-import argparse
 import json
 import platform
 import sys
@@ -17,9 +16,9 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
+from bench.results import new_parser, write
 from tests.support.scheduler_engine import Engine, start
 
-RESULTS = Path(__file__).parent.parent / "results" / "hot_scheduler.json"
 REQUESTS, TOKENS, SLOTS = 32, 64, 16
 ROUNDS, WARM_UP = 5, 2
 Z95 = 1.96
@@ -29,16 +28,14 @@ Answer = dict[str, Any]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.hot_scheduler", description=__doc__)
+    parser = new_parser("bench.hot_scheduler", __doc__, "hot_scheduler.json")
     parser.add_argument("--seeds", type=int, default=20, help="sets of requests")
-    parser.add_argument("--json", type=Path, default=RESULTS, help="output file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, start(Path(folder)) as engine:
         print(engine.about, flush=True)
         found = compare(engine, options.seeds)
     found["about"] = {**engine.about, "python": platform.python_version(), "processor": platform.processor()}
-    options.json.parent.mkdir(exist_ok=True)
-    options.json.write_text(json.dumps(found, indent=2) + "\n")
+    write(options.json, found)
     print(json.dumps({name: value for name, value in found.items() if name != "ratios"}, indent=2))
     print(compare_with_goal(found["slower, cpu_s, percent"]))
     return 0

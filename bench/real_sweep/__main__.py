@@ -12,7 +12,6 @@ and writes all to bench/results/real_sweep.json.
 
 import argparse
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -22,6 +21,7 @@ from random import Random
 
 from bench.real_sweep.comparison import Pair, Row, Traffic, average, compare, describe
 from bench.real_sweep.server import BUDGET, SLOTS, RealServer, running
+from bench.results import new_parser, write
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.fit import fit_law
 from flettner.performance_model.iteration_log import StepRecord
@@ -46,7 +46,6 @@ LOAD, WAIT_S = 0.5, 1.0
 USUAL = 0.9
 """Share of the requests of the default that meet each objective. At 0.75 steps that were 12 % slower, by the
 caches that the machine shares, cost 20 points, at 0.9 they cost 11."""
-RESULTS = Path(__file__).parents[1] / "results" / "real_sweep.json"
 
 
 def draw_traffic(rate: float, seconds: float, seed: int) -> Trace:
@@ -189,7 +188,7 @@ async def serve(server: RealServer, pair: Pair, trace: Trace, series: str) -> Se
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.real_sweep", description=__doc__)
+    parser = new_parser("bench.real_sweep", __doc__, "real_sweep.json")
     parser.add_argument("--minutes", type=float, default=10.0, help="of traffic at the default")
     parser.add_argument("--rounds", type=int, default=10, help="measurements of each setting")
     parser.add_argument("--slice-s", type=float, default=6.0, help="of that traffic, for each measurement")
@@ -197,11 +196,9 @@ def main() -> None:
     parser.add_argument(
         "--rate", type=float, default=0.0, help="requests/s; default: what the machine carries"
     )
-    parser.add_argument("--json", type=Path, default=RESULTS)
     options = parser.parse_args()
-    options.json.parent.mkdir(exist_ok=True)
     found = asyncio.run(sweep(options))
-    options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write(options.json, found)
     for name in ("iteration log", "corrected"):
         print(f"{name}: {describe(found[name])}")
 

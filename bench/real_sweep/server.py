@@ -1,7 +1,6 @@
 """One real vLLM whose limits change between measurements, by the control endpoint of flettner's scheduler."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from flettner.vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
 from flettner.vllm_facts.metrics.page_totals import PageTotals
 from flettner.vllm_facts.metrics.totals import totals
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand
+from tests.support.ports import free_port
 from tests.support.real_vllm import ENVIRONMENT, REPOSITORY, real_vllm
 
 SLOTS, BUDGET = 64, 2048  # of the start; the endpoint only lowers them
@@ -72,12 +72,9 @@ class RealServer:
 @asynccontextmanager
 async def running() -> AsyncIterator[RealServer]:
     """Start vLLM with a tiny model; it has ended at the exit."""
-    with TemporaryDirectory(prefix="fl") as home, socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
+    with TemporaryDirectory(prefix="fl") as home:
         argv = real_vllm().command(
-            *("--host", "127.0.0.1", "--port", str(port), "--max-num-seqs", str(SLOTS)),
+            *("--host", "127.0.0.1", "--port", str(free_port()), "--max-num-seqs", str(SLOTS)),
             *("--max-num-batched-tokens", str(BUDGET), "--enable-logging-iteration-details"),
             *("--no-enable-prefix-caching", "--scheduler-cls", SCHEDULER_CLASS),
             *("--distributed-executor-backend", "uni"),
