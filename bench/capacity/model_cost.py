@@ -7,11 +7,9 @@ a target, Envoy, a simulated RTX 4090 and the same load. The measurement begins 
 Prints both and writes bench/results/capacity_model_cost.json.
 """
 
-import argparse
 import asyncio
 import json
 import platform
-import sys
 import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -24,13 +22,14 @@ from bench.capacity.site import (
     SERVERS,
     CapacityConfig,
     CapacitySite,
-    Ticks,
+    Look,
+    cpu_percent,
     name_of,
     running,
 )
+from bench.results import new_parser, write
 from flettner.simulator.workload import Shape, lengths
 
-RESULTS = Path(__file__).parents[1] / "results"
 SHAPE = Shape(prompt=lengths("lognormal:300:0.6:16:2000"), output=lengths("lognormal:60:0.6:4:400"))
 FLAGS = (
     *(*SERVER[:-4], "--sim-hardware", "4090-8b", "--max-num-seqs", "64"),
@@ -51,23 +50,22 @@ async def measure(minutes: float, rate: float) -> dict[str, Any]:
             config = CapacityConfig(server=FLAGS, first_port=SERVERS + shift, model=model)
             place = running(home, 1, rate, config=config, api=API + shift, listen=LISTEN + shift, shape=SHAPE)
             sites.append(await stack.enter_async_context(place))
-        clock = asyncio.get_running_loop().time
-        began_s = clock()
-        learning = sites[1].worker()
+        began = await sites[1].look()
         async with asyncio.timeout(LAW_S):
             while not await _has_law(sites[1]):  # noqa: ASYNC110 - of another process
                 await asyncio.sleep(LOOK_S)  # seldom: each look costs the daemon CPU
-        law_s, learning_after = clock() - began_s, sites[1].worker()
-        before = [await _look(site, clock()) for site in sites]
+        learnt = await sites[1].look()
+        before = [await site.look() for site in sites]
         await asyncio.sleep(60 * minutes)
-        after = [await _look(site, clock()) for site in sites]
+        after = [await site.look() for site in sites]
         counts = [site.counts() for site in sites]
     without, beside = (difference(*pair) for pair in zip(before, after, strict=True))
+    law_s = learnt.at_s - began.at_s
     return {
         "minutes": minutes,
         "rate": rate,
         "law_after_s": round(law_s),
-        "worker_cpu_percent_before_the_law": _percent(learning_after.cpu_s - learning.cpu_s, law_s),
+        "worker_cpu_percent_before_the_law": cpu_percent(learnt.worker, began.worker, law_s),
         "without_the_model": {**without, "requests": counts[0]},
         "with_the_model": {**beside, "requests": counts[1]},
         "python": platform.python_version(),
@@ -79,47 +77,28 @@ async def _has_law(site: CapacitySite) -> bool:
     return status == 200 and document["law"] is not None  # noqa: PLR2004 - HTTP
 
 
-async def _look(site: CapacitySite, at_s: float) -> dict[str, Any]:
+def difference(before: Look, after: Look) -> dict[str, Any]:
+    took_s, ticks = after.at_s - before.at_s, after.ticks - before.ticks
     return {
-        "at_s": at_s,
-        "daemon_s": site.daemon().cpu_s,
-        "worker_s": site.worker().cpu_s,
-        "worker_rss_mib": site.worker().rss_mib,
-        "daemon_rss_mib": site.daemon().rss_mib,
-        "ticks": await site.ticks(),
-    }
-
-
-def difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    took_s = after["at_s"] - before["at_s"]
-    ticks: Ticks = after["ticks"] - before["ticks"]
-    return {
-        "daemon_cpu_percent": _percent(after["daemon_s"] - before["daemon_s"], took_s),
-        "worker_cpu_percent": _percent(after["worker_s"] - before["worker_s"], took_s),
-        "daemon_rss_mib": round(after["daemon_rss_mib"]),
-        "worker_rss_mib": round(after["worker_rss_mib"]),
+        "daemon_cpu_percent": cpu_percent(after.daemon, before.daemon, took_s),
+        "worker_cpu_percent": cpu_percent(after.worker, before.worker, took_s),
+        "daemon_rss_mib": round(after.daemon.rss_mib),
+        "worker_rss_mib": round(after.worker.rss_mib),
         "ticks": ticks.count,
         "ticks_late_by_100_ms": ticks.count - ticks.upto[LATE_S],
         "latest_tick_within_s": ticks.late_s(1.0),
     }
 
 
-def _percent(cpu_s: float, of_s: float) -> float:
-    return round(100 * cpu_s / max(of_s, 1e-9), 2)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.capacity.model_cost", description=__doc__)
+def main() -> None:
+    parser = new_parser("bench.capacity.model_cost", __doc__, "capacity_model_cost.json")
     parser.add_argument("--minutes", type=float, default=10.0, help="after the law was accepted")
     parser.add_argument("--rate", type=float, default=10.0, help="requests/s of each target")
     options = parser.parse_args()
     found = asyncio.run(measure(options.minutes, options.rate))
-    RESULTS.mkdir(exist_ok=True)
-    text = json.dumps(found, indent=2)
-    (RESULTS / "capacity_model_cost.json").write_text(text + "\n", encoding="utf-8")
-    print(text)
-    return 0
+    write(options.json, found)
+    print(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

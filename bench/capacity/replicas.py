@@ -8,9 +8,7 @@ as the edges of the daemon's histogram tell; `pages/s` are those that it read. P
 writes bench/results/capacity_replicas.json.
 """
 
-import argparse
 import asyncio
-import json
 import platform
 import sys
 import tempfile
@@ -21,30 +19,30 @@ from typing import Any
 
 from bench.capacity.pod_servers import count_sent
 from bench.capacity.site import LISTEN, CapacityConfig, CapacitySite
+from bench.results import new_parser, write
 from tests.support.rig import Rig, until
 
-RESULTS = Path(__file__).parents[1] / "results"
 API = 32_701  # that of bench.capacity.targets is the one before
 
 
 async def measure(targets: int, pods: int, *, seconds: float, settle_s: float, rate: float) -> dict[str, Any]:
-    clock = asyncio.get_running_loop().time
     with tempfile.TemporaryDirectory(prefix="fl") as folder:
         async with _running(Path(folder), targets, pods, rate) as site:
             await asyncio.sleep(settle_s)
-            since, before, ticks, pages = clock(), site.daemon(), await site.ticks(), await count_sent()
+            before, sent = await site.look(), await count_sent()
             await asyncio.sleep(seconds)
-            ticks, took_s, after = await site.ticks() - ticks, clock() - since, site.daemon()
-            pages = await count_sent() - pages
+            after, sent = await site.look(), await count_sent() - sent
+    took_s, ticks = after.at_s - before.at_s, after.ticks - before.ticks
+    cpu_s = after.daemon.cpu_s - before.daemon.cpu_s
     return {
         "targets": targets,
         "pods": pods,
         "ticks_per_s": round(ticks.count / took_s, 2),
-        "pages_per_s": round(pages / took_s, 1),
+        "pages_per_s": round(sent / took_s, 1),
         "late_s": ticks.late_s(0.99),
-        "tick_ms": round(1000 * (after.cpu_s - before.cpu_s) / ticks.count, 2),
-        "cpu_percent": round(100 * targets * (after.cpu_s - before.cpu_s) / ticks.count, 1),
-        "rss_mib": round(after.rss_mib, 1),
+        "tick_ms": round(1000 * cpu_s / ticks.count, 2),
+        "cpu_percent": round(100 * targets * cpu_s / ticks.count, 1),
+        "rss_mib": round(after.daemon.rss_mib, 1),
     }
 
 
@@ -83,7 +81,7 @@ async def _started(rig: Rig) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.capacity.replicas", description=__doc__)
+    parser = new_parser("bench.capacity.replicas", __doc__, "capacity_replicas.json")
     parser.add_argument("--targets", type=int, nargs="+", default=[10, 50, 200])
     parser.add_argument("--pods", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--seconds", type=float, default=30.0)
@@ -103,9 +101,7 @@ def main() -> None:
                 f" {run['late_s']:>11} {run['tick_ms']:>8} {run['cpu_percent']:>6} {run['rss_mib']:>6}",
                 flush=True,
             )
-    found = {"rate": options.rate, "python": platform.python_version(), "runs": runs}
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "capacity_replicas.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    write(options.json, {"rate": options.rate, "python": platform.python_version(), "runs": runs})
 
 
 if __name__ == "__main__":

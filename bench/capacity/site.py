@@ -1,5 +1,6 @@
 """A daemon with any number of targets: real Envoys, simulated servers, and one client for each target."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -14,16 +15,17 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 
+from bench.usage import Usage, usage_of
 from flettner.actuators.host import procfs
 from flettner.simulator.traffic import Load, TrafficGenerator
 from flettner.simulator.workload import Shape
 from tests.support.config_builder import SiteConfig
 from tests.support.rig import SHAPE, Rig, at_rest, until
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 API, LISTEN, SERVERS = 32_700, 32_000, 30_200  # below the ephemeral range
 PORTS = 10  # of each target's servers
 LAG = "flettner_loop_lag_seconds_"
+NOTHING = Usage()
 WORKER = "flettner.agent.prediction.worker_process"
 READY_S = 900.0  # fifty servers start at once
 SERVER = (
@@ -80,24 +82,6 @@ def name_of(target: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """CPU since the start, s, and resident memory, MiB, of some processes together."""
-
-    cpu_s: float
-    rss_mib: float
-
-
-def usage_of(*pids: int) -> Usage:
-    """From proc(5): utime and stime, resident pages."""
-    cpu, pages = 0, 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        cpu += sum(map(int, fields[11:13]))
-        pages += int(fields[21])
-    return Usage(cpu / TICKS_PER_S, pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
-
-
-@dataclass(frozen=True, slots=True)
 class Ticks:
     """Seconds that the loops of all targets have processed: fewer than passed on a busy machine.
 
@@ -118,18 +102,43 @@ class Ticks:
         return min(edge for edge, count in self.upto.items() if count >= share * self.count)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What the processes of a site have used so far. `worker`: in which the daemon learns and predicts."""
+
+    at_s: float
+    daemon: Usage
+    ticks: Ticks
+    envoy: Usage = NOTHING
+    worker: Usage = NOTHING
+
+
+def cpu_percent(now: Usage, before: Usage, of_s: float) -> float:
+    return round(100 * (now.cpu_s - before.cpu_s) / max(of_s, 1e-9), 2)
+
+
 @dataclass(slots=True, kw_only=True)
 class CapacitySite:
     rig: Rig
     clients: list[TrafficGenerator]
 
-    def daemon(self) -> Usage:
+    async def look(self) -> Look:
         assert self.rig.daemon is not None
-        return usage_of(self.rig.daemon.pid)
-
-    def envoy(self) -> Usage:
-        pid = self.rig.envoy.find()
-        return usage_of(*() if pid is None else (pid,))
+        daemon, envoy = self.rig.daemon.pid, self.rig.envoy.find()
+        ticks = await self._ticks()
+        return Look(
+            at_s=asyncio.get_running_loop().time(),
+            daemon=usage_of(daemon),
+            envoy=usage_of(*() if envoy is None else (envoy,)),
+            worker=usage_of(
+                *(
+                    process.pid
+                    for process in procfs.processes()
+                    if process.parent == daemon and WORKER in procfs.words(process.pid)
+                )
+            ),
+            ticks=ticks,
+        )
 
     def journal_bytes(self) -> int:
         return sum(file.stat().st_size for file in self.rig.state_dir.glob("audit*.jsonl"))
@@ -139,7 +148,7 @@ class CapacitySite:
         assert status == 200, document  # noqa: PLR2004 - HTTP
         return int(document["head"])
 
-    async def ticks(self) -> Ticks:
+    async def _ticks(self) -> Ticks:
         headers = {"Authorization": f"Bearer {self.rig.token}"}
         url = f"http://127.0.0.1:{self.rig.api}/metrics"
         ticks = Ticks()
@@ -149,17 +158,6 @@ class CapacitySite:
                     edge = float(line.partition('le="')[2].partition('"')[0])
                     ticks.upto[edge] += int(float(line.split()[-1]))
         return ticks
-
-    def worker(self) -> Usage:
-        """The process in which the daemon learns and predicts; nothing before its start."""
-        assert self.rig.daemon is not None
-        return usage_of(
-            *(
-                one.pid
-                for one in procfs.processes()
-                if one.parent == self.rig.daemon.pid and WORKER in procfs.words(one.pid)
-            )
-        )
 
     def counts(self) -> dict[str, int]:
         """Requests of all clients, by outcome."""

@@ -6,7 +6,6 @@ One target with a real Envoy and a simulated server. Prints a line each minute, 
 bench/results/capacity_soak.json, and exits 1 if a request was lost.
 """
 
-import argparse
 import asyncio
 import json
 import platform
@@ -16,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.capacity.site import CapacitySite, running
+from bench.results import new_parser, write
 
-RESULTS = Path(__file__).parents[1] / "results"
 EVERY_S = 10.0
 
 
@@ -52,13 +51,13 @@ async def _sample(site: CapacitySite, seconds: float) -> list[dict[str, float]]:
     began_s = clock()
     samples = []
     while True:
-        daemon = site.daemon()
+        look = await site.look()
         samples.append(
             {
-                "at_s": round(clock() - began_s, 1),
-                "cpu_s": daemon.cpu_s,
-                "rss_mib": round(daemon.rss_mib, 1),
-                "envoy_rss_mib": round(site.envoy().rss_mib, 1),
+                "at_s": round(look.at_s - began_s, 1),
+                "cpu_s": look.daemon.cpu_s,
+                "rss_mib": round(look.daemon.rss_mib, 1),
+                "envoy_rss_mib": round(look.envoy.rss_mib, 1),
                 "journal_bytes": site.journal_bytes(),
                 "entries": await site.entries(),
             }
@@ -71,13 +70,12 @@ async def _sample(site: CapacitySite, seconds: float) -> list[dict[str, float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.capacity.soak", description=__doc__)
+    parser = new_parser("bench.capacity.soak", __doc__, "capacity_soak.json")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--rate", type=float, default=30.0, help="requests/s")
     options = parser.parse_args()
     found = asyncio.run(soak(options.minutes, options.rate))
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "capacity_soak.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    write(options.json, found)
     print(json.dumps({key: value for key, value in found.items() if key != "samples"}, indent=2))
     return int(found["lost"] > 0)
 

@@ -7,39 +7,36 @@ daemon's CPU is that of one tick a second of each target, also where a busy mach
 line for each number and writes bench/results/capacity_targets.json.
 """
 
-import argparse
 import asyncio
-import json
 import platform
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench.capacity.site import running
+from bench.capacity.site import cpu_percent, running
+from bench.results import new_parser, write
 
-RESULTS = Path(__file__).parents[1] / "results"
 SETTLE_S = 30.0  # after the last server has started
 
 
 async def measure(targets: int, seconds: float, rate: float) -> dict[str, Any]:
-    clock = asyncio.get_running_loop().time
     with tempfile.TemporaryDirectory(prefix="fl") as folder:
         async with running(Path(folder), targets, rate) as site:
             await asyncio.sleep(SETTLE_S)
-            since, daemon, envoy, ticks = clock(), site.daemon(), site.envoy(), await site.ticks()
+            before = await site.look()
             await asyncio.sleep(seconds)
-            took_s, daemon_after, envoy_after = clock() - since, site.daemon(), site.envoy()
-            ticks = await site.ticks() - ticks
+            after = await site.look()
         counts = site.counts()
+    took_s, ticks = after.at_s - before.at_s, (after.ticks - before.ticks).count
     return {
         "targets": targets,
         "seconds": round(took_s, 1),
         "requests": counts,
-        "ticks_per_s": round(ticks.count / took_s, 2),
-        "daemon_cpu_percent": round(100 * targets * (daemon_after.cpu_s - daemon.cpu_s) / ticks.count, 2),
-        "daemon_rss_mib": round(daemon_after.rss_mib, 1),
-        "envoy_cpu_percent": round(100 * (envoy_after.cpu_s - envoy.cpu_s) / took_s, 2),
-        "envoy_rss_mib": round(envoy_after.rss_mib, 1),
+        "ticks_per_s": round(ticks / took_s, 2),
+        "daemon_cpu_percent": cpu_percent(after.daemon, before.daemon, ticks / targets),
+        "daemon_rss_mib": round(after.daemon.rss_mib, 1),
+        "envoy_cpu_percent": cpu_percent(after.envoy, before.envoy, took_s),
+        "envoy_rss_mib": round(after.envoy.rss_mib, 1),
     }
 
 
@@ -55,7 +52,7 @@ def per_target(runs: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.capacity.targets", description=__doc__)
+    parser = new_parser("bench.capacity.targets", __doc__, "capacity_targets.json")
     parser.add_argument("--targets", type=int, nargs="+", default=[1, 10, 50])
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=0.5, help="requests/s of each target")
@@ -71,15 +68,9 @@ def main() -> None:
             f" {run['envoy_cpu_percent']:>13} {run['envoy_rss_mib']:>6} {lost:>5}",
             flush=True,
         )
-    found = {
-        "rate": options.rate,
-        "python": platform.python_version(),
-        "runs": runs,
-        "more": per_target(runs),
-    }
-    print(f"each further target: {found['more']}")
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "capacity_targets.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    more, python = per_target(runs), platform.python_version()
+    print(f"each further target: {more}")
+    write(options.json, {"rate": options.rate, "python": python, "runs": runs, "more": more})
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ import pytest
 from bench.capacity import stand_ins
 from bench.capacity.model_cost import difference
 from bench.capacity.pod_servers import MovingPage, pods_of
-from bench.capacity.site import API, LISTEN, CapacityConfig, Ticks, name_of
+from bench.capacity.site import API, LISTEN, CapacityConfig, Look, Ticks, name_of
 from bench.capacity.targets import per_target
+from bench.usage import Usage
 from flettner.agent.config.loader import parse_config
 from flettner.vllm_facts.metrics.totals import totals
 
@@ -31,14 +32,13 @@ def test_a_site_has_the_model_or_not(tmp_path: Path, is_on: bool) -> None:
 
 
 def test_late_ticks_are_those_above_the_bucket_of_100_ms() -> None:
-    look = {"daemon_s": 1.0, "worker_s": 0.0, "daemon_rss_mib": 70.0, "worker_rss_mib": 30.0}
-    before = {**look, "at_s": 0.0, "ticks": Ticks(Counter({0.01: 5, 0.1: 6, 0.5: 6, inf: 6}))}
-    after = {
-        **look,
-        "at_s": 100.0,
-        "daemon_s": 3.0,
-        "ticks": Ticks(Counter({0.01: 80, 0.1: 103, 0.5: 106, inf: 106})),
-    }
+    before, after = (
+        Look(at_s=at_s, daemon=Usage(cpu_s, 70.0), ticks=Ticks(Counter(ticks)))
+        for at_s, cpu_s, ticks in (
+            (0.0, 1.0, {0.01: 5, 0.1: 6, 0.5: 6, inf: 6}),
+            (100.0, 3.0, {0.01: 80, 0.1: 103, 0.5: 106, inf: 106}),
+        )
+    )
 
     found = difference(before, after)
 
