@@ -3,24 +3,22 @@
 Default: all sections. The file keeps earlier results of sections that do not run.
 """
 
-import argparse
 import json
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 
 from bench.judge import buckets, cost, exposure, gains, hot, hours, others, passing, rollouts
 from bench.judge.report import table
-from bench.judge.runs import Pool
+from bench.judge.runs import Pool, Row, tabulate
 from bench.judge.scenarios import LATER, NULLS, WORSE
 from bench.judge.traffic import SEED
+from bench.results import new_parser, write
 
 RUNS = 1000
-RESULTS = Path(__file__).parent.parent / "results" / "judge.json"
-SECTIONS: Mapping[str, Callable[[Pool, int], dict[str, object]]] = {
+SECTIONS: Mapping[str, Callable[[Pool, int], Iterable[tuple[str, Row]]]] = {
     "nulls": partial(hours.measure, NULLS),
     "worse": partial(hours.measure, WORSE),
     "late": partial(hours.measure, LATER),
@@ -37,12 +35,11 @@ SECTIONS: Mapping[str, Callable[[Pool, int], dict[str, object]]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.judge", description=__doc__)
+    parser = new_parser("bench.judge", __doc__, "judge.json")
     parser.add_argument("sections", nargs="*", metavar="section", help=f"of {', '.join(SECTIONS)}")
     parser.add_argument(
         "--runs", type=int, default=RUNS, help="runs of each null scenario; other scenarios use a share of it"
     )
-    parser.add_argument("--json", type=Path, default=RESULTS, help="output file")
     options = parser.parse_args()
     if wrong := set(options.sections) - set(SECTIONS):
         parser.error(f"no section is called {', '.join(sorted(wrong))}")
@@ -51,13 +48,12 @@ def main() -> int:
     for name in options.sections or SECTIONS:
         begun_s = perf_counter()
         print(f"{name}:", flush=True)
-        found[name] = SECTIONS[name](pool, options.runs)
+        found[name] = tabulate(SECTIONS[name](pool, options.runs))
         spent_s = round(perf_counter() - begun_s, 1)
         about = found.setdefault("about", {"seed": SEED, "wall_s": {}, "runs": {}})
         about["python"] = platform.python_version()
         about["wall_s"][name], about["runs"][name] = spent_s, options.runs
-        options.json.parent.mkdir(exist_ok=True)
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+        write(options.json, found)
         print(f"  {spent_s} s\n", flush=True)
     pool.close()
     print(table(found))

@@ -3,14 +3,15 @@
 Log-normal latencies; one stream with an objective of 95 %; ticks of 20 requests of green and 60 of blue.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from math import log
 from random import Random
 
 from bench.judge.ours import SURE, Evidence, independent
-from bench.judge.runs import Pool
+from bench.judge.runs import Pool, Row
 from bench.judge.traffic import Tick, seeded
 from flettner.agent.domain.reading import Buckets
 from flettner.agent.observe.engine_counts import count_over
@@ -86,14 +87,10 @@ def _tick(limit: Limit, slower: float, count: Callable[[str, list[float]], int],
     return late("green", slower * limit.median_s), blue
 
 
-def measure(pool: Pool, runs: int) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for name in LIMITS:
-        for slower in SLOWER:
-            row = {}
-            for way in WAYS:
-                ended = pool.of(partial(judged, name, slower, way), max(20, round(SHARE * runs)))
-                row[way] = {how: ended.count(how) for how in ("back", "passed", "open")}
-            found[f"{name}, green {slower:g} times slower"] = row
-            print(f"  {name}, {slower:g}: {row}", flush=True)
-    return found
+def measure(pool: Pool, runs: int) -> Iterator[tuple[str, Row]]:
+    for name, slower in product(LIMITS, SLOWER):
+        row: Row = {}
+        for way in WAYS:
+            ended = pool.of(partial(judged, name, slower, way), max(20, round(SHARE * runs)))
+            row[way] = {how: ended.count(how) for how in ("back", "passed", "open")}
+        yield f"{name}, green {slower:g} times slower", row

@@ -4,13 +4,14 @@
 The limits lie halfway between good and bad.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import product
 from math import inf
 from random import Random
 
 from bench.judge.hours import finite
-from bench.judge.runs import Pool
+from bench.judge.runs import Pool, Row
 from bench.judge.scenarios import LIMITS
 from bench.judge.traffic import Pair, pair, quantiles, seeded
 
@@ -57,19 +58,16 @@ def cost(rule: str, share: float, run: int) -> Cost:
     return RULES[rule](seeded("exposure", rule, share, run), share, LIMITS[share])
 
 
-def measure(pool: Pool, runs: int) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for share in LIMITS:
-        for rule in RULES:
-            rows = pool.of(partial(cost, rule, share), runs)
-            back = [row for row in rows if row[0] < inf]
-            name = f"1 to {share:.0%}, {rule}'s example"
-            found[name] = {
+def measure(pool: Pool, runs: int) -> Iterator[tuple[str, Row]]:
+    for share, rule in product(LIMITS, RULES):
+        minutes, requests, excess = zip(*pool.of(partial(cost, rule, share), runs), strict=True)
+        yield (
+            f"1 to {share:.0%}, {rule}'s example",
+            {
                 "runs": runs,
-                "back": len(back) / runs,
-                "minutes": finite(quantiles([row[0] for row in rows], 0.5)),
-                "requests": finite(quantiles([row[1] for row in rows], 0.5)),
-                "excess_bad": finite(quantiles([row[2] for row in rows], 0.5)),
-            }
-            print(f"  {name}: {found[name]}", flush=True)
-    return found
+                "back": sum(value < inf for value in minutes) / runs,
+                "minutes": finite(quantiles(minutes, 0.5)),
+                "requests": finite(quantiles(requests, 0.5)),
+                "excess_bad": finite(quantiles(excess, 0.5)),
+            },
+        )

@@ -7,7 +7,7 @@ take three times as long; `busy`: the load changes all latencies of a minute by 
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -15,7 +15,7 @@ from random import Random
 
 from bench.judge.ours import NOON
 from bench.judge.rollouts import RPS, SERVERS, SLO
-from bench.judge.runs import Pool
+from bench.judge.runs import Pool, Row
 from bench.judge.traffic import MINUTE, TICK_S, Stalls, poisson, seeded, stalled
 from flettner.agent.domain.calibration import Calibration, CalibrationWindow
 from flettner.agent.domain.model import Slo
@@ -138,16 +138,12 @@ def _sum(rows: Sequence[Sequence[RequestCounts]]) -> RequestCounts:
     return sum((arm for arms in rows for arm in arms), RequestCounts())
 
 
-def measure(pool: Pool, runs: int) -> dict[str, object]:
-    found: dict[str, object] = {}
+def measure(pool: Pool, runs: int) -> Iterator[tuple[str, Row]]:
     for name in CASES:
         many = max(2, round(runs * (SHARE if name.startswith("equal") else SHARE / 4)))
         answers = pool.of(partial(said, name), many)
-        row = {
-            "runs": many,
-            "called_better": sum(map(bool, answers)) / many,
-            "said": dict(Counter(answer.split(":")[1] for answer in answers if answer)),
-        }
-        found[name] = row
-        print(f"  {name}: {row}", flush=True)
-    return found
+        measures = Counter(answer.split(":")[1] for answer in answers if answer)
+        yield (
+            name,
+            {"runs": many, "called_better": sum(map(bool, answers)) / many, "said": dict(measures)},
+        )

@@ -6,12 +6,13 @@ that miss the SLO by themselves, so the gain is known; what waits in the queue i
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 from bench.judge.queueing import LIMIT_S, SERVICE_S, Load, QueueingServer, Setting
-from bench.judge.runs import Pool
+from bench.judge.runs import Pool, Row
 from bench.judge.traffic import quantiles, seeded
 from flettner.agent.domain.blocks import BlockSecond
 from flettner.agent.domain.model import Objective, Slo
@@ -98,21 +99,15 @@ def play(name: str, shape: str, rps: float, run: int) -> Ended:
     return Ended("undecided", LIMIT_OF_TRIAL_S / 60, round(trial.candidate[1]), candidate_s)
 
 
-def measure(pool: Pool, runs: int) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for name, case in CASES.items():
+def measure(pool: Pool, runs: int) -> Iterator[tuple[str, Row]]:
+    for (name, case), shape, rps in product(CASES.items(), SHAPES, RATES):
         many = max(4, round(runs * (SHARE_EQUAL if case.equal else SHARE_UNEQUAL)))
-        for shape in SHAPES:
-            for rps in RATES:
-                row = summarise(pool.of(partial(play, name, shape, rps), many))
-                found[f"{name}, {shape}, {rps:g} rps"] = row
-                print(f"  {name}, {shape}, {rps:g} rps: {row}", flush=True)
-    return found
+        yield f"{name}, {shape}, {rps:g} rps", summarise(pool.of(partial(play, name, shape, rps), many))
 
 
-def summarise(ended: Sequence[Ended]) -> dict[str, object]:
+def summarise(ended: Sequence[Ended]) -> Row:
     kinds = Counter(one.kind for one in ended)
-    row: dict[str, object] = {"runs": len(ended), **kinds}
+    row: Row = {"runs": len(ended), **kinds}
     for kind in kinds:
         times = [one.minutes for one in ended if one.kind == kind]
         row[f"minutes to {kind}"] = [round(value, 1) for value in quantiles(times, 0.5, 0.9)]

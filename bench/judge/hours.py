@@ -1,6 +1,6 @@
 """Sections `nulls`, `worse`, `late`: one hour of one stream, for the judge and the compared tools."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import accumulate
@@ -8,7 +8,7 @@ from math import inf
 
 from bench.judge import peers
 from bench.judge.ours import SURE, Evidence, blues, calibrated, greens
-from bench.judge.runs import Pool
+from bench.judge.runs import Pool, Row
 from bench.judge.scenarios import SCENARIOS, Scenario
 from bench.judge.traffic import TICK_S, Tick, Traffic, history, quantiles, seeded, ticks
 from flettner.agent.domain.calibration import Calibration
@@ -72,10 +72,10 @@ def _backs(evidence: Evidence, made: Iterable[Tick], *, both: bool) -> dict[str,
     return found
 
 
-def summed(scenario: Scenario, hours: Sequence[Hour]) -> dict[str, object]:
+def summed(scenario: Scenario, hours: Sequence[Hour]) -> Row:
     """Return the row of a scenario: per rule the share of rollbacks, and requests or minutes until then."""
     rules = sorted({rule for one in hours for rule in one.back}, key=("ours",).__contains__, reverse=True)
-    row: dict[str, object] = {
+    row: Row = {
         "runs": len(hours),
         "phi": round(sum(one.phi for one in hours) / len(hours), 2),
         "tick_phi": round(sum(one.tick_phi for one in hours) / len(hours), 2),
@@ -101,11 +101,7 @@ def finite(values: Iterable[float]) -> list[float | None]:
     return [round(value, 2) if value < inf else None for value in values]
 
 
-def measure(scenarios: Mapping[str, Scenario], pool: Pool, runs: int) -> dict[str, object]:
-    found: dict[str, object] = {}
+def measure(scenarios: Mapping[str, Scenario], pool: Pool, runs: int) -> Iterator[tuple[str, Row]]:
     for name, scenario in scenarios.items():
         many = max(2, round(runs * scenario.runs))
-        hours = pool.of(partial(hour, name, min(many, runs * KAYENTA_RUNS)), many)
-        found[name] = summed(scenario, hours)
-        print(f"  {name}: {found[name]}", flush=True)
-    return found
+        yield name, summed(scenario, pool.of(partial(hour, name, min(many, runs * KAYENTA_RUNS)), many))

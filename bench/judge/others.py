@@ -1,13 +1,13 @@
 """Sections `quiet`: one request of green every ten seconds; `several`: four streams at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from math import inf, log
 
 from bench.judge.hours import finite, learned
 from bench.judge.ours import SURE, Evidence, calibrated, greens
 from bench.judge.peers import flagger
-from bench.judge.runs import Pool
+from bench.judge.runs import Pool, Row
 from bench.judge.scenarios import HOUR
 from bench.judge.traffic import Traffic, history, quantiles, seeded, ticks
 from flettner.agent.judge.eprocess import log_sum
@@ -55,28 +55,20 @@ def several(share: float, run: int) -> float:
     return inf
 
 
-def measure_quiet(pool: Pool, runs: int) -> dict[str, object]:
+def measure_quiet(pool: Pool, runs: int) -> Iterator[tuple[str, Row]]:
     many = max(2, round(runs * SHARE))
-    found: dict[str, object] = {}
     for share, wanted in QUIET_WANTED.items():
-        rows = pool.of(partial(quiet, share), many)
-        row = _row([count for count, _ in rows], wanted)
-        found[f"1 to {share:.0%}"] = row | {"flagger 10": sum(peer for _, peer in rows) / many}
-        print(f"  1 to {share:.0%}: {found[f'1 to {share:.0%}']}", flush=True)
-    return found
+        counts, peers = zip(*pool.of(partial(quiet, share), many), strict=True)
+        yield f"1 to {share:.0%}", _row(counts, wanted) | {"flagger 10": sum(peers) / many}
 
 
-def measure_several(pool: Pool, runs: int) -> dict[str, object]:
+def measure_several(pool: Pool, runs: int) -> Iterator[tuple[str, Row]]:
     many = max(2, round(runs * SHARE))
-    found: dict[str, object] = {}
     for share, wanted in SEVERAL_WANTED.items():
-        row = _row(pool.of(partial(several, share), many), wanted)
-        found[f"1 to {share:.0%}"] = row
-        print(f"  1 to {share:.0%}: {row}", flush=True)
-    return found
+        yield f"1 to {share:.0%}", _row(pool.of(partial(several, share), many), wanted)
 
 
-def _row(counts: Sequence[float], wanted: float | None) -> dict[str, object]:
+def _row(counts: Sequence[float], wanted: float | None) -> Row:
     return {
         "runs": len(counts),
         "back": sum(count < inf for count in counts) / len(counts),

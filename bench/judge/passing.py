@@ -3,14 +3,14 @@
 Four hours at 2 rps next to 6 rps; green equal to blue, better, and worse by exactly the limit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf, log
 
 from bench.judge.hours import finite
 from bench.judge.ours import Evidence, independent
-from bench.judge.runs import Pool
+from bench.judge.runs import Pool, Row
 from bench.judge.traffic import MINUTE, Tick, Traffic, quantiles, seeded, ticks
 
 SURE = log(20.0)  # P(a worse green passes) <= 5 %
@@ -74,12 +74,11 @@ def passed(name: str, run: int, *, worse: bool) -> float:
 HALF_HOUR = 30 * MINUTE
 
 
-def measure(pool: Pool, runs: int) -> dict[str, object]:
+def measure(pool: Pool, runs: int) -> Iterator[tuple[str, Row]]:
     many = max(2, round(runs * SHARE))
-    found: dict[str, object] = {}
     for name, case in CASES.items():
         counts = pool.of(partial(passed, name, worse=False), many)
-        row: dict[str, object] = {
+        row: Row = {
             "runs": many,
             "passed": sum(count < inf for count in counts) / many,
             "requests": finite(quantiles(counts, 0.5, 0.9)),
@@ -88,6 +87,4 @@ def measure(pool: Pool, runs: int) -> dict[str, object]:
         if case.phi == 1 and case.green is None:
             wrong = pool.of(partial(passed, name, worse=True), many)
             row["passed_though_worse"] = sum(count < inf for count in wrong) / many
-        found[name] = row
-        print(f"  {name}: {row}", flush=True)
-    return found
+        yield name, row

@@ -5,7 +5,7 @@ and 1 % are refused; 1 % of the responses miss each of three objectives. Green w
 other five streams are null. A stall affects all streams.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache, lru_cache, partial
@@ -14,7 +14,7 @@ from random import Random
 
 from bench.judge.hours import finite
 from bench.judge.ours import NOON
-from bench.judge.runs import Pool
+from bench.judge.runs import Pool, Row
 from bench.judge.traffic import TICK_S, Stalls, poisson, quantiles, seeded, stalled
 from flettner.agent.domain.calibration import Calibration, CalibrationWindow
 from flettner.agent.domain.model import Objective, Plan, PreflightResult, Slo, Step
@@ -200,21 +200,21 @@ def rollout(name: str, run: int) -> tuple[float, float, float, float]:
     return back_s, one.passed_s, one.asked, one.excess
 
 
-def measure(pool: Pool, runs: int, names: Sequence[str] = tuple(CASES)) -> dict[str, object]:
+def measure(pool: Pool, runs: int) -> Iterator[tuple[str, Row]]:
     many = max(2, round(runs * SHARE))
-    found: dict[str, object] = {}
-    for name in names:
+    for name, case in CASES.items():
         rows = pool.of(partial(rollout, name), many)
         back = [row for row in rows if row[0] < inf]
-        onset_s = CASES[name].onset_s
-        found[name] = {
-            "runs": many,
-            "back": len(back) / many,
-            "seconds": finite(quantiles([row[0] - onset_s for row in rows], 0.5, 0.9)),
-            "requests": finite(quantiles([row[2] if row[0] < inf else inf for row in rows], 0.5, 0.9)),
-            "excess_bad": finite(quantiles([row[3] if row[0] < inf else inf for row in rows], 0.5, 0.9)),
-            "passed_at_parity": sum(row[1] < min(row[0], inf) for row in rows) / many,
-            "passed_s": finite(quantiles([row[1] for row in rows], 0.5, 0.9)),
-        }
-        print(f"  {name}: {found[name]}", flush=True)
-    return found
+        never = [inf] * (many - len(back))
+        yield (
+            name,
+            {
+                "runs": many,
+                "back": len(back) / many,
+                "seconds": finite(quantiles([row[0] - case.onset_s for row in rows], 0.5, 0.9)),
+                "requests": finite(quantiles([*(row[2] for row in back), *never], 0.5, 0.9)),
+                "excess_bad": finite(quantiles([*(row[3] for row in back), *never], 0.5, 0.9)),
+                "passed_at_parity": sum(row[1] < row[0] for row in rows) / many,
+                "passed_s": finite(quantiles([row[1] for row in rows], 0.5, 0.9)),
+            },
+        )

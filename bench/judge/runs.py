@@ -1,12 +1,23 @@
-"""Parallel runs of one function of the run number, on two cores at low priority."""
+"""Parallel runs of a function of the run number, on two cores at low priority; the table of a section."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 PROCESSES, NICE = 2, 15
 Found = TypeVar("Found")
+Row = dict[str, Any]
+Table = dict[str, Row]
+
+
+def tabulate(rows: Iterable[tuple[str, Row]]) -> Table:
+    """Print each named row as soon as it is measured."""
+    table: Table = {}
+    for name, row in rows:
+        table[name] = row
+        print(f"  {name}: {row}", flush=True)
+    return table
 
 
 class Pool:

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from bench.kills.books import Books, Fault
+from bench.usage import usage_of
 from flettner.actuators.host.procfs import processes, words
 from flettner.simulator.traffic import TrafficGenerator
 from tests.support.prometheus_server import RealPrometheus
@@ -21,7 +22,6 @@ RESTART_S = 2.0  # RestartSec= of systemd/flettner.service
 READY_S = 60.0  # timeout; the report lists slow restarts
 REST_S = 150.0
 EVERYTHING = "everything"  # file that fills the disk
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,15 +70,9 @@ class Site:
             await self.ended_badly()
         await asyncio.sleep(max(0.0, begun_s + RESTART_S - self.now_s()))
         started_s = self.now_s()
-        await self.rig.start()
+        daemon = await self.rig.start()
         fault.back_s = await self.ready() - started_s
-        fault.cpu_s = self.cpu_s()
-
-    def cpu_s(self) -> float:
-        """Return the CPU time of the daemon since its start (proc(5), utime and stime)."""
-        assert self.rig.daemon is not None
-        fields = Path(f"/proc/{self.rig.daemon.pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(map(int, fields[11:13])) / TICKS_PER_S
+        fault.cpu_s = usage_of(daemon.pid).cpu_s
 
     async def ready(self) -> float:
         """Wait until the daemon has recovered. The daemon must not have exited."""

@@ -65,7 +65,7 @@ def hands(deck: Sequence[str], random: Random) -> Iterator[list[str]]:
         yield hand
 
 
-def tell(plan: Plan) -> dict[str, Any]:
+def run(plan: Plan) -> dict[str, Any]:
     """Run the plan in a separate process and return its accounting."""
     return asyncio.run(play(plan))
 

@@ -13,29 +13,33 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from bench.kubernetes_kills import rounds
-from bench.kubernetes_kills.books import audit, leftovers, summary, table
-from bench.kubernetes_kills.kills import LASTS_S, Killer
-from bench.kubernetes_kills.rollouts import Rollouts
+from bench.kills.books import rows
+from bench.kubernetes_kills.kills import LASTS_S, Kill, Killer
+from bench.kubernetes_kills.rollouts import Rollouts, play_rounds
 from bench.kubernetes_kills.site import Site, running
 from bench.kubernetes_kills.states import States
+from bench.results import new_parser, write
 from flettner.simulator.text import draws
 from flettner.simulator.traffic import Load, TrafficGenerator
 from flettner.simulator.workload import Shape, lengths
 from tests.support.kubernetes.cluster import Cluster
 from tests.support.kubernetes.namespace import Namespace
+from tests.support.kubernetes.proxy import PROXY
+from tests.support.rig import flettner
 
 SHAPE = Shape(prompt=lengths("uniform:8:64"), output=lengths("uniform:20:150"))  # drains take time
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.kubernetes_kills", description=__doc__)
+    parser = new_parser("bench.kubernetes_kills", __doc__, "kubernetes_kills.json")
     parser.add_argument("--traffic", choices=("envoy", "gateway"), default="envoy")
     parser.add_argument("--times", type=int, default=20, help="kills in each phase")
     parser.add_argument("--phases", nargs="+", choices=tuple(LASTS_S), default=tuple(LASTS_S))
@@ -44,11 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=35.0, help="no kill after this time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="keep the folder of the daemon, and print it")
-    parser.add_argument("--json", type=Path, default=Path("bench/results/kubernetes_kills.json"))
     options = parser.parse_args(argv)
     found = asyncio.run(play(options))
-    options.json.parent.mkdir(exist_ok=True)
-    options.json.write_text(json.dumps(found, indent=2) + "\n")
+    write(options.json, found)
     print(table(found))
     print(json.dumps({key: found[key] for key in found if key not in {"met", "by_phase"}}, indent=2))
     return 0 if found["whole"] else 1
@@ -86,7 +88,7 @@ async def _play(site: Site, options: argparse.Namespace) -> dict[str, Any]:
     async with serving(site, options.streams, options.seed) as clients:
         stop = asyncio.Event()
         random = draws(options.seed, "rounds")
-        working = asyncio.create_task(rounds.play(targets, killer, random, stop))
+        working = asyncio.create_task(play_rounds(targets, killer, random, stop))
         await killer.run(options.minutes * 60)
         stop.set()
         await working
@@ -120,6 +122,72 @@ async def serving(site: Site, streams: int, seed: int) -> AsyncIterator[Mapping[
             await clients[name].start()
             undo.push_async_callback(clients[name].stop)
         yield clients
+
+
+async def leftovers(site: Site) -> list[str]:
+    """What flettner left in the cluster beside one server for each target."""
+    found = []
+    for name, replicas in (await site.deployments()).items():
+        if name not in {*site.names, PROXY} or not replicas:
+            found.append(f"Deployment {name} with {replicas} replicas")
+    services = [one["metadata"]["name"] for one in await site.here.list("services")]
+    for name in site.names:
+        own = [one for one in services if one.startswith(f"flettner-{name}-")]
+        if len(own) != 1:
+            found.append(f"Services of {name}: {own}")
+    return found
+
+
+async def audit(site: Site) -> dict[str, Any]:
+    status, said = await flettner("audit", "verify", "--state-dir", str(site.state_dir))
+    return {"exit": status, "said": said.strip(), "rows": len(rows(site.journal))}
+
+
+def lost(clients: Mapping[str, TrafficGenerator]) -> list[dict[str, Any]]:
+    return [
+        {"target": name, **asdict(record)}
+        for name, traffic in clients.items()
+        for record in traffic.tally.records
+        if record.outcome != "ok"
+    ]
+
+
+def by_phase(kills: Sequence[Kill], outcomes: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """How often each phase was killed, and how the rollouts ended."""
+    found: dict[str, dict[str, Any]] = {}
+    for phase in (*LASTS_S, "replacing"):
+        met = [kill.phases[target] for kill in kills for target in kill.phases]
+        rollouts = [rollout for one, rollout in met if one == phase]
+        ends = Counter(outcomes.get(one, "unknown") for one in rollouts)
+        found[phase] = {"kills": len(rollouts), **ends}
+    return found
+
+
+def summary(
+    kills: Sequence[Kill], targets: Sequence[Rollouts], clients: Mapping[str, TrafficGenerator]
+) -> dict[str, Any]:
+    ready = [one.ready_s for one in kills if one.ready_s is not None and not one.other_pod]
+    waited = [one.ready_s for one in kills if one.ready_s is not None and one.other_pod]
+    return {
+        "kills": len(kills),
+        "rollouts": dict(sum((one.outcomes for one in targets), Counter[str]())),
+        "requests": sum(traffic.tally.sent for traffic in clients.values()),
+        "lost": lost(clients),
+        "ready_s": {"median": median(ready), "most": max(ready)} if ready else {},
+        "ready_in_another_pod_s": {"median": median(waited), "most": max(waited)} if waited else {},
+        "by_phase": by_phase(kills, targets[0].states.outcomes),
+    }
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """In Markdown."""
+    lines = ["| killed in | kills | promoted | rolled back |", "|---|---|---|---|"]
+    lines += [
+        f"| {phase} | {one['kills']} | {one.get('promoted', 0)} | {one.get('rolled_back', 0)} |"
+        for phase, one in found["by_phase"].items()
+        if one["kills"]
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
