@@ -1,8 +1,8 @@
 """Full rollouts of equal and bad greens in virtual time.
 
-python -m bench.rollouts [--rollouts N] [--bad N] [--json FILE] prints a line for each and writes JSON;
-with --real [--engine sim|vllm] the daemon, Envoy and the servers are processes. Exits 1 if an equal green
-is rolled back as worse, or a bad one is not.
+python -m bench.rollouts [--rollouts N] [--bad N] [--mitigations N] [--json FILE] prints a line for each and
+writes JSON; with --real [--engine sim|vllm] the daemon, Envoy and the servers are processes. Exits 1 if an
+equal green is rolled back as worse, a bad one is not, a useless one is promoted or a cured one is not.
 """
 
 import argparse
@@ -10,31 +10,50 @@ import logging
 import multiprocessing
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
-from itertools import cycle, islice
+from itertools import cycle, islice, product
 from pathlib import Path
 
 import structlog
 
 from bench.results import new_parser, write
 from bench.rollouts import real
-from bench.rollouts.cases import BAD, CALM, EQUAL, PROFILES, SERVICES
+from bench.rollouts.cases import BAD, CALM, CURED, EQUAL, PROFILES, SERVICES, STARVED, USELESS
 from bench.rollouts.story import DEFAULT, Case, Outcome, play
+from flettner.agent.domain.model import Plan
 
 BAD_RATES = (8.0, 2.0, 30.0)
 HEAD = ("GREEN", "PROFILE", "RPS", "SEED", "RESULT", "AT", "VERDICT s", "ONSET s", "EXPOSED", "BAD", "WHY")
 
 
+def plan_with(hold_s: float) -> Plan:
+    *steps, hold = DEFAULT.steps
+    return replace(DEFAULT, steps=(*steps, replace(hold, at_least_s=hold_s)))
+
+
 def draw_equal(count: int, hold_s: float) -> Iterator[Case]:
     """Yield all rates with all profiles, repeatedly."""
-    *steps, hold = DEFAULT.steps
-    plan = replace(DEFAULT, steps=(*steps, replace(hold, at_least_s=hold_s)))
     kinds = cycle([(rate, profile) for profile in PROFILES for rate in SERVICES])
     for seed, (rate, profile) in enumerate(islice(kinds, count)):
-        yield Case(seed=seed, rate=rate, profile=profile, green=EQUAL, plan=plan)
+        yield Case(seed=seed, rate=rate, profile=profile, green=EQUAL, plan=plan_with(hold_s))
+
+
+def draw_mitigations(count: int, hold_s: float) -> Iterator[Case]:
+    """Yield changes of a server with too few sequences: that cure it, and that change nothing."""
+    kinds = cycle(product((CURED, USELESS), PROFILES[:2], list(STARVED)[:3]))
+    for seed, (green, profile, rate) in enumerate(islice(kinds, count)):
+        yield Case(
+            seed=2000 + seed,
+            rate=rate,
+            profile=profile,
+            green=green,
+            service=STARVED[rate],
+            asks="mitigation",
+            plan=plan_with(hold_s),
+        )
 
 
 def draw_bad(count: int) -> Iterator[Case]:
@@ -46,6 +65,8 @@ def draw_bad(count: int) -> Iterator[Case]:
 
 def is_wrong(outcome: Outcome | real.RealOutcome) -> bool:
     """Also a rollout that did not end in time."""
+    if outcome.green in {CURED.name, USELESS.name}:
+        return (outcome.result == "promoted") is not (outcome.green == CURED.name)
     return outcome.result == "none" or (outcome.result == "rolled_back") is (outcome.green == EQUAL.name)
 
 
@@ -67,10 +88,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--bad", type=int, default=len(BAD_RATES) * len(BAD), help="rollouts with a bad green"
     )
     parser.add_argument(
+        "--mitigations", type=int, default=0, help="rollouts of changes of a server with too few sequences"
+    )
+    parser.add_argument(
         "--history", type=int, default=3600, help="seconds of observation of blue before the rollout"
     )
     parser.add_argument(
-        "--hold", type=float, default=1800.0, help="seconds of the hold step of an equal green"
+        "--hold", type=float, default=1800.0, help="seconds of the hold step, except for a bad green"
     )
     parser.add_argument("--real", action="store_true", help="use real processes in real time")
     parser.add_argument("--engine", choices=("sim", "vllm"), default="sim", help="engine of --real")
@@ -81,9 +105,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         outcomes.append(outcome)
         rows = [asdict(row) | {"wrong": is_wrong(row)} for row in outcomes]
         write(options.json, {"rollouts": rows})
-    for name in ("equal", "bad"):
-        results = Counter(row.result for row in outcomes if (row.green == EQUAL.name) is (name == "equal"))
-        print(f"{name}: {', '.join(f'{count} {result}' for result, count in results.most_common())}")
+    named = {EQUAL.name, CURED.name, USELESS.name}
+    results: dict[str, Counter[str]] = defaultdict(Counter)
+    for outcome in outcomes:
+        results[outcome.green if outcome.green in named else "bad"][outcome.result] += 1
+    for name, counts in results.items():
+        print(f"{name}: {', '.join(f'{count} {result}' for result, count in counts.most_common())}")
     return 1 if any(map(is_wrong, outcomes)) else 0
 
 
@@ -105,7 +132,12 @@ def play_real(options: argparse.Namespace) -> Iterator[real.RealOutcome]:
 def play_virtual(options: argparse.Namespace) -> Iterator[Outcome]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     print("{:<22} {:<9} {:>4} {:>5} {:<12} {:>4} {:>9} {:>8} {:>7} {:>5}  {}".format(*HEAD))
-    for case in (*draw_bad(options.bad), *draw_equal(options.rollouts, options.hold)):
+    equal, mitigations = options.rollouts, options.mitigations
+    for case in (
+        *draw_bad(options.bad),
+        *draw_equal(equal, options.hold),
+        *draw_mitigations(mitigations, options.hold),
+    ):
         with tempfile.TemporaryDirectory() as home:
             outcome = play(replace(case, history_s=options.history), Path(home))
         print(line(outcome), flush=True)
