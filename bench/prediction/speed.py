@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from time import process_time
 from typing import Any
 
-from bench.prediction.truth import LOADS, traffic
+from bench.prediction.truth import LOADS, requests_of, traffic
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.outcome import Goals
 from flettner.performance_model.replayed_scheduler import ReplayedScheduler
@@ -14,7 +14,7 @@ from flettner.performance_model.step_law import StepLaw, UncertainLaw, widen
 from flettner.performance_model.trace import TraceRequest
 from flettner.simulator.kv_cache import KvCache
 from flettner.simulator.replay import replay
-from flettner.simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
+from flettner.simulator.scheduler import Scheduler, SchedulerLimits
 from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.gpus import find_gpu
@@ -66,16 +66,10 @@ def measure_speed() -> dict[str, Any]:
 
 
 def _step(trace: Sequence[TraceRequest]) -> None:
-    requests = [
-        SimulatedRequest(
-            name=str(number), prompt=one.prompt_tokens, wanted=one.output_tokens, arrived_at=one.arrival_s
-        )
-        for number, one in enumerate(trace)
-    ]
     bounds = SchedulerLimits(max_num_seqs=256, max_num_batched_tokens=8192)
     scheduler = Scheduler(bounds, KvCache(LIMITS.kv_blocks, caching=False))
     replay(
-        requests,
+        requests_of(trace),
         scheduler,
         lambda work: LAW.seconds(work.tokens, work.sequences, work.kv_read, work.prefill_area),
     )
