@@ -139,7 +139,7 @@ def main() -> None:
         ours.send("stop")
         before, peak, cpu_s = ours.recv()
         server.join()
-    found = {
+    report = {
         "entries": args.entries,
         "journal_mib": round(size / 2**20, 1),
         "readers": READERS,
@@ -154,8 +154,8 @@ def main() -> None:
         },
         "python": platform.python_version(),
     }
-    print(json.dumps(found, indent=2))
-    write(args.json, found)
+    print(json.dumps(report, indent=2))
+    write(args.json, report)
 
 
 if __name__ == "__main__":

@@ -40,11 +40,11 @@ def measured(browser: Browser, place: Site, path: str, last: str) -> dict[str, f
     page.add_init_script(f"sessionStorage.setItem('flettner.token', {place.token['viewer']!r})")
     page.goto(f"{place.url}/#{path}")
     page.wait_for_selector(last, state="attached")
-    found: dict[str, float] = page.evaluate(TIMES)
-    metrics = {one["name"]: one["value"] for one in meter.send("Performance.getMetrics")["metrics"]}
-    found["cpu_ms"] = metrics["TaskDuration"] * 1000
+    times: dict[str, float] = page.evaluate(TIMES)
+    metrics = {metric["name"]: metric["value"] for metric in meter.send("Performance.getMetrics")["metrics"]}
+    times["cpu_ms"] = metrics["TaskDuration"] * 1000
     context.close()
-    return found
+    return times
 
 
 def main() -> None:

@@ -108,9 +108,9 @@ def main() -> None:
     parser.add_argument("--targets", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args()
-    found = asyncio.run(run(options.routes, options.targets, options.seconds))
-    print(json.dumps(found))
-    write(options.json, found)
+    report = asyncio.run(run(options.routes, options.targets, options.seconds))
+    print(json.dumps(report))
+    write(options.json, report)
 
 
 if __name__ == "__main__":

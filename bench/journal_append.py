@@ -128,12 +128,12 @@ def restart(path: Path) -> dict[str, float]:
     history_s = time.perf_counter() - start
     journal.close()
     start = time.perf_counter()
-    found = verify(path)
+    result = verify(path)
     verified_s = time.perf_counter() - start
-    if not (found.ok and found.entries == journal.head.seq):
-        raise SystemExit(f"the long journal is not whole: {found}")
+    if not (result.ok and result.entries == journal.head.seq):
+        raise SystemExit(f"the long journal is not whole: {result}")
     return {
-        "entries": found.entries,
+        "entries": result.entries,
         "bytes": sum(file.stat().st_size for file in path.parent.iterdir()),
         "files": len(list(path.parent.iterdir())),
         "open_s": round(opened_s, 2),

@@ -40,8 +40,8 @@ def imports_ms() -> dict[str, float]:
     """Return the cumulative time of each top-level import, slowest first."""
     command = (sys.executable, "-X", "importtime", *COMMAND)
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own
-    found = _IMPORTED.findall(done.stderr)
-    top = {name: int(with_all) / 1e3 for _, with_all, indent, name in found if len(indent) <= 2}  # noqa: PLR2004
+    imports = _IMPORTED.findall(done.stderr)
+    top = {name: int(with_all) / 1e3 for _, with_all, indent, name in imports if len(indent) <= 2}  # noqa: PLR2004
     return dict(sorted(top.items(), key=lambda row: -row[1])[:COSTLIEST])
 
 
@@ -60,14 +60,14 @@ def main() -> int:
     costs = imports_ms()
     for name, cost in costs.items():
         print(f"  {cost:6.1f} ms  import {name}")
-    found = {
+    report = {
         "command": ["flettner", *COMMAND[1:]],
         "rounds": ROUNDS,
         "python": platform.python_version(),
         "ms": {"best": best, "median": median, "worst": worst, "cpu_mean": cpu_ms},
         "imports_ms": costs,
     }
-    write(options.json, found)
+    write(options.json, report)
     return int(best > ALLOWED_MS)
 
 

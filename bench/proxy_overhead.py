@@ -110,7 +110,7 @@ async def without_filter(traffic: EnvoyTraffic) -> None:
     content = json.loads(path.read_text())
     (chain,) = content["resources"][0]["filter_chains"]
     filters = chain["filters"][0]["typed_config"]["http_filters"]
-    filters[:] = [one for one in filters if one["name"] != NAMESPACE]
+    filters[:] = [http_filter for http_filter in filters if http_filter["name"] != NAMESPACE]
     content["version_info"] = "bare"
     fresh = path.with_name(".bare")
     fresh.write_text(json.dumps(content))

@@ -50,13 +50,13 @@ def main() -> int:
         library = importlib.import_module("prometheus_client.parser")
         text = body.decode()
         cost["prometheus_client"] = cpu_ms(lambda: list(library.text_string_to_metric_families(text)))
-    for name, one in cost.items():
+    for name, times in cost.items():
         print(
             f"{name:18}"
-            f" best {one['best']:6.3f} ms  median {one['median']:6.3f} ms  p99 {one['p99']:6.3f} ms"
+            f" best {times['best']:6.3f} ms  median {times['median']:6.3f} ms  p99 {times['p99']:6.3f} ms"
             f"  ({len(body)} bytes)"
         )
-    found = {
+    report = {
         "page": page.name,
         "bytes": len(body),
         "rounds": ROUNDS,
@@ -64,7 +64,7 @@ def main() -> int:
         "cpu_ms": cost,
         "servers_per_core_at_1_hz": int(1000 / cost["flettner"]["median"]),
     }
-    write(options.json, found)
+    write(options.json, report)
     return int(cost["flettner"]["median"] > ALLOWED_MS)
 
 

@@ -95,9 +95,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0, help="after the law was accepted")
     parser.add_argument("--rate", type=float, default=10.0, help="requests/s of each target")
     options = parser.parse_args()
-    found = asyncio.run(measure(options.minutes, options.rate))
-    write(options.json, found)
-    print(json.dumps(found, indent=2))
+    costs = asyncio.run(measure(options.minutes, options.rate))
+    write(options.json, costs)
+    print(json.dumps(costs, indent=2))
 
 
 if __name__ == "__main__":

@@ -76,8 +76,8 @@ async def _started(rig: Rig) -> int:
     assert rig.daemon is not None
     assert rig.daemon.returncode is None, rig.log()[-2000:]
     status, document = await rig.ask("GET", "/v1/targets")
-    found = document["targets"] if status == 200 else ()  # noqa: PLR2004 - HTTP
-    return sum(one["reading"] is not None for one in found)
+    targets = document["targets"] if status == 200 else ()  # noqa: PLR2004 - HTTP
+    return sum(target["reading"] is not None for target in targets)
 
 
 def main() -> None:

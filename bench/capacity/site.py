@@ -209,8 +209,8 @@ def _tear_down(rig: Rig) -> None:
     if rig.daemon is not None and rig.daemon.returncode is None:
         os.killpg(rig.daemon.pid, signal.SIGKILL)
     states = str(rig.state_dir.resolve())
-    for one in procfs.processes():
-        if procfs.environment(one.pid).get("FLETTNER_STATE", "").startswith(f"{states}/"):
+    for process in procfs.processes():
+        if procfs.environment(process.pid).get("FLETTNER_STATE", "").startswith(f"{states}/"):
             with suppress(ProcessLookupError):
-                os.killpg(os.getpgid(one.pid), signal.SIGKILL)
+                os.killpg(os.getpgid(process.pid), signal.SIGKILL)
     rig.envoy.end()

@@ -74,10 +74,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--rate", type=float, default=30.0, help="requests/s")
     options = parser.parse_args()
-    found = asyncio.run(soak(options.minutes, options.rate))
-    write(options.json, found)
-    print(json.dumps({key: value for key, value in found.items() if key != "samples"}, indent=2))
-    return int(found["lost"] > 0)
+    report = asyncio.run(soak(options.minutes, options.rate))
+    write(options.json, report)
+    print(json.dumps({key: value for key, value in report.items() if key != "samples"}, indent=2))
+    return int(report["lost"] > 0)
 
 
 if __name__ == "__main__":

@@ -162,8 +162,8 @@ def main(config: Path, pods: int, rate: float) -> None:
 
     socket.getaddrinfo = find
     logging.configure("warning")
-    found = load_config(config, build=partial(build, pods, rate))
-    asyncio.run(run(found, found.mode))
+    settings = load_config(config, build=partial(build, pods, rate))
+    asyncio.run(run(settings, settings.mode))
 
 
 if __name__ == "__main__":

@@ -67,11 +67,11 @@ async def measure(changes: int, results: Path) -> None:
         )
         rig = Rig(home=Path(home), site_config=config, patience_s=1500)
         rig.prepare()
-        begun_s, found = perf_counter(), dict[str, Any]()
+        begun_s, report = perf_counter(), dict[str, Any]()
 
         def add(name: str, value: object) -> None:
-            found[name], found["seconds"] = value, _since(begun_s)
-            write(results, found)
+            report[name], report["seconds"] = value, _since(begun_s)
+            write(results, report)
 
         await rig.start()
         try:
@@ -111,10 +111,10 @@ async def kill_daemon(rig: Rig, config: HotSiteConfig) -> dict[str, Any]:
 async def keep(rig: Rig) -> dict[str, Any]:
     begun_s = perf_counter()
     async with rig.clients(load=Load(streams=STREAMS), timeout_s=600) as traffic:
-        one = await rig.switch(**{KNOB: HIGH})
+        rollout = await rig.switch(**{KNOB: HIGH})
     return {
-        "trial": one["outcome"],
-        "why": one["why"],
+        "trial": rollout["outcome"],
+        "why": rollout["why"],
         "seconds": _since(begun_s),
         "requests": len(traffic.tally.records),
         "lost": len(lost(traffic)),
@@ -170,8 +170,8 @@ async def _applied(config: HotSiteConfig, server: Server) -> object:
 async def _running(session: aiohttp.ClientSession, server: Server) -> int:
     async with session.get(f"http://{server.address}/metrics") as answer:
         lines = (await answer.text()).splitlines()
-    found = (float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running"))
-    return round(sum(found))
+    counts = (float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running"))
+    return round(sum(counts))
 
 
 def _since(begun_s: float) -> float:

@@ -43,8 +43,8 @@ class Streams:
             if why:
                 self.outcomes[why] += 1
                 continue
-            known = self.first.setdefault(number, tokens)
-            self.outcomes["equal" if tokens == known else "other"] += 1
+            first = self.first.setdefault(number, tokens)
+            self.outcomes["equal" if tokens == first else "other"] += 1
 
     async def _ask(self, session: aiohttp.ClientSession, number: int) -> tuple[tuple[int, ...], str]:
         """The tokens of one answer, and what is wrong with it."""

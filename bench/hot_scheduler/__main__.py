@@ -33,11 +33,11 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, start(Path(folder)) as engine:
         print(engine.about, flush=True)
-        found = compare(engine, options.seeds)
-    found["about"] = {**engine.about, "python": platform.python_version(), "processor": platform.processor()}
-    write(options.json, found)
-    print(json.dumps({name: value for name, value in found.items() if name != "ratios"}, indent=2))
-    print(compare_with_goal(found["slower, cpu_s, percent"]))
+        report = compare(engine, options.seeds)
+    report["about"] = {**engine.about, "python": platform.python_version(), "processor": platform.processor()}
+    write(options.json, report)
+    print(json.dumps({name: value for name, value in report.items() if name != "ratios"}, indent=2))
+    print(compare_with_goal(report["slower, cpu_s, percent"]))
     return 0
 
 
@@ -94,8 +94,8 @@ def compare_with_goal(slower: Mapping[str, float]) -> str:
         verdict = "missed"
     else:
         verdict = "open: repeat it on a quiet machine, or with more --seeds"
-    found = f"{slower['mean']:+.1f} % of CPU time (95 % band {slower['from']:+.1f} to {slower['to']:+.1f} %)"
-    return f"with the class: {found}; goal: at most {GOAL_PERCENT:+.0f} %, {verdict}"
+    share = f"{slower['mean']:+.1f} % of CPU time (95 % band {slower['from']:+.1f} to {slower['to']:+.1f} %)"
+    return f"with the class: {share}; goal: at most {GOAL_PERCENT:+.0f} %, {verdict}"
 
 
 if __name__ == "__main__":

@@ -43,20 +43,20 @@ def main() -> int:
     options = parser.parse_args()
     if wrong := set(options.sections) - set(SECTIONS):
         parser.error(f"no section is called {', '.join(sorted(wrong))}")
-    found = json.loads(options.json.read_text()) if options.json.exists() else {}
+    results = json.loads(options.json.read_text()) if options.json.exists() else {}
     pool = Pool()
     for name in options.sections or SECTIONS:
         begun_s = perf_counter()
         print(f"{name}:", flush=True)
-        found[name] = tabulate(SECTIONS[name](pool, options.runs))
+        results[name] = tabulate(SECTIONS[name](pool, options.runs))
         spent_s = round(perf_counter() - begun_s, 1)
-        about = found.setdefault("about", {"seed": SEED, "wall_s": {}, "runs": {}})
+        about = results.setdefault("about", {"seed": SEED, "wall_s": {}, "runs": {}})
         about["python"] = platform.python_version()
         about["wall_s"][name], about["runs"][name] = spent_s, options.runs
-        write(options.json, found)
+        write(options.json, results)
         print(f"  {spent_s} s\n", flush=True)
     pool.close()
-    print(table(found))
+    print(table(results))
     return 0
 
 

@@ -36,9 +36,9 @@ class Limit:
         """Late requests."""
         edge_s = {"exact": self.limit_s, "lower edge": self.low_s, "upper edge": self.high_s}.get(way)
         if edge_s is not None:
-            return sum(one > edge_s for one in latencies)
-        below = sum(one <= self.low_s for one in latencies)
-        above = sum(one > self.high_s for one in latencies)
+            return sum(latency > edge_s for latency in latencies)
+        below = sum(latency <= self.low_s for latency in latencies)
+        above = sum(latency > self.high_s for latency in latencies)
         counts = (float(below), float(len(latencies) - below - above), float(above))
         return count_over(Buckets((self.low_s, self.high_s), counts, 0.0), self.limit_s)
 
@@ -72,9 +72,9 @@ def _counter(limit: Limit, way: str) -> Callable[[str, list[float]], int]:
     rest: dict[str, float] = {}
 
     def count(server: str, latencies: list[float]) -> int:
-        found = rest.get(server, 0.0) + limit.over(way, latencies)
-        rest[server] = found - int(found + 1e-6)
-        return int(found + 1e-6)
+        late = rest.get(server, 0.0) + limit.over(way, latencies)
+        rest[server] = late - int(late + 1e-6)
+        return int(late + 1e-6)
 
     return count
 

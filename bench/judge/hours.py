@@ -60,30 +60,32 @@ def hour(name: str, kayenta: float, run: int) -> Hour:
 
 def _backs(evidence: Evidence, made: Iterable[Tick], *, both: bool) -> dict[str, int | None]:
     """Run the judge; with `both`, also without the mixture over start times."""
-    found: dict[str, int | None] = dict.fromkeys(("ours", "one start") if both else ("ours",))
+    back: dict[str, int | None] = dict.fromkeys(("ours", "one start") if both else ("ours",))
     for number, tick in enumerate(made, 1):
         log_e = evidence.update(tick)
-        if log_e >= SURE and found["ours"] is None:
-            found["ours"] = number
-        if both and found["one start"] is None and evidence.log_from_the_start >= SURE:
-            found["one start"] = number
-        if None not in found.values():
+        if log_e >= SURE and back["ours"] is None:
+            back["ours"] = number
+        if both and back["one start"] is None and evidence.log_from_the_start >= SURE:
+            back["one start"] = number
+        if None not in back.values():
             break
-    return found
+    return back
 
 
 def summed(scenario: Scenario, hours: Sequence[Hour]) -> Row:
     """Return the row of a scenario: per rule the share of rollbacks, and requests or minutes until then."""
-    rules = sorted({rule for one in hours for rule in one.back}, key=("ours",).__contains__, reverse=True)
+    rules = sorted(
+        {rule for judged in hours for rule in judged.back}, key=("ours",).__contains__, reverse=True
+    )
     row: Row = {
         "runs": len(hours),
-        "phi": round(sum(one.phi for one in hours) / len(hours), 2),
-        "tick_phi": round(sum(one.tick_phi for one in hours) / len(hours), 2),
+        "phi": round(sum(judged.phi for judged in hours) / len(hours), 2),
+        "tick_phi": round(sum(judged.tick_phi for judged in hours) / len(hours), 2),
     }
     for rule in rules:
-        asked = [(one, one.back[rule]) for one in hours if rule in one.back]
-        counts = [inf if at is None else one.requests[at - 1] for one, at in asked]
-        bad = [inf if at is None else one.excess[at - 1] for one, at in asked]
+        asked = [(judged, judged.back[rule]) for judged in hours if rule in judged.back]
+        counts = [inf if at is None else judged.requests[at - 1] for judged, at in asked]
+        bad = [inf if at is None else judged.excess[at - 1] for judged, at in asked]
         onset = scenario.onset or 0
         waits = [inf if at is None else (at - 1 - onset) * TICK_S / MINUTE_S for _, at in asked]
         row[rule] = {

@@ -39,15 +39,17 @@ def quiet(share: float, run: int) -> tuple[float, bool]:
 def several(share: float, run: int) -> float:
     """Decide by the mean evidence of four streams."""
     random, asked = seeded("several", share, run), 0
-    known = [calibrated(history(random, Traffic(), 1.0, usual)) for usual in USUAL]
-    streams = [Evidence(one, usual=usual) for one, usual in zip(known, USUAL, strict=True)]
+    calibrations = [calibrated(history(random, Traffic(), 1.0, usual)) for usual in USUAL]
+    streams = [
+        Evidence(calibration, usual=usual) for calibration, usual in zip(calibrations, USUAL, strict=True)
+    ]
     shares = (*USUAL[:-1], share)
     made = [
         ticks(random, Traffic(), [now] * HOUR, [usual] * HOUR)
         for now, usual in zip(shares, USUAL, strict=True)
     ]
     for number in range(HOUR):
-        rows = [one[number] for one in made]
+        rows = [stream[number] for stream in made]
         asked += rows[-1][0][0]
         logs = [stream.update(tick) for stream, tick in zip(streams, rows, strict=True)]
         if log_sum(logs) - log(len(logs)) >= SURE:

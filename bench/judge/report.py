@@ -13,14 +13,14 @@ Line = tuple[str, str, str, bool]
 """Name, target, measured value, met."""
 
 
-def lines(found: Found) -> Iterator[Line]:
+def lines(results: Found) -> Iterator[Line]:
     for section in ("nulls", "worse", "late"):
-        yield from _hours(found.get(section, {}))
-    yield from _passing(found.get("passing", {}))
-    yield from _rollouts(found.get("rollouts", {}))
-    yield from _gain(found.get("gain", {}))
-    yield from _hot(found.get("hot", {}))
-    for name, row in found.get("cost", {}).items():
+        yield from _hours(results.get(section, {}))
+    yield from _passing(results.get("passing", {}))
+    yield from _rollouts(results.get("rollouts", {}))
+    yield from _gain(results.get("gain", {}))
+    yield from _hot(results.get("hot", {}))
+    for name, row in results.get("cost", {}).items():
         if name == "4 streams":
             yield "a tick of four streams, p99", "under 2 ms", f"{row['p99_ms']} ms", row["p99_ms"] < 2  # noqa: PLR2004
 
@@ -80,15 +80,15 @@ def _share(row: Found) -> str:
     return f"{row['back']:.1%} of {row['runs']}"
 
 
-def _median(name: str, unit: str, found: float | None, wanted: float, slack: float = 0.0) -> Line:
+def _median(name: str, unit: str, value: float | None, wanted: float, slack: float = 0.0) -> Line:
     """Accept up to 15 % above the target; `slack`: addition of one tick."""
-    measured = "none" if found is None else f"{found:g} {unit}"
-    met = found is not None and found <= wanted * SLACK + slack
+    measured = "none" if value is None else f"{value:g} {unit}"
+    met = value is not None and value <= wanted * SLACK + slack
     return name, f"{wanted:g} {unit} (median)", measured, met
 
 
-def table(found: Found) -> str:
-    rows = list(lines(found))
+def table(results: Found) -> str:
+    rows = list(lines(results))
     width = max((len(what) for what, *_ in rows), default=0)
     return "\n".join(
         f"{'met   ' if met else 'MISSED'}  {what:{width}}  wanted {wanted:24}  {measured}"

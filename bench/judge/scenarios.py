@@ -38,7 +38,7 @@ def constant(share: float) -> tuple[float, ...]:
 def _nulls() -> list[Scenario]:
     drift = tuple(0.01 + 0.03 * tick / (HOUR - 1) for tick in range(HOUR))
     incident = tuple(0.06 if tick in INCIDENT else 0.01 for tick in range(HOUR))
-    found = [
+    scenarios = [
         Scenario(name="null, iid", green=GOOD, null=True),
         Scenario(name="null, worse by exactly the margin", green=constant(0.015), null=True),
         Scenario(name="null, both drift from 1 to 4 %", green=drift, blue=drift, null=True),
@@ -46,17 +46,17 @@ def _nulls() -> list[Scenario]:
     ]
     for name, stalls in STALLS.items():
         traffic = Traffic(stalls=stalls)
-        found.append(Scenario(name=f"null, stalls of {name}", green=GOOD, traffic=traffic, null=True))
+        scenarios.append(Scenario(name=f"null, stalls of {name}", green=GOOD, traffic=traffic, null=True))
     for name in ("15 s", "45 s"):
         traffic = Traffic(stalls=STALLS[name])
         title = f"null, worse by the margin, stalls of {name}"
-        found.append(Scenario(name=title, green=constant(0.015), traffic=traffic, null=True))
+        scenarios.append(Scenario(name=title, green=constant(0.015), traffic=traffic, null=True))
     for name, stalls in STALLS.items():
         traffic = Traffic(stalls=stalls, blue_rps=2.0, servers=1)
-        found.append(
+        scenarios.append(
             Scenario(name=f"null, one blue, stalls of {name}", green=GOOD, traffic=traffic, null=True)
         )
-    return found
+    return scenarios
 
 
 LIMITS = {0.03: 0.02, 0.05: 0.03, 0.10: 0.05, 0.50: 0.05}
@@ -72,7 +72,7 @@ LATE = {("iid", 0.05): 6.0, ("iid", 0.10): 1.5, ("45 s", 0.10): 8.2, ("45 s", 0.
 
 
 def _worse() -> list[Scenario]:
-    found = [
+    scenarios = [
         Scenario(
             name=f"1 to {share:.0%}, {_named(kind)}",
             green=constant(share),
@@ -94,7 +94,7 @@ def _worse() -> list[Scenario]:
         runs=0.4,
         wanted_share=0.675,
     )
-    return [*found, clumped]
+    return [*scenarios, clumped]
 
 
 def _late() -> list[Scenario]:

@@ -68,7 +68,7 @@ def add_up(sites: Sequence[dict[str, Any]]) -> dict[str, Any]:
     lost, back, cpu = counted("lost"), joined("back_s"), joined("back_cpu_s")
     audits = [site["audit"] for site in sites]
     missing = sum(len(audit["missing"]) + bool(audit["verify"]["exit"]) for audit in audits)
-    found: dict[str, Any] = {
+    total: dict[str, Any] = {
         "faults": dict(counted("faults")),
         "rollouts": dict(counted("rollouts")),
         "requests": sum(site["requests"]["sent"] for site in sites),
@@ -84,7 +84,7 @@ def add_up(sites: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "wrong": joined("wrong"),
     }
     is_slow = bool(back) and max(back) >= SLOW_S
-    return {**found, "whole": not (lost["other"] or found["orphans"] or missing or found["wrong"] or is_slow)}
+    return {**total, "whole": not (lost["other"] or total["orphans"] or missing or total["wrong"] or is_slow)}
 
 
 if __name__ == "__main__":

@@ -50,25 +50,25 @@ class Books:
 
     def lost(self, records: Iterable[RequestRecord]) -> dict[str, list[RequestRecord]]:
         """Return failed requests by the kind of fault that explains them; "other": unexplained."""
-        found: dict[str, list[RequestRecord]] = {kind: [] for kind in (*MAY_COST, "other")}
+        lost: dict[str, list[RequestRecord]] = {kind: [] for kind in (*MAY_COST, "other")}
         for record in records:
             if record.outcome != "ok":
                 costly = [f.kind for f in self.faults if f.kind in MAY_COST and f.cost(record)]
-                found[costly[0] if costly else "other"].append(record)
-        return found
+                lost[costly[0] if costly else "other"].append(record)
+        return lost
 
 
 def rows(journal: Path) -> list[dict[str, Any]]:
     """Return all rows of all audit files, in order."""
-    found = []
+    records = []
     for _, file, _ in segments.open_files(journal):
-        found += [loads(line) for line in file.read().splitlines()]
-    return found
+        records += [loads(line) for line in file.read().splitlines()]
+    return records
 
 
-def missing(books: Books, found: Sequence[dict[str, Any]]) -> list[str]:
+def missing(books: Books, records: Sequence[dict[str, Any]]) -> list[str]:
     """Return the rows missing from the audit."""
-    hashes = {row["seq"]: row["hash"] for row in found}
+    hashes = {row["seq"]: row["hash"] for row in records}
     gone = [f"gap: no row {seq}" for seq in range(1, max(hashes, default=0) + 1) if seq not in hashes]
     gone += [
         f"row {seq} was shown and is another, or none"
@@ -77,9 +77,11 @@ def missing(books: Books, found: Sequence[dict[str, Any]]) -> list[str]:
     ]
     approved = {
         (row["state"] or {}).get("suggestion", {}).get("id")
-        for row in found
+        for row in records
         if row["action"] == "suggestion.approved"
     }
     return gone + [
-        f"approval of {one} was answered, and is not there" for one in books.approved if one not in approved
+        f"approval of {suggestion} was answered, and is not there"
+        for suggestion in books.approved
+        if suggestion not in approved
     ]

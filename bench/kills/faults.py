@@ -51,7 +51,7 @@ async def pause(site: Site) -> None:
     """SIGSTOP in a canary: its lease ends green's share, and a second daemon is refused; then SIGCONT."""
     await site.rig.in_phase("canary")
     servers = (await site.rig.target())["servers"]
-    green = next(str(one["name"]) for one in servers if one["color"] == "green")
+    green = next(str(server["name"]) for server in servers if server["color"] == "green")
     fault = site.fault("pause")
     site.signal_daemon(signal.SIGSTOP)
     other = asyncio.create_task(site.second_daemon())
@@ -95,7 +95,9 @@ async def metrics(site: Site) -> None:
 async def green(site: Site) -> None:
     """kill -9 of the new server in the canary."""
     with suppress(AssertionError):
-        await until(site.rig.rollout, lambda one: bool(one) and one["phase"] == "canary", "a canary", 15.0)
+        await until(
+            site.rig.rollout, lambda rollout: bool(rollout) and rollout["phase"] == "canary", "a canary", 15.0
+        )
     fault = site.fault("green")
     await _end(site, newest=True)
     fault.healed_s = site.now_s()
@@ -135,14 +137,14 @@ async def full(site: Site) -> None:
 async def _end(site: Site, *, newest: bool) -> None:
     """Return all processes of one server. Names end in an increasing number."""
     names = sorted(site.rig.processes(), key=lambda name: int(name.rpartition("r")[2]))
-    for one in site.rig.processes()[names[-1 if newest else 0]]:
+    for process in site.rig.processes()[names[-1 if newest else 0]]:
         with suppress(ProcessLookupError):
-            os.killpg(os.getpgid(one.pid), signal.SIGKILL)
+            os.killpg(os.getpgid(process.pid), signal.SIGKILL)
 
 
 async def _answers(site: Site, since_s: float) -> int:
     """Return the length of the current run of successful requests sent since then."""
-    ends = [one.outcome for one in site.traffic.tally.records if one.at > since_s]
+    ends = [record.outcome for record in site.traffic.tally.records if record.at > since_s]
     return next((count for count, end in enumerate(reversed(ends)) if end != "ok"), len(ends))
 
 

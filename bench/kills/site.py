@@ -45,9 +45,9 @@ class Site:
 
     def fault(self, kind: str) -> Fault:
         """Record a fault at the current moment, without a request that would correlate it with the daemon."""
-        found = Fault(kind=kind, at_s=self.now_s(), phase=self.phase)
-        self.books.faults.append(found)
-        return found
+        fault = Fault(kind=kind, at_s=self.now_s(), phase=self.phase)
+        self.books.faults.append(fault)
+        return fault
 
     # Behaviour of systemd.
 
@@ -98,7 +98,7 @@ class Site:
     async def _others(self) -> set[str]:
         """Return the running servers, and every Envoy beyond the first."""
         bootstrap = str(self.rig.envoy.bootstrap)
-        envoys = [one.pid for one in processes() if words(one.pid)[1:3] == ["-c", bootstrap]]
+        envoys = [process.pid for process in processes() if words(process.pid)[1:3] == ["-c", bootstrap]]
         return {*self.rig.processes(), *(f"envoy {pid}" for pid in sorted(envoys)[1:])}
 
     async def follow(self) -> None:
@@ -124,7 +124,7 @@ class Site:
             self.books.cut.add(last["seq"])
             self.books.seen.pop(last["seq"], None)
             approved = ((last["state"] or {}).get("suggestion") or {}).get("id")
-            self.books.approved = [one for one in self.books.approved if one != approved]
+            self.books.approved = [suggestion for suggestion in self.books.approved if suggestion != approved]
         self.rig.journal.write_bytes(b"".join([*lines, half]))
 
     def fill(self) -> Path:
@@ -163,12 +163,12 @@ class Site:
 def mounted(folder: Path, size: str = "48m") -> bool:
     """Mount a small file system at the folder, if permitted."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    told = subprocess.run(  # noqa: S603
+    mount = subprocess.run(  # noqa: S603
         ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "flettner-kills", str(folder)],  # noqa: S607
         capture_output=True,
         check=False,
     )
-    return told.returncode == 0
+    return mount.returncode == 0
 
 
 def unmounted(folder: Path) -> None:

@@ -138,8 +138,8 @@ async def _rollout(site: Site, hand: list[str], seed: int) -> None:
             await asyncio.sleep(site.random.uniform(0.0, longest_s))
         since = len(site.books.faults)
         await KINDS[kind](site)
-        for one in site.books.faults[since:]:
-            print(_line(seed, site, one), flush=True)
+        for fault in site.books.faults[since:]:
+            print(_line(seed, site, fault), flush=True)
     await approving
     await site.rests()
     ended = await site.rig.rollout()
@@ -157,12 +157,14 @@ async def _approve(site: Site, made: dict[str, Any]) -> None:
         site.books.refused[status] += 1
 
 
-def _line(seed: int, site: Site, one: Fault) -> str:
-    back = f"ready {one.back_s:.1f} s after its start" if one.back_s is not None else ""
-    lost = {kind: len(found) for kind, found in site.books.lost(site.traffic.tally.records).items() if found}
-    said = ", ".join(filter(None, (back, one.note)))
+def _line(seed: int, site: Site, fault: Fault) -> str:
+    back = f"ready {fault.back_s:.1f} s after its start" if fault.back_s is not None else ""
+    lost = {
+        kind: len(records) for kind, records in site.books.lost(site.traffic.tally.records).items() if records
+    }
+    notes = ", ".join(filter(None, (back, fault.note)))
     sent = site.traffic.tally.sent
-    return f"site {seed}: {one.kind:<18} {one.phase:<16} {said}; sent {sent}, lost {lost or 0}"
+    return f"site {seed}: {fault.kind:<18} {fault.phase:<16} {notes}; sent {sent}, lost {lost or 0}"
 
 
 async def _reckoned(site: Site, plan: Plan) -> dict[str, Any]:
@@ -171,22 +173,22 @@ async def _reckoned(site: Site, plan: Plan) -> dict[str, Any]:
         (site.rig.state_dir / EVERYTHING).unlink(missing_ok=True)
     await site.rig.kill(signal.SIGTERM)
     status, said = await flettner("audit", "verify", "--state-dir", str(site.rig.state_dir))
-    found = rows(site.rig.journal)
+    entries = rows(site.rig.journal)
     lost = site.books.lost(site.traffic.tally.records)
-    back = sorted(one.back_s for one in site.books.faults if one.back_s is not None)
+    back = sorted(fault.back_s for fault in site.books.faults if fault.back_s is not None)
     return {
         "seed": plan.seed,
         "small_disk": site.small,
-        "faults": dict(Counter(one.kind for one in site.books.faults)),
+        "faults": dict(Counter(fault.kind for fault in site.books.faults)),
         "rollouts": dict(site.books.outcomes),
         "requests": site.traffic.tally.counts(),
         "lost": {kind: len(records) for kind, records in lost.items()},
         "lost_for_nothing": [asdict(record) for record in lost["other"]],
         "orphans": site.books.orphans,
         "audit": {
-            "rows": len(found),
+            "rows": len(entries),
             "verify": {"exit": status, "said": said.strip()},
-            "missing": missing(site.books, found),
+            "missing": missing(site.books, entries),
             "shown": len(site.books.seen),
             "cut_by_a_fault": sorted(site.books.cut),
             "approvals": len(site.books.approved),
@@ -194,8 +196,8 @@ async def _reckoned(site: Site, plan: Plan) -> dict[str, Any]:
             "approvals_refused": dict(site.books.refused),
         },
         "back_s": [round(seconds, 2) for seconds in back],
-        "back_cpu_s": [round(one.cpu_s, 2) for one in site.books.faults if one.cpu_s is not None],
+        "back_cpu_s": [round(fault.cpu_s, 2) for fault in site.books.faults if fault.cpu_s is not None],
         "green_ended_s": [round(seconds, 2) for seconds in site.books.green_ended_s],
         "wrong": site.books.wrong,
-        "met": [asdict(one) for one in site.books.faults],
+        "met": [asdict(fault) for fault in site.books.faults],
     }

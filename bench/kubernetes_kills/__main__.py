@@ -49,11 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="keep the folder of the daemon, and print it")
     options = parser.parse_args(argv)
-    found = asyncio.run(play(options))
-    write(options.json, found)
-    print(table(found))
-    print(json.dumps({key: found[key] for key in found if key not in {"met", "by_phase"}}, indent=2))
-    return 0 if found["whole"] else 1
+    report = asyncio.run(play(options))
+    write(options.json, report)
+    print(table(report))
+    print(json.dumps({key: report[key] for key in report if key not in {"met", "by_phase"}}, indent=2))
+    return 0 if report["whole"] else 1
 
 
 async def play(options: argparse.Namespace) -> dict[str, Any]:
@@ -95,17 +95,17 @@ async def _play(site: Site, options: argparse.Namespace) -> dict[str, Any]:
         left = await leftovers(site)
     following.cancel()
     await site.kill(signal.SIGTERM)
-    found = {
+    report = {
         **summary(killer.made, targets, clients),
         "lacking": killer.lacking,
         "left_over": left,
         "audit": await audit(site),
         "handovers_failed": site.log().count("kubernetes.handover_failed"),
         "wrong": wrong,
-        "met": [asdict(one) for one in killer.made],
+        "met": [asdict(kill) for kill in killer.made],
     }
-    whole = not (found["lost"] or left or wrong or killer.lacking or found["audit"]["exit"])
-    return {"traffic": options.traffic, "whole": whole, **found}
+    whole = not (report["lost"] or left or wrong or killer.lacking or report["audit"]["exit"])
+    return {"traffic": options.traffic, "whole": whole, **report}
 
 
 @asynccontextmanager
@@ -126,16 +126,16 @@ async def serving(site: Site, streams: int, seed: int) -> AsyncIterator[Mapping[
 
 async def leftovers(site: Site) -> list[str]:
     """What flettner left in the cluster beside one server for each target."""
-    found = []
+    left = []
     for name, replicas in (await site.deployments()).items():
         if name not in {*site.names, PROXY} or not replicas:
-            found.append(f"Deployment {name} with {replicas} replicas")
-    services = [one["metadata"]["name"] for one in await site.here.list("services")]
+            left.append(f"Deployment {name} with {replicas} replicas")
+    services = [service["metadata"]["name"] for service in await site.here.list("services")]
     for name in site.names:
-        own = [one for one in services if one.startswith(f"flettner-{name}-")]
+        own = [service for service in services if service.startswith(f"flettner-{name}-")]
         if len(own) != 1:
-            found.append(f"Services of {name}: {own}")
-    return found
+            left.append(f"Services of {name}: {own}")
+    return left
 
 
 async def audit(site: Site) -> dict[str, Any]:
@@ -154,23 +154,23 @@ def lost(clients: Mapping[str, TrafficGenerator]) -> list[dict[str, Any]]:
 
 def by_phase(kills: Sequence[Kill], outcomes: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """How often each phase was killed, and how the rollouts ended."""
-    found: dict[str, dict[str, Any]] = {}
+    counts: dict[str, dict[str, Any]] = {}
     for phase in (*LASTS_S, "replacing"):
         met = [kill.phases[target] for kill in kills for target in kill.phases]
-        rollouts = [rollout for one, rollout in met if one == phase]
-        ends = Counter(outcomes.get(one, "unknown") for one in rollouts)
-        found[phase] = {"kills": len(rollouts), **ends}
-    return found
+        rollouts = [rollout for killed_in, rollout in met if killed_in == phase]
+        ends = Counter(outcomes.get(rollout, "unknown") for rollout in rollouts)
+        counts[phase] = {"kills": len(rollouts), **ends}
+    return counts
 
 
 def summary(
     kills: Sequence[Kill], targets: Sequence[Rollouts], clients: Mapping[str, TrafficGenerator]
 ) -> dict[str, Any]:
-    ready = [one.ready_s for one in kills if one.ready_s is not None and not one.other_pod]
-    waited = [one.ready_s for one in kills if one.ready_s is not None and one.other_pod]
+    ready = [kill.ready_s for kill in kills if kill.ready_s is not None and not kill.other_pod]
+    waited = [kill.ready_s for kill in kills if kill.ready_s is not None and kill.other_pod]
     return {
         "kills": len(kills),
-        "rollouts": dict(sum((one.outcomes for one in targets), Counter[str]())),
+        "rollouts": dict(sum((target.outcomes for target in targets), Counter[str]())),
         "requests": sum(traffic.tally.sent for traffic in clients.values()),
         "lost": lost(clients),
         "ready_s": {"median": median(ready), "most": max(ready)} if ready else {},
@@ -179,13 +179,13 @@ def summary(
     }
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(report: Mapping[str, Any]) -> str:
     """In Markdown."""
     lines = ["| killed in | kills | promoted | rolled back |", "|---|---|---|---|"]
     lines += [
-        f"| {phase} | {one['kills']} | {one.get('promoted', 0)} | {one.get('rolled_back', 0)} |"
-        for phase, one in found["by_phase"].items()
-        if one["kills"]
+        f"| {phase} | {row['kills']} | {row.get('promoted', 0)} | {row.get('rolled_back', 0)} |"
+        for phase, row in report["by_phase"].items()
+        if row["kills"]
     ]
     return "\n".join(lines)
 

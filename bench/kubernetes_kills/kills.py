@@ -56,7 +56,7 @@ class Killer:
     def lacking(self) -> list[str]:
         """The phases that lack kills, the one with the fewest first."""
         return sorted(
-            (one for one in self.phases if self.counts[one] < self.times), key=self.counts.__getitem__
+            (phase for phase in self.phases if self.counts[phase] < self.times), key=self.counts.__getitem__
         )
 
     async def run(self, for_s: float) -> None:
@@ -87,7 +87,7 @@ class Killer:
 
     def _may_kill(self) -> bool:
         """False while a rollout would be rolled back for one restart more, so that some are promoted."""
-        running = [one["rollout"] for one in self.states.by_target.values() if phase_of(one) in BEFORE]
+        running = [state["rollout"] for state in self.states.by_target.values() if phase_of(state) in BEFORE]
         return all(rollout["restarts"] < RESUMES for rollout in running)
 
     async def _kill(self) -> bool:

@@ -68,12 +68,12 @@ class Rollouts:
 
     async def _ask_for(self, cap: int) -> None:
         """Propose the change, or approve it once it is checked; either may get no answer."""
-        _, found = await self.site.ask("GET", f"/v1/suggestions?target={self.name}&limit=1")
-        newest = (found.get("suggestions") or [{}])[0]
+        _, document = await self.site.ask("GET", f"/v1/suggestions?target={self.name}&limit=1")
+        newest = (document.get("suggestions") or [{}])[0]
         if newest.get("status") == "open":
             body: object = {"digest": newest["digest"]}
             await self.site.ask("POST", f"/v1/suggestions/{newest['id']}/approve", body)
-        elif found and newest.get("status") != "checking" and is_at_rest(self.state):
+        elif document and newest.get("status") != "checking" and is_at_rest(self.state):
             body = {"to": {"max_num_seqs": cap}, "reason": "a change"}
             await self.site.ask("POST", f"/v1/targets/{self.name}/suggestions", body)
 
@@ -93,7 +93,7 @@ class Rollouts:
             return {}
 
         whole = {str(green_or_blue["name"]): 100}
-        await until(weights, lambda found: found in (whole, {}), f"{whole} after {rollout}", PATIENCE_S)
+        await until(weights, lambda split: split in (whole, {}), f"{whole} after {rollout}", PATIENCE_S)
         flags = await self.site.flags(self.name)
         if f"{self.cap}" not in flags:
             self.wrong.append(f"{rollout} {outcome}: the Deployment has {flags}, not {self.cap}")
@@ -112,9 +112,9 @@ async def play_rounds(
 
     Until `stop`; the last round ends.
     """
-    while not stop.is_set() and (working := [one for one in targets if not one.stuck]):
+    while not stop.is_set() and (working := [target for target in targets if not target.stuck]):
         kind = _choose(killer.lacking, random)
-        rollouts = asyncio.gather(*(one.rollout(slow=kind == "slow") for one in working))
+        rollouts = asyncio.gather(*(target.rollout(slow=kind == "slow") for target in working))
         aborting = asyncio.create_task(_abort(working, random)) if kind == "aborted" else None
         await rollouts
         if aborting is not None:
@@ -124,7 +124,7 @@ async def play_rounds(
 def _choose(lacking: Sequence[str], random: Random) -> str:
     """Prefer rounds in which phases that lack kills come."""
     useful = [kind for phase in lacking for kind in ONLY_IN.get(phase, ())] or list(KINDS)
-    [kind] = random.choices(useful, [KINDS[one] for one in useful])
+    [kind] = random.choices(useful, [KINDS[name] for name in useful])
     return kind
 
 
@@ -132,8 +132,8 @@ async def _abort(targets: Sequence[Rollouts], random: Random) -> None:
     """All at the same moment, once the first has begun."""
 
     async def begun() -> bool:
-        return any(one.is_running for one in targets)
+        return any(target.is_running for target in targets)
 
     await until(begun, bool, "a rollout", PATIENCE_S)
     await asyncio.sleep(random.uniform(0.0, _ABORTED_WITHIN_S))
-    await asyncio.gather(*(one.abort() for one in targets))
+    await asyncio.gather(*(target.abort() for target in targets))

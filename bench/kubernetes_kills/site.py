@@ -50,7 +50,7 @@ def several(text: str, names: Sequence[str]) -> str:
         .replace(":8080", f":{_PORT + place}")
         for place, name in enumerate(names)
     ]
-    return head + "".join(mark + one for one in tables)
+    return head + "".join(mark + target for target in tables)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +92,11 @@ class Site(KubernetesSite):
     async def weights_of(self, name: str) -> dict[str, int]:
         """In percent by server, as published; empty where nothing is."""
         if name in self.gateways:
-            found = record_of(await self.gateways[name].get(name), annotation(name))
-            return dict(found.weights) if found else {}
-        for one in await self.here.list("configmaps"):
-            if one["metadata"]["name"] == object_name(PROXY, name):
-                return dict(PublishedRoute.parse(one).route.weights)
+            record = record_of(await self.gateways[name].get(name), annotation(name))
+            return dict(record.weights) if record else {}
+        for config in await self.here.list("configmaps"):
+            if config["metadata"]["name"] == object_name(PROXY, name):
+                return dict(PublishedRoute.parse(config).route.weights)
         return {}
 
     async def ready(self) -> bool:
@@ -125,7 +125,7 @@ async def running(here: Namespace, home: Path, names: tuple[str, ...], traffic: 
         site = Site(home=home, site_config=config, here=here, rules=rights, names=names, gateways=gateways)
         site.prepare()
         if gateways:
-            site.urls = {name: f"http://{one.listen}" for name, one in gateways.items()}
+            site.urls = {name: f"http://{gateway.listen}" for name, gateway in gateways.items()}
             guard = await start_guard(here, home)
             undo.push_async_callback(_end, guard)
         else:

@@ -39,12 +39,12 @@ def _pool(workers: int, *, alone: bool = False) -> ProcessPoolExecutor:
 def check(pool: ProcessPoolExecutor, worlds: Sequence[World]) -> int:
     """Print whether each world is what it says; 1 if one is not."""
     wrong = 0
-    for world, (own, found) in zip(worlds, pool.map(sweep, worlds), strict=True):
-        why = flaw(world, own, found)
+    for world, (own, cure) in zip(worlds, pool.map(sweep, worlds), strict=True):
+        why = flaw(world, own, cure)
         wrong += bool(why)
         print(
-            f"{world.name:<20} {own.whole:.3f} -> {found.goodput.whole:.3f}, end {own.tail:.3f} -> "
-            f"{found.goodput.tail:.3f} with {dict(found.change)} of {found.tried}: {why or 'ok'}",
+            f"{world.name:<20} {own.whole:.3f} -> {cure.goodput.whole:.3f}, end {own.tail:.3f} -> "
+            f"{cure.goodput.tail:.3f} with {dict(cure.change)} of {cure.tried}: {why or 'ok'}",
             flush=True,
         )
     return int(wrong > 0)

@@ -86,8 +86,8 @@ class VirtualEngine(FakeEngine):
                 await asyncio.sleep(POLL_S)
                 virtual.advance(clock())
             words = WORDS[number % len(WORDS)]
-            one = SimulatedRequest(name=f"warm-{number}", prompt=words, wanted=TOKENS, arrived_at=clock())
-            virtual.ask(one, probe=True)
+            request = SimulatedRequest(name=f"warm-{number}", prompt=words, wanted=TOKENS, arrived_at=clock())
+            virtual.ask(request, probe=True)
         while virtual.open:
             await asyncio.sleep(POLL_S)
             virtual.advance(clock())

@@ -118,7 +118,7 @@ def run_world(world: World) -> Row:
     row["has_law"] = learn_before(world, world.seed)[1].is_accepted
     for use in USES:
         run = play(replace(world, model=use), world.seed)
-        rules = {one.id: one.rule for one in run.said}
+        rules = {suggestion.id: suggestion.rule for suggestion in run.said}
         row[use] = [
             {
                 "rule": rules.get(rollout.suggestion),
@@ -138,7 +138,7 @@ def _sweep(world: World) -> tuple[float, float]:
     own = goodput(half, base, seeds).whole
     if own >= ENOUGH:
         return own, own
-    return own, max(own, *(goodput(half, {**base, **one}, seeds).whole for one in SWEEP))
+    return own, max(own, *(goodput(half, {**base, **change}, seeds).whole for change in SWEEP))
 
 
 def summarise(rows: Sequence[Row]) -> Row:

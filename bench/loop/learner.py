@@ -88,7 +88,7 @@ class VirtualLearner:
 
 def learn_before(world: World, seed: int) -> tuple[UncertainLaw | None, Acceptance]:
     """The law of an earlier load, and its errors on requests that it had not seen; None if it has none."""
-    phases = tuple(replace(one, rate=one.rate * BEFORE_SHARE) for one in world.load)
+    phases = tuple(replace(phase, rate=phase.rate * BEFORE_SHARE) for phase in world.load)
     earlier = replace(world, load=phases)
     flags = flags_of(world, parse_setting(("python", *world.command)))
     server = VirtualServer("before", flags, now_s=0.0, unix_s=0.0)
@@ -96,7 +96,7 @@ def learn_before(world: World, seed: int) -> tuple[UncertainLaw | None, Acceptan
     for request in requests:
         server.ask(request)
     server.advance(BEFORE_S + server.patience_s)
-    ended = list(takewhile(lambda one: one.ended, requests))
+    ended = list(takewhile(lambda request: request.ended, requests))
     cache = server.scheduler.cache
     kv_tokens = cache.blocks * cache.block_size
     rows = list(timed_windows(server.steps, kv_tokens))
@@ -104,7 +104,9 @@ def learn_before(world: World, seed: int) -> tuple[UncertainLaw | None, Acceptan
     limits = limits_of(deployment(world, parse_setting(("python", *world.command))), kv_tokens=kv_tokens)
     try:
         law = fit_law([work for _, work in rows], draws=8, source="steps of the simulated server")
-        return law, check_ahead(trace_of(world, ended, 0.0), [_served(one) for one in ended], rows, limits)
+        return law, check_ahead(
+            trace_of(world, ended, 0.0), [_served(request) for request in ended], rows, limits
+        )
     except PredictionInputError:
         return None, Acceptance(itl=(), ttft=())
 
@@ -112,25 +114,27 @@ def learn_before(world: World, seed: int) -> tuple[UncertainLaw | None, Acceptan
 def trace_of(world: World, asked: Iterable[SimulatedRequest], since_s: float) -> list[TraceRequest]:
     return [
         TraceRequest(
-            arrival_s=one.arrived_at - since_s,
-            prompt_tokens=one.prompt,
-            output_tokens=one.wanted,
+            arrival_s=request.arrived_at - since_s,
+            prompt_tokens=request.prompt,
+            output_tokens=request.wanted,
             cached_tokens=world.shared_prefix,
             prefix_group="shared" if world.shared_prefix else "",
         )
-        for one in asked
-        if one.arrived_at >= since_s
+        for request in asked
+        if request.arrived_at >= since_s
     ]
 
 
-def _served(one: SimulatedRequest) -> ServedRequest:
-    first_s, last_s = one.first_at or 0.0, one.last_at or 0.0
-    return ServedRequest(ttft_s=first_s - one.arrived_at, itl_s=(last_s - first_s) / max(1, one.wanted - 1))
+def _served(request: SimulatedRequest) -> ServedRequest:
+    first_s, last_s = request.first_at or 0.0, request.last_at or 0.0
+    return ServedRequest(
+        ttft_s=first_s - request.arrived_at, itl_s=(last_s - first_s) / max(1, request.wanted - 1)
+    )
 
 
 def deployment(world: World, setting: Setting) -> ServeConfig:
     """The deployment as a daemon knows it, with the GPU and the model that are simulated."""
     gpu = flags_of(world, setting).simulation.hardware
     llama = find_model(LLAMA)
-    known = None if gpu.name.startswith("t4") or llama is None else replace(llama, max_len=gpu.max_model_len)
-    return ServeConfig(setting=setting, card=find_gpu(gpu.gpu), model=known)
+    model = None if gpu.name.startswith("t4") or llama is None else replace(llama, max_len=gpu.max_model_len)
+    return ServeConfig(setting=setting, card=find_gpu(gpu.gpu), model=model)

@@ -22,14 +22,14 @@ def in_slots(run: Run) -> Run:
         run,
         said=tuple(
             replace(
-                one,
-                before=_in_slots(one.before),
-                to=_in_slots(one.to),
-                in_force=_in_slots(one.in_force),
+                suggestion,
+                before=_in_slots(suggestion.before),
+                to=_in_slots(suggestion.to),
+                in_force=_in_slots(suggestion.in_force),
             )
-            for one in run.said
+            for suggestion in run.said
         ),
-        rolled=tuple(replace(one, to=_in_slots(one.to)) for one in run.rolled),
+        rolled=tuple(replace(rollout, to=_in_slots(rollout.to)) for rollout in run.rolled),
         settings={name: _in_slots(setting) for name, setting in run.settings.items()},
     )
 

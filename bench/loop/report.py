@@ -13,21 +13,21 @@ NEVER_MIN = float("inf")
 GOING = ("promoted", "running")  # the world may end in the hold step
 
 
-def line(one: Score) -> str:
-    first = one.first
+def line(score: Score) -> str:
+    first = score.first
     said = "nothing"
     if first is not None:
         change = ", ".join(f"{k} {first.said.before.get(k)}→{v}" for k, v in first.said.to.items())
         said = f"{first.said.rule} {change} at {first.said.at_s:.0f} s"
-    wrong = sum(not s.right for s in one.suggestions)
-    harmful = sum(s.harmful for s in one.suggestions)
-    outcomes = ", ".join(r.outcome for r in one.rolled) or "-"
+    wrong = sum(not s.right for s in score.suggestions)
+    harmful = sum(s.harmful for s in score.suggestions)
+    outcomes = ", ".join(r.outcome for r in score.rolled) or "-"
     return (
-        f"{one.world:<26} {one.seed:>3} {'right' if one.first_right else 'WRONG':<5} {said:<58} "
-        f"n={len(one.suggestions)} wrong={wrong} harm={harmful} sympt={_min(one.symptom_s)} "
-        f"right={_min(one.right_since_s)} end={one.end:.2f} best={one.best_end:.2f} lost={one.lost} "
-        f"gave_up={one.gave_up} [{outcomes}] {one.cpu_s:.0f} s"
-        + "".join(f"; MISSED: {what}" for what in one.missed)
+        f"{score.world:<26} {score.seed:>3} {'right' if score.first_right else 'WRONG':<5} {said:<58} "
+        f"n={len(score.suggestions)} wrong={wrong} harm={harmful} sympt={_min(score.symptom_s)} "
+        f"right={_min(score.right_since_s)} end={score.end:.2f} best={score.best_end:.2f} lost={score.lost} "
+        f"gave_up={score.gave_up} [{outcomes}] {score.cpu_s:.0f} s"
+        + "".join(f"; MISSED: {what}" for what in score.missed)
     )
 
 
@@ -37,22 +37,22 @@ def _min(seconds: float | None) -> str:
 
 def figures(scores: Sequence[Score]) -> dict[str, object]:
     """The goal table of the benchmark, over all runs."""
-    cured = [one for one in scores if one.curable]
-    calm = [one for one in scores if not one.curable]
+    cured = [score for score in scores if score.curable]
+    calm = [score for score in scores if not score.curable]
     urgent = [o for o in cured if o.rate >= FAST_RPS and o.start < FAILING and o.symptom_s is not None]
     slow = [o for o in cured if o.rate <= SLOW_RPS and o.symptom_s is not None]
-    ends = [(one.gains[r.id], r) for one in scores for r in one.rolled]
+    ends = [(score.gains[r.id], r) for score in scores for r in score.rolled]
     better = [r for gain, r in ends if gain >= BETTER]
     equal = [r for gain, r in ends if abs(gain) < EQUAL and r.outcome != "running"]
     worse = [r for gain, r in ends if gain <= -EQUAL and r.outcome != "running"]
-    told = [r for _, r in ends if r.forecast_s and r.canary_s is not None]
+    forecasts = [r for _, r in ends if r.forecast_s and r.canary_s is not None]
     return {
         "runs": len(scores),
-        "worlds": len({one.world for one in scores}),
-        "first suggestion right, worlds with a cure": _rate(one.first_right for one in cured),
-        "harmful suggestions": sum(s.harmful for one in scores for s in one.suggestions),
-        "wrong suggestions": sum(not s.right for one in scores for s in one.suggestions),
-        "suggested where nothing cures": _rate(bool(one.suggestions) for one in calm),
+        "worlds": len({score.world for score in scores}),
+        "first suggestion right, worlds with a cure": _rate(score.first_right for score in cured),
+        "harmful suggestions": sum(s.harmful for score in scores for s in score.suggestions),
+        "wrong suggestions": sum(not s.right for score in scores for s in score.suggestions),
+        "suggested where nothing cures": _rate(bool(score.suggestions) for score in calm),
         "cure min, >= 2 rps and < 50 %": _quantiles(_cure(o) for o in urgent),
         "cure min, <= 0.6 rps": _quantiles(_cure(o) for o in slow),
         "better greens that ended otherwise than promoted": _rate(r.outcome not in GOING for r in better),
@@ -60,45 +60,45 @@ def figures(scores: Sequence[Score]) -> dict[str, object]:
         "equal greens promoted": _rate(r.outcome == "promoted" for r in equal),
         "worse greens promoted": _rate(r.outcome == "promoted" for r in worse),
         "within the forecast of nine of ten": _rate(
-            (r.canary_s or 0) <= (r.forecast_s or (0, 0))[1] for r in told
+            (r.canary_s or 0) <= (r.forecast_s or (0, 0))[1] for r in forecasts
         ),
-        "regret, points": _quantiles(100 * one.regret for one in cured),
+        "regret, points": _quantiles(100 * score.regret for score in cured),
         "requests exposed": sum(r.exposed for _, r in ends),
         "of those bad": sum(r.bad for _, r in ends),
-        "requests lost": sum(one.lost for one in scores),
-        "requests given up by their clients": sum(one.gave_up for one in scores),
-        "requests sent": sum(one.sent for one in scores),
-        "cpu s": round(sum(one.cpu_s for one in scores)),
+        "requests lost": sum(score.lost for score in scores),
+        "requests given up by their clients": sum(score.gave_up for score in scores),
+        "requests sent": sum(score.sent for score in scores),
+        "cpu s": round(sum(score.cpu_s for score in scores)),
     }
 
 
-def _cure(one: Score) -> float:
-    return NEVER_MIN if one.cure_s is None else one.cure_s / 60
+def _cure(score: Score) -> float:
+    return NEVER_MIN if score.cure_s is None else score.cure_s / 60
 
 
 def _rate(values: Iterable[bool]) -> str:
-    found = list(values)
-    return f"{sum(found)} of {len(found)}"
+    marks = list(values)
+    return f"{sum(marks)} of {len(marks)}"
 
 
 def _quantiles(values: Iterable[float]) -> str:
-    found = sorted(values)
-    if not found:
+    ordered = sorted(values)
+    if not ordered:
         return "-"
-    p90 = found[min(len(found) - 1, int(0.9 * len(found)))]
-    return f"median {median(found):.1f}, p90 {p90:.1f} of {len(found)}"
+    p90 = ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))]
+    return f"median {median(ordered):.1f}, p90 {p90:.1f} of {len(ordered)}"
 
 
 def table(scores: Sequence[Score]) -> str:
     worlds: Mapping[str, list[Score]] = defaultdict(list)
-    for one in scores:
-        worlds[one.world].append(one)
+    for score in scores:
+        worlds[score.world].append(score)
     head = f"{'WORLD':<26} RUNS RIGHT WRONG HARM  CURE min  END  BEST REGRET LOST ROLLOUTS"
     rows = [head]
     for name, runs in worlds.items():
         results: dict[str, int] = defaultdict(int)
-        for one in runs:
-            for rolled in one.rolled:
+        for score in runs:
+            for rolled in score.rolled:
                 results[rolled.outcome] += 1
         rows.append(
             f"{name:<26} {len(runs):>4} {sum(o.first_right for o in runs):>5} "
@@ -113,7 +113,7 @@ def table(scores: Sequence[Score]) -> str:
 
 def document(scores: Sequence[Score]) -> dict[str, object]:
     runs = [
-        asdict(one) | {"regret": one.regret, "first_right": one.first_right, "cure_s": one.cure_s}
-        for one in scores
+        asdict(score) | {"regret": score.regret, "first_right": score.first_right, "cure_s": score.cure_s}
+        for score in scores
     ]
     return {"figures": figures(scores), "runs": runs}

@@ -124,8 +124,8 @@ class Books:
             shares=tuple((since(at_s), weights) for at_s, weights in self._shares),
             settings=self._settings,
             ended=tuple(
-                replace(one, arrived_s=one.arrived_s - began_s, ended_s=one.ended_s - began_s)
-                for one in ended
+                replace(request, arrived_s=request.arrived_s - began_s, ended_s=request.ended_s - began_s)
+                for request in ended
             ),
             sent=sent,
             notes=tuple((since(at_s), note) for at_s, note in self._notes),

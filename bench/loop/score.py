@@ -79,11 +79,11 @@ class Score:
 def score(world: World, run: Run) -> Score:
     sweep, begin = best(world), configured(world)
     right = partial(is_right, world, best_whole=sweep.goodput.whole)
-    good = [(one.arrived_s, is_good(world, one)) for one in run.ended]
+    good = [(request.arrived_s, is_good(world, request)) for request in run.ended]
     minutes = tuple(
         _share(good, m * MINUTE_S, (m + 1) * MINUTE_S) for m in range(int(world.seconds // MINUTE_S))
     )
-    suggestions = tuple(_scored(world, one) for one in run.said if one.klass != "note")
+    suggestions = tuple(_scored(world, suggestion) for suggestion in run.said if suggestion.klass != "note")
     in_force = {name: right(setting, begin) for name, setting in run.settings.items()}
     symptom_s = symptom(world, run.ended)
     scored = Score(
@@ -94,7 +94,7 @@ def score(world: World, run: Run) -> Score:
         start=of_start(world).whole,
         suggestions=suggestions,
         rolled=run.rolled,
-        gains={one.id: _gain(world, run, one) for one in run.rolled},
+        gains={rollout.id: _gain(world, run, rollout) for rollout in run.rolled},
         symptom_s=symptom_s,
         right_since_s=next((at_s for at_s, shares in run.shares if _part(shares, in_force) >= MOST), None),
         minutes=minutes,
@@ -102,9 +102,9 @@ def score(world: World, run: Run) -> Score:
         best_end=sweep.goodput.tail,
         best=dict(sweep.change),
         sent=run.sent,
-        lost=sum(one.outcome not in {"ok", "gave_up"} for one in run.ended),
-        gave_up=sum(one.outcome == "gave_up" for one in run.ended),
-        outcomes=dict(Counter(one.outcome for one in run.ended)),
+        lost=sum(request.outcome not in {"ok", "gave_up"} for request in run.ended),
+        gave_up=sum(request.outcome == "gave_up" for request in run.ended),
+        outcomes=dict(Counter(request.outcome for request in run.ended)),
         shares=run.shares,
         notes=run.notes,
         cpu_s=run.cpu_s,
@@ -112,19 +112,19 @@ def score(world: World, run: Run) -> Score:
     return replace(scored, missed=tuple(_missed(world, scored)))
 
 
-def _missed(world: World, one: Score) -> Iterator[str]:
+def _missed(world: World, scored: Score) -> Iterator[str]:
     """What the world itself demands, as `good_at_end`; minutes count from the begin of the load."""
     if world.within_min is None and world.good_at_end is None:
         return
-    if not one.first_right:
+    if not scored.first_right:
         yield "first suggestion"
-    if one.lost > world.lost_most:
-        yield f"{one.lost} requests lost"
-    if world.good_at_end is not None and one.end < world.good_at_end:
-        yield f"goodput {one.end:.2f} at the end"
-    if world.within_min is not None and (one.right_since_s or inf) > 60 * world.within_min:
+    if scored.lost > world.lost_most:
+        yield f"{scored.lost} requests lost"
+    if world.good_at_end is not None and scored.end < world.good_at_end:
+        yield f"goodput {scored.end:.2f} at the end"
+    if world.within_min is not None and (scored.right_since_s or inf) > 60 * world.within_min:
         yield f"not right within {world.within_min:g} min"
-    if (wrong := sum(not suggestion.right for suggestion in one.suggestions)) > world.wrong_most:
+    if (wrong := sum(not suggestion.right for suggestion in scored.suggestions)) > world.wrong_most:
         yield f"{wrong} wrong suggestions"
 
 
@@ -138,8 +138,8 @@ def is_right(world: World, setting: Setting, start: Setting, *, best_whole: floa
 
 def symptom(world: World, ended: Sequence[Ended]) -> float | None:
     """The end of the first minute of arrivals in which an objective was missed; None: there was none."""
-    rows = sorted((one for one in ended), key=lambda one: one.arrived_s)
-    late = [_misses(world.slo, one) for one in rows]
+    rows = sorted((request for request in ended), key=lambda request: request.arrived_s)
+    late = [_misses(world.slo, request) for request in rows]
     shares = [o.share for o in (world.slo.ttft, world.slo.itl, world.slo.e2e) if o is not None]
     first = last = 0
     counts = [0] * len(shares)
@@ -156,25 +156,32 @@ def symptom(world: World, ended: Sequence[Ended]) -> float | None:
     return None
 
 
-def _misses(slo: Slo, one: Ended) -> tuple[bool, ...]:
-    measured = ((slo.ttft, one.ttft_s), (slo.itl, one.gap_s), (slo.e2e, one.ended_s - one.arrived_s))
+def _misses(slo: Slo, request: Ended) -> tuple[bool, ...]:
+    measured = (
+        (slo.ttft, request.ttft_s),
+        (slo.itl, request.gap_s),
+        (slo.e2e, request.ended_s - request.arrived_s),
+    )
     return tuple(
-        one.outcome != "ok" or value is None or value > objective.under_s
+        request.outcome != "ok" or value is None or value > objective.under_s
         for objective, value in measured
         if objective is not None
     )
 
 
-def _scored(world: World, one: Said) -> ScoredSuggestion:
-    after = {**one.in_force, **one.to}
-    gain = goodput(world, after).whole - goodput(world, one.in_force).whole
+def _scored(world: World, suggestion: Said) -> ScoredSuggestion:
+    after = {**suggestion.in_force, **suggestion.to}
+    gain = goodput(world, after).whole - goodput(world, suggestion.in_force).whole
     return ScoredSuggestion(
-        said=one, right=moves_right(world, one.in_force, after), harmful=gain < -HARM, gain=round(gain, 4)
+        said=suggestion,
+        right=moves_right(world, suggestion.in_force, after),
+        harmful=gain < -HARM,
+        gain=round(gain, 4),
     )
 
 
-def _gain(world: World, run: Run, one: Rolled) -> float:
-    said = next((said for said in run.said if said.id == one.suggestion), None)
+def _gain(world: World, run: Run, rollout: Rolled) -> float:
+    said = next((said for said in run.said if said.id == rollout.suggestion), None)
     if said is None:
         return 0.0
     after = goodput(world, {**said.in_force, **said.to})
@@ -187,5 +194,5 @@ def _part(shares: Mapping[str, int], right: Mapping[str, bool]) -> int:
 
 def _share(good: Sequence[tuple[float, bool]], since_s: float, until_s: float) -> float | None:
     """Of the requests that arrived then."""
-    found = [met for at_s, met in good if since_s <= at_s < until_s]
-    return round(sum(found) / len(found), 4) if found else None
+    answers = [met for at_s, met in good if since_s <= at_s < until_s]
+    return round(sum(answers) / len(answers), 4) if answers else None

@@ -39,10 +39,14 @@ class Goodput:
 NONE = Goodput(0.0, 0.0)
 
 
-def is_good(world: World, one: Ended) -> bool:
+def is_good(world: World, request: Ended) -> bool:
     slo = world.slo
-    measured = ((slo.ttft, one.ttft_s), (slo.itl, one.gap_s), (slo.e2e, one.ended_s - one.arrived_s))
-    return one.outcome == "ok" and not any(
+    measured = (
+        (slo.ttft, request.ttft_s),
+        (slo.itl, request.gap_s),
+        (slo.e2e, request.ended_s - request.arrived_s),
+    )
+    return request.outcome == "ok" and not any(
         objective is not None and value is not None and value > objective.under_s
         for objective, value in measured
     )
@@ -87,12 +91,12 @@ def _cached(world: World, flags: Flags, setting: Setting, seed: int) -> Goodput:
     path = CACHE / world.key / f"{sha256(shape.encode()).hexdigest()[:16]}.json"
     if path.exists():
         return Goodput(*json.loads(path.read_text(encoding="utf-8"))["goodput"])
-    found = _once(world, flags, seed)
+    result = _once(world, flags, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(f".{os.getpid()}")
-    fresh.write_text(json.dumps({"goodput": astuple(found), "setting": dict(setting)}), encoding="utf-8")
+    fresh.write_text(json.dumps({"goodput": astuple(result), "setting": dict(setting)}), encoding="utf-8")
     fresh.replace(path)
-    return found
+    return result
 
 
 def _once(world: World, flags: Flags, seed: int) -> Goodput:
@@ -104,7 +108,7 @@ def _once(world: World, flags: Flags, seed: int) -> Goodput:
         arrived.append(arrival.request.arrived_at)
         server.ask(arrival.request)
     server.advance(world.seconds + LATE_S)
-    good = [one.arrived_s for one in server.take_ended() if is_good(world, one)]
+    good = [request.arrived_s for request in server.take_ended() if is_good(world, request)]
     since_s = world.seconds - TAIL_S
     late = [at for at in arrived if at >= since_s]
     return Goodput(len(good) / max(1, len(arrived)), sum(at >= since_s for at in good) / max(1, len(late)))
@@ -122,19 +126,21 @@ class Best:
 def best(world: World) -> Best:
     """Sweep a usual setting, each other knob, then caps times budgets and the others again; on one seed."""
     base, some, short = configured(world), SEEDS[:1], _shorter(world)
-    found = Best({}, goodput(short, base, some), 1)
+    choice = Best({}, goodput(short, base, some), 1)
     for stage in (islice(_pairs(), 1), _singles(), _pairs(), _singles()):
         for change in stage:
-            if min(astuple(found.goodput)) >= ENOUGH:
+            if min(astuple(choice.goodput)) >= ENOUGH:
                 break
-            wanted = {**found.change, **change}
+            wanted = {**choice.change, **change}
             new = goodput(short, {**base, **wanted}, some)
-            better = new.whole + new.tail > found.goodput.whole + found.goodput.tail
-            found = Best(wanted, new, found.tried + 1) if better else replace(found, tried=found.tried + 1)
-    own, changed = goodput(world, base), goodput(world, {**base, **found.change})
+            better = new.whole + new.tail > choice.goodput.whole + choice.goodput.tail
+            choice = (
+                Best(wanted, new, choice.tried + 1) if better else replace(choice, tried=choice.tried + 1)
+            )
+    own, changed = goodput(world, base), goodput(world, {**base, **choice.change})
     if own.whole + own.tail >= changed.whole + changed.tail:
-        return replace(found, change={}, goodput=own)
-    return replace(found, goodput=changed)
+        return replace(choice, change={}, goodput=own)
+    return replace(choice, goodput=changed)
 
 
 def _shorter(world: World) -> World:
@@ -151,17 +157,17 @@ def of_start(world: World) -> Goodput:
     return goodput(world, configured(world))
 
 
-def flaw(world: World, own: Goodput, found: Best) -> str:
+def flaw(world: World, own: Goodput, choice: Best) -> str:
     """Why the world is not what it says; empty if it is.
 
     A cure gains at least CURE, of the whole load or at its end; where nothing is right, none gains NO_CURE.
     """
-    gain = max(found.goodput.whole - own.whole, found.goodput.tail - own.tail)
+    gain = max(choice.goodput.whole - own.whole, choice.goodput.tail - own.tail)
     if world.right is None:
         return f"a setting gains {100 * gain:.1f} points" if gain > NO_CURE else ""
     if gain < CURE:
         return f"no setting gains more than {100 * gain:.1f} points"
-    moved = {**configured(world), **found.change}
+    moved = {**configured(world), **choice.change}
     return "" if moves_right(world, configured(world), moved) else "the best setting moves no knob of `right`"
 
 
@@ -173,7 +179,7 @@ def moves_right(world: World, before: Setting, after: Setting) -> bool:
         return False
     for knob, direction in (world.right or {}).items():
         unset = inf if knob in SIZES else 0.0  # vLLM sizes the cache then
-        was, now = (float(one.get(knob) or unset) for one in (old, new))
+        was, now = (float(knobs.get(knob) or unset) for knobs in (old, new))
         if now > was if direction == "up" else now < was:
             return True
     return False

@@ -57,15 +57,15 @@ def run_world(server: TrueServer, kind: Kind, intensity: float, *, logged: bool)
     if result is None:
         return {**row, "result": None}
     shares = [served_share(later, server, server.with_limits(*point)) for point in GRID]
-    found = {
+    figures = {
         **row,
         "own": round(shares[GRID.index((256, 2048))], 4),
         "best": round(max(shares), 4),
         "advised": dict(result.best.to) if result.best else None,
     }
     if kind == "flat":
-        return found
-    return {**found, "servers": result.servers, "needed": needed_servers(later, server, result)}
+        return figures
+    return {**figures, "servers": result.servers, "needed": needed_servers(later, server, result)}
 
 
 def learn(server: TrueServer, trace: Sequence[TraceRequest], *, logged: bool) -> LearnedModel:
@@ -101,7 +101,7 @@ def needed_servers(
         places = [random.randrange(count) for _ in trace]
         met = 0.0
         for number in range(count):
-            part = [one for one, place in zip(trace, places, strict=True) if place == number]
+            part = [request for request, place in zip(trace, places, strict=True) if place == number]
             met += served_share(part, server, limits) * len(part) if part else 0.0
         return met >= SHARE * len(trace)
 
@@ -126,9 +126,9 @@ def slo_of(goals: Goals) -> Slo:
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Shares of the worlds; only those count that are flat, or in which no setting is enough."""
-    known = [row for row in rows if row.get("own") is not None]
-    flat = [row for row in known if row["kind"] == "flat" and row["own"] >= row["best"] - FLAT]
-    short = [row for row in known if row["kind"] == "servers" and row["best"] < SHARE]
+    played = [row for row in rows if row.get("own") is not None]
+    flat = [row for row in played if row["kind"] == "flat" and row["own"] >= row["best"] - FLAT]
+    short = [row for row in played if row["kind"] == "servers" and row["best"] < SHARE]
     near = [
         row for row in short if row["needed"] and row["servers"] and abs(row["needed"] - row["servers"]) <= 1
     ]

@@ -74,14 +74,17 @@ def run_world(gpu_name: str, load: Load, intensity: float, seed: int) -> Iterato
 
 def numbers(recording: Recording, goals: Goals) -> Mapping[str, float]:
     served = recording.served()
-    waits, gaps = sorted(one.ttft_s for one in served), sorted(one.itl_s for one in served if one.itl_s > 0)
+    waits, gaps = (
+        sorted(request.ttft_s for request in served),
+        sorted(request.itl_s for request in served if request.itl_s > 0),
+    )
     return {
         "attainment": mean(recording.good(goals)),
         "ttft_p90_s": quantile(waits, 0.9),
         "ttft_p99_s": quantile(waits, 0.99),
         "itl_mean_s": mean(gaps),
         "itl_p90_s": quantile(gaps, 0.9),
-        "e2e_mean_s": mean((one.last_at or 0.0) - one.arrived_at for one in recording.requests),
+        "e2e_mean_s": mean((request.last_at or 0.0) - request.arrived_at for request in recording.requests),
     }
 
 

@@ -62,23 +62,23 @@ def run_world(gpu_name: str, load: Load, seed: int) -> dict[str, Any]:
 def summarise(recording: Recording, goals: Goals) -> dict[str, float]:
     """The numbers that are compared, of measured requests."""
     served = recording.served()
-    waits = sorted(one.ttft_s for one in served)
+    waits = sorted(request.ttft_s for request in served)
     return {
         "goodput": mean(recording.good(goals)),
         "ttft_p90_s": quantile(waits, 0.9),
         "ttft_p99_s": quantile(waits, 0.99),
-        "itl_mean_s": mean(one.itl_s for one in served if one.itl_s > 0),
+        "itl_mean_s": mean(request.itl_s for request in served if request.itl_s > 0),
     }
 
 
 def _score(points: Sequence[Point]) -> dict[str, Any]:
-    truths = [one.truth["goodput"] for one in points]
-    guesses = [one.guess["goodput"] for one in points]
+    truths = [point.truth["goodput"] for point in points]
+    guesses = [point.guess["goodput"] for point in points]
     chosen = max(range(len(points)), key=lambda at: guesses[at])
     order = spearman(truths, guesses)
-    far = [one for one in points if one.octaves >= FAR]
+    far = [point for point in points if point.octaves >= FAR]
     errors = {
-        name: [abs(one.guess[name] / one.truth[name] - 1) for one in far]
+        name: [abs(point.guess[name] / point.truth[name] - 1) for point in far]
         for name in ("ttft_p90_s", "ttft_p99_s", "itl_mean_s")
     }
     return {
@@ -98,12 +98,12 @@ def _score(points: Sequence[Point]) -> dict[str, Any]:
 def spearman(left: Sequence[float], right: Sequence[float]) -> float | None:
     """Correlation of ranks, ties with their mean rank; 1 if one side is constant and so has no order to
     miss."""
-    one, two = _ranks(left), _ranks(right)
-    middle = (len(one) - 1) / 2
-    spread = sum((a - middle) ** 2 for a in one) * sum((b - middle) ** 2 for b in two)
+    lefts, rights = _ranks(left), _ranks(right)
+    middle = (len(lefts) - 1) / 2
+    spread = sum((a - middle) ** 2 for a in lefts) * sum((b - middle) ** 2 for b in rights)
     if spread == 0:
         return None
-    return sum((a - middle) * (b - middle) for a, b in zip(one, two, strict=True)) / sqrt(spread)
+    return sum((a - middle) * (b - middle) for a, b in zip(lefts, rights, strict=True)) / sqrt(spread)
 
 
 def _ranks(values: Sequence[float]) -> list[float]:

@@ -31,7 +31,7 @@ def measure_speed() -> dict[str, Any]:
     before = process_time()
     trace = traffic(LOADS[0], RATE, SECONDS, 1)
     once_s = _cpu_s(lambda: ReplayedScheduler(trace, LAW, LIMITS).run())
-    part = [one for one in trace if one.arrival_s < STEPPED_S]
+    part = [request for request in trace if request.arrival_s < STEPPED_S]
     stepped_s, jumped_s = (
         _cpu_s(lambda: _step(part)),
         _cpu_s(lambda: ReplayedScheduler(part, LAW, LIMITS).run()),
@@ -39,11 +39,11 @@ def measure_speed() -> dict[str, Any]:
     model = "meta-llama/Llama-3.1-8B"
     setting: Setting = {"model": model, "max_num_seqs": 16, "max_model_len": 8192}
     case = ServeConfig(setting=setting, card=find_gpu("H100"), model=find_model(model))
-    found = []
+    results = []
 
     def look(law: UncertainLaw) -> float:
         goals = Goals(ttft_s=0.5, itl_s=0.03)
-        return _cpu_s(lambda: found.append(search(case, trace, law, goals, kv_tokens=400_000)))
+        return _cpu_s(lambda: results.append(search(case, trace, law, goals, kv_tokens=400_000)))
 
     searched_s = look(UncertainLaw(law=LAW))
     with_draws_s = look(widen(LAW, common=0.05, each=0.05, count=16, seed=1))
@@ -55,11 +55,11 @@ def measure_speed() -> dict[str, Any]:
         "us_per_request": round(1e6 * once_s / len(trace), 1),
         "times_as_fast_as_stepping": round(stepped_s / jumped_s, 1),
         "search": {
-            "settings": found[0].tried,
+            "settings": results[0].tried,
             "cpu_s": round(searched_s, 2),
             "cpu_s_with_16_draws_of_the_law": round(with_draws_s, 2),
-            "change": dict(found[0].best.changes) if found[0].best else None,
-            "gain_points": round(100 * found[0].gain, 1),
+            "change": dict(results[0].best.changes) if results[0].best else None,
+            "gain_points": round(100 * results[0].gain, 1),
         },
         "cpu_s_of_all": round(process_time() - before, 1),
     }

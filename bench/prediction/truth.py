@@ -73,16 +73,16 @@ class Recording:
     def served(self) -> list[ServedRequest]:
         return [
             ServedRequest(
-                ttft_s=(one.first_at or 0.0) - one.arrived_at,
-                itl_s=((one.last_at or 0.0) - (one.first_at or 0.0)) / max(1, one.wanted - 1),
+                ttft_s=(request.first_at or 0.0) - request.arrived_at,
+                itl_s=((request.last_at or 0.0) - (request.first_at or 0.0)) / max(1, request.wanted - 1),
             )
-            for one in self.requests
+            for request in self.requests
         ]
 
     def good(self, goals: Goals) -> list[bool]:
         """Of the requests, in order: whether they met the objectives."""
         ttft_s, itl_s = goals.ttft_s or 0.0, goals.itl_s or 0.0
-        return [one.ttft_s <= ttft_s and one.itl_s <= itl_s for one in self.served()]
+        return [request.ttft_s <= ttft_s and request.itl_s <= itl_s for request in self.served()]
 
     def timed_windows(self, limits: EngineLimits) -> list[tuple[float, WorkWindow]]:
         return list(timed_windows(zip(self.ends_s, self.steps, strict=True), limits.kv_tokens))
@@ -137,9 +137,12 @@ def traffic(load: Load, rate: float, seconds: float, seed: int) -> tuple[TraceRe
 def requests_of(trace: Sequence[TraceRequest]) -> list[SimulatedRequest]:
     return [
         SimulatedRequest(
-            name=str(number), prompt=one.prompt_tokens, wanted=one.output_tokens, arrived_at=one.arrival_s
+            name=str(number),
+            prompt=request.prompt_tokens,
+            wanted=request.output_tokens,
+            arrived_at=request.arrival_s,
         )
-        for number, one in enumerate(trace)
+        for number, request in enumerate(trace)
     ]
 
 

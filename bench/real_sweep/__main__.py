@@ -68,9 +68,9 @@ async def sweep(options: argparse.Namespace) -> Row:
         pairs, half = choose_pairs(options.settings), options.rounds // 2
         rounds = [await serve_all(server, pairs, parts[number], number) for number in range(half)]
         await server.set_limits({})
-        known, before = len(await server.steps()), await server.page()
+        before_steps, before = len(await server.steps()), await server.page()
         served = await replay(server.url, trace)
-        steps, after = (await server.steps())[known:], await server.page()
+        steps, after = (await server.steps())[before_steps:], await server.page()
         goals, outside_s = usual_latencies(served), time_outside(served, before, after)
         fitted = fit(steps, limits)
         print(f"{rate:.2f} requests/s; {fitted.source}: {fitted.law}", flush=True)
@@ -85,7 +85,7 @@ async def sweep(options: argparse.Namespace) -> Row:
         rounds += [
             await serve_all(server, pairs, parts[number], number) for number in range(half, options.rounds)
         ]
-    rows = [average(pair, [summarise(one[pair], goals) for one in rounds]) for pair in pairs]
+    rows = [average(pair, [summarise(served[pair], goals) for served in rounds]) for pair in pairs]
     traffic = Traffic(recorded=trace, parts=parts)
     return {
         "rate": round(rate, 2),
@@ -106,9 +106,9 @@ def cut_slices(trace: Trace, count: int, seconds: float) -> list[Trace]:
     apart = (trace[-1].arrival_s - seconds) / max(1, count - 1)
     return [
         tuple(
-            replace(one, arrival_s=one.arrival_s - number * apart)
-            for one in trace
-            if 0 <= one.arrival_s - number * apart < seconds
+            replace(request, arrival_s=request.arrival_s - number * apart)
+            for request in trace
+            if 0 <= request.arrival_s - number * apart < seconds
         )
         for number in range(count)
     ]
@@ -136,20 +136,23 @@ async def find_rate(server: RealServer) -> float:
 def fit(steps: Sequence[StepRecord], limits: EngineLimits) -> UncertainLaw:
     missing = unlogged(busy_spans(steps))
     rows = add_unlogged(windows_of_steps(steps, limits.kv_tokens), missing)
-    known, total = (sum(one.seconds for one in part) for part in (steps, rows))
-    return fit_law(rows, draws=0, source=f"iteration log, {1 - known / total:.0%} of it by its clock")
+    logged, total = (sum(step.seconds for step in part) for part in (steps, rows))
+    return fit_law(rows, draws=0, source=f"iteration log, {1 - logged / total:.0%} of it by its clock")
 
 
 def usual_latencies(served: Sequence[Served]) -> Goals:
     """What the share USUAL of the requests stayed below."""
-    done = [one for one in served if not one.why]
-    ttft, itl = sorted(one.ttft_s for one in done), sorted(one.itl_s for one in done if one.output_tokens > 1)
+    done = [request for request in served if not request.why]
+    ttft, itl = (
+        sorted(request.ttft_s for request in done),
+        sorted(request.itl_s for request in done if request.output_tokens > 1),
+    )
     return Goals(ttft_s=quantile(ttft, USUAL), itl_s=quantile(itl, USUAL))
 
 
 def time_outside(served: Sequence[Served], before: PageTotals, after: PageTotals) -> float:
     """What the API server and the client add to a TTFT on average, by vLLM's histograms, as in the daemon."""
-    done = [one.ttft_s for one in served if not one.why]
+    done = [request.ttft_s for request in served if not request.why]
     engine_s = sum(_mean_between(before, after, name) for name in ("queue", "prefill"))
     return max(0.0, sum(done) / len(done) - engine_s)
 
@@ -175,10 +178,10 @@ async def serve_all(
 ) -> Mapping[Pair, Sequence[Served]]:
     """Serve a slice with each setting, in an order of the round's own."""
     order = Random(f"round:{number}").sample(pairs, len(pairs))  # noqa: S311 - reproducible, not secret
-    found = {pair: await serve(server, pair, part, f"round {number}") for pair in order}
-    gaps_ms = [1000 * summarise(served, Goals())["itl_mean_s"] for served in found.values()]
+    by_setting = {pair: await serve(server, pair, part, f"round {number}") for pair in order}
+    gaps_ms = [1000 * summarise(served, Goals())["itl_mean_s"] for served in by_setting.values()]
     print(f"round {number}: {min(gaps_ms):.2f} to {max(gaps_ms):.2f} ms between tokens", flush=True)
-    return found
+    return by_setting
 
 
 async def serve(server: RealServer, pair: Pair, trace: Trace, series: str) -> Sequence[Served]:
@@ -197,10 +200,10 @@ def main() -> None:
         "--rate", type=float, default=0.0, help="requests/s; default: what the machine carries"
     )
     options = parser.parse_args()
-    found = asyncio.run(sweep(options))
-    write(options.json, found)
+    report = asyncio.run(sweep(options))
+    write(options.json, report)
     for name in ("iteration log", "corrected"):
-        print(f"{name}: {describe(found[name])}")
+        print(f"{name}: {describe(report[name])}")
 
 
 if __name__ == "__main__":

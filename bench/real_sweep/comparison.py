@@ -31,8 +31,8 @@ class Traffic:
 
 def average(pair: Pair, rounds: Sequence[Mapping[str, float]]) -> Row:
     """The mean of all rounds; `rounds`: the share of good requests in each."""
-    found = {name: fmean(one[name] for one in rounds) for name in rounds[0]}
-    return {"setting": pair, **found, "rounds": [one["attainment"] for one in rounds]}
+    means = {name: fmean(figures[name] for figures in rounds) for name in rounds[0]}
+    return {"setting": pair, **means, "rounds": [figures["attainment"] for figures in rounds]}
 
 
 def compare(
@@ -42,19 +42,21 @@ def compare(
     pairs: list[Pair] = [row["setting"] for row in rows]
     bounds = [with_pair(limits, pair) for pair in pairs]
     predicted = [
-        average(pair, [measure(ReplayedScheduler(part, law.law, one).run(), goals) for part in traffic.parts])
-        for pair, one in zip(pairs, bounds, strict=True)
+        average(
+            pair, [measure(ReplayedScheduler(part, law.law, bound).run(), goals) for part in traffic.parts]
+        )
+        for pair, bound in zip(pairs, bounds, strict=True)
     ]
     truth = [row["attainment"] for row in rows]
     errors = [
-        abs(one["itl_mean_s"] / row["itl_mean_s"] - 1) for one, row in zip(predicted, rows, strict=True)
+        abs(guess["itl_mean_s"] / row["itl_mean_s"] - 1) for guess, row in zip(predicted, rows, strict=True)
     ]
     chosen = pairs.index(_change(pairs, bounds, traffic.recorded, law, goals))
     best = truth.index(max(truth))
     return {
         "law": law.source,
         "coefficients": asdict(law.law),
-        "spearman": spearman(truth, [one["attainment"] for one in predicted]),
+        "spearman": spearman(truth, [guess["attainment"] for guess in predicted]),
         "itl_error_median": round(median(errors), 3),
         "itl_error_most": round(max(errors), 3),
         "change": pairs[chosen],
@@ -65,8 +67,12 @@ def compare(
         "regret_of_halves": regret_of_halves([row["rounds"] for row in rows], chosen),
         "regret_error": standard_error(rows[best]["rounds"], rows[chosen]["rounds"]),
         "predicted": [
-            {"setting": one["setting"], "attainment": one["attainment"], "itl_mean_s": one["itl_mean_s"]}
-            for one in predicted
+            {
+                "setting": guess["setting"],
+                "attainment": guess["attainment"],
+                "itl_mean_s": guess["itl_mean_s"],
+            }
+            for guess in predicted
         ],
     }
 
@@ -74,22 +80,22 @@ def compare(
 def regret_of_halves(rounds: Sequence[Sequence[float]], chosen: int) -> float:
     """What the best setting of one half of the rounds serves more than the chosen in the other half; the mean
     of both ways. The highest of 20 measurements is high by chance too, and this is not."""
-    halves = [[fmean(one[first::2]) for one in rounds] for first in (0, 1)]
+    halves = [[fmean(shares[first::2]) for shares in rounds] for first in (0, 1)]
     return fmean(
         measured[seen.index(max(seen))] - measured[chosen] for seen, measured in (halves, reversed(halves))
     )
 
 
-def standard_error(one: Sequence[float], other: Sequence[float]) -> float:
+def standard_error(shares: Sequence[float], other: Sequence[float]) -> float:
     """Of the mean difference of two settings in the same rounds."""
-    differences = [left - right for left, right in zip(one, other, strict=True)]
+    differences = [left - right for left, right in zip(shares, other, strict=True)]
     return stdev(differences) / sqrt(len(differences)) if len(differences) > 1 else 0.0
 
 
-def describe(found: Row) -> str:
+def describe(row: Row) -> str:
     """The figures of one comparison, each beside its goal."""
-    rank, error = found["spearman"], found["itl_error_median"]
-    regret = found["best"] - found["after_the_change"]
+    rank, error = row["spearman"], row["itl_error_median"]
+    regret = row["best"] - row["after_the_change"]
     figures = (
         (
             "rank correlation of the requests within the objectives",
@@ -104,7 +110,7 @@ def describe(found: Row) -> str:
             error <= MOST_ERROR,
         ),
         (
-            f"change {found['change']} below the best setting {found['best_setting']}",
+            f"change {row['change']} below the best setting {row['best_setting']}",
             f"{100 * regret:.1f} points",
             f"at most {100 * MOST_REGRET:.0f}",
             regret <= MOST_REGRET,
@@ -114,12 +120,12 @@ def describe(found: Row) -> str:
         f"{name}: {value} (goal: {goal}): {'met' if is_met else 'missed'}"
         for name, value, goal, is_met in figures
     ]
-    error_points, halves = 100 * found["regret_error"], 100 * found["regret_of_halves"]
+    error_points, halves = 100 * row["regret_error"], 100 * row["regret_of_halves"]
     lines += [
         f"standard error of that difference: {error_points:.1f} points",
         f"with the best setting found in the other half of the rounds: {halves:.1f} points",
     ]
-    return "\n  ".join([found["law"], *lines])
+    return "\n  ".join([row["law"], *lines])
 
 
 def _change(
@@ -129,8 +135,8 @@ def _change(
     points: list[Point] = [{"max_num_seqs": seqs, "max_num_batched_tokens": budget} for seqs, budget in pairs]
     space = Space(points=points, limits=bounds, refused={})
     search = ModelSearch(space=space, forecasts=forecast_all(space, trace, law.law, goals))
-    found = search.propose([Tried(point=points[0], goodput=None)])
-    return pairs[points.index(found)] if found else pairs[0]
+    point = search.propose([Tried(point=points[0], goodput=None)])
+    return pairs[points.index(point)] if point else pairs[0]
 
 
 def with_pair(limits: EngineLimits, pair: Pair) -> EngineLimits:

@@ -17,26 +17,26 @@ def windows_of_pages(recording: Recording, limits: EngineLimits, every_s: float)
     """A window for each pair of scrapes between which the engine never idled."""
     totals = _Totals(limits)
     pages: list[tuple[float, PageTotals, bool]] = []
-    firsts = sorted((one.first_at or 0.0, one.prompt) for one in recording.requests)
-    due, began, is_busy, known = every_s, 0.0, True, 0
+    firsts = sorted((request.first_at or 0.0, request.prompt) for request in recording.requests)
+    due, began, is_busy, counted = every_s, 0.0, True, 0
     for step, end_s, start_s in zip(recording.steps, recording.ends_s, recording.starts_s, strict=True):
         is_busy = is_busy and start_s <= began
         began = end_s
         prompts = 0
-        while known < len(firsts) and firsts[known][0] <= end_s + 1e-9:
-            prompts += firsts[known][1]
+        while counted < len(firsts) and firsts[counted][0] <= end_s + 1e-9:
+            prompts += firsts[counted][1]
             totals.prompts += 1
-            known += 1
+            counted += 1
         totals.observe(prompts, step.decodes)
         if end_s >= due:
             pages.append((end_s, totals.page(step.kv_share or 0.0), is_busy))
             due, is_busy = end_s + every_s, True
-    found = [
+    windows = [
         window_between(before, after, late - early, limits.max_num_batched_tokens)
         for (early, before, _), (late, after, busy) in pairwise(pages)
         if busy
     ]
-    return [window for window in found if window is not None]
+    return [window for window in windows if window is not None]
 
 
 class _Totals:

@@ -62,7 +62,7 @@ class Oracle:
 
     def propose(self, tried: Sequence[Tried]) -> Point | None:
         best = self.world.points[self.world.truth.index(self.world.best)]
-        return None if best in [one.point for one in tried] else best
+        return None if best in [trial.point for trial in tried] else best
 
 
 def space_from(world: World, start: int) -> Space:

@@ -42,9 +42,9 @@ class RuleSearch:
 
     def propose(self, tried: Sequence[Tried]) -> Point | None:
         own = tried[0]
-        for one in tried[1:]:
-            if (one.goodput or 0.0) > (own.goodput or 0.0) + self.least_gain:
-                own = one
+        for trial in tried[1:]:
+            if (trial.goodput or 0.0) > (own.goodput or 0.0) + self.least_gain:
+                own = trial
         at = self.world.points.index(own.point)
         if at not in self._known:
             self._known[at] = suggested(self.world, at)
@@ -60,11 +60,13 @@ def suggested(world: World, at: int) -> Sequence[Change]:
     case, before = case_of(world.gpu, limits), list[Change]()
     for reading in _readings(world, limits, slo):
         findings = run_all(reading, case.setting, slo, case).findings
-        found = [one.to for one in findings if one.to and one.to.keys() <= world.points[0].keys()]
-        agreed = [change for change in found if change.keys() in [one.keys() for one in before]]
+        changes = [
+            finding.to for finding in findings if finding.to and finding.to.keys() <= world.points[0].keys()
+        ]
+        agreed = [change for change in changes if change.keys() in [earlier.keys() for earlier in before]]
         if agreed:
             return agreed
-        before = found
+        before = changes
     return ()
 
 
@@ -72,11 +74,11 @@ def _readings(world: World, limits: EngineLimits, slo: Slo) -> Iterator[Reading]
     """Of a server that serves what `World.learn` records."""
     server = VirtualServer(SERVER, _flags(world, limits), now_s=0.0, unix_s=UNIX.timestamp())
     coming = requests_of(world.traffic(2, LEARN_S))
-    aggregator, known = Aggregator(slo=slo), 0
+    aggregator, asked = Aggregator(slo=slo), 0
     for second in range(1, int(coming[-1].arrived_at)):
-        while known < len(coming) and coming[known].arrived_at <= second:
-            server.ask(coming[known])
-            known += 1
+        while asked < len(coming) and coming[asked].arrived_at <= second:
+            server.ask(coming[asked])
+            asked += 1
         server.advance(second)
         now = UNIX + timedelta(seconds=second)
         aggregator.add(server.scrape(now, second))

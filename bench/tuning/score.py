@@ -64,7 +64,9 @@ def play_all(
             "rules alone": RuleSearch(world=world, least_gain=LEAST_GAIN),
             "oracle": Oracle(world),
         }
-        rows += [{**about, "peer": name, **_row(play(world, start, one))} for name, one in informed.items()]
+        rows += [
+            {**about, "peer": name, **_row(play(world, start, search))} for name, search in informed.items()
+        ]
         recording, trace = world.learn(start)
         for name, law in _laws(world, start, recording).items():
             rows.append({**about, "peer": name, **_play_model(world, start, law, trace)})
@@ -80,24 +82,24 @@ def _play_model(world: World, start: int, law: StepLaw | str, trace: Trace) -> R
 
 
 def _play_search(world: World, start: int, search: ModelSearch, forecasts: Sequence[PointForecast]) -> Row:
-    order = [world.points.index(one.point) for one in forecasts]
-    truth, gains = [world.truth[at] for at in order], [one.gain for one in forecasts]
+    order = [world.points.index(forecast.point) for forecast in forecasts]
+    truth, gains = [world.truth[at] for at in order], [forecast.gain for forecast in forecasts]
     return {
         **_row(play(world, start, search)),
         "spearman": spearman(truth, gains),
         "pairs_right": pairs_right(truth, gains, FLAT),
-        "predicted_best": max(one.goodput for one in forecasts),
+        "predicted_best": max(forecast.goodput for forecast in forecasts),
     }
 
 
 def pairs_right(truth: Sequence[float], guess: Sequence[float], least: float) -> float | None:
     """Of the pairs that truly differ by more than `least`, the share in the right order; a tie is half."""
-    found = [
+    right = [
         0.5 if better == worse else float(better > worse)
         for (high, better), (low, worse) in permutations(zip(truth, guess, strict=True), 2)
         if high > low + least
     ]
-    return fmean(found) if found else None
+    return fmean(right) if right else None
 
 
 def _laws(world: World, start: int, recording: Recording) -> dict[str, StepLaw | str]:
@@ -113,13 +115,13 @@ def _laws(world: World, start: int, recording: Recording) -> dict[str, StepLaw |
         "model, histograms and data sheet": lambda: fit_with_prior(case, pages, is_logged=False, draws=0),
         "model, histograms alone": lambda: fit_with_prior(unknown, pages, is_logged=False, draws=0),
     }
-    found: dict[str, StepLaw | str] = {"model, data sheet alone": sheet}
+    laws: dict[str, StepLaw | str] = {"model, data sheet alone": sheet}
     for name, fit in fits.items():
         try:
-            found[name] = fit().law
+            laws[name] = fit().law
         except PredictionInputError as error:
-            found[name] = str(error)
-    return found
+            laws[name] = str(error)
+    return laws
 
 
 def _row(played: Played) -> Row:

@@ -96,16 +96,16 @@ class World:
 
     def sweep(self, trace: Sequence[TraceRequest], noise: int) -> list[Good]:
         """At each point. They have growing batches: one that a smaller one did not fill changes nothing."""
-        found: list[Good] = []
+        goods: list[Good] = []
         unfilled: dict[int, Good] = {}  # by token budget
-        for at, one in enumerate(self.limits):
-            good = unfilled.get(one.max_num_batched_tokens)
+        for at, limits in enumerate(self.limits):
+            good = unfilled.get(limits.max_num_batched_tokens)
             if good is None:
                 good, peak = self.serve(trace, at, noise)
-                if peak < one.max_num_seqs:
-                    unfilled[one.max_num_batched_tokens] = good
-            found.append(good)
-        return found
+                if peak < limits.max_num_seqs:
+                    unfilled[limits.max_num_batched_tokens] = good
+            goods.append(good)
+        return goods
 
 
 def build_world(gpu_name: str, load: Load, intensity: float, seed: int) -> World:

@@ -77,7 +77,7 @@ class VirtualServer:
     @property
     def routed(self) -> int:
         """Number of open requests that came through the proxy."""
-        return sum(not known.probe for known in self._open.values())
+        return sum(not state.probe for state in self._open.values())
 
     def ask(self, request: SimulatedRequest, *, probe: bool = False) -> None:
         """Refuse with 400 what the context does not hold, as vLLM does."""
@@ -167,14 +167,14 @@ class VirtualServer:
         """Return the records of the proxy since the last call: ended requests, and newly stalled ones."""
         while self._silent and at_s - self._silent[0].arrived_at >= STALLED_AFTER_S:
             request = self._silent.popleft()
-            known = self._open.get(request)
-            if known is not None and request.first_at is None:
-                known.stalled = True
+            state = self._open.get(request)
+            if state is not None and request.first_at is None:
+                state.stalled = True
                 self._records.append(self._record(request, "stalled", at_s=at_s, status=0))
-        for request, known in list(self._open.items()):
+        for request, state in list(self._open.items()):
             if at_s - request.arrived_at < self.patience_s:
                 break
-            if not known.probe:
+            if not state.probe:
                 self._leave(request, "gave_up", at_s)
         records, self._records = tuple(self._records), []
         return records
@@ -186,8 +186,8 @@ class VirtualServer:
 
     def close(self, at_s: float) -> None:
         """End the process: its open requests are cut."""
-        for request, known in list(self._open.items()):
-            if not known.probe:
+        for request, state in list(self._open.items()):
+            if not state.probe:
                 self._leave(request, "failed" if request.first_at is None else "truncated", at_s)
         self._open = {}
 
@@ -238,11 +238,11 @@ class VirtualServer:
     def _end(
         self, request: SimulatedRequest, outcome: RequestOutcome, *, at_s: float, status: int = 200
     ) -> None:
-        known = self._open.pop(request, _Open())
-        if known.probe:
+        state = self._open.pop(request, _Open())
+        if state.probe:
             return
         record = self._record(request, outcome, at_s=at_s, status=status)
-        self._records.append(replace(record, stalled=known.stalled))
+        self._records.append(replace(record, stalled=state.stalled))
         first_s, gaps = request.first_at, max(1, request.produced - 1)
         self._ended.append(
             Ended(
