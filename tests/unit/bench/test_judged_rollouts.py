@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.rollouts.cases import BAD, CALM, EQUAL, Green, Profile
+from bench.rollouts.__main__ import draw_mitigations, is_wrong
+from bench.rollouts.cases import BAD, CALM, CURED, EQUAL, Green, Profile
 from bench.rollouts.story import DEFAULT, Case, Outcome, is_over, play, running
 from bench.rollouts.world import BLUE
 from flettner.agent.domain.model import Step
@@ -53,6 +54,14 @@ def test_a_bad_green_is_rolled_back_without_a_restart_of_blue(tmp_path: Path, gr
     assert outcome.back_s is not None
     assert outcome.back_s <= 2.0
     assert outcome.launches == 0
+
+
+@pytest.mark.parametrize("number", [1, 7], ids=["cured", "useless"])
+def test_a_mitigation_is_promoted_only_if_it_cures(tmp_path: Path, number: int) -> None:
+    case = list(draw_mitigations(number + 1, hold_s=120.0))[number]
+    outcome = play(replace(case, history_s=200), tmp_path)
+    assert (outcome.result == "promoted") is (case.green is CURED), outcome
+    assert not is_wrong(outcome)
 
 
 def test_a_minute_without_records_holds_the_step_and_keeps_earlier_evidence(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.loop import flat, static, story
+from bench.loop import flat, jobs, static, story
 from bench.loop.flat import draw_world
+from bench.loop.live_cap import has_cap_to_change
 from bench.loop.report import document, figures, line, table
 from bench.loop.run import Run
 from bench.loop.score import Score, score, symptom
@@ -219,3 +220,21 @@ def _nothing(world: World) -> Run:
         notes=(),
         cpu_s=0.0,
     )
+
+
+def test_a_cap_is_cured_without_a_second_server() -> None:
+    world = replace(CAPPED, load=(replace(CAPPED.load[0], seconds=300.0),), mode="auto", live_cap=True)
+    scored = jobs.run(world, 1, real_time=False)
+    (rolled,) = scored.rolled
+
+    assert (rolled.outcome, scored.lost) == ("promoted", 0)
+    assert scored.first_right
+    assert set(rolled.to) == {"max_num_seqs"}
+    assert scored.right_since_s is not None
+    assert rolled.began_s < scored.right_since_s <= 180
+    assert {name.split()[0] for _, shares in scored.shares for name in shares} == {"w-r1"}
+
+
+def test_other_knobs_need_a_restart() -> None:
+    assert has_cap_to_change(CAPPED)
+    assert not has_cap_to_change(replace(CAPPED, right={"enforce_eager": "down"}))
