@@ -118,7 +118,7 @@ def run_world(world: World) -> Row:
     row["has_law"] = learn_before(world, world.seed)[1].is_accepted
     for use in USES:
         run = play(replace(world, model=use), world.seed)
-        rules = {suggestion.id: suggestion.rule for suggestion in run.said}
+        rules = {suggestion.id: suggestion.rule for suggestion in run.suggestions}
         row[use] = [
             {
                 "rule": rules.get(rollout.suggestion),
@@ -126,7 +126,7 @@ def run_world(world: World) -> Row:
                 "began_s": rollout.began_s,
                 "outcome": rollout.outcome,
             }
-            for rollout in run.rolled
+            for rollout in run.rollouts
         ]
     return row
 

@@ -20,16 +20,16 @@ def in_slots(run: Run) -> Run:
     """The run as if the cap of each server were its number of slots."""
     return replace(
         run,
-        said=tuple(
+        suggestions=tuple(
             replace(
                 suggestion,
                 before=_in_slots(suggestion.before),
                 to=_in_slots(suggestion.to),
                 in_force=_in_slots(suggestion.in_force),
             )
-            for suggestion in run.said
+            for suggestion in run.suggestions
         ),
-        rolled=tuple(replace(rollout, to=_in_slots(rollout.to)) for rollout in run.rolled),
+        rollouts=tuple(replace(rollout, to=_in_slots(rollout.to)) for rollout in run.rollouts),
         settings={name: _in_slots(setting) for name, setting in run.settings.items()},
     )
 

@@ -14,16 +14,16 @@ GOING = ("promoted", "running")  # the world may end in the hold step
 
 
 def line(score: Score) -> str:
-    first = score.first
-    said = "nothing"
-    if first is not None:
-        change = ", ".join(f"{k} {first.said.before.get(k)}→{v}" for k, v in first.said.to.items())
-        said = f"{first.said.rule} {change} at {first.said.at_s:.0f} s"
+    summary = "nothing"
+    if score.first is not None:
+        first = score.first.suggestion
+        change = ", ".join(f"{knob} {first.before.get(knob)}→{value}" for knob, value in first.to.items())
+        summary = f"{first.rule} {change} at {first.at_s:.0f} s"
     wrong = sum(not s.right for s in score.suggestions)
     harmful = sum(s.harmful for s in score.suggestions)
-    outcomes = ", ".join(r.outcome for r in score.rolled) or "-"
+    outcomes = ", ".join(r.outcome for r in score.rollouts) or "-"
     return (
-        f"{score.world:<26} {score.seed:>3} {'right' if score.first_right else 'WRONG':<5} {said:<58} "
+        f"{score.world:<26} {score.seed:>3} {'right' if score.first_right else 'WRONG':<5} {summary:<58} "
         f"n={len(score.suggestions)} wrong={wrong} harm={harmful} sympt={_min(score.symptom_s)} "
         f"right={_min(score.right_since_s)} end={score.end:.2f} best={score.best_end:.2f} lost={score.lost} "
         f"gave_up={score.gave_up} [{outcomes}] {score.cpu_s:.0f} s"
@@ -41,7 +41,7 @@ def figures(scores: Sequence[Score]) -> dict[str, object]:
     calm = [score for score in scores if not score.curable]
     urgent = [o for o in cured if o.rate >= FAST_RPS and o.start < FAILING and o.symptom_s is not None]
     slow = [o for o in cured if o.rate <= SLOW_RPS and o.symptom_s is not None]
-    ends = [(score.gains[r.id], r) for score in scores for r in score.rolled]
+    ends = [(score.gains[r.id], r) for score in scores for r in score.rollouts]
     better = [r for gain, r in ends if gain >= BETTER]
     equal = [r for gain, r in ends if abs(gain) < EQUAL and r.outcome != "running"]
     worse = [r for gain, r in ends if gain <= -EQUAL and r.outcome != "running"]
@@ -98,8 +98,8 @@ def table(scores: Sequence[Score]) -> str:
     for name, runs in worlds.items():
         results: dict[str, int] = defaultdict(int)
         for score in runs:
-            for rolled in score.rolled:
-                results[rolled.outcome] += 1
+            for rollout in score.rollouts:
+                results[rollout.outcome] += 1
         rows.append(
             f"{name:<26} {len(runs):>4} {sum(o.first_right for o in runs):>5} "
             f"{sum(not s.right for o in runs for s in o.suggestions):>5} "

@@ -11,7 +11,7 @@ from tests.support.virtual_server import Ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class RunSuggestion:
     """A suggestion. Times in seconds since the begin of the load; negative: before it."""
 
     id: str
@@ -27,7 +27,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rolled:
+class RunRollout:
     """A rollout. `exposed`, `bad`: requests that green served, and of those failed or late."""
 
     id: str
@@ -49,8 +49,8 @@ class Run:
 
     world: str
     seed: int
-    said: tuple[Said, ...]
-    rolled: tuple[Rolled, ...]
+    suggestions: tuple[RunSuggestion, ...]
+    rollouts: tuple[RunRollout, ...]
     shares: tuple[tuple[float, Mapping[str, int]], ...]
     settings: Mapping[str, Setting]  # by server
     ended: tuple[Ended, ...]  # times as in `shares`
@@ -119,8 +119,12 @@ class Books:
         return Run(
             world=world.name,
             seed=seed,
-            said=tuple(self._said(made, began_s) for made in suggestions.values() if made.id in self._made),
-            rolled=tuple(self._rolled(suggestions, began_s)),
+            suggestions=tuple(
+                self._describe_suggestion(made, began_s)
+                for made in suggestions.values()
+                if made.id in self._made
+            ),
+            rollouts=tuple(self._describe_rollouts(suggestions, began_s)),
             shares=tuple((since(at_s), weights) for at_s, weights in self._shares),
             settings=self._settings,
             ended=tuple(
@@ -132,9 +136,9 @@ class Books:
             cpu_s=round(cpu_s, 1),
         )
 
-    def _said(self, suggestion: Suggestion, began_s: float) -> Said:
+    def _describe_suggestion(self, suggestion: Suggestion, began_s: float) -> RunSuggestion:
         made_s, in_force = self._made[suggestion.id]
-        return Said(
+        return RunSuggestion(
             id=suggestion.id,
             rule=suggestion.proposal.rule,
             klass=suggestion.proposal.klass,
@@ -147,14 +151,14 @@ class Books:
             status=suggestion.status,
         )
 
-    def _rolled(self, suggestions: Mapping[str, Suggestion], began_s: float) -> list[Rolled]:
-        rolled = []
+    def _describe_rollouts(self, suggestions: Mapping[str, Suggestion], began_s: float) -> list[RunRollout]:
+        rollouts = []
         for _, rollout in reversed(self.history.rollouts()):
             started_s, shared_s, ended_s = self._rolling[rollout.id]
             suggestion = suggestions.get(rollout.suggestion)
             forecast = suggestion.forecast if suggestion else None
-            rolled.append(
-                Rolled(
+            rollouts.append(
+                RunRollout(
                     id=rollout.id,
                     suggestion=rollout.suggestion,
                     to=dict(suggestion.proposal.to) if suggestion else {},
@@ -170,7 +174,7 @@ class Books:
                     canary_s=None if shared_s is None or ended_s is None else round(ended_s - shared_s, 1),
                 )
             )
-        return rolled
+        return rollouts
 
 
 def _since(began_s: float, at_s: float | None) -> float | None:

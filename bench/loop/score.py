@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
-from bench.loop.run import Rolled, Run, Said
+from bench.loop.run import Run, RunRollout, RunSuggestion
 from bench.loop.static import TAIL_S, best, configured, goodput, is_good, moves_right, of_start
 from bench.loop.world import World
 from flettner.agent.domain.model import Slo
@@ -22,7 +22,7 @@ MINUTE_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredSuggestion:
-    said: Said
+    suggestion: RunSuggestion
     right: bool
     harmful: bool
     gain: float  # of the true goodput, against the setting in force
@@ -38,7 +38,7 @@ class Score:
     rate: float  # requests/s, mean over the load
     start: float  # goodput of the setting that the world begins with, without a daemon
     suggestions: tuple[ScoredSuggestion, ...]
-    rolled: tuple[Rolled, ...]
+    rollouts: tuple[RunRollout, ...]
     gains: Mapping[str, float]  # by rollout
     symptom_s: float | None  # end of the first minute in which the SLO was missed
     right_since_s: float | None  # 95 % of the traffic has a right setting
@@ -83,7 +83,9 @@ def score(world: World, run: Run) -> Score:
     minutes = tuple(
         _share(good, m * MINUTE_S, (m + 1) * MINUTE_S) for m in range(int(world.seconds // MINUTE_S))
     )
-    suggestions = tuple(_scored(world, suggestion) for suggestion in run.said if suggestion.klass != "note")
+    suggestions = tuple(
+        _scored(world, suggestion) for suggestion in run.suggestions if suggestion.klass != "note"
+    )
     in_force = {name: right(setting, begin) for name, setting in run.settings.items()}
     symptom_s = symptom(world, run.ended)
     scored = Score(
@@ -93,8 +95,8 @@ def score(world: World, run: Run) -> Score:
         rate=sum(phase.seconds * phase.rate for phase in world.load) / world.seconds,
         start=of_start(world).whole,
         suggestions=suggestions,
-        rolled=run.rolled,
-        gains={rollout.id: _gain(world, run, rollout) for rollout in run.rolled},
+        rollouts=run.rollouts,
+        gains={rollout.id: _gain(world, run, rollout) for rollout in run.rollouts},
         symptom_s=symptom_s,
         right_since_s=next((at_s for at_s, shares in run.shares if _part(shares, in_force) >= MOST), None),
         minutes=minutes,
@@ -169,23 +171,25 @@ def _misses(slo: Slo, request: Ended) -> tuple[bool, ...]:
     )
 
 
-def _scored(world: World, suggestion: Said) -> ScoredSuggestion:
+def _scored(world: World, suggestion: RunSuggestion) -> ScoredSuggestion:
     after = {**suggestion.in_force, **suggestion.to}
     gain = goodput(world, after).whole - goodput(world, suggestion.in_force).whole
     return ScoredSuggestion(
-        said=suggestion,
+        suggestion=suggestion,
         right=moves_right(world, suggestion.in_force, after),
         harmful=gain < -HARM,
         gain=round(gain, 4),
     )
 
 
-def _gain(world: World, run: Run, rollout: Rolled) -> float:
-    said = next((said for said in run.said if said.id == rollout.suggestion), None)
-    if said is None:
+def _gain(world: World, run: Run, rollout: RunRollout) -> float:
+    suggestion = next(
+        (suggestion for suggestion in run.suggestions if suggestion.id == rollout.suggestion), None
+    )
+    if suggestion is None:
         return 0.0
-    after = goodput(world, {**said.in_force, **said.to})
-    return round(after.whole - goodput(world, said.in_force).whole, 4)
+    after = goodput(world, {**suggestion.in_force, **suggestion.to})
+    return round(after.whole - goodput(world, suggestion.in_force).whole, 4)
 
 
 def _part(shares: Mapping[str, int], right: Mapping[str, bool]) -> int:

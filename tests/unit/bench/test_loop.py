@@ -46,12 +46,12 @@ def test_a_cap_is_found_approved_after_thinking_and_rolled_out() -> None:
     assert first is not None
     assert scored.first_right
     assert not first.harmful
-    assert first.said.in_force["max_num_seqs"] == 2
-    assert first.said.approved_s is not None
-    assert first.said.approved_s >= first.said.at_s + CAPPED.think_s
-    (rolled,) = run.rolled
-    assert rolled.to == first.said.to
-    assert scored.gains[rolled.id] > 0.5
+    assert first.suggestion.in_force["max_num_seqs"] == 2
+    assert first.suggestion.approved_s is not None
+    assert first.suggestion.approved_s >= first.suggestion.at_s + CAPPED.think_s
+    (rollout,) = run.rollouts
+    assert rollout.to == first.suggestion.to
+    assert scored.gains[rollout.id] > 0.5
     assert scored.symptom_s == 60.0
     assert scored.lost == 0
     assert scored.minutes[0] is not None
@@ -65,17 +65,17 @@ def test_the_model_alone_cures_a_cap_by_its_prediction() -> None:
 
     run = play(world, 1)
 
-    assert {one.rule for one in run.said} == {"PM1"}
-    (rolled,) = run.rolled
-    assert set(rolled.to) == {"max_num_seqs"}
-    assert score(world, run).gains[rolled.id] > 0.5
+    assert {one.rule for one in run.suggestions} == {"PM1"}
+    (rollout,) = run.rollouts
+    assert set(rollout.to) == {"max_num_seqs"}
+    assert score(world, run).gains[rollout.id] > 0.5
 
 
 def test_the_model_leaves_a_healthy_server_alone() -> None:
     run = play(replace(CALM, model="alone"), 1)
 
-    assert not run.said
-    assert not run.rolled
+    assert not run.suggestions
+    assert not run.rollouts
 
 
 def test_a_run_whose_operator_fails_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_a_healthy_server_is_left_alone() -> None:
     scored = score(CALM, play(CALM, 1))
 
     assert scored.first_right
-    assert not scored.rolled
+    assert not scored.rollouts
     assert scored.symptom_s is None
     assert scored.end == pytest.approx(scored.best_end, abs=0.02)
 
@@ -211,8 +211,8 @@ def _nothing(world: World) -> Run:
     return Run(
         world=world.name,
         seed=1,
-        said=(),
-        rolled=(),
+        suggestions=(),
+        rollouts=(),
         shares=((0.0, {"w-r1": 100}),),
         settings={"w-r1": configured(world)},
         ended=(),
@@ -225,13 +225,13 @@ def _nothing(world: World) -> Run:
 def test_a_cap_is_cured_without_a_second_server() -> None:
     world = replace(CAPPED, load=(replace(CAPPED.load[0], seconds=300.0),), mode="auto", live_cap=True)
     scored = jobs.run(world, 1, real_time=False)
-    (rolled,) = scored.rolled
+    (rollout,) = scored.rollouts
 
-    assert (rolled.outcome, scored.lost) == ("promoted", 0)
+    assert (rollout.outcome, scored.lost) == ("promoted", 0)
     assert scored.first_right
-    assert set(rolled.to) == {"max_num_seqs"}
+    assert set(rollout.to) == {"max_num_seqs"}
     assert scored.right_since_s is not None
-    assert rolled.began_s < scored.right_since_s <= 180
+    assert rollout.began_s < scored.right_since_s <= 180
     assert {name.split()[0] for _, shares in scored.shares for name in shares} == {"w-r1"}
 
 
