@@ -54,19 +54,19 @@ def several(text: str, names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnvoyTargets(ProxySiteConfig):
+class SeveralTargets(KubernetesSiteConfig):
     names: tuple[str, ...]
 
     def text(self, *, api: int, listen: int) -> str:
         return several(super().text(api=api, listen=listen), self.names)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GatewayTargets(GatewaySiteConfig):
-    names: tuple[str, ...]
+class EnvoyTargets(SeveralTargets, ProxySiteConfig):
+    """Targets behind two Envoy pods."""
 
-    def text(self, *, api: int, listen: int) -> str:
-        return several(super().text(api=api, listen=listen), self.names)
+
+class GatewayTargets(SeveralTargets, GatewaySiteConfig):
+    """Targets whose traffic a gateway splits."""
 
 
 @dataclass(kw_only=True)
@@ -111,7 +111,7 @@ async def running(here: Namespace, home: Path, names: tuple[str, ...], traffic: 
     async with AsyncExitStack() as undo:
         gateways = await _gateways(here, names, undo) if traffic == "gateway" else {}
         kind = GatewayTargets if gateways else EnvoyTargets
-        config: KubernetesSiteConfig = kind(
+        config = kind(
             names=names,
             namespace=here.name,
             kubeconfig=str(user_file(here)),

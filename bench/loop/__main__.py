@@ -13,8 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 
-from bench.loop.jobs import prepare, run, sweep
-from bench.loop.live_cap import has_cap_to_change
+from bench.loop.jobs import has_cap_to_change, prepare, run, sweep
 from bench.loop.report import document, line, table
 from bench.loop.score import Score
 from bench.loop.static import best, flaw

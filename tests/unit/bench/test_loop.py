@@ -7,7 +7,6 @@ import pytest
 
 from bench.loop import flat, jobs, static, story
 from bench.loop.flat import draw_world
-from bench.loop.live_cap import has_cap_to_change
 from bench.loop.report import document, figures, line, table
 from bench.loop.run import Run
 from bench.loop.score import Score, score, symptom
@@ -236,5 +235,5 @@ def test_a_cap_is_cured_without_a_second_server() -> None:
 
 
 def test_other_knobs_need_a_restart() -> None:
-    assert has_cap_to_change(CAPPED)
-    assert not has_cap_to_change(replace(CAPPED, right={"enforce_eager": "down"}))
+    assert jobs.has_cap_to_change(CAPPED)
+    assert not jobs.has_cap_to_change(replace(CAPPED, right={"enforce_eager": "down"}))
