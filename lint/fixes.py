@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flettner.lint.missing_facts import hold_back
-from flettner.lint.precedence import HEALTH, Ordered, Outranked, Precedence
+from flettner.rules.precedence import Ordered, Outranked, Precedence, contradictions, ranked
+from flettner.rules.table import HEALTH
 from flettner.vllm_facts.serve_config import Finding, LintRule, ServeConfig
 from flettner.vllm_facts.validity.engine import find_problems
 from flettner.vllm_facts.values import Knob, Value, describe_changes
@@ -37,7 +38,11 @@ class Fixes:
 
 
 def find_fixes(
-    config: ServeConfig, lints: Sequence[LintRule], ranked: Precedence, live: Sequence[Finding] = ()
+    config: ServeConfig,
+    lints: Sequence[LintRule],
+    live: Sequence[Finding] = (),
+    *,
+    rank: Precedence = ranked,
 ) -> Fixes:
     """Findings of `lints` and `live` in order, and the changes to make together.
 
@@ -54,7 +59,7 @@ def find_fixes(
     while True:
         left = [finding for place, finding in enumerate(findings) if place not in dropped]
         attempt = _Attempt(config, lints, {id(one) for one in findings[: len(live)]})
-        event = attempt.follow(ranked(left))
+        event = attempt.follow(rank(left))
         if event is None:
             return attempt.fixes(tuple(dropped.values()))
         place = next(at for at, one in enumerate(findings) if one is event.what)
@@ -82,8 +87,7 @@ class _Attempt:
         self._config, self._lints, self._live = config, lints, live
         self._found: list[Finding] = []
         self._outranked: list[Outranked[Finding]] = []
-        self._to: dict[Knob, Value] = {}
-        self._env: dict[str, str | None] = {}
+        self._followed: list[Finding] = []
         self._later: list[str] = []
         self._ended: dict[_Error, str] = {}  # errors of the command line, and the rule whose change ends each
         self._errors = find_errors(config, lints)
@@ -121,7 +125,7 @@ class _Attempt:
         """The kept error that a contradicting error's change fixes, too, unlike the other way round."""
         for lost in (one.what for one in self._outranked if one.what.severity == "error" and one.what.to):
             for finding in kept:
-                if finding.severity != "error" or not _conflicts(lost.to, finding.to):
+                if finding.severity != "error" or not contradictions(lost.changes, finding.changes):
                     continue
                 both = {_error(lost), _error(finding)}
                 if not both & find_errors(self._with(lost), self._lints).keys():
@@ -138,8 +142,7 @@ class _Attempt:
             return _Replaced(finding, self._remedied(finding, after, brings), note)
         self._ended |= dict.fromkeys(self._errors.keys() - errors.keys(), finding.rule)
         self._errors = errors
-        self._to |= finding.to
-        self._env |= finding.env
+        self._followed.append(finding)
         return None
 
     def _remedied(self, finding: Finding, after: ServeConfig, brings: AbstractSet[_Error]) -> Finding | None:
@@ -148,9 +151,7 @@ class _Attempt:
         remedied, solved = finding, set[_Error]()
         brought = (found for found in _run_lints(after, self._lints) if found.severity == "error")
         for remedy in [_settle(found, after, self._lints) for found in brought if _error(found) in brings]:
-            if _conflicts(remedy.to, {**self._to, **remedied.to}) or _conflicts(
-                remedy.env, {**self._env, **remedied.env}
-            ):
+            if any(contradictions(remedy.changes, other.changes) for other in (*self._followed, remedied)):
                 return None
             solved.add(_error(remedy))
             remedied = _combine(remedied, remedy)
@@ -159,7 +160,10 @@ class _Attempt:
         return remedied if fine else None
 
     def _with(self, finding: Finding) -> ServeConfig:
-        return _apply(self._config, {**self._to, **finding.to}, {**self._env, **finding.env})
+        config = self._config
+        for followed in (*self._followed, finding):
+            config = _apply(config, followed.to, followed.env)
+        return config
 
     def fixes(self, dropped: Sequence[Outranked[Finding]]) -> Fixes:
         shown = {finding.rule for finding in self._found}
@@ -168,8 +172,8 @@ class _Attempt:
         return Fixes(
             findings=tuple(found),
             outranked=(*self._outranked, *(lost for lost in dropped if lost.by in shown)),
-            to=self._to,
-            env=self._env,
+            to={knob: value for one in self._followed for knob, value in one.to.items()},
+            env={name: value for one in self._followed for name, value in one.env.items()},
             later=tuple(self._later),
         )
 
@@ -285,20 +289,13 @@ def _key(finding: Finding) -> tuple[object, ...]:
     return finding.rule, tuple(finding.to.items()), tuple(finding.env.items())
 
 
-def _find_contradiction(findings: Iterable[Finding]) -> Outranked[Finding] | None:
+def _find_contradiction(findings: Sequence[Finding]) -> Outranked[Finding] | None:
     """The first finding that wants another value than one before it."""
-    to: dict[str, tuple[object, str]] = {}
-    for finding in findings:
-        wanted = {**finding.to, **{f"env:{name}": value for name, value in finding.env.items()}}
-        for name, value in wanted.items():
-            if name in to and to[name][0] != value:
-                return Outranked(finding, to[name][1], f"it wants another {name}")
-        to |= {name: (value, finding.rule) for name, value in wanted.items()}
+    for place, finding in enumerate(findings):
+        for earlier in findings[:place]:
+            if apart := contradictions(finding.changes, earlier.changes):
+                return Outranked(finding, earlier.rule, f"it wants another {apart[0]}")
     return None
-
-
-def _conflicts(wanted: Mapping[str, Value], settled: Mapping[str, Value]) -> bool:
-    return any(name in settled and settled[name] != value for name, value in wanted.items())
 
 
 def _apply(config: ServeConfig, to: Mapping[Knob, Value], env: Mapping[str, str | None]) -> ServeConfig:

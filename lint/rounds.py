@@ -8,23 +8,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flettner.lint.fixes import SEVERITIES, Fixes, find_fixes
-from flettner.lint.precedence import Precedence
+from flettner.rules.precedence import contradictions
 from flettner.vllm_facts.serve_config import Finding, LintRule, ServeConfig
 
 ROUNDS = 4  # 6,000 random commands needed at most three
 
 
-def find_fixes_in_rounds(config: ServeConfig, lints: Sequence[LintRule], ranked: Precedence) -> Fixes:
+def find_fixes_in_rounds(config: ServeConfig, lints: Sequence[LintRule]) -> Fixes:
     """The fixes of `config`, with what the changed command calls for.
 
     It ends early where a later round contradicts an earlier finding of another rule, unless that corrects an
     error: a later value corrects it, too, because no round brings one back.
     """
-    fixes = find_fixes(config, lints, ranked)
+    fixes = find_fixes(config, lints)
     for _ in range(ROUNDS):
         if not fixes.to and not fixes.env:
             break
-        more = find_fixes(replace(fixes.after(config), log=()), lints, ranked)
+        more = find_fixes(replace(fixes.after(config), log=()), lints)
         joined = _join(fixes, more)
         if joined is None:
             break
@@ -40,7 +40,7 @@ def _join(first: Fixes, more: Fixes) -> Fixes | None:
         for one in first.findings
         if one.severity == "error" or not any(_replaces(new, one) for new in added)
     ]
-    if not added or any(_contradicts(new, one) for new in added for one in kept):
+    if not added or any(contradictions(new.changes, one.changes) for new in added for one in kept):
         return None
     rules = {one.rule for one in kept}
     findings = sorted([*kept, *added], key=lambda one: SEVERITIES.index(one.severity))
@@ -56,12 +56,12 @@ def _join(first: Fixes, more: Fixes) -> Fixes | None:
 
 def _replaces(new: Finding, one: Finding) -> bool:
     """True for a later value of the same rule."""
-    return new.rule == one.rule and bool(new.to.keys() & one.to.keys() or new.env.keys() & one.env.keys())
+    return new.rule == one.rule and bool(new.changes.keys() & one.changes.keys())
 
 
 def _with_later_values(one: Finding, added: Sequence[Finding]) -> Finding:
     """An error with the values that later findings give to its knobs."""
-    later = [new for new in added if _contradicts(new, one)]
+    later = [new for new in added if contradictions(new.changes, one.changes)]
     if one.severity != "error" or not later:
         return one
     to, env = dict(one.to), dict(one.env)
@@ -70,8 +70,3 @@ def _with_later_values(one: Finding, added: Sequence[Finding]) -> Finding:
         env |= {name: value for name, value in new.env.items() if name in env}
     rules = " and ".join(dict.fromkeys(new.rule for new in later))
     return replace(one, to=to, env=env, expects=f"it starts; {rules} says why with this value")
-
-
-def _contradicts(new: Finding, one: Finding) -> bool:
-    changed = ((new.to, one.to), (new.env, one.env))
-    return any(now[name] != then[name] for now, then in changed for name in now.keys() & then.keys())

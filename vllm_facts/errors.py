@@ -2,7 +2,8 @@
 
 VllmFactsError
 ├── FlagError         a vLLM command line, config file or flag value that cannot be read
-└── MetricsPageError  a /metrics page that is cut, malformed or not of a vLLM server
+├── MetricsPageError  a /metrics page that is cut, malformed or not of a vLLM server
+└── FactError         a row of a table of facts that is wrong: a defect of flettner
 """
 
 
@@ -16,3 +17,7 @@ class FlagError(VllmFactsError):
 
 class MetricsPageError(VllmFactsError):
     """A /metrics page that cannot be read."""
+
+
+class FactError(VllmFactsError):
+    """A wrong row in a TOML file of facts; the message names file, row and key."""

@@ -90,6 +90,11 @@ class Finding:
     risks: str = ""
     evidence: Mapping[str, Value] = field(default_factory=dict)
 
+    @property
+    def changes(self) -> dict[str, Value]:
+        """The new values of knobs, and of variables as `env:NAME`."""
+        return {**self.to, **{f"env:{name}": value for name, value in self.env.items()}}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:

@@ -15,7 +15,7 @@ from flettner.agent.domain.model import Proposal
 from flettner.agent.domain.state import Phase, State, Suggestion
 from flettner.agent.machine.guard import PERSON
 from flettner.agent.machine.transitions import enter_phase
-from flettner.lint.precedence import ranked
+from flettner.rules.precedence import ranked
 from flettner.vllm_facts.values import ChangeClass, Knob, Value
 
 MOST = 3  # open at a time
@@ -26,7 +26,7 @@ Ending = Literal["expired", "superseded", "withdrawn", "refused", "denied"]
 
 @dataclass(frozen=True, slots=True)
 class RankedProposal:
-    """A proposal as flettner.lint.precedence ranks it."""
+    """A proposal as flettner.rules.precedence ranks it."""
 
     proposal: Proposal
 

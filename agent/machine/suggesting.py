@@ -41,7 +41,7 @@ from flettner.agent.machine.transitions import (
     enter_phase,
     without_effects,
 )
-from flettner.lint.precedence import Outranked, ranked
+from flettner.rules.precedence import Outranked, ranked
 
 NOTED_AT_MOST = 3  # refused and outranked rules in a note, which is one line
 

@@ -23,10 +23,9 @@ def lint_command(config: ServeConfig) -> tuple[Finding, ...]:
     A server that runs refutes errors, which say that it does not start.
     """
     from flettner.lint.fixes import find_fixes  # noqa: PLC0415 - the rules cost the start of the daemon a quarter second
-    from flettner.lint.precedence import ranked  # noqa: PLC0415
     from flettner.lint.rules import all_lints  # noqa: PLC0415
 
-    found = find_fixes(config, all_lints(), ranked).findings
+    found = find_fixes(config, all_lints()).findings
     return tuple(one for one in found if not one.env and one.severity != "error")
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from flettner.agent.domain.errors import ConfigError
 from flettner.lint.fixes import Fixes, find_errors
 from flettner.lint.missing_facts import EXTRA, FACTS, Judged, judge_coverage
-from flettner.lint.precedence import ranked
 from flettner.lint.rounds import find_fixes_in_rounds
 from flettner.lint.rules import all_lints
 from flettner.tools.advisor.fact_options import build_serve_config, missing_facts
@@ -97,7 +96,7 @@ def lint_command(
     except FlagError as error:
         raise ConfigError(f"cannot parse the command: {error}") from error
     lints = all_lints()
-    fixes = find_fixes_in_rounds(config, lints, ranked)
+    fixes = find_fixes_in_rounds(config, lints)
     command = replace(command, env={} if command.before else config.env)
     errors = find_errors(fixes.after(config), lints)
     return LintReport(

@@ -7,7 +7,7 @@ from typing import Any
 
 from flettner.lint.fixes import Fixes, build_rows
 from flettner.lint.missing_facts import FACTS, Judged
-from flettner.lint.precedence import HEALTH
+from flettner.rules.table import HEALTH
 from flettner.tools.terminal.values import escape_text, format_value
 from flettner.vllm_facts.config_file import UnsupportedEdit
 from flettner.vllm_facts.flag_table import is_switch

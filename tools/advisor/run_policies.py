@@ -13,7 +13,8 @@ from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
 from flettner.agent.plugins import loader
 from flettner.agent.plugins.third_party import GuardedPolicy, failure_location
-from flettner.lint.precedence import HEALTH, ranked
+from flettner.rules.precedence import ranked
+from flettner.rules.table import HEALTH
 from flettner.vllm_facts.flag_parser import edit_flags
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.values import Knob, Setting, Value

@@ -15,8 +15,8 @@ from flettner.agent.domain.lateness import misses_objective
 from flettner.agent.domain.model import Objective, Slo
 from flettner.agent.domain.reading import Gpu, Latency, Reading
 from flettner.lint.fixes import Fixes, find_errors, find_fixes
-from flettner.lint.precedence import HEALTH, ranked
 from flettner.lint.rules import all_lints
+from flettner.rules.table import HEALTH
 from flettner.tools.advisor.fact_options import add_options, build_serve_config, missing_facts, read_log
 from flettner.tools.advisor.flag_consistency import FlagMismatches, find_mismatches
 from flettner.tools.advisor.objective_options import parse_objective
@@ -115,7 +115,7 @@ def _run(args: argparse.Namespace) -> int:
     lints = all_lints() if command or config.log else ()
     if not seen.idle and not _has_load_problem(reading, slo):
         lints = tuple(lint for lint in lints if not set(lint.rules) <= BY_LOAD)
-    fixes = find_fixes(config, lints, ranked, policies.findings)
+    fixes = find_fixes(config, lints, policies.findings)
     better = edit_command(replace(known, env={} if known.before else config.env), fixes.to, fixes.env)
     window = {**_summarise(reading), "idle": seen.idle, "stands_still": still, "requests": seen.requests}
     window["servers"] = seen.servers

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from flettner.lint.precedence import ORDER
 from flettner.lint.rules import all_lints
+from flettner.rules.table import ORDER
 from flettner.vllm_facts.references import DOCS
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck
 from tests.integration.docs.markdown import code, table

@@ -6,7 +6,6 @@ import re
 import pytest
 
 from flettner.lint.fixes import find_errors, find_fixes
-from flettner.lint.precedence import ranked
 from flettner.lint.rules import all_lints
 from flettner.vllm_facts.flag_parser import edit_flags
 from flettner.vllm_facts.models.config_json import read_config
@@ -198,7 +197,7 @@ def test_the_real_parser_accepts_the_commands_that_lint_prints(ask: Ask) -> None
     for command, asked in random_cases(SEED, 4 * PRINTED):
         if asked.version != "0.32.0" or len(printed) == PRINTED:
             continue
-        fixes = find_fixes(asked, lints, ranked)
+        fixes = find_fixes(asked, lints)
         if not find_errors(fixes.after(asked), lints):
             printed.append(edit_command(command, fixes.to, fixes.env).words[2:])
 

@@ -7,8 +7,8 @@ import pytest
 
 from flettner.agent.domain.model import Evidence, Proposal
 from flettner.lint.fixes import build_rows, find_errors, find_fixes
-from flettner.lint.precedence import Ordered, Outranked, S, ranked
 from flettner.lint.rules import all_lints
+from flettner.rules.precedence import Ordered, Outranked, S
 from flettner.tools.advisor.run_policies import finding_of
 from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import NO_NEEDS, Finding, FindingSeverity, Needs, ServeConfig
@@ -56,22 +56,21 @@ def rules(findings: Iterable[Finding]) -> list[str]:
 def test_ranks_errors_before_warnings_before_all_else() -> None:
     lints = [FixedLint(finding("I", "info")), FixedLint(finding("W")), FixedLint(finding("E", "error"))]
 
-    assert rules(find_fixes(CASE, lints, keep_order).findings) == ["E", "W", "I"]
+    assert rules(find_fixes(CASE, lints, rank=keep_order).findings) == ["E", "W", "I"]
 
 
 def test_combines_all_compatible_changes() -> None:
     lints = [FixedLint(finding("A", max_num_seqs=8)), FixedLint(finding("B", enforce_eager=False))]
 
-    fixes = find_fixes(CASE, lints, keep_order)
+    fixes = find_fixes(CASE, lints, rank=keep_order)
 
     assert fixes.to == {"max_num_seqs": 8, "enforce_eager": False}
     assert fixes.after(CASE).setting == {"model": "m", "max_num_seqs": 8, "enforce_eager": False}
 
 
 def test_first_of_two_contradicting_findings_applies() -> None:
-    fixes = find_fixes(
-        CASE, [FixedLint(finding("A", max_num_seqs=8)), FixedLint(finding("B", max_num_seqs=2))], keep_order
-    )
+    lints = [FixedLint(finding("A", max_num_seqs=8)), FixedLint(finding("B", max_num_seqs=2))]
+    fixes = find_fixes(CASE, lints, rank=keep_order)
 
     assert (rules(fixes.findings), fixes.to) == (["A"], {"max_num_seqs": 8})
 
@@ -82,7 +81,7 @@ def test_change_that_would_bring_an_error_is_shown_as_a_note() -> None:
 
     lints = [FixedLint(finding("A", max_num_seqs=8)), FixedLint(finding("E", "error"), when=many)]
 
-    fixes = find_fixes(CASE, lints, keep_order)
+    fixes = find_fixes(CASE, lints, rank=keep_order)
 
     (note,) = fixes.findings
     assert (note.rule, note.klass, dict(note.to), fixes.to) == ("A", "note", {}, {})
@@ -99,7 +98,7 @@ def test_change_that_would_bring_an_error_takes_along_the_change_that_prevents_i
     )
     lints = [FixedLint(finding("G", enforce_eager=False)), FixedLint(shorter, when=too_long)]
 
-    fixes = find_fixes(CASE, lints, keep_order)
+    fixes = find_fixes(CASE, lints, rank=keep_order)
 
     (found,) = fixes.findings
     assert (found.rule, found.klass) == ("G", "gated")
@@ -117,7 +116,7 @@ def test_finding_that_is_shown_as_a_note_outranks_no_other_finding() -> None:
         FixedLint(finding("E", "error"), many),
     ]
 
-    fixes = find_fixes(CASE, lints, ranked)
+    fixes = find_fixes(CASE, lints)
 
     assert (rules(fixes.findings), fixes.outranked) == (["Q1", "N1"], ())
 
@@ -126,7 +125,7 @@ def test_error_outranks_a_contradicting_finding() -> None:
     """Precedence drops the error first; only an error may outrank it, so it is restored."""
     lints = [FixedLint(finding("L1", "error", max_num_seqs=2)), FixedLint(finding("M1", max_num_seqs=8))]
 
-    fixes = find_fixes(CASE, [*lints, FixedLint(finding("Q2", "info"))], ranked)
+    fixes = find_fixes(CASE, [*lints, FixedLint(finding("Q2", "info"))])
 
     assert (rules(fixes.findings), fixes.to) == (["L1", "Q2"], {"max_num_seqs": 2})
     assert [(lost.what.rule, lost.by) for lost in fixes.outranked] == [("M1", "L1")]
@@ -137,7 +136,7 @@ def test_lint_example_of_the_readme_has_a_finding(gpus: int | None) -> None:
     command = "vllm serve Qwen/Qwen3-8B --enforce-eager --max-num-seqs 16"
     asked = case(command, model=find_model("Qwen/Qwen3-8B"), card=find_gpu("L4"), gpus=gpus)
 
-    fixes = find_fixes(asked, all_lints(), ranked)
+    fixes = find_fixes(asked, all_lints())
 
     assert rules(fixes.findings) == ["G1"]
     assert fixes.to == {"enforce_eager": False, "max_model_len": 26624}
@@ -152,7 +151,7 @@ def test_error_fixed_by_an_earlier_change_needs_no_change() -> None:
         FixedLint(finding("D2", "error", tensor_parallel_size=4), when=many),
     ]
 
-    fixes = find_fixes(CASE, lints, keep_order)
+    fixes = find_fixes(CASE, lints, rank=keep_order)
 
     assert (rules(fixes.findings), fixes.to) == (["V1"], {"max_num_seqs": 2})
     assert [(lost.what.rule, lost.by) for lost in fixes.outranked] == [("D2", "V1")]
@@ -161,7 +160,7 @@ def test_error_fixed_by_an_earlier_change_needs_no_change() -> None:
 def test_never_proposes_more_sequences_than_batched_tokens() -> None:
     case = ServeConfig(setting={"max_num_batched_tokens": 512, "max_num_seqs": 4})
 
-    fixes = find_fixes(case, [FixedLint(finding("A", max_num_seqs=1024))], keep_order)
+    fixes = find_fixes(case, [FixedLint(finding("A", max_num_seqs=1024))], rank=keep_order)
 
     assert fixes.to == {}
 
@@ -176,7 +175,7 @@ def test_applies_a_stepwise_rule_until_it_settles() -> None:
             if isinstance(seqs, int) and seqs < 30:
                 yield finding("D", max_num_seqs=2 * seqs)
 
-    assert find_fixes(CASE, [Doubles()], keep_order).to == {"max_num_seqs": 32}
+    assert find_fixes(CASE, [Doubles()], rank=keep_order).to == {"max_num_seqs": 32}
 
 
 def test_applies_only_the_first_change_of_a_cyclic_rule() -> None:
@@ -187,14 +186,14 @@ def test_applies_only_the_first_change_of_a_cyclic_rule() -> None:
         def check(self, case: ServeConfig) -> Iterable[Finding]:
             yield finding("T", max_num_seqs=8 if case.setting["max_num_seqs"] == 4 else 4)
 
-    assert find_fixes(CASE, [Turns()], keep_order).to == {"max_num_seqs": 8}
+    assert find_fixes(CASE, [Turns()], rank=keep_order).to == {"max_num_seqs": 8}
 
 
 def test_only_an_error_outranks_an_error() -> None:
     lints = [FixedLint(finding("E", "error")), FixedLint(finding("F", "error"))]
     live = [finding("Q", max_num_seqs=8)]
 
-    fixes = find_fixes(CASE, lints, first_only, live)
+    fixes = find_fixes(CASE, lints, live, rank=first_only)
 
     assert rules(fixes.findings) == ["E", "F", "Q"]
     assert fixes.outranked == ()
@@ -203,7 +202,7 @@ def test_only_an_error_outranks_an_error() -> None:
 def test_reports_advice_once_if_traffic_turns_it_into_a_change() -> None:
     live = [finding("O", kv_offloading_size=None)]
 
-    fixes = find_fixes(CASE, [FixedLint(finding("O")), FixedLint(finding("N"))], keep_order, live)
+    fixes = find_fixes(CASE, [FixedLint(finding("O")), FixedLint(finding("N"))], live, rank=keep_order)
 
     assert [(one.rule, dict(one.to)) for one in fixes.findings] == [
         ("O", {"kv_offloading_size": None}),
@@ -214,7 +213,7 @@ def test_reports_advice_once_if_traffic_turns_it_into_a_change() -> None:
 def test_applies_only_the_first_measured_finding() -> None:
     live = [finding("Q", max_num_seqs=8), finding("P", max_num_batched_tokens=4096)]
 
-    fixes = find_fixes(CASE, [FixedLint(finding("G", enforce_eager=False))], keep_order, live)
+    fixes = find_fixes(CASE, [FixedLint(finding("G", enforce_eager=False))], live, rank=keep_order)
 
     assert fixes.to == {"max_num_seqs": 8, "enforce_eager": False}
     assert fixes.later == (
@@ -233,7 +232,9 @@ def test_flags_and_traffic_that_agree_are_one_finding() -> None:
         evidence=(Evidence(metric="running", value=2.0, unit="requests", window_s=30.0),),
     )
 
-    fixes = find_fixes(CASE, [FixedLint(finding("G", enforce_eager=False))], keep_order, [finding_of(seen)])
+    fixes = find_fixes(
+        CASE, [FixedLint(finding("G", enforce_eager=False))], [finding_of(seen)], rank=keep_order
+    )
 
     (found,) = fixes.findings
     assert (found.why, found.evidence) == ("because", {"running": 2.0, "window_s": 30.0})
@@ -263,7 +264,7 @@ def test_an_error_yields_to_the_change_that_fixes_another_error_as_well() -> Non
     model = replace(LLAMA_70B, max_len=32768)
     asked = case("vllm serve m --max-model-len 262144", card=L40S, gpus=4, model=model)
 
-    fixes = find_fixes(asked, all_lints(), ranked)
+    fixes = find_fixes(asked, all_lints())
 
     assert fixes.to["pipeline_parallel_size"] == 4
     assert not find_errors(fixes.after(asked), all_lints())

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from flettner.lint.fixes import Fixes, find_fixes
-from flettner.lint.precedence import ranked
 from flettner.lint.rules import all_lints
 from flettner.vllm_facts.models.estimate import estimate_model
 from flettner.vllm_facts.models.lookup import find_model
@@ -41,7 +40,7 @@ class Issue:
     never: tuple[str, ...] = ()
 
     def fixes(self) -> Fixes:
-        return find_fixes(self.deployment(), LINTS, ranked)
+        return find_fixes(self.deployment(), LINTS)
 
     def deployment(self) -> ServeConfig:
         parsed = parse_command(shlex.split(self.command))
@@ -466,7 +465,7 @@ def test_advice_on_an_issue_brings_no_new_error(issue: Issue) -> None:
     after = issue.fixes().after(before)
 
     def errors(case: ServeConfig) -> set[str]:
-        said = find_fixes(ServeConfig(setting=case.setting, card=case.card, model=case.model), LINTS, ranked)
+        said = find_fixes(ServeConfig(setting=case.setting, card=case.card, model=case.model), LINTS)
         return {found.why for found in said.findings if found.severity == "error"}
 
     assert not errors(after) - errors(before)

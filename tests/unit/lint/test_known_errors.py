@@ -3,7 +3,6 @@
 import pytest
 
 from flettner.lint.fixes import find_fixes
-from flettner.lint.precedence import ranked
 from flettner.lint.rules import (
     all_lints,
     api_errors,
@@ -238,7 +237,7 @@ def test_an_error_of_a_running_server_is_a_warning() -> None:
 
 def test_other_changes_wait_for_an_error_that_no_change_ends() -> None:
     asked = case("vllm serve m --enforce-eager", log=(ODD,))
-    fixes = find_fixes(asked, all_lints(), ranked)
+    fixes = find_fixes(asked, all_lints())
 
     assert fixes.findings[0].rule == "F10"
     assert "enforce_eager" not in fixes.to
@@ -247,6 +246,6 @@ def test_other_changes_wait_for_an_error_that_no_change_ends() -> None:
 
 def test_flags_that_do_not_start_are_corrected_beside_an_error_in_the_log() -> None:
     asked = case("vllm serve m --swap-space 4", log=("NCCL error: unhandled system error",))
-    fixes = find_fixes(asked, all_lints(), ranked)
+    fixes = find_fixes(asked, all_lints())
 
     assert fixes.to["swap_space"] is None

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from flettner.lint.precedence import ranked
 from flettner.lint.rules import memory, offloading
 from flettner.lint.rules import profile as lint_profile
+from flettner.rules.precedence import ranked
 from flettner.vllm_facts.serve_config import GpuModel, Model
 from tests.support.lint_cases import (
     A10,

@@ -4,7 +4,6 @@ import pytest
 
 from flettner.lint.fixes import find_fixes
 from flettner.lint.missing_facts import FACTS, find_missing, judge_coverage
-from flettner.lint.precedence import ranked
 from flettner.lint.rules import all_lints
 from tests.support.lint_cases import H100, LLAMA_8B, case, dense
 
@@ -21,7 +20,7 @@ from tests.support.lint_cases import H100, LLAMA_8B, case, dense
 def test_change_that_depends_on_unknown_memory_is_a_note_with_the_option_to_give(
     command: str, rule: str
 ) -> None:
-    fixes = find_fixes(case(command), all_lints(), ranked)
+    fixes = find_fixes(case(command), all_lints())
 
     (note,) = [found for found in fixes.findings if found.rule == rule]
     assert (note.klass, dict(note.to), dict(fixes.to)) == ("note", {}, {})
@@ -32,7 +31,7 @@ def test_change_that_depends_on_unknown_memory_is_a_note_with_the_option_to_give
 def test_same_change_is_proposed_once_the_facts_are_known() -> None:
     asked = case("vllm serve m --gpu-memory-utilization 0.98", card=H100, gpus=1, model=LLAMA_8B)
 
-    assert find_fixes(asked, all_lints(), ranked).to == {"gpu_memory_utilization": 0.92}
+    assert find_fixes(asked, all_lints()).to == {"gpu_memory_utilization": 0.92}
 
 
 def test_split_of_unknown_heads_is_not_judged() -> None:
@@ -42,7 +41,7 @@ def test_split_of_unknown_heads_is_not_judged() -> None:
 
 
 def test_removed_flag_keeps_its_place_while_the_version_is_unknown() -> None:
-    fixes = find_fixes(case("vllm serve m --enable-reasoning", version=""), all_lints(), ranked)
+    fixes = find_fixes(case("vllm serve m --enable-reasoning", version=""), all_lints())
 
     (note,) = fixes.findings
     assert (note.rule, dict(note.to)) == ("V1", {})
@@ -50,7 +49,7 @@ def test_removed_flag_keeps_its_place_while_the_version_is_unknown() -> None:
 
 
 def test_misspelled_flag_is_corrected_for_every_version() -> None:
-    fixes = find_fixes(case("vllm serve m --max-num-seq-s 64", version=""), all_lints(), ranked)
+    fixes = find_fixes(case("vllm serve m --max-num-seq-s 64", version=""), all_lints())
 
     assert fixes.to == {"max_num_seq_s": None, "max_num_seqs": 64}
 

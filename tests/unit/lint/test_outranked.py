@@ -2,8 +2,8 @@
 
 import pytest
 
-from flettner.lint.precedence import ranked
 from flettner.lint.rules import all_lints
+from flettner.rules.precedence import ranked
 from flettner.vllm_facts.serve_config import ServeConfig
 from tests.support.lint_cases import (
     DEEPSEEK_R1,

@@ -4,7 +4,6 @@ from collections import Counter
 from dataclasses import replace
 
 from flettner.lint.fixes import find_errors, find_fixes
-from flettner.lint.precedence import ranked
 from flettner.lint.rounds import find_fixes_in_rounds
 from flettner.lint.rules import all_lints
 from flettner.vllm_facts.shell_command.serve_command import edit_command
@@ -19,7 +18,7 @@ SEED, COUNT = 20261123, 2000
 def test_each_printed_command_is_accepted_by_the_checks_of_a_start() -> None:
     lints, seen = all_lints(), Counter[str]()
     for command, each in random_cases(SEED, examples(COUNT)):
-        fixes = find_fixes_in_rounds(each, lints, ranked)
+        fixes = find_fixes_in_rounds(each, lints)
         before, after = find_errors(each, lints), find_errors(fixes.after(each), lints)
         assert after.keys() <= before.keys(), describe(command, each)
         seen["refused" if before else "accepted"] += 1
@@ -30,7 +29,7 @@ def test_each_printed_command_is_accepted_by_the_checks_of_a_start() -> None:
         printed = edit_command(command, fixes.to, fixes.env)
         assert {**printed.setting, **printed.exposure} == fixes.after(each).setting, describe(command, each)
         assert not list(find_problems(fixes.after(each))), describe(command, each)
-        again = find_fixes_in_rounds(fixes.after(each), lints, ranked)
+        again = find_fixes_in_rounds(fixes.after(each), lints)
         seen["not settled"] += bool(again.to or again.env)
     assert min(seen["refused"], seen["accepted"]) > sum(seen.values()) / 5
     assert seen["no command"] < seen["refused"] / 2
@@ -41,7 +40,7 @@ def test_what_a_change_calls_for_is_proposed_with_it() -> None:
     """A larger batch needs larger graphs; each finding shows the value that the command gets."""
     asked = case("vllm serve m --max-num-seqs 1 --max-cudagraph-capture-size 64", model=LLAMA_8B, card=H100)
 
-    fixes = find_fixes_in_rounds(asked, all_lints(), ranked)
+    fixes = find_fixes_in_rounds(asked, all_lints())
 
     assert fixes.to == {"max_num_seqs": 128, "max_cudagraph_capture_size": None}
     shown = {knob: value for found in fixes.findings for knob, value in found.to.items()}
@@ -51,9 +50,9 @@ def test_what_a_change_calls_for_is_proposed_with_it() -> None:
 def test_an_error_is_corrected_by_the_value_of_a_later_round() -> None:
     flags = "--tensor-parallel-size 16 --decode-context-parallel-size 2"
     asked = case(f"vllm serve m {flags}", model=LLAMA_8B, card=H100, gpus=2)
-    first = find_fixes(asked, all_lints(), ranked)
+    first = find_fixes(asked, all_lints())
 
-    fixes = find_fixes_in_rounds(asked, all_lints(), ranked)
+    fixes = find_fixes_in_rounds(asked, all_lints())
 
     assert (first.to["tensor_parallel_size"], fixes.to["tensor_parallel_size"]) == (2, 1)
     assert {one.to.get("tensor_parallel_size", 1) for one in fixes.findings} == {1}
@@ -64,8 +63,8 @@ def test_a_pipeline_that_holds_the_full_context_is_not_traded_for_a_shorter_one(
     model = replace(LLAMA_8B, weight_bytes=1.05, quantization="fp8")
     asked = case("vllm serve m", model=model, card=T4, gpus=8)
 
-    fixes = find_fixes_in_rounds(asked, all_lints(), ranked)
-    again = find_fixes_in_rounds(fixes.after(asked), all_lints(), ranked)
+    fixes = find_fixes_in_rounds(asked, all_lints())
+    again = find_fixes_in_rounds(fixes.after(asked), all_lints())
 
     assert fixes.to == {"pipeline_parallel_size": 4}
     assert again.to == {}

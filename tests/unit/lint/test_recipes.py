@@ -7,7 +7,6 @@ import shlex
 from pathlib import Path
 
 from flettner.lint.fixes import find_fixes
-from flettner.lint.precedence import ranked
 from flettner.lint.rules import all_lints
 from flettner.vllm_facts.models.estimate import estimate_model
 from flettner.vllm_facts.models.lookup import find_model
@@ -68,7 +67,7 @@ def test_no_recipe_gets_a_false_alarm() -> None:
     alarms = [
         f"{source}: {finding.rule} {finding.why} | {dict(deployment.setting)}"
         for source, deployment in read_recipes()
-        for finding in find_fixes(deployment, LINTS, ranked).findings
+        for finding in find_fixes(deployment, LINTS).findings
         if finding.severity != "info" and not is_right(finding)
     ]
 

@@ -8,7 +8,6 @@ from itertools import product
 import pytest
 
 from flettner.lint.fixes import Fixes, find_fixes
-from flettner.lint.precedence import ranked
 from flettner.lint.rules import all_lints
 from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
@@ -93,7 +92,7 @@ def rounds(name: str) -> tuple[tuple[ServeConfig, Fixes, ServeConfig, Fixes, Fix
 
 
 def advised(asked: ServeConfig) -> Fixes:
-    return find_fixes(asked, all_lints(), ranked)
+    return find_fixes(asked, all_lints())
 
 
 def graver(fixes: Fixes) -> list[Finding]:

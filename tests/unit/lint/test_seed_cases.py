@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from flettner.lint.fixes import Fixes, find_fixes
-from flettner.lint.precedence import ranked
 from flettner.lint.rules import all_lints
 from flettner.vllm_facts.flag_parser import edit_flags, parse_setting
 from flettner.vllm_facts.models.lookup import find_model
@@ -66,7 +65,7 @@ def known(
 
 
 def advised(asked: ServeConfig) -> Fixes:
-    return find_fixes(asked, all_lints(), ranked)
+    return find_fixes(asked, all_lints())
 
 
 def rules_of(fixes: Fixes, *, above_info: bool = True) -> list[str]:

@@ -14,8 +14,8 @@ from flettner.agent.domain.reading import Gpu, GpuSample, Reading
 from flettner.agent.observe.aggregator import Aggregator
 from flettner.agent.observe.engine_sample import sample
 from flettner.agent.plugins import loader
-from flettner.lint.precedence import ranked
 from flettner.policies.conformance.safety_checks import harms
+from flettner.rules.precedence import ranked
 from flettner.simulator.engine import SimulatedEngine
 from flettner.simulator.flags import parse
 from flettner.simulator.hardware import PRESETS

@@ -8,7 +8,6 @@ import pytest
 from flettner.agent.domain.model import Bound
 from flettner.agent.domain.ports import Context
 from flettner.lint.fixes import find_fixes
-from flettner.lint.precedence import ranked
 from flettner.lint.rules import all_lints
 from flettner.policies.conformance.safety_checks import takes
 from flettner.vllm_facts import flag_table
@@ -114,7 +113,7 @@ def test_any_command_line_is_linted_within_the_bounds(part: int) -> None:
             case = a_case(random, argv)
         except FlagError:
             continue
-        fixes = find_fixes(case, lints, ranked)
+        fixes = find_fixes(case, lints)
         found += bool(fixes.findings)
         for finding in fixes.findings:
             for knob, value in finding.to.items():

@@ -9,9 +9,9 @@ import pytest
 from flettner.agent.domain.model import Bound, Outcome
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
-from flettner.lint.precedence import ranked
 from flettner.policies.admission import Admission
 from flettner.policies.graphs import Graphs
+from flettner.rules.precedence import ranked
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.values import Value
 from tests.support.readings import NOON, a_context, a_reading, late, steady

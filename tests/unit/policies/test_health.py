@@ -8,11 +8,11 @@ import pytest
 
 from flettner.agent.domain.model import Slo
 from flettner.agent.domain.reading import EngineWindow, Health, Incident, Reading, RequestOutcome, Trend
-from flettner.lint.precedence import ranked
 from flettner.policies import health as policy
 from flettner.policies.admission import Admission
 from flettner.policies.graphs import Graphs
 from flettner.policies.queue_notes import QueueNotes
+from flettner.rules.precedence import ranked
 from tests.support.readings import NOON, a_context, a_reading, rising, steady
 
 BUSY = a_reading(running=steady(16), waiting=steady(4), answer_tokens=steady(300.0))

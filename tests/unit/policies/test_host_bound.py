@@ -8,9 +8,9 @@ import pytest
 from flettner.agent.domain.model import Bound
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Gpu, Reading
-from flettner.lint.precedence import ranked
 from flettner.policies.admission import Admission
 from flettner.policies.host_bound import HostBound
+from flettner.rules.precedence import ranked
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.values import Value
 from tests.support.readings import a_context, a_reading, steady

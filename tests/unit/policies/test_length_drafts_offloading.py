@@ -8,11 +8,11 @@ import pytest
 from flettner.agent.domain.model import Bound
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
-from flettner.lint.precedence import ranked
 from flettner.policies.admission import Admission
 from flettner.policies.context_length import ContextLength
 from flettner.policies.offloading import Offloading
 from flettner.policies.speculation import Speculation
+from flettner.rules.precedence import ranked
 from flettner.vllm_facts.values import Value
 from tests.support.readings import a_context, a_reading, late, steady
 

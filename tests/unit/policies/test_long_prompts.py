@@ -8,10 +8,10 @@ import pytest
 from flettner.agent.domain.model import Bound
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
-from flettner.lint.precedence import ranked
 from flettner.policies.admission import Admission
 from flettner.policies.long_prompts import LongPrompts
 from flettner.policies.prefill_budget import PrefillBudget
+from flettner.rules.precedence import ranked
 from tests.support.readings import a_context, a_reading, late, steady
 
 THRESHOLD, BUDGET = "long_prefill_token_threshold", "max_num_batched_tokens"

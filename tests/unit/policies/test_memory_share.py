@@ -9,10 +9,10 @@ import pytest
 from flettner.agent.domain.model import Bound, Outcome, Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Gpu, Incident, Reading
-from flettner.lint.precedence import ranked
 from flettner.policies.admission import Admission
 from flettner.policies.memory_share import MemoryShare
 from flettner.policies.thermal import Thermal
+from flettner.rules.precedence import ranked
 from flettner.vllm_facts.serve_config import Model, ServeConfig
 from flettner.vllm_facts.values import Value
 from tests.support.readings import NOON, a_context, a_reading, promoted, steady

@@ -9,9 +9,9 @@ from flettner.agent.domain.model import Proposal
 from flettner.agent.domain.model_search import Capacity, ModelSearchResult, PredictedChange
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Health, Reading, Workload
-from flettner.lint.precedence import ranked
 from flettner.performance_model.band import Band
 from flettner.policies.model import Model
+from flettner.rules.precedence import ranked
 from tests.support.readings import NOON, a_context, a_reading, late, steady
 
 SETTING = {"max_num_seqs": 8}

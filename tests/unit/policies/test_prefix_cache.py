@@ -7,9 +7,9 @@ import pytest
 from flettner.agent.domain.model import Bound
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Gpu, Reading
-from flettner.lint.precedence import ranked
 from flettner.policies.prefix_cache import PrefixCache
 from flettner.policies.thermal import Thermal
+from flettner.rules.precedence import ranked
 from flettner.vllm_facts.serve_config import Model, ServeConfig
 from tests.support.readings import a_context, a_reading, steady
 

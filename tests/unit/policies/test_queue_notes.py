@@ -8,9 +8,9 @@ import pytest
 from flettner.agent.domain.model import Bound, Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Queue, Reading, TimeShares
-from flettner.lint.precedence import ranked
 from flettner.policies.admission import Admission
 from flettner.policies.queue_notes import QueueNotes
+from flettner.rules.precedence import ranked
 from flettner.vllm_facts.values import Value
 from tests.support.readings import a_context, a_reading, late, promoted, rising, steady
 

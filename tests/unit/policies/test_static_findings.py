@@ -6,10 +6,10 @@ import pytest
 
 from flettner.agent.domain.model import Bound
 from flettner.agent.domain.ports import Context
-from flettner.lint.precedence import ranked
 from flettner.policies.admission import Admission
 from flettner.policies.conformance.safety_checks import harms
 from flettner.policies.static_findings import StaticFindings
+from flettner.rules.precedence import ranked
 from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import ChangeClass, Knob, Value
 from tests.support.readings import a_context, a_reading, steady

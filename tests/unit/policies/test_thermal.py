@@ -6,10 +6,10 @@ from itertools import chain
 import pytest
 
 from flettner.agent.domain.reading import Gpu, Reading
-from flettner.lint.precedence import ranked
 from flettner.policies.admission import Admission
 from flettner.policies.graphs import Graphs
 from flettner.policies.thermal import Thermal
+from flettner.rules.precedence import ranked
 from tests.support.readings import a_context, a_reading, steady
 
 COOL = Gpu(index=0, uuid="GPU-1", temperature_c=65.0, throttle_reasons=0)

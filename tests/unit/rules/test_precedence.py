@@ -8,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flettner.agent.domain.model import Proposal
-from flettner.lint.precedence import ANY, ORDER, REASONS, YIELDS, ranked
+from flettner.rules.precedence import ranked
+from flettner.rules.table import ANY, ORDER, REASONS, YIELDS
 from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Knob, Value
 

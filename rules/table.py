@@ -1,0 +1,52 @@
+"""Reads `order.toml`: the ranks of the rules, their slugs, and the rules that exclude each other."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from flettner.vllm_facts.fact_tables import read_rows
+
+ANY = "any change"
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRank:
+    """Rules of one rank, the most urgent first, and the reason for the rank."""
+
+    name: str
+    why: str
+    rules: Mapping[str, str]  # the slug of each id
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """If one of `to` is kept, all of `rules` are dropped, without those of `but`."""
+
+    rules: tuple[str, ...]
+    to: tuple[str, ...]
+    why: str
+    but: tuple[str, ...] = ()
+
+
+_FILE = Path(__file__).with_name("order.toml")
+
+ORDER = read_rows(_FILE, "rank", RuleRank)
+YIELDS = read_rows(_FILE, "yield", Yield)
+
+HEALTH = next(tuple(rank.rules) for rank in ORDER if rank.name == "health")
+"""Rules about a running server that is not fit to be tuned."""
+
+REASONS = {rule: rank.why for rank in ORDER for rule in rank.rules}
+"""The reason for a rule's rank."""
+
+_SLUGS = {rule: slug for rank in ORDER for rule, slug in rank.rules.items()}
+
+
+def slug_of(rule: str) -> str:
+    """What a rule says, in a few words: `queue-cap-too-low`; "" for a rule of a third party."""
+    return _SLUGS.get(rule, "")
+
+
+def name_of(rule: str) -> str:
+    """`Q1 queue-cap-too-low`; the id alone for a rule of a third party."""
+    return f"{rule} {slug_of(rule)}".rstrip()
