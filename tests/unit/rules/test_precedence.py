@@ -33,6 +33,7 @@ def a(rule: str, to: dict[Knob, Value] | None = None, *, mitigation: bool = Fals
 Q1 = a("Q1", {SEQS: 256}, mitigation=True)
 K1 = a("K1", {SEQS: 64}, mitigation=True)
 M1 = a("M1", {SHARE: 0.92}, mitigation=True)
+M6 = a("M6", {"kv_cache_memory_bytes": 1 << 30}, mitigation=True)
 P1 = a("P1", {BUDGET: 4096}, mitigation=True)
 G1 = a("G1", {"enforce_eager": False})
 
@@ -65,6 +66,7 @@ def test_no_two_rules_outrank_each_other() -> None:
         pytest.param((K1, M1, a("M2", {SHARE: 0.8}), a("T1")), ["T1"], id="mitigations too"),
         pytest.param((Q1, K1), ["K1"], id="KV pressure outranks the queue"),
         pytest.param((Q1, a("Q2")), ["Q2"], id="KV pressure outranks more sequences"),
+        pytest.param((Q1, M6, K1), ["M6", "K1"], id="a fixed size of the cache is such pressure, too"),
         pytest.param((K1, M1), ["M1", "K1"], id="first more KV cache, then fewer sequences"),
         pytest.param((M1, Q1, a("M2", {SHARE: 0.85})), ["M2"], id="nothing takes more memory after an OOM"),
         pytest.param((P1, Q1), ["Q1"], id="the queue makes requests late"),
