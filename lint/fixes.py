@@ -11,7 +11,7 @@ from typing import Any
 
 from flettner.lint.missing_facts import hold_back
 from flettner.rules.precedence import Ordered, Outranked, Precedence, contradictions, ranked
-from flettner.rules.table import HEALTH
+from flettner.rules.table import HEALTH, name_of, slug_of
 from flettner.vllm_facts.serve_config import Finding, LintRule, ServeConfig
 from flettner.vllm_facts.validity.engine import find_problems
 from flettner.vllm_facts.values import Knob, Value, describe_changes
@@ -105,7 +105,9 @@ class _Attempt:
                     f"{_describe(finding)}: one change at a time; first measure {_describe(followed)}"
                 )
             elif (finding.to or finding.env) and unsolved and finding.severity != "error":
-                self._later.append(f"{_describe(finding)}: first end the error in the log ({unsolved.rule})")
+                self._later.append(
+                    f"{_describe(finding)}: first end the error in the log ({name_of(unsolved.rule)})"
+                )
             elif finding.to or finding.env:
                 if finding.severity == "error" and _error(finding) in self._ended:
                     return Outranked(finding, self._ended[_error(finding)], "an earlier change fixes it, too")
@@ -138,7 +140,7 @@ class _Attempt:
         errors = find_errors(after, self._lints)
         if brings := errors.keys() - self._errors.keys():
             first = min(brings)
-            note = _build_note(finding, f"{first[0]}: {errors[first]}")
+            note = _build_note(finding, f"{name_of(first[0])}: {errors[first]}")
             return _Replaced(finding, self._remedied(finding, after, brings), note)
         self._ended |= dict.fromkeys(self._errors.keys() - errors.keys(), finding.rule)
         self._errors = errors
@@ -214,7 +216,12 @@ def _restore_errors(ordered: Ordered[Finding]) -> tuple[list[Finding], list[Outr
 
 def build_rows(finding: Finding, config: ServeConfig, assumed: Mapping[Knob, Value]) -> list[dict[str, Any]]:
     """One JSON row for each changed knob or variable; a single row without a knob if there is no change."""
-    common = {"rule": finding.rule, "class": finding.klass, "severity": finding.severity}
+    common = {
+        "rule": finding.rule,
+        "slug": slug_of(finding.rule),
+        "class": finding.klass,
+        "severity": finding.severity,
+    }
     texts = {
         "why": finding.why,
         "expects": finding.expects,
@@ -281,8 +288,8 @@ def _merge_duplicates(
 
 
 def _describe(finding: Finding) -> str:
-    """`K1 (watermark 0.02)`"""
-    return f"{finding.rule} ({describe_changes(finding.to)})"
+    """`K1 requests-preempted (watermark 0.02)`"""
+    return f"{name_of(finding.rule)} ({describe_changes(finding.to)})"
 
 
 def _key(finding: Finding) -> tuple[object, ...]:

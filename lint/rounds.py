@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from flettner.lint.fixes import SEVERITIES, Fixes, find_fixes
 from flettner.rules.precedence import contradictions
+from flettner.rules.table import name_of
 from flettner.vllm_facts.serve_config import Finding, LintRule, ServeConfig
 
 ROUNDS = 4  # 6,000 random commands needed at most three
@@ -68,5 +69,5 @@ def _with_later_values(one: Finding, added: Sequence[Finding]) -> Finding:
     for new in later:
         to |= {knob: value for knob, value in new.to.items() if knob in to}
         env |= {name: value for name, value in new.env.items() if name in env}
-    rules = " and ".join(dict.fromkeys(new.rule for new in later))
+    rules = " and ".join(dict.fromkeys(name_of(new.rule) for new in later))
     return replace(one, to=to, env=env, expects=f"it starts; {rules} says why with this value")

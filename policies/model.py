@@ -13,6 +13,7 @@ from flettner.agent.domain.reading import Reading
 from flettner.performance_model.band import Band
 from flettner.policies.shared.overload import can_end_queue
 from flettner.policies.shared.signals import check_options, has_insufficient_data
+from flettner.rules.table import name_of
 from flettner.vllm_facts.values import describe_changes
 
 SOURCE = "prediction by flettner's model of vLLM's scheduler (docs/prediction.md)"
@@ -73,7 +74,7 @@ def _change(result: ModelSearchResult) -> Proposal | None:
         return None
     now, then = result.present["attainment"], result.then["attainment"]
     against = "".join(
-        f"; {one.rule} suggests {describe_changes(one.to)}: {_points(one.gain)}"
+        f"; {name_of(one.rule)} suggests {describe_changes(one.to)}: {_points(one.gain)}"
         for one in result.rules
         if one.rule != CHANGE and one.to.items() - best.to.items()
     )
@@ -111,11 +112,11 @@ def _warn_of_rules(result: ModelSearchResult) -> Proposal | None:
         return None
     worst = min(losses, key=lambda one: one.gain.value)
     why = (
-        f"the model contradicts {worst.rule}: {describe_changes(worst.to)} changes the share of requests "
-        f"within the objectives by {_points(worst.gain)}, {_describe_errors(result)}"
+        f"the model contradicts {name_of(worst.rule)}: {describe_changes(worst.to)} changes the share of "
+        f"requests within the objectives by {_points(worst.gain)}, {_describe_errors(result)}"
     )
     return _note(
-        "PM3", result, why, f"deny the suggestion of {worst.rule}, or let the canary judge it", worst
+        "PM3", result, why, f"deny the suggestion of {name_of(worst.rule)}, or let the canary judge it", worst
     )
 
 

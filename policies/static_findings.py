@@ -7,6 +7,7 @@ from flettner.agent.domain.model import Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
 from flettner.policies.shared.signals import build_evidence, check_options, has_insufficient_data
+from flettner.rules.table import name_of
 from flettner.vllm_facts.knobs import KNOBS, misfit, tunable
 from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import ChangeClass, Knob, Value
@@ -68,7 +69,7 @@ def _build(finding: Finding, reading: Reading) -> Proposal:
     return Proposal(
         rule="CL1",
         to=finding.to,
-        why=f"lint rule {finding.rule}, from the flags alone: {finding.why}",
+        why=f"lint rule {name_of(finding.rule)}, from the flags alone: {finding.why}",
         expects=finding.expects or "what the rule states; the rollout measures it",
         risks=finding.risks or "it was not measured on this server",
         source=finding.source,

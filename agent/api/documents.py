@@ -23,6 +23,7 @@ from flettner.agent.judge.report import EvidenceReport, report_evidence
 from flettner.agent.machine.failover import describe_failover
 from flettner.agent.machine.open_suggestions import barred_approver
 from flettner.redaction import mask, masked
+from flettner.rules.table import slug_of
 from flettner.vllm_facts.values import ChangeClass
 
 P95 = 0.95
@@ -83,6 +84,7 @@ class SuggestionDocument(Document):
     target: str
     policy: str
     rule: str
+    slug: str = Field(description="what the rule says, in a few words; empty for a rule of a third party")
     klass: ChangeClass = Field(serialization_alias="class")
     before: Values = Field(serialization_alias="from")
     to: Values
@@ -248,6 +250,7 @@ def suggestion_of(suggestion: Suggestion, state: State | None = None) -> Suggest
         target=suggestion.target,
         policy=suggestion.policy,
         rule=proposal.rule,
+        slug=slug_of(proposal.rule),
         klass=proposal.klass,
         before=suggestion.before,
         to=proposal.to,

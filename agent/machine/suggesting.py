@@ -42,6 +42,7 @@ from flettner.agent.machine.transitions import (
     without_effects,
 )
 from flettner.rules.precedence import Outranked, ranked
+from flettner.rules.table import name_of
 
 NOTED_AT_MOST = 3  # refused and outranked rules in a note, which is one line
 
@@ -95,7 +96,9 @@ def observe(rules: Rules, state: State, event: Observed) -> Transition:
     chosen, held_back = _choose(rules, state, found, reading, event.at)
     if chosen is not None:
         return check_suggestion(rules, state, chosen, event.at)
-    yielding = dict.fromkeys(f"{lost.what.rule} yields to {lost.by}: {lost.why}" for lost in found.outranked)
+    yielding = dict.fromkeys(
+        f"{name_of(lost.what.rule)} yields to {name_of(lost.by)}: {lost.why}" for lost in found.outranked
+    )
     return keep_alive(replace(state, note=_noted(state, event.at, held_back, tuple(yielding))), event.at)
 
 
@@ -166,7 +169,7 @@ def _revise(rules: Rules, state: State, found: _Found, reading: Reading, at: dat
                 state, (rule_key(lost.by),), reading, at
             )
             if directions_of(one) <= does and lasting:
-                return f"{one.id} yields to {lost.by}: {lost.why}"
+                return f"{one.id} yields to {name_of(lost.by)}: {lost.why}"
         return ""
 
     def gone(one: Suggestion) -> str:
@@ -191,13 +194,13 @@ def _choose(
     for one, admitted in found.admitted:
         why = ""
         if admitted is None:
-            why = f"{one.rule} (advice): {one.proposal.expects}"
+            why = f"{name_of(one.rule)} (advice): {one.proposal.expects}"
         elif isinstance(admitted, ProposalRefusal):
-            why = f"{one.rule} is held back: {admitted.why}"
+            why = f"{name_of(one.rule)} is held back: {admitted.why}"
         elif is_checking(state) or not _is_new(rules, state, admitted, reading, at):
             continue
         elif not is_established(state, one.proposal, reading, at, rules.slo):
-            why = f"{one.rule} is held back: its cause must last for a second window"
+            why = f"{name_of(one.rule)} is held back: its cause must last for a second window"
         else:
             ready.append(admitted)
         held_back = held_back or why

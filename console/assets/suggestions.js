@@ -102,7 +102,7 @@ export function suggestionPage(context, root, id) {
       el("p", { class: "crumb" }, el("a", { href: "#/suggestions" }, "Suggestions")),
       el("h1", { tabindex: "-1" }, change(shown.from, shown.to), " ", pill(status)),
       el("p", { class: "links" }, "on ", el("a", { href: `#/targets/${encodeURIComponent(shown.target)}` }, shown.target),
-        ` · ${shown.policy === shown.rule ? shown.policy : `${shown.policy}, rule ${shown.rule}`} · made `, time(shown.made_at)));
+        ` · ${shown.policy === shown.rule ? shown.policy : `${shown.policy}, rule ${shown.rule} ${shown.slug}`.trimEnd()} · made `, time(shown.made_at)));
     fill(stale, newer && el("div", { class: "notice warn", role: "alert" },
       el("p", "This suggestion has changed since you opened it", newer.changed && `: ${newer.changed}`, ". Below is the earlier version, which can no longer be approved."),
       el("button", { type: "button", id: "show-new", onclick: showNew }, "Show the present version")));

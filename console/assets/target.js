@@ -126,7 +126,7 @@ export function targetPage(context, root, name) {
   }
 
   function findings() {
-    const rows = target.findings.map((one) => [one.rule, pill(one.severity), Object.keys(one.to).length ? Object.entries(one.to).map(([knob, value]) => `${knob} ${valueOf(value)}`).join(", ") : "–", one.why]);
+    const rows = target.findings.map((one) => [`${one.rule} ${one.slug}`.trimEnd(), pill(one.severity), Object.keys(one.to).length ? Object.entries(one.to).map(([knob, value]) => `${knob} ${valueOf(value)}`).join(", ") : "–", one.why]);
     return rows.length ? section("Flags", table("Findings of lint on the flags", ["Rule", "Severity", "Would set", "Why"], rows, { hidden: true })) : null;
   }
 

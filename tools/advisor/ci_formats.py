@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from flettner.rules.table import name_of, slug_of
 from flettner.vllm_facts.serve_config import Finding
 
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -48,7 +49,10 @@ def as_sarif(found: Sequence[Located], remarks: Sequence[Remark], version: str) 
             "driver": {
                 "name": "flettner",
                 "version": version,
-                "rules": [{"id": rule, "shortDescription": {"text": f"Rule {rule}"}} for rule in rules],
+                "rules": [
+                    {"id": rule, "name": slug_of(rule), "shortDescription": {"text": f"Rule {name_of(rule)}"}}
+                    for rule in rules
+                ],
             }
         },
         "invocations": [
@@ -94,7 +98,11 @@ def as_github(found: Sequence[Located], remarks: Sequence[Remark]) -> str:
     """Workflow commands: https://docs.github.com/actions/reference/workflow-commands-for-github-actions"""
     lines = [
         _command(
-            _COMMANDS[one.finding.severity], one.file, one.line, f"flettner {one.finding.rule}", one.message
+            _COMMANDS[one.finding.severity],
+            one.file,
+            one.line,
+            f"flettner {name_of(one.finding.rule)}",
+            one.message,
         )
         for one in found
     ]

@@ -10,6 +10,7 @@ from flettner.lint.fixes import Fixes, find_errors
 from flettner.lint.missing_facts import EXTRA, FACTS, Judged, judge_coverage
 from flettner.lint.rounds import find_fixes_in_rounds
 from flettner.lint.rules import all_lints
+from flettner.rules.table import slug_of
 from flettner.tools.advisor.fact_options import build_serve_config, missing_facts
 from flettner.tools.advisor.render import (
     as_row,
@@ -58,7 +59,10 @@ class LintReport:
         more: Mapping[str, Any] = {
             "verdict": VERDICTS[self.status],
             "checked": [] if self.unread else self.judged.checked,
-            "not_judged": [{"rule": rule, "lacks": facts} for rule, facts in self.judged.lacking.items()],
+            "not_judged": [
+                {"rule": rule, "slug": slug_of(rule), "lacks": facts}
+                for rule, facts in self.judged.lacking.items()
+            ],
             "still": self.still,
             "model": _describe_model(self.config),
             "in_file": [asdict(line) for line in self.in_file],

@@ -7,7 +7,7 @@ from typing import Any
 
 from flettner.lint.fixes import Fixes, build_rows
 from flettner.lint.missing_facts import FACTS, Judged
-from flettner.rules.table import HEALTH
+from flettner.rules.table import HEALTH, name_of, slug_of
 from flettner.tools.terminal.values import escape_text, format_value
 from flettner.vllm_facts.config_file import UnsupportedEdit
 from flettner.vllm_facts.flag_table import is_switch
@@ -39,7 +39,14 @@ def as_row(
     """The fixes as a JSON object; `more` is added."""
     found = [row for finding in fixes.findings for row in build_rows(finding, config, assumed)]
     outranked = [
-        {"rule": lost.what.rule, "by": lost.by, "why": lost.why, "said": lost.what.why}
+        {
+            "rule": lost.what.rule,
+            "slug": slug_of(lost.what.rule),
+            "by": lost.by,
+            "by_slug": slug_of(lost.by),
+            "why": lost.why,
+            "said": lost.what.why,
+        }
         for lost in fixes.outranked
     ]
     return {
@@ -65,7 +72,8 @@ def as_text(
             parts.append(head + "\n")
             parts += [_finding(finding, config, assumed, width) for finding in found]
     parts += [
-        _line("outranked", f"{lost.what.rule} by {lost.by}: {lost.why}", width) for lost in fixes.outranked
+        _line("outranked", f"{name_of(lost.what.rule)} by {name_of(lost.by)}: {lost.why}", width)
+        for lost in fixes.outranked
     ]
     parts += [_line("later", text, width) for text in fixes.later]
     return "\n".join(parts)
@@ -76,7 +84,7 @@ def format_improved(command: ServeCommand, still: Sequence[str], undone: Sequenc
     width = _width()
     head = "THE COMMAND WITH THESE CHANGES"
     if still:
-        head += f" STILL HAS ERRORS: SEE {', '.join(still)}"
+        head += f" STILL HAS ERRORS: SEE {', '.join(map(name_of, still))}"
     elif undone:
         head += f", IN ADDITION TO EDITS IN {escape_text(undone[0].file)}"
     text = f"{head}\n{format_command(command, width)}"
@@ -107,7 +115,7 @@ def format_live_limits(changed: Iterable[Knob], setting: Setting, env: Mapping[s
 
 def format_no_command(still: Sequence[str]) -> str:
     """The reason why no command is printed."""
-    return f"NO COMMAND: IT WOULD STILL NOT START: SEE {', '.join(still)}\n"
+    return f"NO COMMAND: IT WOULD STILL NOT START: SEE {', '.join(map(name_of, still))}\n"
 
 
 def format_command(command: ServeCommand, width: int | None = None) -> str:
@@ -142,7 +150,7 @@ def _heading(finding: Finding) -> str:
 
 
 def _finding(finding: Finding, config: ServeConfig, assumed: Mapping[Knob, Value], width: int) -> str:
-    head = f"  {finding.rule:4}{_change(finding, config, assumed)}  [{finding.klass}]\n"
+    head = f"  {name_of(finding.rule)}  {_change(finding, config, assumed)}  [{finding.klass}]\n"
     lines = [
         ("why", finding.why),
         ("observed", _format_evidence(finding.evidence)),

@@ -79,8 +79,13 @@ def _format_open_suggestions(target: Json) -> str:
 def _format_findings(target: Json) -> str:
     """What lint finds in the flags in force, without remarks."""
     found = (one for one in target.get("findings", ()) if one["severity"] != "info")
-    lines = (f"{target['name']}: flags, rule {one['rule']}: {one['why']}" for one in found)
+    lines = (f"{target['name']}: flags, rule {_name_rule(one)}: {one['why']}" for one in found)
     return "".join(format_sentence(escape_text(line)) for line in lines)
+
+
+def _name_rule(found: Json) -> str:
+    """`Q1 queue-cap-too-low`, of a suggestion or a finding."""
+    return f"{found['rule']} {found['slug']}".rstrip()
 
 
 def format_target_line(target: Json) -> str:
@@ -184,7 +189,7 @@ def format_suggestion(found: Json) -> str:
     lines = [
         ("change", format_change(found)),
         ("target", escape_text(found["target"])),
-        ("class", escape_text(f"{found['class']}  (rule {found['rule']}, by {found['policy']})")),
+        ("class", escape_text(f"{found['class']}  (rule {_name_rule(found)}, by {found['policy']})")),
         ("why", escape_text(found["why"])),
         ("expects", escape_text(found["expects"])),
         ("risks", escape_text(found["risks"])),

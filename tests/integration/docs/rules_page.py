@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from flettner.lint.rules import all_lints
-from flettner.rules.table import ORDER
+from flettner.rules.table import ORDER, slug_of
 from flettner.vllm_facts.references import DOCS
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck
 from tests.integration.docs.markdown import code, table
@@ -16,8 +16,8 @@ from tests.integration.docs.markdown import code, table
 HEAD = """\
 # Rules
 
-The rules about vLLM's flags, with their evidence and sources. A rule has a letter and a number, which
-suggestions and findings name. `flettner policies NAME` shows one policy.
+The rules about vLLM's flags, with their evidence and sources. Suggestions and findings name a rule
+by letters and a number, and by a few words that say what is wrong. `flettner policies NAME` shows one policy.
 [Policies of the daemon](../live-rules.md) lists the inputs of each policy,
 [writing a policy](../writing-a-policy.md) describes how to add one.
 
@@ -42,7 +42,11 @@ promise for your load: the daemon measures each change before it keeps it.
 
 def document() -> str:
     order = table(
-        ("", "rules", "why"), [(band.name, " ".join(map(code, band.rules)), band.why) for band in ORDER]
+        ("", "rules", "why"),
+        [
+            (rank.name, ", ".join(f"{code(rule)} {slug}" for rule, slug in rank.rules.items()), rank.why)
+            for rank in ORDER
+        ],
     )
     said = [
         f"{HEAD}{order}",
@@ -79,7 +83,7 @@ def _rules() -> Iterator[str]:
     lints = all_lints()
     letters_first = sorted({rule for lint in lints for rule in lint.rules}, key=lambda rule: (rule[0], rule))
     for rule in letters_first:
-        yield f"### `{rule}`\n"
+        yield f"### `{rule}` {slug_of(rule)}\n"
         yield "\n".join(_check(lint) for lint in lints if rule in lint.rules) + "\n"
 
 

@@ -107,7 +107,7 @@ def test_lint_needs_python_and_pyyaml_only(install: Callable[[str], Path], tmp_p
     refused = run(commands / "flettner", "run", "-c", "flettner.toml", cwd=tmp_path, status=2)
     listed = run(commands / "flettner", "--help", cwd=tmp_path)
 
-    assert "G1  enforce_eager" in found
+    assert "G1 eager-mode  enforce_eager" in found
     assert refused.startswith("flettner: `flettner run` needs ")
     assert "pip install 'flettner[daemon]'" in refused
     assert "\n    lint " in listed

@@ -29,6 +29,7 @@ async def test_a_target_lists_what_is_found_and_status_shows_the_warnings(client
 
     assert target["findings"][0] == {
         "rule": "A1",
+        "slug": "async-scheduling-off",
         "severity": "warning",
         "class": "auto",
         "to": {"async_scheduling": None},
@@ -38,5 +39,5 @@ async def test_a_target_lists_what_is_found_and_status_shows_the_warnings(client
     }
     assert [one["rule"] for one in target["findings"]] == ["A1", "X1"]
     text = format_targets([target])
-    assert "chat: flags, rule A1: async_scheduling is off" in text
+    assert "chat: flags, rule A1 async-scheduling-off: async_scheduling is off" in text
     assert "a remark" not in text

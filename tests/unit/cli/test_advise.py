@@ -82,7 +82,7 @@ def test_infers_the_cap_without_the_flags(advise: Advise, scrapes: Scrapes) -> N
     status, out, _ = advise(*pages)
 
     assert status == 1
-    assert "Q1  max_num_seqs 2 -> 16  [auto]" in out
+    assert "Q1 queue-cap-too-low  max_num_seqs 2 -> 16  [auto]" in out
     assert "ADD THESE FLAGS TO THE SERVER'S COMMAND\nvllm serve tiny --max-num-seqs 16\n" in out
     assert "observed for 30 s: 2.0 running, 14.0 waiting" in out
 

@@ -130,8 +130,8 @@ def test_a_sleeping_server_is_to_be_woken_not_restarted(advise: Advise, scrapes:
 def test_the_text_begins_with_the_health(advise: Advise, scrapes: Scrapes) -> None:
     _, out, _ = advise(*scrapes(FIRST, ended(LAST, length=40, error=40)), "--flags", FLAGS)
 
-    assert "HEALTH: to be repaired before anything is tuned\n\n  HC3 no flag to change" in out
-    assert "Q1 by HC3" in out
+    assert "HEALTH: to be repaired before anything is tuned\n\n  HC3 requests-fail  no flag to change" in out
+    assert "Q1 queue-cap-too-low by HC3 requests-fail" in out
 
 
 def test_two_failures_of_35_are_chance(advise: Advise, scrapes: Scrapes) -> None:

@@ -67,7 +67,7 @@ def test_names_and_skips_a_broken_third_party_policy(
 
     (broken,) = json.loads(document)["broken"]
     assert (status, err) == (1, "")
-    assert "Q1  max_num_seqs 2 -> 16" in out
+    assert "Q1 queue-cap-too-low  max_num_seqs 2 -> 16" in out
     assert f"skipped: {broken}" in out
     assert "theirs" in broken
     assert expected in broken
@@ -85,7 +85,7 @@ def test_evaluates_a_third_party_policy(
     assert document["broken"] == []
     assert "ACME-1" in {row["rule"] for row in document["findings"]}
     assert document["later"] == [
-        "ACME-1 (watermark 0.01): one change at a time; first measure Q1 (max_num_seqs 16)"
+        "ACME-1 (watermark 0.01): one change at a time; first measure Q1 queue-cap-too-low (max_num_seqs 16)"
     ]
 
 

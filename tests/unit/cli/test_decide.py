@@ -63,6 +63,19 @@ def test_json_is_the_api_response(run: Run, daemon: FakeDaemonView) -> None:
     assert json.loads(run("approve", "chat-s1", "--digest", ZEROS, "--json")[1])["status"] == 409
 
 
+def test_a_suggestion_names_its_rule_by_id_and_slug(run: Run, daemon: FakeDaemonView) -> None:
+    daemon.suggest({"max_num_seqs": 128})
+    daemon.suggest({"max_num_seqs": 96}, rule="ACME-1")
+
+    documents = json.loads(run("suggestions", "--json")[1])["suggestions"]
+    assert sorted((one["rule"], one["slug"]) for one in documents) == [
+        ("ACME-1", ""),
+        ("Q1", "queue-cap-too-low"),
+    ]
+    assert "(rule Q1 queue-cap-too-low, by " in run("suggestions", "chat-s1")[1]
+    assert "(rule ACME-1, by " in run("suggestions", "chat-s2")[1]
+
+
 def test_names_the_operator_who_may_not_approve_their_proposal(run: Run, daemon: FakeDaemonView) -> None:
     daemon.set(replace(daemon.states()["chat"], approval="other"))
 

@@ -31,14 +31,15 @@ def test_finding_shows_change_reason_and_source(lint: Lint) -> None:
     status, out, err = lint("--", *EAGER)
 
     assert (status, err) == (1, "")
-    assert "G1  enforce_eager true -> false  [auto]" in out
+    assert "G1 eager-mode  enforce_eager true -> false  [auto]" in out
     assert all(f"      {label}" in out for label in ("why", "expects", "risks", "source"))
 
 
 def test_json_has_a_row_for_each_knob(lint: Lint) -> None:
     (row,) = [row for row in found(lint, "--", *EAGER)["findings"] if row["rule"] == "G1"]
 
-    assert (row["class"], row["severity"], row["knob"]) == ("auto", "warning", "enforce_eager")
+    assert (row["slug"], row["class"], row["severity"]) == ("eager-mode", "auto", "warning")
+    assert row["knob"] == "enforce_eager"
     assert (row["current"], row["suggested"]) == (True, False)
     assert row["why"]
     assert row["source"]
@@ -82,6 +83,7 @@ def test_checked_rules_exclude_those_without_their_facts(lint: Lint) -> None:
 
     lacking = {row["rule"]: row["lacks"] for row in unknown["not_judged"]}
     assert lacking["L1"] == ["gpu", "model"]
+    assert "input-limit-too-large" in [row["slug"] for row in unknown["not_judged"]]
     assert not lacking.keys() & set(unknown["checked"])
     assert "L1" in known["checked"]
     assert {fact for row in known["not_judged"] for fact in row["lacks"]} == {"profile", "log"}
@@ -357,7 +359,7 @@ def test_does_not_offer_a_command_that_still_fails_to_start(lint: Lint) -> None:
     document, (_, out, _) = found(lint, *asked), lint(*asked)
 
     assert (document["still"], document["command"]) == (["V1"], None)
-    assert "NO COMMAND: IT WOULD STILL NOT START: SEE V1\n" in out
+    assert "NO COMMAND: IT WOULD STILL NOT START: SEE V1 invalid-flag\n" in out
     assert "THE COMMAND WITH THESE CHANGES" not in out
     assert found(lint, "--", *EAGER)["still"] == []
 

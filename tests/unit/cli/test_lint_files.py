@@ -113,9 +113,9 @@ def test_github_annotations_have_the_line_of_the_flag(lint: Lint) -> None:
     lines = [line.split("::", 2)[1] for line in out.splitlines() if "swap-space" in line]
     assert status == 1
     assert lines == [
-        f"error file=compose.yaml,line={_line(COMPOSE, '- --swap-space')},title=flettner V1",
-        f"error file=compose.yaml,line={_line(COMPOSE, '--swap-space 4')},title=flettner V1",
-        f"error file=run.sh,line={_line(SCRIPT, '--swap-space')},title=flettner V1",
+        f"error file=compose.yaml,line={_line(COMPOSE, '- --swap-space')},title=flettner V1 invalid-flag",
+        f"error file=compose.yaml,line={_line(COMPOSE, '--swap-space 4')},title=flettner V1 invalid-flag",
+        f"error file=run.sh,line={_line(SCRIPT, '--swap-space')},title=flettner V1 invalid-flag",
     ]
 
 
@@ -128,7 +128,7 @@ def test_annotation_escapes_what_ends_a_workflow_command(lint: Lint, folder: Pat
 
     _, out, _ = lint("--format", "github", "-f", "a,b.sh")
 
-    assert out.startswith("::warning file=a%2Cb.sh,line=1,title=flettner G1::")
+    assert out.startswith("::warning file=a%2Cb.sh,line=1,title=flettner G1 eager-mode::")
     assert all(line.startswith("::") for line in out.splitlines())
 
 
@@ -144,6 +144,7 @@ def test_sarif_has_rules_levels_and_lines(lint: Lint) -> None:
     assert document["version"] == "2.1.0"
     assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in run["results"])
     assert (first["ruleId"], first["level"]) == ("V1", "error")
+    assert run["tool"]["driver"]["rules"][first["ruleIndex"]]["name"] == "invalid-flag"
     assert place["artifactLocation"]["uri"] == "vllm.service"
     assert place["region"]["startLine"] == _line(UNIT, "--swap-space")
     notes = [note["message"]["text"] for note in run["invocations"][0]["toolExecutionNotifications"]]

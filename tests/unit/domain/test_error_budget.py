@@ -250,4 +250,13 @@ def test_a_server_overloaded_from_the_start_gets_a_mitigation() -> None:
 
     notes = {state.note for state in held.states}
     assert held.state.phase is Phase.OBSERVING
-    assert len([note for note in notes if note.startswith("Q1 is held back: the error budget burns")]) == 1
+    assert (
+        len(
+            [
+                note
+                for note in notes
+                if note.startswith("Q1 queue-cap-too-low is held back: the error budget burns")
+            ]
+        )
+        == 1
+    )

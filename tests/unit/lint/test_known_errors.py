@@ -241,7 +241,9 @@ def test_other_changes_wait_for_an_error_that_no_change_ends() -> None:
 
     assert fixes.findings[0].rule == "F10"
     assert "enforce_eager" not in fixes.to
-    assert any("first end the error in the log (F10)" in text for text in fixes.later)
+    assert any(
+        "first end the error in the log (F10 unexplained-error-in-log)" in text for text in fixes.later
+    )
 
 
 def test_flags_that_do_not_start_are_corrected_beside_an_error_in_the_log() -> None:

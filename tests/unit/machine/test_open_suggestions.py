@@ -92,7 +92,7 @@ def test_a_cause_must_be_seen_in_two_windows() -> None:
     slow = Slow(machine=Machine(rules(policies=(("q1", queue()),)))).start()
 
     assert slow.tick(30).state.phase is Phase.OBSERVING
-    assert slow.state.note == "Q1 is held back: its cause must last for a second window"
+    assert slow.state.note == "Q1 queue-cap-too-low is held back: its cause must last for a second window"
     assert slow.tick(1).state.phase is Phase.CHECKING
 
 
@@ -282,7 +282,8 @@ def test_it_is_superseded_by_a_rule_that_it_yields_to() -> None:
     assert told.state.phase is Phase.OBSERVING
     assert ended(told, "chat-s1").status == "superseded"
     assert (
-        ended(told, "chat-s1").notes[-1] == "chat-s1 yields to T1: every change waits while a GPU throttles"
+        ended(told, "chat-s1").notes[-1]
+        == "chat-s1 yields to T1 gpu-throttles: every change waits while a GPU throttles"
     )
 
 

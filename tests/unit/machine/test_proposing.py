@@ -87,8 +87,9 @@ def test_nothing_is_suggested_while_a_gpu_throttles_and_a_note_reports_it() -> N
     assert held.state.phase is Phase.OBSERVING
     assert held.state.suggestion is None
     assert held.state.note == (
-        "T1 (advice): what T1 expects; M1 yields to T1: every change waits while a GPU throttles; "
-        "K1 yields to T1: every change waits while a GPU throttles"
+        "T1 gpu-throttles (advice): what T1 expects; "
+        "M1 memory-share-too-low yields to T1 gpu-throttles: every change waits while a GPU throttles; "
+        "K1 requests-preempted yields to T1 gpu-throttles: every change waits while a GPU throttles"
     )
 
 
@@ -98,8 +99,8 @@ def test_an_outranked_rule_is_not_suggested_in_place_of_a_refused_one() -> None:
     quiet = world(QUEUE, same).tick(3)
 
     assert quiet.state.suggestion is None
-    assert quiet.state.note.startswith("K1 is held back: max_num_seqs=4 changes nothing")
-    assert "Q1 yields to K1" in quiet.state.note
+    assert quiet.state.note.startswith("K1 requests-preempted is held back: max_num_seqs=4 changes nothing")
+    assert "Q1 queue-cap-too-low yields to K1" in quiet.state.note
 
 
 INADMISSIBLE: dict[str, tuple[Mapping[str, Value], str]] = {

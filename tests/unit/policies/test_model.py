@@ -123,9 +123,9 @@ def test_what_it_contradicts_is_named_with_the_predicted_loss() -> None:
 
     found = propose(replace(ADVICE, rules=(worse, unclear)))
 
-    assert "K2 suggests max_num_seqs 4: -20.0 points, -25.0 to -15.0" in found["PM1"].why
-    assert "Q1 suggests max_num_seqs 16: -1.0 points" in found["PM1"].why
-    assert "contradicts K2" in found["PM3"].why
+    assert "K2 kv-cache-full suggests max_num_seqs 4: -20.0 points, -25.0 to -15.0" in found["PM1"].why
+    assert "Q1 queue-cap-too-low suggests max_num_seqs 16: -1.0 points" in found["PM1"].why
+    assert "contradicts K2 kv-cache-full" in found["PM3"].why
     assert "Q1" not in found["PM3"].why
 
 

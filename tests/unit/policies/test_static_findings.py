@@ -35,7 +35,7 @@ def test_a_value_of_a_tunable_knob_is_tried() -> None:
     assert (made.rule, dict(made.to), made.klass, made.mitigation) == (
         "CL1", {"async_scheduling": True}, "auto", False,
     )  # fmt: skip
-    assert made.why == "lint rule A1, from the flags alone: it is off"
+    assert made.why == "lint rule A1 async-scheduling-off, from the flags alone: it is off"
     assert harms(BUSY, given(ON), (made,)) == ()
 
 
