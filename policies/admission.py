@@ -59,6 +59,7 @@ from flettner.policies.shared.token_budget import is_budget_enough, size_budget
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.references import METRICS, OPTIMIZATION
+from flettner.vllm_facts.releases import cite
 from flettner.vllm_facts.values import Knob, Value
 
 WATERMARK, GRAPH = "watermark", "max_cudagraph_capture_size"
@@ -177,7 +178,7 @@ class Admission:
             why=f"{_thrashing(reading)}: keep {higher:.0%} of it free on admission instead of {current:.0%}",
             expects="fewer preemptions, so fewer prompts computed twice",
             risks="requests start slightly later; the cap may have to fall as well",
-            source=f"vLLM 0.32 vllm/config/scheduler.py: watermark; {SOURCE}",
+            source=cite(f"vllm/config/scheduler.py: watermark; {SOURCE}"),
             evidence=build_evidence(reading, *_cache(reading)),
             mitigation=True,
         )
@@ -247,7 +248,7 @@ class Admission:
             ),
             expects=f"{queue}: TTFT falls, throughput rises until the KV cache is the limit",
             risks="ITL rises with the batch; preemptions if requests are longer than those seen",
-            source=f"vLLM 0.32 vllm/config/scheduler.py: max_num_seqs; {METRICS}",
+            source=cite(f"vllm/config/scheduler.py: max_num_seqs; {METRICS}"),
             evidence=build_evidence(
                 reading, *describe_shares(misses), *measure_load(reading), *_cache(reading)
             ),

@@ -16,8 +16,10 @@ from flettner.policies.shared.signals import (
 from flettner.policies.shared.step_grid import step_down
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.references import CONSERVING_MEMORY
+from flettner.vllm_facts.releases import cite
 
 LENGTH = "max_model_len"
+SOURCE = cite(f"{CONSERVING_MEMORY}; vllm/config/model.py: max_model_len")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,7 @@ class ContextLength:
             ("request_tokens_max", longest, "tokens"),
             expects="a bound on the KV cache that one request may take; pages are shared as before",
             risks=f"requests of more than {value} tokens are refused, which were accepted before",
-            source=f"{CONSERVING_MEMORY}; vLLM 0.32 vllm/config/model.py: max_model_len",
+            source=SOURCE,
             klass="gated",
             assumed={LENGTH: length},
         )

@@ -23,6 +23,7 @@ from flettner.policies.shared.step_grid import is_allowed, step_up
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.references import FASTER_GRAPHS
+from flettner.vllm_facts.releases import cite
 from flettner.vllm_facts.values import Knob, Setting, Value
 
 EAGER, LEVEL, CONFIG = "enforce_eager", "optimization_level", "compilation_config"
@@ -75,7 +76,7 @@ class Graphs:
             ("generation_tokens", tokens, "tokens/s"),
             expects=f"faster decoding ({FASTER_GRAPHS})",
             risks="graphs take GPU memory; the start takes minutes longer, once for each new setting",
-            source="vLLM 0.32 vllm/config/vllm.py: 'Enforce eager set'; vllm-project/vllm-omni#7960",
+            source=cite("vllm/config/vllm.py: 'Enforce eager set'; vllm-project/vllm-omni#7960"),
         )
         late = (
             misses_objective(reading.itl, context.slo.itl, self.requests_at_least),
@@ -107,7 +108,7 @@ class Graphs:
             ("captured", float(largest), "requests"),
             expects="no batch runs without a graph: the spikes of ITL disappear",
             risks="graphs take GPU memory, and capturing them makes the start longer",
-            source="vLLM 0.32 vllm/config/compilation.py: cudagraph_capture_sizes",
+            source=cite("vllm/config/compilation.py: cudagraph_capture_sizes"),
             assumed=assumed,
         )
         return replace(found, mitigation=late)
@@ -148,7 +149,7 @@ def _default_level(reading: Reading, context: Context) -> Proposal | None:
         f"{reading.running.mean:.1f} requests run",
         expects="more of each step runs from graphs: ITL falls",
         risks="a longer start; if a model or connector needs the lower mode, vLLM falls back on its own",
-        source="vLLM 0.32 vllm/config/vllm.py: OptimizationLevel",
+        source=cite("vllm/config/vllm.py: OptimizationLevel"),
         klass="auto" if set(to) == {LEVEL} else "note",  # the compilation config is the operator's choice
     )
 

@@ -9,17 +9,18 @@ from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import EngineWindow, Reading, RequestOutcome
 from flettner.policies.shared.signals import Measured, build_note, check_options
 from flettner.vllm_facts.references import METRICS
+from flettner.vllm_facts.releases import cite
 
 HUNG_S = 10.0  # the shortest window that shows it: flettner.agent.judge.server_health waits as long
 MOST_ALLOWED = 0.5  # a server that fails half of its requests fails, whatever the SLO allows
 WAIT = "every change waits"
 WAIT_BUT_CAP = f"{WAIT}, except a higher cap (Q1) where the queue is behind a low one"
-_LOGGERS = "vLLM 0.32 vllm/v1/metrics/loggers.py"
+_LOGGERS = cite("vllm/v1/metrics/loggers.py")
 SOURCES = {
     "HC1": f"{_LOGGERS}: num_requests_running, prompt_tokens, generation_tokens",
     "HC2": f"{METRICS} (counters begin anew)",
     "HC3": f"{_LOGGERS}: request_success; https://sre.google/workbook/alerting-on-slos/",
-    "HC4": "vLLM 0.32 vllm/v1/engine/async_llm.py: _record_admission_rejection",
+    "HC4": cite("vllm/v1/engine/async_llm.py: _record_admission_rejection"),
     "HC5": f"{_LOGGERS}: request_success, finished_reason",
     "HC6": f"{_LOGGERS}: per_engine",
     "HC7": f"{_LOGGERS}: num_requests_waiting_by_reason",

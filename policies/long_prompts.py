@@ -19,8 +19,10 @@ from flettner.policies.shared.signals import (
 from flettner.policies.shared.step_grid import step_down
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.knobs import KNOBS
+from flettner.vllm_facts.releases import cite
 
 THRESHOLD = "long_prefill_token_threshold"
+SOURCE = cite(f"vllm/config/scheduler.py: {THRESHOLD}")
 LEAST = 256
 
 
@@ -77,7 +79,7 @@ class LongPrompts:
             ("prompt_tokens_p99", p99, "tokens"),
             expects="short prompts and answers overtake long prompts: the tails of TTFT and ITL fall",
             risks="long prompts get their first token later",
-            source="vLLM 0.32 vllm/config/scheduler.py: long_prefill_token_threshold",
+            source=SOURCE,
             assumed={THRESHOLD: 0},
         )
         return (replace(found, mitigation=late),)

@@ -29,13 +29,14 @@ from flettner.policies.shared.signals import (
 from flettner.policies.shared.step_grid import is_allowed, step_down, was_reversed_recently
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.references import OPTIMIZATION
+from flettner.vllm_facts.releases import cite
 from flettner.vllm_facts.values import Knob, Value
 
 BLOCKS, BYTES, LENGTH = "num_gpu_blocks_override", "kv_cache_memory_bytes", "max_model_len"
 _Change = tuple[dict[Knob, Value], dict[Knob, Value]]
 """What to set, and what is set now."""
 
-SOURCE = f"{OPTIMIZATION} (preemption); vLLM 0.32 vllm/config/cache.py: gpu_memory_utilization"
+SOURCE = cite(f"{OPTIMIZATION} (preemption); vllm/config/cache.py: gpu_memory_utilization")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,10 @@ from flettner.policies.shared.signals import (
     is_kv_cache_free,
     read_number,
 )
+from flettner.vllm_facts.releases import cite
 
 OFFLOAD = "kv_offloading_size"
+SOURCE = cite(f"vllm-project/vllm#44294; vllm/config/cache.py: {OFFLOAD}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ class Offloading:
             ("kv_usage_high", reading.kv_usage.high, "ratio"),
             expects="no copies to host memory: reported are 41 % less throughput with them, not promised",
             risks="prefixes found in host memory until now are computed again",
-            source="vllm-project/vllm#44294; vLLM 0.32 vllm/config/cache.py: kv_offloading_size",
+            source=SOURCE,
         )
         return (found,)
 

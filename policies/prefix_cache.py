@@ -14,9 +14,10 @@ from flettner.policies.shared.signals import (
     first_allowed,
     has_insufficient_data,
 )
+from flettner.vllm_facts.releases import cite
 
 CACHING = "enable_prefix_caching"
-SOURCE = "vLLM 0.32 vllm/config/cache.py: enable_prefix_caching"
+SOURCE = cite("vllm/config/cache.py: enable_prefix_caching")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

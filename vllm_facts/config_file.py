@@ -1,7 +1,7 @@
 """vLLM's `--config FILE`: a YAML file whose entries stand for flags of the command line.
 
 vLLM puts the flags of the file before those of the command line, which win
-(vLLM 0.32 vllm/utils/argparse_utils.py: load_config_file).
+(vllm/utils/argparse_utils.py: load_config_file).
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Thresholds of vLLM's own defaults (0.32 engine/arg_utils.py: get_batch_defaults)."""
+"""Thresholds of vLLM's own defaults (vllm/engine/arg_utils.py: get_batch_defaults)."""
 
 from flettner.vllm_facts.values import Knob, Setting
 

@@ -1,6 +1,6 @@
 """The routes that vLLM has only with VLLM_SERVER_DEV_MODE=1: no client may call them.
 
-From vLLM 0.32, vllm/entrypoints/serve/dev and vllm/entrypoints/rl/online/api_router.py. Its API key does not
+From vllm/entrypoints/serve/dev and vllm/entrypoints/rl/online/api_router.py. Its API key does not
 protect them: it guards /v1 alone.
 """
 

@@ -13,6 +13,9 @@ from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, 
 
 from flettner.vllm_facts.errors import FactError
 
+FOLDER = Path(__file__).parent
+"""The folder of this package's own tables."""
+
 Row = TypeVar("Row")
 Functions = Mapping[str, Callable[..., Any]]
 _NO_FUNCTIONS: Functions = MappingProxyType({})

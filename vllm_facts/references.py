@@ -1,9 +1,10 @@
 """Public pages that several rules refer to.
 
-A `source` is a list of references, separated by "; ". Each is a file of vLLM at a version, with a name or a
-text in it (`vLLM 0.32 vllm/config/model.py: _resolve_auto_dtype`), an issue or pull request
-(`vllm-project/vllm#10544`), a file of `vllm-project/recipes`, or an https address. A remark may follow in
-parentheses.
+A `source` is a list of references, separated by "; ". Each is a file of vLLM, with a name or a text in it
+(`vllm/config/model.py: _resolve_auto_dtype`), an issue or pull request (`vllm-project/vllm#10544`), a file of
+`vllm-project/recipes`, or an https address. A remark may follow in parentheses. A file is that of the newest
+release in vllm_facts/releases, which `cite` adds where the source is shown; only that of an older one names
+its release (`vLLM 0.14 vllm/…`).
 """
 
 DOCS = "https://docs.vllm.ai/en/latest"

@@ -216,7 +216,7 @@ REGRESSIONS = (
         remedy="start it again, or take 0.16, which has torch 2.9",
     ),
     Regression(
-        issue="vLLM 0.32 vllm/v1/worker/startup_plan.py: startup_plan (its key lacks the share)",
+        issue="vllm/v1/worker/startup_plan.py: startup_plan (its key lacks the share)",
         first=(0, 26),
         last=(0, 33),
         env="VLLM_ENABLE_STARTUP_PLAN",

@@ -138,7 +138,7 @@ def _check_shared_memory(config: ServeConfig) -> Iterable[Finding]:
 
 
 def _check_aiter(config: ServeConfig) -> Iterable[Finding]:
-    """AMD's own kernels are off by default: `VLLM_ROCM_USE_AITER` is false in 0.32."""
+    """AMD's own kernels are off by default: `VLLM_ROCM_USE_AITER` is false."""
     if not (config.card and config.card.name.startswith("MI3")) or AITER in config.env:
         return
     yield Finding(
@@ -220,7 +220,7 @@ LINTS = (
         reports=f"{DEEP_GEMM}=1 on an H200 with few requests at once, before 0.32",
         source=(
             "vllm-project/vllm#28882; vllm-project/vllm#29346; "
-            "vLLM 0.32 vllm/model_executor/layers/fused_moe/experts/deep_gemm_moe.py: _valid_deep_gemm_shape"
+            "vllm/model_executor/layers/fused_moe/experts/deep_gemm_moe.py: _valid_deep_gemm_shape"
         ),
         evidence_for=(
             "DeepSeek-V3 with TP 8 is best without it on Hopper and Blackwell, and 0.12 turns it off there "
@@ -233,7 +233,7 @@ LINTS = (
         rules=("U1",),
         find=_check_aiter,
         reports=f"an AMD GPU without {AITER}",
-        source="vLLM 0.32 vllm/envs.py: VLLM_ROCM_USE_AITER; vllm-project/vllm#56945",
+        source="vllm/envs.py: VLLM_ROCM_USE_AITER; vllm-project/vllm#56945",
         evidence_for="1.7 to 3.7 times the speed (Qwen3.5-122B-FP8, MI300X, vllm-project/vllm#56945)",
         evidence_against=(
             "some models and formats fail with it (vllm-project/vllm#34641, vllm-project/vllm#43605)"
@@ -259,16 +259,13 @@ LINTS = (
         rules=("U3",),
         find=_check_compile_cache,
         reports="Llama 4 with a compile cache whose key may lack the model's config",
-        source=f"{LLAMA_4}; vLLM 0.32 vllm/config/model.py: compute_hash",
+        source=f"{LLAMA_4}; vllm/config/model.py: compute_hash",
         needs=Needs(for_change=("version",)),
     ),
     DeploymentCheck(
         rules=("R1",),
         find=_check_exposure,
         reports="code of the model's repository that runs, or a public address without a key",
-        source=(
-            f"{DOCS}/usage/security/; vLLM 0.32 vllm/entrypoints/serve/middleware/authenticate.py: "
-            "GUARDED_PREFIX"
-        ),
+        source=(f"{DOCS}/usage/security/; vllm/entrypoints/serve/middleware/authenticate.py: GUARDED_PREFIX"),
     ),
 )

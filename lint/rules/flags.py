@@ -37,7 +37,7 @@ _FACTORS = {"k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
 _SHORT_NUMBER = re.compile(r"([0-9]{1,9})([kmKM])")
 _PLACEHOLDER = re.compile(r"\$|^<.*>$|^\{\{.*\}\}$")
 """A shell variable, a word in angle brackets in a documentation, a value of a template."""
-PARSER = "vLLM 0.32 vllm/utils/argparse_utils.py: FlexibleArgumentParser (exit code 2)"
+PARSER = "vllm/utils/argparse_utils.py: FlexibleArgumentParser (exit code 2)"
 
 
 def _spell_flag(knob: Knob) -> str:
@@ -318,8 +318,8 @@ LINTS = (
         find=_check_combinations,
         reports="flags that vLLM refuses together or with this model; each finding names vLLM's message",
         source=(
-            "vLLM 0.32 vllm/config/vllm.py; vLLM 0.32 vllm/config/parallel.py; "
-            "vLLM 0.32 vllm/config/scheduler.py; vLLM 0.32 vllm/engine/arg_utils.py: create_engine_config"
+            "vllm/config/vllm.py; vllm/config/parallel.py; "
+            "vllm/config/scheduler.py; vllm/engine/arg_utils.py: create_engine_config"
         ),
         needs=Needs(facts=("model", "version")),
     ),
@@ -327,20 +327,20 @@ LINTS = (
         rules=("V1",),
         find=_check_context_limit,
         reports=f"a context longer than the model supports, which {ALLOWED} lets start",
-        source="vLLM 0.32 vllm/config/model.py: _get_and_verify_max_len",
+        source="vllm/config/model.py: _get_and_verify_max_len",
         needs=Needs(facts=("model",), applies=has_any("max_model_len")),
     ),
     DeploymentCheck(
         rules=("V1",),
         find=_check_environment,
         reports="variables that this release ignores",
-        source="vLLM 0.32 vllm/envs.py",
+        source="vllm/envs.py",
         needs=Needs(facts=("version",), applies=has_any(*ENVIRONMENT)),
     ),
     DeploymentCheck(
         rules=("V1",),
         find=_check_metrics_disabled,
         reports="`--disable-log-stats`, which also empties /metrics",
-        source="vLLM 0.32 vllm/v1/engine/async_llm.py: log_stats",
+        source="vllm/v1/engine/async_llm.py: log_stats",
     ),
 )

@@ -49,7 +49,7 @@ METHODS = frozenset(
         *("quark", "torchao"),
     }
 )
-"""Of `--quantization`, from vLLM 0.32 vllm/model_executor/layers/quantization; plugins may add more."""
+"""Of `--quantization`, from vllm/model_executor/layers/quantization; plugins may add more."""
 
 OTHER_HARDWARE = frozenset({"ascend"})
 """Methods of vLLM's plugins for other accelerators (vllm-ascend)."""
@@ -155,7 +155,7 @@ def _check_unquantized(config: ServeConfig) -> Iterable[Finding]:
 
 _HAS_METHOD = has_any("quantization")
 
-_VERIFIED = "vLLM 0.32 vllm/config/model.py: _verify_quantization"
+_VERIFIED = "vllm/config/model.py: _verify_quantization"
 
 LINTS = (
     DeploymentCheck(
@@ -190,7 +190,7 @@ LINTS = (
         rules=("V1",),
         find=_check_unquantized,
         reports="a `--quantization` that a checkpoint of 16 bits does not have",
-        source="vLLM 0.32 vllm/model_executor/model_loader/weight_utils.py: get_quant_config",
+        source="vllm/model_executor/model_loader/weight_utils.py: get_quant_config",
         needs=Needs(facts=("model",), applies=_HAS_METHOD),
     ),
 )

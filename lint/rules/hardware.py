@@ -1,7 +1,7 @@
 """Operations that the GPU lacks or runs slowly with these flags: rules H1, H2 and H3.
 
-vLLM 0.32: FLASH_ATTN and FLASHINFER want compute capability 8.0 (v1/attention/backends/flash_attn.py,
-flashinfer.py), bfloat16 too (platforms/cuda.py: check_if_supports_dtype).
+FLASH_ATTN and FLASHINFER want compute capability 8.0 (vllm/v1/attention/backends/flash_attn.py,
+flashinfer.py), bfloat16 too (vllm/platforms/cuda.py: check_if_supports_dtype).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -215,8 +215,8 @@ LINTS = (
         find=_check_unsupported_backend,
         reports="a forced attention backend that a GPU of compute capability below 8.0 lacks",
         source=(
-            "vLLM 0.32 vllm/v1/attention/backends/flash_attn.py: supports_compute_capability; "
-            "vLLM 0.32 vllm/v1/attention/backends/flashinfer.py: supports_compute_capability; "
+            "vllm/v1/attention/backends/flash_attn.py: supports_compute_capability; "
+            "vllm/v1/attention/backends/flashinfer.py: supports_compute_capability; "
             "flashinfer-ai/flashinfer#3620"
         ),
         needs=_BACKEND,
@@ -225,7 +225,7 @@ LINTS = (
         rules=("H3",),
         find=_check_forced_backend,
         reports="an attention backend that is forced at all",
-        source="vLLM 0.32 vllm/platforms/cuda.py: _get_backend_priorities",
+        source="vllm/platforms/cuda.py: _get_backend_priorities",
         evidence_for="no public measurement that vLLM's own choice is the fastest",
         needs=_BACKEND,
     ),
@@ -234,8 +234,7 @@ LINTS = (
         find=_check_number_formats,
         reports="a dtype or quantization that this GPU or model does not have",
         source=(
-            "vLLM 0.32 vllm/platforms/cuda.py: check_if_supports_dtype; "
-            "vLLM 0.32 vllm/config/vllm.py: _get_quantization_config"
+            "vllm/platforms/cuda.py: check_if_supports_dtype; vllm/config/vllm.py: _get_quantization_config"
         ),
         needs=Needs(facts=("gpu",), applies=has_any("dtype", "quantization")),
     ),
@@ -243,7 +242,7 @@ LINTS = (
         rules=("H2",),
         find=_check_cache_formats,
         reports="a format of the KV cache that no attention backend has on this GPU",
-        source="vLLM 0.32 vllm/platforms/cuda.py: 'No valid attention backend found'",
+        source="vllm/platforms/cuda.py: 'No valid attention backend found'",
         needs=Needs(facts=("gpu", "version"), applies=has_any("kv_cache_dtype")),
     ),
     DeploymentCheck(
@@ -257,8 +256,7 @@ LINTS = (
         find=_check_upcast,
         reports="a model that vLLM refuses in float16, on a GPU without bfloat16",
         source=(
-            "vLLM 0.32 vllm/config/model.py: _resolve_auto_dtype; "
-            "vLLM 0.32 vllm/config/model.py: _FLOAT16_NOT_SUPPORTED_MODELS"
+            "vllm/config/model.py: _resolve_auto_dtype; vllm/config/model.py: _FLOAT16_NOT_SUPPORTED_MODELS"
         ),
     ),
 )

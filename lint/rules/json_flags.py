@@ -94,13 +94,13 @@ LINTS = (
         rules=("V1",),
         find=_check_json,
         reports="JSON flags that cannot be read",
-        source="vLLM 0.32 vllm/engine/arg_utils.py: parse_type (exit code 2)",
+        source="vllm/engine/arg_utils.py: parse_type (exit code 2)",
     ),
     DeploymentCheck(
         rules=("V1",),
         find=_check_keys,
         reports="keys of JSON flags that this release does not know",
-        source="vLLM 0.32 vllm/config/utils.py",
+        source="vllm/config/utils.py",
         needs=Needs(facts=("version",), applies=_has_json),
     ),
 )

@@ -7,6 +7,7 @@ import re
 from math import floor
 
 from flettner.lint.recogniser import recogniser
+from flettner.lint.rules.known_errors import PINNED
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.references import FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
@@ -15,7 +16,6 @@ from flettner.vllm_facts.values import Knob, Value
 _UTILIZATION, _SEQS, _LEN = "gpu_memory_utilization", "max_num_seqs", "max_model_len"
 _DENSE, _MOE = 0.92, 0.85  # the exchange's buffers of a MoE are outside vLLM's accounts
 _RAISED_DEFAULT_SINCE = (0, 20)
-PINNED = "kv_cache_memory_bytes"
 HYBRID_OFF = "Turning off hybrid kv cache manager because `--kv-transfer-config`"
 
 
@@ -200,7 +200,7 @@ _NOT_FREE = (
     r"Free memory on device\D*\d* ?\((?P<free>\d+\.?\d*)/(?P<total>\d+\.?\d*) GiB\) on startup is less"
 )
 _EAGER = r"Cudagraph is disabled under eager mode|Enforce eager set, disabling torch\.compile"
-_KV_CACHE = "vLLM 0.32 vllm/v1/core/kv_cache_utils.py"
+_KV_CACHE = "vllm/v1/core/kv_cache_utils.py"
 
 LINTS = (
     recogniser(
@@ -208,7 +208,7 @@ LINTS = (
         r"Using default MoE config\. Performance might be sub-optimal!",
         _missing_moe_config,
         reports="MoE kernels without a tuned configuration for this GPU",
-        source="vLLM 0.32 vllm/model_executor/layers/fused_moe/fused_moe.py: get_moe_configs",
+        source="vllm/model_executor/layers/fused_moe/fused_moe.py: get_moe_configs",
         evidence_for=(
             "3 % more throughput (Nemotron-Super, 8 H200, vllm-project/vllm#44675), 10 % (Qwen3.5, H200, "
             "vllm-project/vllm#37340)"
@@ -220,7 +220,7 @@ LINTS = (
         _EAGER,
         _eager_mode,
         reports="CUDA graphs and compilation are off",
-        source="vLLM 0.32 vllm/config/vllm.py: 'Cudagraph is disabled under eager mode'",
+        source="vllm/config/vllm.py: 'Cudagraph is disabled under eager mode'",
         evidence_for=GRAPHS_FOR,
         evidence_against=GRAPHS_AGAINST,
     ),
@@ -229,7 +229,7 @@ LINTS = (
         r"Custom allreduce is disabled\b.*",
         _no_custom_all_reduce,
         reports="tensor parallelism without vLLM's own all-reduce, as over PCIe",
-        source=f"vLLM 0.32 vllm/distributed/device_communicators/custom_all_reduce.py; {SCALING}",
+        source=f"vllm/distributed/device_communicators/custom_all_reduce.py; {SCALING}",
         evidence_for="no public measurement of the two layouts side by side",
     ),
     recogniser(
@@ -251,22 +251,20 @@ LINTS = (
         _NOT_FREE,
         _memory_in_use,
         reports="less memory is free than gpu_memory_utilization asks for",
-        source="vLLM 0.32 vllm/v1/worker/utils.py: request_memory",
+        source="vllm/v1/worker/utils.py: request_memory",
     ),
     recogniser(
         "F5",
         r"max_num_seqs \((?P<seqs>\d+)\) exceeds available Mamba cache blocks \((?P<blocks>\d+)\)",
         _mamba_blocks,
         reports="more sequences than the Mamba cache has blocks",
-        source=(
-            "vLLM 0.32 vllm/config/compilation.py: 'exceeds available Mamba cache'; vllm-project/vllm#34094"
-        ),
+        source=("vllm/config/compilation.py: 'exceeds available Mamba cache'; vllm-project/vllm#34094"),
     ),
     recogniser(
         "F8",
         _COUNTS,
         _periodic_stats,
         reports="requests that wait, by the latest count in the log",
-        source="vLLM 0.32 vllm/v1/metrics/loggers.py: LoggingStatLogger",
+        source="vllm/v1/metrics/loggers.py: LoggingStatLogger",
     ),
 )

@@ -287,7 +287,7 @@ LINTS = (
         rules=("M5",),
         find=_check_share_minimum,
         reports="gpu_memory_utilization that leaves memory unused",
-        source=f"vLLM 0.32 vllm/config/cache.py: gpu_memory_utilization (0.92 by default); {OPTIMIZATION}",
+        source=f"vllm/config/cache.py: gpu_memory_utilization (0.92 by default); {OPTIMIZATION}",
         evidence_for="no public measurement: the gain is that of the added KV cache",
         needs=Needs(for_change=ESTIMATE, applies=has_any(SHARE)),
     ),
@@ -309,8 +309,8 @@ LINTS = (
         find=_check_hybrid_state,
         reports="a hybrid (Mamba) model on a GPU of at most 16 GiB: each sequence holds a state",
         source=(
-            "vLLM 0.32 vllm/config/compilation.py: 'exceeds available Mamba cache'; "
-            "vLLM 0.32 vllm/model_executor/models/config.py: update_mamba_ssm_cache_dtype"
+            "vllm/config/compilation.py: 'exceeds available Mamba cache'; "
+            "vllm/model_executor/models/config.py: update_mamba_ssm_cache_dtype"
         ),
         evidence_for="no public measurement of 16 sequences and 512 tokens: they are values to begin with",
         needs=Needs(facts=("gpu", "model")),
@@ -319,7 +319,7 @@ LINTS = (
         rules=("B3",),
         find=_check_step_size,
         reports="max_num_batched_tokens of at most 512",
-        source="vLLM 0.32 vllm/engine/arg_utils.py: get_batch_defaults; vllm-project/vllm#10544",
+        source="vllm/engine/arg_utils.py: get_batch_defaults; vllm-project/vllm#10544",
         evidence_for=(
             "vLLM raised its default from 512 to 2048, for throughput and long prompts "
             "(vllm-project/vllm#10544)"
@@ -331,7 +331,7 @@ LINTS = (
         rules=("L1",),
         find=_check_context_length,
         reports="a context length of which not one request fits",
-        source="vLLM 0.32 vllm/v1/core/kv_cache_utils.py: 'To serve at least one request'",
+        source="vllm/v1/core/kv_cache_utils.py: 'To serve at least one request'",
         needs=Needs(facts=ESTIMATE),
     ),
 )

@@ -26,7 +26,7 @@ WITH_VIDEO = frozenset(
         "Qwen3_5MoeForConditionalGeneration",
     }
 )
-"""Architectures whose `get_supported_mm_limits` in vLLM 0.32 names videos."""
+"""Architectures whose `get_supported_mm_limits` names videos."""
 
 
 def _check_video(config: ServeConfig) -> Iterable[Finding]:
@@ -63,9 +63,7 @@ LINTS = (
         rules=("L1",),
         find=_check_video,
         reports="a start that keeps memory for videos, where --limit-mm-per-prompt does not exclude them",
-        source=(
-            f"vLLM 0.32 vllm/multimodal/encoder_budget.py: get_modality_with_max_tokens; {CONSERVING_MEMORY}"
-        ),
+        source=(f"vllm/multimodal/encoder_budget.py: get_modality_with_max_tokens; {CONSERVING_MEMORY}"),
         needs=Needs(facts=("gpu", "model")),
     ),
 )

@@ -80,7 +80,7 @@ LINTS = (
         rules=("O1",),
         find=_check_cache,
         reports="KV cache in the host's memory, which a GPU cache that is large enough does not need",
-        source="vLLM 0.32 vllm/config/cache.py: kv_offloading_size",
+        source="vllm/config/cache.py: kv_offloading_size",
         evidence_for=(
             "41 % less throughput with it (Qwen3-8B, 2 L40S, 0.19.1, vllm-project/vllm#44294); none more "
             "on an RTX 4070 Super (https://dielabs.github.io/papers/when-offloading-doesnt-offload.html)"
@@ -92,7 +92,7 @@ LINTS = (
         rules=("O1",),
         find=_check_weights,
         reports="weights in the host's memory, which each step reads over PCIe",
-        source="vLLM 0.32 vllm/config/offload.py: cpu_offload_gb",
+        source="vllm/config/offload.py: cpu_offload_gb",
         evidence_for=(
             "4 to 6 tokens/s with 16 and 70 GiB on the host (vllm-project/vllm#22692, vllm-project/vllm#6496)"
         ),

@@ -97,7 +97,7 @@ LINTS = (
         r"CUDA out of memory.*?(?P<dummies>\d+) dummy requests",
         _warm_up_failure,
         reports="out of memory in the warm-up, which runs as many requests as max_num_seqs",
-        source="vLLM 0.32 vllm/v1/worker/gpu_model_runner.py: 'CUDA out of memory occurred when warming up'",
+        source="vllm/v1/worker/gpu_model_runner.py: 'CUDA out of memory occurred when warming up'",
         evidence_for="vLLM names the two flags; no public measurement of the values",
     ),
     recogniser(

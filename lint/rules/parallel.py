@@ -282,7 +282,7 @@ LINTS = (
         rules=("D3",),
         find=_check_layout,
         reports="attention heads that cannot be shared out to the GPUs; the finding names vLLM's check",
-        source="vLLM 0.32 vllm/config/model.py: verify_with_parallel_config",
+        source="vllm/config/model.py: verify_with_parallel_config",
         needs=Needs(facts=("model", "gpus"), for_change=ESTIMATE, applies=is_split),
     ),
     DeploymentCheck(
@@ -335,8 +335,7 @@ LINTS = (
         find=_check_links,
         reports="tensor parallelism over more than two GPUs without NVLink",
         source=(
-            f"{SCALING} (no NVLink: pipeline); "
-            "vLLM 0.32 vllm/distributed/device_communicators/custom_all_reduce.py"
+            f"{SCALING} (no NVLink: pipeline); vllm/distributed/device_communicators/custom_all_reduce.py"
         ),
         evidence_for="no public measurement of the two layouts side by side",
         needs=Needs(facts=("gpu",), for_change=ESTIMATE, applies=is_split),

@@ -149,7 +149,7 @@ def _check_expert_parallel(config: ServeConfig) -> Iterable[Finding]:
             to=dict.fromkeys(missing, True),
             expects="each GPU holds full experts, and busy experts are spread",
             risks="redundant experts take memory; --enable-dbo also needs a DeepEP or NIXL backend",
-            source="vLLM 0.32 vllm/config/parallel.py: enable_eplb (EPLB needs EP, DBO such a backend)",
+            source="vllm/config/parallel.py: enable_eplb (EPLB needs EP, DBO such a backend)",
         )
 
 

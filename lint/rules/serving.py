@@ -72,14 +72,14 @@ LINTS = (
         rules=("V1",),
         find=_check_unused_parser,
         reports="a `--tool-call-parser` without `--enable-auto-tool-choice`",
-        source="vLLM 0.32 vllm/parser/parser_manager.py: get_tool_parser; vllm-project/vllm#55754",
+        source="vllm/parser/parser_manager.py: get_tool_parser; vllm-project/vllm#55754",
     ),
     DeploymentCheck(
         rules=("V1",),
         find=_check_reranker,
         reports="Qwen's reranker, whose own files describe a model that generates text",
         source=(
-            "vLLM 0.32 vllm/model_executor/models/config.py: is_original_qwen3_reranker; "
+            "vllm/model_executor/models/config.py: is_original_qwen3_reranker; "
             "https://docs.vllm.ai/en/latest/models/pooling_models/scoring/"
         ),
     ),
@@ -87,6 +87,6 @@ LINTS = (
         rules=("V1",),
         find=_check_other_config,
         reports="`--hf-config-path` that replaces the config of a quantised checkpoint",
-        source="vLLM 0.32 vllm/config/model.py: hf_config_path; vllm-project/vllm#16128",
+        source="vllm/config/model.py: hf_config_path; vllm-project/vllm#16128",
     ),
 )

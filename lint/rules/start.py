@@ -37,7 +37,7 @@ def _check_times(config: ServeConfig) -> Iterable[Finding]:
 
 
 def _check_capacity(config: ServeConfig) -> Iterable[Finding]:
-    """F7: one line of vLLM 0.32, two lines of older ones."""
+    """F7: one line of present releases, two lines of older ones."""
     size, most = _last_match(_KV_SIZE, config.log), _last_match(_AT_ONCE, config.log)
     if size is None or most is None:
         return ()
@@ -80,8 +80,7 @@ LINTS = (
         find=_check_times,
         reports="how long compilation, graph capture and the start of the engine took",
         source=(
-            "vLLM 0.32 vllm/compilation/monitor.py: 'torch.compile took'; "
-            f"{DOCS}/design/torch_compile/ (the cache)"
+            f"vllm/compilation/monitor.py: 'torch.compile took'; {DOCS}/design/torch_compile/ (the cache)"
         ),
         needs=LOG,
     ),
@@ -89,7 +88,7 @@ LINTS = (
         rules=("F7",),
         find=_check_capacity,
         reports="how many tokens and requests of full length the KV cache holds",
-        source="vLLM 0.32 vllm/v1/core/kv_cache_utils.py: 'Maximum concurrency for'",
+        source="vllm/v1/core/kv_cache_utils.py: 'Maximum concurrency for'",
         needs=LOG,
     ),
 )

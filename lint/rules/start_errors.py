@@ -5,10 +5,11 @@ A flag rule that knows the model and the GPU reports the same before a start; th
 
 import re
 
-from flettner.lint.recogniser import Recogniser, recogniser
+from flettner.lint.recogniser import recogniser
+from flettner.lint.rules.known_errors import AT_START, check_known_errors
 from flettner.vllm_facts.deprecated_flags import RENAMED
 from flettner.vllm_facts.foreign_flags import COUNTERPARTS
-from flettner.vllm_facts.references import DOCKER, DOCS, OPTIMIZATION, QUANTIZATION
+from flettner.vllm_facts.references import DOCS, OPTIMIZATION
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.sizing.divisibility import why_indivisible
 from flettner.vllm_facts.sizing.dtypes import type_without_float16
@@ -189,33 +190,20 @@ def _dotted(capability: str) -> str:
     return f"{capability[:-1]}.{capability[-1]}"
 
 
-def _without_flag(
-    rule: str, pattern: str, why: str, expects: str, *, reports: str, source: str
-) -> Recogniser:
-    """A line whose cause no flag removes. `why` may name groups of the pattern."""
-    return recogniser(
-        rule,
-        pattern,
-        lambda match, _: _start_error(rule, why.format(**match.groupdict()), {}, expects),
-        reports=reports,
-        source=source,
-    )
-
-
 LINTS = (
     recogniser(
         "V1",
         r"LoRA rank (?P<rank>\d+) is greater than max_lora_rank:? (?P<most>\d+)",
         _lora_rank,
         reports="an adapter whose rank is above max_lora_rank",
-        source=f"vLLM 0.32 vllm/lora/peft_helper.py: 'is greater than max_lora_rank'; {DOCS}/features/lora/",
+        source=f"vllm/lora/peft_helper.py: 'is greater than max_lora_rank'; {DOCS}/features/lora/",
     ),
     recogniser(
         "D3",
         r"attention heads \((?P<heads>\d+)\) must be divisible by tensor parallel size \((?P<tp>\d+)\)",
         _heads,
         reports="attention heads that cannot be shared out to the GPUs",
-        source="vLLM 0.32 vllm/config/model.py: verify_with_parallel_config",
+        source="vllm/config/model.py: verify_with_parallel_config",
     ),
     recogniser(
         "V1",
@@ -224,7 +212,7 @@ LINTS = (
         _expert_blocks,
         reports="experts whose FP8 blocks do not divide over the GPUs",
         source=(
-            "vLLM 0.32 vllm/model_executor/layers/quantization/utils/fp8_utils.py: 'is not divisible by'; "
+            "vllm/model_executor/layers/quantization/utils/fp8_utils.py: 'is not divisible by'; "
             "vllm-project/vllm#17569"
         ),
     ),
@@ -234,7 +222,7 @@ LINTS = (
         r"Minimum capability: (?P<least>\d+)\. Current capability: (?P<present>\d+)",
         _capability,
         reports="a quantization that this GPU does not have",
-        source="vLLM 0.32 vllm/config/vllm.py: _get_quantization_config",
+        source="vllm/config/vllm.py: _get_quantization_config",
     ),
     recogniser(
         "H2",
@@ -242,7 +230,7 @@ LINTS = (
         r"Your (?P<card>.+?) GPU",
         _bfloat16,
         reports="a GPU without bfloat16",
-        source="vLLM 0.32 vllm/platforms/cuda.py: check_if_supports_dtype",
+        source="vllm/platforms/cuda.py: check_if_supports_dtype",
     ),
     recogniser(
         "H2",
@@ -256,7 +244,7 @@ LINTS = (
         r"error: unrecognized arguments: (?P<words>.*)",
         _unknown_flags,
         reports="flags that the parser of the installed vLLM does not know",
-        source="vLLM 0.32 vllm/utils/argparse_utils.py: FlexibleArgumentParser",
+        source="vllm/utils/argparse_utils.py: FlexibleArgumentParser",
     ),
     recogniser(
         "K1",
@@ -271,42 +259,7 @@ LINTS = (
         r"\(\D*(?P<own>\d+)",
         _context_above_model,
         reports="a context longer than the model supports",
-        source="vLLM 0.32 vllm/config/model.py: _get_and_verify_max_len",
+        source="vllm/config/model.py: _get_and_verify_max_len",
     ),
-    _without_flag(
-        "U2",
-        r"ncclShmOpen|(?:creating|open|extend) shared memory segment|insufficient shared memory",
-        "NCCL or the workers found too little shared memory (/dev/shm)",
-        "it starts with `docker run --ipc=host` or `--shm-size=16g` (in Kubernetes an emptyDir of medium "
-        "Memory at that path); Docker's default is 64 MB",
-        reports="too little shared memory",
-        source=f"{DOCKER}; vllm-project/vllm#1125; vllm-project/vllm#1710",
-    ),
-    _without_flag(
-        "V1",
-        r"GGUF model with architecture \S+ is not supported yet|Architecture \S+ not supported",
-        "it did not start: the GGUF reader does not know this architecture",
-        "the original weights, or an AWQ, GPTQ or FP8 checkpoint: vLLM calls GGUF experimental",
-        reports="a GGUF file of an architecture that its reader does not know",
-        source=f"{QUANTIZATION}gguf/; vllm-project/vllm#39612",
-    ),
-    _without_flag(
-        "V1",
-        r"Model architectures \[?'?(?P<name>\w+)'?\]? (?:are not supported|failed to be inspected)",
-        "it did not start: this vLLM does not know the architecture {name}",
-        "a newer vLLM and transformers, or --model-impl transformers where that library knows it",
-        reports="an architecture that this vLLM does not know",
-        source=(
-            "vLLM 0.32 vllm/model_executor/models/registry.py: 'are not supported for now'; "
-            f"{DOCS}/models/supported_models/"
-        ),
-    ),
-    _without_flag(
-        "E1",
-        r"no kernel image is available for execution on the device",
-        "this build of vLLM has no kernels for the GPU: 'no kernel image is available'",
-        "it runs with a build for the GPU: newer wheels for new GPUs, 0.19 and older for Volta",
-        reports="a build without kernels for this GPU",
-        source=f"{DOCS}/getting_started/installation/gpu/",
-    ),
+    check_known_errors("U2", "V1", "E1", files=AT_START),
 )

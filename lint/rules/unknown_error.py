@@ -5,17 +5,10 @@ The table of vLLM's own errors tells the file, the releases and the flags that t
 
 import re
 from collections.abc import Iterable
+from functools import cache
 
 from flettner.lint.recogniser import LOG, LONGEST_LINE, Recogniser
-from flettner.lint.rules import (
-    api_errors,
-    engine_errors,
-    host_errors,
-    kernel_errors,
-    log,
-    out_of_memory,
-    start_errors,
-)
+from flettner.lint.rules import known_errors, log, out_of_memory, start_errors
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.raised_errors import RaisedError, find_raised, format_release, next_release
 from flettner.vllm_facts.releases import NAME, TABLE
@@ -49,12 +42,6 @@ _LAST_RESORT = re.compile(
 )
 """Lines to quote if the log has no other error: they report one, or have the level of one."""
 
-_KNOWN = tuple(
-    check.pattern
-    for module in (log, out_of_memory, start_errors, api_errors, engine_errors, kernel_errors, host_errors)
-    for check in module.LINTS
-    if isinstance(check, Recogniser)
-)
 _SAYS_WHAT_TO_DO = re.compile(
     r"\b(?:please|instead|must|should|use|set|try|pass|specify|install|upgrade|enable|disable|consider"
     r"|increas(?:e|ing)|reduc(?:e|ing)|decreas(?:e|ing)|cannot be|only supports?|(?:not|only) supported"
@@ -71,13 +58,21 @@ def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
     found = (match for line in reversed(since) if (match := _ERROR.search(line)))
     root = next((match for match in found if not _WRAPPER.search(match[0])), None)
     last = root or next(filter(None, map(_LAST_RESORT.search, reversed(since))), None)
-    if last and not any(re.search(pattern, last.string) for pattern in _KNOWN):
+    if last and not any(re.search(pattern, last.string) for pattern in _known_patterns()):
         error = last[0].strip()
         inner = _INNER.search(error)
         own = inner["text"] if inner else error if root else ""
         raised = find_raised(own)
         severity: FindingSeverity = "warning" if served else "error"
         yield _explain(own, raised, config, severity) if raised else _quote(error, severity)
+
+
+@cache
+def _known_patterns() -> tuple[str, ...]:
+    """The patterns of the lines that other rules explain."""
+    modules = (log, out_of_memory, start_errors, known_errors)
+    parts = (part for module in modules for check in module.LINTS for part in check.parts())
+    return tuple(part.pattern for part in parts if isinstance(part, Recogniser))
 
 
 def _quote(error: str, severity: FindingSeverity) -> Finding:

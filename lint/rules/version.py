@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from flettner.vllm_facts.regressions import REGRESSIONS
+from flettner.vllm_facts.releases import cite
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -69,7 +70,7 @@ def _unneeded_finding(config: ServeConfig, *, hybrid: bool) -> Finding:
         expects="vLLM decides by what the connector supports",
         risks="none known since 0.21",
         source=(
-            "vLLM 0.32 vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py: SupportsHMA; "
+            "vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py: SupportsHMA; "
             "vllm-project/vllm#41445"
         ),
     )
@@ -86,15 +87,16 @@ def _check_regressions(config: ServeConfig) -> Iterable[Finding]:
         if not row.shows(config.env.get(row.env) if row.env else config.setting.get(row.knob)):
             continue
         fixed = f"; fixed {row.fixed}" if row.fixed else "; no fix is on record"
+        issue = cite(row.issue)
         yield Finding(
             rule="V3",
             klass="note",
             severity="warning",
-            why=f"vLLM {config.version}: {row.symptom} is reported for this case ({row.issue}{fixed})",
+            why=f"vLLM {config.version}: {row.symptom} is reported for this case ({issue}{fixed})",
             expects=row.remedy,
             risks="a third-party report: your load may not show it",
-            source=row.issue,
-            evidence={"issue": row.issue},
+            source=issue,
+            evidence={"issue": issue},
         )
 
 

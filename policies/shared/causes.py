@@ -55,7 +55,7 @@ def is_time_measured(reading: Reading, slo: Slo, requests: float) -> bool:
 
 
 def find_queue_cause(reading: Reading, context: Context) -> QueueCause:
-    """The limit that was reached while requests waited, in the order in which vLLM 0.32 admits a request.
+    """The limit that was reached while requests waited, in the order in which vLLM admits a request.
 
     Where the cap and the budget bind in turn, the answer is the cap: Q1 raises both.
     """

@@ -11,7 +11,7 @@ from flettner.vllm_facts.values import Knob, Value
 LADDER = tuple(sorted(rung for octave in range(24) for rung in (1 << octave, 3 << octave)))
 """1, 2, 3, 4, 6, 8, 12 …: few values, so that vLLM meets a compiled one again (selftuning grid)."""
 BATCHES = (1, 2, 4, *range(8, 256, 8), *range(256, 1025, 16))
-"""The batch sizes that vLLM 0.32 captures in CUDA graphs by default (config/vllm.py)."""
+"""The batch sizes that vLLM captures in CUDA graphs by default (vllm/config/vllm.py)."""
 
 
 def step_up(bound: Bound | None, *, current: int, wanted: int, limit: float) -> int | None:

@@ -2,9 +2,12 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+
+from flettner.vllm_facts.releases import cite
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -24,7 +27,7 @@ FORMS = tuple(
         r"vllm-project/recipes [\w./-]+\.(md|yaml)",
     )
 )
-REFERENCE = re.compile(r"vLLM 0\.\d+ (?=[\w/]*/)|[\w-]/[\w.-]+#\d+|https://|vllm-project/recipes ")
+REFERENCE = re.compile(r"(vLLM 0\.\d+ )?vllm/[\w/]+\.py|[\w-]+/[\w.-]+#\d+|https://|vllm-project/recipes ")
 NONE_PUBLIC = re.compile(r"no public measurement|vLLM names the two flags")
 
 
@@ -34,7 +37,7 @@ def references(source: str) -> list[str]:
 
 
 def faults(source: str) -> list[str]:
-    """What in a source cannot be opened."""
+    """What in a source, as it is shown, cannot be opened."""
     found = [one for one in references(source) if not any(form.fullmatch(one) for form in FORMS)]
     return found + [match[0] for match in PRIVATE.finditer(source)]
 
@@ -46,19 +49,35 @@ def evidence_faults(evidence: str) -> list[str]:
 
 
 def code_of(*packages: str) -> list[Path]:
-    return [path for package in packages for path in sorted((REPOSITORY / package).rglob("*.py"))]
+    """The modules and tables of the packages."""
+    files = [path for package in packages for path in sorted((REPOSITORY / package).rglob("*"))]
+    return [path for path in files if path.suffix in (".py", ".toml")]
 
 
 def source_texts() -> dict[str, str]:
-    """The sources in rules, policies and facts by place, as far as they are constant."""
+    """The sources in rules, policies and facts by place, as they are shown, as far as they are constant."""
     found: dict[str, str] = {}
     for path in code_of("lint", "policies", "vllm_facts"):
         where = path.relative_to(REPOSITORY)
+        if path.suffix == ".toml":
+            rows = _rows_of(tomllib.loads(path.read_text()))
+            found |= {f"{where}: {text}": cite(text) for text in rows}
+            continue
         module = import_module(".".join(("flettner", *where.with_suffix("").parts)))
         for node in _texts(ast.parse(path.read_text())):
             if text := _evaluate(node, vars(module)):
-                found[f"{where}:{node.lineno}"] = text
+                found[f"{where}:{node.lineno}"] = cite(text)
     return found
+
+
+def _rows_of(entry: object) -> Iterator[str]:
+    """The sources in a table and in those inside it."""
+    for key, value in entry.items() if isinstance(entry, dict) else ():
+        if key in ("source", "issue"):
+            yield str(value)
+        else:
+            for part in value if isinstance(value, list) else [value]:
+                yield from _rows_of(part)
 
 
 def _texts(node: ast.AST) -> Iterator[ast.expr]:

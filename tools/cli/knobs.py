@@ -21,6 +21,7 @@ from flettner.tools.terminal.tables import format_sentence, format_table
 from flettner.tools.terminal.values import format_value
 from flettner.vllm_facts.flag_table import SHORT
 from flettner.vllm_facts.knobs import KNOBS
+from flettner.vllm_facts.releases import cite
 
 _SHORT_LIST = 30  # so many names are all shown
 _NEAR = 5  # names to suggest
@@ -84,8 +85,9 @@ def _sources(source: str, names: Mapping[str, object]) -> Iterator[str]:
     """What the proposals of a policy give as their `source`: a string, or one that names the module's own."""
     given = (node.value for node in ast.walk(ast.parse(source)) if _is_source(node))
     for value_given in given:
-        if isinstance(value_given, ast.Constant):
-            yield str(value_given.value)
+        text = value_given.args[0] if isinstance(value_given, ast.Call) else value_given  # of `cite`
+        if isinstance(text, ast.Constant):
+            yield cite(str(text.value))
         for node in ast.walk(value_given):
             fact_value = names.get(node.id) if isinstance(node, ast.Name) else None
             if isinstance(fact_value, str):

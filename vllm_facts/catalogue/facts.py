@@ -58,7 +58,7 @@ class KnobFacts:
     unit: str = ""
     min: float | None = None  # what vLLM accepts, not a recommendation
     max: float | None = None
-    choices: tuple[Value, ...] = ()  # of vLLM 0.32
+    choices: tuple[Value, ...] = ()  # of the newest release in vllm_facts/releases
     octaves: bool = False  # moves in doublings, so that compiled values recur
     defaults: tuple[Default, ...] = ()  # machine-readable, the first match; empty: depends on more
     effects: Effects = Effects()

@@ -18,7 +18,7 @@ from typing import Any
 
 from flettner.vllm_facts.catalogue.facts import Default, Effects, KnobFacts
 from flettner.vllm_facts.deprecated_flags import CHANGED, RENAMED
-from flettner.vllm_facts.releases import TABLE, ReleaseFlag, source_of
+from flettner.vllm_facts.releases import TABLE, ReleaseFlag, cite, source_of
 from flettner.vllm_facts.values import Knob, Value
 
 SUBJECTS = (
@@ -60,6 +60,7 @@ def _facts(name: Knob, entry: Mapping[str, Any]) -> KnobFacts:
         **_parsed(TABLE.get(name)),
         **{key: value for key, value in entry.items() if key != "class"},
     }
+    merged["source"] = cite(merged["source"])
     if "defaults" in entry:
         merged["defaults"] = tuple(Default(**default) for default in entry["defaults"])
     if "effects" in entry:

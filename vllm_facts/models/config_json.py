@@ -1,6 +1,6 @@
 """A model's `config.json` in numbers: the keys of all families under one name each.
 
-The keys are those that vLLM reads (0.32 transformers_utils/model_arch_config_convertor.py). Missing
+The keys are those that vLLM reads (vllm/transformers_utils/model_arch_config_convertor.py). Missing
 and unreadable entries are None.
 """
 

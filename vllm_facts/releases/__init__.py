@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -58,7 +59,15 @@ FLAGS = frozenset(TABLE).union(*(flag.aliases for flag in TABLE.values()))
 """All names of flags that the parser accepts, canonical ones and aliases."""
 
 
+_FILE_OF_VLLM = re.compile(r"(?:^|(?<=; ))vllm/")
+
+
+def cite(source: str) -> str:
+    """A source with the release before each file of vLLM: tests/integration/vllm checks them with it."""
+    return _FILE_OF_VLLM.sub(f"{NAME} vllm/", source)
+
+
 def source_of(knob: Knob) -> str:
     """The file of vLLM's source that defines the flag, "" for a flag that the release lacks."""
     flag = TABLE.get(knob)
-    return f"{NAME} vllm/{_SOURCES[flag.group]}" if flag else ""
+    return cite(f"vllm/{_SOURCES[flag.group]}") if flag else ""

@@ -196,7 +196,7 @@ def _with_file(command: ServeCommand, path: Value, *, elsewhere: bool) -> ServeC
         return replace(command, unread=f"{path}: the file is in the container (lint it outside)")
     if elsewhere:
         return replace(command, unread=f"{path}: the file is not read (lint `vllm serve --config` beside it)")
-    if "--config" not in command.argv:  # vLLM 0.32 vllm/utils/argparse_utils.py
+    if "--config" not in command.argv:  # vllm/utils/argparse_utils.py
         return replace(
             command, unread=f"--config={path}: vLLM reads the file only as two words, --config {path}"
         )

@@ -1,6 +1,6 @@
 """Whether tensor parallelism can divide the sizes of a model.
 
-As vLLM 0.32: config/model.py (verify_with_parallel_config), model_executor/layers/linear.py,
+As vllm/config/model.py (verify_with_parallel_config), vllm/model_executor/layers/linear.py,
 vocab_parallel_embedding.py and quantization/utils/fp8_utils.py (validate_fp8_block_shape).
 """
 

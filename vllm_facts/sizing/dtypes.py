@@ -11,7 +11,7 @@ WITHOUT_FLOAT16 = {
     "Gemma3ForConditionalGeneration": "gemma3",
     "Glm4ForCausalLM": "glm4",
 }
-"""Model types that vLLM 0.32 refuses in float16 (config/model.py: _FLOAT16_NOT_SUPPORTED_MODELS)."""
+"""Model types that vLLM refuses in float16 (vllm/config/model.py: _FLOAT16_NOT_SUPPORTED_MODELS)."""
 
 _NAMES = {"half": "float16", "float": "float32"}
 

@@ -8,6 +8,7 @@ from typing import cast
 
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.knobs import find_default_number, release_of
+from flettner.vllm_facts.releases import cite
 from flettner.vllm_facts.serve_config import NO_NEEDS, Finding, FindingSeverity, Model, Needs, ServeConfig
 from flettner.vllm_facts.values import Knob, Value
 
@@ -32,10 +33,14 @@ class DeploymentCheck:
     evidence_against: str = ""
     needs: Needs = NO_NEEDS
 
+    def parts(self) -> tuple["DeploymentCheck", ...]:
+        """The checks that docs/reference/rules.md lists, if it is a table of several."""
+        return (self,)
+
     def check(self, config: ServeConfig) -> Iterable[Finding]:
         against = f"; against it: {self.evidence_against}" if self.evidence_against else ""
         for finding in self.find(config):
-            yield finding if finding.source else replace(finding, source=self.source + against)
+            yield replace(finding, source=cite(finding.source or self.source + against))
 
 
 def has_any(*names: str) -> Callable[[ServeConfig], bool]:

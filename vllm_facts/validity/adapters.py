@@ -11,7 +11,7 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """MaxLoRARanks; no other value of max_lora_rank is accepted."""
 
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
-_OFFLOAD = "vLLM 0.32 vllm/config/offload.py: validate_offload_config"
+_OFFLOAD = "vllm/config/offload.py: validate_offload_config"
 
 NOT_ABOVE = (
     NotAbove(
@@ -48,7 +48,7 @@ def check_adapters(config: ServeConfig) -> Iterator[InvalidSetting]:
         yield InvalidSetting(
             knobs=("lora_modules",),
             why="lora_modules needs enable_lora",
-            source="vLLM 0.32 vllm/v1/engine/input_processor.py: 'LoRA is not enabled'",
+            source="vllm/v1/engine/input_processor.py: 'LoRA is not enabled'",
             to={"enable_lora": True},
         )
 

@@ -33,7 +33,7 @@ def check_backend(config: ServeConfig) -> Iterator[InvalidSetting]:
         knobs=("attention_backend",),
         why=f"attention backend {forced} is forced, yet {model.name} {reason[0]}",
         source=(
-            "vLLM 0.32 vllm/v1/attention/backend.py: validate_configuration: 'is not valid for this "
+            "vllm/v1/attention/backend.py: validate_configuration: 'is not valid for this "
             f"configuration', '{reason[1]}'"
         ),
         to={"attention_backend": None}

@@ -1,7 +1,10 @@
 """All checks of vLLM at start: combinations of flags, and of flags, model and GPU, that it refuses."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
 
+from flettner.vllm_facts.releases import cite
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.validity import (
     adapters,
@@ -35,7 +38,6 @@ CHECKS = (
 
 def find_problems(config: ServeConfig) -> Iterator[InvalidSetting]:
     """Everything in the deployment that vLLM would refuse; unknown facts pass."""
-    for row in (*NOT_ABOVE, *WITHOUT):
-        yield from row.problems(config)
-    for check in CHECKS:
-        yield from check(config)
+    checks = (*(row.problems for row in (*NOT_ABOVE, *WITHOUT)), *CHECKS)
+    for problem in chain.from_iterable(check(config) for check in checks):
+        yield replace(problem, source=cite(problem.source))

@@ -18,7 +18,7 @@ from flettner.vllm_facts.validity.refusal import (
 from flettner.vllm_facts.values import Value
 
 _LAUNCH = f"{ENGINE}: 'Invalid data-parallel launch options'"
-_ELASTIC = "vLLM 0.32 vllm/config/parallel.py: __post_init__"
+_ELASTIC = "vllm/config/parallel.py: __post_init__"
 _VERIFY = f"{MODEL}: verify_with_parallel_config"
 
 MICROBATCHING = frozenset({"deepep_low_latency", "deepep_high_throughput", "nixl_ep"})

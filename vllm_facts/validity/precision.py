@@ -14,11 +14,9 @@ from flettner.vllm_facts.validity.refusal import MODEL, VLLM, FlagMapping, Inval
 
 ADA, HOPPER = (8, 9), (9, 0)
 
-_BFLOAT16 = (
-    "vLLM 0.32 vllm/platforms/cuda.py: check_if_supports_dtype: 'Bfloat16 is only supported on GPUs …'"
-)
-_TRITON = "vLLM 0.32 vllm/v1/attention/backends/triton_attn.py"
-_NONE_VALID = "vLLM 0.32 vllm/platforms/cuda.py: 'No valid attention backend found'"
+_BFLOAT16 = "vllm/platforms/cuda.py: check_if_supports_dtype: 'Bfloat16 is only supported on GPUs …'"
+_TRITON = "vllm/v1/attention/backends/triton_attn.py"
+_NONE_VALID = "vllm/platforms/cuda.py: 'No valid attention backend found'"
 _OVERFLOWS = "float16 has a smaller range: a model trained in bfloat16 may overflow, so check its answers"
 _TEXT_ONLY = ("limit_mm_per_prompt", "language_model_only")
 
@@ -133,7 +131,7 @@ def check_kv_cache(config: ServeConfig) -> Iterator[InvalidSetting]:
         source = f"{_TRITON}: '{says}'"
     elif fp8 and forced == "FLASH_ATTN" and capability < HOPPER:
         reason = "FLASH_ATTN reads it from 9.0 on"
-        source = "vLLM 0.32 vllm/v1/attention/backends/fa_utils.py: flash_attn_supports_kv_cache_dtype"
+        source = "vllm/v1/attention/backends/fa_utils.py: flash_attn_supports_kv_cache_dtype"
     elif kind.startswith("nvfp4") and not mla and capability < AMPERE:
         reason, source = "only FLASHINFER reads it, which wants 8.0", _NONE_VALID
     if reason:
@@ -187,7 +185,7 @@ def check_kv_checkpoint(config: ServeConfig) -> Iterator[InvalidSetting]:
             knobs=("kv_cache_dtype",),
             why=f"--kv-cache-dtype fp8_e5m2 is refused: {model.name} is an FP8 checkpoint",
             source=(
-                "vLLM 0.32 vllm/model_executor/layers/attention/attention.py: "
+                "vllm/model_executor/layers/attention/attention.py: "
                 "'fp8_e5m2 kv-cache is not supported with fp8 checkpoints.'"
             ),
             to={"kv_cache_dtype": "fp8"},

@@ -10,13 +10,13 @@ from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.values import Knob, Value
 
-SCHEDULER = "vLLM 0.32 vllm/config/scheduler.py: verify_max_model_len"
-PARALLEL = "vLLM 0.32 vllm/config/parallel.py: _validate_parallel_config"
-MODEL = "vLLM 0.32 vllm/config/model.py"
-VLLM = "vLLM 0.32 vllm/config/vllm.py"
-ENGINE = "vLLM 0.32 vllm/engine/arg_utils.py: create_engine_config"
-SERVE = "vLLM 0.32 vllm/entrypoints/launchers/cli_args.py: validate_parsed_serve_args"
-LORA = "vLLM 0.32 vllm/config/lora.py"
+SCHEDULER = "vllm/config/scheduler.py: verify_max_model_len"
+PARALLEL = "vllm/config/parallel.py: _validate_parallel_config"
+MODEL = "vllm/config/model.py"
+VLLM = "vllm/config/vllm.py"
+ENGINE = "vllm/engine/arg_utils.py: create_engine_config"
+SERVE = "vllm/entrypoints/launchers/cli_args.py: validate_parsed_serve_args"
+LORA = "vllm/config/lora.py"
 
 FlagMapping = Mapping[Knob, Value]
 

@@ -11,7 +11,7 @@ WITHOUT = (
         "mm_shm_cache_max_object_size_mb",
         lambda config: config.setting.get("mm_processor_cache_type") != "shm",
         "needs mm_processor_cache_type shm",
-        "vLLM 0.32 vllm/config/multimodal.py: mm_shm_cache_max_object_size_mb: 'should only be set when'",
+        "vllm/config/multimodal.py: mm_shm_cache_max_object_size_mb: 'should only be set when'",
     ),
     Without(
         "attention_backend",

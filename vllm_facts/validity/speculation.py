@@ -12,7 +12,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
 )
 from flettner.vllm_facts.validity.refusal import InvalidSetting
 
-_SPECULATIVE = "vLLM 0.32 vllm/config/speculative.py: _verify_args"
+_SPECULATIVE = "vllm/config/speculative.py: _verify_args"
 COUNTED = frozenset({"ngram", "ngram_gpu", "draft_model", "eagle", "eagle3", "medusa"})
 """Methods whose draft gives no number of tokens; MTP, DSpark and DFlash drafts may."""
 
@@ -74,7 +74,7 @@ def check_mtp_pipeline(config: ServeConfig) -> Iterator[InvalidSetting]:
             f"the MTP draft of {config.model.name if config.model else 'the model'} does not run in "
             f"a pipeline of {pipeline}: speculative decoding or pipeline_parallel_size has to go"
         ),
-        source="vLLM 0.32 vllm/config/model.py: 'Pipeline parallelism is not supported for this model'; "
+        source="vllm/config/model.py: 'Pipeline parallelism is not supported for this model'; "
         "vllm-project/vllm#52069",
         to={"speculative_config": None},
         expects="it starts without speculative decoding; with tensor parallelism over all GPUs it could stay",

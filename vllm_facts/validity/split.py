@@ -18,18 +18,16 @@ from flettner.vllm_facts.validity.refusal import MODEL, InvalidSetting
 
 HEADS = (
     f"{MODEL}: verify_with_parallel_config: 'Total number of attention heads must be divisible by tensor "
-    "parallel size'; vLLM 0.32 vllm/distributed/utils.py: divide"
+    "parallel size'; vllm/distributed/utils.py: divide"
 )
-GPUS = (
-    "vLLM 0.32 vllm/config/parallel.py: 'World size is larger than the number of available GPUs in this node'"
-)
+GPUS = "vllm/config/parallel.py: 'World size is larger than the number of available GPUs in this node'"
 REFINED_SINCE, BEFORE_REFINED = (0, 32), "0.25.0"  # the versions that were read
 FINEST = 32  # sides of the block that it can divide the checkpoint's into
 
 BLOCKS = (
-    "vLLM 0.32 vllm/model_executor/layers/quantization/utils/fp8_utils.py: validate_fp8_block_shape_moe: "
+    "vllm/model_executor/layers/quantization/utils/fp8_utils.py: validate_fp8_block_shape_moe: "
     "'is not divisible by weight quantization block_n'; "
-    "vLLM 0.32 vllm/model_executor/layers/fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape; "
+    "vllm/model_executor/layers/fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape; "
     "vllm-project/vllm#17569"
 )
 
@@ -69,8 +67,7 @@ def check_expert_width(config: ServeConfig) -> Iterator[InvalidSetting]:
         yield _indivisible(
             config,
             f"{name}: {width} cannot be shared out to {shares} GPUs",
-            "vLLM 0.32 vllm/model_executor/layers/fused_moe/config.py: "
-            "'assert self.intermediate_size % tp_size == 0'",
+            "vllm/model_executor/layers/fused_moe/config.py: 'assert self.intermediate_size % tp_size == 0'",
         )
         return
     block = model.weight_block

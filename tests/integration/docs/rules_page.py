@@ -7,9 +7,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from flettner.lint.rules import all_lints
+from flettner.lint.rules import documented_checks
 from flettner.rules.table import ORDER, slug_of
 from flettner.vllm_facts.references import DOCS
+from flettner.vllm_facts.releases import cite
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck
 from tests.integration.docs.markdown import code, table
 
@@ -80,7 +81,7 @@ def _policy(policy: dict[str, Any]) -> str:
 
 def _rules() -> Iterator[str]:
     """A section for each rule, with a list of its checks in the order of the modules."""
-    lints = all_lints()
+    lints = documented_checks()
     letters_first = sorted({rule for lint in lints for rule in lint.rules}, key=lambda rule: (rule[0], rule))
     for rule in letters_first:
         yield f"### `{rule}` {slug_of(rule)}\n"
@@ -89,7 +90,11 @@ def _rules() -> Iterator[str]:
 
 def _check(lint: DeploymentCheck) -> str:
     """One check: what it reports, and what speaks for and against its change."""
-    parts = (("evidence", lint.evidence_for), ("against", lint.evidence_against), ("source", lint.source))
+    parts = (
+        ("evidence", lint.evidence_for),
+        ("against", lint.evidence_against),
+        ("source", cite(lint.source)),
+    )
     lines = [f"- {lint.reports}", *(f"  - {name}: {_with_links(text)}" for name, text in parts if text)]
     return "\n".join(lines)
 

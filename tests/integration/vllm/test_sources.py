@@ -1,4 +1,4 @@
-"""The files of vLLM 0.32 that sources name exist, with the names and texts that they are cited for."""
+"""The files of vLLM that sources name exist, with the names and texts that they are cited for."""
 
 import re
 import subprocess
@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from flettner.lint.rules import all_lints
+from flettner.lint.rules import documented_checks
 from flettner.vllm_facts.dev_routes import DEV_ROUTES
 from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.regressions import REGRESSIONS
+from flettner.vllm_facts.releases import NAME, cite
 from tests.support.real_vllm import real_vllm
 from tests.support.sources import references, source_texts
 
-CITED = re.compile(r"vLLM 0\.32 (vllm/[\w/]+\.py)(?:: (.+?))?(?: \([^()]+\))?")
-NAME = re.compile(r"[A-Za-z_][\w.]*")
+CITED = re.compile(re.escape(NAME) + r" (vllm/[\w/]+\.py)(?:: (.+?))?(?: \([^()]+\))?")
+WORD = re.compile(r"[A-Za-z_][\w.]*")
 
 
 @cache
@@ -35,10 +36,10 @@ def text_of(file: str) -> str:
 
 
 def cited() -> list[str]:
-    """Each file of vLLM 0.32 with what it is cited for."""
-    sources = [*source_texts().values(), *(lint.source for lint in all_lints())]
-    sources += [row.issue for row in REGRESSIONS] + [knob.source for knob in KNOBS.values()]
-    return sorted({one for source in sources for one in references(source) if one.startswith("vLLM 0.32 ")})
+    """Each file of the newest release with what it is cited for."""
+    sources = [*source_texts().values(), *(cite(lint.source) for lint in documented_checks())]
+    sources += [cite(row.issue) for row in REGRESSIONS] + [knob.source for knob in KNOBS.values()]
+    return sorted({one for source in sources for one in references(source) if one.startswith(f"{NAME} ")})
 
 
 def missing(about: str, text: str) -> Iterator[str]:
@@ -48,7 +49,7 @@ def missing(about: str, text: str) -> Iterator[str]:
         if part.strip() not in text:
             yield part.strip()
     names = (
-        word for word in re.split(r"[:,] ?", re.sub(r"'.+?'(?=$|[:,])", "", about)) if NAME.fullmatch(word)
+        word for word in re.split(r"[:,] ?", re.sub(r"'.+?'(?=$|[:,])", "", about)) if WORD.fullmatch(word)
     )
     yield from (name for name in names if name not in text)
 

@@ -5,17 +5,14 @@ import pytest
 from flettner.lint.fixes import find_fixes
 from flettner.lint.rules import (
     all_lints,
-    api_errors,
-    engine_errors,
-    host_errors,
-    kernel_errors,
+    known_errors,
     unknown_error,
 )
 from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Value
 from tests.support.lint_cases import case, findings
 
-LINTS = (*api_errors.LINTS, *engine_errors.LINTS, *kernel_errors.LINTS, *host_errors.LINTS)
+LINTS = known_errors.LINTS
 BATCH = "max_tokens_per_mm_item (2496) is larger than max_num_batched_tokens (512)."
 BACKEND = (
     "Selected backend AttentionBackendEnum.FLASHINFER is not valid for this configuration. Reason: ['no']"

@@ -56,7 +56,7 @@ def test_an_error_is_corrected_by_the_value_of_a_later_round() -> None:
 
     assert (first.to["tensor_parallel_size"], fixes.to["tensor_parallel_size"]) == (2, 1)
     assert {one.to.get("tensor_parallel_size", 1) for one in fixes.findings} == {1}
-    assert "D1 says why" in next(one.expects for one in fixes.findings if one.rule == "D3")
+    assert "D1 needless-split says why" in next(one.expects for one in fixes.findings if one.rule == "D3")
 
 
 def test_a_pipeline_that_holds_the_full_context_is_not_traded_for_a_shorter_one() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from flettner.lint.rules.version import LINTS
 from flettner.vllm_facts.regressions import REGRESSIONS
+from flettner.vllm_facts.releases import cite
 from tests.support.lint_cases import (
     GB200,
     LLAMA_8B,
@@ -74,7 +75,7 @@ def test_each_row_has_ordered_releases_and_a_condition() -> None:
     for row in REGRESSIONS:
         assert row.first <= row.last
         assert row.model or row.card or row.knob or row.env
-        assert not faults(row.issue)
+        assert not faults(cite(row.issue))
 
 
 @pytest.mark.parametrize(

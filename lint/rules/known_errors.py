@@ -1,0 +1,242 @@
+"""Error messages of vLLM's log, what each means, and the change that ends it: rule F9.
+
+The rows are in vllm_facts/known_errors and read only if there is a log. A row names a function of this module
+where its change or its condition depends on the line or the flags.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from math import ceil
+
+from flettner.lint.recogniser import LOG, Recogniser, recogniser
+from flettner.vllm_facts.fact_tables import FOLDER, read_rows
+from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, json_entries, layout, text_of
+from flettner.vllm_facts.values import Knob, Value
+
+FILES = ("requests", "models", "weights", "layouts", "caches", "host", "kernels")
+AT_START = ("start",)  # errors of other rules, which report the same before a start: see start_errors.py
+PINNED = "kv_cache_memory_bytes"
+_PARSERS = (
+    ("llama-4", "llama4_pythonic"),
+    ("llama-3", "llama3_json"),
+    ("mistral", "mistral"),
+    ("gpt-oss", "openai"),
+    ("qwen2.5", "hermes"),
+)
+"""Words of a model's name, and the parser that vLLM's documentation names for it."""
+
+_HYBRID_CONNECTORS = frozenset(
+    {"MooncakeConnector", "MooncakeStoreConnector", "OffloadingConnector", "SimpleCPUOffloadConnector"}
+)
+"""Connectors that are SupportsHMA."""
+
+_OF_NCCL = re.compile(r"ShmOpen|shared memory segment|insufficient shared memory|Duplicate GPU")
+"""Causes of an error of NCCL that other rows name."""
+
+
+def _no_changes(_: re.Match[str], __: ServeConfig) -> Mapping[Knob, Value]:
+    return {}
+
+
+def _always(_: ServeConfig) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownError:
+    """One row. `why` and `expects` may name groups of `pattern`.
+
+    `set` and `remove` change flags, `set_env` and `unset` variables; `changes`: a change that depends on the
+    line. What the command line has already is left out; if all of it is, the line is of another start.
+    `applies`: False if the flags show the same, or that the line is of another start.
+    """
+
+    pattern: str
+    why: str
+    expects: str
+    source: str
+    set: Mapping[str, Value] = field(default_factory=dict)
+    remove: tuple[str, ...] = ()
+    set_env: Mapping[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    changes: Callable[[re.Match[str], ServeConfig], Mapping[Knob, Value]] = _no_changes
+    applies: Callable[[ServeConfig], bool] = _always
+    severity: FindingSeverity = "error"
+    risks: str = "none known"
+    rule: str = "F9"
+    reports: str = ""  # in docs/reference/rules.md; empty: `why`, without the words of the line
+    quotes: bool = True  # the finding shows the line
+
+    def recognise(self, match: re.Match[str], config: ServeConfig) -> Finding | None:
+        if not self.applies(config):
+            return None
+        knobs = {**self.set, **dict.fromkeys(self.remove), **self.changes(match, config)}
+        variables = {**self.set_env, **dict.fromkeys(self.unset)}
+        to = {knob: value for knob, value in knobs.items() if config.setting.get(knob) != value}
+        env = {name: value for name, value in variables.items() if config.env.get(name) != value}
+        if (knobs or variables) and not (to or env):
+            return None
+        groups = {name: text or "" for name, text in match.groupdict().items()}
+        return Finding(
+            rule=self.rule,
+            klass="gated" if to or env else "note",
+            severity=self.severity,
+            why=self.why.format(**groups),
+            to=to,
+            env=env,
+            expects=self.expects.format(**groups),
+            risks=self.risks,
+            evidence={"line": match[0].strip()[:200]} if self.quotes else {},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownErrors(DeploymentCheck):
+    """The rows of some files as one check, so that a command without a log reads none of them."""
+
+    files: tuple[str, ...]
+
+    def parts(self) -> tuple[DeploymentCheck, ...]:
+        return read_checks(self.files)
+
+
+def check_known_errors(*rules: str, files: tuple[str, ...]) -> KnownErrors:
+    def find(config: ServeConfig) -> Iterable[Finding]:
+        if config.log:
+            for check in read_checks(files):
+                yield from check.check(config)
+
+    return KnownErrors(
+        rules=rules,
+        find=find,
+        reports="an error in the log whose cause is known",
+        source="https://docs.vllm.ai/en/latest/usage/troubleshooting/",
+        needs=LOG,
+        files=files,
+    )
+
+
+@cache
+def read_checks(files: tuple[str, ...]) -> tuple[Recogniser, ...]:
+    """A check of each row. It reports what its finding says, without the words of the line."""
+    return tuple(
+        recogniser(
+            row.rule,
+            row.pattern,
+            row.recognise,
+            reports=row.reports or re.sub(r"\{\w+\}", "…", row.why),
+            source=row.source,
+        )
+        for file in files
+        for row in read_rows(FOLDER / f"known_errors/{file}.toml", "error", KnownError, FUNCTIONS)
+    )
+
+
+def enable_tools(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    return {"enable_auto_tool_choice": True} if config.setting.get("tool_call_parser") else {}
+
+
+def matching_parser(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    model, present = text_of(config, "model").lower(), text_of(config, "tool_call_parser")
+    meant = next((parser for word, parser in _PARSERS if word in model), present)
+    return {} if meant == present else {"tool_call_parser": meant}
+
+
+def raise_batch(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    """The next power of two, unless the present budget holds one item already."""
+    needed, present = int(match["need"]), config.setting.get("max_num_batched_tokens")
+    enough = present if isinstance(present, int) and present >= needed else 1 << (needed - 1).bit_length()
+    return {"max_num_batched_tokens": enough}
+
+
+def half_on_gpus(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    return {} if any("not supported on CPU" in line for line in config.log) else {"dtype": "half"}
+
+
+def pipeline_for_tensor(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    now = layout(config)
+    return {"tensor_parallel_size": 1, "pipeline_parallel_size": now.tp * now.pp}
+
+
+def current_connector(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    """The name that the V1 engine has for LMCache's connector."""
+    given = json_entries(config, "kv_transfer_config")
+    if match["name"] != "LMCacheConnector" or given.get("kv_connector") != match["name"]:
+        return {}
+    return {"kv_transfer_config": json.dumps({**given, "kv_connector": "LMCacheConnectorV1"})}
+
+
+def raise_pinned(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    """The size that is needed and 1 % more; nothing if more was given since."""
+    needed = ceil(float(match["need"]) * 1.01 * 1024) << 20
+    given = config.setting.get(PINNED)
+    return {PINNED: given if isinstance(given, int) and given >= needed else needed}
+
+
+def keep_hybrid(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    connector = json_entries(config, "kv_transfer_config").get("kv_connector")
+    return {"disable_hybrid_kv_cache_manager": False} if connector in _HYBRID_CONNECTORS else {}
+
+
+def has_no_template(config: ServeConfig) -> bool:
+    return not config.setting.get("chat_template")
+
+
+def lacks_tool_flags(config: ServeConfig) -> bool:
+    return not (config.setting.get("enable_auto_tool_choice") and config.setting.get("tool_call_parser"))
+
+
+def serves_adapters(config: ServeConfig) -> bool:
+    return config.setting.get("enable_lora") is True
+
+
+def is_tensor_parallel(config: ServeConfig) -> bool:
+    return layout(config).tp > 1
+
+
+def is_not_tensor_parallel(config: ServeConfig) -> bool:
+    return not is_tensor_parallel(config)
+
+
+def speculates(config: ServeConfig) -> bool:
+    return bool(config.setting.get("speculative_config") or config.setting.get("spec_method"))
+
+
+def does_not_speculate(config: ServeConfig) -> bool:
+    return not speculates(config)
+
+
+def has_fixed_cache_size(config: ServeConfig) -> bool:
+    return bool(config.setting.get(PINNED))
+
+
+def is_short_of_cache(config: ServeConfig) -> bool:
+    return any("larger than the available KV cache memory" in line for line in config.log)
+
+
+def lacks_no_kernel(config: ServeConfig) -> bool:
+    """Whether no line says that a kernel is for another GPU, which has a row of its own."""
+    return not any("This kernel only supports" in line for line in config.log)
+
+
+def has_unnamed_cause(config: ServeConfig) -> bool:
+    """Whether no other row names the cause of an error of NCCL."""
+    return not any(map(_OF_NCCL.search, config.log))
+
+
+FUNCTIONS = {
+    function.__name__: function
+    for function in (
+        *(enable_tools, matching_parser, raise_batch, half_on_gpus, pipeline_for_tensor),
+        *(current_connector, raise_pinned, keep_hybrid, has_no_template, lacks_tool_flags, serves_adapters),
+        *(is_tensor_parallel, is_not_tensor_parallel, speculates, does_not_speculate, has_fixed_cache_size),
+        *(is_short_of_cache, lacks_no_kernel, has_unnamed_cause),
+    )
+}
+"""The functions that a row may name."""
+
+LINTS = (check_known_errors("F9", files=FILES),)
