@@ -38,6 +38,15 @@ def read_tables(path: Path, kind: type[Row]) -> dict[str, Row]:
     return {name: reader.read(f"{path.name}: [{name}]", entry) for name, entry in _read(path).items()}
 
 
+def read_names(path: Path) -> dict[str, str]:
+    """The lines `key = "name"` of the file. Raises FactError."""
+    names = _read(path)
+    for key, name in names.items():
+        if not isinstance(name, str):
+            raise FactError(f"{path.name}: {key}: {name!r} is not of the type str")
+    return names
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

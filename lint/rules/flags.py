@@ -11,9 +11,8 @@ from difflib import get_close_matches
 
 from flettner.lint.rules.hardware import VARIABLE
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.deprecated_flags import ENVIRONMENT, RENAMED
+from flettner.vllm_facts.deprecated_flags import COUNTERPARTS, ENVIRONMENT, RENAMED
 from flettner.vllm_facts.flag_table import is_switch
-from flettner.vllm_facts.foreign_flags import COUNTERPARTS
 from flettner.vllm_facts.json_flags import parse_json_part
 from flettner.vllm_facts.knobs import KNOBS, KnobFacts
 from flettner.vllm_facts.models.context_limit import ALLOWED, allows_longer_context, find_exceeded_context

@@ -7,8 +7,7 @@ import re
 
 from flettner.lint.recogniser import recogniser
 from flettner.lint.rules.known_errors import AT_START, check_known_errors
-from flettner.vllm_facts.deprecated_flags import RENAMED
-from flettner.vllm_facts.foreign_flags import COUNTERPARTS
+from flettner.vllm_facts.deprecated_flags import COUNTERPARTS, RENAMED
 from flettner.vllm_facts.references import DOCS, OPTIMIZATION
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.sizing.divisibility import why_indivisible

@@ -1,7 +1,7 @@
 """Reads the meaning of each flag of `vllm serve`: one TOML file for each subject, one table for each flag.
 
 Type, choices, default and source come from the table of the release (vllm_facts/releases), the release that
-removed a flag from vllm_facts/deprecated_flags.py. A key of the same name in the TOML file wins; flags that
+removed a flag from vllm_facts/deprecated_flags.toml. A key of the same name in the TOML file wins; flags that
 the release lacks give type and source there. The fields of `KnobFacts` say what each key holds.
 
 A missing key means the careful choice: `start` is "cold", `class` is "gated", `tunable` is false. Tunable are
@@ -13,11 +13,13 @@ part, and all text and JSON.
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from flettner.vllm_facts.catalogue.facts import Default, Effects, KnobFacts
-from flettner.vllm_facts.deprecated_flags import CHANGED, RENAMED
+from flettner.vllm_facts.deprecated_flags import RENAMED
+from flettner.vllm_facts.errors import FactError
 from flettner.vllm_facts.releases import TABLE, ReleaseFlag, cite, source_of
 from flettner.vllm_facts.values import Knob, Value
 
@@ -37,15 +39,18 @@ SUBJECTS = (
 )
 """The order of `flettner knobs` and of docs/reference/knobs.md."""
 
+_KEYS = {field.name for field in fields(KnobFacts)} - {"name", "klass"} | {"class"}
 _KINDS = {"size": "int", "json_or_text": "json"}
 
 
 def read_catalogue() -> Iterator[KnobFacts]:
-    """The facts of every flag, by subject. TypeError for a key that KnobFacts lacks."""
+    """The facts of every flag, by subject. Raises FactError for a key that KnobFacts lacks."""
     folder = Path(__file__).parent
     for subject in SUBJECTS:
         entries = tomllib.loads((folder / f"{subject}.toml").read_text(encoding="utf-8"))
         for name, entry in entries.items():
+            if unknown := sorted(entry.keys() - _KEYS):
+                raise FactError(f"{subject}.toml: [{name}]: unknown key {unknown[0]!r}")
             yield _facts(name, entry)
 
 
@@ -54,7 +59,7 @@ def _facts(name: Knob, entry: Mapping[str, Any]) -> KnobFacts:
     merged = {
         "source": source_of(name),
         "removed": replaced.since if replaced else None,
-        "today": replaced.how if replaced else CHANGED.get(name, ""),
+        "today": replaced.how if replaced else "",
         "start": "cold",
         "klass": entry.get("class", "gated"),
         **_parsed(TABLE.get(name)),
