@@ -7,6 +7,7 @@ function has the name of one of those that the caller gives, because TOML holds 
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -47,6 +48,7 @@ def read_names(path: Path) -> dict[str, str]:
     return names
 
 
+@cache
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

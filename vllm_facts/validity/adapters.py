@@ -5,27 +5,13 @@ from collections.abc import Iterator
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import json_entry, number_of
-from flettner.vllm_facts.validity.refusal import LORA, VLLM, InvalidSetting, NotAbove
+from flettner.vllm_facts.validity.refusal import VLLM, InvalidSetting
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """MaxLoRARanks; no other value of max_lora_rank is accepted."""
 
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 _OFFLOAD = "vllm/config/offload.py: validate_offload_config"
-
-NOT_ABOVE = (
-    NotAbove(
-        "max_loras",
-        "max_cpu_loras",
-        f"{LORA}: _validate_lora_config: 'max_cpu_loras must be >= max_loras'",
-    ),
-    NotAbove(
-        "offload_num_in_group",
-        "offload_group_size",
-        f"{_OFFLOAD}: 'offload_num_in_group must be <= offload_group_size'",
-        lower=True,
-    ),
-)
 
 
 def check_rank(config: ServeConfig) -> Iterator[InvalidSetting]:
@@ -37,7 +23,7 @@ def check_rank(config: ServeConfig) -> Iterator[InvalidSetting]:
     yield InvalidSetting(
         knobs=("max_lora_rank",),
         why=f"max_lora_rank {rank} is none of {', '.join(map(str, RANKS))}",
-        source=f"{LORA}: MaxLoRARanks (the parser says: invalid choice: {rank})",
+        source=f"vllm/config/lora.py: MaxLoRARanks (the parser says: invalid choice: {rank})",
         to={"max_lora_rank": larger} if larger else {},
         expects="" if larger else f"adapters of at most rank {RANKS[-1]} are served",
     )

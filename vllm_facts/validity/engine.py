@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
+from flettner.vllm_facts.fact_tables import FOLDER, read_rows
 from flettner.vllm_facts.releases import cite
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.validity import (
@@ -18,10 +19,12 @@ from flettner.vllm_facts.validity import (
     speculation,
     split,
 )
-from flettner.vllm_facts.validity.refusal import InvalidSetting
+from flettner.vllm_facts.validity.refusal import InvalidSetting, NotAbove, RefusedFlag
 
-NOT_ABOVE = (*scheduler.NOT_ABOVE, *adapters.NOT_ABOVE, *parallel.NOT_ABOVE)
-WITHOUT = (*parallel.WITHOUT, *serving.WITHOUT)
+_FILE = FOLDER / "validity/refusals.toml"
+_CONDITIONS = {check.__name__: check for check in (*parallel.CONDITIONS, *serving.CONDITIONS)}
+NOT_ABOVE = read_rows(_FILE, "not_above", NotAbove)
+REFUSED = read_rows(_FILE, "refused", RefusedFlag, _CONDITIONS)
 CHECKS = (
     *scheduler.CHECKS,
     *length.CHECKS,
@@ -38,6 +41,8 @@ CHECKS = (
 
 def find_problems(config: ServeConfig) -> Iterator[InvalidSetting]:
     """Everything in the deployment that vLLM would refuse; unknown facts pass."""
-    checks = (*(row.problems for row in (*NOT_ABOVE, *WITHOUT)), *CHECKS)
-    for problem in chain.from_iterable(check(config) for check in checks):
+    problems = [row.problems(config) for row in NOT_ABOVE]
+    problems += [row.problems(config) for row in REFUSED]
+    problems += [check(config) for check in CHECKS]
+    for problem in chain.from_iterable(problems):
         yield replace(problem, source=cite(problem.source))

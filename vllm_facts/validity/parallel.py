@@ -5,149 +5,60 @@ from collections.abc import Iterator
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import is_at_least, is_expert_parallel, layout
-from flettner.vllm_facts.validity.refusal import (
-    ENGINE,
-    MODEL,
-    PARALLEL,
-    VLLM,
-    InvalidSetting,
-    NotAbove,
-    Without,
-    is_off,
-)
-from flettner.vllm_facts.values import Value
+from flettner.vllm_facts.validity.refusal import ENGINE, MODEL, PARALLEL, InvalidSetting
 
 _LAUNCH = f"{ENGINE}: 'Invalid data-parallel launch options'"
-_ELASTIC = "vllm/config/parallel.py: __post_init__"
 _VERIFY = f"{MODEL}: verify_with_parallel_config"
 
 MICROBATCHING = frozenset({"deepep_low_latency", "deepep_high_throughput", "nixl_ep"})
 
 
-def _exchange(config: ServeConfig) -> Value | None:
-    """The exchange between experts. Releases before 0.16 also read it from the environment."""
-    if "all2all_backend" in config.setting or is_at_least(config, (0, 16)):
-        return config.setting.get("all2all_backend")
-    return config.env.get("VLLM_ALL2ALL_BACKEND")
+def dense_and_not_expert_parallel(config: ServeConfig) -> bool:
+    return not config.setting.get("enable_expert_parallel") and _is_dense(config)
 
 
-NOT_ABOVE = (
-    NotAbove(
-        "data_parallel_size_local",
-        "data_parallel_size",
-        f"{PARALLEL}: 'data_parallel_size_local must be <= data_parallel_size'",
-        lower=True,
-    ),
-    NotAbove(
-        "data_parallel_size",
-        "elastic_ep_max_dp_size",
-        f"{_ELASTIC}: '--elastic-ep-max-dp-size must be greater than or equal to the initial "
-        "data_parallel_size'",
-    ),
+def sparse_and_not_expert_parallel(config: ServeConfig) -> bool:
+    return not config.setting.get("enable_expert_parallel") and bool(config.model) and not _is_dense(config)
+
+
+def unknown_and_not_expert_parallel(config: ServeConfig) -> bool:
+    return not config.setting.get("enable_expert_parallel") and config.model is None
+
+
+def has_one_rank_of_experts(config: ServeConfig) -> bool:
+    return is_expert_parallel(config) and layout(config).tp * layout(config).dp * _prefill(config) == 1
+
+
+def has_pipeline(config: ServeConfig) -> bool:
+    return layout(config).pp > 1
+
+
+def has_no_tensor_parallelism(config: ServeConfig) -> bool:
+    return layout(config).tp == 1
+
+
+def replicates_dense_model(config: ServeConfig) -> bool:
+    return layout(config).dp > 1 and _is_dense(config)
+
+
+def has_exchange_without_microbatches(config: ServeConfig) -> bool:
+    """Releases before 0.16 also read the exchange between experts from the environment."""
+    exchange = config.setting.get("all2all_backend")
+    if "all2all_backend" not in config.setting and not is_at_least(config, (0, 16)):
+        exchange = config.env.get("VLLM_ALL2ALL_BACKEND")
+    return exchange not in MICROBATCHING
+
+
+def has_several_api_servers(config: ServeConfig) -> bool:
+    return (positive_int(config.setting, "api_server_count") or 1) > 1
+
+
+CONDITIONS = (
+    *(dense_and_not_expert_parallel, sparse_and_not_expert_parallel, unknown_and_not_expert_parallel),
+    *(has_one_rank_of_experts, has_pipeline, has_no_tensor_parallelism, replicates_dense_model),
+    *(has_exchange_without_microbatches, has_several_api_servers),
 )
-
-WITHOUT = (
-    Without(
-        "enable_eplb",
-        lambda config: not config.setting.get("enable_expert_parallel") and _is_dense(config),
-        "needs enable_expert_parallel, and the model has no experts",
-        f"{PARALLEL}: 'enable_expert_parallel must be True to use EPLB'",
-    ),
-    Without(
-        "enable_eplb",
-        lambda config: (
-            not config.setting.get("enable_expert_parallel") and bool(config.model) and not _is_dense(config)
-        ),
-        "needs enable_expert_parallel",
-        f"{PARALLEL}: 'enable_expert_parallel must be True to use EPLB'",
-        to=(("enable_expert_parallel", True),),
-    ),
-    Without(
-        "enable_eplb",
-        lambda config: not config.setting.get("enable_expert_parallel") and config.model is None,
-        "needs enable_expert_parallel, which vLLM takes for a model with experts only",
-        f"{PARALLEL}: 'enable_expert_parallel must be True to use EPLB'; {MODEL}: "
-        "_verify_with_expert_parallelism",
-        by_hand="add --enable-expert-parallel if the model has experts (--model-config), else remove it",
-    ),
-    Without(
-        "enable_eplb",
-        lambda config: (
-            is_expert_parallel(config) and layout(config).tp * layout(config).dp * _prefill(config) == 1
-        ),
-        "needs tensor, data or prefill context parallelism",
-        f"{PARALLEL}: 'EPLB requires tensor, prefill-context, or data parallelism'",
-    ),
-    Without(
-        "enable_elastic_ep",
-        is_off("enable_eplb"),
-        "needs enable_eplb",
-        f"{_ELASTIC}: 'Elastic EP is only supported with enable_eplb=True'",
-    ),
-    Without(
-        "enable_elastic_ep",
-        lambda config: layout(config).pp > 1,
-        "works without pipeline parallelism only",
-        f"{_ELASTIC}: 'Elastic EP is not supported with pipeline parallelism'",
-    ),
-    Without(
-        "data_parallel_external_lb",
-        lambda config: positive_int(config.setting, "data_parallel_size") == 1,
-        "needs data_parallel_size above 1",
-        f"{PARALLEL}: 'data_parallel_external_lb can only be set when data_parallel_size > 1'",
-    ),
-    Without(
-        "data_parallel_hybrid_lb",
-        lambda config: config.setting.get("data_parallel_external_lb") is True,
-        "and data_parallel_external_lb exclude each other",
-        f"{_LAUNCH}: 'cannot be enabled together'",
-    ),
-    Without(
-        "data_parallel_external_lb",
-        lambda config: layout(config).dp > 1 and _is_dense(config),
-        "is refused: the model has no experts; start independent servers",
-        f"{ENGINE}: 'Non-MoE models do not support external data parallel mode'",
-    ),
-    Without(
-        "numa_bind_nodes",
-        is_off("numa_bind"),
-        "needs numa_bind",
-        f"{PARALLEL}: 'numa_bind_nodes and numa_bind_cpus require numa_bind=True'",
-        to=(("numa_bind", True),),
-    ),
-    Without(
-        "numa_bind_cpus",
-        is_off("numa_bind"),
-        "needs numa_bind",
-        f"{PARALLEL}: 'numa_bind_nodes and numa_bind_cpus require numa_bind=True'",
-        to=(("numa_bind", True),),
-    ),
-    Without(
-        "enable_dbo",
-        lambda config: _exchange(config) not in MICROBATCHING,
-        f"needs all2all_backend {', '.join(sorted(MICROBATCHING))}",
-        f"{VLLM}: 'Microbatching currently only supports the deepep_low_latency, …'",
-    ),
-    Without(
-        "mamba_block_size",
-        lambda config: config.setting.get("enable_prefix_caching") is False,
-        "needs prefix caching",
-        f"{VLLM}: '--mamba-block-size can only be set with --enable-prefix-caching'",
-    ),
-    Without(
-        "enable_fault_tolerance",
-        lambda config: (positive_int(config.setting, "api_server_count") or 1) > 1,
-        "needs one API server",
-        f"{PARALLEL}: 'Fault tolerance requires a single API server process'",
-        to=(("api_server_count", 1),),
-    ),
-    Without(
-        "enable_batch_sharded_sampling",
-        lambda config: layout(config).tp == 1,
-        "needs tensor_parallel_size above 1",
-        f"{VLLM}: _validate_batch_sharded_sampling: 'is not supported in this configuration'",
-    ),
-)
+"""Of rows in refusals.toml."""
 
 
 def check_context_parallel(config: ServeConfig) -> Iterator[InvalidSetting]:

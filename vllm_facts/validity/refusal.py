@@ -16,7 +16,6 @@ MODEL = "vllm/config/model.py"
 VLLM = "vllm/config/vllm.py"
 ENGINE = "vllm/engine/arg_utils.py: create_engine_config"
 SERVE = "vllm/entrypoints/launchers/cli_args.py: validate_parsed_serve_args"
-LORA = "vllm/config/lora.py"
 
 FlagMapping = Mapping[Knob, Value]
 
@@ -35,12 +34,16 @@ class InvalidSetting:
     risks: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+def _never(_: ServeConfig) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotAbove:
     """One integer must not exceed another if both are given."""
 
-    low: Knob
-    high: Knob
+    low: str
+    high: str
     source: str
     lower: bool = False  # the fix lowers `low` instead of raising `high`
 
@@ -56,32 +59,37 @@ class NotAbove:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Without:
-    """A flag that vLLM refuses without another."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedFlag:
+    """A flag that vLLM refuses if it is on: without another, with values of others, or by a condition."""
 
-    knob: Knob
-    lacks: Callable[[ServeConfig], bool]
+    knob: str
     why: str
     source: str
-    to: tuple[tuple[Knob, Value], ...] = ()
+    unless: str = ""  # a switch or number that is missing or 0
+    having: Mapping[str, Value] = field(default_factory=dict)
+    when: Callable[[ServeConfig], bool] = _never
+    to: Mapping[str, Value] = field(default_factory=dict)  # empty: the flag is removed
     by_hand: str = ""  # instead of a fix, where it depends on an unknown fact
 
     def problems(self, config: ServeConfig) -> Iterator[InvalidSetting]:
-        if not config.setting.get(self.knob) or not self.lacks(config):
+        if not config.setting.get(self.knob) or not self._is_refused(config):
             return
         yield InvalidSetting(
             knobs=(self.knob,),
             why=f"{self.knob} {self.why}",
             source=self.source,
-            to={} if self.by_hand else dict(self.to) or {self.knob: None},
+            to={} if self.by_hand else self.to or {self.knob: None},
             expects=self.by_hand,
         )
 
-
-def is_off(knob: Knob) -> Callable[[ServeConfig], bool]:
-    """A check that the switch or number is missing or 0."""
-    return lambda config: not config.setting.get(knob)
+    def _is_refused(self, config: ServeConfig) -> bool:
+        if self.unless:
+            return not config.setting.get(self.unless)
+        if self.having:
+            pairs = ((config.setting.get(knob), value) for knob, value in self.having.items())
+            return all(given == value and type(given) is type(value) for given, value in pairs)
+        return self.when(config)
 
 
 def capability_text(capability: tuple[int, int]) -> str:

@@ -9,22 +9,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     json_entry,
     speculation_method,
 )
-from flettner.vllm_facts.validity.refusal import ENGINE, SCHEDULER, VLLM, InvalidSetting, NotAbove
-
-NOT_ABOVE = (
-    NotAbove(
-        "max_num_active_seqs",
-        "max_num_seqs",
-        f"{SCHEDULER}: 'max_num_active_seqs cannot be greater than max_num_seqs'",
-        lower=True,
-    ),
-    NotAbove(
-        "long_prefill_token_threshold",
-        "max_model_len",
-        f"{SCHEDULER}: 'long_prefill_token_threshold cannot be greater than the max_model_len'",
-        lower=True,
-    ),
-)
+from flettner.vllm_facts.validity.refusal import ENGINE, SCHEDULER, VLLM, InvalidSetting
 
 NOT_ASYNC = frozenset({"ngram", "suffix", "medusa", "mlp_speculator"})
 

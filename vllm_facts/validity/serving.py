@@ -4,29 +4,19 @@ from collections.abc import Iterator
 
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import json_entry
-from flettner.vllm_facts.validity.refusal import ENGINE, SERVE, InvalidSetting, Without, is_off
+from flettner.vllm_facts.validity.refusal import SERVE, InvalidSetting
 
-WITHOUT = (
-    Without(
-        "mm_shm_cache_max_object_size_mb",
-        lambda config: config.setting.get("mm_processor_cache_type") != "shm",
-        "needs mm_processor_cache_type shm",
-        "vllm/config/multimodal.py: mm_shm_cache_max_object_size_mb: 'should only be set when'",
-    ),
-    Without(
-        "attention_backend",
-        lambda config: json_entry(config, "attention_config", "backend") is not None,
-        "and attention_config.backend exclude each other",
-        f"{ENGINE}: 'attention_backend and attention_config.backend are mutually exclusive'",
-    ),
-    Without(
-        "enable_log_outputs",
-        is_off("enable_log_requests"),
-        "needs enable_log_requests",
-        f"{SERVE}: '--enable-log-outputs requires --enable-log-requests'",
-        to=(("enable_log_requests", True),),
-    ),
-)
+
+def has_no_shared_cache(config: ServeConfig) -> bool:
+    return config.setting.get("mm_processor_cache_type") != "shm"
+
+
+def names_backend_twice(config: ServeConfig) -> bool:
+    return json_entry(config, "attention_config", "backend") is not None
+
+
+CONDITIONS = (has_no_shared_cache, names_backend_twice)
+"""Of rows in refusals.toml."""
 
 
 def check_tools(config: ServeConfig) -> Iterator[InvalidSetting]:

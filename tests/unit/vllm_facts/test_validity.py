@@ -4,7 +4,7 @@ import pytest
 
 from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.serve_config import ServeConfig
-from flettner.vllm_facts.validity.engine import NOT_ABOVE, WITHOUT, find_problems
+from flettner.vllm_facts.validity.engine import NOT_ABOVE, REFUSED, find_problems
 from flettner.vllm_facts.values import Value
 from tests.support.lint_cases import DEEPSEEK_R1, H100, LLAMA_8B, MIXTRAL, case
 
@@ -120,4 +120,4 @@ def test_grouped_heads_bound_how_far_a_cache_is_split() -> None:
 def test_the_catalogue_lists_the_checked_preconditions() -> None:
     for row in NOT_ABOVE:
         assert f"not above {row.high}" in " ".join(KNOBS[row.low].needs)
-    assert all(KNOBS[row.knob].needs for row in WITHOUT)
+    assert all(KNOBS[row.knob].needs for row in REFUSED)
