@@ -1,9 +1,8 @@
 """Size the number of concurrent requests: up while requests queue and KV is free, down on preemptions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import inf
-from sys import float_info
 
 from flettner.agent.domain.lateness import has_need, is_measured, misses_objective
 from flettner.agent.domain.model import Proposal
@@ -48,6 +47,7 @@ from flettner.policies.shared.signals import (
     Measured,
     build_evidence,
     build_note,
+    check_options,
     find_peak_gpu_utilization,
     has_insufficient_data,
     has_preemptions,
@@ -91,10 +91,7 @@ class Admission:
     settle_s: float = 600.0  # no step in the other direction so soon after a promotion
 
     def __post_init__(self) -> None:
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if not 0 <= value <= float_info.max:
-                raise ValueError(f"{option.name} must be a number from 0, not {value}")
+        check_options(self)
         if not self.kv_idle_below_ratio <= self.kv_free_below_ratio < self.kv_full_above_ratio <= 1:
             raise ValueError(
                 "kv_idle_below_ratio <= kv_free_below_ratio < kv_full_above_ratio <= 1 must hold, not "
