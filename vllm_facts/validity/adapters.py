@@ -21,7 +21,6 @@ def check_rank(config: ServeConfig) -> Iterator[InvalidSetting]:
         return
     larger = next((size for size in RANKS if size >= rank), None)
     yield InvalidSetting(
-        knobs=("max_lora_rank",),
         why=f"max_lora_rank {rank} is none of {', '.join(map(str, RANKS))}",
         source=f"vllm/config/lora.py: MaxLoRARanks (the parser says: invalid choice: {rank})",
         to={"max_lora_rank": larger} if larger else {},
@@ -32,7 +31,6 @@ def check_rank(config: ServeConfig) -> Iterator[InvalidSetting]:
 def check_adapters(config: ServeConfig) -> Iterator[InvalidSetting]:
     if config.setting.get("lora_modules") and config.setting.get("enable_lora") is not True:
         yield InvalidSetting(
-            knobs=("lora_modules",),
             why="lora_modules needs enable_lora",
             source="vllm/v1/engine/input_processor.py: 'LoRA is not enabled'",
             to={"enable_lora": True},
@@ -44,14 +42,12 @@ def check_prefetch(config: ServeConfig) -> Iterator[InvalidSetting]:
     group, step = number_of(config, "offload_group_size"), number_of(config, "offload_prefetch_step")
     if config.setting.get("offload_backend") == "prefetch" and not group:
         yield InvalidSetting(
-            knobs=("offload_backend", "offload_group_size"),
             why="offload_backend prefetch needs offload_group_size, which is 0",
             source=f"{_OFFLOAD}: 'offload_num_in_group must be <= offload_group_size'",
             to={"offload_backend": None},
         )
     elif group and step == 0:
         yield InvalidSetting(
-            knobs=("offload_prefetch_step",),
             why="offload_prefetch_step 0 is refused with offload_group_size",
             source=f"{_OFFLOAD}: 'offload_prefetch_step must be >= 1 when prefetch offloading is enabled'",
             to={"offload_prefetch_step": None},
@@ -70,7 +66,6 @@ def check_allocator(config: ServeConfig) -> Iterator[InvalidSetting]:
     ):
         return
     yield InvalidSetting(
-        knobs=("kv_transfer_config",),
         why=f"a KV connector is refused with {ALLOCATOR}=expandable_segments:True",
         source=(
             f"{VLLM}: _verify_kv_transfer_compat: 'is incompatible with "

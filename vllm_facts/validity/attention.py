@@ -30,7 +30,6 @@ def check_backend(config: ServeConfig) -> Iterator[InvalidSetting]:
         return
     by_flag = bool(text_of(config, "attention_backend"))
     yield InvalidSetting(
-        knobs=("attention_backend",),
         why=f"attention backend {forced} is forced, yet {model.name} {reason[0]}",
         source=(
             "vllm/v1/attention/backend.py: validate_configuration: 'is not valid for this "

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from flettner.vllm_facts.models.context_limit import (
     ALLOWED,
-    LENGTH,
     allows_longer_context,
     find_exceeded_context,
 )
@@ -25,7 +24,6 @@ def check_length(config: ServeConfig) -> Iterator[InvalidSetting]:
     if found.yarn:
         why += ": YaRN alone does not raise it, max_position_embeddings is required, too"
     yield InvalidSetting(
-        knobs=(LENGTH,),
         why=why,
         source=f"{MODEL}: _get_and_verify_max_len: 'is greater than the derived max_model_len'",
         to=found.to,

@@ -79,13 +79,12 @@ def check_context_parallel(config: ServeConfig) -> Iterator[InvalidSetting]:
         source = f"{_VERIFY}: 'number of query heads per KV head must be divisible'"
     else:
         return
-    yield InvalidSetting(knobs=(knob, "tensor_parallel_size"), why=why, source=source, to={knob: None})
+    yield InvalidSetting(why=why, source=source, to={knob: None})
 
 
 def check_experts(config: ServeConfig) -> Iterator[InvalidSetting]:
     if config.setting.get("enable_expert_parallel") is True and config.model and _is_dense(config):
         yield InvalidSetting(
-            knobs=("enable_expert_parallel",),
             why=f"enable_expert_parallel is refused: {config.model.name} has no experts",
             source=(
                 f"{MODEL}: _verify_with_expert_parallelism: 'Number of experts in the model must be "
@@ -101,7 +100,6 @@ def check_hosts(config: ServeConfig) -> Iterator[InvalidSetting]:
     gpus = layout(config).gpus * _prefill(config)
     if nodes > 1 and gpus % nodes:
         yield InvalidSetting(
-            knobs=("nnodes",),
             why=f"nnodes {nodes} does not divide the {gpus} GPUs of all parallel sizes",
             source=f"{_LAUNCH}: 'must evenly divide the total world size'",
         )

@@ -37,7 +37,6 @@ def check_bfloat16(config: ServeConfig) -> Iterator[InvalidSetting]:
     if config.model is None:
         yield InvalidSetting(
             rule="H2",
-            knobs=("dtype",),
             why=why,
             source=_BFLOAT16,
             to={"dtype": None},
@@ -48,7 +47,6 @@ def check_bfloat16(config: ServeConfig) -> Iterator[InvalidSetting]:
     half = not refuses_dtype(config, "float16")
     yield InvalidSetting(
         rule="H2",
-        knobs=("dtype",),
         why=why,
         source=_BFLOAT16,
         to={"dtype": "half"} if half else {},
@@ -73,7 +71,6 @@ def check_float16(config: ServeConfig) -> Iterator[InvalidSetting]:
         return
     yield InvalidSetting(
         rule="H2",
-        knobs=("dtype",),
         why=why,
         source=source,
         to={"dtype": "bfloat16" if capability else None},
@@ -99,7 +96,6 @@ def _only_float32(config: ServeConfig, why: str, source: str) -> InvalidSetting:
     )
     return InvalidSetting(
         rule="H2",
-        knobs=("dtype",),
         why=(f"{why}; {card} cannot run this model in 16 bit, because {neither}: that leaves {lacks}"),
         source=f"{source}; {MODEL}: _FLOAT16_NOT_SUPPORTED_MODELS",
         to=to,
@@ -137,7 +133,6 @@ def check_kv_cache(config: ServeConfig) -> Iterator[InvalidSetting]:
     if reason:
         yield InvalidSetting(
             rule="H2",
-            knobs=("kv_cache_dtype",),
             why=(
                 f"--kv-cache-dtype {kind} on {config.card.name} (compute capability "
                 f"{capability_text(capability)}): {reason}: the server does not start"
@@ -182,7 +177,6 @@ def check_kv_checkpoint(config: ServeConfig) -> Iterator[InvalidSetting]:
         return
     if kind == "fp8_e5m2" and model.quantization == "fp8":
         yield InvalidSetting(
-            knobs=("kv_cache_dtype",),
             why=f"--kv-cache-dtype fp8_e5m2 is refused: {model.name} is an FP8 checkpoint",
             source=(
                 "vllm/model_executor/layers/attention/attention.py: "
@@ -192,7 +186,6 @@ def check_kv_checkpoint(config: ServeConfig) -> Iterator[InvalidSetting]:
         )
     if kind.endswith("_ds_mla") and model.heads and not model.mla:
         yield InvalidSetting(
-            knobs=("kv_cache_dtype",),
             why=f"--kv-cache-dtype {kind} is refused: it is a layout of latent attention, "
             f"{model.name} has none",
             source=f"{_NONE_VALID}; vllm-project/vllm#42587",
@@ -200,7 +193,6 @@ def check_kv_checkpoint(config: ServeConfig) -> Iterator[InvalidSetting]:
         )
     if kind in {"nvfp4", "nvfp4_4over6"} and model.mla:
         yield InvalidSetting(
-            knobs=("kv_cache_dtype",),
             why=f"--kv-cache-dtype {kind} is refused: {model.name} has latent attention",
             source=f"{VLLM}: 'nvfp4 KV cache is not supported with MLA … backends'",
             to={"kv_cache_dtype": None},

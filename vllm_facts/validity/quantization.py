@@ -87,7 +87,6 @@ def check_capability(config: ServeConfig) -> Iterator[InvalidSetting]:
     )
     yield InvalidSetting(
         rule="H2",
-        knobs=("quantization",),
         why=(
             f"{what} on {config.card.name} (compute capability {capability_text(capability)}): {method} "
             f"needs {capability_text(least)}, the server does not start"
@@ -118,7 +117,6 @@ def check_dtype(config: ServeConfig) -> Iterator[InvalidSetting]:
     shown = f"--dtype {given}" if given else f"{dtype}, which vLLM chooses for this GPU"
     yield InvalidSetting(
         rule="H2",
-        knobs=("dtype", "quantization"),
         why=(
             f"{shown}: {method} weights ({_name(config)}) run in {', '.join(sorted(METHODS[method][1]))} only"
         ),

@@ -24,7 +24,6 @@ FlagMapping = Mapping[Knob, Value]
 class InvalidSetting:
     """Flags that vLLM refuses in combination, with this model or on this GPU."""
 
-    knobs: tuple[Knob, ...]
     why: str
     source: str
     to: FlagMapping = field(default_factory=dict)  # the smallest fix; empty without one
@@ -52,7 +51,6 @@ class NotAbove:
         if low is None or high is None or low <= high:
             return
         yield InvalidSetting(
-            knobs=(self.low, self.high),
             why=f"{self.low} {low} is above {self.high} {high}",
             source=self.source,
             to={self.low: high} if self.lower else {self.high: low},
@@ -76,7 +74,6 @@ class RefusedFlag:
         if not config.setting.get(self.knob) or not self._is_refused(config):
             return
         yield InvalidSetting(
-            knobs=(self.knob,),
             why=f"{self.knob} {self.why}",
             source=self.source,
             to={} if self.by_hand else self.to or {self.knob: None},

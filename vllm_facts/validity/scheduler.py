@@ -19,7 +19,6 @@ def check_sequences(config: ServeConfig) -> Iterator[InvalidSetting]:
     tokens, seqs = effective_batched_tokens(config), positive_int(config.setting, "max_num_seqs")
     if tokens is not None and seqs is not None and tokens < seqs:
         yield InvalidSetting(
-            knobs=("max_num_batched_tokens", "max_num_seqs"),
             why=f"max_num_batched_tokens {tokens} is below max_num_seqs {seqs}",
             source=f"{SCHEDULER}: 'max_num_batched_tokens must be greater than or equal to max_num_seqs'",
             to={"max_num_batched_tokens": seqs},
@@ -36,7 +35,6 @@ def check_whole_prompts(config: ServeConfig) -> Iterator[InvalidSetting]:
         return
     if given < length:
         yield InvalidSetting(
-            knobs=("enable_chunked_prefill", "max_num_batched_tokens", "max_model_len"),
             why=f"without chunked prefill max_num_batched_tokens {given} is below max_model_len {length}",
             source=f"{SCHEDULER}: 'max_num_batched_tokens is smaller than max_model_len'",
             to={"enable_chunked_prefill": None},
@@ -53,7 +51,6 @@ def check_adapter_drafts(config: ServeConfig) -> Iterator[InvalidSetting]:
         return
     if isinstance(drafts, int) and not isinstance(drafts, bool) and tokens < seqs * (drafts + 1):
         yield InvalidSetting(
-            knobs=("max_num_batched_tokens", "max_num_seqs"),
             why=(
                 f"with LoRA and {drafts} speculative tokens max_num_batched_tokens {tokens} is below "
                 f"{seqs} sequences of {drafts + 1} tokens"
@@ -70,7 +67,6 @@ def check_graph_sizes(config: ServeConfig) -> Iterator[InvalidSetting]:
         return
     if max(map(int, sizes)) != largest:
         yield InvalidSetting(
-            knobs=("max_cudagraph_capture_size", "cudagraph_capture_sizes"),
             why=f"max_cudagraph_capture_size {largest} is not the largest of cudagraph_capture_sizes",
             source=(
                 f"{VLLM}: 'customized max_cudagraph_capture_size … should be consistent with the max "
@@ -85,7 +81,6 @@ def check_async(config: ServeConfig) -> Iterator[InvalidSetting]:
     method = speculation_method(config)
     if config.setting.get("async_scheduling") is True and method in NOT_ASYNC:
         yield InvalidSetting(
-            knobs=("async_scheduling",),
             why=f"async_scheduling is refused together with speculation by {method}",
             source=f"{VLLM}: 'async scheduling is only supported with EAGLE/MTP/Draft Model/…'",
             to={"async_scheduling": None},

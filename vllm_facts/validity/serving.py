@@ -22,7 +22,6 @@ CONDITIONS = (has_no_shared_cache, names_backend_twice)
 def check_tools(config: ServeConfig) -> Iterator[InvalidSetting]:
     if config.setting.get("enable_auto_tool_choice") is True and not config.setting.get("tool_call_parser"):
         yield InvalidSetting(
-            knobs=("enable_auto_tool_choice",),
             why=(
                 "enable_auto_tool_choice needs tool_call_parser, the one for the model's family: "
                 "hermes, llama3_json, mistral, openai (gpt-oss) or another"
@@ -35,7 +34,6 @@ def check_metrics(config: ServeConfig) -> Iterator[InvalidSetting]:
     given = config.setting
     if given.get("enable_per_request_metrics") is True and given.get("disable_log_stats") is True:
         yield InvalidSetting(
-            knobs=("enable_per_request_metrics", "disable_log_stats"),
             why="enable_per_request_metrics is refused together with disable_log_stats",
             source=f"{SERVE}: '--enable-per-request-metrics requires engine statistics logging'",
             to={"disable_log_stats": None},

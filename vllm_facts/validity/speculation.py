@@ -52,7 +52,6 @@ def check_draft_tokens(config: ServeConfig) -> Iterator[InvalidSetting]:
     ):
         return
     yield InvalidSetting(
-        knobs=("speculative_config",),
         why=f"speculative decoding by {method} needs num_speculative_tokens in speculative_config",
         source=f"{_SPECULATIVE}: 'num_speculative_tokens must be provided'",
         to={"speculative_config": json.dumps({**given, "num_speculative_tokens": FIRST_TRY})},
@@ -69,7 +68,6 @@ def check_mtp_pipeline(config: ServeConfig) -> Iterator[InvalidSetting]:
     if supported is None or not is_older_than(config, supported):
         return
     yield InvalidSetting(
-        knobs=("speculative_config", "pipeline_parallel_size"),
         why=(
             f"the MTP draft of {config.model.name if config.model else 'the model'} does not run in "
             f"a pipeline of {pipeline}: speculative decoding or pipeline_parallel_size has to go"

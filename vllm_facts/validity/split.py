@@ -37,14 +37,12 @@ def check_heads(config: ServeConfig) -> Iterator[InvalidSetting]:
     if model and (reason := why_indivisible(model, shape.tp)):
         yield InvalidSetting(
             rule="D3",
-            knobs=("tensor_parallel_size",),
             why=f"--tensor-parallel-size {shape.tp}: {reason} ({model.name})",
             source=HEADS,
         )
     elif exceeds_host(config):
         yield InvalidSetting(
             rule="D3",
-            knobs=("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
             why=(
                 f"tensor {shape.tp} x pipeline {shape.pp} x data {shape.dp} takes {shape.gpus} GPUs of "
                 f"{config.gpus} (GPUs of several hosts need --distributed-executor-backend ray, or --nnodes)"
@@ -102,7 +100,6 @@ def can_refine(block: tuple[int, int], share: int, hidden: int) -> bool:
 def _indivisible(config: ServeConfig, why: str, source: str) -> InvalidSetting:
     lifts = "--enable-expert-parallel keeps each expert whole on one GPU"
     return InvalidSetting(
-        knobs=("tensor_parallel_size", "enable_expert_parallel"),
         why=why,
         source=source,
         to={"enable_expert_parallel": True},
