@@ -16,7 +16,7 @@ from flettner.performance_model.work_windows import WorkWindow
 from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import Model, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import Layout, layout
-from flettner.vllm_facts.sizing.gpu_speeds import GPUS_WITH_SPEED, GpuSpeed, find_speed
+from flettner.vllm_facts.sizing.gpus import GPUS_WITH_SPEED, GpuSpeed, find_speed
 from flettner.vllm_facts.sizing.kv_cache import GIB, kv_bytes_per_token, weights_gib
 
 BANDWIDTH, THROUGHPUT, ATTENTION, KNEE = 0.8, 0.75, 0.5, 0.5

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from flettner.agent.domain.lateness import has_need, is_measured, misses_objective
+from flettner.agent.domain.lateness import has_need, is_measured, late_share, misses_objective
 from flettner.agent.domain.model import Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
-from flettner.policies.shared.batch_limit import lower_for_tokens
 from flettner.policies.shared.causes import (
     MOST_COST,
     Miss,
@@ -33,6 +32,7 @@ from flettner.policies.shared.sequence_cap import (
     raise_cap,
 )
 from flettner.policies.shared.sequence_demand import (
+    SERVED,
     are_tokens_late_anyway,
     can_serve_with,
     find_held_sequences,
@@ -54,8 +54,8 @@ from flettner.policies.shared.signals import (
     measure_load,
     read_number,
 )
-from flettner.policies.shared.step_grid import is_allowed, was_reversed_recently
-from flettner.policies.shared.token_budget import is_budget_enough, size_budget
+from flettner.policies.shared.step_grid import BATCHES, is_allowed, step_down, was_reversed_recently
+from flettner.policies.shared.token_budget import IN_TIME, is_budget_enough, size_budget, step_in_time
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.references import METRICS, OPTIMIZATION
@@ -67,7 +67,9 @@ GRAPH_MOST = 1024
 WATERMARKS = (0.02, 0.05)
 ROOM = 0.9  # of the sequences that fill the KV cache: their lengths vary
 MORE_KV = "more sequences would make it worse; more KV cache or another replica would help"
-SOURCE = f"{OPTIMIZATION} (preemption)"
+SOURCE, BATCH_SOURCE = f"{OPTIMIZATION} (preemption)", f"{OPTIMIZATION} (max_num_seqs)"
+LEAST_BUDGET = 256  # Q5: tokens: no smaller budget is worth its loss
+FEWER = 0.9  # Q5: of the peak of running sequences: a smaller cut is not worth a change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,7 @@ class Admission:
             return self._relieve(reading, context)
         answer = (
             self._raise_cap(reading, context)
-            or lower_for_tokens(reading, context, requests=self.requests_at_least, settle_s=self.settle_s)
+            or _lower_for_tokens(reading, context, requests=self.requests_at_least, settle_s=self.settle_s)
             or self._note_spare_capacity(reading, context)
         )
         return (answer,) if answer else ()
@@ -307,6 +309,51 @@ class Admission:
         advice = "no change: fewer replicas or a smaller GPU would be enough"
         numbers = (*_cache(reading), ("gpu_utilization", busy, "ratio"))
         return build_note("K3", reading, why, advice, METRICS, *numbers)
+
+
+def _lower_for_tokens(
+    reading: Reading, context: Context, *, requests: int, settle_s: float
+) -> Proposal | None:
+    """Q5: lower the cap to the batch whose steps are in time, where a large batch alone makes tokens late.
+
+    Only while nothing waits, and if the smaller batch still serves all that arrive: N sequences give N / gap
+    tokens a second. So it shortens the steps of bursts; a lasting load would only wait.
+    """
+    itl, objective, shares = reading.itl, context.slo.itl, reading.itl_shares
+    work, cap = reading.work, find_cap(reading, context)
+    if itl is None or objective is None or shares is None or cap is None:
+        return None
+    prompts = step_in_time(reading, objective)
+    if shares.decode < MOST_COST and (prompts is None or prompts >= LEAST_BUDGET):
+        return None  # P2 shortens the steps
+    if not misses_objective(itl, objective, requests) or reading.waiting.low > 0:
+        return None
+    if find_misses(reading, context.slo, requests):
+        return None
+    most = most_sequences_in_time(reading, context, safely=IN_TIME)
+    tokens = (work.arrivals_per_s or 0.0) * (work.answer_tokens or 0.0)
+    if most > FEWER * reading.running.high or most / objective.under_s < SERVED * tokens:
+        return None
+    knob = cap.knob
+    value = step_down(context.bounds.get(knob), current=cap.value, at_most=most / cap.engines, grid=BATCHES)
+    turned = was_reversed_recently(reading, context, (SEQS, ACTIVE), upwards=False, settle_s=settle_s)
+    if value is None or turned or value * cap.engines > most:
+        return None
+    return Proposal(
+        rule="Q5",
+        to={knob: value},
+        assumed={knob: cap.value},
+        why=(
+            f"{late_share(itl):.0%} of the requests had ITL above {objective.under_s:g} s, "
+            f"{shares.decode:.0%} of the excess in steps without prompts, while up to "
+            f"{reading.running.high:.0f} ran ({cap.origin}): lower to {knob} {value}"
+        ),
+        expects="smaller batches have shorter steps: ITL falls; some requests wait for their start",
+        risks="a queue: TTFT rises, and throughput falls",
+        source=BATCH_SOURCE,
+        evidence=build_evidence(reading, ("itl_decode_share", shares.decode, "ratio")),
+        mitigation=True,
+    )
 
 
 def _present(knob: Knob, reading: Reading, context: Context, cap: SequenceCap) -> Value:

@@ -44,7 +44,6 @@ TAIL_LOW, TAIL_HIGH = (
     8192,
 )  # budgets for a long tail of TTFT or ITL: between the default and 8192 of OPTIMIZATION
 TAIL_SHARE = 0.01  # share of requests above a p99
-LONGER = 2  # P2: a full step may take so much longer than the objective allows; not all steps are full
 LEAST_RESERVE = 1.1  # P2: rate of prompts over their arrival that must remain
 LEAST = 256  # prompt tokens: with fewer, a step is hardly slower than without any
 CHUNKED = "; V1 chunks prompts anyway, so this is the chunk's size"

@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flettner.agent.domain.errors import ConfigError
-from flettner.lint.fixes import Fixes, find_errors
+from flettner.lint.fixes import Fixes, find_errors, find_fixes_in_rounds
 from flettner.lint.missing_facts import EXTRA, FACTS, Judged, judge_coverage
-from flettner.lint.rounds import find_fixes_in_rounds
 from flettner.lint.rules import all_lints
 from flettner.rules.table import slug_of
 from flettner.tools.advisor.fact_options import build_serve_config, missing_facts

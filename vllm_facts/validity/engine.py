@@ -10,7 +10,6 @@ from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.validity import (
     adapters,
     attention,
-    length,
     parallel,
     precision,
     quantization,
@@ -27,7 +26,6 @@ NOT_ABOVE = read_rows(_FILE, "not_above", NotAbove)
 REFUSED = read_rows(_FILE, "refused", RefusedFlag, _CONDITIONS)
 CHECKS = (
     *scheduler.CHECKS,
-    *length.CHECKS,
     *parallel.CHECKS,
     *split.CHECKS,
     *quantization.CHECKS,

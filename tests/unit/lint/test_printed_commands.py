@@ -3,8 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
-from flettner.lint.fixes import find_errors, find_fixes
-from flettner.lint.rounds import find_fixes_in_rounds
+from flettner.lint.fixes import find_errors, find_fixes, find_fixes_in_rounds
 from flettner.lint.rules import all_lints
 from flettner.vllm_facts.shell_command.serve_command import edit_command
 from flettner.vllm_facts.validity.engine import find_problems

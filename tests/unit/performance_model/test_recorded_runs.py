@@ -14,8 +14,7 @@ from flettner.performance_model.step_law import StepLaw
 from flettner.performance_model.work_windows import WorkWindow
 from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import GpuModel, ServeConfig
-from flettner.vllm_facts.sizing.gpu_speeds import GPUS_WITH_SPEED, find_speed
-from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.sizing.gpus import GPUS_WITH_SPEED, find_gpu, find_speed
 from tests.unit.performance_model.recorded import (
     GPUS,
     measured,
