@@ -16,7 +16,7 @@ from flettner.performance_model.work_windows import WorkWindow
 from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import Model, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import Layout, layout
-from flettner.vllm_facts.sizing.gpus import GPUS_WITH_SPEED, GpuSpeed, find_speed
+from flettner.vllm_facts.sizing.gpus import GpuSpeed, find_speed, gpus_with_speed
 from flettner.vllm_facts.sizing.kv_cache import GIB, kv_bytes_per_token, weights_gib
 
 BANDWIDTH, THROUGHPUT, ATTENTION, KNEE = 0.8, 0.75, 0.5, 0.5
@@ -39,7 +39,7 @@ def prior_law(config: ServeConfig, *, seed: int = 0) -> UncertainLaw:
         raise PredictionInputError("the GPU is unknown: give --gpu, or a measured law with --law")
     speed = find_speed(config.card)
     if speed is None:
-        known = ", ".join(GPUS_WITH_SPEED)
+        known = ", ".join(gpus_with_speed())
         raise PredictionInputError(f"the speed of {config.card.name} is unknown: give --law; known: {known}")
     law = _law(config, speed, LINK_GB_PER_S[config.card.link])
     return widen(

@@ -33,10 +33,11 @@ def read_rows(
     )
 
 
-def read_tables(path: Path, kind: type[Row]) -> dict[str, Row]:
-    """The tables `[name]` of the file by their names. Raises FactError."""
-    reader = _reader(kind, _NO_FUNCTIONS)
-    return {name: reader.read(f"{path.name}: [{name}]", entry) for name, entry in _read(path).items()}
+def read_tables(path: Path, kind: type[Row], section: str = "") -> dict[str, Row]:
+    """The tables `[name]` of the file, or of a section of it, by their names. Raises FactError."""
+    reader, tables = _reader(kind, _NO_FUNCTIONS), _read(path)
+    entries = tables[section] if section else tables
+    return {name: reader.read(f"{path.name}: [{name}]", entry) for name, entry in entries.items()}
 
 
 def read_names(path: Path) -> dict[str, str]:

@@ -14,7 +14,7 @@ from flettner.performance_model.step_law import StepLaw
 from flettner.performance_model.work_windows import WorkWindow
 from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import GpuModel, ServeConfig
-from flettner.vllm_facts.sizing.gpus import GPUS_WITH_SPEED, find_gpu, find_speed
+from flettner.vllm_facts.sizing.gpus import find_gpu, find_speed, gpus_with_speed
 from tests.unit.performance_model.recorded import (
     GPUS,
     measured,
@@ -118,7 +118,7 @@ def test_windows_tell_the_speed_of_an_unknown_gpu_and_others_its_ratios(gpu: str
 
 
 def test_the_middle_gpu_is_the_median_of_the_known_ones() -> None:
-    speeds = [speed for name in GPUS_WITH_SPEED if (speed := find_speed(GpuModel(name=name, memory_gib=1)))]
+    speeds = [speed for name in gpus_with_speed() if (speed := find_speed(GpuModel(name=name, memory_gib=1)))]
     ratios = [1000 * one.tflops / one.gb_per_s for one in speeds]
 
     low, middle, high = quantiles(ratios)
