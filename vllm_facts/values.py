@@ -14,6 +14,11 @@ Setting = Mapping[Knob, Value]
 ChangeClass = Literal["auto", "gated", "note"]
 
 
+def spell_flag(knob: Knob) -> str:
+    """`--max-num-seqs`"""
+    return "--" + knob.replace("_", "-")
+
+
 def describe_changes(changes: Mapping[str, Value]) -> str:
     """`max_num_seqs 64, without swap_space`"""
     return ", ".join(

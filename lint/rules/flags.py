@@ -29,7 +29,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
 )
 from flettner.vllm_facts.validity.engine import find_problems
 from flettner.vllm_facts.validity.split import BLOCKS, divides_blocks
-from flettner.vllm_facts.values import Knob, Value
+from flettner.vllm_facts.values import Knob, Value, spell_flag
 
 DRAFT, DRAFT_TOKENS = "speculative_model", "num_speculative_tokens"
 _FACTORS = {"k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
@@ -37,10 +37,6 @@ _SHORT_NUMBER = re.compile(r"([0-9]{1,9})([kmKM])")
 _PLACEHOLDER = re.compile(r"\$|^<.*>$|^\{\{.*\}\}$")
 """A shell variable, a word in angle brackets in a documentation, a value of a template."""
 PARSER = "vllm/utils/argparse_utils.py: FlexibleArgumentParser (exit code 2)"
-
-
-def _spell_flag(knob: Knob) -> str:
-    return "--" + knob.replace("_", "-")
 
 
 def _check_removed(config: ServeConfig) -> Iterable[Finding]:
@@ -53,7 +49,7 @@ def _check_removed(config: ServeConfig) -> Iterable[Finding]:
         known = replaced.gone(config.version) is True
         start = f"{config.version} does not start with it. " if known else ""
         yield invalid_flags_finding(
-            f"vLLM {replaced.since} and later do not know {_spell_flag(knob)}: {start}{replaced.how}",
+            f"vLLM {replaced.since} and later do not know {spell_flag(knob)}: {start}{replaced.how}",
             _merge_into_json(config, drafts if drafts and knob == DRAFT else replaced.changes(knob, value)),
             severity="error" if known else "warning",
             expects=f"vLLM {replaced.since} and later accept the command line",
@@ -86,7 +82,7 @@ def _check_too_new(config: ServeConfig) -> Iterable[Finding]:
         if facts is None or facts.removed is not None or facts.in_version(config.version) is not False:
             continue
         yield invalid_flags_finding(
-            f"vLLM {config.version} does not know {_spell_flag(knob)} yet: it came with {facts.since}",
+            f"vLLM {config.version} does not know {spell_flag(knob)} yet: it came with {facts.since}",
             {knob: None},
             expects=f"it starts; or upgrade to {facts.since} and keep the flag",
         )
@@ -132,9 +128,9 @@ def _unknown_flag_finding(config: ServeConfig, knob: Knob, to: Mapping[Knob, Val
     near = (
         [COUNTERPARTS[name]] if name in COUNTERPARTS else get_close_matches(name, FLAGS | KNOBS.keys(), n=1)
     )
-    meant = f"; did you mean {_spell_flag(near[0])}?" if near else ""
+    meant = f"; did you mean {spell_flag(near[0])}?" if near else ""
     return invalid_flags_finding(
-        f"{_spell_flag(name)} is no flag of vLLM {'.'.join(map(str, RELEASE))}{meant}",
+        f"{spell_flag(name)} is no flag of vLLM {'.'.join(map(str, RELEASE))}{meant}",
         to,
         severity="error" if release_number(config) == RELEASE else "warning",
     )
@@ -159,7 +155,7 @@ def _check_values(config: ServeConfig) -> Iterable[Finding]:
     for knob, value in config.setting.items():
         facts = KNOBS.get(knob)
         if value is True and knob in FLAGS and not is_switch(knob):
-            yield invalid_flags_finding(f"{_spell_flag(knob)} is not followed by a value", {knob: None})
+            yield invalid_flags_finding(f"{spell_flag(knob)} is not followed by a value", {knob: None})
             continue
         if facts is None or facts.klass == "note" or knob == "max_lora_rank":  # adapters.py knows the next
             continue
@@ -171,7 +167,7 @@ def _check_values(config: ServeConfig) -> Iterable[Finding]:
             facts.type != "choice" or release_number(config) == RELEASE
         ):  # the choices are those of one release
             yield invalid_flags_finding(
-                f"{_spell_flag(knob)} {misfit}, not {value}",
+                f"{spell_flag(knob)} {misfit}, not {value}",
                 {knob: _parse_count(facts, value)},
                 source=facts.source,
             )
@@ -189,7 +185,7 @@ def _placeholder_finding(knob: Knob, value: str) -> Finding:
         rule="V1",
         klass="note",
         severity="info",
-        why=f"{_spell_flag(knob)} {value}: the value of this placeholder is not known here",
+        why=f"{spell_flag(knob)} {value}: the value of this placeholder is not known here",
         expects="give the value, so that the rules can check it",
         risks="none",
     )

@@ -16,7 +16,7 @@ from flettner.vllm_facts.sizing.effective_flags import layout, text_of
 from flettner.vllm_facts.validity.adapters import RANKS
 from flettner.vllm_facts.validity.precision import check_bfloat16
 from flettner.vllm_facts.validity.quantization import check_capability
-from flettner.vllm_facts.values import Knob, Value
+from flettner.vllm_facts.values import Knob, Value, spell_flag
 
 SHARE, SAFE_SHARE = "gpu_memory_utilization", 0.9
 
@@ -88,10 +88,6 @@ def _capability(match: re.Match[str], config: ServeConfig) -> Finding | None:
     )
 
 
-def _spell(knob: Knob) -> str:
-    return "--" + knob.replace("_", "-")
-
-
 def _fp8(match: re.Match[str], config: ServeConfig) -> Finding:
     unknown = (
         f"it did not start: the GPU does not know {match['kind']}, FP8 of compute capability 8.9 and later"
@@ -123,10 +119,10 @@ def _unknown_flags(match: re.Match[str], config: ServeConfig) -> Finding | None:
     for knob in known:
         to |= RENAMED[knob].changes(knob, config.setting[knob])
     how = " ".join(RENAMED[knob].how for knob in known)
-    meant = ", ".join(_spell(COUNTERPARTS[knob]) for knob in given if knob in COUNTERPARTS)
+    meant = ", ".join(spell_flag(COUNTERPARTS[knob]) for knob in given if knob in COUNTERPARTS)
     return _start_error(
         "V1",
-        f"it did not start: this vLLM does not know {', '.join(map(_spell, given))}",
+        f"it did not start: this vLLM does not know {', '.join(map(spell_flag, given))}",
         to,
         f"it starts. {how}".strip()
         if known

@@ -20,6 +20,7 @@ from flettner.agent.config.loader import load_config
 from flettner.agent.domain.errors import ActError
 from flettner.agent.runtime.wiring import bind_actuators
 from flettner.tools.demo.setups import DemoSetup
+from flettner.vllm_facts.values import spell_flag
 
 Json = dict[str, Any]
 LAST_EPOCH = 2**31  # of the final cleanup: no daemon acts after it
@@ -149,7 +150,7 @@ def start_daemon(home: Path, setup: DemoSetup) -> Iterator[DemoProcesses]:
 
 def _write_files(home: Path, setup: DemoSetup, api_port: int, listen_port: int) -> str:
     """Write the config and a tokens file; return the token."""
-    flags = [part for knob, value in setup.start.items() for part in (_flag(knob), str(value))]
+    flags = [part for knob, value in setup.start.items() for part in (spell_flag(knob), str(value))]
     env = "".join(f"{key} = {json.dumps(value)}\n" for key, value in setup.env.items())
     (home / "flettner.toml").write_text(
         f"""# The config of `flettner demo`: a server whose flags do not fit its load.
@@ -188,10 +189,6 @@ hold = "{setup.hold}"
         [sys.executable, "-P", "-m", "flettner", *new_token], check=True, capture_output=True, text=True
     )
     return made.stdout.strip().splitlines()[0]
-
-
-def _flag(knob: str) -> str:
-    return "--" + knob.replace("_", "-")
 
 
 async def _stop_servers(config_file: Path) -> None:

@@ -46,10 +46,10 @@ def test_the_facts_about_dtypes_ranks_and_quantizations_are_those_of_vllm(ask: A
     assert set(without_float16) == set(WITHOUT_FLOAT16.values())
     assert tuple(ranks) == RANKS
     assert {name: (least // 10, least % 10) for name, (least, _) in methods.items()} == {
-        name: least for name, (least, _) in METHODS.items()
+        name: method.least for name, method in METHODS.items()
     }
     assert {name: set(dtypes) & SIXTEEN for name, (_, dtypes) in methods.items()} == {
-        name: dtypes for name, (_, dtypes) in METHODS.items()
+        name: frozenset(method.dtypes) for name, method in METHODS.items()
     }
 
 
