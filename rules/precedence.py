@@ -49,93 +49,93 @@ class Precedence(Protocol):
 def ranked(items: Sequence[S]) -> Ordered[S]:
     """Sort proposals or findings by precedence and drop those that another one outranks.
 
-    Only a kept element outranks another: each element is decided after all elements that could outrank it,
+    Only a kept item outranks another: each item is decided after all items that could outrank it,
     and is compared with the kept ones alone. In a cycle, the first in rank is decided first.
     """
-    ordered = sorted(items, key=_rank)  # stable: elements of one rank keep their order
+    ordered = sorted(items, key=_rank)  # stable: items of one rank keep their order
     winners = {
-        place: [at for at, other in enumerate(ordered) if _may_lose(one, other, later=at > place)]
-        for place, one in enumerate(ordered)
+        place: [at for at, other in enumerate(ordered) if _may_lose(item, other, later=at > place)]
+        for place, item in enumerate(ordered)
     }
     pending, kept = list(winners), dict[int, S]()
     outranked: dict[int, Outranked[S]] = {}
     while pending:
         place = next((at for at in pending if not any(by in pending for by in winners[at])), pending[0])
         pending.remove(place)
-        one, standing = ordered[place], [kept[at] for at in sorted(kept)]
-        lost = _yields(one, standing) or _contradicts(one, standing) or _excludes(one, standing)
+        item, standing = ordered[place], [kept[at] for at in sorted(kept)]
+        lost = _yields(item, standing) or _contradicts(item, standing) or _excludes(item, standing)
         if lost is None:
-            kept[place] = one
+            kept[place] = item
         else:
-            outranked[place] = Outranked(one, *lost)
+            outranked[place] = Outranked(item, *lost)
     return Ordered(tuple(kept[at] for at in sorted(kept)), tuple(outranked[at] for at in sorted(outranked)))
 
 
-def _may_lose(one: S, other: S, *, later: bool) -> bool:
-    """True if `other`, once kept, outranks `one`."""
-    if other is one:
+def _may_lose(item: S, other: S, *, later: bool) -> bool:
+    """True if `other`, once kept, outranks `item`."""
+    if other is item:
         return False
-    if _yields(one, (other,)):
+    if _yields(item, (other,)):
         return True
-    return not later and not _yields(other, (one,)) and bool(_contradicts(one, (other,)))
+    return not later and not _yields(other, (item,)) and bool(_contradicts(item, (other,)))
 
 
-def _excludes(one: S, kept: Sequence[S]) -> tuple[str, str] | None:
-    """The kept rule that would yield to `one`, had a cycle not decided it first, and why `one` goes."""
-    first = next((other.rule for other in kept if _yields(other, (one,))), None)
+def _excludes(item: S, kept: Sequence[S]) -> tuple[str, str] | None:
+    """The kept rule that would yield to `item`, had a cycle not decided it first, and why `item` goes."""
+    first = next((other.rule for other in kept if _yields(other, (item,))), None)
     return None if first is None else (first, "the two exclude each other, and the other is followed first")
 
 
-def _yields(one: S, kept: Sequence[S]) -> tuple[str, str] | None:
-    """The rule that `one` yields to by `YIELDS`, and why."""
+def _yields(item: S, kept: Sequence[S]) -> tuple[str, str] | None:
+    """The rule that `item` yields to by `YIELDS`, and why."""
     for row in YIELDS:
-        every = ANY in row.rules and _changes(one) and one.rule not in (*row.to, *row.but)
-        if one.rule not in row.rules and not every:
+        every = ANY in row.rules and _changes(item) and item.rule not in (*row.to, *row.but)
+        if item.rule not in row.rules and not every:
             continue
         for other in kept:
-            changes = ANY in row.to and _changes(other) and other.rule != one.rule
+            changes = ANY in row.to and _changes(other) and other.rule != item.rule
             if other.rule in row.to or changes:
                 return other.rule, row.why
     return None
 
 
-def _contradicts(one: S, kept: Sequence[S]) -> tuple[str, str] | None:
+def _contradicts(item: S, kept: Sequence[S]) -> tuple[str, str] | None:
     """The other rule that wants a different value of one knob or variable, and which."""
     for other in kept:
-        if other.rule != one.rule and (apart := contradictions(_changes_of(one), _changes_of(other))):
+        if other.rule != item.rule and (apart := contradictions(_changes_of(item), _changes_of(other))):
             return other.rule, f"it wants another {min(apart)}"
     return None
 
 
-def contradictions(one: Mapping[str, Value], other: Mapping[str, Value]) -> list[str]:
+def contradictions(changes: Mapping[str, Value], other: Mapping[str, Value]) -> list[str]:
     """The names to which both give a value, each another."""
-    return [name for name, value in one.items() if name in other and other[name] != value]
+    return [name for name, value in changes.items() if name in other and other[name] != value]
 
 
-def _changes_of(one: Rankable) -> Mapping[str, Value]:
+def _changes_of(item: Rankable) -> Mapping[str, Value]:
     """The knobs that it changes and, for a finding, the variables."""
-    changes: Mapping[str, Value] = getattr(one, "changes", one.to)
+    changes: Mapping[str, Value] = getattr(item, "changes", item.to)
     return changes
 
 
-def _changes(one: Rankable) -> bool:
-    return bool(_changes_of(one)) and one.klass != "note"
+def _changes(item: Rankable) -> bool:
+    return bool(_changes_of(item)) and item.klass != "note"
 
 
 _PLACES = {rule: place for place, rule in enumerate(rule for rank in ORDER for rule in rank.rules)}
 _FIRST = {rank.name: min(_PLACES[rule] for rule in rank.rules) for rank in ORDER}
 
 
-def _rank(one: S) -> tuple[float, bool]:
+def _rank(item: S) -> tuple[float, bool]:
     """The rank of a rule.
 
     A rule outside the table comes last of its kind: a mitigation before all optimisations.
     """
-    if one.rule in _PLACES:
+    if item.rule in _PLACES:
         # A known rule may be a change in one case and a note in another.
-        is_note = not _changes(one) and _PLACES[one.rule] >= _FIRST["memory ran out"]
-        return (max(_PLACES[one.rule], _FIRST["notes"] - 0.5) if is_note else _PLACES[one.rule]), False
-    if not _changes(one):
+        is_note = not _changes(item) and _PLACES[item.rule] >= _FIRST["memory ran out"]
+        return (max(_PLACES[item.rule], _FIRST["notes"] - 0.5) if is_note else _PLACES[item.rule]), False
+    if not _changes(item):
         return len(_PLACES), True
-    mitigation = bool(getattr(one, "mitigation", False))
+    mitigation = bool(getattr(item, "mitigation", False))
     return _FIRST["hardware" if mitigation else "operator's decision"] - 0.5, True

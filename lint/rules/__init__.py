@@ -11,8 +11,3 @@ def all_lints() -> tuple[DeploymentCheck, ...]:
     names = sorted(module.name for module in iter_modules(__path__))
     modules = [import_module(f"{__name__}.{name}") for name in names]
     return tuple(lint for module in modules for lint in getattr(module, "LINTS", ()))
-
-
-def documented_checks() -> tuple[DeploymentCheck, ...]:
-    """The lints, those of a table row by row, as docs/reference/rules.md lists them."""
-    return tuple(part for lint in all_lints() for part in lint.parts())

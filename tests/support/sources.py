@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+from flettner.lint.rules import all_lints
 from flettner.vllm_facts.releases import cite
+from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -52,6 +54,11 @@ def code_of(*packages: str) -> list[Path]:
     """The modules and tables of the packages."""
     files = [path for package in packages for path in sorted((REPOSITORY / package).rglob("*"))]
     return [path for path in files if path.suffix in (".py", ".toml")]
+
+
+def documented_checks() -> list[DeploymentCheck]:
+    """The lints, those of a table row by row, as docs/reference/rules.md lists them."""
+    return [part for lint in all_lints() for part in lint.parts()]
 
 
 def source_texts() -> dict[str, str]:

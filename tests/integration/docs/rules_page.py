@@ -7,12 +7,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from flettner.lint.rules import documented_checks
 from flettner.rules.table import ORDER, slug_of
 from flettner.vllm_facts.references import DOCS
 from flettner.vllm_facts.releases import cite
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck
 from tests.integration.docs.markdown import code, table
+from tests.support.sources import documented_checks
 
 HEAD = """\
 # Rules

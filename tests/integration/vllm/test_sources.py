@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from flettner.lint.rules import documented_checks
 from flettner.vllm_facts.dev_routes import DEV_ROUTES
 from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.regressions import REGRESSIONS
 from flettner.vllm_facts.releases import NAME, cite
 from tests.support.real_vllm import real_vllm
-from tests.support.sources import references, source_texts
+from tests.support.sources import documented_checks, references, source_texts
 
 CITED = re.compile(re.escape(NAME) + r" (vllm/[\w/]+\.py)(?:: (.+?))?(?: \([^()]+\))?")
 WORD = re.compile(r"[A-Za-z_][\w.]*")

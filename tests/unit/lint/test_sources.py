@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from flettner.lint.rules import documented_checks
 from flettner.vllm_facts.releases import NAME, cite
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck
-from tests.support.sources import PRIVATE, code_of, evidence_faults, faults, source_texts
+from tests.support.sources import PRIVATE, code_of, documented_checks, evidence_faults, faults, source_texts
 
 
 @pytest.mark.parametrize("lint", documented_checks(), ids=lambda lint: f"{lint.rules[0]} {lint.reports[:40]}")
