@@ -1,4 +1,4 @@
-"""The interface between the API and the daemon: all reads, and one way to submit an event."""
+"""The interfaces between the API and the daemon: of the daemon itself, and of each of its targets."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -18,52 +18,72 @@ from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Setting
 
 
-class DaemonView(Protocol):
-    """The daemon as seen by the API. All methods but `submit`, `log` and `follow` answer from memory."""
+class TargetView(Protocol):
+    """One target. All but `submit`, `log` and `predict` answer from memory."""
 
-    def states(self) -> Mapping[str, State]:
-        """By target."""
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def slo(self) -> Slo: ...
+
+    @property
+    def reading(self) -> Reading | None:
+        """Blue's latest reading; None if there is none yet."""
         ...
 
-    def readings(self) -> Mapping[str, Reading | None]:
-        """Blue's latest reading by target; None or absent if there is none yet."""
+    @property
+    def sources(self) -> Mapping[str, SourceState]:
+        """By source."""
         ...
 
-    def findings(self) -> Mapping[str, Sequence[Finding]]:
-        """What lint finds in the flags in force, by target."""
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """What lint finds in the flags in force."""
         ...
 
-    def models(self) -> Mapping[str, LearnedModel | None]:
-        """What the performance model has learned, by target; None or absent before the first lesson."""
+    @property
+    def model(self) -> LearnedModel | None:
+        """What the performance model has learned; None before the first lesson."""
         ...
 
-    def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
-        """By target, then by source."""
+    @property
+    def minutes(self) -> Sequence[MinuteRow]:
+        """The last 24 hours by minute, oldest first."""
         ...
 
-    def slos(self) -> Mapping[str, Slo]:
-        """By target."""
+    @property
+    def self_metrics(self) -> SelfMetrics:
+        """Of the target's loop."""
         ...
 
-    async def submit(self, target: str, event: Event) -> State:
+    async def submit(self, event: Event) -> State:
         """Submit the event to the target's machine; returns the resulting state after it is journalled.
 
         Raises JournalError if the audit journal cannot be written; nothing has changed then.
         """
         ...
 
-    async def log(self, target: str, server: Server) -> tuple[str, ...]:
+    async def log(self, server: Server) -> tuple[str, ...]:
         """The last lines that a server of the target wrote, oldest first, read now or a moment ago.
 
         Raises ActError, within seconds, when they cannot be read.
         """
         ...
 
-    async def predict(self, target: str, changes: Setting, rate: float, prompt: float) -> WhatIf:
+    async def predict(self, changes: Setting, rate: float, prompt: float) -> WhatIf:
         """What would happen with these flags, this many times as fast requests and as long prompts.
 
         Raises PredictionInputError with what is missing, and WorkerError, for a moment.
         """
+        ...
+
+
+class DaemonView(Protocol):
+    """The daemon as seen by the API. All methods but `follow` answer from memory."""
+
+    def targets(self) -> Mapping[str, TargetView]:
+        """By name."""
         ...
 
     def accepted(self, request: str) -> Accepted | None:
@@ -79,10 +99,6 @@ class DaemonView(Protocol):
 
     def points(self, rollout: str) -> Sequence[Point]:
         """The evidence on a rollout over time, oldest first."""
-        ...
-
-    def minutes(self, target: str) -> Sequence[MinuteRow]:
-        """The target's last 24 hours by minute, oldest first."""
         ...
 
     def rollouts(self) -> Sequence[tuple[str, Rollout]]:
@@ -121,10 +137,6 @@ class DaemonView(Protocol):
 
     def clock(self) -> float:
         """The event loop's time, the time base of `self_metrics`."""
-        ...
-
-    def self_metrics(self) -> Mapping[str, SelfMetrics]:
-        """Metrics of each target's loop, by target."""
         ...
 
     def delivery_counts(self) -> Mapping[str, DeliveryCounts]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from flettner.agent.api.daemon_view import DaemonView, find_warnings
+from flettner.agent.api.daemon_view import DaemonView, TargetView, find_warnings
 from flettner.agent.api.document_types import Document, DocumentText, Values
 from flettner.agent.api.finding_document import FindingDocument, finding_of
 from flettner.agent.api.preflight_document import PreflightDocument, preflight_of
@@ -181,11 +181,11 @@ class RolloutDocument(Document):
     log: list[DocumentText] = Field(description="the last log lines of the lost server")
 
 
-def target_of(daemon: DaemonView, state: State) -> TargetDocument:
-    reading = daemon.readings().get(state.target)
+def target_of(daemon: DaemonView, target: TargetView, state: State) -> TargetDocument:
+    """`state`: the target's, or the one that a decision led to."""
+    reading, slo = target.reading, target.slo
     waiting = [suggestion.id for suggestion in state.open_suggestions if not suggestion.held]
     ttft = reading.ttft if reading else None
-    slo = daemon.slos().get(state.target)
     return TargetDocument(
         name=state.target,
         phase=state.phase,
@@ -194,14 +194,14 @@ def target_of(daemon: DaemonView, state: State) -> TargetDocument:
         note=state.note,
         until=state.until,
         slo=slo,
-        budget=list(state.budget.burns(slo, daemon.now())) if slo else [],
+        budget=list(state.budget.burns(slo, daemon.now())),
         servers=_servers(state),
         goodput_rps=reading.goodput_rps if reading else None,
         ttft_p95_s=ttft.p95 if ttft else None,
         reading=reading,
         sources=[
             SourceDocument(source=name, available=source.available, at=source.at, why=source.why)
-            for name, source in sorted(daemon.sources().get(state.target, {}).items())
+            for name, source in sorted(target.sources.items())
         ],
         suggestion=waiting[0] if waiting else None,
         suggestions=waiting,
@@ -210,7 +210,7 @@ def target_of(daemon: DaemonView, state: State) -> TargetDocument:
         failover=describe_failover(state),
         waits=state.rollout.waits if state.rollout and state.phase in {Phase.CANARY, Phase.TRIAL} else "",
         outcomes=[_shown(outcome) for outcome in state.outcomes],
-        findings=[finding_of(one) for one in daemon.findings().get(state.target, ())],
+        findings=[finding_of(finding) for finding in target.findings],
         warnings=list(find_warnings(daemon.counters())),
     )
 

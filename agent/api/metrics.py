@@ -1,11 +1,11 @@
 """The metrics of the daemon and of each target as Prometheus text (format 0.0.4)."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from importlib.metadata import version
 
-from flettner.agent.api.daemon_view import DaemonView
+from flettner.agent.api.daemon_view import DaemonView, TargetView
 from flettner.agent.api.metric_names import BY_NAME, METRICS, Metric
 from flettner.agent.domain.errors import JournalError
 from flettner.agent.domain.state import Phase, Rollout, State
@@ -74,17 +74,18 @@ def _samples(daemon: DaemonView) -> Iterator[MetricSample]:
     for name, value in daemon.counters().items():
         yield name, (), value
     yield from _sample_pin(daemon)
-    for name, state in sorted(daemon.states().items()):
-        yield from _sample_target(name, state, at)
-        if state.rollout is not None and state.rollout.outcome == "running":
-            yield from _sample_rollout(name, state, state.rollout, at)
-        if name in daemon.slos():
-            for burn in state.budget.burns(daemon.slos()[name], at):
-                yield "error_budget_burn", (name, burn.window), burn.rate
-                yield "slo_attainment_ratio", (name, burn.window), 1 - burn.bad / burn.of
-    yield from _sample_measurements(daemon)
-    for name, self_metrics in sorted(daemon.self_metrics().items()):
-        yield from _sample_loop(name, self_metrics, daemon.states()[name], daemon.clock())
+    targets = dict(sorted(daemon.targets().items()))
+    for name, target in targets.items():
+        yield from _sample_target(name, target.state, at)
+        rollout = target.state.rollout
+        if rollout is not None and rollout.outcome == "running":
+            yield from _sample_rollout(name, target.state, rollout, at)
+        for burn in target.state.budget.burns(target.slo, at):
+            yield "error_budget_burn", (name, burn.window), burn.rate
+            yield "slo_attainment_ratio", (name, burn.window), 1 - burn.bad / burn.of
+        yield from _sample_measurements(name, target)
+        yield from _sample_loop(name, target.self_metrics, target.state, daemon.clock())
+    yield from _count_rollouts(daemon, targets)
     yield from _sample_notifiers(daemon)
 
 
@@ -119,16 +120,18 @@ def _sample_rollout(name: str, state: State, rollout: Rollout, at: datetime) -> 
     yield "rollout_parked", (name,), bool(rollout.parked)
 
 
-def _sample_measurements(daemon: DaemonView) -> Iterator[MetricSample]:
-    for name, reading in sorted(daemon.readings().items()):
-        if reading is not None and reading.goodput_rps is not None:
-            yield "target_goodput_rps", (name,), reading.goodput_rps
-        if reading is not None and reading.ttft is not None:
-            yield "target_ttft_p95_seconds", (name,), reading.ttft.p95
-    for name, sources in sorted(daemon.sources().items()):
-        for source, status in sorted(sources.items()):
-            yield "source_up", (name, source), status.available
-    ended = {(name, outcome): 0 for name in sorted(daemon.states()) for outcome in OUTCOMES}
+def _sample_measurements(name: str, target: TargetView) -> Iterator[MetricSample]:
+    reading = target.reading
+    if reading is not None and reading.goodput_rps is not None:
+        yield "target_goodput_rps", (name,), reading.goodput_rps
+    if reading is not None and reading.ttft is not None:
+        yield "target_ttft_p95_seconds", (name,), reading.ttft.p95
+    for source, status in sorted(target.sources.items()):
+        yield "source_up", (name, source), status.available
+
+
+def _count_rollouts(daemon: DaemonView, targets: Iterable[str]) -> Iterator[MetricSample]:
+    ended = {(name, outcome): 0 for name in targets for outcome in OUTCOMES}
     for name, rollout in daemon.rollouts():
         if rollout.outcome in OUTCOMES:
             ended[name, rollout.outcome] = ended.get((name, rollout.outcome), 0) + 1

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict
 
-from flettner.agent.api.daemon_view import DaemonView
+from flettner.agent.api.daemon_view import DaemonView, TargetView
 from flettner.agent.api.problems import RequestRefusedError
 from flettner.agent.api.tokens import Holder
 from flettner.agent.config.listen import Role
@@ -53,7 +53,12 @@ class Call:
         """A variable part of the path."""
         return self.request.match_info[name]
 
-    async def submit(self, target: str, event: PersonDecision) -> State:
+    def state(self, target: str) -> State | None:
+        """None if the config no longer has the target, or the caller does not see it."""
+        view = self.daemon.targets().get(target)
+        return view.state if view is not None else None
+
+    async def submit(self, target: TargetView, event: PersonDecision) -> State:
         """Submit a decision; it is journalled when this returns.
 
         Raises RequestRefusedError (503) if the audit journal cannot be written.
@@ -63,7 +68,7 @@ class Call:
         if self.accepted is not None:
             return self.accepted
         try:
-            return await self.daemon.submit(target, replace(event, request=self.request_name))
+            return await target.submit(replace(event, request=self.request_name))
         except JournalError as error:
             raise RequestRefusedError(
                 503,

@@ -14,24 +14,12 @@ from flettner.agent.audit.history import Accepted, History, Point
 from flettner.agent.audit.journal import Journal
 from flettner.agent.audit.offsets import SLICE_BYTES
 from flettner.agent.audit.records import DAEMON, JournalEntry, parse_state
-from flettner.agent.domain.events import Event
-from flettner.agent.domain.model import Server, Slo
-from flettner.agent.domain.reading import Reading, SourceState
-from flettner.agent.domain.state import Rollout, State, Suggestion
+from flettner.agent.domain.state import Rollout, Suggestion
 from flettner.agent.notify.delivery import DeliveryCounts, NoticeDelivery
-from flettner.agent.observe.minute_rows import MinuteRow
-from flettner.agent.prediction.learned import LearnedModel
-from flettner.agent.prediction.what_if import WhatIf
 from flettner.agent.prediction.worker import InlineWorker, Worker
 from flettner.agent.runtime.anchor_schedule import AnchorSchedule
 from flettner.agent.runtime.loop import TargetLoop
-from flettner.agent.runtime.server_logs import ServerLogs
-from flettner.agent.runtime.time_series import TimeSeries
 from flettner.agent.telemetry.sdnotify import SystemdNotifier, find_notifier, read_watchdog_s
-from flettner.agent.telemetry.self_metrics import SelfMetrics
-from flettner.performance_model.errors import PredictionInputError
-from flettner.vllm_facts.serve_config import Finding
-from flettner.vllm_facts.values import Setting
 
 STUCK_S = 10.0  # without a step, at one tick a second, after which a loop counts as stuck
 log = structlog.get_logger()
@@ -49,13 +37,11 @@ class Daemon:
     loops: Mapping[str, TargetLoop]
     journal: Journal
     history: History
-    series: Mapping[str, TimeSeries] = field(default_factory=dict)  # by target
     deliveries: Sequence[NoticeDelivery] = ()
     anchors: AnchorSchedule | None = None
     worker: Worker = field(default_factory=InlineWorker)
     systemd: SystemdNotifier = field(default_factory=find_notifier)
     _started: set[str] = field(default_factory=set)
-    _logs: dict[str, ServerLogs] = field(default_factory=dict)  # by target
 
     async def run(self, epoch: int, ready: Callable[[], None], reload: Callable[[], None]) -> None:
         """Run until SIGTERM or SIGINT; unfinished rollouts are in the journal."""
@@ -99,35 +85,8 @@ class Daemon:
         phases = (f"{name} {loop.state.phase.value}" for name, loop in self.loops.items())
         return ", ".join((*phases, *(["the audit journal is full"] if self.journal.full else [])))
 
-    def states(self) -> Mapping[str, State]:
-        return {name: loop.state for name, loop in self.loops.items()}
-
-    def readings(self) -> Mapping[str, Reading | None]:
-        return {name: loop.reading for name, loop in self.loops.items()}
-
-    def findings(self) -> Mapping[str, Sequence[Finding]]:
-        return {name: loop.findings for name, loop in self.loops.items()}
-
-    def models(self) -> Mapping[str, LearnedModel | None]:
-        return {name: loop.learner.model if loop.learner else None for name, loop in self.loops.items()}
-
-    def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
-        return {name: loop.aggregator.sources() for name, loop in self.loops.items()}
-
-    def slos(self) -> Mapping[str, Slo]:
-        return {name: loop.machine.rules.slo for name, loop in self.loops.items()}
-
-    async def submit(self, target: str, event: Event) -> State:
-        return await self.loops[target].submit(event)
-
-    async def log(self, target: str, server: Server) -> tuple[str, ...]:
-        return await self._logs.setdefault(target, ServerLogs(self.loops[target].engine)).read(server)
-
-    async def predict(self, target: str, changes: Setting, rate: float, prompt: float) -> WhatIf:
-        model_search = self.loops[target].model_search
-        if model_search is None:
-            raise PredictionInputError(f"{target} learns no model of its servers")
-        return await model_search.predict(changes, rate, prompt)
+    def targets(self) -> Mapping[str, TargetLoop]:
+        return self.loops
 
     def suggestions(self) -> Sequence[Suggestion]:
         return self.history.suggestions()
@@ -143,12 +102,10 @@ class Daemon:
     def points(self, rollout: str) -> Sequence[Point]:
         return self.history.points(rollout)
 
-    def minutes(self, target: str) -> Sequence[MinuteRow]:
-        return self.series[target].minutes()
-
     def rollouts(self) -> Sequence[tuple[str, Rollout]]:
         """Return all rollouts, the running ones with the latest counts."""
-        now = {s.rollout.id: s.rollout for s in self.states().values() if s.rollout is not None}
+        latest = (loop.state.rollout for loop in self.loops.values())
+        now = {rollout.id: rollout for rollout in latest if rollout is not None}
         return [(target, now.get(rollout.id, rollout)) for target, rollout in self.history.rollouts()]
 
     def records(self, after: int, limit: int) -> Sequence[Mapping[str, object]]:
@@ -185,9 +142,6 @@ class Daemon:
 
     def clock(self) -> float:
         return asyncio.get_running_loop().time()
-
-    def self_metrics(self) -> Mapping[str, SelfMetrics]:
-        return {name: loop.self_metrics for name, loop in self.loops.items()}
 
     def delivery_counts(self) -> Mapping[str, DeliveryCounts]:
         return {delivery.name: delivery.counts for delivery in self.deliveries}

@@ -1,7 +1,7 @@
 """The loop of one target, the only place that waits: take an event, step, record it, perform the effects."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -23,13 +23,20 @@ from flettner.agent.domain.reading import EngineSample, Reading, Sample, SourceS
 from flettner.agent.domain.state import State
 from flettner.agent.machine.step import Machine, numbered_effects, state_without_counts, state_without_recent
 from flettner.agent.observe.aggregator import TRAFFIC, Aggregator
+from flettner.agent.observe.minute_rows import MinuteRow
+from flettner.agent.prediction.learned import LearnedModel
+from flettner.agent.prediction.what_if import WhatIf
 from flettner.agent.runtime.command_check import CommandCheck
 from flettner.agent.runtime.companion import Companion
 from flettner.agent.runtime.effect_runner import EffectRunner
 from flettner.agent.runtime.learner import Learner
 from flettner.agent.runtime.model_search import ModelSearch
+from flettner.agent.runtime.server_logs import ServerLogs
+from flettner.agent.runtime.time_series import TimeSeries
 from flettner.agent.telemetry.self_metrics import SelfMetrics
+from flettner.performance_model.errors import PredictionInputError
 from flettner.vllm_facts.serve_config import Finding
+from flettner.vllm_facts.values import Setting
 
 
 async def each_second(offset_s: float = 0.0) -> AsyncIterator[float]:
@@ -55,7 +62,10 @@ Inbox = asyncio.Queue[tuple[Event, asyncio.Future[State] | None]]
 
 @dataclass(slots=True, kw_only=True)
 class TargetLoop:
-    """Passes one target's events to its machine, and the effects to its actuators. `state` is in force."""
+    """Passes one target's events to its machine, and the effects to its actuators. `state` is in force.
+
+    The API reads it as a flettner.agent.api.daemon_view.TargetView.
+    """
 
     state: State
     machine: Machine
@@ -66,7 +76,7 @@ class TargetLoop:
     state_dir: Path
     now: Now
     on_state: Callable[[State], None] = lambda _: None  # every recorded state
-    on_second: Callable[[Observed], None] = lambda _: None
+    series: TimeSeries = field(default_factory=TimeSeries)
     aggregator: Aggregator = field(default_factory=Aggregator)
     check: CommandCheck | None = None  # None: the flags in force are not linted
     learner: Learner | None = None  # None: the performance model learns nothing
@@ -82,6 +92,10 @@ class TargetLoop:
     _watched: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _backlog: Backlog = field(default_factory=Backlog)
     _deferred: list[Event] = field(default_factory=list)  # outcomes that wait for a writable journal
+    _logs: ServerLogs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._logs = ServerLogs(self.engine)
 
     @property
     def target(self) -> str:
@@ -96,6 +110,23 @@ class TargetLoop:
         """Loop time of the last step, for the watchdog."""
         return self.self_metrics.stepped_at or 0.0
 
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What lint finds in the flags in force."""
+        return self.check.findings if self.check is not None else ()
+
+    @property
+    def model(self) -> LearnedModel | None:
+        return self.learner.model if self.learner is not None else None
+
+    @property
+    def sources(self) -> Mapping[str, SourceState]:
+        return self.aggregator.sources()
+
+    @property
+    def minutes(self) -> Sequence[MinuteRow]:
+        return self.series.minutes()
+
     def servers(self) -> Sequence[Server]:
         """Return all running servers (the sensors' View)."""
         return self.state.up
@@ -108,6 +139,14 @@ class TargetLoop:
         done: asyncio.Future[State] = asyncio.get_running_loop().create_future()
         self._inbox.put_nowait((event, done))
         return await done
+
+    async def log(self, server: Server) -> tuple[str, ...]:
+        return await self._logs.read(server)
+
+    async def predict(self, changes: Setting, rate: float, prompt: float) -> WhatIf:
+        if self.model_search is None:
+            raise PredictionInputError(f"{self.target} learns no model of its servers")
+        return await self.model_search.predict(changes, rate, prompt)
 
     async def run(self, epoch: int, started: Callable[[], None]) -> None:
         """Run until cancelled. A task that fails cancels all tasks of the loop."""
@@ -166,7 +205,7 @@ class TargetLoop:
 
     def _note_split(self, why: str) -> None:
         """Report once that the split cannot be kept in force, and once that it can again."""
-        known = self.aggregator.sources().get(TRAFFIC)
+        known = self.sources.get(TRAFFIC)
         if why != (known.why if known is not None else ""):
             self.ingest(SourceState(at=self.now(), source=TRAFFIC, available=not why, why=why))
 
@@ -216,14 +255,9 @@ class TargetLoop:
                 findings=self.findings,
                 model_search=self.model_search.result if self.model_search is not None else None,
             )
-            self.on_second(observed)
+            self.series.add(observed)
             self.emit(observed)
             self.self_metrics.tick.observe(clock() - began)
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """What lint finds in the flags in force."""
-        return self.check.findings if self.check is not None else ()
 
     def _main_server(self) -> Server | None:
         """Return the server with the most traffic: blue, or green in the hold step."""

@@ -24,7 +24,6 @@ from flettner.agent.config.listen import UNIX
 from flettner.agent.config.loader import Config, Target
 from flettner.agent.config.notify import Receiver
 from flettner.agent.domain.errors import ActError, ConfigError, NoticeError
-from flettner.agent.domain.events import Observed
 from flettner.agent.domain.model import Approvers, Mode
 from flettner.agent.domain.ports import Engine, Now, Sensor, Site, Traffic
 from flettner.agent.domain.request_counts import RequestSource
@@ -108,7 +107,7 @@ def build_loop(
     counted_by: RequestSource = "proxy",
     aggregator: Aggregator | None = None,
     on_state: Callable[[State], None] = lambda _: None,
-    on_second: Callable[[Observed], None] = lambda _: None,
+    series: TimeSeries | None = None,
     check: CommandCheck | None = None,
     learner: Learner | None = None,
     model_search: ModelSearch | None = None,
@@ -129,7 +128,7 @@ def build_loop(
         state_dir=state_dir,
         now=now,
         on_state=on_state,
-        on_second=on_second,
+        series=series or TimeSeries(),
         aggregator=aggregator or Aggregator(slo=rules.slo, counted_by=counted_by),
         check=check,
         learner=learner,
@@ -151,12 +150,11 @@ def assemble(
         epoch, history, states = max(journal.epoch(), above) + 1, History.of(journal), journal.states()
         for name in find_removed(config, states):
             log.warning("target.removed", target=name, why="not in the config; its servers and proxy go on")
-        loops, series, worker = {}, {}, WorkerProcess()
+        loops, worker = {}, WorkerProcess()
         for number, target in enumerate(config.targets):
             directory = config.state_dir / target.name
             directory.mkdir(mode=0o700, exist_ok=True)
             engine, traffic = bind_actuators(config, target, epoch, acts=mode != "advise")
-            series[target.name] = TimeSeries.load(directory / "series.jsonl")
             learner = build_learner(worker, engine, directory) if config.learn else None
             loops[target.name] = build_loop(
                 build_rules(config, target),
@@ -170,7 +168,7 @@ def assemble(
                 state_dir=directory,
                 now=utc_now,
                 on_state=history.add_state,
-                on_second=series[target.name].add,
+                series=TimeSeries.load(directory / "series.jsonl"),
                 counted_by=find_request_source(target, traffic),
                 check=CommandCheck(),
                 learner=learner,
@@ -182,7 +180,6 @@ def assemble(
             loops=loops,
             journal=journal,
             history=history,
-            series=series,
             deliveries=tuple(build_delivery(config, one, journal, loops, anchors) for one in config.notify),
             anchors=anchors,
             worker=worker,

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
@@ -77,21 +77,12 @@ class Scene(FakeDaemonView):
     def points(self, rollout: str) -> Sequence[Point]:
         return self.curves.get(rollout, ())
 
-    def slos(self) -> Mapping[str, Slo]:
-        return dict.fromkeys(self.states(), SLO)
-
-    def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
-        up = SourceState(at=self.at - timedelta(hours=5), source="vllm_metrics chat-r0", available=True)
-        why = "nvidia-smi: no such command"
-        lost = SourceState(at=self.at - timedelta(hours=5), source="nvidia_smi", available=False, why=why)
-        return {name: {up.source: up, lost.source: lost} for name in self.states()}
-
     def record(self, event: str, actor: str = "") -> None:
         """As in FakeDaemonView, but chained."""
         who = (
             Actor(kind="person", id=actor, role="operator") if actor else Actor(kind="daemon", id="flettner")
         )
-        state = self.states()[self.target]
+        state = self.targets()[self.target].state
         self.write(
             JournalEntry(
                 at=self.at, actor=who, action=f"daemon.{event.lower()}", target=self.target, why=state.note
@@ -110,23 +101,28 @@ class Scene(FakeDaemonView):
 def scenery(*, targets: int = 1, hours: float = 24, at: datetime = NOON) -> Scene:
     """The first target has an open suggestion; the second, where there is one, runs a rollout."""
     daemon = Scene(at=at)
+    since = at - timedelta(hours=5)
+    up = SourceState(at=since, source="vllm_metrics chat-r0", available=True)
+    lost = SourceState(at=since, source="nvidia_smi", available=False, why="nvidia-smi: no such command")
     for number in range(targets):
         name = NAMES[number] if number < len(NAMES) else f"{NAMES[number % 10]}-{number // 10}"
         address, replicas = f"127.0.0.1:{8101 + number}", 4 if number == 1 else 1
         blue = Server(name=f"{name}-r0", address=address, setting=FLAGS, ours=number > 2, replicas=replicas)
         state = State(target=name, mode="approve", blue=blue, outcomes=_outcomes(at))
         daemon.set(state)
-        daemon._readings[name] = _reading(name, at, number)
-        daemon.hours[name] = day(hours=hours, at=at, seed=number)
-    daemon.learned = learned_model(1.0, max_num_seqs=8)
-    chat = daemon.states()["chat"]
+        target = daemon.targets()[name]
+        target.slo, target.sources = SLO, {up.source: up, lost.source: lost}
+        target.reading = _reading(name, at, number)
+        target.minutes = day(hours=hours, at=at, seed=number)
+    daemon.targets()["chat"].model = learned_model(1.0, max_num_seqs=8)
+    chat = daemon.targets()["chat"].state
     daemon.set(replace(chat, predictions=(_checked(at, "chat-o1", 0.041), _checked(at, "chat-o2", 0.062))))
     _told(daemon)
     suggest(daemon)
     if targets > 1:
         roll(daemon, "code")
     if targets > 3:
-        halted = daemon.states()["summarise"]
+        halted = daemon.targets()["summarise"].state
         why = "an operator must look: blue was lost and could not be restored within 15 min"
         daemon.set(replace(halted, phase=Phase.HALTED, note=why))
     return daemon
@@ -136,7 +132,7 @@ def suggest(daemon: Scene) -> Suggestion:
     """Add a suggestion as the admission policy makes it."""
     why = "11.2 requests wait on average while only 38 % of the KV cache is used: sequences are what is short"
     daemon.suggest({"max_num_seqs": 128}, why=why, policy="admission")
-    state = daemon.states()["chat"]
+    state = daemon.targets()["chat"].state
     made = state.suggestion
     assert made is not None
     proposal = replace(
@@ -164,7 +160,7 @@ def suggest(daemon: Scene) -> Suggestion:
 
 def roll(daemon: Scene, name: str) -> Rollout:
     """A rollout at load parity, some minutes on."""
-    state, at = daemon.states()[name], daemon.at
+    state, at = daemon.targets()[name].state, daemon.at
     assert state.blue is not None
     green = Server(name=f"{name}-r1", address="127.0.0.1:8190", setting={**FLAGS, "max_num_seqs": 128})
     other = daemon._suggestions["chat-s1"]
@@ -208,7 +204,9 @@ def roll(daemon: Scene, name: str) -> Rollout:
         weights={state.blue.name: 50, green.name: 50},
         fallback=state.blue.name,
     )
-    daemon.logs[name, green.name] = tuple(f"INFO 11-20 11:52:{s:02} [core.py:127] {s}" for s in range(30))
+    daemon.targets()[name].logs[green.name] = tuple(
+        f"INFO 11-20 11:52:{s:02} [core.py:127] {s}" for s in range(30)
+    )
     daemon._suggestions[made.id] = made
     daemon.set(
         replace(
@@ -372,7 +370,7 @@ def _told(daemon: Scene) -> None:
         when = daemon.at - timedelta(minutes=7 * (63 - number))
         seen = (Evidence(metric="waiting", value=9.8, unit="requests", window_s=30),)
         name = NAMES[number // 9 % 2]
-        state = daemon.states().get(name)
+        target = daemon.targets().get(name)
         daemon.write(
             JournalEntry(
                 at=when,
@@ -381,7 +379,7 @@ def _told(daemon: Scene) -> None:
                 target=name,
                 why=why,
                 evidence=seen,
-                state=state,
+                state=target.state if target else None,
                 epoch=12,
             )
         )

@@ -43,10 +43,47 @@ PLAN = Plan(
     drain_s=60,
     lease_s=15,
 )
+SLO = Slo(ttft=Objective(under_s=0.5, share=0.95))
 
 
 def steady(value: float) -> Trend:
     return Trend(mean=value, low=value, high=value, early=value, late=value)
+
+
+@dataclass
+class FakeTarget:
+    """One target; a test sets what it answers."""
+
+    daemon: "FakeDaemonView"
+    state: State
+    slo: Slo = SLO
+    reading: Reading | None = None
+    sources: Mapping[str, SourceState] = field(default_factory=dict)
+    findings: Sequence[Finding] = ()
+    model: LearnedModel | None = None
+    minutes: Sequence[MinuteRow] = ()
+    self_metrics: SelfMetrics = field(default_factory=lambda: SelfMetrics(stepped_at=99.5))
+    logs: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by server
+    unreadable: str = ""  # why no log can be read
+
+    async def submit(self, event: Event) -> State:
+        await asyncio.sleep(0)
+        return self.daemon.decide(self.state, event)
+
+    async def log(self, server: Server) -> tuple[str, ...]:
+        await asyncio.sleep(0)
+        if self.unreadable:
+            raise ActError(self.unreadable)
+        return self.logs.get(server.name, ())
+
+    async def predict(self, changes: Setting, rate: float, prompt: float) -> WhatIf:
+        """By a known law, as if the target had recorded two requests a second."""
+        await asyncio.sleep(0)
+        self.daemon.fail_once()
+        if self.model is None:
+            raise PredictionInputError(f"nothing is learned of {self.state.target} yet")
+        request = WhatIfRequest(learned=self.model, slo=self.slo, changes=changes, rate=rate, prompt=prompt)
+        return predict_what_if(request)
 
 
 @dataclass
@@ -55,22 +92,16 @@ class FakeDaemonView:
 
     target: str = "chat"
     bounds: Mapping[str, float] = field(default_factory=lambda: {"max_num_seqs": 512})
-    next_error: FlettnerError | None = None  # raised once, by the next `submit` or `records`
+    next_error: FlettnerError | None = None  # raised once, by the next `submit`, `predict` or `records`
     is_ready: bool = True
     checks: bool = False  # what is asked for is checked until `answer` is called
-    logs: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)  # by target and server
-    unreadable: str = ""  # why no log can be read
     waits: dict[tuple[str, str], float] = field(default_factory=dict)  # by actor and target
     full: bool = False  # the journal
     at: datetime = NOON
-    counted: SelfMetrics = field(default_factory=lambda: SelfMetrics(stepped_at=99.5))
-    found: tuple[Finding, ...] = ()  # by lint, in the flags
-    learned: LearnedModel | None = None
-    hours: dict[str, Sequence[MinuteRow]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         blue = Server(name="chat-r0", address="127.0.0.1:8101", setting={"max_num_seqs": 64})
-        self._states = {self.target: State(target=self.target, mode="approve", blue=blue)}
+        self._targets: dict[str, FakeTarget] = {}
         self._suggestions: dict[str, Suggestion] = {}
         self._rollouts: dict[str, tuple[str, Rollout]] = {}
         self._records: list[Mapping[str, object]] = []
@@ -78,42 +109,27 @@ class FakeDaemonView:
         self.reads: list[int] = []  # how many records each read gave
         self._accepted: dict[str, Accepted] = {}
         self._followers: set[asyncio.Queue[Mapping[str, object]]] = set()
-        self._readings: dict[str, Reading | None] = {
-            self.target: Reading(
-                at=self.at,
-                server="chat-r0",
-                span_s=60,
-                coverage=1.0,
-                running=steady(12),
-                waiting=steady(3),
-                ttft=Latency(count=480, p50=0.1, p95=0.42, p99=0.9),
-                goodput_rps=7.5,
-            )
-        }
+        self.set(State(target=self.target, mode="approve", blue=blue))
+        up = SourceState(at=self.at, source="vllm_metrics chat-r0", available=True)
+        lost = SourceState(at=self.at, source="nvidia_smi", available=False, why="no such command")
+        self._targets[self.target].sources = {up.source: up, lost.source: lost}
+        self._targets[self.target].reading = Reading(
+            at=self.at,
+            server="chat-r0",
+            span_s=60,
+            coverage=1.0,
+            running=steady(12),
+            waiting=steady(3),
+            ttft=Latency(count=480, p50=0.1, p95=0.42, p99=0.9),
+            goodput_rps=7.5,
+        )
 
     @property
     def followers(self) -> int:
         return len(self._followers)
 
-    def states(self) -> Mapping[str, State]:
-        return self._states
-
-    def readings(self) -> Mapping[str, Reading | None]:
-        return self._readings
-
-    def findings(self) -> Mapping[str, Sequence[Finding]]:
-        return {self.target: self.found}
-
-    def models(self) -> Mapping[str, LearnedModel | None]:
-        return {self.target: self.learned}
-
-    def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
-        up = SourceState(at=self.at, source="vllm_metrics chat-r0", available=True)
-        lost = SourceState(at=self.at, source="nvidia_smi", available=False, why="no such command")
-        return {self.target: {up.source: up, lost.source: lost}}
-
-    def slos(self) -> Mapping[str, Slo]:
-        return {self.target: Slo(ttft=Objective(under_s=0.5, share=0.95))}
+    def targets(self) -> Mapping[str, FakeTarget]:
+        return self._targets
 
     def accepted(self, request: str) -> Accepted | None:
         """As after a restart right now."""
@@ -121,9 +137,6 @@ class FakeDaemonView:
 
     def suggestions(self) -> Sequence[Suggestion]:
         return list(reversed(self._suggestions.values()))
-
-    def minutes(self, target: str) -> Sequence[MinuteRow]:
-        return self.hours.get(target, ())
 
     def points(self, rollout: str) -> Sequence[Point]:
         del rollout
@@ -133,7 +146,7 @@ class FakeDaemonView:
         return list(reversed(self._rollouts.values()))
 
     def records(self, after: int, limit: int) -> Sequence[Mapping[str, object]]:
-        self._fail_once()
+        self.fail_once()
         found, size = list[Mapping[str, object]](), 0
         for record in self._records[after : after + limit]:
             if size < SLICE_BYTES:
@@ -152,7 +165,7 @@ class FakeDaemonView:
             self._followers.discard(queue)
 
     def report_failed_auth(self, attempts: Mapping[str, int]) -> None:
-        self._fail_once()
+        self.fail_once()
         self.attempts.append(attempts)
 
     def wait_s(self, actor: str, target: str) -> float:
@@ -171,16 +184,12 @@ class FakeDaemonView:
     def clock(self) -> float:
         return 100.0
 
-    def self_metrics(self) -> Mapping[str, SelfMetrics]:
-        return {self.target: self.counted}
-
     def delivery_counts(self) -> Mapping[str, DeliveryCounts]:
         return {"ops": DeliveryCounts(sent=3, failed=1)}
 
-    async def submit(self, target: str, event: Event) -> State:
-        await asyncio.sleep(0)
-        self._fail_once()
-        state = self._after(self._states[target], event)
+    def decide(self, before: State, event: Event) -> State:
+        self.fail_once()
+        state = self._after(before, event)
         self.set(state)
         name, _, asked = getattr(event, "request", "").partition(":")
         if name:
@@ -188,30 +197,13 @@ class FakeDaemonView:
         self.record(type(event).__name__, getattr(event, "actor", ""))
         return state
 
-    async def log(self, target: str, server: Server) -> tuple[str, ...]:
-        await asyncio.sleep(0)
-        if self.unreadable:
-            raise ActError(self.unreadable)
-        return self.logs.get((target, server.name), ())
-
-    async def predict(self, target: str, changes: Setting, rate: float, prompt: float) -> WhatIf:
-        """By a known law, as if each target had recorded two requests a second."""
-        await asyncio.sleep(0)
-        self._fail_once()
-        if self.learned is None:
-            raise PredictionInputError(f"nothing is learned of {target} yet")
-        request = WhatIfRequest(
-            learned=self.learned, slo=self.slos()[target], changes=changes, rate=rate, prompt=prompt
-        )
-        return predict_what_if(request)
-
-    def _fail_once(self) -> None:
+    def fail_once(self) -> None:
         if self.next_error is not None:
             error, self.next_error = self.next_error, None
             raise error
 
     def set(self, state: State) -> None:
-        self._states[state.target] = state
+        self._targets.setdefault(state.target, FakeTarget(self, state)).state = state
         latest = (state.suggestion,) if state.suggestion else ()
         for one in (*state.ended, *state.also_open, *latest):
             self._suggestions[one.id] = one
@@ -239,7 +231,7 @@ class FakeDaemonView:
         rule: str = "Q1",
     ) -> Suggestion:
         """Make a suggestion that waits; one that waited is superseded."""
-        state = self._states[self.target]
+        state = self._targets[self.target].state
         for earlier in (state.suggestion, *state.also_open):
             if earlier is not None and earlier.proposal.to.keys() & to.keys():
                 state = end_suggestion(state, earlier.id, "superseded", "")
@@ -273,7 +265,7 @@ class FakeDaemonView:
 
     def answer(self, preflight: PreflightResult) -> Suggestion:
         """End the check of the suggestion, as an engine's answer does."""
-        state = self._states[self.target]
+        state = self._targets[self.target].state
         found = state.suggestion
         if found is None or found.status != "checking":
             raise ValueError("nothing is checked")
@@ -288,7 +280,7 @@ class FakeDaemonView:
 
     def settle(self, *, promoted: bool) -> None:
         """End the rollout that runs."""
-        state = self._states[self.target]
+        state = self._targets[self.target].state
         if state.rollout is None:
             raise ValueError("no rollout runs")
         ended = replace(
@@ -324,7 +316,7 @@ class FakeDaemonView:
             if bound is not None and isinstance(value, int | float) and value > bound:
                 return replace(state, note=f"{knob} {value} is above the bound {bound:g}")
         self.suggest(event.to, why=event.reason, policy=event.actor, rule=PERSON)
-        return self._states[self.target]
+        return self._targets[self.target].state
 
     def _approved(self, state: State, event: Approved) -> State:
         suggestion = find_pending(state, event.suggestion)

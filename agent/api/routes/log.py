@@ -6,7 +6,7 @@ from itertools import accumulate, takewhile
 
 from pydantic import Field
 
-from flettner.agent.api.daemon_view import DaemonView
+from flettner.agent.api.daemon_view import TargetView
 from flettner.agent.api.document_types import Document, DocumentText
 from flettner.agent.api.operations import Call, Operation
 from flettner.agent.api.routes.rollouts import UNKNOWN, find_rollout
@@ -34,12 +34,12 @@ class LogDocument(Document):
 
 
 async def _log(call: Call) -> LogDocument:
-    target, rollout = find_rollout(call)
+    name, rollout = find_rollout(call)
     live = rollout.ended_at is None
-    state = call.daemon.states().get(target)
-    server = newest(state, rollout) if live and state is not None else None
-    if server is not None:
-        lines, why = await _read(call.daemon, target, server)
+    target = call.daemon.targets().get(name)
+    server = newest(target.state, rollout) if live and target is not None else None
+    if target is not None and server is not None:
+        lines, why = await _read(target, server)
     elif live:
         lines, why = (), "The new server does not run now."
     else:
@@ -55,10 +55,10 @@ async def _log(call: Call) -> LogDocument:
     )
 
 
-async def _read(daemon: DaemonView, target: str, server: Server) -> tuple[tuple[str, ...], str]:
+async def _read(target: TargetView, server: Server) -> tuple[tuple[str, ...], str]:
     """The lines, and the message to show if there are none."""
     try:
-        return await daemon.log(target, server), f"{server.name} has written nothing."
+        return await target.log(server), f"{server.name} has written nothing."
     except ActError as error:
         return (), f"It cannot be read: {error.why}"
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from flettner.agent.api.document_types import Document, DocumentText, Values
 from flettner.agent.api.operations import Call, Operation
 from flettner.agent.api.problems import RequestRefusedError
-from flettner.agent.api.routes.targets import state_of
+from flettner.agent.api.routes.targets import find_target
 from flettner.agent.domain.prediction_check import BANDS_HOLD, LawDrop, PredictionCheck, bias, coverage
 from flettner.agent.domain.state import State
 from flettner.agent.prediction.learned import LawSource, LearnedModel, TokenCounts
@@ -132,17 +132,16 @@ class TraceQuery(BaseModel):
 
 
 async def _show(call: Call) -> ModelDocument:
-    state = state_of(call, call.part("name"))
-    return model_of(state, call.daemon.models().get(state.target))
+    target = find_target(call)
+    return model_of(target.state, target.model)
 
 
 async def _trace(call: Call) -> web.StreamResponse:
-    target = state_of(call, call.part("name")).target
-    model = call.daemon.models().get(target)
+    target = find_target(call)
+    model = target.model
     if model is None or not len(model.trace):
-        detail = (
-            f"No request of {target} is recorded yet: the first trace comes after a minute with requests."
-        )
+        name = target.state.target
+        detail = f"No request of {name} is recorded yet: the first trace comes after a minute with requests."
         raise RequestRefusedError(409, detail, kind="no-trace")
     seconds = 60.0 * call.parsed_as(TraceQuery).minutes
     since_s = max(0.0, duration_s(model.trace) - seconds)

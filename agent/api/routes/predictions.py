@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from flettner.agent.api.document_types import Document, DocumentText, Values
 from flettner.agent.api.operations import Call, Operation
 from flettner.agent.api.problems import RequestRefusedError
-from flettner.agent.api.routes.targets import UNKNOWN, KnobName, RequestedValue, state_of
+from flettner.agent.api.routes.targets import UNKNOWN, KnobName, RequestedValue, find_target
 from flettner.agent.domain.errors import WorkerError
 from flettner.agent.domain.model_search import MOST_TIMES, Capacity
 from flettner.agent.prediction.what_if import WhatIf
@@ -61,17 +61,17 @@ class PredictionDocument(Document):
 
 async def _predict(call: Call) -> PredictionDocument:
     body = call.parsed_as(PredictionBody)
-    target = state_of(call, call.part("name")).target
+    target = find_target(call)
     changes: dict[str, Value] = dict(body.to)
     try:
-        found = await call.daemon.predict(target, changes, body.rate, body.prompt)
+        found = await target.predict(changes, body.rate, body.prompt)
     except PredictionInputError as error:
         raise RequestRefusedError(409, f"Nothing can be predicted: {error}", kind="no-prediction") from error
     except WorkerError as error:
         raise RequestRefusedError(
             503, f"{error}; try again in some seconds.", kind="busy", headers={"Retry-After": "5"}
         ) from error
-    return document_of(target, found)
+    return document_of(target.state.target, found)
 
 
 def document_of(target: str, found: WhatIf) -> PredictionDocument:

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from flettner.agent.api.documents import RolloutDocument, rollout_of
 from flettner.agent.api.operations import Call, Operation
 from flettner.agent.api.problems import RequestRefusedError
-from flettner.agent.api.routes.targets import state_of
+from flettner.agent.api.routes.targets import find_target
 from flettner.agent.api.texts import Reason
 from flettner.agent.domain.events import Aborted
 from flettner.agent.domain.state import Phase, Rollout
@@ -53,7 +53,8 @@ def find_rollout(call: Call) -> tuple[str, Rollout]:
 
 
 async def _list(call: Call) -> RolloutsDocument:
-    query, states = call.parsed_as(RolloutsQuery), call.daemon.states()
+    query, targets = call.parsed_as(RolloutsQuery), call.daemon.targets()
+    states = {name: target.state for name, target in targets.items()}
     chosen = [
         rollout_of(states.get(target), target, rollout)
         for target, rollout in call.daemon.rollouts()
@@ -65,19 +66,20 @@ async def _list(call: Call) -> RolloutsDocument:
 async def _show(call: Call) -> RolloutDocument:
     target, rollout = find_rollout(call)
     points = call.daemon.points(rollout.id)
-    return rollout_of(call.daemon.states().get(target), target, rollout, points)
+    return rollout_of(call.state(target), target, rollout, points)
 
 
 async def _abort(call: Call) -> RolloutDocument:
-    target, rollout = find_rollout(call)
+    name, rollout = find_rollout(call)
     if rollout.outcome == "promoted":
         detail = (
             "The rollout was promoted and is over; propose the previous values (`flettner propose`) instead."
         )
         raise RequestRefusedError(409, detail, kind="promoted")
-    state = state_of(call, target)
+    target = find_target(call, name)
+    state = target.state
     if rollout.outcome == "rolled_back" or state.phase is Phase.ROLLING_BACK:
-        return rollout_of(state, target, rollout)
+        return rollout_of(state, name, rollout)
     event = Aborted(at=call.daemon.now(), actor=call.actor, reason=call.parsed_as(AbortBody).reason)
     state = await call.submit(target, event)
     now = state.rollout if state.rollout and state.rollout.id == rollout.id else rollout
@@ -86,7 +88,7 @@ async def _abort(call: Call) -> RolloutDocument:
             f"The rollout is {state.phase.value} and was not rolled back: {state.note or 'it is too late'}"
         )
         raise RequestRefusedError(409, detail, kind="not-taken")
-    return rollout_of(state, target, now)
+    return rollout_of(state, name, now)
 
 
 UNKNOWN = {404: "No such rollout."}

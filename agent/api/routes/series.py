@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from flettner.agent.api.operations import Call, Operation
-from flettner.agent.api.routes.targets import state_of
+from flettner.agent.api.routes.targets import find_target
 from flettner.agent.observe.minute_rows import COLUMNS, MINUTE_S, MinuteRow, downsample
 
 Column = list[float | None]
@@ -49,17 +49,17 @@ class SeriesDocument(BaseModel):
 
 async def _series(call: Call) -> SeriesDocument:
     query = call.parsed_as(SeriesQuery)
-    target = state_of(call, call.part("name")).target
+    target = find_target(call)
     now = int(call.daemon.now().timestamp())
     every_s = -(-query.hours * 60 // query.points) * MINUTE_S
     since = now - query.hours * 3600
-    rows = downsample((one for one in call.daemon.minutes(target) if since <= one.at <= now), every_s)
+    rows = downsample((row for row in target.minutes if since <= row.at <= now), every_s)
     start = rows[0].at if rows else now // every_s * every_s
     return SeriesDocument(
-        target=target,
+        target=target.state.target,
         start=datetime.fromtimestamp(start, UTC),
         every_s=every_s,
-        marks=_marks(call, target, since),
+        marks=_marks(call, target.state.target, since),
         **_columns(rows, start, every_s),
     )
 

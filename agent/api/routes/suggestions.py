@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from flettner.agent.api.documents import SuggestionDocument, suggestion_of, tag_of
 from flettner.agent.api.operations import Call, Operation, OperationResult
 from flettner.agent.api.problems import RequestRefusedError
-from flettner.agent.api.routes.targets import state_of
+from flettner.agent.api.routes.targets import find_target
 from flettner.agent.api.texts import Comment, Reason
 from flettner.agent.domain.events import Approved, Denied
 from flettner.agent.domain.state import State, Suggestion
@@ -57,8 +57,8 @@ def _suggestion(call: Call) -> Suggestion:
 
 
 def _shown(call: Call, suggestion: Suggestion) -> OperationResult:
-    state = call.daemon.states().get(suggestion.target)
-    return OperationResult(value=suggestion_of(suggestion, state), headers=tag_of(suggestion))
+    shown = suggestion_of(suggestion, call.state(suggestion.target))
+    return OperationResult(value=shown, headers=tag_of(suggestion))
 
 
 def _latest(call: Call, state: State, suggestion: Suggestion) -> Suggestion:
@@ -69,7 +69,8 @@ def _latest(call: Call, state: State, suggestion: Suggestion) -> Suggestion:
 
 
 async def _list(call: Call) -> SuggestionsDocument:
-    query, states = call.parsed_as(SuggestionsQuery), call.daemon.states()
+    query, targets = call.parsed_as(SuggestionsQuery), call.daemon.targets()
+    states = {name: target.state for name, target in targets.items()}
     chosen = [
         suggestion_of(suggestion, states.get(suggestion.target))
         for suggestion in call.daemon.suggestions()
@@ -123,7 +124,8 @@ async def _approve(call: Call) -> OperationResult:
             " Review it again, then approve that version.",
             kind="digest-differs",
         )
-    state = state_of(call, suggestion.target)
+    target = find_target(call, suggestion.target)
+    state = target.state
     if state.mode == "advise":
         detail = 'The mode is advise, so nothing is changed; set [agent] mode = "approve" and restart.'
         raise RequestRefusedError(409, detail, kind="mode-is-advise")
@@ -147,7 +149,7 @@ async def _approve(call: Call) -> OperationResult:
         digest=body.digest,
         comment=body.comment,
     )
-    state = await call.submit(suggestion.target, event)
+    state = await call.submit(target, event)
     now = _latest(call, state, suggestion)
     if now.status != "approved" or now.digest != body.digest:
         raise RequestRefusedError(
@@ -162,7 +164,7 @@ async def _deny(call: Call) -> OperationResult:
         return _shown(call, suggestion)
     _refuse_ended(call, suggestion)
     event = Denied(at=call.daemon.now(), actor=call.actor, suggestion=suggestion.id, reason=body.reason)
-    state = await call.submit(suggestion.target, event)
+    state = await call.submit(find_target(call, suggestion.target), event)
     now = _latest(call, state, suggestion)
     if now.status != "denied":
         raise RequestRefusedError(

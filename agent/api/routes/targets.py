@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from flettner.agent.api.admission import refuse_if_full, refuse_over_budget, refuse_too_many_open
+from flettner.agent.api.daemon_view import TargetView
 from flettner.agent.api.documents import SuggestionDocument, TargetDocument, suggestion_of, tag_of, target_of
 from flettner.agent.api.operations import Call, Operation, OperationResult
 from flettner.agent.api.problems import RequestRefusedError
@@ -66,50 +67,54 @@ class TargetsDocument(BaseModel):
     targets: list[TargetDocument]
 
 
-def state_of(call: Call, name: str) -> State:
-    """Raises RequestRefusedError (404)."""
-    states = call.daemon.states()
-    if name not in states:
-        known = ", ".join(sorted(states)) or "none"
+def find_target(call: Call, name: str = "") -> TargetView:
+    """The target that is named, else that of the path. Raises RequestRefusedError (404)."""
+    targets, name = call.daemon.targets(), name or call.part("name")
+    if name not in targets:
+        known = ", ".join(sorted(targets)) or "none"
         raise RequestRefusedError(
             404, f"There is no target {name[:100]!r}; there are: {known}.", kind="no-such-target"
         )
-    return states[name]
+    return targets[name]
 
 
 async def _list(call: Call) -> TargetsDocument:
-    states = call.daemon.states()
-    return TargetsDocument(targets=[target_of(call.daemon, states[name]) for name in sorted(states)])
+    targets = [target for _, target in sorted(call.daemon.targets().items())]
+    return TargetsDocument(targets=[target_of(call.daemon, target, target.state) for target in targets])
 
 
 async def _show(call: Call) -> TargetDocument:
-    return target_of(call.daemon, state_of(call, call.part("name")))
+    target = find_target(call)
+    return target_of(call.daemon, target, target.state)
 
 
 async def _pause(call: Call) -> TargetDocument:
-    state = state_of(call, call.part("name"))
+    target = find_target(call)
+    state = target.state
     if not state.paused:
-        state = await call.submit(state.target, Paused(at=call.daemon.now(), actor=call.actor))
-    return target_of(call.daemon, state)
+        state = await call.submit(target, Paused(at=call.daemon.now(), actor=call.actor))
+    return target_of(call.daemon, target, state)
 
 
 async def _resume(call: Call) -> TargetDocument:
-    state = state_of(call, call.part("name"))
+    target = find_target(call)
+    state = target.state
     if state.paused:
         refuse_over_budget(call, state)
-        state = await call.submit(state.target, Resumed(at=call.daemon.now(), actor=call.actor))
-    return target_of(call.daemon, state)
+        state = await call.submit(target, Resumed(at=call.daemon.now(), actor=call.actor))
+    return target_of(call.daemon, target, state)
 
 
 async def _ask(call: Call) -> OperationResult:
     body = call.parsed_as(ChangeBody)
-    before = state_of(call, call.part("name"))
+    target = find_target(call)
+    before = target.state
     wanted: dict[str, Value] = dict(body.to)
     refuse_if_full(call)
     refuse_over_budget(call, before)
     refuse_too_many_open(call, before, wanted)
     event = ChangeAsked(at=call.daemon.now(), actor=call.actor, to=wanted, reason=body.reason)
-    state = await call.submit(before.target, event)
+    state = await call.submit(target, event)
     if state.phase not in IDLE:
         raise RequestRefusedError(409, _why_busy(state), kind="busy")
     made = state.suggestion

@@ -36,7 +36,7 @@ def finish(page: Page, confirm: str) -> None:
 
 def change(scene: Scene) -> None:
     """Replace the change of the suggestion under the same id."""
-    state = scene.states()["chat"]
+    state = scene.targets()["chat"].state
     assert state.suggestion is not None
     proposal = replace(state.suggestion.proposal, to={"max_num_seqs": 96})
     made = replace(state.suggestion, proposal=proposal, digest=digest({"to": 96}))
@@ -61,7 +61,7 @@ def test_an_approval_carries_the_displayed_digest(opened: Opened, scene: Scene) 
 def test_an_operator_cannot_approve_their_own_proposal_where_the_config_asks_for_another(
     opened: Opened, scene: Scene
 ) -> None:
-    state = scene.states()["chat"]
+    state = scene.targets()["chat"].state
     assert state.suggestion is not None
     proposal = replace(state.suggestion.proposal, rule="person")
     own = replace(state.suggestion, proposal=proposal, policy="operator ann")
@@ -85,7 +85,7 @@ def test_denial_requires_a_reason(opened: Opened, scene: Scene) -> None:
 
     expect(page.get_by_text("Denied.", exact=True)).to_be_visible()
     assert suggestion(scene).status == "denied"
-    assert scene.states()["chat"].note == "not before the release"
+    assert scene.targets()["chat"].state.note == "not before the release"
 
 
 def test_a_decision_can_be_cancelled(opened: Opened, scene: Scene) -> None:
@@ -116,8 +116,8 @@ def test_rolls_back_a_rollout_with_a_reason(opened: Opened, scene: Scene) -> Non
     decide(page, "Abort…", "customers complain", "Abort the rollout")
 
     expect(page.get_by_text("The rollout is rolled back.")).to_be_visible()
-    assert scene.states()["code"].phase is Phase.ROLLING_BACK
-    assert scene.states()["code"].note == "customers complain"
+    assert scene.targets()["code"].state.phase is Phase.ROLLING_BACK
+    assert scene.targets()["code"].state.note == "customers complain"
 
 
 def test_rejects_a_suggestion_that_expired_meanwhile(opened: Opened, scene: Scene, place: Site) -> None:
@@ -193,11 +193,11 @@ def test_shows_a_revoked_role(opened: Opened, scene: Scene, place: Site) -> None
     expect(
         page.get_by_role("alert").filter(has_text="Not allowed. This needs the role operator")
     ).to_be_visible()
-    assert scene.states()["code"].phase is Phase.CANARY
+    assert scene.targets()["code"].state.phase is Phase.CANARY
 
 
 def test_in_advise_mode_the_approval_shows_the_manual_steps(opened: Opened, scene: Scene) -> None:
-    scene.set(replace(scene.states()["chat"], mode="advise"))
+    scene.set(replace(scene.targets()["chat"].state, mode="advise"))
     page = opened(SUGGESTION)
 
     expect(page.get_by_role("button", name="Approve…")).to_have_attribute("aria-disabled", "true")
@@ -210,10 +210,10 @@ def test_a_target_is_paused_and_resumed(opened: Opened, scene: Scene) -> None:
     page = opened("/targets/chat")
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_role("button", name="Resume")).to_be_visible()
-    assert scene.states()["chat"].paused
+    assert scene.targets()["chat"].state.paused
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
-    assert not scene.states()["chat"].paused
+    assert not scene.targets()["chat"].state.paused
 
 
 def test_a_retried_decision_counts_once(opened: Opened, place: Site) -> None:

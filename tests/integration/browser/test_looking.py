@@ -145,7 +145,7 @@ def test_shows_a_lost_and_a_restored_connection(opened: Opened, scene: Scene, pl
     expect(page.get_by_role("button", name="Approve…")).to_have_attribute("aria-disabled", "true")
     expect(page.locator(".decide")).to_contain_text("the data may be old")
 
-    scene.set(replace(scene.states()["chat"], paused=True))
+    scene.set(replace(scene.targets()["chat"].state, paused=True))
     place.start()
     expect(page.get_by_text("Connection lost.")).to_have_count(0)
     expect(page.locator(".decide")).to_contain_text("The target is paused")
@@ -156,7 +156,7 @@ def test_shows_events_without_a_reload(opened: Opened, scene: Scene, place: Site
     expect(page.locator("#who")).to_contain_text("live")
 
     def pause() -> None:
-        scene.set(replace(scene.states()["code"], paused=True, note="paused by bob"))
+        scene.set(replace(scene.targets()["code"].state, paused=True, note="paused by bob"))
         scene.target = "code"
         scene.record("Paused", "bob")
 
@@ -166,7 +166,7 @@ def test_shows_events_without_a_reload(opened: Opened, scene: Scene, place: Site
 
 def test_renders_untrusted_text_as_text(opened: Opened, scene: Scene, place: Site) -> None:
     evil = "<img src=x onerror=\"document.title='owned'\"><script>alert(1)</script>"
-    state = scene.states()["chat"]
+    state = scene.targets()["chat"].state
     assert state.suggestion is not None
     proposal = replace(state.suggestion.proposal, why=evil, expects=evil, source=evil)
     scene.set(

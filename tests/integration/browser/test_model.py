@@ -53,7 +53,7 @@ def test_the_law_and_the_record_of_predictions_are_shown(opened: Opened) -> None
 def test_a_change_is_predicted_with_bands_and_curves_and_touches_nothing(
     opened: Opened, scene: Scene, role: Role
 ) -> None:
-    before, page = scene.states(), opened(MODEL, role)
+    before, page = scene.targets()["chat"].state, opened(MODEL, role)
 
     predict(page, seqs=64, faster=2)
 
@@ -66,7 +66,7 @@ def test_a_change_is_predicted_with_bands_and_curves_and_touches_nothing(
         figure.get_by_text("Numbers").click()
         expect(figure.get_by_role("row")).to_have_count(8)
         expect(figure.locator("path.line.then")).to_have_count(3)
-    assert scene.states() == before
+    assert scene.targets()["chat"].state is before
 
 
 def test_faster_requests_alone_wait_longer(opened: Opened) -> None:
@@ -82,9 +82,10 @@ def test_faster_requests_alone_wait_longer(opened: Opened) -> None:
 def test_an_answer_of_the_daemon_leaves_what_was_typed(opened: Opened, scene: Scene, place: Site) -> None:
     page = opened(MODEL)
     page.get_by_label("--max-num-seqs").fill("48")
-    assert scene.learned is not None
-    later = replace(scene.learned, rows=777)
-    place.change(lambda: setattr(scene, "learned", later))
+    target = scene.targets()["chat"]
+    assert target.model is not None
+    later = replace(target.model, rows=777)
+    place.change(lambda: setattr(target, "model", later))
 
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
@@ -111,8 +112,9 @@ def test_what_vllm_may_refuse_is_said(opened: Opened) -> None:
 
 
 def test_without_a_law_it_says_why_and_predicts_nothing(opened: Opened, scene: Scene) -> None:
-    assert scene.learned is not None
-    scene.learned = without_law(scene.learned)
+    target = scene.targets()["chat"]
+    assert target.model is not None
+    target.model = without_law(target.model)
     page = opened(MODEL)
 
     expect(page.get_by_text("No law of step time is in force: only 3 windows of steps.")).to_be_visible()

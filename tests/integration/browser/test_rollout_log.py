@@ -12,7 +12,7 @@ LONGER_MS = 4000  # than the interval of log requests
 
 def test_shows_new_log_lines_of_green_during_a_rollout(opened: Opened, scene: Scene, place: Site) -> None:
     evil = "<img src=x onerror=\"document.title='owned'\">"
-    scene.logs["code", "code-r1"] = (*(f"loading shard {number}" for number in range(39)), evil)
+    scene.targets()["code"].logs["code-r1"] = (*(f"loading shard {number}" for number in range(39)), evil)
     page = opened(ROLLOUT)
     log = page.get_by_role("log", name="Green's log")
 
@@ -22,13 +22,13 @@ def test_shows_new_log_lines_of_green_during_a_rollout(opened: Opened, scene: Sc
         "pre => pre.scrollTop > 0 && pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 4"
     )
     log.evaluate("pre => { pre.scrollTop = 0; }")
-    place.change(lambda: scene.logs.update({("code", "code-r1"): ("capturing graphs",) * 40}))
+    place.change(lambda: scene.targets()["code"].logs.update({"code-r1": ("capturing graphs",) * 40}))
     expect(log).to_contain_text("capturing graphs")
     assert log.evaluate("pre => pre.scrollTop") == 0
 
 
 def test_shows_why_a_log_cannot_be_read_and_recovers(opened: Opened, scene: Scene, place: Site) -> None:
-    scene.unreadable = "docker: no Engine answers"
+    scene.targets()["code"].unreadable = "docker: no Engine answers"
     page = opened(ROLLOUT, "viewer")
     section = page.get_by_role("region", name="Green's log")
 
@@ -36,15 +36,15 @@ def test_shows_why_a_log_cannot_be_read_and_recovers(opened: Opened, scene: Scen
     expect(section.get_by_role("log")).to_have_count(0)
 
     def mended() -> None:
-        scene.unreadable = ""
-        scene.logs["code", "code-r1"] = ("serving",)
+        scene.targets()["code"].unreadable = ""
+        scene.targets()["code"].logs["code-r1"] = ("serving",)
 
     place.change(mended)
     expect(section.get_by_role("log")).to_have_text("serving")
 
 
 def test_requests_no_log_of_an_ended_rollout(opened: Opened, scene: Scene, place: Site) -> None:
-    scene.logs["code", "code-r1"] = ("serving",)
+    scene.targets()["code"].logs["code-r1"] = ("serving",)
     page = opened(ROLLOUT)
     expect(page.get_by_role("log")).to_have_text("serving")
 
@@ -63,7 +63,7 @@ def test_requests_no_log_of_an_ended_rollout(opened: Opened, scene: Scene, place
 
 
 def test_a_hidden_page_requests_no_log(opened: Opened, scene: Scene) -> None:
-    scene.logs["code", "code-r1"] = ("serving",)
+    scene.targets()["code"].logs["code-r1"] = ("serving",)
     page = opened(ROLLOUT)
     expect(page.get_by_role("log")).to_have_text("serving")
     page.evaluate("Object.defineProperty(document, 'hidden', {value: true})")

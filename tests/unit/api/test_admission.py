@@ -47,12 +47,12 @@ def daemon() -> GuardedDaemonView:
 async def test_answers_409_to_an_inadmissible_change(
     client: Client, daemon: GuardedDaemonView, to: dict[str, Value], message: str
 ) -> None:
-    before = daemon.states()["chat"]
+    before = daemon.targets()["chat"].state
 
     async with client.post(PATH, json={"to": to, "reason": "because"}) as response:
         problem = await response.json()
 
-    after = daemon.states()["chat"]
+    after = daemon.targets()["chat"].state
     assert response.status == 409
     assert problem["type"].endswith("refused-by-guard")
     assert message in problem["detail"]
@@ -63,7 +63,7 @@ async def test_answers_409_to_an_inadmissible_change(
 async def test_an_answer_says_that_a_value_was_clamped_to_the_bounds(
     client: Client, daemon: GuardedDaemonView
 ) -> None:
-    state = daemon.states()["chat"]
+    state = daemon.targets()["chat"].state
     assert state.blue
     daemon.set(replace(state, blue=replace(state.blue, setting={"max_num_seqs": 50})))
 
@@ -90,7 +90,7 @@ async def test_refuses_a_change_during_a_rollout_with_that_reason(
     rollout = Rollout(
         id="chat-o1", suggestion="chat-s1", server="chat-r1", plan=PLAN, started_at=NOON, phase_since=NOON
     )
-    busy = replace(daemon.states()["chat"], phase=phase, rollout=rollout, note="ask for help")
+    busy = replace(daemon.targets()["chat"].state, phase=phase, rollout=rollout, note="ask for help")
     daemon.set(busy)
 
     async with client.post(PATH, json={"to": {"max_num_seqs": 32}, "reason": "less"}) as response:
@@ -98,7 +98,7 @@ async def test_refuses_a_change_during_a_rollout_with_that_reason(
 
     assert (response.status, problem["type"]) == (409, "urn:flettner:problem:busy")
     assert message in problem["detail"]
-    assert daemon.states()["chat"] == busy
+    assert daemon.targets()["chat"].state == busy
 
 
 async def test_checks_a_change_of_a_tunable_knob(client: Client, daemon: GuardedDaemonView) -> None:

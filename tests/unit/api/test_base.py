@@ -52,13 +52,13 @@ async def test_starts_the_preflighted_change_if_the_setting_is_unchanged(
     client: Client, daemon: FakeDaemonView
 ) -> None:
     assert (await approve(client, daemon))[0] == 200
-    assert daemon.states()["chat"].phase is Phase.LAUNCHING
+    assert daemon.targets()["chat"].state.phase is Phase.LAUNCHING
 
 
 async def test_refuses_the_preflighted_change_if_the_setting_changed(
     client: Client, daemon: FakeDaemonView
 ) -> None:
-    state = daemon.states()["chat"]
+    state = daemon.targets()["chat"].state
     assert state.blue is not None
     daemon.set(
         replace(state, blue=replace(state.blue, setting={**state.blue.setting, "max_model_len": 4096}))
@@ -68,5 +68,5 @@ async def test_refuses_the_preflighted_change_if_the_setting_changed(
 
     assert status == 409
     assert "made for a setting that is no longer in force" in message
-    assert daemon.states()["chat"].rollout is None
+    assert daemon.targets()["chat"].state.rollout is None
     assert (await approve(client, daemon))[0] == 409  # and it stays refused: it is superseded

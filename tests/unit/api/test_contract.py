@@ -70,7 +70,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def begin(daemon: FakeDaemonView) -> None:
     """Reset the site and plant a secret in every command line, log and free text."""
     daemon.__post_init__()
-    state = daemon.states()[daemon.target]
+    state = daemon.targets()[daemon.target].state
     assert state.blue is not None
     blue = replace(state.blue, setting={**state.blue.setting, "api_key": PLANTED})
     daemon.set(replace(state, blue=blue, note=f"vllm serve m --api-key={PLANTED} exited"))

@@ -41,13 +41,13 @@ async def test_approval_with_the_digest_starts_the_rollout(client: Client, daemo
         "auto",
     )
     assert (status, answer["status"], answer["decided_by"]) == (200, "approved", "operator ann")
-    assert daemon.states()["chat"].phase is Phase.LAUNCHING
+    assert daemon.targets()["chat"].state.phase is Phase.LAUNCHING
 
 
 async def test_another_operator_approves_a_proposal_where_the_config_asks_for_it(
     client: Client, daemon: FakeDaemonView, bearers: dict[Role, dict[str, str]]
 ) -> None:
-    daemon.set(replace(daemon.states()["chat"], approval="other"))
+    daemon.set(replace(daemon.targets()["chat"].state, approval="other"))
     body = {"to": {"max_num_seqs": 128}, "reason": "more"}
     _, made = await post(client, "/v1/targets/chat/suggestions", body)
     path, asked = f"/v1/suggestions/{made['id']}/approve", {"digest": made["digest"]}
@@ -65,7 +65,7 @@ async def test_another_operator_approves_a_proposal_where_the_config_asks_for_it
 
 
 async def test_any_operator_approves_what_a_policy_suggests(client: Client, daemon: FakeDaemonView) -> None:
-    daemon.set(replace(daemon.states()["chat"], approval="other"))
+    daemon.set(replace(daemon.targets()["chat"].state, approval="other"))
     made = daemon.suggest({"max_num_seqs": 128}, policy="operator ann")
 
     status, answer = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
@@ -96,7 +96,7 @@ async def test_refuses_a_wrong_digest_without_revealing_the_right_one(
     assert "digest-differs" in text
     assert made.digest not in text
     assert made.digest not in str(response.headers)
-    assert daemon.states()["chat"].phase is Phase.PROPOSED
+    assert daemon.targets()["chat"].state.phase is Phase.PROPOSED
 
 
 async def test_answers_410_for_an_expired_suggestion(client: Client, daemon: FakeDaemonView) -> None:
@@ -120,7 +120,7 @@ async def test_refuses_approval_while_the_suggestion_is_being_checked(
 
     assert (shown["status"], shown["digest"], shown["preflight"]) == ("checking", "", None)
     assert (status, problem["type"]) == (409, "urn:flettner:problem:checking")
-    assert daemon.states()["chat"].phase is Phase.CHECKING
+    assert daemon.targets()["chat"].state.phase is Phase.CHECKING
 
 
 async def test_accepts_denial_while_the_suggestion_is_being_checked(
@@ -200,7 +200,7 @@ async def test_superseded_suggestion_is_not_open(client: Client, daemon: FakeDae
 
 async def test_refuses_approval_in_advise_mode(client: Client, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
-    daemon.set(replace(daemon.states()["chat"], mode="advise"))
+    daemon.set(replace(daemon.targets()["chat"].state, mode="advise"))
 
     status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
 
@@ -223,7 +223,8 @@ async def test_refuses_approval_if_the_state_machine_rejects_it(
 ) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
     daemon._suggestions[made.id] = made
-    daemon._states["chat"] = replace(daemon.states()["chat"], suggestion=None)  # the state machine dropped it
+    target = daemon.targets()["chat"]
+    target.state = replace(target.state, suggestion=None)  # the state machine dropped it
 
     status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
 
@@ -315,7 +316,7 @@ async def test_refuses_abort_after_the_point_of_no_return(
 ) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
     await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
-    daemon.set(replace(daemon.states()["chat"], phase=Phase.PROMOTING))
+    daemon.set(replace(daemon.targets()["chat"].state, phase=Phase.PROMOTING))
     if is_over:
         daemon.settle(promoted=True)
 
@@ -338,7 +339,7 @@ async def test_pause_and_resume_are_repeatable(client: Client, daemon: FakeDaemo
 async def test_target_shows_its_setting_and_health(client: Client, daemon: FakeDaemonView) -> None:
     daemon.suggest({"max_num_seqs": 128})
     budget = Budget().add(daemon.at, [RequestCounts(total=100, over_ttft=30)])
-    daemon.set(replace(daemon.states()["chat"], budget=budget))
+    daemon.set(replace(daemon.targets()["chat"].state, budget=budget))
 
     async with client.get("/v1/targets/chat") as response:
         target = await response.json()
@@ -391,14 +392,14 @@ async def test_one_of_several_is_denied(client: Client, daemon: FakeDaemonView) 
     status, answer = await post(client, f"/v1/suggestions/{one.id}/deny", {"reason": "no"})
 
     assert (status, answer["status"]) == (200, "denied")
-    assert daemon.states()["chat"].phase is Phase.PROPOSED
+    assert daemon.targets()["chat"].state.phase is Phase.PROPOSED
 
 
 async def test_an_approval_of_a_former_version_is_told_what_changed(
     client: Client, daemon: FakeDaemonView
 ) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
-    state, digest = daemon.states()["chat"], "sha256:" + "1" * 64
+    state, digest = daemon.targets()["chat"].state, "sha256:" + "1" * 64
     changed = "a canary of about 600 s instead of 10800 s"
     daemon.set(
         replace(state, suggestion=replace(made, digest=digest, refreshed_at=daemon.at, changed=changed))

@@ -128,7 +128,7 @@ async def test_the_role_decides_and_the_journal_names_the_user(
         async with client.post("/v1/targets/chat/pause", json={"reason": "a test"}) as paused:
             assert paused.status == status
 
-    named = "paused by review ann@example.com" in daemon.states()["chat"].note
+    named = "paused by review ann@example.com" in daemon.targets()["chat"].state.note
     assert named == (status == 200)
 
 

@@ -20,7 +20,9 @@ REMARK = Finding(rule="X1", klass="note", severity="info", why="a remark", sourc
 
 @pytest.fixture
 def daemon() -> FakeDaemonView:
-    return FakeDaemonView(found=(SLOW, REMARK))
+    daemon = FakeDaemonView()
+    daemon.targets()["chat"].findings = (SLOW, REMARK)
+    return daemon
 
 
 async def test_a_target_lists_what_is_found_and_status_shows_the_warnings(client: Client) -> None:

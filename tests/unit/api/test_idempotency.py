@@ -66,7 +66,7 @@ async def test_key_is_bound_to_one_request_of_one_caller(
 
     assert [other_body[0], other_path[0], other_caller[0]] == [409, 409, 201]
     assert other_body[1]["type"].endswith("key-of-another-request")
-    assert not daemon.states()["chat"].paused
+    assert not daemon.targets()["chat"].state.paused
 
 
 async def test_repeats_a_refusal(client: Client, daemon: FakeDaemonView) -> None:
@@ -169,7 +169,7 @@ async def test_repeat_after_a_restart_is_recognised_from_the_journal(
     assert {key: status for key, (status, _) in again.items()} == {key: first[key][0] for key in first}
     assert [status for status, _ in other if status not in {400, 409, 422}] == []
     assert len(daemon.records(0, 100)) == written
-    assert not daemon.states()["chat"].paused
+    assert not daemon.targets()["chat"].state.paused
 
 
 async def test_key_stays_bound_to_its_request_after_a_restart(
@@ -182,7 +182,7 @@ async def test_key_stays_bound_to_its_request_after_a_restart(
             assert (await post(client, "a", None, "/v1/targets/chat/pause"))[0] == 409
 
     assert len(daemon.suggestions()) == 1
-    assert not daemon.states()["chat"].paused
+    assert not daemon.targets()["chat"].state.paused
 
 
 def test_restores_accepted_requests_from_the_journal(tmp_path: Path) -> None:

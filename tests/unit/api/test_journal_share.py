@@ -56,7 +56,7 @@ async def test_a_full_journal_refuses_proposals_only(client: Client, daemon: Fak
 async def test_an_operator_has_few_open_proposals_on_a_target(client: Client, daemon: FakeDaemonView) -> None:
     daemon.suggest({"max_num_seqs": 128}, rule="person", policy=ANN)
     daemon.suggest({"block_size": 32}, rule="person", policy=ANN)
-    state = daemon.states()["chat"]
+    state = daemon.targets()["chat"].state
     assert [one.id for one in state.open_suggestions] == ["chat-s2", "chat-s1"]
 
     status, kind, after = await propose(client, max_num_batched_tokens=4096)

@@ -22,7 +22,7 @@ async def rollout(client: Client, daemon: FakeDaemonView) -> str:
     made = daemon.suggest({"max_num_seqs": 128})
     async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}) as response:
         assert response.status == 200
-    daemon.set(replace(daemon.states()["chat"], green=GREEN))
+    daemon.set(replace(daemon.targets()["chat"].state, green=GREEN))
     return "chat-o1"
 
 
@@ -34,7 +34,7 @@ async def fetch_log(client: Client, rollout: str, headers: Mapping[str, str] | N
 
 
 def written(daemon: FakeDaemonView, *lines: str) -> None:
-    daemon.logs["chat", "chat-r1"] = lines
+    daemon.targets()["chat"].logs["chat-r1"] = lines
 
 
 async def test_viewer_reads_the_log_of_green(
@@ -85,19 +85,19 @@ async def test_masks_secrets(client: Client, daemon: FakeDaemonView, rollout: st
 async def test_unreadable_log_is_reported_with_the_reason(
     client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
-    daemon.unreadable = "docker: the log of 1f2e: no Engine at unix:///run/docker.sock"
+    daemon.targets()["chat"].unreadable = "docker: the log of 1f2e: no Engine at unix:///run/docker.sock"
 
     answer = await fetch_log(client, rollout)
 
     assert (answer["lines"], answer["server"], answer["live"]) == ([], "chat-r1", True)
-    assert answer["why"] == f"It cannot be read: {daemon.unreadable}"
+    assert answer["why"] == f"It cannot be read: {daemon.targets()['chat'].unreadable}"
 
 
 async def test_reports_an_empty_log_and_a_missing_server(
     client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
     silent = await fetch_log(client, rollout)
-    daemon.set(replace(daemon.states()["chat"], green=None))
+    daemon.set(replace(daemon.targets()["chat"].state, green=None))
     absent = await fetch_log(client, rollout)
 
     assert (silent["lines"], silent["why"]) == ([], "chat-r1 has written nothing.")
@@ -108,8 +108,8 @@ async def test_reads_the_log_of_the_newest_server(
     client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
     second = replace(GREEN, name="chat-r2")
-    daemon.set(replace(daemon.states()["chat"], phase=Phase.LAUNCHING, crew=(GREEN,), green=second))
-    daemon.logs["chat", "chat-r2"] = ("the second one loads",)
+    daemon.set(replace(daemon.targets()["chat"].state, phase=Phase.LAUNCHING, crew=(GREEN,), green=second))
+    daemon.targets()["chat"].logs["chat-r2"] = ("the second one loads",)
 
     answer = await fetch_log(client, rollout)
 
@@ -119,7 +119,7 @@ async def test_reads_the_log_of_the_newest_server(
 async def test_reads_the_log_of_a_promoted_server_until_the_rollout_ends(
     client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
-    daemon.set(replace(daemon.states()["chat"], phase=Phase.PROMOTING, blue=GREEN, green=None))
+    daemon.set(replace(daemon.targets()["chat"].state, phase=Phase.PROMOTING, blue=GREEN, green=None))
     written(daemon, "serving")
 
     assert (await fetch_log(client, rollout))["lines"] == ["serving"]
@@ -129,7 +129,7 @@ async def test_returns_the_stored_lines_of_an_ended_rollout(
     client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
     written(daemon, "somebody else's by now")
-    state = daemon.states()["chat"]
+    state = daemon.targets()["chat"].state
     assert state.rollout is not None
     daemon.set(replace(state, rollout=replace(state.rollout, log=("CUDA out of memory",))))
     daemon.settle(promoted=False)

@@ -43,7 +43,7 @@ def test_exports_target_metrics_in_base_units() -> None:
     server = Server(name="chat-r0", setting={})
     route = Route(number=1, servers=(server,), weights={"chat-r0": 100}, fallback="chat-r0")
     budget = Budget().add(daemon.at, [RequestCounts(total=100, over_ttft=30)])
-    daemon.set(replace(daemon.states()["chat"], route=route, budget=budget))
+    daemon.set(replace(daemon.targets()["chat"].state, route=route, budget=budget))
 
     found = samples(format_page(daemon))
 
@@ -110,7 +110,7 @@ def busy() -> FakeDaemonView:
     """A daemon in which every metric has a sample."""
     daemon = FakeDaemonView()
     made = daemon.suggest({"max_num_seqs": 128})
-    state = daemon.states()["chat"]
+    state = daemon.targets()["chat"].state
     green = Server(name="chat-r1", setting={})
     route = Route(
         number=1,
@@ -133,7 +133,7 @@ def busy() -> FakeDaemonView:
     daemon.set(replace(state, phase=Phase.CANARY, green=green, route=route, rollout=rollout, budget=budget))
     for seq in range(1, 101):
         daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})
-    self_metrics = daemon.counted
+    self_metrics = daemon.targets()["chat"].self_metrics
     self_metrics.tick.observe(0.01)
     self_metrics.count_effect("route", 0.4, failed=True)
     self_metrics.count_renewal(98.0, failed=False)

@@ -46,7 +46,7 @@ MODEL = LearnedModel(
 
 
 async def test_shows_the_law_its_errors_and_the_load(client: Client, daemon: FakeDaemonView) -> None:
-    daemon.learned = MODEL
+    daemon.targets()["chat"].model = MODEL
 
     async with client.get("/v1/targets/chat/model") as response:
         assert response.status == 200
@@ -82,7 +82,7 @@ CHECKS = (a_check("chat-o1", 0.03), a_check("chat-o2", 0.06))
 
 async def test_shows_what_became_of_its_predictions(client: Client, daemon: FakeDaemonView) -> None:
     drop = LawDrop(at=MODEL.fitted_at, why="3 of the last 5 predictions missed their bands")
-    daemon.set(replace(daemon.states()["chat"], predictions=CHECKS, law_drop=drop))
+    daemon.set(replace(daemon.targets()["chat"].state, predictions=CHECKS, law_drop=drop))
 
     async with client.get("/v1/targets/chat/model") as response:
         record = (await response.json())["record"]
@@ -110,7 +110,7 @@ async def test_says_that_nothing_is_learned_yet(client: Client) -> None:
 
 
 async def test_the_trace_is_one_that_predict_reads(client: Client, daemon: FakeDaemonView) -> None:
-    daemon.learned = MODEL
+    daemon.targets()["chat"].model = MODEL
 
     async with client.get("/v1/targets/chat/trace") as response:
         whole = await response.text()

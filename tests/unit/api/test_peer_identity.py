@@ -120,7 +120,7 @@ async def test_daemons_user_needs_no_token_and_is_named_in_the_journal(
     async with ClientSession(connector=UnixConnector(str(path))) as session:
         async with session.post("http://localhost/v1/targets/chat/pause") as response:
             assert response.status == 200
-        assert daemon.states()["chat"].note.startswith(f"paused by uid {os.geteuid()} (")
+        assert daemon.targets()["chat"].state.note.startswith(f"paused by uid {os.geteuid()} (")
         wrong = {"Authorization": "Bearer fl_00000000_" + "A" * 43}
         async with session.get("http://localhost/v1/targets", headers=wrong) as response:
             assert response.status == 401  # a token takes precedence over the other identity
@@ -129,7 +129,7 @@ async def test_daemons_user_needs_no_token_and_is_named_in_the_journal(
         foreign = {"Origin": "https://evil.example"}
         async with session.post("http://localhost/v1/targets/chat/resume", headers=foreign) as response:
             assert response.status == 403
-    assert daemon.states()["chat"].paused
+    assert daemon.targets()["chat"].state.paused
     await runner.cleanup()
 
 
@@ -195,4 +195,4 @@ def test_group_membership_grants_another_user_its_role(
             message = connection.recv(65536)
 
     assert message.split()[1] == status.encode()
-    assert daemon.states()["chat"].paused == (status == "200")
+    assert daemon.targets()["chat"].state.paused == (status == "200")

@@ -13,13 +13,13 @@ PATH = "/v1/targets/chat/predictions"
 
 @pytest.fixture(autouse=True)
 def _has_learned(daemon: FakeDaemonView) -> None:
-    daemon.learned = learned_model(1.0, seconds=150.0, max_num_seqs=8)
+    daemon.targets()["chat"].model = learned_model(1.0, seconds=150.0, max_num_seqs=8)
 
 
 async def test_a_viewer_asks_what_would_happen(
     client: Client, bearers: dict[Role, dict[str, str]], daemon: FakeDaemonView
 ) -> None:
-    before = daemon.states()
+    before = daemon.targets()["chat"].state
 
     async with client.post(
         PATH, json={"to": {"max_num_seqs": 64}, "rate": 1.5}, headers=bearers["viewer"]
@@ -30,11 +30,11 @@ async def test_a_viewer_asks_what_would_happen(
     assert answer["to"] == {"max_num_seqs": 64}
     assert set(answer["now"]["ttft_p90_s"]) == {"value", "low", "high"}
     assert len(answer["curve"]) == 7
-    assert daemon.states() == before
+    assert daemon.targets()["chat"].state is before
 
 
 async def test_without_a_law_it_says_why(client: Client, daemon: FakeDaemonView) -> None:
-    daemon.learned = None
+    daemon.targets()["chat"].model = None
 
     async with client.post(PATH, json={}) as response:
         problem = await response.json()

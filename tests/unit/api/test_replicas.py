@@ -8,7 +8,7 @@ from tests.unit.api.conftest import Client
 
 
 async def test_a_server_of_several_replicas_says_so(client: Client, daemon: FakeDaemonView) -> None:
-    state = daemon.states()["chat"]
+    state = daemon.targets()["chat"].state
     assert state.blue is not None
     daemon.set(replace(state, blue=replace(state.blue, replicas=4)))
 

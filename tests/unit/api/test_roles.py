@@ -117,7 +117,7 @@ async def test_403_names_the_required_role(
         problem = await response.json(content_type=MEDIA)
 
     assert problem["detail"] == "This needs the role operator; the token's role is viewer."
-    assert not daemon.states()["chat"].paused
+    assert not daemon.targets()["chat"].state.paused
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "[::1]:8090", "127.0.0.1"])
@@ -148,7 +148,7 @@ async def test_refuses_a_cross_site_request(
 ) -> None:
     async with client.post("/v1/targets/chat/pause", headers=headers) as response:
         assert response.status == 403
-    assert not daemon.states()["chat"].paused
+    assert not daemon.targets()["chat"].state.paused
 
 
 async def test_accepts_a_same_origin_request(client: Client, daemon: FakeDaemonView) -> None:
@@ -157,4 +157,4 @@ async def test_accepts_a_same_origin_request(client: Client, daemon: FakeDaemonV
         "/v1/targets/chat/pause", headers={"Origin": origin, "Sec-Fetch-Site": "same-origin"}
     ) as response:
         assert response.status == 200
-    assert daemon.states()["chat"].paused
+    assert daemon.targets()["chat"].state.paused

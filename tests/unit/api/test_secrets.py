@@ -48,7 +48,7 @@ async def test_tokens_never_appear_in_logs_or_responses(
                 async with client.request(operation.method, url, json=body, headers=headers) as response:
                     text_seen += await response.text() + str(response.headers)
         assert role in text_seen
-    del daemon._states  # provoke an internal error, which is logged with its traceback
+    del daemon._targets  # provoke an internal error, which is logged with its traceback
     async with client.get("/v1/targets", headers=bearers["admin"]) as response:
         assert response.status == 500
     tokens.reload()

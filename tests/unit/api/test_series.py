@@ -21,7 +21,7 @@ def hours(*, minutes: int, without: Sequence[int] = ()) -> list[MinuteRow]:
 async def test_the_columns_are_of_one_length_and_gaps_are_null(
     client: Client, daemon: FakeDaemonView
 ) -> None:
-    daemon.hours["chat"] = hours(minutes=10, without=(4, 5))
+    daemon.targets()["chat"].minutes = hours(minutes=10, without=(4, 5))
     async with client.get("/v1/targets/chat/series?hours=1") as response:
         series = await response.json()
 
@@ -32,7 +32,7 @@ async def test_the_columns_are_of_one_length_and_gaps_are_null(
 
 
 async def test_downsamples_a_day(client: Client, daemon: FakeDaemonView) -> None:
-    daemon.hours["chat"] = hours(minutes=1440)
+    daemon.targets()["chat"].minutes = hours(minutes=1440)
     async with client.get("/v1/targets/chat/series?hours=24&points=144") as response:
         series = await response.json()
 
@@ -40,7 +40,7 @@ async def test_downsamples_a_day(client: Client, daemon: FakeDaemonView) -> None
 
 
 async def test_omits_points_older_than_the_requested_range(client: Client, daemon: FakeDaemonView) -> None:
-    daemon.hours["chat"] = hours(minutes=1440)
+    daemon.targets()["chat"].minutes = hours(minutes=1440)
     async with client.get("/v1/targets/chat/series?hours=2") as response:
         series = await response.json()
 

@@ -113,13 +113,13 @@ async def test_socket_does_not_overwrite_a_file(
 async def test_internal_error_answers_a_problem_without_details(
     daemon: FakeDaemonView, client: Client
 ) -> None:
-    del daemon._states
+    del daemon._targets
 
     async with client.get("/v1/targets") as response:
         text = await response.text()
 
     assert response.status == 500
-    assert "_states" not in text
+    assert "_targets" not in text
     assert response.content_type == "application/problem+json"
 
 

@@ -24,13 +24,13 @@ def daemon() -> FakeDaemonView:
     """A daemon with two targets, each with a suggestion and a rollout."""
     daemon = FakeDaemonView(target=HIDDEN)
     made = daemon.suggest({"max_num_seqs": 128}, why=HIDDEN)
-    state = daemon.states()[HIDDEN]
+    state = daemon.targets()[HIDDEN].state
     daemon.record(HIDDEN)
     other = FakeDaemonView()
     shown = other.suggest({"max_num_seqs": 96})
     assert (made.id, shown.id) == ("merger-s1", "chat-s1")
-    daemon.set(other.states()["chat"])
-    daemon._readings["chat"] = None
+    daemon.set(other.targets()["chat"].state)
+    daemon.targets()["chat"].reading = None
     daemon.set(replace(state, rollout=rollout("merger-o1", made.id)))
     daemon.target = "chat"
     daemon.record("chat.seen")
@@ -57,7 +57,7 @@ async def scoped(daemon: FakeDaemonView, tmp_path: Path) -> AsyncIterator[Client
 async def test_no_operation_reads_or_changes_a_target_out_of_scope(
     scoped: Client, daemon: FakeDaemonView, operation: Operation
 ) -> None:
-    before: State = daemon.states()[HIDDEN]
+    before: State = daemon.targets()[HIDDEN].state
     kind = "o1" if "rollouts" in operation.path else "s1"
     path = operation.path.replace("{name}", HIDDEN).replace("{id}", f"{HIDDEN}-{kind}")
     headers = {"Last-Event-ID": "0"} if operation.media == "text/event-stream" else {}
@@ -73,7 +73,7 @@ async def test_no_operation_reads_or_changes_a_target_out_of_scope(
 
     assert response.status == (404 if "{" in operation.path else 200)
     assert HIDDEN not in text.replace(f"'{HIDDEN}", "").replace(f"{HIDDEN}-{kind}'", "")  # as it was asked
-    assert daemon.states()[HIDDEN] is before
+    assert daemon.targets()[HIDDEN].state is before
 
 
 async def test_target_in_scope_is_fully_visible(scoped: Client, daemon: FakeDaemonView) -> None:
@@ -83,7 +83,7 @@ async def test_target_in_scope_is_fully_visible(scoped: Client, daemon: FakeDaem
         assert [one["id"] for one in (await response.json())["suggestions"]] == ["chat-s1"]
     async with scoped.post("/v1/targets/chat/pause") as response:
         assert response.status == 200
-    assert daemon.states()["chat"].paused
+    assert daemon.targets()["chat"].state.paused
 
 
 async def test_entries_out_of_scope_show_only_their_number(scoped: Client) -> None:

@@ -1,6 +1,5 @@
 """A daemon of several targets with data for every field of `flettner top`."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from flettner.agent.domain.effects import Route
@@ -47,15 +46,10 @@ class Fleet(FakeDaemonView):
         self.set(State(target="embeddings-eu", paused=True, budget=worse, note=NOTE))
         self.set(State(target="idle"))
         busy = reading("embeddings-eu", kv=0.998, queue=1280, preempted=2.5, ttft_s=12.5)
-        self._readings = {
-            "chat": reading("chat", kv=0.87, queue=3.25, preempted=0.04, ttft_s=0.42),
-            "embeddings-eu": replace(busy, goodput_rps=0.5),
-            "idle": None,
-        }
-
-    def slos(self) -> Mapping[str, Slo]:
-        return dict.fromkeys(self.states(), SLO)
-
-    def sources(self) -> Mapping[str, Mapping[str, SourceState]]:
+        targets = self.targets()
+        targets["chat"].reading = reading("chat", kv=0.87, queue=3.25, preempted=0.04, ttft_s=0.42)
+        targets["embeddings-eu"].reading = replace(busy, goodput_rps=0.5)
         lost = SourceState(at=NOON, source="nvidia_smi", available=False, why=LOST)
-        return {"idle": {lost.source: lost}}
+        for name, target in targets.items():
+            target.slo = SLO
+            target.sources = {lost.source: lost} if name == "idle" else {}

@@ -77,7 +77,7 @@ def test_a_suggestion_names_its_rule_by_id_and_slug(run: Run, daemon: FakeDaemon
 
 
 def test_names_the_operator_who_may_not_approve_their_proposal(run: Run, daemon: FakeDaemonView) -> None:
-    daemon.set(replace(daemon.states()["chat"], approval="other"))
+    daemon.set(replace(daemon.targets()["chat"].state, approval="other"))
 
     asked, out, _ = run("propose", "chat", "max_num_seqs=128", "--reason", "more")
     digest = daemon.suggestions()[0].digest
@@ -150,7 +150,7 @@ def test_approval_with_the_digest_starts_the_rollout(run: Run, daemon: FakeDaemo
     status, out, _ = run("approve", made.id, "--digest", made.digest, option, "go")
 
     assert (status, out) == (0, "chat-s1 is approved: max_num_seqs 64 -> 128\n")
-    assert daemon.states()["chat"].phase is Phase.LAUNCHING
+    assert daemon.targets()["chat"].state.phase is Phase.LAUNCHING
 
 
 def test_approval_without_a_terminal_requires_the_digest(run: Run, daemon: FakeDaemonView) -> None:
@@ -161,7 +161,7 @@ def test_approval_without_a_terminal_requires_the_digest(run: Run, daemon: FakeD
     assert (status, out) == (2, "")
     assert "--digest" in err
     assert made.digest not in err
-    assert daemon.states()["chat"].phase is Phase.PROPOSED
+    assert daemon.targets()["chat"].state.phase is Phase.PROPOSED
 
 
 @pytest.mark.usefixtures("run")
@@ -254,7 +254,7 @@ def answering(daemon: FakeDaemonView, preflight: PreflightResult) -> Iterator[No
     daemon.checks = True
 
     def answer() -> None:
-        while daemon.states()["chat"].phase is not Phase.CHECKING:
+        while daemon.targets()["chat"].state.phase is not Phase.CHECKING:
             time.sleep(0.01)
         daemon.answer(preflight)
 
@@ -328,7 +328,7 @@ def test_refuses_to_abort_a_promoted_rollout(run: Run, daemon: FakeDaemonView) -
 
 def test_pause_and_resume(run: Run, daemon: FakeDaemonView) -> None:
     assert run("pause", "chat") == (0, "chat is paused\n", "")
-    assert daemon.states()["chat"].paused
+    assert daemon.targets()["chat"].state.paused
     assert run("resume", "chat") == (0, "chat is not paused\n", "")
     assert run("pause", "nowhere")[0] == 1
 
@@ -361,7 +361,7 @@ def test_reads_the_token_from_the_environment(
 
 
 def test_escapes_terminal_control_sequences_from_a_server(run: Run, daemon: FakeDaemonView) -> None:
-    daemon.set(replace(daemon.states()["chat"], note="\x1b]0;owned\x07\x9b2J\u202e"))
+    daemon.set(replace(daemon.targets()["chat"].state, note="\x1b]0;owned\x07\x9b2J\u202e"))
 
     _, out, _ = run("status")
 

@@ -130,7 +130,9 @@ def test_prints_lines_on_a_terminal_without_cursor_control() -> None:
 
 @pytest.mark.usefixtures("run")
 def test_redraws_after_a_resize(daemon: FakeDaemonView) -> None:
-    daemon.set(replace(daemon.states()["chat"], note="nothing is suggested: 12 requests run and none waits"))
+    daemon.set(
+        replace(daemon.targets()["chat"].state, note="nothing is suggested: 12 requests run and none waits")
+    )
     with terminal("top", columns=120) as window:
         window.until("q quits")
         termios.tcsetwinsize(window.keyboard, (24, 40))

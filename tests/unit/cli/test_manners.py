@@ -19,7 +19,7 @@ def rolled_out(run: Run, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 64 + len(daemon.suggestions())}, why="3 requests wait")
     assert run("approve", made.id, "--digest", made.digest)[0] == 0
     daemon.settle(promoted=True)
-    state = daemon.states()["chat"]
+    state = daemon.targets()["chat"].state
     assert state.rollout is not None
     daemon.set(replace(state, rollout=replace(state.rollout, why=WHY)))
 

@@ -10,7 +10,7 @@ from tests.unit.cli.conftest import Run
 
 
 def test_prints_the_law_with_units_and_sources(run: Run, daemon: FakeDaemonView) -> None:
-    daemon.learned = MODEL
+    daemon.targets()["chat"].model = MODEL
 
     status, out, _ = run("model", "chat")
 
@@ -24,7 +24,7 @@ def test_prints_the_law_with_units_and_sources(run: Run, daemon: FakeDaemonView)
 
 
 def test_says_why_there_is_no_law(run: Run, daemon: FakeDaemonView) -> None:
-    daemon.learned = replace(MODEL, law=None, why_no_law="2 of 5 windows have been compared")
+    daemon.targets()["chat"].model = replace(MODEL, law=None, why_no_law="2 of 5 windows have been compared")
 
     status, out, _ = run("model", "chat")
 
@@ -34,8 +34,8 @@ def test_says_why_there_is_no_law(run: Run, daemon: FakeDaemonView) -> None:
 
 def test_prints_the_record_of_its_predictions(run: Run, daemon: FakeDaemonView) -> None:
     drop = LawDrop(at=MODEL.fitted_at, why="3 of the last 5 predictions missed their bands")
-    daemon.learned = MODEL
-    daemon.set(replace(daemon.states()["chat"], predictions=CHECKS, law_drop=drop))
+    daemon.targets()["chat"].model = MODEL
+    daemon.set(replace(daemon.targets()["chat"].state, predictions=CHECKS, law_drop=drop))
 
     status, out, _ = run("model", "chat")
 
@@ -48,7 +48,7 @@ def test_prints_the_record_of_its_predictions(run: Run, daemon: FakeDaemonView) 
 
 
 def test_writes_the_trace(run: Run, daemon: FakeDaemonView) -> None:
-    daemon.learned = MODEL
+    daemon.targets()["chat"].model = MODEL
 
     status, out, _ = run("trace", "chat")
 

@@ -11,7 +11,7 @@ from tests.unit.cli.conftest import Run
 
 @pytest.fixture(autouse=True)
 def _has_learned(daemon: FakeDaemonView) -> None:
-    daemon.learned = learned_model(1.0, seconds=150.0, max_num_seqs=8)
+    daemon.targets()["chat"].model = learned_model(1.0, seconds=150.0, max_num_seqs=8)
 
 
 def test_it_shows_both_settings_with_bands_and_a_curve(run: Run) -> None:
@@ -32,7 +32,7 @@ def test_options_may_follow_the_words(run: Run) -> None:
 
 
 def test_without_a_law_it_says_why(run: Run, daemon: FakeDaemonView) -> None:
-    daemon.learned = None
+    daemon.targets()["chat"].model = None
 
     status, _, err = run("predict", "chat")
 

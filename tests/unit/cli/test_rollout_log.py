@@ -15,12 +15,12 @@ def rollout(run: Run, daemon: FakeDaemonView) -> str:
     """The id of a rollout that has just started."""
     made = daemon.suggest({"max_num_seqs": 128})
     assert run("approve", made.id, "--digest", made.digest)[0] == 0
-    daemon.set(replace(daemon.states()["chat"], green=Server(name="chat-r1", setting={})))
+    daemon.set(replace(daemon.targets()["chat"].state, green=Server(name="chat-r1", setting={})))
     return "chat-o1"
 
 
 def test_prints_the_last_lines(run: Run, daemon: FakeDaemonView, rollout: str) -> None:
-    daemon.logs["chat", "chat-r1"] = ("loading weights", "\tcapturing graphs")
+    daemon.targets()["chat"].logs["chat-r1"] = ("loading weights", "\tcapturing graphs")
 
     assert run("rollouts", rollout, "--log") == (0, "loading weights\n        capturing graphs\n", "")
     answer = json.loads(run("rollouts", rollout, "--log", "--json")[1])
@@ -28,7 +28,7 @@ def test_prints_the_last_lines(run: Run, daemon: FakeDaemonView, rollout: str) -
 
 
 def test_escapes_terminal_control_sequences(run: Run, daemon: FakeDaemonView, rollout: str) -> None:
-    daemon.logs["chat", "chat-r1"] = ("\x1b]0;owned\x07\x9b2J\u202e",)
+    daemon.targets()["chat"].logs["chat-r1"] = ("\x1b]0;owned\x07\x9b2J\u202e",)
 
     _, out, _ = run("rollouts", rollout, "--log")
 
@@ -37,7 +37,7 @@ def test_escapes_terminal_control_sequences(run: Run, daemon: FakeDaemonView, ro
 
 def test_reports_the_reason_for_an_empty_log(run: Run, daemon: FakeDaemonView, rollout: str) -> None:
     silent = run("rollouts", rollout, "--log")
-    daemon.unreadable = "docker: no Engine"
+    daemon.targets()["chat"].unreadable = "docker: no Engine"
     unreadable = run("rollouts", rollout, "--log")
 
     assert silent == (1, "", "flettner: chat-r1 has written nothing.\n")

@@ -47,7 +47,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
 def test_watched_status_redraws_and_ends_cleanly(daemon: FakeDaemonView, key: str) -> None:
     with terminal("status", "--watch", columns=100) as window:
         window.until("observing")
-        daemon.set(replace(daemon.states()["chat"], note="looked at by ann"))
+        daemon.set(replace(daemon.targets()["chat"].state, note="looked at by ann"))
         window.until("looked at by ann")
         window.type(key)
         status, text = window.end()

@@ -51,7 +51,7 @@ def test_mode_and_approvers_reach_the_machine_and_the_engine(tmp_path: Path, mod
     (tmp_path / "state").mkdir()
     config = loader.parse_config(CONFIG, here=tmp_path, build=with_fake)
     with assemble(config, mode, above=4, accept_new_journal=True) as (daemon, epoch):
-        state = daemon.states()["chat"]
+        state = daemon.targets()["chat"].state
 
     assert (state.mode, state.approval, epoch) == (mode, "other", 5)
     assert engine.site

@@ -79,7 +79,7 @@ def test_no_secret_of_an_engine_gets_into_journal_log_or_api(tmp_path: Path, lin
             daemon = FakeDaemonView()
             daemon.set(loop.state)
             history = History.of(loop.journal)
-            shown.append(target_of(daemon, loop.state).model_dump_json())
+            shown.append(target_of(daemon, loop, loop.state).model_dump_json())
             shown.extend(suggestion_of(s).model_dump_json() for s in history.suggestions())
             assert loop.state.suggestion is not None
             assert loop.state.rollout is not None
