@@ -163,7 +163,6 @@ METRICS: tuple[Metric, ...] = (
         ("notifier",),
     ),
 )
-BY_NAME = {metric.name: metric for metric in METRICS}
 
 HEAD = """\
 # Metrics

@@ -1,70 +1,63 @@
-"""The metrics of the daemon and of each target as Prometheus text (format 0.0.4)."""
+"""The metrics of the daemon and of each target, for Prometheus."""
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
+from itertools import accumulate
+
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from flettner.agent.api.daemon_view import DaemonView, TargetView
-from flettner.agent.api.metric_names import BY_NAME, METRICS, Metric
+from flettner.agent.api.metric_names import METRICS
 from flettner.agent.domain.errors import JournalError
 from flettner.agent.domain.state import Phase, Rollout, State
 from flettner.agent.telemetry.self_metrics import DurationHistogram, SelfMetrics
 
-MEDIA = "text/plain; version=0.0.4; charset=utf-8"
+FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
 PIN_EVERY = 100  # entries
 OUTCOMES = ("promoted", "rolled_back")
 
+MetricFamily = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 MetricValue = float | DurationHistogram
 MetricSample = tuple[str, tuple[str, ...], MetricValue]
 """Metric name, label values in their order, number."""
 
 
-def format_page(daemon: DaemonView) -> str:
-    found: dict[str, list[tuple[tuple[str, ...], MetricValue]]] = {name: [] for name in BY_NAME}
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """A collector of prometheus_client: every metric of METRICS at one moment, with or without samples."""
+
+    families: Collection[Metric]
+
+    def collect(self) -> Collection[Metric]:
+        return self.families
+
+
+def read_metrics(daemon: DaemonView) -> Scrape:
+    families = {
+        metric.name: FAMILIES[metric.type](f"flettner_{metric.name}", metric.help, labels=metric.labels)
+        for metric in METRICS
+    }
     for name, labels, value in _samples(daemon):
-        found[name].append((labels, value))
-    return "".join(f"{line}\n" for metric in METRICS for line in format_metric(metric, found[metric.name]))
+        add_sample(families[name], labels, value)
+    return Scrape(families.values())
 
 
-def format_metric(metric: Metric, samples: list[tuple[tuple[str, ...], MetricValue]]) -> Iterator[str]:
-    name = f"flettner_{metric.name}"
-    yield f"# HELP {name} {metric.help.replace(chr(92), chr(92) * 2).replace(chr(10), chr(92) + 'n')}"
-    yield f"# TYPE {name} {metric.type}"
-    for values, value in samples:
-        labels = tuple(zip(metric.labels, values, strict=True))
-        if isinstance(value, DurationHistogram):
-            yield from _format_buckets(name, labels, value)
-        else:
-            yield f"{name}{_format_labels(labels)} {_format_number(value)}"
-
-
-def _format_buckets(
-    name: str, labels: tuple[tuple[str, str], ...], value: DurationHistogram
-) -> Iterator[str]:
-    total = 0
-    for edge, count in zip((*value.edges, math.inf), value.counts, strict=True):
-        total += count
-        yield f"{name}_bucket{_format_labels((*labels, ('le', _format_number(edge))))} {total}"
-    yield f"{name}_sum{_format_labels(labels)} {_format_number(value.sum)}"
-    yield f"{name}_count{_format_labels(labels)} {total}"
-
-
-def _format_labels(labels: tuple[tuple[str, str], ...]) -> str:
-    pairs = ",".join(f'{label}="{_escape(value)}"' for label, value in labels)
-    return f"{{{pairs}}}" if pairs else ""
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _format_number(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return repr(int(value)) if float(value).is_integer() else repr(float(value))
+def add_sample(family: MetricFamily, labels: tuple[str, ...], value: MetricValue) -> None:
+    match family, value:
+        case HistogramMetricFamily(), DurationHistogram():
+            edges = (*map(str, value.edges), "+Inf")
+            family.add_metric(labels, list(zip(edges, accumulate(value.counts), strict=True)), value.sum)
+        case CounterMetricFamily() | GaugeMetricFamily(), int() | float():
+            family.add_metric(labels, value)
+        case _:
+            raise TypeError(f"{family.name} is a {family.type}, and its value is {value!r}")
 
 
 def _samples(daemon: DaemonView) -> Iterator[MetricSample]:

@@ -14,7 +14,7 @@ FILES = "https://files.pythonhosted.org/packages/"
 UNAVAILABLE = {"nvidia-cublas", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime"}
 """Of the extra `vllm`: no file of theirs is locked, so none can be installed by the lock."""
 LICENCES = re.compile(
-    r"MIT|MIT-0|Apache(?: Software License|[- ]2\.0)|BSD-3-Clause|PSF-2\.0|CNRI-Python|MIT License"
+    r"MIT|MIT-0|Apache(?: Software License|[- ]2\.0)|BSD-[23]-Clause|PSF-2\.0|CNRI-Python|MIT License"
     r"|Python Software Foundation License|MPL-2\.0|Mozilla Public License 2\.0 \(MPL 2\.0\)"
 )
 

@@ -1,11 +1,13 @@
 """The daemon: health, readiness, metrics and the OpenAPI document."""
 
+import asyncio
 from typing import Any, Literal
 
 from aiohttp import web
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from pydantic import BaseModel
 
-from flettner.agent.api.metrics import MEDIA, format_page
+from flettner.agent.api.metrics import read_metrics
 from flettner.agent.api.operations import Call, Operation
 from flettner.agent.api.problems import RequestRefusedError
 
@@ -34,7 +36,12 @@ async def _ready(call: Call) -> ReadyDocument:
 
 
 async def _metrics(call: Call) -> web.Response:
-    return web.Response(body=format_page(call.daemon).encode(), headers={"Content-Type": MEDIA})
+    """Read the state in the event loop and format it in a thread, as a page of many targets is large.
+
+    There is no OpenMetrics page: it would have nothing more than this one.
+    """
+    page = await asyncio.to_thread(generate_latest, read_metrics(call.daemon))
+    return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
 async def _description(call: Call) -> web.Response:

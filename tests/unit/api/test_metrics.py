@@ -5,12 +5,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from flettner.agent.api.metric_names import METRICS, Metric, document
-from flettner.agent.api.metrics import format_metric, format_page
+from prometheus_client.exposition import generate_latest
+
+from flettner.agent.api.daemon_view import DaemonView
+from flettner.agent.api.metric_names import METRICS, document
+from flettner.agent.api.metrics import read_metrics
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.error_budget import Budget
 from flettner.agent.domain.errors import JournalError
 from flettner.agent.domain.model import Server
+from flettner.agent.domain.reading import SourceState
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.state import Phase, Rollout
 from flettner.agent.telemetry.self_metrics import DurationHistogram
@@ -24,10 +28,14 @@ LINE = re.compile(
 )
 
 
-def samples(text: str) -> Mapping[str, float]:
+def page(daemon: DaemonView) -> bytes:
+    return generate_latest(read_metrics(daemon))
+
+
+def samples(text: bytes) -> Mapping[str, float]:
     """Parse samples by name and labels; every line must be a comment or a sample."""
     found: dict[str, float] = {}
-    for line in text.splitlines():
+    for line in text.decode().splitlines():
         if line.startswith(("# HELP ", "# TYPE ")):
             continue
         match = LINE.fullmatch(line)
@@ -45,18 +53,18 @@ def test_exports_target_metrics_in_base_units() -> None:
     budget = Budget().add(daemon.at, [RequestCounts(total=100, over_ttft=30)])
     daemon.set(replace(daemon.targets()["chat"].state, route=route, budget=budget))
 
-    found = samples(format_page(daemon))
+    found = samples(page(daemon))
 
-    assert found['flettner_target_phase{target="chat",phase="observing"}'] == 1
-    assert found['flettner_target_phase{target="chat",phase="canary"}'] == 0
+    assert found['flettner_target_phase{phase="observing",target="chat"}'] == 1
+    assert found['flettner_target_phase{phase="canary",target="chat"}'] == 0
     assert found['flettner_target_goodput_rps{target="chat"}'] == 7.5
     assert found['flettner_target_ttft_p95_seconds{target="chat"}'] == 0.42
     assert found['flettner_error_budget_burn{target="chat",window="5m"}'] == 6
     assert found['flettner_error_budget_burn{target="chat",window="6h"}'] == 6
-    assert found['flettner_server_weight_ratio{target="chat",server="chat-r0"}'] == 1
-    assert found['flettner_source_up{target="chat",source="nvidia_smi"}'] == 0
-    assert found['flettner_source_up{target="chat",source="vllm_metrics chat-r0"}'] == 1
-    assert found['flettner_rollouts_total{target="chat",outcome="promoted"}'] == 0
+    assert found['flettner_server_weight_ratio{server="chat-r0",target="chat"}'] == 1
+    assert found['flettner_source_up{source="nvidia_smi",target="chat"}'] == 0
+    assert found['flettner_source_up{source="vllm_metrics chat-r0",target="chat"}'] == 1
+    assert found['flettner_rollouts_total{outcome="promoted",target="chat"}'] == 0
     assert found["flettner_audit_head_seq"] == 0
     assert found["flettner_events_total"] == 7
     assert found['flettner_loop_lag_seconds_count{target="chat"}'] == 0
@@ -73,36 +81,31 @@ async def test_counts_ended_rollouts_by_outcome(client: Client, daemon: FakeDaem
         daemon.settle(promoted=promoted)
 
     async with client.get("/metrics") as response:
-        found = samples(await response.text())
+        found = samples(await response.read())
 
     assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert found['flettner_rollouts_total{target="chat",outcome="promoted"}'] == 1
-    assert found['flettner_rollouts_total{target="chat",outcome="rolled_back"}'] == 2
+    assert found['flettner_rollouts_total{outcome="promoted",target="chat"}'] == 1
+    assert found['flettner_rollouts_total{outcome="rolled_back",target="chat"}'] == 2
 
 
-def test_labels_are_escaped() -> None:
-    metric = Metric("ready", "gauge", "a\nb \\", ("target",))
-
-    assert list(format_metric(metric, [(('a"b\\c\nd',), float("nan"))])) == [
-        "# HELP flettner_ready a\\nb \\\\",
-        "# TYPE flettner_ready gauge",
-        'flettner_ready{target="a\\"b\\\\c\\nd"} NaN',
-    ]
-
-
-def test_a_histogram_is_cumulative() -> None:
-    seconds = DurationHistogram(edges=(0.1, 1.0))
+def test_label_values_and_histograms_are_as_the_format_asks() -> None:
+    daemon = FakeDaemonView()
+    target = daemon.targets()["chat"]
+    target.sources = {'a"b\\c\nd': SourceState(at=daemon.at, source="", available=True)}
+    target.self_metrics.tick = DurationHistogram(edges=(0.1, 1.0))
     for value in (0.05, 0.1, 0.5, 7):
-        seconds.observe(value)
+        target.self_metrics.tick.observe(value)
 
-    assert list(
-        format_metric(Metric("tick_duration_seconds", "histogram", "h", ("target",)), [(("chat",), seconds)])
-    )[2:] == [
-        'flettner_tick_duration_seconds_bucket{target="chat",le="0.1"} 2',
-        'flettner_tick_duration_seconds_bucket{target="chat",le="1"} 3',
-        'flettner_tick_duration_seconds_bucket{target="chat",le="+Inf"} 4',
+    lines = page(daemon).decode().splitlines()
+
+    assert r'flettner_source_up{source="a\"b\\c\nd",target="chat"} 1.0' in lines
+    start = lines.index("# TYPE flettner_tick_duration_seconds histogram")
+    assert lines[start + 1 : start + 6] == [
+        'flettner_tick_duration_seconds_bucket{le="0.1",target="chat"} 2.0',
+        'flettner_tick_duration_seconds_bucket{le="1.0",target="chat"} 3.0',
+        'flettner_tick_duration_seconds_bucket{le="+Inf",target="chat"} 4.0',
+        'flettner_tick_duration_seconds_count{target="chat"} 4.0',
         'flettner_tick_duration_seconds_sum{target="chat"} 7.65',
-        'flettner_tick_duration_seconds_count{target="chat"} 4',
     ]
 
 
@@ -143,23 +146,21 @@ def busy() -> FakeDaemonView:
 
 
 def test_exports_every_documented_metric() -> None:
-    body = {
-        re.sub("_(bucket|sum|count)$", "", re.split("[{ ]", name)[0]) for name in samples(format_page(busy()))
-    }
+    body = {re.sub("_(bucket|sum|count)$", "", re.split("[{ ]", name)[0]) for name in samples(page(busy()))}
 
     assert body == {f"flettner_{metric.name}" for metric in METRICS}
 
 
 def test_exports_the_rollout_and_its_lease() -> None:
-    found = samples(format_page(busy()))
+    found = samples(page(busy()))
 
     assert found['flettner_rollout_exposed_requests{target="chat"}'] == 40
     assert found['flettner_rollout_bad_requests{target="chat"}'] == 2
     assert found['flettner_rollout_weight_ratio{target="chat"}'] == 0.05
     assert found['flettner_lease_age_seconds{target="chat"}'] == 2
-    assert found['flettner_effect_failures_total{target="chat",effect="route"}'] == 1
+    assert found['flettner_effect_failures_total{effect="route",target="chat"}'] == 1
     assert found['flettner_slo_attainment_ratio{target="chat",window="5m"}'] == 0.7
-    assert found['flettner_sample_age_seconds{target="chat",sample="EngineSample",server="chat-r0"}'] == 1
+    assert found['flettner_sample_age_seconds{sample="EngineSample",server="chat-r0",target="chat"}'] == 1
     assert found['flettner_suggestion_expiry_seconds{target="chat"}'] == 3600
     assert found['flettner_notifications_total{notifier="ops",outcome="sent"}'] == 3
 
@@ -173,10 +174,10 @@ def test_exports_an_audit_pin_that_changes_every_hundred_entries() -> None:
     for seq in range(1, 251):
         daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})
 
-    found = samples(format_page(daemon))
+    found = samples(page(daemon))
 
     assert found["flettner_audit_head_seq"] == 250
-    assert found[f'flettner_audit_pin_info{{seq="200",hash="{200:064x}"}}'] == 1
+    assert found[f'flettner_audit_pin_info{{hash="{200:064x}",seq="200"}}'] == 1
 
 
 def test_exports_the_remaining_metrics_if_the_journal_is_unreadable() -> None:
@@ -185,7 +186,7 @@ def test_exports_the_remaining_metrics_if_the_journal_is_unreadable() -> None:
         daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})
     daemon.next_error = JournalError("audit.jsonl: Input/output error")
 
-    text = format_page(daemon)
+    found = samples(page(daemon))
 
-    assert "flettner_audit_pin_info{" not in text
-    assert samples(text)["flettner_ready"] == 1
+    assert not [name for name in found if name.startswith("flettner_audit_pin_info")]
+    assert found["flettner_ready"] == 1
