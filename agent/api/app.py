@@ -15,7 +15,6 @@ from flettner.agent.api.daemon_view import DaemonView
 from flettner.agent.api.external_tokens import Authenticator, ExternalTokens
 from flettner.agent.api.failed_auth import FailedAuthLog
 from flettner.agent.api.idempotency import IdempotencyKeys
-from flettner.agent.api.journal_reads import READING
 from flettner.agent.api.middleware import ACCESS_CONTROL, HOLDER, AccessControl, stamp
 from flettner.agent.api.openapi import document
 from flettner.agent.api.operations import Call, Operation, OperationResult
@@ -94,7 +93,7 @@ def build_app(
     app = web.Application(middlewares=[access_control.middleware], client_max_size=BODY_LIMIT)
     app[ACCESS_CONTROL] = access_control
     app[FAILED_AUTH] = failed_auth
-    app[READING] = asyncio.Lock()
+    app[audit.READING] = asyncio.Lock()
     app[events.HEARTBEAT] = heartbeat_s
     app[events.OPEN] = set()
     app[daemon.DESCRIPTION] = _description()

@@ -1,16 +1,13 @@
 """The JSON documents of the API: the part of the domain values that operators need."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from flettner.agent.api.daemon_view import DaemonView, TargetView, find_warnings
-from flettner.agent.api.document_types import Document, DocumentText, Values
-from flettner.agent.api.finding_document import FindingDocument, finding_of
-from flettner.agent.api.preflight_document import PreflightDocument, preflight_of
 from flettner.agent.audit.history import Point
 from flettner.agent.domain.answers import AnswerComparison
 from flettner.agent.domain.error_budget import Burn
@@ -24,9 +21,18 @@ from flettner.agent.machine.failover import describe_failover
 from flettner.agent.machine.open_suggestions import barred_approver
 from flettner.redaction import mask, masked
 from flettner.rules.table import slug_of
-from flettner.vllm_facts.values import ChangeClass
+from flettner.vllm_facts.serve_config import Finding, FindingSeverity
+from flettner.vllm_facts.values import ChangeClass, Value
 
 P95 = 0.95
+
+
+DocumentText = Annotated[str, AfterValidator(mask)]  # may quote a server's log or a command line with secrets
+Values = Annotated[Mapping[str, Value], AfterValidator(masked)]
+
+
+class Document(BaseModel):
+    model_config = ConfigDict(frozen=True)
 
 
 class ServerDocument(Document):
@@ -45,6 +51,17 @@ class SourceDocument(Document):
     available: bool
     at: datetime
     why: DocumentText
+
+
+class FindingDocument(Document):
+    rule: str
+    slug: str = Field(description="what the rule says, in a few words; empty for a rule of a third party")
+    severity: FindingSeverity
+    klass: ChangeClass = Field(serialization_alias="class")
+    to: Values = Field(description="the values that the rule would set; empty: none")
+    why: DocumentText
+    expects: DocumentText
+    source: str
 
 
 class TargetDocument(Document):
@@ -77,6 +94,22 @@ class TargetDocument(Document):
         description="what `flettner lint` finds in the flags in force, the most severe first"
     )
     warnings: list[str] = Field(description="faults of the daemon itself that concern every target")
+
+
+class PreflightDocument(Document):
+    strategy: Strategy = Field(
+        description="hot: the servers that run take the values; surge: an additional server; "
+        "replace: servers are replaced one by one; "
+        "swap: the only server is replaced, with a planned outage"
+    )
+    why: DocumentText = Field(description="why this strategy")
+    start_s: float | None = Field(description="expected duration of a start; null: unknown")
+    outage_s: float = Field(description="duration of the planned outage; 0: none")
+    notes: list[DocumentText] = Field(description="warm or cold start, and vLLM's checks of the flags")
+    patch: DocumentText = Field(description="change of the manifest, to commit where it is kept; or empty")
+    owner: DocumentText = Field(
+        description="what writes the manifest: the patch is to be committed; or empty"
+    )
 
 
 class SuggestionDocument(Document):
@@ -215,6 +248,19 @@ def target_of(daemon: DaemonView, target: TargetView, state: State) -> TargetDoc
     )
 
 
+def finding_of(finding: Finding) -> FindingDocument:
+    return FindingDocument(
+        rule=finding.rule,
+        slug=slug_of(finding.rule),
+        severity=finding.severity,
+        klass=finding.klass,
+        to=finding.to,
+        why=finding.why,
+        expects=finding.expects,
+        source=finding.source,
+    )
+
+
 def _shown(outcome: Outcome) -> Outcome:
     return replace(outcome, to=masked(outcome.to), before=masked(outcome.before), why=mask(outcome.why))
 
@@ -274,6 +320,22 @@ def suggestion_of(suggestion: Suggestion, state: State | None = None) -> Suggest
         rank=rank_of(suggestion, state),
         decided_by=suggestion.decided_by,
         barred=barred_approver(state, suggestion) if state else "",
+    )
+
+
+def preflight_of(suggestion: Suggestion) -> PreflightDocument | None:
+    """None before the check has ended."""
+    found = suggestion.preflight
+    if not suggestion.digest:
+        return None
+    return PreflightDocument(
+        strategy=found.strategy,
+        why=found.why,
+        start_s=found.start_s,
+        outage_s=found.outage_s,
+        notes=list(found.notes),
+        patch=found.patch,
+        owner=found.owner,
     )
 
 

@@ -1,17 +1,52 @@
-"""Strict parsing of requests: invalid JSON is 400, JSON of the wrong shape is 422."""
+"""Strict parsing of requests: invalid JSON is 400, JSON of the wrong shape is 422.
+
+Texts that people send are bounded in bytes, without characters that change how a text is displayed.
+"""
 
 import asyncio
 import json
 import math
-from typing import Any
+from typing import Annotated, Any
 
 from aiohttp import web
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints, ValidationError
 
 from flettner.agent.api.problems import Fault, RequestRefusedError
 
 BODY_LIMIT = 64 * 1024  # bytes
 BODY_TIMEOUT_S = 10.0  # honest clients send a body at once
+LONGEST_TEXT = 500
+"""Bytes of UTF-8: a text becomes a part of the audit journal, whose size is bounded."""
+
+
+_HIDDEN = (
+    r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, all but tab and newline
+    r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional: they reorder what is shown
+    r"\u200b\u2028\u2029\u2060-\u2065\ufeff"  # invisible, or a line break in some programs only
+)
+PLAIN = rf"^[^{_HIDDEN}]*$"
+NOT_BLANK = rf"^[^{_HIDDEN}]*[^\s{_HIDDEN}][^{_HIDDEN}]*$"
+
+
+def _bounded(text: str) -> str:
+    if len(text.encode()) > LONGEST_TEXT:
+        raise ValueError(f"must be at most {LONGEST_TEXT} bytes of UTF-8")
+    return text
+
+
+_DESCRIPTION = f"at most {LONGEST_TEXT} bytes of UTF-8, without control and bidirectional characters"
+Reason = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=LONGEST_TEXT, pattern=NOT_BLANK),
+    AfterValidator(_bounded),
+    Field(description=_DESCRIPTION),
+]
+Comment = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, max_length=LONGEST_TEXT, pattern=PLAIN),
+    AfterValidator(_bounded),
+    Field(description=_DESCRIPTION),
+]
 
 
 async def body_of(request: web.Request, kind: type[BaseModel]) -> BaseModel:

@@ -7,11 +7,15 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 
+import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
-from flettner.agent.api.connection import HttpConnection
+from flettner.agent.api.middleware import SAFE_HEADERS, SERVER
+from flettner.agent.api.problems import RequestRefusedError, of_exception
 from flettner.agent.config.listen import UNIX
 from flettner.agent.config.types import split_address
 from flettner.agent.domain.errors import ConfigError
@@ -24,6 +28,9 @@ IDLE_S = 30.0  # for a complete request head, after connecting and between reque
 HANDSHAKE_S = 10.0
 LINGERING_S = 2.0  # time to read a refused body, so that the refusal arrives
 MOST_HEADERS = 64  # of 8 KiB each at most, as aiohttp has it
+MALFORMED = "The request is not valid HTTP/1.1, or a line or the number of its headers is over the limit."
+
+log = structlog.get_logger(__name__)
 
 SiteServer = asyncio.AbstractServer
 ListenAddress = Callable[[Callable[[], asyncio.Protocol]], Awaitable[SiteServer]]
@@ -119,6 +126,43 @@ class _Site(web.BaseSite):
             lingering_time=LINGERING_S,
             max_headers=MOST_HEADERS,
         )
+
+
+class HttpConnection(web.RequestHandler):
+    """As aiohttp's own connection, but errors of the HTTP layer are problem documents.
+
+    The library's own error pages repeat the input, which may hold a token, and name its version.
+    """
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = HTTPStatus.INTERNAL_SERVER_ERROR,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer a malformed request; one line in the log, without a traceback and without its content."""
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        log.warning(
+            "api.malformed_request", peer=request.remote or "the unix socket", problem=type(exc).__name__
+        )
+        if request.writer.output_size > 0:
+            raise ConnectionError("a response was already sent on this connection")
+        response = RequestRefusedError(HTTPStatus.BAD_REQUEST, MALFORMED).response()
+        response.headers.update(SAFE_HEADERS | {"Server": SERVER})
+        response.force_close()
+        return response
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """A refusal by the HTTP library before any middleware is a problem document, too."""
+        if isinstance(resp, web.HTTPException):
+            resp = of_exception(resp).response()
+        return await super().finish_response(request, resp, start_time)
 
 
 class _Full(asyncio.Protocol):

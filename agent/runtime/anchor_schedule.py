@@ -10,18 +10,19 @@ import structlog
 from flettner.agent.audit.anchors import LOG, SYSLOG, AnchorOptions, anchor_text
 from flettner.agent.audit.chain import Head
 
-ADDRESS = "/dev/log"
+SYSLOG_SOCKET = "/dev/log"
 NOTICE = 3 * 8 + 5  # facility daemon, severity notice
+log = structlog.get_logger()
 
 
-def send_syslog(text: str, address: str = ADDRESS) -> None:
-    """Raises OSError, also instead of waiting for a full socket."""
+def send_syslog(text: str, address: str = SYSLOG_SOCKET) -> None:
+    """Send one line to the syslog of this host (RFC 3164).
+
+    Raises OSError, also instead of waiting for a full socket.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
         out.setblocking(False)
         out.sendto(f"<{NOTICE}>flettner: {text}".encode(), address)
-
-
-log = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True)

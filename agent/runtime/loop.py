@@ -38,6 +38,13 @@ from flettner.performance_model.errors import PredictionInputError
 from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Setting
 
+RETRY_S = 1.0  # between attempts to write the journal at the start
+OBSERVE_EVERY_S = 5.0  # for an adopted server that exited and may return, possibly with other flags
+COUNTS_EVERY = timedelta(seconds=10)  # how much of a canary's counts a crash may lose
+log = structlog.get_logger()
+
+Inbox = asyncio.Queue[tuple[Event, asyncio.Future[State] | None]]
+
 
 async def each_second(offset_s: float = 0.0) -> AsyncIterator[float]:
     """Yield once a second how late it is, s; the first time after a second less `offset_s`.
@@ -50,14 +57,6 @@ async def each_second(offset_s: float = 0.0) -> AsyncIterator[float]:
         due_s += max(1, ceil(clock() - due_s))
         await asyncio.sleep(due_s - clock())
         yield clock() - due_s
-
-
-RETRY_S = 1.0  # between attempts to write the journal at the start
-OBSERVE_EVERY_S = 5.0  # for an adopted server that exited and may return, possibly with other flags
-COUNTS_EVERY = timedelta(seconds=10)  # how much of a canary's counts a crash may lose
-log = structlog.get_logger()
-
-Inbox = asyncio.Queue[tuple[Event, asyncio.Future[State] | None]]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,13 +1,13 @@
 """The audit journal by page. A page is sent while it is read, so that a large one needs no memory."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
-from flettner.agent.api.journal_reads import read_slice, seq_of
 from flettner.agent.api.middleware import ACCESS_CONTROL, sending
 from flettner.agent.api.operations import Call, Operation
 from flettner.agent.api.rate_limits import PIECE
@@ -15,6 +15,7 @@ from flettner.agent.api.rate_limits import PIECE
 PAGE_BYTES = 16 * PIECE
 """Of the journal in one page, or a single larger record."""
 BULK = frozenset({"state", "effects"})
+READING: web.AppKey[asyncio.Lock] = web.AppKey("reading", asyncio.Lock)
 
 
 class AuditQuery(BaseModel):
@@ -32,6 +33,24 @@ class AuditDocument(BaseModel):
         description="in order, each with its `seq`; at least one, unless there is none after `after`"
     )
     next: int = Field(description="the `after` that gives what comes next")
+
+
+async def read_slice(call: Call, after: int, limit: int) -> Sequence[Mapping[str, object]]:
+    """Read the next records; all callers together read one slice in a turn of the event loop.
+
+    Raises JournalError.
+    """
+    async with call.request.app[READING]:
+        records = call.daemon.records(after, limit)
+        await asyncio.sleep(0)
+    return records
+
+
+def seq_of(record: Mapping[str, object]) -> int:
+    seq = record["seq"]
+    if not isinstance(seq, int):
+        raise TypeError(f"an audit record without a whole number as its seq: {seq!r}")
+    return seq
 
 
 async def _list(call: Call) -> web.StreamResponse:

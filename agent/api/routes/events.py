@@ -9,11 +9,11 @@ import structlog
 from aiohttp import web
 
 from flettner.agent.api.external_tokens import ReviewError
-from flettner.agent.api.journal_reads import read_slice, seq_of
 from flettner.agent.api.middleware import ACCESS_CONTROL
 from flettner.agent.api.operations import Call, Operation
 from flettner.agent.api.problems import RequestRefusedError
 from flettner.agent.api.rate_limits import PIECE
+from flettner.agent.api.routes.audit import read_slice, seq_of
 from flettner.agent.domain.errors import JournalError
 
 HEARTBEAT_S = 5.0  # limit for a revoked token's stream; proxies cut an idle one after 30 to 60 s

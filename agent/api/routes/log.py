@@ -7,7 +7,7 @@ from itertools import accumulate, takewhile
 from pydantic import Field
 
 from flettner.agent.api.daemon_view import TargetView
-from flettner.agent.api.document_types import Document, DocumentText
+from flettner.agent.api.documents import Document, DocumentText
 from flettner.agent.api.operations import Call, Operation
 from flettner.agent.api.routes.rollouts import UNKNOWN, find_rollout
 from flettner.agent.domain.errors import ActError

@@ -9,7 +9,7 @@ from itertools import islice
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
-from flettner.agent.api.document_types import Document, DocumentText, Values
+from flettner.agent.api.documents import Document, DocumentText, Values
 from flettner.agent.api.operations import Call, Operation
 from flettner.agent.api.problems import RequestRefusedError
 from flettner.agent.api.routes.targets import find_target

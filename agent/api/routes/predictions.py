@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from flettner.agent.api.document_types import Document, DocumentText, Values
+from flettner.agent.api.documents import Document, DocumentText, Values
 from flettner.agent.api.operations import Call, Operation
 from flettner.agent.api.problems import RequestRefusedError
 from flettner.agent.api.routes.targets import UNKNOWN, KnobName, RequestedValue, find_target

@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from flettner.agent.api.documents import RolloutDocument, rollout_of
 from flettner.agent.api.operations import Call, Operation
 from flettner.agent.api.problems import RequestRefusedError
+from flettner.agent.api.request_parsing import Reason
 from flettner.agent.api.routes.targets import find_target
-from flettner.agent.api.texts import Reason
 from flettner.agent.domain.events import Aborted
 from flettner.agent.domain.state import Phase, Rollout
 

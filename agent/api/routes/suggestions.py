@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from flettner.agent.api.documents import SuggestionDocument, suggestion_of, tag_of
 from flettner.agent.api.operations import Call, Operation, OperationResult
 from flettner.agent.api.problems import RequestRefusedError
+from flettner.agent.api.request_parsing import Comment, Reason
 from flettner.agent.api.routes.targets import find_target
-from flettner.agent.api.texts import Comment, Reason
 from flettner.agent.domain.events import Approved, Denied
 from flettner.agent.domain.state import State, Suggestion
 from flettner.agent.domain.statuses import SuggestionStatus

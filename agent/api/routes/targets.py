@@ -9,7 +9,7 @@ from flettner.agent.api.daemon_view import TargetView
 from flettner.agent.api.documents import SuggestionDocument, TargetDocument, suggestion_of, tag_of, target_of
 from flettner.agent.api.operations import Call, Operation, OperationResult
 from flettner.agent.api.problems import RequestRefusedError
-from flettner.agent.api.texts import PLAIN, Reason
+from flettner.agent.api.request_parsing import PLAIN, Reason
 from flettner.agent.domain.events import ChangeAsked, Paused, Resumed
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine.transitions import IDLE

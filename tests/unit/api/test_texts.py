@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from flettner.agent.api.texts import LONGEST
+from flettner.agent.api.request_parsing import LONGEST_TEXT
 from flettner.agent.api.tokens import load_tokens
 from flettner.agent.domain.errors import ConfigError
 from tests.support.fake_daemon_view import FakeDaemonView
@@ -36,10 +36,10 @@ async def propose(client: Client, reason: str) -> int:
 @pytest.mark.parametrize(
     ("reason", "status"),
     [
-        ("x" * LONGEST, 201),
-        ("x" * (LONGEST + 1), 422),
-        ("🔥" * (LONGEST // 4), 201),
-        ("🔥" * (LONGEST // 4 + 1), 422),
+        ("x" * LONGEST_TEXT, 201),
+        ("x" * (LONGEST_TEXT + 1), 422),
+        ("🔥" * (LONGEST_TEXT // 4), 201),
+        ("🔥" * (LONGEST_TEXT // 4 + 1), 422),
         ("two\nlines\tand a tab: größer, より大きい", 201),
     ],
 )
@@ -59,9 +59,9 @@ async def test_every_text_of_an_operator_is_checked(client: Client, daemon: Fake
     made = daemon.suggest({"max_num_seqs": 128})
     for verb, body in (
         ("approve", {"digest": made.digest, "comment": "ok\u202e"}),
-        ("approve", {"digest": made.digest, "comment": "ü" * LONGEST}),
+        ("approve", {"digest": made.digest, "comment": "ü" * LONGEST_TEXT}),
         ("deny", {"reason": "no\u2067"}),
-        ("deny", {"reason": "ü" * LONGEST}),
+        ("deny", {"reason": "ü" * LONGEST_TEXT}),
     ):
         async with client.post(f"/v1/suggestions/{made.id}/{verb}", json=body) as answer:
             assert answer.status == 422, (verb, body)
