@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
+
 from flettner.actuators.docker import discovery, dry_run, snapshots
 from flettner.actuators.docker import stop as docker_end
 from flettner.actuators.docker.client import DockerClient
@@ -31,6 +33,7 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
+from flettner.agent.io.retrying import retry
 from flettner.vllm_facts.values import Setting
 
 if TYPE_CHECKING:
@@ -214,16 +217,19 @@ class DockerEngine(VllmEngine):
 
     async def _find_id(self, name: str) -> str:
         """Return the id of its container; empty: none. From the snapshot while the Engine is away."""
-        while True:
+
+        async def find() -> str:
             try:
-                one = (await self._find()).get(name)
+                container = (await self._find()).get(name)
             except ActError:
-                kept = snapshots.read_snapshot(self._site, name)
-                if kept is not None and not kept.gone:
-                    return kept.id
-                await asyncio.sleep(_RETRY_S)
-            else:
-                return one.id if one else ""
+                snapshot = snapshots.read_snapshot(self._site, name)
+                if snapshot is None or snapshot.gone:
+                    raise
+                return snapshot.id
+            return container.id if container else ""
+
+        finding = AsyncRetrying(retry=retry_if_exception_type(ActError), wait=wait_fixed(_RETRY_S))
+        return await retry(finding, find)
 
     async def _transfer_restart_policy(self, name: str) -> None:
         """For a container that a third party removed: `retire` is never called for it."""

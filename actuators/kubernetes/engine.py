@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 import structlog
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
 from flettner.actuators.kubernetes.autoscaler import find_conflict
 from flettner.actuators.kubernetes.detach import Detachment
@@ -36,6 +37,7 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
+from flettner.agent.io.retrying import retry
 from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import Reader
 from flettner.vllm_facts.values import Setting
@@ -311,12 +313,13 @@ class KubernetesEngine(VllmEngine):
 
     async def _find_patiently(self, server: Server) -> FoundServer | None:
         """Return the server; before it is said to be gone or idle, the objects are read."""
-        while True:
-            try:
-                known = (await self._find_cached()).get(server.name)
-                return known if known and known.active else (await self._find()).get(server.name)
-            except ActError:
-                await asyncio.sleep(_RETRY_S)
+
+        async def find() -> FoundServer | None:
+            cached = (await self._find_cached()).get(server.name)
+            return cached if cached and cached.active else (await self._find()).get(server.name)
+
+        finding = AsyncRetrying(retry=retry_if_exception_type(ActError), wait=wait_fixed(_RETRY_S))
+        return await retry(finding, find)
 
     async def _pods_of(self, server: Server, reader: Reader) -> tuple[FoundServer, list[Pod]]:
         """Return the server with its running pods. Raises ActError if there is none."""

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from tenacity import AsyncRetrying, retry_if_result, wait_fixed
 
 from flettner.actuators.kubernetes.state_volume import describe_volatile
 from flettner.agent.domain.errors import ActError, LockLostError
 from flettner.agent.domain.ports import Now
+from flettner.agent.io.retrying import ReasonLog, retry
 from flettner.clients.kubernetes.client import LEASE, KubernetesClient
 from flettner.clients.kubernetes.documents import Json
 from flettner.clients.kubernetes.errors import ConflictError, MissingError
@@ -87,30 +89,29 @@ class LeaseHolder:
         self._seen_at = 0.0  # loop time
         self._renewed_at = 0.0  # loop time before the request that renewed it
         self._version = ""  # resourceVersion of the own last write; empty: to be read
+        self._why = ""  # the last attempt failed
 
     async def acquire(self) -> None:
         """Wait until this daemon holds the Lease."""
-        told = ""
-        while why := await self._try():
-            if why != told:
-                log.warning("lock.waiting", lease=self._name, why=why)
-                told = why
-            await asyncio.sleep(WAIT_S)
+        acquiring = AsyncRetrying(
+            retry=retry_if_result(bool),
+            wait=wait_fixed(WAIT_S),
+            before_sleep=ReasonLog("lock.waiting", {"lease": self._name}),
+        )
+        await retry(acquiring, self._try)
         log.info("lock.held", lease=self._name, holder=self._identity)
 
     async def renew_until_lost(self) -> str:
         """Renew the Lease; return why this daemon does not hold it any more."""
-        why = ""
         while True:
             await asyncio.sleep(RENEW_S)
+            renewing = AsyncRetrying(retry=retry_if_result(self._may_renew), wait=wait_fixed(WAIT_S))
             try:
                 async with asyncio.timeout_at(self._renewed_at + DEADLINE_S):
-                    while why := await self._try():
-                        if self._holder() not in {"", self._identity}:
-                            return f"the Lease {self._name} is lost: {why}"
-                        await asyncio.sleep(WAIT_S)
+                    if why := await retry(renewing, self._try):
+                        return f"the Lease {self._name} is lost: {why}"
             except TimeoutError:
-                why = why or "the API server does not answer"
+                why = self._why or "the API server does not answer"
                 return f"the Lease {self._name} could not be renewed for {DEADLINE_S:g} s: {why}"
 
     async def release(self) -> None:
@@ -122,11 +123,19 @@ class LeaseHolder:
                     await self._change(lease["metadata"]["resourceVersion"], {"holderIdentity": ""})
                     log.info("lock.released", lease=self._name)
 
+    def _may_renew(self, why: str) -> bool:
+        """Whether the renewal failed, and no other daemon holds the Lease."""
+        return bool(why) and self._holder() in {"", self._identity}
+
     def _holder(self) -> str:
         return self._seen.get("holderIdentity") or ""
 
     async def _try(self) -> str:
         """Acquire or renew the Lease; return "" if that succeeded, else why it did not."""
+        self._why = await self._acquire()
+        return self._why
+
+    async def _acquire(self) -> str:
         began = asyncio.get_running_loop().time()
         try:
             lease = await self._write(self._version) if self._version else await self._read_and_write(began)

@@ -1,16 +1,19 @@
 """The Service of a server: proxies and sensors find its pods by this name, so it is there while it serves."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import structlog
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
 from flettner.actuators.kubernetes.discovery import FoundServer
 from flettner.actuators.kubernetes.green import make_service
 from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
+from flettner.agent.io.retrying import retry
 from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import KubernetesClient
 from flettner.clients.kubernetes.documents import Json
@@ -41,19 +44,13 @@ async def create_service(client: KubernetesClient, site: Site, one: FoundServer)
 async def keep_service(client: KubernetesClient, name: str, restore: Callable[[], Awaitable[None]]) -> None:
     """Call `restore` each time that a third party has deleted the Service; until cancelled."""
     async for _ in client.cached.changes(kubernetes.SERVICE, name=name):
-        while True:
-            if await _is_there(client, name, restore):
-                break
-            await asyncio.sleep(_RETRY_S)
+        restoring = AsyncRetrying(retry=retry_if_exception_type(ActError), wait=wait_fixed(_RETRY_S))
+        await retry(restoring, partial(_restore_missing, client, name, restore))
 
 
-async def _is_there(client: KubernetesClient, name: str, restore: Callable[[], Awaitable[None]]) -> bool:
-    """Return whether the Service is there, or is not this daemon's to create."""
-    try:
+async def _restore_missing(
+    client: KubernetesClient, name: str, restore: Callable[[], Awaitable[None]]
+) -> None:
+    with suppress(FencedError):  # it is a newer daemon's to create
         if await client.cached.get(kubernetes.SERVICE, name) is None:
             await restore()
-    except FencedError:
-        return True
-    except ActError:
-        return False
-    return True

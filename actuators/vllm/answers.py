@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import aiohttp
+from tenacity import AsyncRetrying, retry_if_result, wait_fixed
 
 from flettner.agent.domain.answers import GoldenAnswer
 from flettner.agent.io.bounded import parse_json, read_body
+from flettner.agent.io.retrying import retry
 
 TOKENS = 48  # requested for each answer
 BEYOND = 1e6  # out of range for a log-probability; vLLM writes -9999 for impossible tokens
@@ -38,22 +40,25 @@ async def answers(
 
 
 async def _answer(session: aiohttp.ClientSession, asked: Json, salt: str) -> GoldenAnswer:
-    """With log-probabilities, and uncached, if the server accepts that."""
+    """With log-probabilities, and uncached, if the server accepts that. Asked again while it is busy."""
     plain = {**asked, "max_tokens": TOKENS, "temperature": 0, "seed": 0}
-    body = {**plain, "logprobs": 0, "cache_salt": salt}
-    while True:
+    bodies = [plain, {**plain, "logprobs": 0, "cache_salt": salt}]
+
+    async def ask() -> GoldenAnswer | None:
         try:
-            async with session.post("/v1/completions", json=body, allow_redirects=False) as answer:
+            async with session.post("/v1/completions", json=bodies[-1], allow_redirects=False) as answer:
                 if answer.status == _OK:
                     return parse_answer(parse_json(await read_body(answer)))
-                if answer.status == _REFUSED and body is not plain:
-                    body = plain
-                    continue
-                if answer.status not in BUSY:
-                    return FAILED
+                refused, busy = answer.status == _REFUSED, answer.status in BUSY
         except (aiohttp.ClientError, ValueError):
             return FAILED
-        await asyncio.sleep(_RETRY_S)
+        if refused and len(bodies) > 1:
+            bodies.pop()
+            return await ask()
+        return None if busy else FAILED
+
+    asking = AsyncRetrying(retry=retry_if_result(lambda given: given is None), wait=wait_fixed(_RETRY_S))
+    return await retry(asking, ask) or FAILED
 
 
 FAILED = GoldenAnswer(finish_reason="failed")

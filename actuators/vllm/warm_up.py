@@ -5,9 +5,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import aiohttp
+from tenacity import AsyncRetrying, retry_if_result, wait_fixed
 
 from flettner.actuators.vllm.answers import BUSY
 from flettner.agent.io.bounded import parse_json, read_error
+from flettner.agent.io.retrying import retry
 from flettner.vllm_facts.log_lines import compile_lines
 
 _AT_ONCE = 8
@@ -71,16 +73,18 @@ class WarmUpRequests:
 
 
 async def _complete(session: aiohttp.ClientSession, model: str, prompt: str) -> str:
-    """Return why the request failed; empty: it did not."""
+    """Return why the request failed; empty: it did not. It is sent again while the server is busy."""
     body = {"model": model, "prompt": prompt, "max_tokens": _TOKENS, "stream": True, "ignore_eos": True}
-    while True:
+
+    async def send() -> str | None:
         try:
             async with session.post("/v1/completions", json=body, allow_redirects=False) as answer:
-                if answer.status not in BUSY:
-                    return await _streamed(answer)
+                return None if answer.status in BUSY else await _streamed(answer)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             return repr(error)
-        await asyncio.sleep(_RETRY_S)
+
+    sending = AsyncRetrying(retry=retry_if_result(lambda why: why is None), wait=wait_fixed(_RETRY_S))
+    return await retry(sending, send) or ""
 
 
 async def _streamed(answer: aiohttp.ClientResponse) -> str:

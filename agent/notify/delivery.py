@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -18,7 +19,8 @@ from tenacity import (
     AsyncRetrying,
     RetryCallState,
     retry_if_exception,
-    stop_before_delay,
+    retry_if_exception_type,
+    wait_fixed,
     wait_random_exponential,
 )
 
@@ -29,6 +31,7 @@ from flettner.agent.domain.errors import JournalError, NoticeError
 from flettner.agent.domain.ports import Now
 from flettner.agent.domain.state import State
 from flettner.agent.io.files import replace_file
+from flettner.agent.io.retrying import ReasonLog, failure, retry, stop_before
 from flettner.agent.notify.rules import (
     RECOVERIES,
     Notice,
@@ -50,6 +53,8 @@ LONGEST_TITLE, LONGEST_TEXT = 300, 2000
 REFUSED, SERVER_FAILS, TOO_MANY, TIMED_OUT = 400, 500, 429, 408
 log = structlog.get_logger()
 
+Follow = Callable[[int | None], AsyncIterator[JournalRecord]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryLimits:
@@ -60,7 +65,7 @@ class RetryLimits:
 
     def wait(self, tried: RetryCallState) -> float:
         """Return the delay that the receiver asks for, else an exponential backoff."""
-        error = tried.outcome.exception() if tried.outcome else None
+        error = failure(tried)
         jittered: float = wait_random_exponential(multiplier=self.first_s, max=self.longest_s)(tried)
         asked = error.after_s if isinstance(error, NoticeError) else None
         return jittered if asked is None else asked + jittered / 10
@@ -88,7 +93,7 @@ class NoticeDelivery:
     file: Path
     console: str  # URL of the console; empty: notices have no link
     now: Now
-    follow: Callable[[int | None], AsyncIterator[JournalRecord]] | None  # None: no journal
+    follow: Follow | None  # None: no journal
     head: int  # seq of the last record when the daemon started
     states: Callable[[], Mapping[str, State]]
     writable: Callable[[], bool]  # the journal
@@ -129,15 +134,20 @@ class NoticeDelivery:
         return aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
 
     async def _follow(self, session: aiohttp.ClientSession) -> None:
-        while self.follow is not None:
-            try:
-                async for record in self.follow(self._seq):
-                    for notice in parse_notices(record):
-                        await self._send_new(session, notice)
-                    await self._advance(record["seq"])
-            except JournalError as error:
-                log.warning("notifier.journal_unreadable", notifier=self.name, why=str(error))
-            await asyncio.sleep(REOPEN_S)
+        if self.follow is None:
+            return
+        following = AsyncRetrying(
+            retry=retry_if_exception_type(JournalError),
+            wait=wait_fixed(REOPEN_S),
+            before_sleep=ReasonLog("notifier.journal_unreadable", {"notifier": self.name}),
+        )
+        await retry(following, partial(self._send_records, session, self.follow))
+
+    async def _send_records(self, session: aiohttp.ClientSession, follow: Follow) -> None:
+        async for record in follow(self._seq):
+            for notice in parse_notices(record):
+                await self._send_new(session, notice)
+            await self._advance(record["seq"])
 
     async def _advance(self, seq: int) -> None:
         """Advance to the next record and yield to other tasks: thousands of records may follow."""
@@ -184,11 +194,11 @@ class NoticeDelivery:
             trying = AsyncRetrying(
                 retry=retry_if_exception(lambda error: isinstance(error, NoticeError) and error.passes),
                 wait=self.retry.wait,
-                stop=stop_before_delay(left_s),
+                stop=stop_before(left_s),
                 before_sleep=self._count_retry,
                 reraise=True,
             )
-            self.counts.sent += await trying(self._send_once, session, notice)
+            self.counts.sent += await retry(trying, partial(self._send_once, session, notice))
             self.counts.works = True
         except NoticeError as error:
             self.counts.works = False

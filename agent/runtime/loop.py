@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from math import ceil
 from pathlib import Path
 
 import structlog
+from tenacity import AsyncRetrying, retry_if_exception_type, retry_if_result, wait_fixed
 
 from flettner.agent.audit.backlog import Backlog, only_rolls_back
 from flettner.agent.audit.entries import build_entry
@@ -21,6 +23,7 @@ from flettner.agent.domain.model import Server, Slo
 from flettner.agent.domain.ports import Engine, Now, Sensor, Traffic
 from flettner.agent.domain.reading import EngineSample, Reading, Sample, SourceState
 from flettner.agent.domain.state import State
+from flettner.agent.io.retrying import ReasonLog, retry
 from flettner.agent.machine.step import Machine, numbered_effects, state_without_counts, state_without_recent
 from flettner.agent.observe.aggregator import TRAFFIC, Aggregator
 from flettner.agent.observe.minute_rows import MinuteRow
@@ -180,16 +183,24 @@ class TargetLoop:
 
     async def _recover(self, epoch: int) -> tuple[Effect, ...]:
         """Recover before any event of the API is processed; wait while the disk is full."""
-        while True:
+
+        async def recover() -> tuple[Effect, ...] | None:
             effects = self._step(await self._wait_for_site(epoch), None)
             self._deferred.clear()  # the next observation includes their outcome
-            if effects is not None:
-                return effects
-            await asyncio.sleep(RETRY_S)
-            while not self._inbox.empty():
-                _, done = self._inbox.get_nowait()
-                if done is not None and not done.done():
-                    done.set_exception(JournalError(f"{self.target}: the start cannot be recorded yet"))
+            return effects
+
+        recovering = AsyncRetrying(
+            retry=retry_if_result(lambda effects: effects is None),
+            wait=wait_fixed(RETRY_S),
+            before_sleep=lambda _: self._reject_inbox(),
+        )
+        return await retry(recovering, recover) or ()
+
+    def _reject_inbox(self) -> None:
+        while not self._inbox.empty():
+            _, done = self._inbox.get_nowait()
+            if done is not None and not done.done():
+                done.set_exception(JournalError(f"{self.target}: the start cannot be recorded yet"))
 
     def ingest(self, sample: Sample) -> None:
         self.aggregator.add(sample)
@@ -216,12 +227,12 @@ class TargetLoop:
 
     async def _wait_for_site(self, epoch: int) -> AgentStarted:
         """Observe servers and traffic, waiting until engine and proxy answer."""
-        while True:
-            try:
-                return await self._observe_site(epoch)
-            except ActError as error:
-                log.warning("daemon.waiting", target=self.target, why=error.why)
-                await asyncio.sleep(OBSERVE_EVERY_S)
+        observing = AsyncRetrying(
+            retry=retry_if_exception_type(ActError),
+            wait=wait_fixed(OBSERVE_EVERY_S),
+            before_sleep=ReasonLog("daemon.waiting", {"target": self.target}),
+        )
+        return await retry(observing, partial(self._observe_site, epoch))
 
     async def _observe_site(self, epoch: int) -> AgentStarted:
         traffic, servers = await self.traffic.observe(), tuple(await self.engine.observe())

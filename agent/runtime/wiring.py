@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import structlog
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
 from flettner.agent.api.app import build_app
 from flettner.agent.api.credentials import ApiCredentials
@@ -28,6 +29,7 @@ from flettner.agent.domain.model import Approvers, Mode
 from flettner.agent.domain.ports import Engine, Now, Sensor, Site, Traffic
 from flettner.agent.domain.request_counts import RequestSource
 from flettner.agent.domain.state import State
+from flettner.agent.io.retrying import ReasonLog, retry, stop_before
 from flettner.agent.judge.admissibility import UNEVEN, UNEVEN_UNSEEN
 from flettner.agent.judge.verdict import AnytimeJudge
 from flettner.agent.machine.guard import Guard
@@ -317,17 +319,14 @@ async def read_newest_epoch(config: Config) -> int:
 
 async def _wait_for(target: str, ask: Callable[[], Awaitable[_T]], at_most_s: float = inf) -> _T:
     """Ask again while no answer comes. Raises ActError after `at_most_s`."""
-    why, end_s = "", asyncio.get_running_loop().time() + at_most_s
-    while True:
-        try:
-            return await ask()
-        except ActError as error:
-            if asyncio.get_running_loop().time() >= end_s:
-                raise
-            if error.why != why:
-                why = error.why
-                log.warning("daemon.waiting", target=target, why=why)
-        await asyncio.sleep(OBSERVE_RETRY_S)
+    asking = AsyncRetrying(
+        retry=retry_if_exception_type(ActError),
+        wait=wait_fixed(OBSERVE_RETRY_S),
+        stop=stop_before(at_most_s),
+        before_sleep=ReasonLog("daemon.waiting", {"target": target}),
+        reraise=True,
+    )
+    return await retry(asking, ask)
 
 
 async def check_traffic(config: Config) -> None:

@@ -16,8 +16,10 @@ import requests
 from docker.errors import DockerException
 from docker.types import CancellableStream
 from docker.utils import convert_filters
+from tenacity import AsyncRetrying, retry_if_exception_type
 
 from flettner.agent.domain.errors import SensorError
+from flettner.agent.io.retrying import Backoff
 from flettner.clients.docker.parse import ContainerEvent, event_of
 
 THREAD_NAME: Final = "docker-events"
@@ -134,17 +136,15 @@ async def follow_events(
 
     RESYNC comes first, whenever the stream was opened again, and for an event that cannot be read.
     """
-    first, longest = _BACK_OFF_S
-    back_off = first
-    while True:
-        with suppress(SensorError):  # the Engine is away
+    backoff = Backoff(*_BACK_OFF_S)
+    async for attempt in AsyncRetrying(retry=retry_if_exception_type(SensorError), wait=backoff):
+        with attempt:
             async with EventStream(connect, filters, _resync_and_events, since=since) as stream:
                 while (event := await stream.next()) is not None:
-                    back_off = first
+                    backoff.reset()
                     since = just_after(event) or since
                     yield event
-        await asyncio.sleep(back_off)
-        back_off = min(2 * back_off, longest)
+            raise SensorError("the event stream is silent")
 
 
 def event_or_resync(line: bytes) -> ContainerEvent:

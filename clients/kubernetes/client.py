@@ -3,7 +3,6 @@
 Objects stay JSON documents: a copy of a pod template keeps every field, also those of newer versions.
 """
 
-import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -16,7 +15,9 @@ import lightkube
 from lightkube.core.exceptions import ApiError
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.types import CascadeType, PatchType
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_exception
 
+from flettner.agent.io.retrying import retry
 from flettner.clients.kubernetes.connection import Access, Connection, connection_to
 from flettner.clients.kubernetes.documents import Json, Kind, has_labels, with_kind
 from flettner.clients.kubernetes.errors import AwayError, ConflictError, MissingError
@@ -57,11 +58,11 @@ def is_configured() -> bool:
 
 async def patiently(ask: Callable[[], Awaitable[_T]]) -> _T:
     """Return the answer, asking again for as long as the API server is away; the caller sets the deadline."""
-    while True:
-        try:
-            return await ask()
-        except AwayError as error:
-            await asyncio.sleep(max(_RETRY_S, error.retry_s))
+    asking = AsyncRetrying(
+        retry=retry_if_exception_type(AwayError),
+        wait=wait_exception(lambda error: max(_RETRY_S, getattr(error, "retry_s", 0.0))),
+    )
+    return await retry(asking, ask)
 
 
 class Reader(Protocol):

@@ -8,14 +8,17 @@ sign shows by its silence: the API server sends a bookmark about each minute.
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import httpx2
 import lightkube
 import msgspec
+from tenacity import AsyncRetrying, retry_if_exception_type
 
 from flettner.agent.domain.errors import ActError
+from flettner.agent.io.retrying import Backoff, failure, retry
 from flettner.clients.kubernetes.documents import Json, Kind, has_labels, with_kind
 from flettner.clients.kubernetes.errors import AwayError, ExpiredError
 
@@ -26,14 +29,14 @@ _WATCH_S: Final = 300.0  # of one request; client-go asks for 300 to 600
 _CONNECT_S: Final = 15.0
 _FIRST_S: Final = 20.0  # for the first list, which goes on beyond it
 _AGAIN_S: Final = 1.0  # from the end of a watch to the next one: so much may be missing meanwhile
-_PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+_FIRST_PAUSE_S: Final = 1.0  # while the API server is away; doubled each time
 
 
 class Pace(NamedTuple):
     """How soon a mirror notices what is wrong, and that it is over."""
 
     silence_s: float = 150.0  # a connection without a sign for so long is dead
-    pause_s: float = 30.0  # at most, between two attempts while the API server is away
+    pause_s: float = 30.0  # the longest between two attempts while the API server is away
 
 
 STEADY: Final = Pace()
@@ -108,9 +111,17 @@ class Mirror:
             self._task = asyncio.create_task(self._keep(), name=name)
 
     async def _keep(self) -> None:
-        failures = 0
-        while True:
-            try:
+        backoff = Backoff(_FIRST_PAUSE_S, self.pace.pause_s)
+        following = AsyncRetrying(
+            retry=retry_if_exception_type(ActError),
+            wait=lambda state: max(backoff(state), getattr(failure(state), "retry_s", 0.0)),
+        )
+        await retry(following, partial(self._follow, backoff))
+
+    async def _follow(self, backoff: Backoff) -> None:
+        """List and watch until that fails. Raises ActError, which the readers get, too."""
+        try:
+            while True:
                 if not self._version:
                     await self._list()
                 try:
@@ -119,14 +130,11 @@ class Mirror:
                     pass  # the next one goes on where it ended
                 except ExpiredError:
                     self._version = ""
-                failures = 0
+                backoff.reset()
                 await asyncio.sleep(_AGAIN_S)
-            except ActError as error:
-                self._settle(error)
-                asked_s = error.retry_s if isinstance(error, AwayError) else 0.0
-                pause_s = min(self.pace.pause_s, _PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
-                await asyncio.sleep(max(asked_s, pause_s))
-                failures += 1
+        except ActError as error:
+            self._settle(error)
+            raise
 
     async def _list(self) -> None:
         async def read(api: lightkube.AsyncClient) -> tuple[list[Json], str]:

@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import docker
+from tenacity import AsyncRetrying, retry_if_exception_type
 
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.ports import Now, View
 from flettner.agent.domain.reading import Incident, Sample, SourceState
 from flettner.agent.io.bounded import join_chunks
+from flettner.agent.io.retrying import Backoff, failure, retry
 from flettner.agent.plugins.option_errors import check_periods
 from flettner.clients.docker.api import EngineAt
 from flettner.clients.docker.events import EventStream
@@ -81,20 +83,22 @@ class DockerEvents:
         check_periods(self, "timeout_s", "silence_s", "retry_at_most_s")
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
-        source = _Source(ContainerRegistry(view, self.containers), emit, now)
+        backoff = Backoff(_FIRST_RETRY_S, self.retry_at_most_s)
+        source = _Source(ContainerRegistry(view, self.containers), emit, now, on_opened=backoff.reset)
         engine = EngineAt(host=self.host, timeout_s=self.timeout_s)
-        retry_s = _FIRST_RETRY_S
-        while True:
-            source.opened = False
-            try:
+
+        async def follow() -> None:
+            while True:  # a silent stream ends without an error
+                source.opened = False
                 async with open_stream(engine, self.silence_s) as stream:
                     await source.follow(stream)
-                continue
-            except SensorError as error:
-                source.report_lost(str(error))
-            retry_s = _FIRST_RETRY_S if source.opened else retry_s
-            await asyncio.sleep(min(retry_s, self.retry_at_most_s))
-            retry_s *= 2
+
+        following = AsyncRetrying(
+            retry=retry_if_exception_type(SensorError),
+            wait=backoff,
+            before_sleep=lambda state: source.report_lost(str(failure(state))),
+        )
+        await retry(following, follow)
 
 
 @dataclass(slots=True)
@@ -104,6 +108,7 @@ class _Source:
     registry: ContainerRegistry
     emit: Callable[[Sample], None]
     now: Now
+    on_opened: Callable[[], None]
     opened: bool = False
     lost: bool = False
 
@@ -129,6 +134,7 @@ class _Source:
             self.registry.update(item.containers)
         else:
             self.opened = True
+            self.on_opened()
             self._emit(self.registry.resync(item.containers, self.now()))
             self._report_available()
 

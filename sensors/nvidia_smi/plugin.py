@@ -8,10 +8,14 @@ from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+
+from tenacity import AsyncRetrying, retry_if_exception_type
 
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.ports import Now, View
 from flettner.agent.domain.reading import Gpu, GpuSample, Sample
+from flettner.agent.io.retrying import Backoff, failure, retry
 from flettner.agent.plugins.option_errors import check_periods
 from flettner.sensors.nvidia_smi.csv_rows import EXITS, FIELDS, parse_gpu, retry_fields
 from flettner.sensors.shared.source_reporter import SourceReporter
@@ -51,26 +55,30 @@ class NvidiaSmi:
             )
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:  # noqa: ARG002  one host
-        source = _Source(emit, now)
-        fields = FIELDS
-        retry_s = _FIRST_RETRY_S
-        while True:
-            source.ticks = 0
-            try:
-                await self._follow(fields, source)
-            except _FieldRefused as refused:
-                fields = refused.fields
-                continue
-            except SensorError as error:
-                source.report_lost(f"{self.command}: {error}")
-                retry_s = _FIRST_RETRY_S if source.ticks else retry_s
-            except OSError as error:
-                source.report_lost(f"{self.command} cannot be started: {error.strerror or error}")
-                retry_s = self.retry_at_most_s
-            await asyncio.sleep(min(retry_s, self.retry_at_most_s))
-            retry_s *= 2
+        longest_s = self.retry_at_most_s
+        backoff = Backoff(_FIRST_RETRY_S, longest_s)
+        source = _Source(emit, now, on_tick=backoff.reset)
+        following = AsyncRetrying(
+            retry=retry_if_exception_type((SensorError, OSError)),
+            wait=lambda state: longest_s if isinstance(failure(state), OSError) else backoff(state),
+            before_sleep=lambda state: source.report_lost(self._describe(failure(state))),
+        )
+        await retry(following, partial(self._follow, source))
 
-    async def _follow(self, fields: tuple[str, ...], source: "_Source") -> None:
+    def _describe(self, error: BaseException | None) -> str:
+        if isinstance(error, OSError):
+            return f"{self.command} cannot be started: {error.strerror or error}"
+        return f"{self.command}: {error}"
+
+    async def _follow(self, source: "_Source") -> None:
+        """Run children with the fields that the driver supports. Always raises SensorError or OSError."""
+        while True:
+            try:
+                await self._run_child(source.fields, source)
+            except _FieldRefused as refused:
+                source.fields = refused.fields
+
+    async def _run_child(self, fields: tuple[str, ...], source: "_Source") -> None:
         """Run one child to its end. Always raises SensorError, _FieldRefused or OSError."""
         if source.unreaped is not None:  # at most one process that hangs in the driver
             await source.unreaped.communicate()
@@ -170,15 +178,16 @@ class _RowReader:
 class _Source:
     """Emits the ticks of the current child and the availability of nvidia-smi."""
 
-    def __init__(self, emit: Callable[[Sample], None], now: Now) -> None:
+    def __init__(self, emit: Callable[[Sample], None], now: Now, on_tick: Callable[[], None]) -> None:
         self._emit = emit
         self._now = now
+        self._on_tick = on_tick
         self._reporter = SourceReporter(emit, now)
-        self.ticks = 0  # of this child
+        self.fields = FIELDS  # that the driver supports
         self.unreaped: Process | None = None
 
     def tick(self, gpus: tuple[Gpu, ...]) -> None:
-        self.ticks += 1
+        self._on_tick()
         self._reporter.report("nvidia_smi", available=True)
         self._emit(GpuSample(at=self._now(), gpus=gpus))
 

@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_fixed
+
 from flettner.agent.domain.model import Slo
 from flettner.agent.domain.ports import Now, View
 from flettner.agent.domain.reading import RequestSample, Sample
 from flettner.agent.domain.request_counts import RequestSource
+from flettner.agent.io.retrying import failure, retry
 from flettner.agent.plugins.option_errors import check_periods
 from flettner.clients.kubernetes.options import ClusterOptions
 from flettner.sensors.proxy_requests.access_log import OpenRequests
@@ -98,17 +101,21 @@ class ProxyRequests(ClusterOptions):
             pods = await stack.enter_async_context(subscribed_to_pods(key, view.target, inbox))
             return pods.state
         path = view.state_dir.parent / "envoy" / "records.sock"
-        while True:
-            try:
-                if self.listen:
-                    return await self._listen_to_gateways(stack, view, inbox)
-                await stack.enter_async_context(subscribed(path, view.target, inbox, now))
-            except OSError as error:
-                why = f"cannot listen on {self.listen or path}: {error}"
-                reporter.report(SOURCE, available=False, why=why)
-                await asyncio.sleep(RETRY_S)
-            else:
-                return lambda: inbox.state(known=SOURCE in reporter.states)
+
+        async def listen() -> Callable[[], SourceCondition]:
+            if self.listen:
+                return await self._listen_to_gateways(stack, view, inbox)
+            await stack.enter_async_context(subscribed(path, view.target, inbox, now))
+            return lambda: inbox.state(known=SOURCE in reporter.states)
+
+        def report(state: RetryCallState) -> None:
+            why = f"cannot listen on {self.listen or path}: {failure(state)}"
+            reporter.report(SOURCE, available=False, why=why)
+
+        listening = AsyncRetrying(
+            retry=retry_if_exception_type(OSError), wait=wait_fixed(RETRY_S), before_sleep=report
+        )
+        return await retry(listening, listen)
 
     async def _listen_to_gateways(
         self, stack: AsyncExitStack, view: View, inbox: TargetInbox

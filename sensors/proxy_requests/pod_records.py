@@ -13,8 +13,10 @@ from typing import Protocol
 
 import aiohttp
 import msgpack
+from tenacity import AsyncRetrying, retry_if_result, wait_fixed
 
 from flettner.agent.domain.errors import ActError, SensorError
+from flettner.agent.io.retrying import retry
 from flettner.clients.kubernetes.client import KubernetesClient
 from flettner.clients.kubernetes.deployment_pods import DeploymentPods, FoundPod
 from flettner.sensors.proxy_requests.record_socket import MESSAGE_BYTES, Inbox, add_message
@@ -133,19 +135,22 @@ class _Stream:
             self._shared.lose(f"{self.pod.name} ended before its last records were read")
 
     async def run(self) -> None:
-        while True:
-            try:
-                await self._read()
-                why = "the connection was closed"
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                why = str(error) or "no answer"
-            except (SensorError, msgpack.UnpackException, ValueError, TypeError) as error:
-                self._shared.count_unreadable(error)
-                why = f"unreadable: {error}"
-            if self.connected and not self._ended:
-                self._shared.lose(f"{self.pod.name}: {why}")
-            self.connected, self.why = False, "" if self._ended else why
-            await asyncio.sleep(RETRY_S)
+        """Connect again each time that the connection ends; until cancelled."""
+        connecting = AsyncRetrying(retry=retry_if_result(lambda _: True), wait=wait_fixed(RETRY_S))
+        await retry(connecting, self._follow)
+
+    async def _follow(self) -> None:
+        try:
+            await self._read()
+            why = "the connection was closed"
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            why = str(error) or "no answer"
+        except (SensorError, msgpack.UnpackException, ValueError, TypeError) as error:
+            self._shared.count_unreadable(error)
+            why = f"unreadable: {error}"
+        if self.connected and not self._ended:
+            self._shared.lose(f"{self.pod.name}: {why}")
+        self.connected, self.why = False, "" if self._ended else why
 
     async def _read(self) -> None:
         host = f"[{self.pod.ip}]" if ":" in self.pod.ip else self.pod.ip

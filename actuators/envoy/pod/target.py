@@ -5,12 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import structlog
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
 from flettner.actuators.shared.published_route import PublishedRoute
 from flettner.actuators.shared.split import without_lease
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Traffic
+from flettner.agent.io.retrying import retry
 
 log = structlog.get_logger(__name__)
 
@@ -51,24 +53,23 @@ class PodTarget:
     async def run(self) -> None:
         while True:
             await self._changed.wait()
-            self._changed.clear()
-            if not await self._apply():
-                await asyncio.sleep(_RETRY_S)
-                self._changed.set()
+            applying = AsyncRetrying(retry=retry_if_exception_type(ActError), wait=wait_fixed(_RETRY_S))
+            await retry(applying, self._apply)
 
-    async def _apply(self) -> bool:
+    async def _apply(self) -> None:
+        """Raises ActError if Envoy does not take the newest route."""
+        self._changed.clear()
         wanted = self._wanted
         if wanted is None:
-            return True
+            return
         try:
             await self.proxy(wanted).route(self._with_lease_left(wanted))
         except ActError as error:
             if self.refused is not wanted:
                 log.warning("route.refused", target=wanted.target, write=wanted.write, why=error.why)
             self.refused, self.why = wanted, error.why
-            return False
+            raise
         self.in_force, self.refused, self.why = wanted, None, ""
-        return True
 
     def _with_lease_left(self, wanted: PublishedRoute) -> Route:
         route = wanted.route

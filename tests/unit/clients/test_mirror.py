@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from flettner.agent.domain.errors import ActError
+from flettner.agent.io.retrying import Backoff
 from flettner.clients.kubernetes.client import SERVICE
 from flettner.clients.kubernetes.errors import AwayError
 from flettner.clients.kubernetes.mirror import PROMPT
@@ -24,7 +25,7 @@ def service(name: str, version: int, **labels: str) -> dict[str, Any]:
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedApi]:
     monkeypatch.setattr("flettner.clients.kubernetes.mirror._AGAIN_S", 0.01)
-    monkeypatch.setattr("flettner.clients.kubernetes.mirror._PAUSES_S", (0.01,))
+    monkeypatch.setattr("flettner.clients.kubernetes.mirror.Backoff", lambda *_: Backoff(0.01, 0.01))
     async with ScriptedApi.running(tmp_path) as api:
         yield api
 

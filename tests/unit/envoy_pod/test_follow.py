@@ -11,6 +11,7 @@ from flettner.actuators.envoy.pod.follow import RouteFollower
 from flettner.actuators.shared.published_route import PROXY, PublishedRoute
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.model import Server
+from flettner.agent.io.retrying import Backoff
 from tests.support.kubernetes.scripted_api import ScriptedApi
 
 CHAT = PublishedRoute(
@@ -43,7 +44,7 @@ def unreadable(version: int) -> dict[str, Any]:
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedApi]:
     monkeypatch.setattr("flettner.clients.kubernetes.mirror._AGAIN_S", 0.01)
-    monkeypatch.setattr("flettner.clients.kubernetes.mirror._PAUSES_S", (0.01,))
+    monkeypatch.setattr("flettner.clients.kubernetes.mirror.Backoff", lambda *_: Backoff(0.01, 0.01))
     async with ScriptedApi.running(tmp_path) as api:
         yield api
 
