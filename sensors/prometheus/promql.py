@@ -3,10 +3,10 @@
 Imported only by a running `prometheus` sensor: prometheus-api-client imports `requests` and more.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from io import BytesIO
 from math import isfinite
 from reprlib import Repr
 from typing import Any
@@ -21,7 +21,6 @@ from flettner.agent.domain.ports import Now
 from flettner.agent.io.bounded import join_chunks, parse_json
 from flettner.sensors.prometheus.selectors import build_age_query
 
-_STATUS = re.compile(r"HTTP Status Code (\d+) \((.*)\)", re.DOTALL)  # the second is a bytes literal
 _REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY})  # cannot be parsed, executed
 _SHOWN = 200
 _SERIES_SHOWN = 10
@@ -50,7 +49,7 @@ class Connection:
     def __init__(self, url: str, timeout_s: float) -> None:
         self._url = url
         session = requests.Session()
-        session.hooks["response"] = [_read_bounded]
+        session.hooks["response"] = [_read_answer]
         self._connect = PrometheusConnect(url, retry=Retry(total=0), session=session, timeout=timeout_s)
 
     def close(self) -> None:
@@ -62,14 +61,14 @@ class Connection:
 
     def _run_query(self, promql: str, stale_after_s: float, now: Now) -> QueryResult:
         try:
-            result = self._fetch(promql)
+            result = self._fetch(promql, self._connect.custom_query)
             value = read_number(result)
             if value is not None:
                 check_time(result, stale_after_s, now_s=now().timestamp())
             ages = build_age_query(promql)
             if value is None or ages is None:
                 return QueryResult(value)
-            age_s = read_number(self._fetch(ages), finite=False)
+            age_s = read_number(self._fetch(ages, self._connect.custom_query), finite=False)
         except QueryError as error:
             return QueryResult(None, str(error))
         if age_s is not None and age_s > stale_after_s:
@@ -77,14 +76,15 @@ class Connection:
             return QueryResult(None, f"reads samples that are {old}; stale_after_s is {stale_after_s:g}")
         return QueryResult(value)
 
-    def _fetch(self, promql: str) -> Any:  # noqa: ANN401  any JSON
+    def _fetch(self, promql: str, query: Callable[[str], Any]) -> Any:  # noqa: ANN401  any JSON
         try:
-            return self._connect.custom_query(promql)
-        except PrometheusApiClientException as error:
-            status, reason = _parse_refusal(str(error))
-            if status in _REFUSALS:
-                raise QueryError(f"{promql!r} is refused: {reason}") from error
-            raise SensorError(f"{self._url} answers {status or ''} {reason}") from error
+            return query(promql)
+        except _RefusedError as error:
+            if error.status in _REFUSALS:
+                raise QueryError(f"{promql!r} is refused: {error.reason}") from error
+            raise SensorError(f"{self._url} answers {error.status} {error.reason}") from error
+        except PrometheusApiClientException as error:  # a redirect, or a success without a body
+            raise SensorError(f"{self._url} does not answer like a Prometheus: {error}"[:_SHOWN]) from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise SensorError(f"{self._url} does not answer like a Prometheus: {error!r}"[:_SHOWN]) from error
         except OSError as error:  # all other errors of `requests`
@@ -92,28 +92,38 @@ class Connection:
             raise SensorError(f"{self._url} does not answer: {reason[:_SHOWN]}") from error
 
 
-def _read_bounded(answer: requests.Response, *_: object, **__: object) -> None:
-    """Read the body with a size limit, before `requests` reads it. Raises ValueError if it is too large."""
+class _RefusedError(Exception):
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason[:_SHOWN]
+
+
+def _read_answer(answer: requests.Response, *_: object, **__: object) -> requests.Response:
+    """Replace the answer by one whose body is read, with a size limit, before the client library reads it.
+
+    Raises ValueError for a body that is too large, _RefusedError with the reason in the body of a refusal.
+    """
     try:
-        answer._content = join_chunks(answer.iter_content(_AT_ONCE))  # noqa: SLF001  the cache of `requests`
+        body = join_chunks(answer.iter_content(_AT_ONCE))
     except ValueError:
         answer.close()
         raise
+    if answer.status_code >= HTTPStatus.BAD_REQUEST:
+        raise _RefusedError(answer.status_code, _read_reason(body))
+    bounded = requests.Response()
+    bounded.status_code, bounded.reason, bounded.headers = answer.status_code, answer.reason, answer.headers
+    bounded.url, bounded.request, bounded.raw = answer.url, answer.request, BytesIO(body)
+    return bounded
 
 
-def _parse_refusal(message: str) -> tuple[int | None, str]:
-    """Parse the status and Prometheus' own error out of the client library's message."""
-    found = _STATUS.fullmatch(message)
-    if found is None:
-        return None, message[:_SHOWN]
-    # The message shows the body as Python shows bytes. ast.literal_eval would parse it too, but the AST of
-    # Python 3.11 must not be used in two threads at once (gh-106905), and queries run in threads.
+def _read_reason(body: bytes) -> str:
+    """Return Prometheus' own words, else the beginning of the body."""
     try:
-        body = parse_json(found[2][2:-1].encode("ascii").decode("unicode_escape").encode("latin-1"))
+        document = parse_json(body)
     except ValueError:
-        body = None
-    reason = body.get("error") if isinstance(body, dict) else None
-    return int(found[1]), (reason if isinstance(reason, str) else found[2])[:_SHOWN]
+        document = None
+    reason = document.get("error") if isinstance(document, dict) else None
+    return reason if isinstance(reason, str) else repr(body[:_SHOWN])
 
 
 def check_time(result: object, stale_after_s: float, *, now_s: float) -> None:
