@@ -1,6 +1,6 @@
 """One row a minute of what a target did, for charts; no decision uses it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import exp, log
 from statistics import fmean
@@ -62,8 +62,13 @@ class OpenMinute:
             numbers |= _request_columns(self.counts, max(1, self.seconds))
         else:
             numbers |= _histogram_columns(self.readings)
-        known = {name: _rounded(value) for name, value in numbers.items() if value is not None}
-        return MinuteRow(at=self.at, **known) if known else None
+        return build_row(self.at, numbers)
+
+
+def build_row(at: int, numbers: Mapping[str, float | None]) -> MinuteRow | None:
+    """Return the row of these columns; None without data."""
+    known = {name: _rounded(value) for name, value in numbers.items() if value is not None}
+    return MinuteRow(at=at, **known) if known else None
 
 
 def downsample(minutes: Iterable[MinuteRow], every_s: int) -> list[MinuteRow]:

@@ -35,7 +35,7 @@ from flettner.agent.runtime.effect_runner import EffectRunner
 from flettner.agent.runtime.learner import Learner
 from flettner.agent.runtime.model_search import ModelSearch
 from flettner.agent.runtime.server_logs import ServerLogs
-from flettner.agent.runtime.time_series import TimeSeries
+from flettner.agent.runtime.time_series import HistorySource, TimeSeries
 from flettner.agent.telemetry.self_metrics import SelfMetrics
 from flettner.performance_model.errors import PredictionInputError
 from flettner.vllm_facts.serve_config import Finding
@@ -79,6 +79,7 @@ class TargetLoop:
     now: Now
     on_state: Callable[[State], None] = lambda _: None  # every recorded state
     series: TimeSeries = field(default_factory=TimeSeries)
+    history: HistorySource | None = None  # None: charts begin with the daemon
     aggregator: Aggregator = field(default_factory=Aggregator)
     check: CommandCheck | None = None  # None: the flags in force are not linted
     learner: Learner | None = None  # None: the performance model learns nothing
@@ -171,6 +172,9 @@ class TargetLoop:
             for sensor in self.sensors:
                 tasks.create_task(sensor.run(self, self.ingest, self.now), name=f"{self.target} {sensor}")
             tasks.create_task(self._tick(), name=f"{self.target} tick")
+            if self.history is not None:
+                loading = self.series.load_history(self.history, self.servers(), self.now())
+                tasks.create_task(loading, name=f"{self.target} history")
             beside: tuple[Companion | None, ...] = (self.check, self.learner, self.model_search)
             for one in filter(None, beside):
                 tasks.create_task(one.run(self), name=f"{self.target} {type(one).__name__}")

@@ -1,21 +1,40 @@
-"""A target's last 24 hours, one row a minute, kept in a file over restarts of the daemon."""
+"""A target's last 24 hours, one row a minute, kept in a file over restarts of the daemon.
 
+What is missing at a start comes from a source of history, where the target has one. No decision uses a row.
+"""
+
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
+from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.events import Observed
+from flettner.agent.domain.model import Server
 from flettner.agent.domain.reading import Reading
 from flettner.agent.io.files import replace_file
 from flettner.agent.observe.minute_rows import MINUTE_S, MinuteRow, OpenMinute
 
 KEPT_MINUTES = 24 * 60
+HISTORY_WITHIN_S = 60.0
+SHORTEST_GAP_S = 5 * MINUTE_S  # that is worth queries
 _LINE = TypeAdapter(MinuteRow)
 log = structlog.get_logger()
+
+
+@runtime_checkable
+class HistorySource(Protocol):
+    """A sensor that also knows what servers did before the daemon looked."""
+
+    async def read_history(self, servers: Sequence[Server], after: int, until: int) -> Sequence[MinuteRow]:
+        """Return rows of the minutes from `after` to `until`, Unix times, s. Raises SensorError."""
+        ...
 
 
 @dataclass(slots=True)
@@ -60,18 +79,45 @@ class TimeSeries:
             self._open = OpenMinute(at)
         self._last = self._open.add(observed, self._last)
 
+    async def load_history(self, source: HistorySource, servers: Sequence[Server], now: datetime) -> None:
+        """Add what is missing up to now. An error is logged and ends no other task."""
+        after, until = self._minutes[-1].at + MINUTE_S if self._minutes else 0, int(now.timestamp())
+        if until - after < SHORTEST_GAP_S:
+            return
+        try:
+            async with asyncio.timeout(HISTORY_WITHIN_S):
+                rows = await source.read_history(servers, after, until)
+        except TimeoutError:
+            log.warning("history.not_loaded", why=f"no answer within {HISTORY_WITHIN_S:g} s")
+        except SensorError as error:
+            log.warning("history.not_loaded", why=str(error))
+        except Exception:  # a defect of charts must not end the daemon
+            log.exception("history.failed")
+        else:
+            self._merge(rows)
+            span = {"since": _format_time(rows[0].at), "until": _format_time(rows[-1].at)} if rows else {}
+            log.info("history.loaded", minutes=len(rows), **span)
+
+    def _merge(self, rows: Iterable[MinuteRow]) -> None:
+        """Add the rows of minutes that have none; save them all."""
+        present = {row.at for row in self._minutes}
+        merged = [*self._minutes, *(row for row in rows if row.at not in present)]
+        self._minutes = deque(sorted(merged, key=lambda row: row.at), maxlen=KEPT_MINUTES)
+        if self.file is not None:
+            self._write(self.file, None)
+
     def _close_minute(self, minute: OpenMinute) -> None:
         row = minute.row()
         if row is None or (self._minutes and row.at <= self._minutes[-1].at):
             return
         self._minutes.append(row)
         if self.file is not None:
-            self._save(self.file, row)
+            self._write(self.file, row if self._lines < 2 * KEPT_MINUTES else None)
 
-    def _save(self, file: Path, minute: MinuteRow) -> None:
-        """Append the row; rewrite the file after two days' worth. A full disk only costs rows."""
+    def _write(self, file: Path, minute: MinuteRow | None) -> None:
+        """Append the row; None: rewrite the file. A full disk only costs rows."""
         try:
-            if self._lines >= 2 * KEPT_MINUTES:
+            if minute is None:
                 replace_file(file, b"".join(_encode_row(one) for one in self._minutes))
                 self._lines = len(self._minutes)
             else:
@@ -84,6 +130,10 @@ class TimeSeries:
             self._writable = False
         else:
             self._writable = True
+
+
+def _format_time(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat()
 
 
 def _encode_row(minute: MinuteRow) -> bytes:

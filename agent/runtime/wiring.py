@@ -47,7 +47,7 @@ from flettner.agent.runtime.lock import find_lock_problems, hold_engine_locks, h
 from flettner.agent.runtime.loop import TargetLoop
 from flettner.agent.runtime.model_file import ModelFile
 from flettner.agent.runtime.model_search import ModelSearch
-from flettner.agent.runtime.time_series import TimeSeries
+from flettner.agent.runtime.time_series import HistorySource, TimeSeries
 
 COLLECT_AFTER = 50_000  # new objects, some MiB; Python's default: 700
 log = structlog.get_logger()
@@ -110,6 +110,7 @@ def build_loop(
     aggregator: Aggregator | None = None,
     on_state: Callable[[State], None] = lambda _: None,
     series: TimeSeries | None = None,
+    history: HistorySource | None = None,
     check: CommandCheck | None = None,
     learner: Learner | None = None,
     model_search: ModelSearch | None = None,
@@ -131,6 +132,7 @@ def build_loop(
         now=now,
         on_state=on_state,
         series=series or TimeSeries(),
+        history=history,
         aggregator=aggregator or Aggregator(slo=rules.slo, counted_by=counted_by),
         check=check,
         learner=learner,
@@ -171,6 +173,7 @@ def assemble(
                 now=utc_now,
                 on_state=history.add_state,
                 series=TimeSeries.load(directory / "series.jsonl"),
+                history=find_history_source(target),
                 counted_by=find_request_source(target, traffic),
                 check=CommandCheck(),
                 learner=learner,
@@ -207,6 +210,11 @@ def find_request_source(target: Target, traffic: Traffic) -> RequestSource:
     default: RequestSource = "proxy" if traffic.counts_requests else "engine"
     found = (getattr(sensor.plugin, "request_source", None) for sensor in target.sensors)
     return next(filter(None, found), default)
+
+
+def find_history_source(target: Target) -> HistorySource | None:
+    plugins = (sensor.plugin for sensor in target.sensors)
+    return next((plugin for plugin in plugins if isinstance(plugin, HistorySource)), None)
 
 
 def build_learner(worker: Worker, engine: Engine, directory: Path) -> Learner:

@@ -1,18 +1,23 @@
-"""Queries Prometheus for named PromQL results (DCGM, node metrics, history) and drops stale ones."""
+"""Queries Prometheus for named PromQL results, drops stale ones, and loads the history of the charts."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flettner.agent.domain.errors import SensorError
+from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Now, View
 from flettner.agent.domain.reading import Sample, SeriesSample
+from flettner.agent.observe.minute_rows import MINUTE_S, MinuteRow
 from flettner.agent.plugins.option_errors import check_periods
+from flettner.sensors.prometheus.history import build_queries, build_rows, select_servers
 from flettner.sensors.shared.source_reporter import SourceReporter
 
 if TYPE_CHECKING:
     from flettner.sensors.prometheus.promql import Connection, QueryResult
+
+MOST_HOURS = 24  # that a chart shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,10 @@ class Prometheus:
             and on (instance) (time() - process_start_time_seconds{job="chat"} > 45))
         max(DCGM_FI_DEV_GPU_UTIL{Hostname="gpu1"}) / 100
         histogram_quantile(0.95, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket{job="chat"}[1m])))
+
+    At its start the daemon loads what its charts lack of the last `history_hours` (0: nothing) from vLLM's
+    own metrics. `history_selector` are the label matchers of the target's servers, such as `job="chat"`;
+    empty: the label `instance` is the address of a server that runs.
     """
 
     url: str
@@ -39,6 +48,8 @@ class Prometheus:
     every_s: float = 5.0
     stale_after_s: float = 5.0
     timeout_s: float = 3.0
+    history_hours: float = 6.0
+    history_selector: str = ""
 
     def __post_init__(self) -> None:
         url: object = self.url
@@ -51,6 +62,11 @@ class Prometheus:
             if not isinstance(promql, str) or not promql.strip():
                 raise ValueError(f"queries.{name} must be PromQL, not {promql!r}")
         check_periods(self, "every_s", "stale_after_s", "timeout_s")
+        selector: object = self.history_selector
+        if not isinstance(selector, str):
+            raise TypeError(f"history_selector must be PromQL's label matchers, not {selector!r}")
+        if not 0 <= self.history_hours <= MOST_HOURS:
+            raise ValueError(f"history_hours must be from 0 to {MOST_HOURS}, not {self.history_hours!r}")
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:  # noqa: ARG002  one server
         connection = await asyncio.to_thread(self._connection)
@@ -65,6 +81,27 @@ class Prometheus:
                 await asyncio.sleep(due_s - clock())
         finally:
             connection.close()
+
+    async def read_history(self, servers: Sequence[Server], after: int, until: int) -> Sequence[MinuteRow]:
+        """Return rows of the minutes from `after` to `until`, Unix times, s. Raises SensorError."""
+        first = max(after, until - round(self.history_hours * 3600)) // MINUTE_S * MINUTE_S + MINUTE_S
+        last = until // MINUTE_S * MINUTE_S
+        addresses = [server.address for server in servers if server.address]
+        if first > last:
+            return ()
+        if not self.history_selector and not addresses:
+            raise SensorError("no server runs whose address could select its series: set history_selector")
+        selector = self.history_selector or select_servers(addresses)
+        connection = await asyncio.to_thread(self._connection)
+        points = {}
+        try:
+            for column, promql in build_queries(selector).items():
+                points[column] = await asyncio.to_thread(connection.run_range, promql, first, last, MINUTE_S)
+        finally:
+            connection.close()
+        if not any(points.values()):
+            raise SensorError(f"{self.url} has no metrics of vLLM with {selector}: set history_selector")
+        return build_rows(points)
 
     def _connection(self) -> "Connection":
         from flettner.sensors.prometheus.promql import Connection  # noqa: PLC0415  saves memory without Prometheus

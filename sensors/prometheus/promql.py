@@ -1,10 +1,12 @@
-"""Queries a Prometheus server for single numbers, blocking the calling thread.
+"""Queries a Prometheus server for single numbers and their history, blocking the calling thread.
 
 Imported only by a running `prometheus` sensor: prometheus-api-client imports `requests` and more.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 from io import BytesIO
 from math import isfinite
@@ -75,6 +77,20 @@ class Connection:
             old = f"{age_s:.1f} s old, or from the future" if isfinite(age_s) else "of series that have ended"
             return QueryResult(None, f"reads samples that are {old}; stale_after_s is {stale_after_s:g}")
         return QueryResult(value)
+
+    def run_range(self, promql: str, first_s: int, last_s: int, step_s: int) -> dict[int, float]:
+        """Return the value at each step, by its Unix time, s. Steps without a finite one are left out.
+
+        Raises SensorError, and QueryError if the query is refused or has several series.
+        """
+        query = partial(
+            self._connect.custom_query_range,
+            start_time=datetime.fromtimestamp(first_s, UTC),
+            end_time=datetime.fromtimestamp(last_s, UTC),
+            step=str(step_s),
+        )
+        result = self._fetch(promql, query)
+        return read_points(result, frozenset(range(first_s, last_s + 1, step_s)))
 
     def _fetch(self, promql: str, query: Callable[[str], Any]) -> Any:  # noqa: ANN401  any JSON
         try:
@@ -160,6 +176,32 @@ def read_number(result: object, *, finite: bool = True) -> float | None:
             )
         case _:
             raise QueryError(f"returns no number: {_BRIEF.repr(result)[:_SHOWN]}")
+
+
+def read_points(result: object, times: Collection[int]) -> dict[int, float]:
+    """Return the finite values of a range's only series at these times; {} without a series.
+
+    Raises QueryError for several series, and for all else than a range of numbers.
+    """
+    match result:
+        case []:
+            return {}
+        case [{"values": [*points]}]:
+            pass
+        case [_, _, *_]:
+            raise QueryError(f"returns {len(result)} series, not one: {_labels(result)}")
+        case _:
+            raise QueryError(f"returns no range: {_BRIEF.repr(result)[:_SHOWN]}")
+    values: dict[int, float] = {}
+    for point in points:
+        match point:
+            case [float() | int() as at_s, str(text)]:
+                value = _number(text, finite=True)
+                if value is not None and at_s in times:
+                    values[int(at_s)] = value
+            case _:
+                raise QueryError(f"returns no number: {_BRIEF.repr(point)[:_SHOWN]}")
+    return values
 
 
 def _labels(series: Sequence[object]) -> str:

@@ -124,7 +124,8 @@ def real_prometheus(folder: Path, *pages: Page) -> Iterator[RealPrometheus]:
         for page in pages:
             page.start()
         prometheus.start()
-        prometheus.until("sum(up)", lambda values: values == [len(pages)])
+        if pages:
+            prometheus.until("sum(up)", lambda values: values == [len(pages)])
         yield prometheus
     finally:
         prometheus.kill()

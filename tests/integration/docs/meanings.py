@@ -104,6 +104,8 @@ OPTIONS = {
     "retry_at_most_s": "longest pause between two attempts",
     "silence_s": "reopen a stream after this time without data",
     "stale_after_s": "older values are ignored",
+    "history_hours": "loaded for the charts at a start, 0 to 24",
+    "history_selector": "PromQL's label matchers of the target's servers; empty: `instance` is their address",
     "timeout_s": "time limit of one read",
     "unstreamed_stalled_after_s": "the same for an answer that is not streamed; default: the same, at "
     "least 120",

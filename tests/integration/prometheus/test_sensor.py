@@ -417,13 +417,16 @@ def test_any_bytes_are_a_result_or_a_source_error(
 
     try:
         found = connection.run({"one": "vector(1)", "two": "steady"}, 5.0, utc_now)
+        points = connection.run_range("vector(1)", 0, 120, 60)
     except SensorError as error:
-        found, why = {}, str(error)
+        found, points, why = {}, {}, str(error)
     else:
         why = ""
 
     assert len(why) < 1000
     assert all(one.value is None or isfinite(one.value) for one in found.values())
+    assert set(points) <= {0, 60, 120}
+    assert all(map(isfinite, points.values()))
     assert all(len(one.why) < 500 for one in found.values())
 
 
@@ -438,6 +441,8 @@ def test_any_bytes_are_a_result_or_a_source_error(
         {"url": "http://localhost:9090", "queries": "up"},
         {"url": "http://localhost:9090", "queries": {"a": "b"}, "every_s": 0},
         {"url": "http://localhost:9090", "queries": {"a": "b"}, "stale_after_s": -1},
+        {"url": "http://localhost:9090", "queries": {"a": "b"}, "history_hours": 25},
+        {"url": "http://localhost:9090", "queries": {"a": "b"}, "history_hours": -1},
     ],
 )
 def test_rejects_invalid_options(options: dict[str, Any]) -> None:

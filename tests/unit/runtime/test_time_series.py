@@ -1,17 +1,24 @@
 """The time series of a target, one row a minute: aggregation and persistence."""
 
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.events import Observed
-from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.domain.model import Objective, Server, Slo
 from flettner.agent.domain.reading import Gpu, Latency, Reading, Request
 from flettner.agent.domain.request_counts import RequestCounts, count_requests
 from flettner.agent.observe.minute_rows import MinuteRow, downsample, interpolate_quantile
 from flettner.agent.runtime.time_series import KEPT_MINUTES, TimeSeries
 from tests.support.fake_daemon_view import NOON, steady
+from tests.support.fast_time import in_no_time
 
 SLO = Slo(ttft=Objective(under_s=0.5, share=0.95))
 
@@ -128,3 +135,93 @@ def test_a_quantile_lies_inside_its_bucket() -> None:
 
     assert interpolate_quantile(arm.ttft, 0.99) == pytest.approx(0.2, rel=0.1)
     assert interpolate_quantile(RequestCounts().ttft, 0.95) is None
+
+
+@dataclass
+class Past:
+    """A source of history; `wait_s`: until its answer."""
+
+    rows: Sequence[MinuteRow] = ()
+    error: Exception | None = None
+    wait_s: float = 0.0
+    asked: list[tuple[int, int]] = field(default_factory=list)
+
+    async def read_history(self, servers: Sequence[Server], after: int, until: int) -> Sequence[MinuteRow]:
+        del servers
+        self.asked.append((after, until))
+        await asyncio.sleep(self.wait_s)
+        if self.error is not None:
+            raise self.error
+        return self.rows
+
+
+def past_hour(running: float = 5.0) -> list[MinuteRow]:
+    noon = int(NOON.timestamp())
+    return [MinuteRow(at=at, running=running) for at in range(noon - 3600, noon, 60)]
+
+
+def test_the_first_start_loads_what_a_source_knows_and_keeps_it(tmp_path: Path) -> None:
+    file, source = tmp_path / "series.jsonl", Past(past_hour())
+    series = TimeSeries.load(file)
+
+    with capture_logs() as logs:
+        in_no_time(series.load_history(source, (), NOON))
+
+    assert series.minutes() == tuple(past_hour())
+    assert TimeSeries.load(file).minutes() == series.minutes()
+    assert source.asked == [(0, int(NOON.timestamp()))]
+    assert [(line["event"], line["minutes"], line["since"]) for line in logs] == [
+        ("history.loaded", 60, "2026-11-20T11:00:00+00:00")
+    ]
+
+
+def test_a_later_start_loads_only_what_is_missing_and_replaces_no_row(tmp_path: Path) -> None:
+    known = MinuteRow(at=past_hour()[29].at, running=1.0)
+    (tmp_path / "series.jsonl").write_text(json.dumps({"at": known.at, "running": 1.0}) + "\n")
+    series, source = TimeSeries.load(tmp_path / "series.jsonl"), Past(past_hour()[29:])
+
+    in_no_time(series.load_history(source, (), NOON))
+
+    assert series.minutes() == (known, *past_hour()[30:])
+    assert source.asked == [(known.at + 60, int(NOON.timestamp()))]
+
+
+def test_minutes_that_are_watched_meanwhile_stay() -> None:
+    series, source = TimeSeries(), Past(past_hour(), wait_s=50.0)
+
+    async def scenario() -> None:
+        loading = asyncio.create_task(series.load_history(source, (), NOON))
+        await asyncio.sleep(0)
+        watch(series, NOON, 61, reading=reading(NOON))
+        await loading
+
+    in_no_time(scenario())
+
+    assert [row.running for row in series.minutes()] == [5.0] * 60 + [8.0]
+
+
+def test_a_short_restart_asks_for_nothing() -> None:
+    series, source = TimeSeries(), Past(past_hour())
+    watch(series, NOON, 61, reading=reading(NOON))
+
+    in_no_time(series.load_history(source, (), NOON + timedelta(minutes=5)))
+
+    assert source.asked == []
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        pytest.param(Past(error=SensorError("no Prometheus")), "no Prometheus", id="it fails"),
+        pytest.param(Past(wait_s=1e6), "no answer within 60 s", id="it never answers"),
+        pytest.param(Past(error=KeyError("a bug")), None, id="it is broken"),
+    ],
+)
+def test_a_source_that_fails_is_logged_and_ends_nothing(source: Past, why: str | None) -> None:
+    series = TimeSeries()
+
+    with capture_logs() as logs:
+        in_no_time(series.load_history(source, (), NOON))
+
+    assert series.minutes() == ()
+    assert [line.get("why") for line in logs] == [why]

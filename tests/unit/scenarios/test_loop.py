@@ -1,7 +1,7 @@
 """The full loop of one target over fakes in virtual time: entries, effects and their order."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +17,11 @@ from flettner.agent.domain.model import PreflightResult, Server
 from flettner.agent.domain.ports import Now, Site, View
 from flettner.agent.domain.reading import EngineSample, Request, RequestSample, Sample
 from flettner.agent.domain.state import Phase, State
+from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.agent.quality.golden_prompts import PROMPTS, GoldenPromptOptions
 from flettner.agent.runtime.effect_runner import EffectRunner
 from flettner.agent.runtime.loop import TargetLoop
+from flettner.agent.runtime.time_series import HistorySource
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import NOON, in_no_time, loop_now
@@ -62,10 +64,13 @@ async def running(
     green_fails: bool = False,
     epoch: int = 1,
     exam: GoldenPromptOptions | None = None,
+    history: HistorySource | None = None,
 ) -> AsyncIterator[TargetLoop]:
     clients = Clients(traffic.bind(_site(home, epoch)), green_fails)
     chosen = rules(exam=exam or GoldenPromptOptions())
-    daemon = start_loop(chosen, home=home, engine=engine, traffic=traffic, epoch=epoch, sensors=(clients,))
+    daemon = start_loop(
+        chosen, home=home, engine=engine, traffic=traffic, epoch=epoch, sensors=(clients,), history=history
+    )
     try:
         yield daemon.loop
     finally:
@@ -121,6 +126,41 @@ def test_a_promotion_records_every_step_in_the_journal(tmp_path: Path) -> None:
         "rollout.promoted",
     ]
     assert [action for action in dict.fromkeys(actions) if action in expected] == expected
+
+
+@dataclass
+class Past:
+    """A source of history with an hour of failing traffic, which answers after `wait_s`."""
+
+    wait_s: float
+
+    async def read_history(self, servers: Sequence[Server], after: int, until: int) -> Sequence[MinuteRow]:
+        assert (list(servers), after) == ([BLUE], 0)
+        await asyncio.sleep(self.wait_s)
+        return [MinuteRow(at=until - 60 * ago, ttft_p95_s=99.0, waiting=1e4) for ago in range(60, 0, -1)]
+
+
+def test_history_for_the_charts_changes_and_delays_no_step_of_a_rollout(tmp_path: Path) -> None:
+    def play(home: Path, history: Past | None) -> tuple[list[tuple[str, str]], float, int]:
+        async def scenario() -> tuple[float, int]:
+            async with running(home, FakeEngine(BLUE, takes_s=3), FakeTraffic(), history=history) as loop:
+                await approve(loop)
+                await reach(loop, Phase.OBSERVING)
+                loaded = sum(row.ttft_p95_s == 99.0 for row in loop.minutes)
+                return asyncio.get_running_loop().time(), loaded
+
+        home.mkdir()
+        took_s, loaded = in_no_time(scenario())
+        records = Journal.open(home / "audit.jsonl", now=lambda: NOON).after(0, 999)
+        return [(record["action"], record["why"]) for record in records], took_s, loaded
+
+    steps, took_s, _ = play(tmp_path / "without", None)
+    with_history, with_s, loaded = play(tmp_path / "with", Past(wait_s=5))
+    with_silent, silent_s, none = play(tmp_path / "silent", Past(wait_s=1e6))
+
+    assert with_history == with_silent == steps
+    assert [with_s, silent_s] == pytest.approx([took_s, took_s], abs=3)
+    assert (loaded, none) == (60, 0)
 
 
 def test_three_servers_are_replaced_one_by_one(tmp_path: Path) -> None:
