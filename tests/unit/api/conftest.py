@@ -1,5 +1,6 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -9,6 +10,7 @@ from aiohttp.web import Application, Request
 
 from flettner.agent.api.app import build_app
 from flettner.agent.api.idempotency import HEADER
+from flettner.agent.api.problems import MEDIA
 from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
 from flettner.agent.config.listen import Role
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
@@ -22,6 +24,21 @@ async def with_key(request: ClientRequest, handler: ClientHandlerType) -> Client
     if request.method == "POST" and HEADER not in request.headers:
         request.headers[HEADER] = uuid4().hex
     return await handler(request)
+
+
+async def get(client: Client, path: str) -> Any:  # noqa: ANN401 - any JSON
+    """The document at the path."""
+    async with client.get(path) as response:
+        assert response.status == 200, await response.text()
+        return await response.json()
+
+
+async def post(client: Client, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
+    """Status, and the document or the problem."""
+    async with client.post(path, json=body) as response:
+        content_type = MEDIA if response.status >= 400 else "application/json"
+        answer: dict[str, Any] = await response.json(content_type=content_type)
+        return response.status, answer
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from flettner.agent.machine.step import Machine
 from flettner.vllm_facts.values import Value
 from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView
 from tests.support.machine_stories import rules
-from tests.unit.api.conftest import Client
+from tests.unit.api.conftest import Client, post
 
 PATH = "/v1/targets/chat/suggestions"
 
@@ -49,11 +49,10 @@ async def test_answers_409_to_an_inadmissible_change(
 ) -> None:
     before = daemon.targets()["chat"].state
 
-    async with client.post(PATH, json={"to": to, "reason": "because"}) as response:
-        problem = await response.json()
+    status, problem = await post(client, PATH, {"to": to, "reason": "because"})
 
     after = daemon.targets()["chat"].state
-    assert response.status == 409
+    assert status == 409
     assert problem["type"].endswith("refused-by-guard")
     assert message in problem["detail"]
     assert (after.phase, after.suggestion, after.blue) == (before.phase, None, before.blue)
@@ -67,8 +66,7 @@ async def test_an_answer_says_that_a_value_was_clamped_to_the_bounds(
     assert state.blue
     daemon.set(replace(state, blue=replace(state.blue, setting={"max_num_seqs": 50})))
 
-    async with client.post(PATH, json={"to": {"max_num_seqs": 1000}, "reason": "more"}) as response:
-        answer = await response.json()
+    _, answer = await post(client, PATH, {"to": {"max_num_seqs": 1000}, "reason": "more"})
 
     assert answer["from"] == {"max_num_seqs": 50}
     assert answer["to"] == {"max_num_seqs": 64}
@@ -93,18 +91,16 @@ async def test_refuses_a_change_during_a_rollout_with_that_reason(
     busy = replace(daemon.targets()["chat"].state, phase=phase, rollout=rollout, note="ask for help")
     daemon.set(busy)
 
-    async with client.post(PATH, json={"to": {"max_num_seqs": 32}, "reason": "less"}) as response:
-        problem = await response.json()
+    status, problem = await post(client, PATH, {"to": {"max_num_seqs": 32}, "reason": "less"})
 
-    assert (response.status, problem["type"]) == (409, "urn:flettner:problem:busy")
+    assert (status, problem["type"]) == (409, "urn:flettner:problem:busy")
     assert message in problem["detail"]
     assert daemon.targets()["chat"].state == busy
 
 
 async def test_checks_a_change_of_a_tunable_knob(client: Client, daemon: GuardedDaemonView) -> None:
-    async with client.post(PATH, json={"to": {"max_num_seqs": 32}, "reason": "less"}) as response:
-        answer = await response.json()
+    status, answer = await post(client, PATH, {"to": {"max_num_seqs": 32}, "reason": "less"})
 
-    assert response.ok
+    assert status == 201
     assert answer["to"] == {"max_num_seqs": 32}
     assert [dict(found.proposal.to) for found in daemon.suggestions()] == [{"max_num_seqs": 32}]

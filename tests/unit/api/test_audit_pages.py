@@ -17,7 +17,7 @@ from flettner.agent.audit.offsets import SLICE_BYTES
 from flettner.agent.config.listen import Role
 from flettner.agent.domain.errors import JournalError
 from tests.support.fake_daemon_view import FakeDaemonView
-from tests.unit.api.conftest import Client
+from tests.unit.api.conftest import Client, get
 
 LARGEST = "/v1/audit?limit=1000"
 
@@ -48,12 +48,9 @@ async def test_pages_are_contiguous(client: Client, daemon: FakeDaemonView) -> N
     for number in range(5):
         daemon.record(f"e{number}")
 
-    async with client.get("/v1/audit?after=1&limit=2") as response:
-        page = await response.json()
-    async with client.get(f"/v1/audit?after={page['next']}") as response:
-        rest = await response.json()
-    async with client.get(f"/v1/audit?after={rest['next']}") as response:
-        end = await response.json()
+    page = await get(client, "/v1/audit?after=1&limit=2")
+    rest = await get(client, f"/v1/audit?after={page['next']}")
+    end = await get(client, f"/v1/audit?after={rest['next']}")
 
     assert [record["seq"] for record in page["records"]] == [2, 3]
     assert [record["seq"] for record in rest["records"]] == [4, 5]
@@ -85,8 +82,7 @@ async def test_a_record_larger_than_a_page_is_a_page(client: Client, daemon: Fak
     daemon.record("x" * 2 * PAGE_BYTES)
     daemon.record("small")
 
-    async with client.get("/v1/audit?limit=1") as response:
-        page = await response.json()
+    page = await get(client, "/v1/audit?limit=1")
 
     assert len(page["records"][0]["event"]) == 2 * PAGE_BYTES
     assert page["next"] == 1

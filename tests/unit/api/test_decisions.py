@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -14,16 +13,9 @@ from flettner.agent.domain.model import PreflightResult
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.state import Phase
 from tests.support.fake_daemon_view import FakeDaemonView
-from tests.unit.api.conftest import Client
+from tests.unit.api.conftest import Client, get, post
 
 ZEROS = "sha256:" + "0" * 64
-
-
-async def post(client: Client, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
-    async with client.post(path, json=body) as response:
-        content_type = MEDIA if response.status >= 400 else "application/json"
-        answer: dict[str, Any] = await response.json(content_type=content_type)
-        return response.status, answer
 
 
 async def test_approval_with_the_digest_starts_the_rollout(client: Client, daemon: FakeDaemonView) -> None:
@@ -142,11 +134,9 @@ async def test_checked_suggestion_shows_its_rollout_plan(client: Client, daemon:
         PreflightResult(strategy="swap", why=no_room, start_s=40, outage_s=52, notes=("a warm start",))
     )
 
-    async with client.get(f"/v1/suggestions/{made.id}") as response:
-        shown = await response.json()
+    shown = await get(client, f"/v1/suggestions/{made.id}")
     await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": shown["digest"]})
-    async with client.get("/v1/rollouts") as response:
-        (rollout,) = (await response.json())["rollouts"]
+    (rollout,) = (await get(client, "/v1/rollouts"))["rollouts"]
 
     assert shown["status"] == "open"
     assert shown["preflight"] == {
@@ -168,8 +158,7 @@ async def test_refused_suggestion_shows_the_reason_and_cannot_be_approved(
     made = daemon.suggest({"max_num_seqs": 128})
     daemon.answer(PreflightResult(problem="vLLM does not take max_num_seqs 128", lasting=True))
 
-    async with client.get("/v1/suggestions?status=refused") as response:
-        (shown,) = (await response.json())["suggestions"]
+    (shown,) = (await get(client, "/v1/suggestions?status=refused"))["suggestions"]
     status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": ZEROS})
 
     assert (shown["id"], shown["notes"][-1]) == (made.id, "vLLM does not take max_num_seqs 128")
@@ -341,8 +330,7 @@ async def test_target_shows_its_setting_and_health(client: Client, daemon: FakeD
     budget = Budget().add(daemon.at, [RequestCounts(total=100, over_ttft=30)])
     daemon.set(replace(daemon.targets()["chat"].state, budget=budget))
 
-    async with client.get("/v1/targets/chat") as response:
-        target = await response.json()
+    target = await get(client, "/v1/targets/chat")
 
     assert target["budget"][0] == {"window": "5m", "objective": "ttft", "rate": 6.0, "bad": 30, "of": 100}
     assert (target["phase"], target["mode"], target["goodput_rps"], target["ttft_p95_s"]) == (
@@ -359,8 +347,9 @@ async def test_query_parameters_filter_lists(client: Client, daemon: FakeDaemonV
         daemon.suggest({"max_num_seqs": seqs})
 
     async def ids(query: str) -> list[str]:
-        async with client.get(f"/v1/suggestions?{query}") as response:
-            return [suggestion["id"] for suggestion in (await response.json())["suggestions"]]
+        return [
+            suggestion["id"] for suggestion in (await get(client, f"/v1/suggestions?{query}"))["suggestions"]
+        ]
 
     assert await ids("") == ["chat-s2", "chat-s1"]
     assert await ids("limit=1") == ["chat-s2"]
@@ -375,10 +364,8 @@ async def test_any_open_one_is_approved_and_the_list_begins_with_the_open_ones_b
     one = daemon.suggest({"max_num_seqs": 128})
     first = daemon.suggest({"enforce_eager": False})
 
-    async with client.get("/v1/suggestions") as response:
-        listed = (await response.json())["suggestions"]
-    async with client.get("/v1/targets/chat") as response:
-        target = await response.json()
+    listed = (await get(client, "/v1/suggestions"))["suggestions"]
+    target = await get(client, "/v1/targets/chat")
     status, answer = await post(client, f"/v1/suggestions/{one.id}/approve", {"digest": one.digest})
 
     assert [(found["id"], found["rank"]) for found in listed] == [(first.id, 1), (one.id, 2), (old.id, None)]

@@ -5,7 +5,7 @@ import pytest
 from flettner.tools.cli.resource_text import format_targets
 from flettner.vllm_facts.serve_config import Finding
 from tests.support.fake_daemon_view import FakeDaemonView
-from tests.unit.api.conftest import Client
+from tests.unit.api.conftest import Client, get
 
 SLOW = Finding(
     rule="A1",
@@ -26,8 +26,7 @@ def daemon() -> FakeDaemonView:
 
 
 async def test_a_target_lists_what_is_found_and_status_shows_the_warnings(client: Client) -> None:
-    async with client.get("/v1/targets/chat") as response:
-        target = await response.json()
+    target = await get(client, "/v1/targets/chat")
 
     assert target["findings"][0] == {
         "rule": "A1",

@@ -7,7 +7,7 @@ import pytest
 from flettner.agent.audit.records import DAEMON, Actor, JournalEntry
 from flettner.agent.audit.write_budget import PERSON_BYTES, REFILL_S, TARGET_BYTES, WriteBudget
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
-from tests.unit.api.conftest import Client
+from tests.unit.api.conftest import Client, get, post
 
 ANN = "operator ann"
 PROPOSALS = "/v1/targets/chat/suggestions"
@@ -28,17 +28,14 @@ async def test_a_spent_share_refuses_proposals_and_resumptions_only(
     client: Client, daemon: FakeDaemonView
 ) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
-    async with client.post("/v1/targets/chat/pause") as answer:
-        assert answer.status == 200
+    assert (await post(client, "/v1/targets/chat/pause"))[0] == 200
     daemon.waits[ANN, "chat"] = 86.2
 
     assert await propose(client, max_num_seqs=96) == (429, "urn:flettner:problem:journal-share-spent", "87")
     async with client.post("/v1/targets/chat/resume") as answer:
         assert (answer.status, answer.headers["Retry-After"]) == (429, "87")
-    async with client.post("/v1/targets/chat/pause") as answer:
-        assert answer.status == 200
-    async with client.post(f"/v1/suggestions/{made.id}/deny", json={"reason": "no"}) as answer:
-        assert answer.status == 200
+    assert (await post(client, "/v1/targets/chat/pause"))[0] == 200
+    assert (await post(client, f"/v1/suggestions/{made.id}/deny", {"reason": "no"}))[0] == 200
 
 
 async def test_a_full_journal_refuses_proposals_only(client: Client, daemon: FakeDaemonView) -> None:
@@ -46,11 +43,9 @@ async def test_a_full_journal_refuses_proposals_only(client: Client, daemon: Fak
     daemon.full = True
 
     assert await propose(client, max_num_seqs=96) == (503, "urn:flettner:problem:audit-full", "3600")
-    async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}) as answer:
-        assert answer.status == 200
-    async with client.get("/v1/targets/chat") as answer:
-        (warning,) = (await answer.json())["warnings"]
-        assert "journal is full" in warning
+    assert (await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest}))[0] == 200
+    (warning,) = (await get(client, "/v1/targets/chat"))["warnings"]
+    assert "journal is full" in warning
 
 
 async def test_an_operator_has_few_open_proposals_on_a_target(client: Client, daemon: FakeDaemonView) -> None:

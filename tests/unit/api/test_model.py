@@ -15,7 +15,7 @@ from flettner.performance_model.step_law import StepLaw, UncertainLaw, read_law
 from flettner.performance_model.trace import TraceRequest, read_trace
 from flettner.vllm_facts.serve_config import ServeConfig
 from tests.support.fake_daemon_view import FakeDaemonView
-from tests.unit.api.conftest import Client
+from tests.unit.api.conftest import Client, get
 
 REQUESTS = [
     TraceRequest(
@@ -84,8 +84,7 @@ async def test_shows_what_became_of_its_predictions(client: Client, daemon: Fake
     drop = LawDrop(at=MODEL.fitted_at, why="3 of the last 5 predictions missed their bands")
     daemon.set(replace(daemon.targets()["chat"].state, predictions=CHECKS, law_drop=drop))
 
-    async with client.get("/v1/targets/chat/model") as response:
-        record = (await response.json())["record"]
+    record = (await get(client, "/v1/targets/chat/model"))["record"]
 
     assert record["bands_hold"] == 0.8
     assert record["coverage"] == {"attainment": 1.0, "itl_p90_s": 0.5}
@@ -100,8 +99,7 @@ async def test_shows_what_became_of_its_predictions(client: Client, daemon: Fake
 
 
 async def test_says_that_nothing_is_learned_yet(client: Client) -> None:
-    async with client.get("/v1/targets/chat/model") as response:
-        answer = await response.json()
+    answer = await get(client, "/v1/targets/chat/model")
     async with client.get("/v1/targets/chat/trace") as refused:
         assert refused.status == 409
 

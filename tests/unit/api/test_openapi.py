@@ -12,7 +12,7 @@ from flettner.agent.api.openapi import document
 from flettner.agent.api.operations import Operation
 from flettner.agent.api.tokens import Tokens
 from tests.support.fake_daemon_view import FakeDaemonView
-from tests.unit.api.conftest import Client
+from tests.unit.api.conftest import Client, get
 
 DOCUMENT = document(OPERATIONS)
 
@@ -69,8 +69,7 @@ def test_every_operation_documents_its_error_responses(operation: Operation) -> 
 
 
 async def test_serves_the_generated_document(client: Client) -> None:
-    async with client.get("/openapi.json") as response:
-        served = await response.json()
+    served = await get(client, "/openapi.json")
 
     assert served == json.loads(json.dumps(DOCUMENT))
     assert served["openapi"] == "3.1.0"
@@ -82,8 +81,7 @@ async def test_responses_have_the_documented_fields(client: Client, daemon: Fake
         ("/v1/targets/chat", "TargetDocument"),
         ("/v1/suggestions/chat-s1", "SuggestionDocument"),
     ):
-        async with client.get(path) as response:
-            answer = await response.json()
+        answer = await get(client, path)
 
         assert set(answer) == set(DOCUMENT["components"]["schemas"][schema]["properties"])
 

@@ -6,7 +6,7 @@ from flettner.agent.config.listen import Role
 from flettner.agent.domain.errors import WorkerError
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.learned import learned_model
-from tests.unit.api.conftest import Client
+from tests.unit.api.conftest import Client, post
 
 PATH = "/v1/targets/chat/predictions"
 
@@ -36,10 +36,9 @@ async def test_a_viewer_asks_what_would_happen(
 async def test_without_a_law_it_says_why(client: Client, daemon: FakeDaemonView) -> None:
     daemon.targets()["chat"].model = None
 
-    async with client.post(PATH, json={}) as response:
-        problem = await response.json()
+    status, problem = await post(client, PATH, {})
 
-    assert (response.status, problem["type"]) == (409, "urn:flettner:problem:no-prediction")
+    assert (status, problem["type"]) == (409, "urn:flettner:problem:no-prediction")
     assert "nothing is learned of chat yet" in problem["detail"]
 
 
@@ -53,5 +52,4 @@ async def test_a_busy_worker_is_asked_again_later(client: Client, daemon: FakeDa
 
 @pytest.mark.parametrize("body", [{"rate": 0}, {"rate": 1e9}, {"prompt": "2"}, {"to": {"A": 1}}, {"x": 1}])
 async def test_a_body_of_another_shape_is_refused(client: Client, body: dict[str, object]) -> None:
-    async with client.post(PATH, json=body) as response:
-        assert response.status == 422
+    assert (await post(client, PATH, body))[0] == 422

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from flettner.tools.cli.resource_text import format_target_line, format_targets
 from tests.support.fake_daemon_view import FakeDaemonView
-from tests.unit.api.conftest import Client
+from tests.unit.api.conftest import Client, get
 
 
 async def test_a_server_of_several_replicas_says_so(client: Client, daemon: FakeDaemonView) -> None:
@@ -12,8 +12,7 @@ async def test_a_server_of_several_replicas_says_so(client: Client, daemon: Fake
     assert state.blue is not None
     daemon.set(replace(state, blue=replace(state.blue, replicas=4)))
 
-    async with client.get("/v1/targets/chat") as response:
-        target = await response.json()
+    target = await get(client, "/v1/targets/chat")
 
     assert [one["replicas"] for one in target["servers"]] == [4]
     assert "chat-r0 (4 replicas) blue" in format_targets([target])
@@ -21,8 +20,7 @@ async def test_a_server_of_several_replicas_says_so(client: Client, daemon: Fake
 
 
 async def test_a_single_engine_is_named_without_a_number(client: Client) -> None:
-    async with client.get("/v1/targets/chat") as response:
-        target = await response.json()
+    target = await get(client, "/v1/targets/chat")
 
     assert [one["replicas"] for one in target["servers"]] == [1]
     assert "replicas" not in format_targets([target])

@@ -6,7 +6,7 @@ from datetime import timedelta
 from flettner.agent.domain.state import Rollout
 from flettner.agent.observe.minute_rows import MinuteRow
 from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView
-from tests.unit.api.conftest import Client
+from tests.unit.api.conftest import Client, get
 
 
 def hours(*, minutes: int, without: Sequence[int] = ()) -> list[MinuteRow]:
@@ -22,8 +22,7 @@ async def test_the_columns_are_of_one_length_and_gaps_are_null(
     client: Client, daemon: FakeDaemonView
 ) -> None:
     daemon.targets()["chat"].minutes = hours(minutes=10, without=(4, 5))
-    async with client.get("/v1/targets/chat/series?hours=1") as response:
-        series = await response.json()
+    series = await get(client, "/v1/targets/chat/series?hours=1")
 
     assert series["every_s"] == 60
     assert series["start"] == "2026-11-20T11:50:00Z"
@@ -33,16 +32,14 @@ async def test_the_columns_are_of_one_length_and_gaps_are_null(
 
 async def test_downsamples_a_day(client: Client, daemon: FakeDaemonView) -> None:
     daemon.targets()["chat"].minutes = hours(minutes=1440)
-    async with client.get("/v1/targets/chat/series?hours=24&points=144") as response:
-        series = await response.json()
+    series = await get(client, "/v1/targets/chat/series?hours=24&points=144")
 
     assert (series["every_s"], len(series["running"])) == (600, 144)
 
 
 async def test_omits_points_older_than_the_requested_range(client: Client, daemon: FakeDaemonView) -> None:
     daemon.targets()["chat"].minutes = hours(minutes=1440)
-    async with client.get("/v1/targets/chat/series?hours=2") as response:
-        series = await response.json()
+    series = await get(client, "/v1/targets/chat/series?hours=2")
 
     assert len(series["running"]) == 120
 
@@ -60,8 +57,7 @@ async def test_rollouts_are_marked(client: Client, daemon: FakeDaemonView) -> No
         ended_at=NOON,
     )
     daemon._rollouts = {"chat-o1": ("chat", rollout), "other-o1": ("other", rollout)}
-    async with client.get("/v1/targets/chat/series?hours=1") as response:
-        series = await response.json()
+    series = await get(client, "/v1/targets/chat/series?hours=1")
 
     assert [(mark["what"], mark["rollout"]) for mark in series["marks"]] == [
         ("started", "chat-o1"),
