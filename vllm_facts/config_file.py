@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flettner.primitives.files import read_file
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.flag_table import ONE_WAY
@@ -47,8 +48,7 @@ def read_config(path: str) -> list[str]:
     if not path.endswith(_SUFFIXES):
         raise FlagError(f"--config {path}: vLLM accepts only a .yaml or .yml file")
     try:
-        with Path(path).open("rb") as file:
-            text = file.read(_LARGEST).decode()
+        text = read_file(Path(path), _LARGEST).decode()
     except OSError as error:
         raise FlagError(
             f"--config {path}: cannot be read: {error.strerror}; leave it out, or copy it"

@@ -33,7 +33,7 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
-from flettner.agent.io.retrying import retry
+from flettner.agent.retrying import retry
 from flettner.vllm_facts.values import Setting
 
 if TYPE_CHECKING:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
+from flettner.primitives.files import read_bounded
+
 Json = dict[str, Any]
 
 LARGEST_FILE = 2**20  # bytes; flags and a key
@@ -72,13 +74,10 @@ def find_socket(mounts: Sequence[Mount], path: Path) -> Path | None:
 
 
 def _read_text(path: Path, folder: Path) -> str:
-    """Raises OSError, and ValueError if it is no regular text file of limited size in the folder."""
+    """Raises OSError, also if it is too large, and ValueError if it is no regular text file in the folder."""
     if not path.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{path} is not in {folder}")
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError(f"{path} is no regular file")
-        content = file.read(LARGEST_FILE + 1)
-    if len(content) > LARGEST_FILE:
-        raise ValueError(f"{path} is larger than {LARGEST_FILE} bytes")
-    return content.decode("utf-8")
+        return read_bounded(file, LARGEST_FILE).decode("utf-8")

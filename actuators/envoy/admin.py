@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 
 from flettner.actuators.envoy.split import Json
-from flettner.agent.io.bounded import parse_json, read_body
+from flettner.primitives.bounded import parse_json, read_body
 
 
 @dataclass(frozen=True, slots=True)

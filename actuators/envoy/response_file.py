@@ -1,13 +1,13 @@
-"""Files in the form of an xDS response: read whole or reported as broken, and replaced by rename."""
+"""Files in the form of an xDS response: read whole or reported as broken, and replaced as a whole."""
 
-import os
 import threading
 import time
 from pathlib import Path
 
 from flettner.actuators.envoy.split import Json
 from flettner.agent.domain.errors import ActError
-from flettner.agent.io.bounded import parse_json
+from flettner.primitives.bounded import parse_json
+from flettner.primitives.files import replace_file
 
 
 class BrokenFileError(ActError):
@@ -27,21 +27,7 @@ def read_response(path: Path) -> tuple[str, tuple[Json, ...]] | None:
 
 def replace_response(path: Path, content: bytes) -> None:
     """Replace by rename: Envoy never reads half a file, not even after a power cut."""
-    fresh = _draft(path)
-    with fresh.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _draft(path: Path) -> Path:
-    return path.with_name(f".{path.name}")
+    replace_file(path, content, durable=True)
 
 
 def write_s(folder: Path) -> float:
@@ -54,5 +40,4 @@ def write_s(folder: Path) -> float:
     except OSError:
         return 0.0  # a daemon that starts on a full disk waits for it
     finally:
-        for left in (probe, _draft(probe)):
-            left.unlink(missing_ok=True)
+        probe.unlink(missing_ok=True)

@@ -10,8 +10,8 @@ import aiohttp
 
 from flettner.actuators.shared.published_route import STATUS_PORT
 from flettner.agent.domain.errors import ActError
-from flettner.agent.io.bounded import parse_json, read_body
 from flettner.clients.kubernetes.deployment_pods import DeploymentPods, FoundPod
+from flettner.primitives.bounded import parse_json, read_body
 
 _ANSWER_S = 2.0
 _POLL_S = 0.1

@@ -11,7 +11,7 @@ from math import isfinite
 from pathlib import Path
 
 from flettner.agent.domain.errors import ActError
-from flettner.agent.io.bounded import read_stream
+from flettner.primitives.bounded import read_stream
 
 _SMI_S = 20.0  # without its persistence daemon the driver takes seconds per GPU
 _REAP_S = 2.0  # a process that hangs in the driver survives SIGKILL

@@ -13,7 +13,7 @@ from typing import Any
 
 from flettner.actuators.host.procfs import Process, environment, name_of, processes, words
 from flettner.agent.domain.ports import Site
-from flettner.agent.io.files import replace_file
+from flettner.primitives.files import replace_file
 
 _SERVER = "FLETTNER_SERVER"
 _STATE = "FLETTNER_STATE"

@@ -20,7 +20,7 @@ from tenacity import AsyncRetrying, retry_if_result, wait_fixed
 from flettner.actuators.kubernetes.state_volume import describe_volatile
 from flettner.agent.domain.errors import ActError, LockLostError
 from flettner.agent.domain.ports import Now
-from flettner.agent.io.retrying import ReasonLog, retry
+from flettner.agent.retrying import ReasonLog, retry
 from flettner.clients.kubernetes.client import LEASE, KubernetesClient
 from flettner.clients.kubernetes.documents import Json
 from flettner.clients.kubernetes.errors import ConflictError, MissingError

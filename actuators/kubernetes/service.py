@@ -13,7 +13,7 @@ from flettner.actuators.kubernetes.green import make_service
 from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
-from flettner.agent.io.retrying import retry
+from flettner.agent.retrying import retry
 from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import KubernetesClient
 from flettner.clients.kubernetes.documents import Json

@@ -9,8 +9,8 @@ import aiohttp
 from tenacity import AsyncRetrying, retry_if_result, wait_fixed
 
 from flettner.agent.domain.answers import GoldenAnswer
-from flettner.agent.io.bounded import parse_json, read_body
-from flettner.agent.io.retrying import retry
+from flettner.agent.retrying import retry
+from flettner.primitives.bounded import parse_json, read_body
 
 TOKENS = 48  # requested for each answer
 BEYOND = 1e6  # out of range for a log-probability; vLLM writes -9999 for impossible tokens

@@ -18,7 +18,7 @@ import aiohttp
 from flettner.actuators.host import procfs
 from flettner.agent.domain.errors import ActError, DriftError
 from flettner.agent.domain.model import HotKnobs, Server
-from flettner.agent.io.bounded import parse_json, read_body
+from flettner.primitives.bounded import parse_json, read_body
 from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.live_limits import CONTROL, LIVE, NEEDED, SCHEDULER_CLASS
 from flettner.vllm_facts.values import Knob, Setting

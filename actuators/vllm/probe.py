@@ -13,7 +13,7 @@ from flettner.actuators.vllm.status_line import get_status
 from flettner.actuators.vllm.warm_up import Log, WarmUpRequests, no_log
 from flettner.agent.domain.answers import GoldenAnswer
 from flettner.agent.domain.errors import ActError
-from flettner.agent.io.bounded import parse_json, read_body
+from flettner.primitives.bounded import parse_json, read_body
 
 _IN_ENGINE = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from flettner.agent.domain.ports import Site
-from flettner.agent.io.files import replace_file
+from flettner.primitives.files import replace_file
 from flettner.vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
 from flettner.vllm_facts.values import Setting
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from flettner.agent.domain.errors import ActError
-from flettner.agent.io.bounded import parse_json, read_body
+from flettner.primitives.bounded import parse_json, read_body
 from flettner.vllm_facts.dev_routes import DEV_MODE
 from flettner.vllm_facts.values import Setting
 

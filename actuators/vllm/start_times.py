@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from flettner.agent.io.bounded import parse_json
+from flettner.primitives.bounded import parse_json
+from flettner.primitives.files import replace_file
 from flettner.vllm_facts.values import Setting
 
 StartKind = Literal["warm", "cold", "unknown"]
@@ -101,11 +102,9 @@ class StartTimes:
 
     def _write(self, part: str, tables: dict[str, Any]) -> None:
         """Never raises: a failed write must not fail the start."""
-        fresh = self.path.with_suffix(".new")
         with suppress(OSError):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fresh.write_text(json.dumps(self._body() | {part: _last(tables)}), encoding="utf-8")
-            fresh.replace(self.path)
+            replace_file(self.path, json.dumps(self._body() | {part: _last(tables)}).encode())
 
 
 def _kinds(warm: bool | None) -> tuple[StartKind, ...]:

@@ -8,8 +8,8 @@ import aiohttp
 from tenacity import AsyncRetrying, retry_if_result, wait_fixed
 
 from flettner.actuators.vllm.answers import BUSY
-from flettner.agent.io.bounded import parse_json, read_error
-from flettner.agent.io.retrying import retry
+from flettner.agent.retrying import retry
+from flettner.primitives.bounded import parse_json, read_error
 from flettner.vllm_facts.log_lines import compile_lines
 
 _AT_ONCE = 8

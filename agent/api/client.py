@@ -12,12 +12,13 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from flettner.agent.domain.errors import ConfigError, FlettnerError
+from flettner.primitives.files import read_file
 
 UNIX = "unix:"
 SOCKET = f"{UNIX}/run/flettner/api.sock"  # as flettner.agent.config.listen has it, which takes long to load
 LOOPBACK = "http://127.0.0.1:8090"
 PATIENCE_S = 30.0  # an approval waits for the journal's fsync, no request waits for a server
-MAX_TOKEN = 4096  # characters of a token file
+MAX_TOKEN = 4096  # bytes of a token file
 ANSWER_LIMIT = 64 * 1024 * 1024  # bytes
 
 Json = dict[str, Any]
@@ -145,8 +146,7 @@ def connect(url: str | None, token_file: str | None) -> ApiClient:
     if not path:
         return ApiClient(found_url)
     try:
-        with Path(path).open(encoding="ascii") as file:
-            text = file.read(MAX_TOKEN).strip()
+        text = read_file(Path(path), MAX_TOKEN).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or "it is not text"
         raise ConfigError(f"the token file {path} cannot be read: {why}") from error

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from flettner.agent.config.listen import Role
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.ports import Now
+from flettner.primitives.files import read_bounded, replacing
 
 RANKS: dict[Role, int] = {"viewer": 0, "operator": 1, "admin": 2}
 LONGEST_NAME = 100  # bytes of UTF-8
@@ -94,7 +95,7 @@ def load_tokens(path: Path) -> dict[str, Token]:
                 raise ConfigError(
                     f"{path}: writable by other users, who could add tokens; run chmod 600 {path}"
                 )
-            content = file.read(MAX_FILE + 1)
+            content = read_bounded(file, MAX_FILE)
         lines = content.decode("utf-8").split("\n")
     except FileNotFoundError as error:
         raise ConfigError(
@@ -103,8 +104,6 @@ def load_tokens(path: Path) -> dict[str, Token]:
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: the tokens file cannot be read: {error}") from error
-    if len(content) > MAX_FILE:
-        raise ConfigError(f"{path}: larger than {MAX_FILE} bytes, so not a tokens file")
     tokens: dict[str, Token] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -127,25 +126,11 @@ def load_tokens(path: Path) -> dict[str, Token]:
 
 def store_tokens(path: Path, tokens: Sequence[Token]) -> None:
     """Replace the file atomically (mode 0600): after a crash it is the old or the new one."""
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     text = "".join(token.model_dump_json(exclude_none=True) + "\n" for token in tokens)
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            if os.geteuid() == 0 and path.exists():  # root edits it; the daemon's user must still read it
-                os.fchown(descriptor, path.stat().st_uid, path.stat().st_gid)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    with replacing(path, mode=0o600, durable=True) as draft:
+        if os.geteuid() == 0 and path.exists():  # root edits it; the daemon's user must still read it
+            os.fchown(draft.fileno(), path.stat().st_uid, path.stat().st_gid)
+        draft.write(text.encode())
 
 
 class Tokens:

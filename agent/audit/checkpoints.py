@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from flettner.agent.audit.records import JournalRecord
 from flettner.agent.domain.errors import JournalError
+from flettner.primitives.files import create_file
 
 if TYPE_CHECKING:  # its import takes 30 ms, needed only to sign or verify
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -119,11 +120,7 @@ def create_signer(path: Path) -> Signer:
     key = Ed25519PrivateKey.generate()
     pem = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(pem)
-            file.flush()
-            os.fsync(file.fileno())
+        create_file(path, pem, mode=0o600)
     except OSError as error:
         raise JournalError(f"{path}: cannot be written: {error.strerror}") from error
     return Signer(key)

@@ -43,6 +43,7 @@ from flettner.agent.audit.write_budget import WriteBudget
 from flettner.agent.domain.errors import JournalError
 from flettner.agent.domain.ports import Now
 from flettner.agent.domain.state import State
+from flettner.primitives.files import sync_directory
 
 OPENED = "audit.segment_opened"
 log = structlog.get_logger(__name__)
@@ -267,7 +268,7 @@ class Journal:
             segment.path.unlink()
             self._closed -= size
             self._offsets.forget(segment)
-        segments.sync_directory(self._path.parent)
+        sync_directory(self._path.parent)
 
     def _recover(self, *, accept: bool, epoch: int) -> None:
         """`accept`: continue whatever was removed; `epoch`: the newest one known elsewhere, 0 if none."""
@@ -289,7 +290,7 @@ class Journal:
         problems = check_start(tail, self._path, now, has_key=has_key, epoch=epoch, accept=accept)
         self._file.open()
         if new:
-            segments.sync_directory(self._path.parent)
+            sync_directory(self._path.parent)
         if self._torn:
             with suppress(JournalError):  # on a full disk, this is retried before the next entry
                 self._save_torn_line()

@@ -6,7 +6,6 @@ Other changes are revealed by anchors only (flettner.agent.audit.anchors).
 """
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from flettner.agent.audit.chain import Head
 from flettner.agent.audit.checkpoints import KEY_FILE
 from flettner.agent.domain.errors import JournalError
+from flettner.primitives.files import replace_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +46,7 @@ def write_mark(journal: Path, head: Head, *, signs: bool) -> None:
     path, key = mark_path(journal), journal.with_name(KEY_FILE)
     beside = signs and key.exists()
     text = json.dumps({"seq": head.seq, "hash": head.hash, "key": key.name if beside else ""}) + "\n"
-    draft = path.with_suffix(".mark-next")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    replace_file(path, text.encode(), mode=0o600, durable=True)
     if beside:
         with suppress(OSError):  # the key of another account: the mark names it
             key.chmod(0o400)

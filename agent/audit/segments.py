@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flettner.agent.domain.errors import JournalError
+from flettner.primitives.files import create_file, sync_directory
 
 BLOCK = 2**16
 
@@ -134,25 +135,8 @@ def save_torn_line(torn: bytes, path: Path) -> Path:
     for number in range(1, 10_000):
         saved = path.with_suffix(f".torn-{number}")
         try:
-            fd = os.open(saved, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            create_file(saved, torn, mode=0o600)
         except FileExistsError:
             continue
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(torn)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError:
-            saved.unlink()
-            raise
-        sync_directory(path.parent)
         return saved
     raise JournalError(f"{path.parent}: holds 9,999 torn lines: remove them")
-
-
-def sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

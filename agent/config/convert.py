@@ -15,8 +15,9 @@ from flettner.agent.config.tables import (
 )
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.model import Bound, Objective, Plan, Slo, Step
-from flettner.agent.io.bounded import parse_json
 from flettner.agent.quality.golden_prompts import LEAST, GoldenPromptOptions
+from flettner.primitives.bounded import parse_json
+from flettner.primitives.files import read_file
 from flettner.vllm_facts.values import Knob
 
 MOST_PROMPTS = 1000  # each is asked three times
@@ -103,15 +104,11 @@ def quality(table: QualityTable, prompts: Path | None) -> GoldenPromptOptions:
 def _read_prompts(path: Path) -> tuple[str, ...]:
     """Read one prompt a line, as text or as a JSON object with a `prompt`. Raises ConfigError."""
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
-        text = content.decode("utf-8")
+        text = read_file(path, LARGEST_FILE).decode("utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text: {error}") from error
-    if len(content) > LARGEST_FILE:
-        raise ConfigError(f"{path}: is larger than {LARGEST_FILE} bytes: use fewer or shorter prompts")
     found = tuple(dict.fromkeys(_parse_prompts(path, text)))
     if not LEAST <= len(found) <= MOST_PROMPTS:
         raise ConfigError(

@@ -29,6 +29,7 @@ from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.model import Approvers, Bound, Mode, Plan, Slo
 from flettner.agent.plugins import loader, third_party
 from flettner.agent.quality.golden_prompts import GoldenPromptOptions
+from flettner.primitives.files import read_file
 from flettner.vllm_facts.values import Knob
 
 LARGEST_FILE = 2**20
@@ -75,12 +76,9 @@ class Config:
 def load_config(path: Path, *, build: BuildPlugin = loader.build_plugin) -> Config:
     """Load and validate the file. ConfigError lists every problem, one a line."""
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
+        content = read_file(path, LARGEST_FILE)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(content) > LARGEST_FILE:
-        raise ConfigError(f"{path}: is larger than {LARGEST_FILE} bytes: this is not a flettner config")
     try:
         return parse_config(content.decode("utf-8"), here=path.absolute().parent, build=build)
     except UnicodeDecodeError as error:

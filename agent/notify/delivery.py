@@ -30,8 +30,6 @@ from flettner.agent.audit.records import BrokenLineError, JournalRecord, parse_s
 from flettner.agent.domain.errors import JournalError, NoticeError
 from flettner.agent.domain.ports import Now
 from flettner.agent.domain.state import State
-from flettner.agent.io.files import replace_file
-from flettner.agent.io.retrying import ReasonLog, failure, retry, stop_before
 from flettner.agent.notify.rules import (
     RECOVERIES,
     Notice,
@@ -43,6 +41,8 @@ from flettner.agent.notify.rules import (
     notices_of_states,
     should_send,
 )
+from flettner.agent.retrying import ReasonLog, failure, retry, stop_before
+from flettner.primitives.files import replace_file
 from flettner.redaction import mask
 
 POLL_S = 5.0

@@ -23,12 +23,12 @@ from flettner.agent.domain.model import Server, Slo
 from flettner.agent.domain.ports import Engine, Now, Sensor, Traffic
 from flettner.agent.domain.reading import EngineSample, Reading, Sample, SourceState
 from flettner.agent.domain.state import State
-from flettner.agent.io.retrying import ReasonLog, retry
 from flettner.agent.machine.step import Machine, numbered_effects, state_without_counts, state_without_recent
 from flettner.agent.observe.aggregator import TRAFFIC, Aggregator
 from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.agent.prediction.what_if import WhatIf
+from flettner.agent.retrying import ReasonLog, retry
 from flettner.agent.runtime.command_check import CommandCheck
 from flettner.agent.runtime.companion import Companion
 from flettner.agent.runtime.effect_runner import EffectRunner

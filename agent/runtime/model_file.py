@@ -6,8 +6,8 @@ from pathlib import Path
 import structlog
 
 from flettner.agent.domain.ports import Now
-from flettner.agent.io.files import replace_file
 from flettner.agent.prediction.saved_model import SavedModel, decode, law_key
+from flettner.primitives.files import replace_file
 from flettner.vllm_facts.serve_config import ServeConfig
 
 log = structlog.get_logger(__name__)

@@ -18,8 +18,8 @@ from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.events import Observed
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.reading import Reading
-from flettner.agent.io.files import replace_file
 from flettner.agent.observe.minute_rows import MINUTE_S, MinuteRow, OpenMinute
+from flettner.primitives.files import replace_file
 
 KEPT_MINUTES = 24 * 60
 HISTORY_WITHIN_S = 60.0

@@ -29,7 +29,6 @@ from flettner.agent.domain.model import Approvers, Mode
 from flettner.agent.domain.ports import Engine, Now, Sensor, Site, Traffic
 from flettner.agent.domain.request_counts import RequestSource
 from flettner.agent.domain.state import State
-from flettner.agent.io.retrying import ReasonLog, retry, stop_before
 from flettner.agent.judge.admissibility import UNEVEN, UNEVEN_UNSEEN
 from flettner.agent.judge.verdict import AnytimeJudge
 from flettner.agent.machine.guard import Guard
@@ -39,6 +38,7 @@ from flettner.agent.machine.transitions import Rules
 from flettner.agent.notify.delivery import NoticeDelivery
 from flettner.agent.observe.aggregator import Aggregator
 from flettner.agent.prediction.worker import Worker, WorkerProcess
+from flettner.agent.retrying import ReasonLog, retry, stop_before
 from flettner.agent.runtime.anchor_schedule import AnchorSchedule
 from flettner.agent.runtime.command_check import CommandCheck
 from flettner.agent.runtime.daemon import Daemon, utc_now

@@ -19,7 +19,7 @@ from docker.utils import convert_filters
 from tenacity import AsyncRetrying, retry_if_exception_type
 
 from flettner.agent.domain.errors import SensorError
-from flettner.agent.io.retrying import Backoff
+from flettner.agent.retrying import Backoff
 from flettner.clients.docker.parse import ContainerEvent, event_of
 
 THREAD_NAME: Final = "docker-events"

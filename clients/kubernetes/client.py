@@ -17,7 +17,7 @@ from lightkube.generic_resource import create_global_resource, create_namespaced
 from lightkube.types import CascadeType, PatchType
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_exception
 
-from flettner.agent.io.retrying import retry
+from flettner.agent.retrying import retry
 from flettner.clients.kubernetes.connection import Access, Connection, connection_to
 from flettner.clients.kubernetes.documents import Json, Kind, has_labels, with_kind
 from flettner.clients.kubernetes.errors import AwayError, ConflictError, MissingError

@@ -18,7 +18,7 @@ import msgspec
 from tenacity import AsyncRetrying, retry_if_exception_type
 
 from flettner.agent.domain.errors import ActError
-from flettner.agent.io.retrying import Backoff, failure, retry
+from flettner.agent.retrying import Backoff, failure, retry
 from flettner.clients.kubernetes.documents import Json, Kind, has_labels, with_kind
 from flettner.clients.kubernetes.errors import AwayError, ExpiredError
 

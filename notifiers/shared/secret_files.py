@@ -5,6 +5,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from flettner.agent.domain.errors import NoticeError
+from flettner.primitives.files import read_file
 
 LONGEST = 4096
 
@@ -14,14 +15,13 @@ def read_secret(path: str) -> str:
 
     The error allows a retry, because an operator may fix the file."""
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            found = file.read(LONGEST + 1).strip()
+        secret = read_file(Path(path), LONGEST).decode("utf-8").strip()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", "it is not UTF-8")
         raise NoticeError(f"{path}: cannot be read: {why}", passes=True) from None
-    if not found or len(found) > LONGEST or not found.isprintable():
-        raise NoticeError(f"{path}: must hold one line of at most {LONGEST} characters", passes=True)
-    return found
+    if not secret or not secret.isprintable():
+        raise NoticeError(f"{path}: must hold one line of text", passes=True)
+    return secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ import aiohttp
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.ports import Now, View
 from flettner.agent.domain.reading import Gpu, GpuSample, Sample
-from flettner.agent.io.bounded import read_body
 from flettner.agent.plugins.option_errors import check_periods
+from flettner.primitives.bounded import read_body
 from flettner.sensors.dcgm.page import AssignedGpu, parse_page
 from flettner.sensors.shared.addresses import resolve
 from flettner.sensors.shared.source_reporter import SourceReporter

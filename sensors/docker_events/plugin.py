@@ -10,12 +10,12 @@ from tenacity import AsyncRetrying, retry_if_exception_type
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.ports import Now, View
 from flettner.agent.domain.reading import Incident, Sample, SourceState
-from flettner.agent.io.bounded import join_chunks
-from flettner.agent.io.retrying import Backoff, failure, retry
 from flettner.agent.plugins.option_errors import check_periods
+from flettner.agent.retrying import Backoff, failure, retry
 from flettner.clients.docker.api import EngineAt
 from flettner.clients.docker.events import EventStream
 from flettner.clients.docker.parse import ContainerEvent, ContainerSummary, event_of, summaries_of
+from flettner.primitives.bounded import join_chunks
 from flettner.sensors.docker_events.registry import ContainerRegistry
 
 ACTIONS = ("oom", "die", "start", "kill", "pause", "unpause", "rename", "destroy", "health_status")

@@ -15,8 +15,8 @@ from tenacity import AsyncRetrying, retry_if_exception_type
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.ports import Now, View
 from flettner.agent.domain.reading import Gpu, GpuSample, Sample
-from flettner.agent.io.retrying import Backoff, failure, retry
 from flettner.agent.plugins.option_errors import check_periods
+from flettner.agent.retrying import Backoff, failure, retry
 from flettner.sensors.nvidia_smi.csv_rows import EXITS, FIELDS, parse_gpu, retry_fields
 from flettner.sensors.shared.source_reporter import SourceReporter
 

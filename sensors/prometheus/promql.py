@@ -20,7 +20,7 @@ from urllib3.util.retry import Retry
 
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.ports import Now
-from flettner.agent.io.bounded import join_chunks, parse_json
+from flettner.primitives.bounded import join_chunks, parse_json
 from flettner.sensors.prometheus.selectors import build_age_query
 
 _REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY})  # cannot be parsed, executed

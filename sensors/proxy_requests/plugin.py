@@ -11,8 +11,8 @@ from flettner.agent.domain.model import Slo
 from flettner.agent.domain.ports import Now, View
 from flettner.agent.domain.reading import RequestSample, Sample
 from flettner.agent.domain.request_counts import RequestSource
-from flettner.agent.io.retrying import failure, retry
 from flettner.agent.plugins.option_errors import check_periods
+from flettner.agent.retrying import failure, retry
 from flettner.clients.kubernetes.options import ClusterOptions
 from flettner.sensors.proxy_requests.access_log import OpenRequests
 from flettner.sensors.proxy_requests.gateway_follower import name_routes, subscribed_to_gateways

@@ -16,7 +16,7 @@ import msgpack
 from tenacity import AsyncRetrying, retry_if_result, wait_fixed
 
 from flettner.agent.domain.errors import ActError, SensorError
-from flettner.agent.io.retrying import retry
+from flettner.agent.retrying import retry
 from flettner.clients.kubernetes.client import KubernetesClient
 from flettner.clients.kubernetes.deployment_pods import DeploymentPods, FoundPod
 from flettner.sensors.proxy_requests.record_socket import MESSAGE_BYTES, Inbox, add_message

@@ -15,10 +15,10 @@ import structlog
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.ports import Now, View
 from flettner.agent.domain.reading import EngineSample, Sample, SourceState
-from flettner.agent.io.bounded import MOST_BYTES, parse_json, read_body
 from flettner.agent.observe.engine_sample import sample
 from flettner.agent.observe.plausibility import find_nonsense
 from flettner.agent.plugins.option_errors import check_periods
+from flettner.primitives.bounded import MOST_BYTES, parse_json, read_body
 from flettner.sensors.shared.addresses import resolve
 from flettner.sensors.vllm_metrics.replicas import add_up
 from flettner.vllm_facts.errors import MetricsPageError

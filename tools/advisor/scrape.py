@@ -18,6 +18,7 @@ from flettner.agent.domain.model import Slo
 from flettner.agent.domain.reading import EngineSample, Reading
 from flettner.agent.observe import engine_sample
 from flettner.agent.observe.aggregator import Aggregator
+from flettner.primitives.files import read_bounded, read_file
 from flettner.tools.advisor.histograms import series
 from flettner.vllm_facts.errors import MetricsPageError
 from flettner.vllm_facts.metrics.exposition import parse_labels, pick_samples
@@ -213,15 +214,13 @@ def _choose_server(base: str) -> tuple[str, int]:
 def _get(url: str) -> bytes:
     try:
         with urlopen(Request(url, headers={"Accept": "text/plain"}), timeout=_TIMEOUT_S) as answer:  # noqa: S310
-            body: bytes = answer.read(MAX_BYTES + 1)
+            return read_bounded(answer, MAX_BYTES)
     except URLError as error:
         why = getattr(error, "code", None) or getattr(error.reason, "strerror", None) or error.reason
         raise ConfigError(f"{url}: cannot be read: {why}; check that a vLLM server runs there") from error
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{url}: cannot be read: {error}; check that a vLLM server runs there") from error
-    if len(body) > MAX_BYTES:
-        raise ConfigError(f"{url}: the response is larger than {MAX_BYTES >> 20} MiB")
-    return body
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{url}: cannot be read: {why}; check that a vLLM server runs there") from error
 
 
 def _version(base: str) -> str | None:
@@ -242,17 +241,11 @@ def _identify(body: bytes) -> tuple[str, int]:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            body = file.read(MAX_BYTES + 1)
+        return read_file(path, MAX_BYTES)
     except OSError as error:
         raise ConfigError(
             f"--scrape {path}: cannot be read: {error.strerror}; save one with `curl URL/metrics > {path}`"
         ) from error
-    if len(body) > MAX_BYTES:
-        raise ConfigError(
-            f"--scrape {path}: is larger than {MAX_BYTES >> 20} MiB, too large for a page of a vLLM server"
-        )
-    return body
 
 
 def _yes(text: str) -> Value:

@@ -2,15 +2,16 @@
 
 import argparse
 import json
+import os
 import re
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
 from flettner.agent.domain.errors import ConfigError
+from flettner.primitives.files import read_bounded, read_file, replacing
 from flettner.tools.advisor.ci_formats import Located, Remark, as_github, as_sarif
 from flettner.tools.advisor.launch_edits import WrittenFile, write_changes
 from flettner.tools.advisor.launch_reports import LaunchReport, lint_text
@@ -50,16 +51,10 @@ def lint_files(files: Sequence[str], args: argparse.Namespace) -> int:
 def _read(file: str) -> str:
     try:
         if file == STDIN:
-            content = sys.stdin.buffer.read(_MAX_FILE + 1)
-        else:
-            with Path(file).open("rb") as opened:
-                content = opened.read(_MAX_FILE + 1)
+            return read_bounded(sys.stdin.buffer, _MAX_FILE).decode()
+        return read_file(Path(file), _MAX_FILE).decode()
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}; give {KINDS}") from error
-    if len(content) > _MAX_FILE:
-        raise ConfigError(f"{file}: larger than {_MAX_FILE >> 20} MiB; give {KINDS}")
-    try:
-        return content.decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not UTF-8 text; give {KINDS}") from error
 
@@ -108,10 +103,9 @@ def _replace_file(file: Path, text: str) -> None:
     """Write the whole file or nothing of it; links and permissions are kept."""
     file = file.resolve()
     try:
-        with tempfile.NamedTemporaryFile("wb", dir=file.parent, prefix=f".{file.name}.", delete=False) as new:
-            new.write(text.encode())
-        Path(new.name).chmod(file.stat().st_mode & 0o7777)
-        Path(new.name).replace(file)
+        with replacing(file, mode=0o600, durable=True) as draft:
+            draft.write(text.encode())
+            os.fchmod(draft.fileno(), file.stat().st_mode & 0o7777)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written: {error.strerror}; use --diff") from error
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flettner.agent.domain.errors import ConfigError
+from flettner.primitives.files import read_file
 from flettner.tools.advisor.fact_options import add_options, build_serve_config
 from flettner.tools.advisor.objective_options import SHARE, add_objectives, read_objectives
 from flettner.tools.advisor.option_files import LAW_HINT, TRACE_HINT, read_option_file
@@ -236,9 +237,7 @@ def read_params(path: Path, option: str) -> list[Point]:
     It is a list of objects, or an object of them by name; each object names flags and values.
     """
     try:
-        if path.stat().st_size > _MAX_FILE:
-            raise ConfigError(f"{option} {path}: is larger than {_MAX_FILE >> 20} MiB")
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_file(path, _MAX_FILE))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{option} {path}: cannot be read as JSON: {error}") from error
     rows = list(found.values()) if isinstance(found, dict) else found

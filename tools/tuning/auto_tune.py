@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 
 from flettner.agent.domain.errors import ConfigError
+from flettner.primitives.files import read_file
 from flettner.tools.tuning.searches import Point
 
 _ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Z_]+)=", re.MULTILINE)
@@ -51,8 +52,7 @@ def read_variables(path: Path) -> AutoTuneVariables:
     Of `NAME=${NAME:-VALUE}`, as the script has it since it can be run in batches, the value.
     """
     try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_FILE).decode("utf-8", "replace")
+        text = read_file(path, _MAX_FILE).decode("utf-8", "replace")
     except OSError as error:
         raise ConfigError(f"--auto-tune {path}: cannot be read: {error.strerror}") from error
     found = dict(_DEFAULTS)

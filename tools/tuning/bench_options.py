@@ -13,6 +13,7 @@ from typing import Any
 
 from flettner.agent.domain.errors import ConfigError
 from flettner.performance_model.trace import TraceRequest
+from flettner.primitives.files import read_file
 
 DATASETS = ("random", "sharegpt")
 _CHARACTERS = 4  # a token of English text, in most tokenizers 3.5 to 4.5
@@ -103,9 +104,7 @@ def _around(length: int, ratio: float, random: Random) -> int:
 def _conversations(path: Path) -> Iterator[tuple[int, int]]:
     """Yield the tokens of the first two turns of each conversation."""
     try:
-        if path.stat().st_size > _MAX_FILE:
-            raise ConfigError(f"--dataset-path {path}: is larger than {_MAX_FILE >> 30} GiB")
-        rows = json.loads(path.read_bytes())
+        rows = json.loads(read_file(path, _MAX_FILE))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--dataset-path {path}: cannot be read as JSON: {error}") from error
     for row in rows if isinstance(rows, list) else ():

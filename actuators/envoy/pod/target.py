@@ -12,7 +12,7 @@ from flettner.actuators.shared.split import without_lease
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Traffic
-from flettner.agent.io.retrying import retry
+from flettner.agent.retrying import retry
 
 log = structlog.get_logger(__name__)
 

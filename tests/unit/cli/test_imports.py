@@ -19,7 +19,12 @@ CALLS = (
     ("top",),
     ("ids", "status"),
 )
-OWN = {"flettner.agent", "flettner.tools", "flettner.vllm_facts"}  # what a client needs of flettner
+OWN = {
+    "flettner.agent",
+    "flettner.primitives",
+    "flettner.tools",
+    "flettner.vllm_facts",
+}  # what a client needs
 NOT_OF_OWN = (
     "flettner.agent.domain.state",
     "flettner.agent.machine",

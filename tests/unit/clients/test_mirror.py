@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from flettner.agent.domain.errors import ActError
-from flettner.agent.io.retrying import Backoff
+from flettner.agent.retrying import Backoff
 from flettner.clients.kubernetes.client import SERVICE
 from flettner.clients.kubernetes.errors import AwayError
 from flettner.clients.kubernetes.mirror import PROMPT

@@ -72,7 +72,7 @@ def test_names_an_invalid_option(text: str, expected: str) -> None:
         (b'{"prompt": "a"}\n{"prompt"\n', "line 2 starts like JSON but is invalid"),
         (b'{"text": "a"}\n', 'line 1 has no "prompt" string'),
         (b"\xff\xfe", "is not UTF-8 text"),
-        (b"x" * (2**20 + 1), "is larger than 1048576 bytes"),
+        (b"x" * (2**20 + 1), "cannot be read: it is larger than 1 MiB"),
         (b"\n".join(b"%d" % number for number in range(1001)), "has 1001 different prompts"),
     ],
 )

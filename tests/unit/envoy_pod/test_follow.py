@@ -11,7 +11,7 @@ from flettner.actuators.envoy.pod.follow import RouteFollower
 from flettner.actuators.shared.published_route import PROXY, PublishedRoute
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.model import Server
-from flettner.agent.io.retrying import Backoff
+from flettner.agent.retrying import Backoff
 from tests.support.kubernetes.scripted_api import ScriptedApi
 
 CHAT = PublishedRoute(

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 
 from flettner.actuators.vllm.probe import OpenAiProbe
 from flettner.agent.domain.errors import ActError
-from flettner.agent.io.bounded import read_body
+from flettner.primitives.bounded import read_body
 
 NESTED = b"[" * 100_000
 GOOD = json.dumps({"data": [{"id": "m", "max_model_len": 64}]}).encode()

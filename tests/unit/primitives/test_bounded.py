@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flettner.agent.io.bounded import join_chunks, parse_json
+from flettner.primitives.bounded import join_chunks, parse_json
 
 
 @given(

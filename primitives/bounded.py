@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import AsyncIterable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
+if TYPE_CHECKING:
+    import aiohttp
 
 MOST_BYTES = 8 * 2**20  # a vLLM server's metrics page has 50 kB per data-parallel rank
 MOST_OF_AN_ERROR = 4096
 
 
-async def read_body(answer: aiohttp.ClientResponse, at_most: int = MOST_BYTES) -> bytes:
+async def read_body(answer: "aiohttp.ClientResponse", at_most: int = MOST_BYTES) -> bytes:
     """Read the full body, decompressed. Raises ValueError if it is larger than `at_most` bytes."""
     return await read_stream(answer.content.iter_any(), at_most)
 
@@ -31,7 +32,7 @@ def join_chunks(chunks: Iterable[bytes], at_most: int = MOST_BYTES) -> bytes:
     return bytes(body)
 
 
-async def read_error(answer: aiohttp.ClientResponse) -> str:
+async def read_error(answer: "aiohttp.ClientResponse") -> str:
     """Read the beginning of an error response's body."""
     return (await answer.content.read(MOST_OF_AN_ERROR)).decode("utf-8", "replace")
 

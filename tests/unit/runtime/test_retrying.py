@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 from tenacity import AsyncRetrying, retry_if_exception_type, retry_if_result, wait_fixed
 
 from flettner.agent.domain.errors import ActError
-from flettner.agent.io.retrying import Backoff, ReasonLog, retry, stop_before
+from flettner.agent.retrying import Backoff, ReasonLog, retry, stop_before
 from tests.support.fast_time import in_no_time
 
 

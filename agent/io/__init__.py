@@ -1,1 +1,0 @@
-"""Bounded reads from other programs, and files that are replaced as a whole."""

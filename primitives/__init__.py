@@ -1,0 +1,1 @@
+"""Small mechanisms that every package may use; they need the standard library only."""
