@@ -7,12 +7,12 @@ import json
 from time import process_time
 
 from bench.results import new_parser, write
+from flettner.primitives.quantiles import quantile
 from flettner.simulator.hardware import PRESETS
 from flettner.simulator.kv_cache import KvCache
 from flettner.simulator.replay import replay
 from flettner.simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
 from flettner.simulator.step_time import StepTime
-from flettner.simulator.tally import quantile
 from flettner.simulator.text import draws
 from flettner.simulator.workload import gap_s, lengths
 
@@ -45,7 +45,7 @@ def main() -> None:
     began = process_time()
     run = replay(made, scheduler, StepTime(hardware=PRESETS["4090-8b"]).seconds)
     cpu_s = process_time() - began
-    ttft_s = [(request.first_at or 0.0) - request.arrived_at for request in made]
+    ttft_s = sorted((request.first_at or 0.0) - request.arrived_at for request in made)
     report = {
         "requests": len(made),
         "steps": run.steps,
@@ -54,8 +54,8 @@ def main() -> None:
         "cpu_s": round(cpu_s, 2),
         "times_real_time": round(run.seconds / cpu_s),
         "us_per_step": round(cpu_s / run.steps * 1e6, 1),
-        "ttft_p50_ms": round((quantile(ttft_s, 0.5) or 0) * 1000, 1),
-        "ttft_p99_ms": round((quantile(ttft_s, 0.99) or 0) * 1000, 1),
+        "ttft_p50_ms": round(quantile(ttft_s, 0.5) * 1000, 1),
+        "ttft_p99_ms": round(quantile(ttft_s, 0.99) * 1000, 1),
     }
     print(json.dumps(report))
     write(options.json, report)

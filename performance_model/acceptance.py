@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.fit import LEAST_WINDOWS, fit_law
-from flettner.performance_model.outcome import mean_gap_s, quantile
+from flettner.performance_model.outcome import mean_gap_s
 from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.request_state import RequestState
 from flettner.performance_model.step_law import StepLaw
 from flettner.performance_model.trace import Trace
 from flettner.performance_model.work_windows import WorkWindow
+from flettner.primitives.quantiles import histogram_quantile, mean, quantile
 
 WINDOWS, WINDOW_S = 5, 60.0
 ITL_ERROR, TTFT_ERROR = 0.10, 0.25
@@ -65,11 +66,11 @@ class Acceptance:
     @property
     def itl_error(self) -> float:
         """Mean size."""
-        return _mean([abs(error) for error in self.itl])
+        return mean(abs(error) for error in self.itl) or 0.0
 
     @property
     def ttft_error(self) -> float:
-        return _mean([abs(error) for error in self.ttft])
+        return mean(abs(error) for error in self.ttft) or 0.0
 
     def add(self, errors: tuple[float, float]) -> "Acceptance":
         """With one more window; the last WINDOWS are kept."""
@@ -99,8 +100,10 @@ def check_window(
     if not begun or not ended:
         return None
     waits = sorted(_ttft_s(one) + measured.outside_s for one in begun)
-    wait_s = bucket_quantile(waits, measured.ttft_edges) if measured.ttft_edges else quantile(waits, 0.9)
-    gap_s = _mean([gap for one in ended if (gap := mean_gap_s(one)) > 0])
+    wait_s = (
+        bucket_quantile(waits, measured.ttft_edges) if measured.ttft_edges else quantile(waits, TTFT_QUANTILE)
+    )
+    gap_s = mean(gap for one in ended if (gap := mean_gap_s(one)) > 0) or 0.0
     return _error(gap_s, measured.itl_s), _error(wait_s, measured.ttft_s)
 
 
@@ -139,7 +142,7 @@ def measure_records(
     return MeasuredWindow(
         begin_s=begin_s,
         end_s=end_s,
-        itl_s=_mean([one.itl_s for one in served if one.itl_s > 0]),
+        itl_s=mean(one.itl_s for one in served if one.itl_s > 0) or 0.0,
         ttft_s=quantile(sorted(one.ttft_s for one in served), TTFT_QUANTILE),
         outside_s=outside_s,
     )
@@ -150,27 +153,11 @@ def bucket_quantile(values: Sequence[float], edges: Sequence[float]) -> float:
     counts = [0.0] * (len(edges) + 1)
     for value in values:
         counts[bisect_left(edges, value)] += 1
-    return histogram_quantile(edges, counts)
-
-
-def histogram_quantile(edges: Sequence[float], counts: Sequence[float]) -> float:
-    """Interpolated in its bucket; the largest edge where it lies above."""
-    wanted = TTFT_QUANTILE * sum(counts)
-    low = 0.0
-    for edge, count in zip(edges, counts, strict=False):
-        if count and wanted <= count:
-            return low + (edge - low) * wanted / count
-        wanted -= count
-        low = edge
-    return low
+    return histogram_quantile(edges, counts, TTFT_QUANTILE)
 
 
 def _ttft_s(request: RequestState) -> float:
     return (request.first_s or 0.0) - request.arrival_s
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 def _error(predicted: float, measured: float) -> float:

@@ -1,10 +1,11 @@
 """What a run means for the requests: latencies, and the share that met the objectives."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flettner.performance_model.replayed_scheduler import EngineRun
 from flettner.performance_model.request_state import RequestState
+from flettner.primitives.quantiles import quantile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +68,3 @@ def measure(run: EngineRun, goals: Goals) -> Mapping[str, float]:
             )
     gap = run.gaps.quantile(0.99)
     return found if gap is None else {**found, "gap_p99_s": gap}
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Of sorted values, with linear interpolation."""
-    place = share * (len(values) - 1)
-    low = int(place)
-    high = min(low + 1, len(values) - 1)
-    return values[low] + (values[high] - values[low]) * (place - low)

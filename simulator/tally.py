@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from flettner.primitives.quantiles import quantile
+
 LoadOutcome = Literal["ok", "failed", "truncated", "aborted"]
 LoadMetric = Literal["ttft_s", "itl_s", "e2e_s"]
 OUTCOMES: tuple[LoadOutcome, ...] = ("ok", "failed", "truncated", "aborted")
@@ -83,7 +85,8 @@ class TrafficSummary:
         """The quantile of the ok requests that ended in the span; None without any."""
         value: Callable[[RequestRecord], float | None] = lambda record: getattr(record, metric)  # noqa: E731
         seen = [value(record) for record in self.between(since, until) if record.outcome == "ok"]
-        return quantile([number for number in seen if number is not None], share)
+        numbers = sorted(number for number in seen if number is not None)
+        return quantile(numbers, share) if numbers else None
 
     def goodput(self, slo: LoadSlo, since: float, until: float) -> float:
         """Requests per second that ended in the span and met the SLO."""
@@ -111,14 +114,3 @@ class TrafficSummary:
 
 def _ended(record: RequestRecord) -> float:
     return record.ended
-
-
-def quantile(values: Sequence[float], share: float) -> float | None:
-    """Linear interpolation between neighbours by rank; None for no values."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    place = (len(ordered) - 1) * share
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

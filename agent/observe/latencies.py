@@ -21,6 +21,7 @@ from flettner.agent.observe.attribution import (
     share_ttft,
 )
 from flettner.agent.observe.window import summarize_histograms, summarize_latency
+from flettner.primitives.quantiles import mean
 
 
 class Record(NamedTuple):
@@ -87,7 +88,7 @@ def add_latencies(
     ttft = _Measured(firsts, _present(one.ttft for one in samples), slo.ttft)
     itl = _Measured(gaps, _present(one.itl for one in samples), slo.itl)
     e2e = _Measured(ends, _present(one.e2e for one in samples), slo.e2e)
-    duration_s = sum(value for _, value in ends) / len(ends) if ends else None
+    duration_s = mean(value for _, value in ends)
     waiting = {
         name: count_overdue(samples, reading.work, objective)
         for name, objective in (("ttft", slo.ttft), ("e2e", slo.e2e))

@@ -8,6 +8,7 @@ from statistics import fmean
 from flettner.agent.domain.events import Observed
 from flettner.agent.domain.reading import Gpu, Latency, Reading
 from flettner.agent.domain.request_counts import EDGES_S, RequestCounts
+from flettner.primitives.quantiles import mean
 
 MINUTE_S = 60
 P95 = 0.95
@@ -154,24 +155,19 @@ def _gauge_columns(readings: Sequence[Reading]) -> dict[str, float | None]:
     gpus = [gpu for one in readings for gpu in one.gpus]
     trends = ("running", "waiting", "kv_usage", "preemptions_per_s")
     found: dict[str, float | None] = {
-        name: _mean(trend.mean for one in readings if (trend := getattr(one, name)) is not None)
+        name: mean(trend.mean for one in readings if (trend := getattr(one, name)) is not None)
         for name in trends
     }
     return found | {
         "ttft_p95_s": _p95(one.ttft for one in readings),
         "itl_p95_s": _p95(one.itl for one in readings),
-        "gpu_utilization": _mean(gpu.utilization for gpu in gpus if gpu.utilization is not None),
+        "gpu_utilization": mean(gpu.utilization for gpu in gpus if gpu.utilization is not None),
         "gpu_memory": max((share for gpu in gpus if (share := _used_share(gpu)) is not None), default=None),
     }
 
 
 def _p95(latencies: Iterable[Latency | None]) -> float | None:
-    return _mean(latency.p95 for latency in latencies if latency is not None and latency.count)
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    known = list(values)
-    return fmean(known) if known else None
+    return mean(latency.p95 for latency in latencies if latency is not None and latency.count)
 
 
 def _used_share(gpu: Gpu) -> float | None:

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import compress, pairwise
+from itertools import compress
 from math import ceil
 from operator import mul
 
 from flettner.agent.domain.model import Objective
 from flettner.agent.domain.reading import Buckets, EngineSample, Latency, Trend
+from flettner.primitives.quantiles import histogram_quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +110,5 @@ def summarize_histograms(histograms: Iterable[Buckets | None], objective: Object
     snapped = sum(edge <= objective.under_s for edge in edges) if objective else 0
     if snapped:
         late = sum(counts[snapped:]) / total
-    p50, p95, p99 = (_interpolate(edges, counts, share * total) for share in (0.5, 0.95, 0.99))
+    p50, p95, p99 = (histogram_quantile(edges, counts, share) for share in (0.5, 0.95, 0.99))
     return Latency(count=total, p50=p50, p95=p95, p99=p99, over_slo=late)
-
-
-def _interpolate(edges: Sequence[float], counts: Sequence[float], rank: float) -> float:
-    below = 0.0
-    for (lower, upper), count in zip(pairwise((0.0, *edges)), counts, strict=False):
-        if count and below + count >= rank:
-            return lower + (upper - lower) * (rank - below) / count
-        below += count
-    return edges[-1]

@@ -15,13 +15,13 @@ from flettner.performance_model.acceptance import (
     ITL_ERROR,
     TAIL_S,
     TTFT_ERROR,
+    TTFT_QUANTILE,
     WINDOW_S,
     WINDOWS,
     Acceptance,
     MeasuredWindow,
     ServedRequest,
     check_window,
-    histogram_quantile,
     measure_records,
 )
 from flettner.performance_model.engine_limits import EngineLimits
@@ -30,6 +30,7 @@ from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.hardware_prior import fit_with_prior
 from flettner.performance_model.log_clock import add_unlogged, unlogged
 from flettner.performance_model.work_windows import WorkWindow
+from flettner.primitives.quantiles import histogram_quantile
 from flettner.vllm_facts.serve_config import ServeConfig
 
 LEAST_LOGGED = 60  # windows of logged steps, one minute's; with fewer the histograms tell more
@@ -184,7 +185,7 @@ def _measure_histograms(minute: Minute, begin_s: float, outside_s: float) -> Mea
         begin_s=minute.begin_s - begin_s,
         end_s=minute.end_s - begin_s,
         itl_s=gaps.sum / gaps.total,
-        ttft_s=histogram_quantile(ttft.edges, ttft.counts),
+        ttft_s=histogram_quantile(ttft.edges, ttft.counts, TTFT_QUANTILE),
         ttft_edges=ttft.edges,
         by_arrival=False,
         outside_s=outside_s,

@@ -11,8 +11,8 @@ from random import Random
 from flettner.agent.domain.reading import Buckets
 from flettner.agent.prediction.learned import TokenCounts
 from flettner.agent.prediction.recording import Recording, RequestColumns, sum_minutes
-from flettner.performance_model.outcome import quantile
 from flettner.performance_model.packed_trace import PackedTrace
+from flettner.primitives.quantiles import quantile
 
 LEAST_RECORDED = 0.8  # of the requests that vLLM counted; with fewer, clients go past the proxy
 LONGEST_LAG_S = 120.0

@@ -22,6 +22,7 @@ from math import comb, log, log10
 from statistics import fmean, median
 
 from flettner.agent.domain.answers import AnswerComparison, GoldenAnswer
+from flettner.primitives.quantiles import mean
 
 ALPHA = 0.01  # chance that a green equal to blue fails
 SURE = log(0.9)  # of a token: the next one lies log(9) = 2.2 nats below, and no rounding moves it so far
@@ -122,8 +123,7 @@ def _summarise(counted: AnswerComparison) -> str:
 
 
 def _mean_drift(pairs: Sequence[tuple[GoldenAnswer, GoldenAnswer]]) -> float | None:
-    found = [drift for drift in (_drift_if_any(*pair) for pair in pairs) if drift is not None]
-    return fmean(found) if found else None
+    return mean(drift for pair in pairs if (drift := _drift_if_any(*pair)) is not None)
 
 
 _GREEN = 2

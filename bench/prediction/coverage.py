@@ -21,9 +21,10 @@ from flettner.agent.prediction.served_load import REPLICATES
 from flettner.agent.prediction.step_rows import thin
 from flettner.performance_model.acceptance import check_ahead
 from flettner.performance_model.hardware_prior import fit_with_prior
-from flettner.performance_model.outcome import Goals, quantile
+from flettner.performance_model.outcome import Goals
 from flettner.performance_model.prediction import predict
 from flettner.performance_model.step_law import with_error
+from flettner.primitives.quantiles import quantile
 
 GPUS = ("4090-8b", "t4-8b-awq", "h100-8b")
 SETTINGS = ((16, 2048), (64, 256), (256, 8192))

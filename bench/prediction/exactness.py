@@ -9,9 +9,10 @@ from typing import Any
 
 from bench.prediction.truth import LOADS, Load, Recording, TrueServer, case_of
 from flettner.performance_model.hardware_prior import fit_with_prior
-from flettner.performance_model.outcome import Goals, attainment, measure, quantile
+from flettner.performance_model.outcome import Goals, attainment, measure
 from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.work_windows import windows_of_steps
+from flettner.primitives.quantiles import quantile
 
 GPUS = ("4090-8b", "h100-8b", "t4-8b-awq")
 SEQS, BUDGETS = (8, 16, 64, 256), (256, 2048, 8192)

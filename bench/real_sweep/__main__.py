@@ -26,10 +26,11 @@ from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.fit import fit_law
 from flettner.performance_model.iteration_log import StepRecord
 from flettner.performance_model.log_clock import add_unlogged, busy_spans, unlogged
-from flettner.performance_model.outcome import Goals, quantile
+from flettner.performance_model.outcome import Goals
 from flettner.performance_model.step_law import UncertainLaw
 from flettner.performance_model.trace import Trace, TraceRequest
 from flettner.performance_model.work_windows import windows_of_steps
+from flettner.primitives.quantiles import quantile
 from flettner.tools.tuning.calibration import calibrate
 from flettner.tools.tuning.replay import Served, replay
 from flettner.tools.tuning.session import TuningPlan, summarise

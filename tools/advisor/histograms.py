@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from math import inf
 
+from flettner.primitives.quantiles import histogram_quantile
 from flettner.vllm_facts.errors import MetricsPageError
 from flettner.vllm_facts.metrics.exposition import SampleRow, parse_bucket, pick_samples
 
@@ -55,15 +56,12 @@ def _new_requests(first: _Buckets, last: _Buckets) -> _Buckets:
 
 
 def _quantile(counts: _Buckets, share: float) -> float | None:
-    """Interpolated within its bucket; at most the last finite edge. None if there are too few requests."""
-    rank, edges = share * counts.get(inf, 0.0), sorted(counts)
-    if counts.get(inf, 0.0) < ENOUGH:
+    """None if there are too few requests."""
+    *edges, last = sorted(counts) or (inf,)
+    if last != inf or not edges or counts.get(inf, 0.0) < ENOUGH:
         return None
-    for lower, upper in pairwise((0.0, *edges)):
-        below, within = counts.get(lower, 0.0), counts[upper]
-        if within >= rank:
-            return lower if upper == inf else lower + (upper - lower) * (rank - below) / (within - below)
-    return None
+    per_bucket = [high - low for low, high in pairwise((0.0, *(counts[edge] for edge in (*edges, inf))))]
+    return histogram_quantile(edges, per_bucket, share)
 
 
 def _total(name: str, rows: _Rows) -> float:

@@ -11,9 +11,10 @@ from dataclasses import replace
 from math import sqrt
 
 from flettner.performance_model.engine_limits import EngineLimits
-from flettner.performance_model.outcome import Goals, mean_gap_s, quantile
+from flettner.performance_model.outcome import Goals, mean_gap_s
 from flettner.performance_model.replayed_scheduler import EngineRun, ReplayedScheduler
 from flettner.performance_model.step_law import StepLaw, UncertainLaw
+from flettner.primitives.quantiles import quantile
 from flettner.tools.tuning.session import TuningPlan
 
 _MOST = 4.0  # times slower or faster; a prior is off by a factor of 0.7 to 1.5

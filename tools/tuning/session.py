@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flettner.agent.domain.errors import ActError, ConfigError
-from flettner.performance_model.outcome import Goals, quantile
+from flettner.performance_model.outcome import Goals
 from flettner.performance_model.trace import Trace, TraceRequest
+from flettner.primitives.quantiles import quantile
 from flettner.tools.tuning.model_search import PointForecast
 from flettner.tools.tuning.progress import Progress
 from flettner.tools.tuning.replay import Served, replay

@@ -10,6 +10,7 @@ from typing import Any
 from flettner.agent.domain.errors import ConfigError
 from flettner.performance_model.outcome import Goals
 from flettner.performance_model.trace import Trace, write_trace
+from flettner.primitives.quantiles import mean
 from flettner.tools.tuning.searches import Point, Tried
 
 FORMAT, VERSION = "flettner_tune", 1
@@ -84,8 +85,7 @@ class TrialFile:
 
 
 def mean_goodput(trials: Sequence[TuningTrial]) -> float | None:
-    known = [trial.goodput for trial in trials if trial.goodput is not None]
-    return sum(known) / len(known) if known else None
+    return mean(trial.goodput for trial in trials if trial.goodput is not None)
 
 
 def _whole(lines: Sequence[str]) -> Sequence[str]:

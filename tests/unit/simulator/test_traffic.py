@@ -7,7 +7,7 @@ import sys
 import pytest
 from aiohttp import web
 
-from flettner.simulator.tally import LoadSlo, RequestRecord, TrafficSummary, quantile
+from flettner.simulator.tally import LoadSlo, RequestRecord, TrafficSummary
 from flettner.simulator.text import draws
 from flettner.simulator.traffic import Load, TrafficGenerator
 from flettner.simulator.workload import Shape, conversations, gap_s, lengths
@@ -174,11 +174,6 @@ def test_a_tally_covers_a_time_span() -> None:
     assert books.goodput(LoadSlo(ttft_s=0.5), 0, 5) == 3 / 5
     assert books.goodput(LoadSlo(ttft_s=0.5), 2, 4) == 1 / 2
     assert books.counts() == {"sent": 5, "ok": 4, "failed": 1, "truncated": 0, "aborted": 0}
-
-
-def test_a_quantile_lies_between_its_neighbours() -> None:
-    assert quantile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.5
-    assert quantile([], 0.5) is None
 
 
 async def test_the_command_prints_json_and_its_exit_status_shows_success() -> None:

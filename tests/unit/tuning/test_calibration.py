@@ -7,10 +7,11 @@ from random import Random
 import pytest
 
 from flettner.performance_model.engine_limits import EngineLimits
-from flettner.performance_model.outcome import Goals, measure, quantile
+from flettner.performance_model.outcome import Goals, measure
 from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.step_law import StepLaw, UncertainLaw
 from flettner.performance_model.trace import Trace, TraceRequest
+from flettner.primitives.quantiles import quantile
 from flettner.tools.tuning.calibration import calibrate
 from flettner.tools.tuning.session import TuningPlan
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand
