@@ -27,6 +27,7 @@ from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
 from flettner.agent.audit.journal import Journal
 from flettner.agent.audit.offsets import SLICE_BYTES
 from flettner.agent.domain.model import Evidence
+from flettner.primitives.address import Address
 from tests.support.fake_daemon_view import FakeDaemonView
 
 READERS = 16
@@ -70,7 +71,7 @@ def serve_journal(path: Path, tokens: Path, pipe: Connection) -> None:
     async def main() -> None:
         journal = Journal.open(path, now=lambda: NOON)
         app = build_app(JournalView(journal=journal), Tokens(tokens, lambda: NOON))
-        runner = await serve(app, "127.0.0.1:0")
+        runner = await serve(app, Address("127.0.0.1", 0))
         before = rss_mib("VmRSS")
         pipe.send(runner.addresses[0][1])
         await asyncio.to_thread(pipe.recv)

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from flettner.agent.domain.errors import ConfigError, FlettnerError
+from flettner.primitives.address import UNIX
 from flettner.primitives.files import read_file
 
-UNIX = "unix:"
 SOCKET = f"{UNIX}/run/flettner/api.sock"  # as flettner.agent.config.listen has it, which takes long to load
 LOOPBACK = "http://127.0.0.1:8090"
 PATIENCE_S = 30.0  # an approval waits for the journal's fsync, no request waits for a server

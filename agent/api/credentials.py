@@ -9,9 +9,10 @@ import structlog
 from flettner.agent.api.peer_identity import PeerIdentities
 from flettner.agent.api.server import SOCKET_MODE
 from flettner.agent.api.tokens import Tokens
-from flettner.agent.config.listen import UNIX, Certificate, ListenOptions
+from flettner.agent.config.listen import Certificate, ListenOptions
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.ports import Now
+from flettner.primitives.address import Address
 
 log = structlog.get_logger(__name__)
 
@@ -39,8 +40,8 @@ class ApiCredentials:
     @property
     def hosts(self) -> set[str]:
         """Accepted names in the Host header: the configured ones and the listen addresses."""
-        tcp = (listen for listen in self.options.listen if not listen.startswith(UNIX))
-        return {*self.options.hosts, *(listen.rpartition(":")[0] for listen in tcp)}
+        tcp = (listener.url_host for listener in self.options.listen if isinstance(listener, Address))
+        return {*self.options.hosts, *tcp}
 
     @property
     def socket_mode(self) -> int:

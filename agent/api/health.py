@@ -13,6 +13,7 @@ from typing import Protocol
 from aiohttp import web
 
 from flettner.agent.api.server import serve_plain
+from flettner.primitives.address import Address
 
 
 class DaemonProgress(Protocol):
@@ -28,7 +29,7 @@ class HealthProbes:
     daemon: DaemonProgress | None = None
 
     @asynccontextmanager
-    async def listening(self, address: str | None) -> AsyncIterator[None]:
+    async def listening(self, address: Address | None) -> AsyncIterator[None]:
         """Answer at `address` meanwhile; None: nowhere. Raises ConfigError if it cannot be used."""
         if address is None:
             yield

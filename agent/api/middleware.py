@@ -1,7 +1,6 @@
 """Access control for every request: Host and Origin checks, authentication, rate limits."""
 
 import asyncio
-import ipaddress
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
@@ -17,6 +16,7 @@ from flettner.agent.api.problems import RequestRefusedError, of_exception
 from flettner.agent.api.rate_limits import RateLimits
 from flettner.agent.api.tokens import Holder, Tokens
 from flettner.agent.domain.errors import JournalError
+from flettner.primitives.address import parse_ip
 
 HOLDER: web.RequestKey[Holder] = web.RequestKey("holder", Holder)
 STARTED: web.RequestKey[bool] = web.RequestKey("started", bool)  # the response headers are sent
@@ -229,9 +229,5 @@ def is_local(request: web.Request) -> bool:
     """The peer is on this machine: over a unix socket, or from a loopback address."""
     if is_unix(request):
         return True
-    try:
-        peer = ipaddress.ip_address(request.remote or "")
-    except ValueError:
-        return False
-    mapped = peer.ipv4_mapped if isinstance(peer, ipaddress.IPv6Address) else None
-    return (mapped or peer).is_loopback
+    peer = parse_ip(request.remote or "")
+    return peer is not None and peer.is_loopback

@@ -1,7 +1,6 @@
 """The API's listening sockets: unix and TCP, with connection limits, with or without TLS."""
 
 import asyncio
-import ipaddress
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -16,9 +15,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from flettner.agent.api.middleware import SAFE_HEADERS, SERVER
 from flettner.agent.api.problems import RequestRefusedError, of_exception
-from flettner.agent.config.listen import UNIX
-from flettner.agent.config.types import split_address
 from flettner.agent.domain.errors import ConfigError
+from flettner.primitives.address import Address, Listener, UnixSocket
 
 GRACE_S = 2.0  # for requests still open when the daemon stops; streams end at once
 SOCKET_MODE = 0o660  # access to the socket; SO_PEERCRED and tokens decide about requests
@@ -33,59 +31,62 @@ MALFORMED = "The request is not valid HTTP/1.1, or a line or the number of its h
 log = structlog.get_logger(__name__)
 
 SiteServer = asyncio.AbstractServer
-ListenAddress = Callable[[Callable[[], asyncio.Protocol]], Awaitable[SiteServer]]
+Bind = Callable[[Callable[[], asyncio.Protocol]], Awaitable[SiteServer]]
 
 
 async def serve(
     app: web.Application,
-    *listen: str,
+    *listeners: Listener,
     tls: ssl.SSLContext | None = None,
     socket_mode: int = SOCKET_MODE,
 ) -> web.AppRunner:
-    """Listen on each `host:port` and `unix:/path`; `runner.addresses` lists them, `runner.cleanup()` stops.
+    """Listen on each; `runner.addresses` lists them, `runner.cleanup()` stops.
 
-    Raises ConfigError when an address cannot be read or is taken.
+    Raises ConfigError when an address is taken, or is open to other hosts without TLS.
     """
     runner = web.AppRunner(app, shutdown_timeout=GRACE_S)
     await runner.setup()
     try:
-        for address in listen:
-            await _listen(runner, address, tls, socket_mode)
+        for listener in listeners:
+            await _listen(runner, listener, tls, socket_mode)
     except BaseException:
         await runner.cleanup()
         raise
     return runner
 
 
-async def serve_plain(app: web.Application, address: str, *, key: str) -> web.AppRunner:
-    """Listen on `host:port` without TLS, also beyond loopback: only for what holds no secrets.
+async def serve_plain(app: web.Application, address: Address, *, key: str) -> web.AppRunner:
+    """Listen without TLS, also beyond loopback: only for what holds no secrets.
 
     `key`: of [api], for ConfigError.
     """
     runner = web.AppRunner(app, shutdown_timeout=GRACE_S)
     await runner.setup()
-    host, port = split_address(address)
-    bind = partial(asyncio.get_running_loop().create_server, host=host.strip("[]"), port=int(port))
+    bind = partial(asyncio.get_running_loop().create_server, host=address.host, port=address.port)
     try:
-        await _Site(runner, address, bind, None).start()
+        await _Site(runner, str(address), bind, None).start()
     except OSError as error:
         await runner.cleanup()
         raise _cannot_listen(key, address, error) from error
     return runner
 
 
-async def _listen(runner: web.AppRunner, address: str, tls: ssl.SSLContext | None, socket_mode: int) -> None:
-    path = Path(address.removeprefix(UNIX)) if address.startswith(UNIX) else None
+async def _listen(
+    runner: web.AppRunner, listener: Listener, tls: ssl.SSLContext | None, socket_mode: int
+) -> None:
     try:
-        bind = _unix(path, socket_mode) if path else _tcp(address, tls)
-        await _Site(runner, address, bind, path).start()
+        if isinstance(listener, UnixSocket):
+            bind, path = _unix(listener, socket_mode), listener.path
+        else:
+            bind, path = _tcp(listener, tls), None
+        await _Site(runner, str(listener), bind, path).start()
     except OSError as error:
-        raise _cannot_listen("listen", address, error) from error
+        raise _cannot_listen("listen", listener, error) from error
 
 
-def _cannot_listen(key: str, address: str, error: OSError) -> ConfigError:
+def _cannot_listen(key: str, listener: Listener, error: OSError) -> ConfigError:
     return ConfigError(
-        f"[api] {key} = {address!r}: cannot listen there: {error.strerror or error};"
+        f"[api] {key} = '{listener}': cannot listen there: {error.strerror or error};"
         " stop the process that uses the address, or choose another one"
     )
 
@@ -95,7 +96,7 @@ class _Site(web.BaseSite):
 
     __slots__ = ("_bind", "_name", "_path")
 
-    def __init__(self, runner: web.AppRunner, name: str, bind: ListenAddress, path: Path | None) -> None:
+    def __init__(self, runner: web.AppRunner, name: str, bind: Bind, path: Path | None) -> None:
         super().__init__(runner)
         self._name = name
         self._bind = bind
@@ -172,34 +173,24 @@ class _Full(asyncio.Protocol):
         transport.close()
 
 
-def _tcp(address: str, tls: ssl.SSLContext | None) -> ListenAddress:
-    host, colon, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65535:  # noqa: PLR2004
-        raise ConfigError(f"[api] listen = {address!r}: write host:port, [ipv6]:port or unix:/path")
-    if tls is None and host != "localhost" and not _is_loopback(host):
+def _tcp(address: Address, tls: ssl.SSLContext | None) -> Bind:
+    if tls is None and not address.is_loopback:
         raise ConfigError(
-            f"[api] listen = {address!r}: beyond loopback the API speaks TLS only; give tls_cert and tls_key"
+            f"[api] listen = '{address}': beyond loopback the API speaks TLS only; give tls_cert and tls_key"
         )
     handshake_s = HANDSHAKE_S if tls else None
     return partial(
         asyncio.get_running_loop().create_server,
-        host=host,
-        port=int(port),
+        host=address.host,
+        port=address.port,
         ssl=tls,
         ssl_handshake_timeout=handshake_s,
     )
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _unix(path: Path, mode: int) -> ListenAddress:
-    _refuse_taken(path)
+def _unix(listener: UnixSocket, mode: int) -> Bind:
+    _refuse_taken(listener)
+    path = listener.path
     if not path.parent.exists():
         path.parent.mkdir(DIRECTORY_MODE)
     path.unlink(missing_ok=True)
@@ -213,11 +204,9 @@ def _unix(path: Path, mode: int) -> ListenAddress:
     return partial(asyncio.get_running_loop().create_unix_server, sock=bound)
 
 
-def _refuse_taken(path: Path) -> None:
+def _refuse_taken(listener: UnixSocket) -> None:
     """Raises ConfigError if the path is in use; a stale socket is removed later."""
-    asked = f"[api] listen = '{UNIX}{path}'"
-    if not path.is_absolute():
-        raise ConfigError(f"{asked}: the path must be absolute")
+    asked, path = f"[api] listen = '{listener}'", listener.path
     if path.exists() and not path.is_socket():
         raise ConfigError(f"{asked}: the path is a file, not a socket; choose another path")
     if _answers(path):

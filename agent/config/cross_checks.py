@@ -1,6 +1,7 @@
 """Checks across the tables of a config file, and pydantic's errors as `[table] key: problem`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations
 from typing import Any, get_args
 
@@ -8,15 +9,13 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from flettner.agent.audit.anchors import LOG, SYSLOG
-from flettner.agent.config.listen import SOCKET, UNIX
+from flettner.agent.config.listen import SOCKET
 from flettner.agent.config.plugin_tables import ConfiguredPlugin
 from flettner.agent.config.tables import DEFAULT_LISTEN, DEFAULT_TRAFFIC, FileTable
-from flettner.agent.config.types import address, listens, split_address
+from flettner.agent.config.types import address, listeners
 from flettner.agent.plugins.option_errors import describe_problem, quote, suggest_name
+from flettner.primitives.address import Address
 from flettner.vllm_facts.knobs import FLAGS, KNOBS, tunable
-
-_WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
-
 
 _DEPTHS = {
     "agent": 1,
@@ -56,18 +55,18 @@ def find_clashes(document: Mapping[str, Any]) -> Iterator[str]:
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"[[targets]] name: {name} is the name of {names.count(name)} targets: give each its own name"
     api = document.get("api")
-    listeners = [("[api] listen", each) for each in _api_addresses(api)]
+    addresses: list[tuple[str, Address | None]] = [("[api] listen", listen) for listen in _api_addresses(api)]
     if isinstance(api, dict) and "health" in api:
-        listeners.append(("[api] health", _address(api["health"])))
-    listeners += [
+        addresses.append(("[api] health", _address(api["health"])))
+    addresses += [
         (
             f"[targets.traffic{target_suffix(document, i)}] listen",
             _listen(target.get("traffic"), DEFAULT_LISTEN),
         )
         for i, target in enumerate(targets)
     ]
-    for (first, taken), (second, wanted) in combinations(listeners, 2):
-        if taken and wanted and _same_port(taken, wanted):
+    for (first, taken), (second, wanted) in combinations(addresses, 2):
+        if taken is not None and wanted is not None and _same_port(taken, wanted):
             yield f"{second}: {wanted} is taken by {first} ({taken}): give it another port"
 
 
@@ -146,35 +145,34 @@ def _targets(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [t if isinstance(t, dict) else {} for t in targets] if isinstance(targets, tuple) else []
 
 
-def _listen(table: object, default: str) -> str:
-    """Return the address of a target's proxy; empty where its kind has no such default."""
+def _listen(table: object, default: Address) -> Address | None:
+    """Return the address of a target's proxy; None where its kind has no such default."""
     if not isinstance(table, dict):
-        return _address(default)
-    usual = default if table.get("kind", DEFAULT_TRAFFIC) == DEFAULT_TRAFFIC else ""
-    return _address(table.get("listen", usual))
+        return default
+    if "listen" not in table:
+        return default if table.get("kind", DEFAULT_TRAFFIC) == DEFAULT_TRAFFIC else None
+    return _address(table["listen"])
 
 
-def _address(value: object) -> str:
-    """Return the address; empty if it is invalid, which is reported elsewhere."""
-    try:
+def _address(value: object) -> Address | None:
+    """Return the address; None if it is invalid, which is reported elsewhere."""
+    with suppress(ValueError):
         return address(value)
-    except ValueError:
-        return ""
+    return None
 
 
-def _api_addresses(table: object) -> tuple[str, ...]:
+def _api_addresses(table: object) -> tuple[Address, ...]:
     """Return the API's TCP addresses; none if they are invalid, which is reported elsewhere."""
     try:
-        addresses = listens(table["listen"]) if isinstance(table, dict) and "listen" in table else (SOCKET,)
+        listed = listeners(table["listen"]) if isinstance(table, dict) and "listen" in table else (SOCKET,)
     except ValueError:
         return ()
-    return tuple(each for each in addresses if not each.startswith(UNIX))
+    return tuple(listener for listener in listed if isinstance(listener, Address))
 
 
-def _same_port(one: str, other: str) -> bool:
-    (host, port), (host2, port2) = split_address(one), split_address(other)
-    same_host = host == host2 or host in _WILDCARDS or host2 in _WILDCARDS
-    return same_host and int(port) == int(port2) != 0
+def _same_port(one: Address, other: Address) -> bool:
+    same_host = one.host == other.host or one.is_wildcard or other.is_wildcard
+    return same_host and one.port == other.port != 0
 
 
 def _describe_error(details: ErrorDetails, document: Mapping[str, object]) -> str:

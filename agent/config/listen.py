@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from flettner.primitives.address import Address, Listener, UnixSocket
+
 Role = Literal["viewer", "operator", "admin"]
 
-UNIX = "unix:"
-SOCKET = f"{UNIX}/run/flettner/api.sock"
+SOCKET = UnixSocket(Path("/run/flettner/api.sock"))
 """Default address of the API, also for the commands."""
 
 
@@ -23,11 +24,11 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenOptions:
-    """`listen`: `unix:/path` or `host:port` each; TCP beyond loopback needs a certificate."""
+    """TCP beyond loopback needs a certificate."""
 
-    listen: tuple[str, ...]
+    listen: tuple[Listener, ...]
     hosts: tuple[str, ...]  # accepted Host names besides those of loopback
-    health: str | None = None  # for probes: plain HTTP without tokens
+    health: Address | None = None  # for probes: plain HTTP without tokens
     tokens_file: Path | None
     certificate: Certificate | None
     users: Mapping[str, Role]  # of the unix socket, by name or number

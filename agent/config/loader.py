@@ -29,6 +29,7 @@ from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.model import Approvers, Bound, Mode, Plan, Slo
 from flettner.agent.plugins import loader, third_party
 from flettner.agent.quality.golden_prompts import GoldenPromptOptions
+from flettner.primitives.address import Address
 from flettner.primitives.files import read_file
 from flettner.vllm_facts.values import Knob
 
@@ -46,7 +47,7 @@ class Target:
     strategy: Literal["auto", "surge", "replace", "swap", "hot"]
     restart_after_s: float | None
     traffic: ConfiguredPlugin
-    listen: str  # the proxy's address for clients
+    listen: Address  # the proxy's address for clients
     sensors: tuple[ConfiguredPlugin, ...]
     bounds: Mapping[Knob, Bound]
     plan: Plan

@@ -8,25 +8,25 @@ from pydantic_core import PydanticCustomError
 from flettner.agent.config.listen import SOCKET, Role
 from flettner.agent.config.types import (
     Account,
-    Address,
     CertificateName,
     HostName,
     KnobValue,
-    Listen,
+    ListenAddress,
+    Listeners,
     PathText,
     PositiveSeconds,
     PublicUrl,
     Seconds,
     Switch,
     TargetName,
-    is_loopback,
 )
 from flettner.agent.domain.model import Approvers, Mode
 from flettner.agent.notify.rules import NoticeSeverity
+from flettner.primitives.address import Address
 from flettner.vllm_facts.values import Knob
 
 DEFAULT_TRAFFIC = "envoy"
-DEFAULT_LISTEN = "127.0.0.1:8080"  # of that kind; others have their own, or none
+DEFAULT_LISTEN = Address("127.0.0.1", 8080)  # of that kind; others have their own, or none
 MOST_VALUES = 10_000
 MOST_STEPS = 20
 LEASE_S = (5.0, 60.0)
@@ -80,9 +80,9 @@ class AgentTable(ConfigTable):
 
 
 class ApiTable(ConfigTable):
-    listen: Listen = (SOCKET,)
+    listen: Listeners = (SOCKET,)
     hosts: tuple[HostName, ...] = ()
-    health: Address | None = None
+    health: ListenAddress | None = None
     tokens_file: PathText | None = None
     tls_cert: PathText | None = None
     tls_key: PathText | None = None
@@ -107,7 +107,7 @@ class ApiTable(ConfigTable):
     @model_validator(mode="after")
     def _check_listen(self) -> Self:
         for listen in self.listen:
-            if self.tls_cert is None and not is_loopback(listen):
+            if self.tls_cert is None and not listen.is_loopback:
                 raise key_error(
                     "listen",
                     f"{listen} is not a loopback address, and without TLS tokens are readable on the "
@@ -140,7 +140,7 @@ class EngineTable(PluginTable):
 
 class TrafficTable(PluginTable):
     kind: str = DEFAULT_TRAFFIC
-    listen: Address = DEFAULT_LISTEN
+    listen: ListenAddress = DEFAULT_LISTEN
 
 
 class BoundTable(ConfigTable):

@@ -1,13 +1,14 @@
 """Value types of the config file that TOML lacks: durations, addresses, names, switches."""
 
-import ipaddress
 import re
+from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator
 
 from flettner.agent.plugins.option_errors import quote
+from flettner.primitives.address import UNIX, Address, Listener, UnixSocket, parse_ip
 from flettner.vllm_facts.values import Value
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -16,10 +17,7 @@ _NAME = re.compile(r"[a-z0-9-]{1,63}")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})")
 _ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,254}\$?")
 _CERTIFIED = re.compile(r"[\x21-\x7e]{1,80}")
-_LAST_PORT = 65535
 _MOST_LISTENERS = 8
-_LONGEST_SOCKET = 107
-"""Bytes that a sockaddr_un holds (unix(7))."""
 _LONGEST_S = 366 * 86400
 
 
@@ -43,45 +41,30 @@ def positive_seconds(value: object) -> float:
     return found
 
 
-def address(value: object) -> str:
-    """Check a `host:port` with an IP address or `localhost`; IPv6 as `[::1]:8080`."""
-    if not isinstance(value, str):
-        raise ValueError(f'must be an address like "127.0.0.1:8080", not {quote(value)}')  # noqa: TRY004
-    host, port = split_address(value)
-    if host != "localhost":
-        try:
-            ipaddress.ip_address(host)
-        except ValueError:
-            raise ValueError(
-                f'must be an IP address and a port like "127.0.0.1:8080", not {quote(value)}'
-            ) from None
-    if not (port.isascii() and port.isdecimal() and int(port[:6]) <= _LAST_PORT):
-        raise ValueError(f"must end in a port of at most {_LAST_PORT}, not {quote(value)}")
-    return value
+def address(value: object) -> Address:
+    """Parse a `host:port` with an IP address or `localhost`; IPv6 as `[::1]:8080`."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            parsed = Address.parse(value)
+            if parsed.host == "localhost" or parse_ip(parsed.host) is not None:
+                return parsed
+    raise ValueError(
+        f'must be an IP address and a port of at most 65535, like "127.0.0.1:8080", not {quote(value)}'
+    )
 
 
-def listens(value: object) -> tuple[str, ...]:
-    """Check one or several addresses: `unix:/path` or `host:port`."""
-    found = (value,) if isinstance(value, str) else value
-    if not isinstance(found, tuple | list) or not 1 <= len(found) <= _MOST_LISTENERS:
+def listeners(value: object) -> tuple[Listener, ...]:
+    """Parse one or several addresses: `unix:/path` or `host:port`."""
+    listed = (value,) if isinstance(value, str) else value
+    if not isinstance(listed, tuple | list) or not 1 <= len(listed) <= _MOST_LISTENERS:
         raise ValueError(
             f'must be an address like "unix:/run/flettner/api.sock" or "127.0.0.1:8090", or a list of up to '
             f"{_MOST_LISTENERS} of them, not {quote(value)}"
         )
-    return tuple(_socket(one) if _is_socket(one) else address(one) for one in found)
-
-
-def _is_socket(value: object) -> bool:
-    return isinstance(value, str) and value.startswith("unix:")
-
-
-def _socket(value: str) -> str:
-    path = value.removeprefix("unix:")
-    if not path.startswith("/") or not path.isprintable() or len(path.encode()) > _LONGEST_SOCKET:
-        raise ValueError(
-            f"must be unix: and an absolute path of at most {_LONGEST_SOCKET} bytes, not {quote(value)}"
-        )
-    return value
+    return tuple(
+        UnixSocket.parse(text) if isinstance(text, str) and text.startswith(UNIX) else address(text)
+        for text in listed
+    )
 
 
 def host_name(value: object) -> str:
@@ -105,21 +88,6 @@ def certificate_name(value: object) -> str:
     if not isinstance(value, str) or not _CERTIFIED.fullmatch(value):
         raise ValueError(f"must be a name in a certificate, without spaces, not {quote(value)}")
     return value
-
-
-def split_address(value: str) -> tuple[str, str]:
-    """Split into host and port as written; the host without brackets."""
-    host, _, port = value.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    return (host[1:-1] if bracketed else host.replace(":", "?")), port
-
-
-def is_loopback(value: str) -> bool:
-    """Whether only this host can reach the address."""
-    if _is_socket(value):
-        return True
-    host, _ = split_address(value)
-    return host == "localhost" or ipaddress.ip_address(host).is_loopback
 
 
 def path_text(value: object) -> str:
@@ -163,8 +131,8 @@ def knob_value(value: object) -> Value:
 
 Seconds = Annotated[float, BeforeValidator(seconds)]
 PositiveSeconds = Annotated[float, BeforeValidator(positive_seconds)]
-Address = Annotated[str, BeforeValidator(address)]
-Listen = Annotated[tuple[str, ...], BeforeValidator(listens)]
+ListenAddress = Annotated[Address, BeforeValidator(address)]
+Listeners = Annotated[tuple[Listener, ...], BeforeValidator(listeners)]
 HostName = Annotated[str, BeforeValidator(host_name)]
 Account = Annotated[str, BeforeValidator(account)]
 CertificateName = Annotated[str, BeforeValidator(certificate_name)]

@@ -21,7 +21,6 @@ from flettner.agent.api.server import serve
 from flettner.agent.audit import checkpoints
 from flettner.agent.audit.history import History
 from flettner.agent.audit.journal import Journal
-from flettner.agent.config.listen import UNIX
 from flettner.agent.config.loader import Config, Target
 from flettner.agent.config.notify import Receiver
 from flettner.agent.domain.errors import ActError, ConfigError, NoticeError
@@ -48,6 +47,7 @@ from flettner.agent.runtime.loop import TargetLoop
 from flettner.agent.runtime.model_file import ModelFile
 from flettner.agent.runtime.model_search import ModelSearch
 from flettner.agent.runtime.time_series import HistorySource, TimeSeries
+from flettner.primitives.address import UnixSocket
 
 COLLECT_AFTER = 50_000  # new objects, some MiB; Python's default: 700
 log = structlog.get_logger()
@@ -252,9 +252,8 @@ async def run(config: Config, mode: Mode, *, accept_new_journal: bool = False) -
         above = await read_newest_epoch(config)
         with assemble(config, mode, above, accept_new_journal=accept_new_journal) as (daemon, epoch):
             health.daemon = daemon
-            log.info(
-                "daemon.starting", mode=mode, epoch=epoch, targets=len(daemon.loops), api=config.api.listen
-            )
+            api = [str(listener) for listener in config.api.listen]
+            log.info("daemon.starting", mode=mode, epoch=epoch, targets=len(daemon.loops), api=api)
             await _serve(daemon, epoch, config, entry)
 
 
@@ -363,8 +362,11 @@ async def find_problems(config: Config) -> list[str]:
         found += [f"[targets.traffic] {target.name}: {what}" for what in of_traffic]
     if config.mode != "advise":
         found += await find_lock_problems(config)
-    sockets = [Path(one.removeprefix(UNIX)) for one in config.api.listen if one.startswith(UNIX)]
-    needed = [("[agent] state_dir", config.state_dir), *(("[api] listen", path.parent) for path in sockets)]
+    sockets = [listener for listener in config.api.listen if isinstance(listener, UnixSocket)]
+    needed = [
+        ("[agent] state_dir", config.state_dir),
+        *(("[api] listen", one.path.parent) for one in sockets),
+    ]
     for receiver in config.notify:
         try:
             build_delivery(config, receiver, None, {}).check()

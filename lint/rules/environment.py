@@ -1,8 +1,8 @@
 """Environment variables and network exposure: rules U1, U2, U3 and R1."""
 
-import ipaddress
 from collections.abc import Iterable, Mapping
 
+from flettner.primitives.address import parse_ip
 from flettner.vllm_facts.references import DOCKER, DOCS, LLAMA_4, NCCL
 from flettner.vllm_facts.serve_config import Finding, Launcher, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
@@ -207,10 +207,8 @@ def _security_finding(why: str, expects: str) -> Finding:
 
 def _is_public(host: str) -> bool:
     """True if the address reaches beyond this machine. Names are not resolved."""
-    try:
-        return not ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    ip = parse_ip(host.strip("[]"))
+    return ip is not None and not ip.is_loopback
 
 
 LINTS = (

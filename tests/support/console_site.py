@@ -17,6 +17,7 @@ from flettner.agent.api.routes.console import pages
 from flettner.agent.api.server import serve
 from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
 from flettner.agent.config.listen import Role
+from flettner.primitives.address import Address
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 
 ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
@@ -42,7 +43,7 @@ class Site:
     def start(self) -> None:
         limits = RateLimits(now=lambda: 0.0, burst=inf)
         app = build_app(self.daemon, self.tokens, (), pages(), limits=limits, heartbeat_s=0.2)
-        self._runner = self._wait(serve(app, f"127.0.0.1:{self.port}"))
+        self._runner = self._wait(serve(app, Address("127.0.0.1", self.port)))
         self.port = self._runner.addresses[0][1]
 
     def stop(self) -> None:

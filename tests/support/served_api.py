@@ -12,6 +12,7 @@ from flettner.agent.api.peer_identity import PeerIdentities
 from flettner.agent.api.rate_limits import RateLimits
 from flettner.agent.api.server import serve
 from flettner.agent.api.tokens import Tokens
+from flettner.primitives.address import parse_listener
 
 
 @contextmanager
@@ -25,7 +26,7 @@ def served(
     thread = threading.Thread(target=loop.run_forever, name="api")
     thread.start()
     try:
-        runner = asyncio.run_coroutine_threadsafe(serve(app, listen), loop).result(timeout=60)
+        runner = asyncio.run_coroutine_threadsafe(serve(app, parse_listener(listen)), loop).result(timeout=60)
         address = runner.addresses[0]
         yield 0 if isinstance(address, str) else address[1]
         asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(timeout=60)

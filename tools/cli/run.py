@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from flettner.agent.config.loader import Target, load_config
-from flettner.agent.config.types import is_loopback, split_address
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.telemetry import logging
 from flettner.tools.cli.dispatch import Subparsers, add_command
@@ -109,16 +108,16 @@ def migration_steps(target: Target, config: Path) -> str:
     names = target.engine.options.get("containers")
     if target.engine.name != "docker" or not names:
         return ""
-    host, port = split_address(target.listen)
-    any_host = host in {"0.0.0.0", "::"}  # noqa: S104 - recognised, not bound
+    listen = target.listen
+    here = listen.reached_here() if listen.is_wildcard else listen
     return _MIGRATION.format(
         target=target.name,
         first=names[0],
         every=", ".join(names),
         config=config,
-        listen=target.listen,
-        here="127.0.0.1" if any_host else target.listen.rpartition(":")[0],
-        port=port,
-        only_here=_ONLY_HERE.format(host=host, port=port) if is_loopback(target.listen) else "",
+        listen=listen,
+        here=here.url_host,
+        port=listen.port,
+        only_here=_ONLY_HERE.format(host=listen.host, port=listen.port) if listen.is_loopback else "",
         rule=_REDIRECT,
     )

@@ -13,6 +13,7 @@ from pydantic_core import PydanticUndefined
 
 from flettner.agent.config.tables import FileTable, SloTable
 from flettner.agent.plugins import loader
+from flettner.primitives.address import Address, UnixSocket
 from flettner.tools.cli.knobs import _option
 from tests.integration.docs.markdown import code, table
 from tests.integration.docs.meanings import MEANINGS, OPTIONS
@@ -30,7 +31,7 @@ SHAPES = {
     "seconds": "duration",
     "positive_seconds": "duration above 0",
     "address": "`IP:port`",
-    "listens": "`unix:/path`, `IP:port`, or up to 8 of them",
+    "listeners": "`unix:/path`, `IP:port`, or up to 8 of them",
     "host_name": "host name",
     "account": "account",
     "certificate_name": "name in a certificate",
@@ -109,7 +110,7 @@ def written(value: object, *, duration: bool = False) -> str:
         case float() if duration:
             units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
             return next(f'"{value / size:g}{unit}"' for unit, size in units if value % size == 0)
-        case str():
+        case str() | Address() | UnixSocket():
             return f'"{value}"'
         case tuple() | list():
             return f"[{', '.join(map(written, value))}]"

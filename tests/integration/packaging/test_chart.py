@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from flettner.agent.config import loader
+from flettner.primitives.address import UnixSocket
 from tests.integration.packaging.example import EXAMPLES
 from tests.support.helm import CHART, Json, manifests, of_kind
 
@@ -116,12 +117,12 @@ def test_the_config_is_valid(values: Mapping[str, Any]) -> None:
         config.state_dir,
         config.api.tokens_file,
         config.api.certificate.chain if config.api.certificate else None,
-        *(Path(one.removeprefix("unix:")) for one in config.api.listen if one.startswith("unix:")),
+        *(listener.path for listener in config.api.listen if isinstance(listener, UnixSocket)),
     ]
     for file in filter(None, files):
         assert any(file.is_relative_to(folder) for folder in mounted), file
     ports = {one["name"]: one["containerPort"] for one in daemon["ports"]}
-    assert config.api.health == f"0.0.0.0:{ports['health']}"
+    assert str(config.api.health) == f"0.0.0.0:{ports['health']}"
     assert ("api" in ports) == (config.api.certificate is not None)
 
 

@@ -16,6 +16,7 @@ from flettner.agent.api.server import serve
 from flettner.agent.api.tokens import Tokens
 from flettner.agent.config.listen import Role
 from flettner.agent.telemetry import logging as logs
+from flettner.primitives.address import Address
 from tests.support.fake_daemon_view import FakeDaemonView
 
 HEAD = "GET /v1/targets HTTP/1.1\r\nHost: localhost\r\nAuthorization: {bearer}\r\n"
@@ -33,7 +34,7 @@ MALFORMED = {
 
 @pytest.fixture
 async def runner(daemon: FakeDaemonView, tokens: Tokens) -> AsyncIterator[web.AppRunner]:
-    runner = await serve(build_app(daemon, tokens), "127.0.0.1:0")
+    runner = await serve(build_app(daemon, tokens), Address("127.0.0.1", 0))
     yield runner
     await runner.cleanup()
 

@@ -21,6 +21,7 @@ from flettner.agent.api.credentials import ApiCredentials
 from flettner.agent.api.server import serve
 from flettner.agent.config.listen import Certificate, ListenOptions, Role
 from flettner.agent.domain.errors import ConfigError
+from flettner.primitives.address import Address, parse_listener
 from tests.support.fake_daemon_view import FakeDaemonView
 
 DAY = timedelta(days=1)
@@ -61,7 +62,7 @@ def certify(
 
 def options_with(certificate: Certificate | None, tokens_file: Path | None = None) -> ListenOptions:
     return ListenOptions(
-        listen=("unix:/run/x.sock", "127.0.0.1:0", "[::1]:0"),
+        listen=tuple(map(parse_listener, ("unix:/run/x.sock", "127.0.0.1:0", "[::1]:0"))),
         hosts=("tuner.example",),
         tokens_file=tokens_file,
         certificate=certificate,
@@ -75,7 +76,7 @@ def options_with(certificate: Certificate | None, tokens_file: Path | None = Non
 async def listening(entry: ApiCredentials) -> AsyncIterator[str]:
     daemon = FakeDaemonView()
     app = build_app(daemon, entry.tokens, entry.hosts, peers=entry.peers)
-    runner = await serve(app, "127.0.0.1:0", tls=entry.tls)
+    runner = await serve(app, Address("127.0.0.1", 0), tls=entry.tls)
     yield f"https://127.0.0.1:{runner.addresses[0][1]}/healthz"
     await runner.cleanup()
 

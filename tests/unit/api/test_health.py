@@ -8,6 +8,7 @@ from aiohttp import ClientSession
 
 from flettner.agent.api.health import HealthProbes
 from flettner.agent.domain.errors import ConfigError
+from flettner.primitives.address import Address
 from tests.support.ports import free_port
 
 
@@ -23,8 +24,8 @@ class Progress:
         return self.is_stuck
 
 
-def free_address() -> str:
-    return f"127.0.0.1:{free_port()}"
+def free_address() -> Address:
+    return Address("127.0.0.1", free_port())
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ async def test_an_address_in_use_is_an_error_of_the_config() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        address = Address(*taken.getsockname())
         with pytest.raises(ConfigError, match=r"\[api\] health.*cannot listen"):
             async with HealthProbes().listening(address):
                 pass

@@ -19,6 +19,7 @@ from flettner.agent.api.server import serve
 from flettner.agent.api.tokens import RANKS, Tokens
 from flettner.agent.config.listen import Role
 from flettner.agent.domain.errors import ConfigError
+from flettner.primitives.address import Address, UnixSocket
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.served_api import served
 
@@ -116,7 +117,7 @@ async def test_daemons_user_needs_no_token_and_is_named_in_the_journal(
     daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path
 ) -> None:
     path = tmp_path / "api.sock"
-    runner = await serve(build_app(daemon, tokens, peers=PeerIdentities({}, {})), f"unix:{path}")
+    runner = await serve(build_app(daemon, tokens, peers=PeerIdentities({}, {})), UnixSocket(path))
     async with ClientSession(connector=UnixConnector(str(path))) as session:
         async with session.post("http://localhost/v1/targets/chat/pause") as response:
             assert response.status == 200
@@ -134,7 +135,7 @@ async def test_daemons_user_needs_no_token_and_is_named_in_the_journal(
 
 
 async def test_tcp_clients_have_no_peer_identity(daemon: FakeDaemonView, tokens: Tokens) -> None:
-    runner = await serve(build_app(daemon, tokens, peers=PeerIdentities({}, {})), "127.0.0.1:0")
+    runner = await serve(build_app(daemon, tokens, peers=PeerIdentities({}, {})), Address("127.0.0.1", 0))
     port = runner.addresses[0][1]
     async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/v1/targets") as response:
         assert response.status == 401

@@ -19,12 +19,8 @@ CALLS = (
     ("top",),
     ("ids", "status"),
 )
-OWN = {
-    "flettner.agent",
-    "flettner.primitives",
-    "flettner.tools",
-    "flettner.vllm_facts",
-}  # what a client needs
+OWN = {f"flettner.{name}" for name in ("agent", "primitives", "tools", "vllm_facts")}
+"""What a client needs of flettner."""
 NOT_OF_OWN = (
     "flettner.agent.domain.state",
     "flettner.agent.machine",

@@ -28,7 +28,7 @@ def test_each_deployment_is_a_target_with_a_port_of_its_own() -> None:
     )
 
     assert [target.name for target in config.targets] == ["one", "two"]
-    assert [target.listen for target in config.targets] == ["0.0.0.0:8080", "0.0.0.0:8180"]
+    assert [str(target.listen) for target in config.targets] == ["0.0.0.0:8080", "0.0.0.0:8180"]
     assert config.mode == "advise"
     ports = [one["port"] for one in of_kind("Service", documents)["spec"]["ports"]]
     assert ports == [8080, 8180]
