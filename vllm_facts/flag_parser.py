@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
 
+from flettner.primitives.address import Address
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_table import ALIASES, ONE_WAY, SEVERAL, SHORT, SIZES, TEXTS, is_switch
 from flettner.vllm_facts.values import Value
@@ -62,13 +63,13 @@ def parse_setting(argv: Sequence[str]) -> dict[str, Value]:
     return {flag.knob: flag.value for flag in _flags(argv) if flag.knob not in ADDRESS | SECRETS}
 
 
-def parse_address(argv: Sequence[str]) -> tuple[str, int]:
-    """Host and port that the server listens on; host is "" (all interfaces) by default. Raises FlagError."""
+def parse_address(argv: Sequence[str]) -> Address:
+    """Where the server listens; the host is "" (all interfaces) by default. Raises FlagError."""
     place = {flag.knob: flag.value for flag in _flags(argv) if flag.knob in ADDRESS}
     port = place.get("port", 8000)
     if isinstance(port, bool) or not isinstance(port, int):
         raise FlagError("--port has no number after it: give a port")
-    return str(place.get("host", "")), port
+    return Address(str(place.get("host", "")), port)
 
 
 def edit_flags(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]:

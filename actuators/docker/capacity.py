@@ -19,6 +19,7 @@ from flettner.actuators.host.memory import GpuMemory, Host, expected_memory, fin
 from flettner.actuators.vllm.gpu_demand import gpus_needed, utilization
 from flettner.agent.domain.errors import ActError
 from flettner.agent.machine.strategy import HostCapacity
+from flettner.primitives.address import is_loopback
 from flettner.vllm_facts.values import Setting
 
 _GIB = 1024**3
@@ -40,7 +41,7 @@ class Holding:
 def is_local(host: str) -> bool:
     """Whether the Engine at this address runs containers on the host of the daemon."""
     parts = urlsplit(host)
-    return parts.scheme in {"", "unix"} or parts.hostname in {"localhost", "127.0.0.1", "::1"}
+    return parts.scheme in {"", "unix"} or is_loopback(parts.hostname or "")
 
 
 async def measure_host(host: str, blues: Sequence[ContainerSpec]) -> Host:

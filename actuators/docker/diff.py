@@ -102,8 +102,8 @@ def _flags(blue: Sequence[str], green: Sequence[str]) -> Iterator[tuple[str, tup
 
 
 def _setting(argv: Sequence[str]) -> dict[str, Value]:
-    host, port = parse_address(argv)
-    return {**parse_setting(argv), "host": host or None, "port": port}
+    address = parse_address(argv)
+    return {**parse_setting(argv), "host": address.host or None, "port": address.port}
 
 
 def _shown(words: Sequence[str]) -> list[str]:

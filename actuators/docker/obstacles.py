@@ -6,6 +6,7 @@ Both are known from `inspect` alone, before any container starts. Each message n
 from flettner.actuators.docker.labels import EPOCH, LIKE, SERVER, SETTING, STATE_DIR, TARGET
 from flettner.actuators.docker.spec import BUILT_IN_NETWORKS, ContainerSpec, Json
 from flettner.actuators.vllm.serve_command import http_obstacles
+from flettner.primitives.address import is_loopback
 
 _STRIPPED = ("com.docker.compose.", "org.testcontainers.")
 _OURS = frozenset({TARGET, SERVER, EPOCH, SETTING, LIKE, STATE_DIR})
@@ -14,7 +15,6 @@ _OWNERS = {
     "io.kubernetes.pod.name": "a Kubernetes pod: the kubelet ends containers that it does not know",
     "com.hashicorp.nomad.alloc_id": "a Nomad allocation: Nomad itself starts and ends its containers",
 }
-_LOOPBACK = ("127.", "localhost", "::1")
 _UNREADABLE_LOGS = frozenset({"none"})
 
 
@@ -53,7 +53,7 @@ def _of_command(spec: ContainerSpec) -> list[str]:
     if serve.error:
         return [f"its command cannot be read: {serve.error}"]
     found = set(http_obstacles(serve.setting))
-    if spec.has_own_ports and serve.host.startswith(_LOOPBACK):
+    if spec.has_own_ports and is_loopback(serve.host):
         found.add(
             f"it listens on {serve.host} inside the container, where no client reaches it: remove --host"
         )

@@ -13,6 +13,7 @@ from flettner.actuators.docker.gpus import Gpus, parse_gpus
 from flettner.actuators.docker.mounted_files import Mount, mounted_files
 from flettner.actuators.host.origin import Origin
 from flettner.actuators.vllm.serve_command import ContainerCommand, ReadFile
+from flettner.primitives.address import Address
 
 Json = dict[str, Any]
 
@@ -22,8 +23,6 @@ NEVER: Mapping[str, Any] = {"Name": "no", "MaximumRetryCount": 0}
 BUILT_IN_NETWORKS = frozenset({"bridge", "host", "none", "default"})
 
 _ACTIVE = frozenset({"running", "paused", "restarting"})
-_ANY_HOST = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - read, not bound
-_LOCALHOST = "127.0.0.1"
 _ID_SHOWN = 12  # digits of an id in host names and aliases
 _ENDPOINT_OPTIONS = ("DriverOpts", "GwPriority", "Links")
 
@@ -218,11 +217,10 @@ def _address(
     if serve.error:
         return ""
     if mode == "host":
-        return f"{_LOCALHOST}:{serve.port}"
+        return str(Address("", serve.port).reached_here())
     for binding in sorted(ports.get(f"{serve.port}/tcp") or (), key=lambda one: ":" in one["HostIp"]):
-        host = _LOCALHOST if binding["HostIp"] in _ANY_HOST else binding["HostIp"]
-        return f"[{host}]:{binding['HostPort']}" if ":" in host else f"{host}:{binding['HostPort']}"
-    return next((f"{one.address}:{serve.port}" for one in endpoints if one.address), "")
+        return str(Address(binding["HostIp"], int(binding["HostPort"])).reached_here())
+    return next((str(Address(one.address, serve.port)) for one in endpoints if one.address), "")
 
 
 def _published(

@@ -4,7 +4,6 @@ A failed start leaves no container, or the stopped one as it was.
 """
 
 import asyncio
-import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ from flettner.actuators.vllm.start_times import StartTimes
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
+from flettner.primitives.sockets import find_free_port
 from flettner.vllm_facts.errors import FlagError
 
 _POLL_S = 0.25
@@ -140,7 +140,7 @@ class Starter:
             labels=server_labels(self.site, replace(server, like=template.server)),
             setting=server.setting,
             host_port_ip=self.publish,
-            port=_free_port() if template.spec.network_mode == "host" else None,
+            port=find_free_port() if template.spec.network_mode == "host" else None,
             scheduler=scheduler,
         )
         name = await find_image_name(self.client, template.spec)
@@ -251,9 +251,3 @@ class Starter:
 
 async def _why_unhealthy(spec: ContainerSpec) -> str:
     return (await OpenAiProbe(address=spec.address).health()).why if spec.address else "it has no address"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

@@ -8,6 +8,7 @@ from flettner.actuators.gateway.traffic import GatewayTraffic
 from flettner.agent.domain.model import Hold
 from flettner.agent.domain.ports import Site
 from flettner.clients.kubernetes.options import ClusterOptions
+from flettner.primitives.address import Address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +32,8 @@ class GatewayOptions(ClusterOptions):
             raise ValueError("route is empty: name an HTTPRoute, as `kubectl get httproutes` shows it")
         if not self.confirm_s > 0 or not self.settle_s >= 0:
             raise ValueError("confirm_s must be above 0, and settle_s at least 0")
-        host, _, port = self.records.rpartition(":")
-        if self.records and (not host or not port.isdecimal()):
-            raise ValueError(f'records must be an address such as "0.0.0.0:4317", not {self.records!r}')
+        if self.records:
+            Address.parse(self.records, "records")
 
     @property
     def sensor_options(self) -> Mapping[str, Mapping[str, str]]:

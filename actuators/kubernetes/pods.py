@@ -11,6 +11,7 @@ from typing import Self
 from flettner.actuators.host.process_group import how_it_ended
 from flettner.actuators.host.server_log import cause_in
 from flettner.clients.kubernetes.documents import Json
+from flettner.primitives.address import Address
 
 _IMAGE_ERRORS = frozenset({"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
 """`ErrImagePull` is not among them: the kubelet tries again, and only then waits (ImagePullBackOff)."""
@@ -79,7 +80,7 @@ class Pod:
         return not self.ending and not self.over
 
     def address(self, port: int) -> str:
-        return f"[{self.ip}]:{port}" if ":" in self.ip else f"{self.ip}:{port}"
+        return str(Address(self.ip, port))
 
     @property
     def unschedulable(self) -> str:

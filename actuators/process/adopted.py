@@ -8,11 +8,11 @@ from flettner.actuators.host import origin as server_origin
 from flettner.actuators.host import ownership_env, procfs
 from flettner.actuators.host.process_group import end, group_of
 from flettner.actuators.host.procfs import Process
-from flettner.actuators.process.address import port_of
 from flettner.actuators.vllm.probe import OpenAiProbe
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
+from flettner.primitives.address import Address
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.values import Setting
@@ -22,18 +22,18 @@ _BROKEN = 500  # from here on a fault of the server; below, no server with /heal
 _TO_DO = "run flettner as the user of that server, or start it as flettner's user"
 
 
-def find_listener(address: str) -> Process | None:
+def find_listener(address: Address) -> Process | None:
     """Return the process that listens there, unless it is a server of ours."""
-    found = procfs.find_listener(port_of(address))
+    found = procfs.find_listener(address.port)
     return None if found and ownership_env.is_marked(found) else found
 
 
-async def find(address: str, site: Site, command: Sequence[str], timeout_s: float) -> Sequence[Server]:
+async def find(address: Address, site: Site, command: Sequence[str], timeout_s: float) -> Sequence[Server]:
     """Return the server there, or none. `command` gives its setting if its command line is not readable.
 
     A busy server may take longer than the probe waits: it counts as running while it listens.
     """
-    health = await OpenAiProbe(address=address).health(timeout_s)
+    health = await OpenAiProbe(address=str(address)).health(timeout_s)
     if health.status is None or health.status >= _BROKEN:
         if not await asyncio.to_thread(_still_listens, address, site):
             return ()
@@ -42,12 +42,12 @@ async def find(address: str, site: Site, command: Sequence[str], timeout_s: floa
     return await asyncio.to_thread(_described, address, site, command)
 
 
-def obstacle_to_ending(address: str) -> str:
+def obstacle_to_ending(address: Address) -> str:
     """Return why it can never be retired; empty: it can, or no process listens there."""
-    user = procfs.listening_user(port_of(address))
+    user = procfs.listening_user(address.port)
     if user is None:
         return ""
-    one = procfs.find_listener(port_of(address))
+    one = procfs.find_listener(address.port)
     if one is None:
         whose = f"belongs to user {user}" if user != os.geteuid() else "is hidden from this user"
         return f"its process cannot be seen ({whose}), so flettner could never retire it: {_TO_DO}"
@@ -69,39 +69,40 @@ def may_signal(one: Process) -> bool:
 
 async def retire(server: Server, stop_s: float) -> None:
     """End it with its descendants; return when it is gone. Raises ActError without permission."""
-    leader = await asyncio.to_thread(find_listener, server.address)
+    (address,) = server.addresses
+    leader = await asyncio.to_thread(find_listener, address)
     if leader:
         await end(leader, await asyncio.to_thread(group_of, leader), stop_s)
-    elif await _serves(server.address):
+    elif await _serves(address):
         raise ActError(
-            f"{server.name} at {server.address} still serves, and its process cannot be seen: "
+            f"{server.name} at {address} still serves, and its process cannot be seen: "
             "stop it yourself, or run the daemon as its user"
         )
 
 
-async def _serves(address: str) -> bool:
-    if await asyncio.to_thread(procfs.listening_user, port_of(address)) is not None:
+async def _serves(address: Address) -> bool:
+    if await asyncio.to_thread(procfs.listening_user, address.port) is not None:
         return True
-    return (await OpenAiProbe(address=address).health()).status == _OK
+    return (await OpenAiProbe(address=str(address)).health()).status == _OK
 
 
-def _still_listens(address: str, site: Site) -> bool:
+def _still_listens(address: Address, site: Site) -> bool:
     """Whether the listener is the server itself, not a child that outlived it and holds its socket."""
-    if procfs.listening_user(port_of(address)) is None:
+    if procfs.listening_user(address.port) is None:
         return False
     known, one = server_origin.remembered(site.state_dir), find_listener(address)
     return one is None or known is None or known.argv == tuple(procfs.words(one.pid))
 
 
-def _described(address: str, site: Site, command: Sequence[str]) -> Sequence[Server]:
-    one = procfs.find_listener(port_of(address))
+def _described(address: Address, site: Site, command: Sequence[str]) -> Sequence[Server]:
+    one = procfs.find_listener(address.port)
     if one and ownership_env.is_marked(one):
         return ()
     origin = server_origin.adopted(one) if one else None
     if origin:
         server_origin.remember(site.state_dir, origin)  # the server may be gone when it is needed
     setting = _setting(origin.argv if origin else ()) or _setting(command)
-    return (Server(name=f"{site.target}-r0", setting=setting, address=address, ours=False),)
+    return (Server(name=f"{site.target}-r0", setting=setting, address=str(address), ours=False),)
 
 
 def _setting(argv: Sequence[str]) -> Setting:

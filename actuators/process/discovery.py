@@ -24,12 +24,12 @@ def find_unmanaged_servers() -> Sequence[tuple[Server, Mapping[str, object]]]:
 
 def _server_of(one: procfs.Process) -> Iterator[tuple[Server, Mapping[str, object]]]:
     argv = procfs.words(one.pid)
-    address = find_listen_address(argv) if is_vllm_server(argv) else ""
-    if not address or ownership_env.is_marked(one) or _is_contained(one.pid):
+    address = find_listen_address(argv) if is_vllm_server(argv) else None
+    if address is None or ownership_env.is_marked(one) or _is_contained(one.pid):
         return
     with suppress(FlagError):
-        server = Server(name=str(one.pid), setting=parse_setting(argv), address=address, ours=False)
-        if procfs.listening_user(int(address.rpartition(":")[2])) is not None:
+        server = Server(name=str(one.pid), setting=parse_setting(argv), address=str(address), ours=False)
+        if procfs.listening_user(address.port) is not None:
             yield server, {"serving": f"http://{address}"}
 
 

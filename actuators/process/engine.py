@@ -14,7 +14,7 @@ from flettner.actuators.host.ownership_env import MarkedProcess, OwnershipNote
 from flettner.actuators.host.process_group import end, exit_code, how_it_ended, spawn
 from flettner.actuators.host.procfs import Process
 from flettner.actuators.process import adopted, stopped
-from flettner.actuators.process.address import address_of, find_free_port, find_listen_address, port_of
+from flettner.actuators.process.address import choose_port, find_listen_address, parse_url
 from flettner.actuators.process.logs import ServerLogs
 from flettner.actuators.process.obstacles import find_obstacles
 from flettner.actuators.process.preflight import Preflight, start_key
@@ -53,9 +53,9 @@ class ProcessEngine(VllmEngine):
         found = await asyncio.to_thread(self._unstartable)
         if not self._options.serving:
             return found
-        address = address_of(self._options.serving)
+        address = parse_url(self._options.serving)
         if not await self.observe() and not stopped.newest_epoch(self._site):
-            why = (await OpenAiProbe(address=address).health()).why or "is no server to adopt"
+            why = (await OpenAiProbe(address=str(address)).health()).why or "is no server to adopt"
             found.append(f"serving = {self._options.serving!r}: {why}; start it, or correct the URL")
         elif why := await asyncio.to_thread(adopted.obstacle_to_ending, address):
             found.append(f"serving = {self._options.serving!r}: {why}")
@@ -64,12 +64,12 @@ class ProcessEngine(VllmEngine):
     async def observe(self) -> Sequence[Server]:
         running = await asyncio.to_thread(ownership_env.marked, self._site)
         ours = [
-            Server(name=name, setting=_setting(one.argv), address=find_listen_address(one.argv))
+            Server(name=name, setting=_setting(one.argv), address=_address_of(one.argv))
             for name, one in sorted(running.items())
         ]
         found: Sequence[Server] = ()
         if self._options.serving:
-            address, timeout_s = address_of(self._options.serving), self._options.health_timeout_s
+            address, timeout_s = parse_url(self._options.serving), self._options.health_timeout_s
             found = await adopted.find(address, self._site, self._options.command, timeout_s)
         awake = await asyncio.to_thread(lambda: [one for one in (*ours, *found) if not self._is_asleep(one)])
         return await self._with_hot_knobs(awake)
@@ -102,13 +102,13 @@ class ProcessEngine(VllmEngine):
         began_s, ours = asyncio.get_running_loop().time(), True
         if one is not None:
             ownership_env.claim(self._site, server.name)
-        elif not server.ours and (found := adopted.find_listener(server.address)):
+        elif not server.ours and (found := _find_listener(server)):
             one = MarkedProcess(name=server.name, process=found, argv=tuple(procfs.words(found.pid)), epoch=0)
             ours = False
         starts = one is None
         try:
             one = one or self._start(server)
-            address = find_listen_address(one.argv)
+            address = _address_of(one.argv)
             async with asyncio.timeout(deadline_s):
                 await self._healthy(one, address)
         except TimeoutError as error:
@@ -151,7 +151,7 @@ class ProcessEngine(VllmEngine):
     async def _end_server(self, server: Server, running: Mapping[str, MarkedProcess], grace_s: float) -> None:
         if server.ours or server.name in running:
             await self._end(server.name, running.get(server.name), grace_s)
-        elif server.address not in {find_listen_address(one.argv) for one in running.values()}:
+        elif server.address not in {_address_of(one.argv) for one in running.values()}:
             await adopted.retire(server, grace_s)
 
     async def stop(self, server: Server, keep: int = 0) -> str | None:
@@ -218,7 +218,7 @@ class ProcessEngine(VllmEngine):
     def _origin(self) -> Origin:
         if self._options.command:
             return server_origin.build_origin(self._options.command, self._options.env, self._options.cwd)
-        running = adopted.find_listener(address_of(self._options.serving))
+        running = adopted.find_listener(parse_url(self._options.serving))
         origin = server_origin.adopted(running) if running else None
         origin = origin or server_origin.remembered(self._site.state_dir)
         if origin is None:
@@ -275,7 +275,7 @@ class ProcessEngine(VllmEngine):
             raise ActError(f"{server.name!r} cannot be the name of a server")
         ownership_env.prepare_folder(site)
         origin = self._origin()
-        port = self._free_port(port_of(server.address))
+        port = self._free_port(server.addresses[0].port if server.addresses else 0)
         argv = tuple(origin.command(server.setting, port))
         log = ownership_env.log_of(site, server.name)
         log_from = log.stat().st_size if log.exists() else 0
@@ -294,8 +294,9 @@ class ProcessEngine(VllmEngine):
 
     def _free_port(self, wanted: int = 0) -> int:
         """Return `wanted` if it is free."""
-        taken = {port_of(find_listen_address(procfs.words(one.pid))) for one, _ in ownership_env.any_marked()}
-        return find_free_port(self._options.ports, taken, wanted)
+        argvs = [procfs.words(one.pid) for one, _ in ownership_env.any_marked()]
+        taken = {address.port for argv in argvs if (address := find_listen_address(argv)) is not None}
+        return choose_port(self._options.ports, taken, wanted)
 
     async def _healthy(self, one: MarkedProcess, address: str) -> None:
         probe, oom_kills = OpenAiProbe(address=address), count_oom_kills()
@@ -318,9 +319,9 @@ class ProcessEngine(VllmEngine):
         """An adopted server that flettner has started again is marked as its own."""
         name, site = server.name, self._site
         if one := ownership_env.marked(site).get(name):
-            address = find_listen_address(one.argv)
+            address = _address_of(one.argv)
             return RunningServer(name=name, address=address, process=one.process, log=self._logs.place(name))
-        found = None if server.ours else adopted.find_listener(server.address)
+        found = None if server.ours else _find_listener(server)
         return RunningServer(name=name, address=server.address, process=found) if found else None
 
     def _is_asleep(self, server: Server) -> bool:
@@ -338,6 +339,15 @@ class ProcessEngine(VllmEngine):
         note = ownership_env.read_note(self._site, name)
         if note is None or note.epoch <= self._site.epoch:
             await self._end(name, one, 0)
+
+
+def _address_of(argv: Sequence[str]) -> str:
+    """Empty if it cannot be read."""
+    return str(find_listen_address(argv) or "")
+
+
+def _find_listener(server: Server) -> Process | None:
+    return adopted.find_listener(server.addresses[0]) if server.addresses else None
 
 
 def _setting(argv: Sequence[str]) -> Setting:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from flettner.actuators.process import discovery
-from flettner.actuators.process.address import address_of
+from flettner.actuators.process.address import parse_url
 from flettner.actuators.process.engine import ProcessEngine
 from flettner.actuators.vllm.engine import ServerOptions
 from flettner.agent.domain.ports import Site
@@ -36,7 +36,7 @@ class ProcessOptions(ServerOptions):
                 "say what is served: command = ['vllm', 'serve', 'MODEL'], or serving = 'http://…'"
             )
         if self.serving:
-            address_of(self.serving)
+            parse_url(self.serving)
         if len(self.ports) != len(("first", "last")) or not 0 < self.ports[0] <= self.ports[1] <= _MAX_PORT:
             raise ValueError(f"ports must be [first, last] within 1..{_MAX_PORT}, not {list(self.ports)}")
 

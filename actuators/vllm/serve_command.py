@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Self, TypeVar
 
 from flettner.actuators.vllm import env_flags
+from flettner.primitives.address import Address
 from flettner.redaction import MASK
 from flettner.vllm_facts import config_file
 from flettner.vllm_facts.errors import FlagError
@@ -93,7 +94,7 @@ class ContainerCommand:
         file_argv = [*_SERVER, *file_words]
         file_setting: dict[str, Value] = attempt(lambda: parse_setting(file_argv), {})
         setting: dict[str, Value] = attempt(lambda: {**file_setting, **parse_setting(argv)}, {})
-        host, port = attempt(lambda: _listen_address(argv, file_argv), ("", 0))
+        address = attempt(lambda: _listen_address(argv, file_argv), Address("", 0))
         env_key = dict(line.partition("=")[::2] for line in env).get("VLLM_API_KEY", "")
         return cls(
             entrypoint=tuple(entrypoint),
@@ -102,8 +103,8 @@ class ContainerCommand:
             argv=argv,
             setting=setting,
             file_setting=file_setting,
-            host=host,
-            port=port,
+            host=address.host,
+            port=address.port,
             api_key=attempt(lambda: find_api_key(argv) or find_api_key(file_argv), "") or env_key,
             error=errors[0] if errors else "",
         )
@@ -119,8 +120,8 @@ class ContainerCommand:
         changes = self._changes(setting, port)
         entrypoint, command, env = list(self.entrypoint), list(self.command), list(self.env)
         if from_env := env_flags.argv_in(self.entrypoint, self.env):
-            host, listens = parse_address(from_env)
-            given = {**parse_setting(from_env), "host": host, "port": listens}
+            address = parse_address(from_env)
+            given = {**parse_setting(from_env), "host": address.host, "port": address.port}
             changed = {knob: value for knob, value in changes.items() if not same(given.get(knob), value)}
             return ChangedCommand(
                 entrypoint=entrypoint, command=command, env=env_flags.with_flags(env, changed)
@@ -179,10 +180,11 @@ def same(have: Value, want: Value) -> bool:
     return have == want and isinstance(have, bool) == isinstance(want, bool)  # True == 1
 
 
-def _listen_address(argv: Sequence[str], file_argv: Sequence[str]) -> tuple[str, int]:
-    host, port = parse_address(argv)
-    file_host, file_port = parse_address(file_argv)
-    return (host if _gives(argv, "host") else file_host), (port if _gives(argv, "port") else file_port)
+def _listen_address(argv: Sequence[str], file_argv: Sequence[str]) -> Address:
+    own, in_file = parse_address(argv), parse_address(file_argv)
+    return Address(
+        own.host if _gives(argv, "host") else in_file.host, own.port if _gives(argv, "port") else in_file.port
+    )
 
 
 def _hands_over(entrypoint: Sequence[str], command: Sequence[str]) -> bool:

@@ -1,9 +1,11 @@
 """Asks a server for a page on a new connection, and reads no more than the status of the answer."""
 
 import asyncio
-import ipaddress
 import re
 import socket
+
+from flettner.primitives.address import Address
+from flettner.primitives.sockets import resolve
 
 CONNECT_S = 5.0
 LONGEST = 4096  # bytes of the first line
@@ -46,32 +48,22 @@ async def _read_line(connection: socket.socket) -> bytes:
 
 async def _connect(address: str) -> socket.socket:
     """Connect to the first address of the name that accepts. Raises the error of the last one."""
-    name, _, port = address.rpartition(":")
-    *others, last = await _resolve(name.removeprefix("[").removesuffix("]"), int(port))
-    for host in others:
+    *others, last = await resolve(Address.parse(address))
+    for other in others:
         try:
-            return await _connect_to(host, int(port))
+            return await _connect_to(other)
         except OSError:
             continue
-    return await _connect_to(last, int(port))
+    return await _connect_to(last)
 
 
-async def _connect_to(host: str, port: int) -> socket.socket:
-    connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+async def _connect_to(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    connection = socket.socket(family, socket.SOCK_STREAM)
     try:
         connection.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(connection, (host, port))
+        await asyncio.get_running_loop().sock_connect(connection, (address.host, address.port))
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-async def _resolve(name: str, port: int) -> list[str]:
-    """The addresses of the name; an IP address is its own, and needs no thread of the resolver."""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
-        return [str(where[0]) for *_, where in found]
-    return [name]

@@ -4,7 +4,6 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from contextlib import closing
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -17,6 +16,7 @@ from flettner.agent.api.middleware import SAFE_HEADERS, SERVER
 from flettner.agent.api.problems import RequestRefusedError, of_exception
 from flettner.agent.domain.errors import ConfigError
 from flettner.primitives.address import Address, Listener, UnixSocket
+from flettner.primitives.sockets import is_listening
 
 GRACE_S = 2.0  # for requests still open when the daemon stops; streams end at once
 SOCKET_MODE = 0o660  # access to the socket; SO_PEERCRED and tokens decide about requests
@@ -209,15 +209,5 @@ def _refuse_taken(listener: UnixSocket) -> None:
     asked, path = f"[api] listen = '{listener}'", listener.path
     if path.exists() and not path.is_socket():
         raise ConfigError(f"{asked}: the path is a file, not a socket; choose another path")
-    if _answers(path):
+    if is_listening(path):
         raise ConfigError(f"{asked}: another process listens there; stop it first")
-
-
-def _answers(path: Path) -> bool:
-    with closing(socket.socket(socket.AF_UNIX)) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-    return True

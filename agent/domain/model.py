@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from flettner.primitives.address import Address
 from flettner.vllm_facts.values import ChangeClass, Knob, Setting, Value
 
 Mode = Literal["advise", "approve", "auto"]
@@ -42,6 +43,11 @@ class Server:
     differs: tuple[str, ...] = field(default=(), compare=False)  # from that one, one line per field
     replicas: int = field(default=1, compare=False)  # equal engines behind its address
     hot: HotKnobs | None = field(default=None, compare=False)  # None: every change needs a restart
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Of all its replicas; none until it is launched. Raises ValueError."""
+        return tuple(Address.parse(text) for text in self.address.split(", ") if text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,12 @@ import aiohttp
 
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.iteration_log import StepRecord, parse_iterations
+from flettner.primitives.sockets import find_free_port
 from flettner.tools.tuning.own_server import OwnServer
 from flettner.vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
 from flettner.vllm_facts.metrics.page_totals import PageTotals
 from flettner.vllm_facts.metrics.totals import totals
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand
-from tests.support.ports import free_port
 from tests.support.real_vllm import ENVIRONMENT, REPOSITORY, real_vllm
 
 SLOTS, BUDGET = 64, 2048  # of the start; the endpoint only lowers them
@@ -74,7 +74,14 @@ async def running() -> AsyncIterator[RealServer]:
     """Start vLLM with a tiny model; it has ended at the exit."""
     with TemporaryDirectory(prefix="fl") as home:
         argv = real_vllm().command(
-            *("--host", "127.0.0.1", "--port", str(free_port()), "--max-num-seqs", str(SLOTS)),
+            *(
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(find_free_port(host="127.0.0.1")),
+                "--max-num-seqs",
+                str(SLOTS),
+            ),
             *("--max-num-batched-tokens", str(BUDGET), "--enable-logging-iteration-details"),
             *("--no-enable-prefix-caching", "--scheduler-cls", SCHEDULER_CLASS),
             *("--distributed-executor-backend", "uni"),

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import docker
@@ -15,6 +16,7 @@ from docker.errors import APIError, DockerException, create_api_error_from_http_
 from docker.utils import kwargs_from_env
 
 from flettner.agent.domain.errors import ActError
+from flettner.primitives.sockets import probe_socket
 
 Json = dict[str, Any]
 
@@ -126,12 +128,10 @@ def _probe_socket(where: str, timeout_s: float) -> None:
     if not where.startswith(_UNIX):
         return
     path = where.removeprefix(_UNIX)
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(timeout_s)
-        try:
-            probe.connect(path)
-        except OSError as error:
-            raise OSError(error.errno, f"{path}: {error.strerror or error}") from error
+    try:
+        probe_socket(Path(path), timeout_s)
+    except OSError as error:
+        raise OSError(error.errno, f"{path}: {error.strerror or error}") from error
 
 
 def _was_sent(error: BaseException | None) -> bool:

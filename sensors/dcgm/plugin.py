@@ -12,6 +12,7 @@ from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.ports import Now, View
 from flettner.agent.domain.reading import Gpu, GpuSample, Sample
 from flettner.agent.plugins.option_errors import check_periods
+from flettner.primitives.address import Address
 from flettner.primitives.bounded import read_body
 from flettner.sensors.dcgm.page import AssignedGpu, parse_page
 from flettner.sensors.shared.addresses import resolve
@@ -113,9 +114,8 @@ class _Exporters:
 
     async def _resolve(self) -> tuple[str, ...]:
         host = self._url.hostname or ""
-        address = f"[{host}]" if ":" in host else host
         try:
-            return await resolve(f"{address}:{self._url.port or 80}")
+            return await resolve(str(Address(host, self._url.port or 80)))
         except (OSError, UnicodeError) as error:
             raise SensorError(
                 f"{self._options.url}: {host} does not resolve ({getattr(error, 'strerror', '') or error}):"

@@ -9,6 +9,7 @@ from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.ports import View
 from flettner.agent.domain.reading import Incident, IncidentKind
 from flettner.clients.docker.parse import ContainerEvent, ContainerSummary
+from flettner.primitives.address import Address
 
 TARGET = "flettner.target"
 SERVER = "flettner.server"
@@ -21,7 +22,6 @@ disconnects it for a moment. A disconnection that lasts longer was made on a run
 
 _HEX = 12
 _MOST_KNOWN = 10_000  # a list is taken again if `destroy` events are missing
-_ANY = ("0.0.0.0", "::", "")  # noqa: S104 - where Docker publishes, not where we listen
 _HERE = ("127.0.0.1", "localhost", "::1")
 
 
@@ -29,7 +29,7 @@ _HERE = ("127.0.0.1", "localhost", "::1")
 class _Container:
     name: str
     labels: Mapping[str, str]
-    reached: frozenset[tuple[str, str]] = frozenset()  # host and port; a host alone has the port ""
+    reached: frozenset[Address] = frozenset()  # port 0: at every port
     endpoints: frozenset[str] = frozenset()  # new ones at every start
     running: bool = False
     ended: str = ""  # the last end
@@ -119,8 +119,7 @@ class ContainerRegistry:
         if container.labels.get(TARGET):
             return container.labels.get(SERVER) if self._ours(container.labels) else None
         for server in self.view.servers():
-            host, _, port = server.address.rpartition(":")
-            if (host.strip("[]"), port) in container.reached or (host, "") in container.reached:
+            if any({one, Address(one.host, 0)} & container.reached for one in server.addresses):
                 return server.name
         return container.adopted or None
 
@@ -210,13 +209,13 @@ def _name(summary: ContainerSummary) -> str:
     return next((name for name in names if "/" not in name), "")
 
 
-def _reached(summary: ContainerSummary) -> frozenset[tuple[str, str]]:
-    found = set()
+def _reached(summary: ContainerSummary) -> frozenset[Address]:
+    found = {Address(one.address, 0) for one in summary.networks.values() if one and one.address}
     for port in summary.ports:
         if port.public:
-            hosts = (port.host, *_HERE) if port.host in _ANY else (port.host,)
-            found |= {(host, str(port.public)) for host in hosts}
-    found |= {(one.address, "") for one in summary.networks.values() if one and one.address}
+            published = Address(port.host, port.public)
+            hosts = (port.host, *_HERE) if published.is_wildcard else (port.host,)
+            found |= {Address(host, port.public) for host in hosts}
     return frozenset(found)
 
 

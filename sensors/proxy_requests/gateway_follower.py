@@ -83,7 +83,7 @@ class GatewayFollower:
 
     async def _look(self) -> None:
         for server in self.view.servers():
-            with suppress(OSError, ValueError):
+            with suppress(OSError, SensorError):
                 found = await resolve(server.address)
                 self._addresses.update(server.name, server.address, found, asyncio.get_running_loop().time())
 

@@ -6,10 +6,12 @@ tells of its last attempt only. Pure.
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from flettner.agent.domain.errors import SensorError
+from flettner.primitives.address import Address
 from flettner.sensors.proxy_requests.access_log import AccessRecord, classify, parse_record
 
 KEPT_S: Final = 600.0
@@ -51,25 +53,26 @@ class RouteNames:
 class ServerAddresses:
     """The addresses of pods, by server; those of pods that have ended are kept for a while."""
 
-    _known: dict[str, tuple[str, float]] = field(default_factory=dict)  # server, and when it had it
+    _known: dict[Address, tuple[str, float]] = field(default_factory=dict)  # server, and when it had it
     _services: dict[tuple[str, str], str] = field(default_factory=dict)  # by name and namespace
 
     def update(self, server: str, address: str, found: tuple[str, ...], now_s: float) -> None:
         """`address`: such as `vllm.chat.svc:8000`; `found`: the `HOST:PORT` behind it now."""
-        name, _, rest = address.rpartition(":")[0].partition(".")
+        name, _, rest = Address.parse(address).host.partition(".")
         self._services[name, rest.partition(".")[0]] = server
         for one in found:
-            self._known[one] = server, now_s
+            self._known[Address.parse(one)] = server, now_s
         self._known = {key: value for key, value in self._known.items() if now_s - value[1] < KEPT_S}
 
     def server_of(self, host: str, cluster: str) -> str:
         """By the pod's address, else by the Service that a cluster of Istio's names; empty: unknown."""
-        if host in self._known:
-            return self._known[host][0]
-        address = host.rpartition(":")[0]
-        servers = {server for key, (server, _) in self._known.items() if key.rpartition(":")[0] == address}
-        if len(servers) == 1 and host != _NONE:
-            return servers.pop()
+        with suppress(ValueError):  # - in place of an address
+            address = Address.parse(host)
+            if address in self._known:
+                return self._known[address][0]
+            servers = {server for known, (server, _) in self._known.items() if known.host == address.host}
+            if len(servers) == 1:
+                return servers.pop()
         found = _OF_SERVICE.match(cluster)
         return self._services.get((found["service"], found["namespace"]), "") if found else ""
 

@@ -82,7 +82,7 @@ async def swap(rig: Rig, *faults: str) -> tuple[Document, Document, TrafficGener
 
 
 async def fail_asleep(rig: Rig, fault: str) -> None:
-    address = find_listen_address(procfs.words(rig.pid("chat-r1")))
+    address = str(find_listen_address(procfs.words(rig.pid("chat-r1"))))
     await until(lambda: sleeps(address), bool, "chat-r1 to sleep")
     if fault == "daemon":
         await rig.kill()

@@ -111,7 +111,7 @@ def case(command: str, *, env: str = "", version: str = "0.32.0", **facts: Any) 
     argv = shlex.split(command)
     setting = parse_setting(argv)
     if "--host" in command:
-        setting["host"] = parse_address(argv)[0]
+        setting["host"] = parse_address(argv).host
     if "--api-key" in command:
         setting["api_key"] = "***"
     pairs = dict(word.split("=", 1) for word in env.split())

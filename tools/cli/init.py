@@ -3,10 +3,8 @@
 import argparse
 import asyncio
 import re
-import socket
 import sys
 from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import suppress
 from json import dumps
 from pathlib import Path
 from typing import Protocol, cast
@@ -16,6 +14,7 @@ from flettner.agent.domain.errors import ActError, ConfigError
 from flettner.agent.domain.model import Server
 from flettner.agent.plugins import loader
 from flettner.agent.plugins.installation import FoundServers, FoundTarget, Installer
+from flettner.primitives.sockets import find_free_port
 from flettner.tools.cli.dispatch import Subparsers, add_command
 
 SERVICE = Path("/etc/flettner")
@@ -222,9 +221,7 @@ def _name(server: Server, taken: Sequence[str]) -> str:
 
 
 def _free_port(taken: Sequence[int]) -> int:
-    for port in range(8080, 8100):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            if port not in taken:
-                return port
-    return 8080
+    try:
+        return find_free_port(range(8080, 8100), taken=taken, host="127.0.0.1")
+    except OSError:
+        return 8080

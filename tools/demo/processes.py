@@ -3,7 +3,6 @@
 import asyncio
 import json
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,18 +18,12 @@ from flettner.agent.api.client import ApiClient
 from flettner.agent.config.loader import load_config
 from flettner.agent.domain.errors import ActError
 from flettner.agent.runtime.wiring import bind_actuators
+from flettner.primitives.sockets import find_free_port
 from flettner.tools.demo.setups import DemoSetup
 from flettner.vllm_facts.values import spell_flag
 
 Json = dict[str, Any]
 LAST_EPOCH = 2**31  # of the final cleanup: no daemon acts after it
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass(slots=True)
@@ -126,7 +119,7 @@ class DemoProcesses:
 @contextmanager
 def start_daemon(home: Path, setup: DemoSetup) -> Iterator[DemoProcesses]:
     """Run a daemon in approve mode on this setup; at the end stop its servers and its proxy too."""
-    api_port, listen_port = free_port(), free_port()
+    api_port, listen_port = (find_free_port(host="127.0.0.1") for _ in range(2))
     token = _write_files(home, setup, api_port, listen_port)
     with (home / "daemon.log").open("wb") as log:
         daemon = subprocess.Popen(  # noqa: S603 - our own command

@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 from aiohttp import ClientSession, UnixConnector
 
+from flettner.primitives.sockets import is_listening
 from flettner.tools.docker_proxy.create import create_reasons
 from flettner.tools.docker_proxy.engine import EngineSocket
 from flettner.tools.docker_proxy.errors import Absent, EngineSilent, PolicyError, Refused
@@ -93,13 +94,9 @@ def _remove_stale_socket(path: Path) -> None:
     """Remove the socket of a dead proxy. Raises PolicyError if a process answers on it."""
     if not path.is_socket():
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            path.unlink(missing_ok=True)
-            return
-    raise PolicyError(f"socket.path: a process already listens on {path}")
+    if is_listening(path):
+        raise PolicyError(f"socket.path: a process already listens on {path}")
+    path.unlink(missing_ok=True)
 
 
 async def _check(policy: ProxyPolicy, containers: Sequence[str]) -> int:

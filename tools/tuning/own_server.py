@@ -30,9 +30,7 @@ class OwnServer:
 
     @property
     def url(self) -> str:
-        host, port = parse_address(self.command.argv)
-        host = "127.0.0.1" if host in {"", "0.0.0.0", "::", "localhost"} else host  # noqa: S104 - read, not bound
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return f"http://{parse_address(self.command.argv).reached_here()}"
 
     @property
     def api_key(self) -> str:

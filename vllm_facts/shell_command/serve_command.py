@@ -57,7 +57,7 @@ class ServeCommand:
     def exposure(self) -> dict[str, Value]:
         """Host, if given, and API key (masked): flags that are no part of a setting. Raises FlagError."""
         try:
-            host, _ = parse_address(self._all())
+            host = parse_address(self._all()).host
         except FlagError:
             if not self.live:  # --port $PORT
                 raise

@@ -25,6 +25,7 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
+from flettner.primitives.address import Address
 from tests.support.ports import free_port
 from tests.support.process_rig import STUB, free_ports, until
 
@@ -231,7 +232,7 @@ def as_another_user() -> Iterator[None]:
 
 
 def test_a_server_of_another_user_cannot_be_retired(third_party: ThirdParty) -> None:
-    address = f"127.0.0.1:{third_party.port}"
+    address = Address("127.0.0.1", third_party.port)
     assert may_signal(third_party.family[0])
     assert obstacle_to_ending(address) == ""
     first = procfs.process(1)

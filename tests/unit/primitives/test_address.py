@@ -43,8 +43,8 @@ def test_an_address_reads_as_it_is_written(text: str, host: str, port: int) -> N
     ],
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"must be HOST:PORT, such as 127\.0\.0\.1:8080"):
-        Address.parse(text)
+    with pytest.raises(ValueError, match=r"^listen must be HOST:PORT, such as 127\.0\.0\.1:8080"):
+        Address.parse(text, "listen")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flettner.primitives.address import Address
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import (
     edit_flags,
@@ -203,8 +204,8 @@ def test_a_part_of_a_json_flag_cannot_be_set_separately() -> None:
 
 
 def test_the_address_is_parsed_separately() -> None:
-    assert parse_address([*SERVE, "--host", "127.0.0.1", "--port=8007"]) == ("127.0.0.1", 8007)
-    assert parse_address(SERVE) == ("", 8000)
+    assert parse_address([*SERVE, "--host", "127.0.0.1", "--port=8007"]) == Address("127.0.0.1", 8007)
+    assert parse_address(SERVE) == Address("", 8000)
 
 
 @pytest.mark.parametrize("word", ["abc", "8.5"])
