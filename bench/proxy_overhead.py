@@ -16,8 +16,8 @@ from statistics import quantiles
 
 from bench.results import new_parser, write
 from bench.usage import usage_of
-from flettner.actuators.envoy.plugin import EnvoyTraffic
 from flettner.actuators.envoy.split import NAMESPACE
+from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
@@ -124,7 +124,7 @@ async def compare(streams: int, chunks: int, listen: int, backend: int) -> list[
     results = [await measure("direct", backend, None, streams=streams, chunks=chunks)]
     with tempfile.TemporaryDirectory() as folder:
         site = Site(target="chat", state_dir=Path(folder) / "chat", epoch=1)
-        traffic = EnvoyTraffic(listen=f"127.0.0.1:{listen}").bind(site)
+        traffic = Envoy(listen=f"127.0.0.1:{listen}").bind(site)
         try:
             await traffic.route(route)
             pid = int((traffic.home / "envoy.pid").read_text())

@@ -37,15 +37,15 @@ class Address:
     port: int
 
     @classmethod
-    def parse(cls, text: str, name: str = "an address") -> Self:
+    def parse(cls, text: str, name: str = "an address", *, least_port: int = 0) -> Self:
         """Parse `127.0.0.1:8080`, `[::1]:8080` or `host:8080`. Raises ValueError, which calls it `name`."""
         written, _, port = text.rpartition(":")
         bracketed = written.startswith("[") and written.endswith("]")
         host = written[1:-1] if bracketed else written
-        if host and (":" in host) == bracketed and _is_number(port) and int(port) <= _LAST_PORT:
+        if host and (":" in host) == bracketed and _is_number(port) and least_port <= int(port) <= _LAST_PORT:
             return cls(host, int(port))
         raise ValueError(
-            f"{name} must be HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080, with a port of at most "
+            f"{name} must be HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080, with a port of {least_port} to "
             f"{_LAST_PORT}, not {text!r:.200}"
         )
 

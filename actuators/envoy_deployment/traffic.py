@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 from uuid import uuid4
 
 from flettner.actuators.envoy_deployment.channel import Found, RouteChannel
+from flettner.actuators.envoy_deployment.options import EnvoyDeploymentOptions
 from flettner.actuators.envoy_deployment.pods import EnvoyPods, RouteRefusedError
 from flettner.actuators.shared.published_route import PublishedRoute
 from flettner.actuators.shared.split import check
@@ -18,9 +19,6 @@ from flettner.agent.domain.ports import Site, TrafficSeen
 from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.deployment_pods import DeploymentPods
 from flettner.clients.kubernetes.errors import AwayError, MissingError
-
-if TYPE_CHECKING:
-    from flettner.actuators.envoy_deployment.plugin import EnvoyDeployment
 
 THIS_PROCESS = uuid4().hex
 
@@ -38,7 +36,7 @@ class DeploymentTraffic:
 
     counts_requests: ClassVar[bool] = True
 
-    def __init__(self, options: "EnvoyDeployment", site: Site) -> None:
+    def __init__(self, options: EnvoyDeploymentOptions, site: Site) -> None:
         self._options = options
         self._site = site
         self._client = options.client()
@@ -65,9 +63,6 @@ class DeploymentTraffic:
     def hold(self) -> Hold | None:
         hold = self._options.hold
         return replace(hold, each="pod of Envoy") if hold else None
-
-    def bind(self, site: Site) -> "DeploymentTraffic":
-        return DeploymentTraffic(self._options, site)
 
     async def problems(self) -> Sequence[str]:
         try:

@@ -54,11 +54,6 @@ class GatewayTraffic:
     _refused: ActError | None = None  # why the last look could not keep the route, until the next one
     _changed_s: float | None = None  # loop time of the last change of backends
 
-    def bind(self, site: Site) -> "GatewayTraffic":
-        return replace(
-            self, site=site, _turn=asyncio.Lock(), _kept=None, _due_s=0.0, _refused=None, _changed_s=None
-        )
-
     @property
     def _key(self) -> str:
         return annotation(self.site.target)

@@ -18,7 +18,6 @@ Json = dict[str, Any]
 
 PROXY: Final = "flettner.dev/proxy"  # label: the Deployment whose pods read the ConfigMap
 TARGET: Final = "flettner.dev/target"  # label
-STATUS_PORT: Final = 8082  # of an Envoy pod: its readiness, what it has in force, its records
 _KEY = "route.json"
 _FORMAT = 1
 

@@ -73,15 +73,9 @@ class RealServer:
 async def running() -> AsyncIterator[RealServer]:
     """Start vLLM with a tiny model; it has ended at the exit."""
     with TemporaryDirectory(prefix="fl") as home:
+        port = find_free_port(host="127.0.0.1")
         argv = real_vllm().command(
-            *(
-                "--host",
-                "127.0.0.1",
-                "--port",
-                str(find_free_port(host="127.0.0.1")),
-                "--max-num-seqs",
-                str(SLOTS),
-            ),
+            *("--host", "127.0.0.1", "--port", str(port), "--max-num-seqs", str(SLOTS)),
             *("--max-num-batched-tokens", str(BUDGET), "--enable-logging-iteration-details"),
             *("--no-enable-prefix-caching", "--scheduler-cls", SCHEDULER_CLASS),
             *("--distributed-executor-backend", "uni"),

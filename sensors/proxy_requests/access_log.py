@@ -1,8 +1,7 @@
 """Joins the proxy's records of a request and of its attempts into the outcome of each attempt.
 
-Envoy writes two logs. `us` has one record for each attempt, so that retries do not hide failures. `ds` has
-one for each request, and more while it runs; only this one shows client disconnects and the content of the
-body.
+Only the log of requests shows client disconnects and the content of the body; see
+`flettner.clients.envoy_records.record`.
 """
 
 from collections.abc import Mapping
@@ -12,6 +11,13 @@ from typing import Any
 
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.reading import Request, RequestOutcome
+from flettner.clients.envoy_records.record import (
+    ATTEMPTS,
+    ENDED,
+    REQUESTS,
+    Field,
+    server_of_cluster,
+)
 
 CLIENT_LEFT = frozenset({"DC", "DR"})
 """Envoy's response flags: downstream connection terminated, downstream reset. Others are server failures."""
@@ -61,7 +67,7 @@ class AccessRecord:
 
     @property
     def began_s(self) -> float | None:
-        """Its id ends in the time of its arrival: CONNECTION-SECONDS.NANOSECONDS."""
+        """Its id ends in the time of its arrival: see `UNIQUE_ID`."""
         try:
             seconds = float(self.id.rpartition("-")[2])
         except ValueError:
@@ -72,28 +78,29 @@ class AccessRecord:
 def parse_record(tag: str, fields: Mapping[str, Any]) -> AccessRecord:
     """Parse a record. Raises SensorError if it has another format."""
     try:
-        ttft_us, tokens, size = fields.get("ttft_us"), fields.get("tokens"), fields.get("request_bytes")
-        whole_s = _seconds(fields["duration_ms"] or 0, 1e3)
-        duration_s = max(0.0, whole_s - _seconds(fields.get("waited_ms") or 0, 1e3))  # it waited in the proxy
-        of_attempt = {"us": True, "ds": False}[tag]
+        ttft_us, tokens = fields.get(Field.TTFT_US), fields.get(Field.TOKENS)
+        size = fields.get(Field.REQUEST_BYTES)
+        whole_s = _seconds(fields[Field.DURATION_MS] or 0, 1e3)
+        waited_s = _seconds(fields.get(Field.WAITED_MS) or 0, 1e3)  # in the proxy
+        of_attempt = {ATTEMPTS: True, REQUESTS: False}[tag]
         return AccessRecord(
             of_attempt=of_attempt,
-            id=str(fields["id"]),
-            server=str(fields["server"] or "").rpartition("/")[2],  # Envoy's name is TARGET/SERVER
-            path=str(fields["path"] or "").partition("?")[0],
-            code=int(fields["code"] or 0),
-            flags=frozenset(str(fields["flags"] or "-").split(",")) - {"-"},
-            attempt=int(fields["attempt" if of_attempt else "attempts"] or 0),
-            duration_s=duration_s,
+            id=str(fields[Field.ID]),
+            server=server_of_cluster(str(fields[Field.SERVER] or "")),
+            path=str(fields[Field.PATH] or "").partition("?")[0],
+            code=int(fields[Field.CODE] or 0),
+            flags=frozenset(str(fields[Field.FLAGS] or "-").split(",")) - {"-"},
+            attempt=int(fields[Field.ATTEMPT if of_attempt else Field.ATTEMPTS] or 0),
+            duration_s=max(0.0, whole_s - waited_s),
             ttft_s=None if ttft_us is None else _seconds(ttft_us, 1e6),
-            ended=of_attempt or fields["type"] == "DownstreamEnd",
-            stream=fields.get("stream") is True,
-            events=fields.get("events") is True,
+            ended=of_attempt or fields[Field.TYPE] == ENDED,
+            stream=fields.get(Field.STREAM) is True,
+            events=fields.get(Field.EVENTS) is True,
             tokens=None if tokens is None else int(tokens),
             request_bytes=None if size is None else int(size),
-            done=fields.get("done") is True,
-            error=fields.get("error") is True,
-            aborted=fields.get("aborted") is True,
+            done=fields.get(Field.DONE) is True,
+            error=fields.get(Field.ERROR) is True,
+            aborted=fields.get(Field.ABORTED) is True,
         )
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise SensorError(f"a record of another format: {error!r}") from error

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from flettner.agent.domain.errors import SensorError
+from flettner.clients.envoy_records.record import ENDED, REQUESTS, Field
 from flettner.primitives.address import Address
 from flettner.sensors.proxy_requests.access_log import AccessRecord, classify, parse_record
 
@@ -82,17 +83,17 @@ def read_record(attributes: Attributes, addresses: ServerAddresses) -> AccessRec
     host, cluster = attributes.get("upstream_host", _NONE), attributes.get("upstream_cluster", _NONE)
     first_byte = attributes.get("first_byte_us", _NONE)
     record = parse_record(
-        "ds",
+        REQUESTS,
         {
-            "id": "",
-            "server": addresses.server_of(host, cluster),
-            "path": attributes.get("path"),
-            "code": _number(attributes, "response_code"),
-            "flags": attributes.get("response_flags"),
-            "attempts": 0,
-            "type": "DownstreamEnd",
-            "duration_ms": _number(attributes, "duration"),
-            "ttft_us": None if first_byte == _NONE else first_byte,
+            Field.ID: "",
+            Field.SERVER: addresses.server_of(host, cluster),
+            Field.PATH: attributes.get("path"),
+            Field.CODE: _number(attributes, "response_code"),
+            Field.FLAGS: attributes.get("response_flags"),
+            Field.ATTEMPTS: 0,
+            Field.TYPE: ENDED,
+            Field.DURATION_MS: _number(attributes, "duration"),
+            Field.TTFT_US: None if first_byte == _NONE else first_byte,
         },
     )
     if record.ttft_s is None and classify(record, record) == "ok":

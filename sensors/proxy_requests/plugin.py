@@ -13,6 +13,7 @@ from flettner.agent.domain.reading import RequestSample, Sample
 from flettner.agent.domain.request_counts import RequestSource
 from flettner.agent.plugins.option_errors import check_periods
 from flettner.agent.retrying import failure, retry
+from flettner.clients.envoy_records.record import envoy_home, records_socket
 from flettner.clients.kubernetes.options import ClusterOptions
 from flettner.sensors.proxy_requests.access_log import OpenRequests
 from flettner.sensors.proxy_requests.gateway_follower import name_routes, subscribed_to_gateways
@@ -100,7 +101,7 @@ class ProxyRequests(ClusterOptions):
             key = (self.client(), self.deployment)
             pods = await stack.enter_async_context(subscribed_to_pods(key, view.target, inbox))
             return pods.state
-        path = view.state_dir.parent / "envoy" / "records.sock"
+        path = records_socket(envoy_home(view.state_dir))
 
         async def listen() -> Callable[[], SourceCondition]:
             if self.listen:

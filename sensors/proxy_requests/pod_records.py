@@ -17,11 +17,13 @@ from tenacity import AsyncRetrying, retry_if_result, wait_fixed
 
 from flettner.agent.domain.errors import ActError, SensorError
 from flettner.agent.retrying import retry
+from flettner.clients.envoy_records import pods
+from flettner.clients.envoy_records.record import MESSAGE_BYTES
 from flettner.clients.kubernetes.client import KubernetesClient
 from flettner.clients.kubernetes.deployment_pods import DeploymentPods, FoundPod
-from flettner.sensors.proxy_requests.record_socket import MESSAGE_BYTES, Inbox, add_message
+from flettner.primitives.address import Address
+from flettner.sensors.proxy_requests.record_socket import Inbox, add_message
 
-PORT = 8082
 LOOK_S = 2.0  # between two looks for new pods
 RETRY_S = 1.0
 SILENT_S = 5.0  # without a sign of life, which a pod gives each second
@@ -153,12 +155,13 @@ class _Stream:
         self.connected, self.why = False, "" if self._ended else why
 
     async def _read(self) -> None:
-        host = f"[{self.pod.ip}]" if ":" in self.pod.ip else self.pod.ip
-        query = {"boot": self._boot, "after": str(self._after), "since_s": f"{self._shared.since_s():.3f}"}
+        url = f"http://{Address(self.pod.ip, pods.PORT)}{pods.RECORDS_PATH}"
+        since_s = f"{self._shared.since_s():.3f}"
+        query = {pods.BOOT: self._boot, pods.AFTER: str(self._after), pods.SINCE_S: since_s}
         unpacker = msgpack.Unpacker(
             max_buffer_size=MESSAGE_BYTES, strict_map_key=False, unicode_errors="replace"
         )
-        async with self._session.get(f"http://{host}:{PORT}/records", params=query) as answer:
+        async with self._session.get(url, params=query) as answer:
             answer.raise_for_status()
             async for data in answer.content.iter_any():
                 unpacker.feed(data)
@@ -178,10 +181,10 @@ class _Stream:
                 raise SensorError(f"not an item of a pod's records: {reprlib.repr(item)}")
 
     def _note(self, item: dict[object, object]) -> None:
-        if "boot" in item:
-            self._boot, self._after = str(item["boot"]), int(str(item["after"]))
+        if pods.BOOT in item:
+            self._boot, self._after = str(item[pods.BOOT]), int(str(item[pods.AFTER]))
             self.connected, self.why, self._ended = True, "", False
-        if item.get("lost") is True:
+        if item.get(pods.LOST) is True:
             self._shared.lose(f"{self.pod.name} had no room for its records")
-        if item.get("end") is True:
+        if item.get(pods.END) is True:
             self._ended = True

@@ -12,8 +12,8 @@ import msgpack
 
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.ports import Now
+from flettner.clients.envoy_records.record import MESSAGE_BYTES, split_tag
 
-MESSAGE_BYTES = 16 << 20
 RECORD_CLOCK_S = 1.0  # Envoy dates a record in whole seconds
 
 _OPEN: dict[Path, "RecordSocket"] = {}
@@ -107,7 +107,7 @@ def add_message(
     """
     match message:
         case [str() as tag, [*entries], *_]:
-            target, _, log = tag.partition("/")
+            target, log = split_tag(tag)
         case _:
             raise SensorError(f"not a message of Envoy's log: {reprlib.repr(message)}")
     inbox = inboxes.get(target)

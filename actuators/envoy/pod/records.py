@@ -14,12 +14,12 @@ import msgpack
 import structlog
 from aiohttp import web
 
-from flettner.actuators.envoy.resources import RECORDS
+from flettner.clients.envoy_records import pods
+from flettner.clients.envoy_records.record import MESSAGE_BYTES, records_socket
 
 log = structlog.get_logger(__name__)
 
 MOST_BYTES = 16 << 20  # two minutes of 100 requests a second, each with three records of 400 bytes
-_MESSAGE_BYTES = 16 << 20
 _IDLE_S = 1.0  # between two signs of life
 
 
@@ -80,17 +80,17 @@ class RecordBuffer:
         Begin after the message `after` of the same `boot`, else with messages of the last `since_s` seconds.
         """
         at, lost = self._begin(boot, after, since_s)
-        yield _pack({"boot": self.boot, "after": at, "lost": lost})
+        yield _pack({pods.BOOT: self.boot, pods.AFTER: at, pods.LOST: lost})
         while True:
             changed = self._changed
             if at < self._dropped:
                 at = self._dropped
-                yield _pack({"lost": True})
+                yield _pack({pods.LOST: True})
             while at < self._last and at >= self._dropped:
                 at += 1
                 yield b"\x92" + _pack(at) + self._kept[at - self._last - 1][1]  # an array of two
             if at >= self._last and self._ended:
-                yield _pack({"end": True})
+                yield _pack({pods.END: True})
                 return
             if at == self._last:
                 try:
@@ -101,13 +101,13 @@ class RecordBuffer:
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """GET /records?boot=B&after=N&since_s=S"""
         try:
-            after, since_s = int(request.query.get("after", 0)), float(request.query.get("since_s", 0))
+            after, since_s = int(request.query.get(pods.AFTER, 0)), float(request.query.get(pods.SINCE_S, 0))
         except ValueError:
             raise web.HTTPBadRequest(text="after and since_s are numbers\n") from None
         response = web.StreamResponse(headers={"Content-Type": "application/msgpack"})
         await response.prepare(request)
         try:
-            async for piece in self.follow(request.query.get("boot", ""), after, since_s):
+            async for piece in self.follow(request.query.get(pods.BOOT, ""), after, since_s):
                 await response.write(piece)
         except ConnectionError:
             pass  # the daemon has gone; it comes back with its number
@@ -116,7 +116,7 @@ class RecordBuffer:
     async def listen(self, home: Path) -> asyncio.Server:
         """Receive Envoy's logs on the socket that its configuration names."""
         return await asyncio.get_running_loop().create_unix_server(
-            lambda: _Connection(self), str(home / RECORDS)
+            lambda: _Connection(self), str(records_socket(home))
         )
 
 
@@ -126,7 +126,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, buffer: RecordBuffer) -> None:
         self._buffer = buffer
         self._transport: asyncio.BaseTransport | None = None
-        self._unpacker = msgpack.Unpacker(max_buffer_size=_MESSAGE_BYTES, raw=True, strict_map_key=False)
+        self._unpacker = msgpack.Unpacker(max_buffer_size=MESSAGE_BYTES, raw=True, strict_map_key=False)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport

@@ -8,6 +8,7 @@ from aiohttp import web
 from flettner.actuators.envoy.pod.follow import RouteFollower
 from flettner.actuators.envoy.pod.records import RecordBuffer
 from flettner.actuators.envoy.pod.target import PodTarget
+from flettner.clients.envoy_records.pods import RECORDS_PATH, STATUS_PATH
 
 _UNAVAILABLE = 503
 
@@ -24,8 +25,8 @@ class PodServer:
     def app(self) -> web.Application:
         app = web.Application()
         app.router.add_get("/ready", self._ready)
-        app.router.add_get("/status", self._status)
-        app.router.add_get("/records", self.records.serve)
+        app.router.add_get(STATUS_PATH, self._status)
+        app.router.add_get(RECORDS_PATH, self.records.serve)
         return app
 
     async def why_unready(self) -> str:

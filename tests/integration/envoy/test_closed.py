@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
 from flettner.sensors.proxy_requests.plugin import ProxyRequests
 from tests.integration.envoy.test_proxy_requests import SensorOutput, listening

@@ -5,7 +5,7 @@ import http.client
 
 import pytest
 
-from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.vllm_facts.dev_routes import DEV_ROUTES
 from tests.integration.envoy.test_closed import opened
 from tests.support.sse_backend import Backend

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import aiohttp
 
-from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.actuators.envoy.options import EnvoyOptions
 from flettner.actuators.envoy.process import EnvoyProcess, find_binary
 from flettner.actuators.envoy.runner import Runner
+from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.ports import Site
 from tests.support.ports import free_port
@@ -36,8 +37,8 @@ async def runner(state_dir: Path) -> AsyncIterator[Runner]:
 
 
 def bind(state_dir: Path) -> EnvoyTraffic:
-    traffic = EnvoyTraffic(listen=f"127.0.0.1:{free_port()}")
-    return traffic.bind(Site(target="chat", state_dir=state_dir / "chat", epoch=1), starts=False)
+    options = EnvoyOptions(listen=f"127.0.0.1:{free_port()}")
+    return EnvoyTraffic(options, Site(target="chat", state_dir=state_dir / "chat", epoch=1), starts=False)
 
 
 def all_to(backend: Backend) -> Route:

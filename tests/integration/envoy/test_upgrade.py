@@ -11,8 +11,9 @@ import aiohttp
 import pytest
 
 from flettner.actuators.envoy.fence import Fence
-from flettner.actuators.envoy.plugin import EnvoyTraffic
+from flettner.actuators.envoy.plugin import Envoy
 from flettner.actuators.envoy.process import EnvoyProcess, find_binary
+from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import FencedError
 from flettner.agent.domain.ports import Site
@@ -56,7 +57,7 @@ async def former(
 
 
 @pytest.fixture
-def newer(unbound: EnvoyTraffic, tmp_path: Path) -> EnvoyTraffic:
+def newer(unbound: Envoy, tmp_path: Path) -> EnvoyTraffic:
     return unbound.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=4))
 
 
@@ -106,7 +107,7 @@ async def test_loses_no_request_while_the_common_envoy_takes_over(
 async def test_the_former_envoy_finishes_its_streams_and_they_count_as_in_flight(
     former: EnvoyProcess,
     newer: EnvoyTraffic,
-    unbound: EnvoyTraffic,
+    unbound: Envoy,
     blue: Backend,
     green: Backend,
     tmp_path: Path,

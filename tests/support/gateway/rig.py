@@ -110,9 +110,6 @@ class PlacedTraffic:
     def listen(self) -> str:
         return self.rig.gateway.listen
 
-    def bind(self, site: Site) -> "PlacedTraffic":
-        return self.rig.bind(site)
-
     async def problems(self) -> Sequence[str]:
         return await self.inner.problems()
 

@@ -9,7 +9,7 @@ from flettner.actuators.envoy_deployment.plugin import EnvoyDeployment
     ("options", "says"),
     [
         ({"listen": "127.0.0.1:8080"}, "listen is in a pod"),
-        ({"listen": "8080"}, "listen is in a pod"),
+        ({"listen": "8080"}, "listen must be HOST:PORT"),
         ({"listen": "0.0.0.0:8082"}, "choose another one"),
         ({"deployment": "Proxy"}, "deployment must be the name of a Deployment"),
         ({"session_header": "x session"}, "session_header must be the name of a header"),

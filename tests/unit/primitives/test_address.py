@@ -70,6 +70,12 @@ def test_an_address_says_who_reaches_it(host: str, loopback: bool, wildcard: boo
     assert address.reached_here() == Address(reached_at, 80)
 
 
+def test_a_client_needs_a_port() -> None:
+    assert Address.parse("127.0.0.1:1", least_port=1).port == 1
+    with pytest.raises(ValueError, match="port of 1 to 65535"):
+        Address.parse("127.0.0.1:0", least_port=1)
+
+
 def test_the_host_of_a_url_has_brackets_around_ipv6_only() -> None:
     assert Address("::1", 80).url_host == "[::1]"
     assert Address("example.org", 80).url_host == "example.org"
