@@ -16,6 +16,7 @@ from statistics import quantiles
 
 from bench.results import new_parser, write
 from bench.usage import usage_of
+from flettner.actuators.envoy.plugin import Envoy
 from flettner.actuators.envoy.split import NAMESPACE
 from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route

@@ -54,7 +54,7 @@ from flettner.policies.shared.signals import (
     measure_load,
     read_number,
 )
-from flettner.policies.shared.step_grid import BATCHES, is_allowed, step_down, was_reversed_recently
+from flettner.policies.shared.step_grid import BATCHES, step_down, was_reversed_recently
 from flettner.policies.shared.token_budget import IN_TIME, is_budget_enough, size_budget, step_in_time
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.knobs import KNOBS
@@ -164,8 +164,8 @@ class Admission:
         value = context.setting.get(WATERMARK)
         known = KNOBS[WATERMARK].in_version(reading.facts.get("version"))
         current = float(value) if isinstance(value, (int, float)) else 0.0
-        bound = context.bounds.get(WATERMARK)
-        higher = next((step for step in WATERMARKS if step > current and is_allowed(bound, step)), None)
+        bound = context.bound(WATERMARK)
+        higher = next((step for step in WATERMARKS if step > current and bound.allows(step)), None)
         if higher is None or not (known or (known is None and value is not None)):
             return None
         if was_reversed_recently(reading, context, (WATERMARK,), upwards=True, settle_s=self.settle_s):
@@ -290,7 +290,7 @@ class Admission:
             to |= {} if budget is None else {knob: budget}
         graph = positive_int(context.setting, GRAPH)
         if isinstance(seqs, int) and graph is not None and graph < seqs <= GRAPH_MOST:
-            to |= {GRAPH: seqs} if is_allowed(context.bounds.get(GRAPH), seqs) else {}
+            to |= {GRAPH: seqs} if context.bound(GRAPH).allows(seqs) else {}
         return to
 
     def _note_spare_capacity(self, reading: Reading, context: Context) -> Proposal | None:
@@ -335,7 +335,7 @@ def _lower_for_tokens(
     if most > FEWER * reading.running.high or most / objective.under_s < SERVED * tokens:
         return None
     knob = cap.knob
-    value = step_down(context.bounds.get(knob), current=cap.value, at_most=most / cap.engines, grid=BATCHES)
+    value = step_down(context.bound(knob), current=cap.value, at_most=most / cap.engines, grid=BATCHES)
     turned = was_reversed_recently(reading, context, (SEQS, ACTIVE), upwards=False, settle_s=settle_s)
     if value is None or turned or value * cap.engines > most:
         return None

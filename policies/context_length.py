@@ -51,7 +51,7 @@ class ContextLength:
         if not p99 or not longest or not length or not short or p99 > self.far_below_ratio * length:
             return ()
         least = int(longest * self.reserve_ratio) + 1
-        value = step_down(context.bounds.get(LENGTH), current=length, at_most=least * 2, least=least)
+        value = step_down(context.bound(LENGTH), current=length, at_most=least * 2, least=least)
         if value is None:
             return ()
         found = build_optimisation(

@@ -13,13 +13,12 @@ from flettner.policies.shared.flags_in_force import find_max_num_seqs
 from flettner.policies.shared.signals import (
     build_optimisation,
     check_options,
-    first_allowed,
     has_insufficient_data,
     has_long_tail,
     ran_out_of_memory,
     read_environment,
 )
-from flettner.policies.shared.step_grid import is_allowed, step_up
+from flettner.policies.shared.step_grid import step_up
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.references import FASTER_GRAPHS
@@ -61,9 +60,7 @@ class Graphs:
         return (answer,) if answer else ()
 
     def _without_eager(self, reading: Reading, context: Context) -> Proposal | None:
-        if not first_allowed(context.bounds.get(EAGER), False) or not is_allowed(
-            context.bounds.get(EAGER), 0
-        ):
+        if not context.bound(EAGER).allows(False):
             return None
         tokens = reading.generation_tokens_per_s.mean if reading.generation_tokens_per_s else None
         rate = "" if tokens is None else f" at {tokens:.0f} tokens/s"
@@ -126,20 +123,19 @@ class Graphs:
         if any(knob.startswith(f"{CONFIG}.cudagraph_capture") for knob in setting):
             return None, {}, {}
         if given and peak <= default:
-            free = all(first_allowed(context.bounds.get(knob), None) for knob in given)
+            free = all(context.bound(knob).allows(None) for knob in given)
             return current, dict.fromkeys(given) if free else {}, {}
         if sizes:
             return None, {}, {}
         limit = min(self.graph_size_at_most, max(seqs, current))
-        value = step_up(context.bounds.get(LARGEST), current=current, wanted=int(peak), limit=limit)
+        value = step_up(context.bound(LARGEST), current=current, wanted=int(peak), limit=limit)
         covers = value is not None and value >= peak
         return current, {LARGEST: value} if covers else {}, {LARGEST: current}
 
 
 def _default_level(reading: Reading, context: Context) -> Proposal | None:
     to, descriptions = _lower_levels(context.setting)
-    free = all(value is not None or first_allowed(context.bounds.get(k), None) for k, value in to.items())
-    if not to or not free or any(context.bounds.get(k) and v is not None for k, v in to.items()):
+    if not to or not all(context.bound(knob).allows(value) for knob, value in to.items()):
         return None
     return build_optimisation(
         "G3",

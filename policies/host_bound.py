@@ -67,7 +67,7 @@ class HostBound:
         )
         numbers = (("gpu_utilization", busy, "ratio"), ("cpu_utilization", cpu, "ratio"))
         source = f"{OPTIMIZATION} (parallel processing)"
-        fast = first_allowed(context.bounds.get(TOKENIZER), None, "auto")
+        fast = first_allowed(context.bound(TOKENIZER), None, "auto")
         if setting.get(TOKENIZER) == "slow" and fast:
             return build_optimisation(
                 "C1",
@@ -81,9 +81,7 @@ class HostBound:
                 klass="note",  # which tokenizer reads the prompts is the operator's choice
             )
         now = positive_int(setting, SERVERS) or positive_int(setting, "data_parallel_size") or 1
-        servers = step_up(
-            context.bounds.get(SERVERS), current=now, wanted=now * 2, limit=self.servers_at_most
-        )
+        servers = step_up(context.bound(SERVERS), current=now, wanted=now * 2, limit=self.servers_at_most)
         lora = read_environment(context).get("VLLM_ALLOW_RUNTIME_LORA_UPDATING")
         if servers is None or lora or any(setting.get(knob) for knob in ALONE):
             return None
@@ -111,7 +109,7 @@ class HostBound:
 
     def _enable_async(self, reading: Reading, context: Context) -> Proposal | None:
         setting, release = context.setting, release_of(reading.facts.get("version"))
-        on = first_allowed(context.bounds.get(ASYNC), None, True)
+        on = first_allowed(context.bound(ASYNC), None, True)
         if setting.get(ASYNC) is not False or release is None or release < ASYNC_SINCE or not on:
             return None
         if not _supports_async(setting):

@@ -64,7 +64,7 @@ class LongPrompts:
         )
         most = min(p99, length or p99)
         value = step_down(
-            context.bounds.get(THRESHOLD), current=int(most), at_most=budget * self.budget_ratio, least=LEAST
+            context.bound(THRESHOLD), current=int(most), at_most=budget * self.budget_ratio, least=LEAST
         )
         if value is None or value >= budget:
             return ()

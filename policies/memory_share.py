@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
 
 from flettner.agent.domain.lateness import has_need
 from flettner.agent.domain.model import Evidence, Proposal
@@ -26,7 +25,7 @@ from flettner.policies.shared.signals import (
     is_kv_cache_full,
     ran_out_of_memory,
 )
-from flettner.policies.shared.step_grid import is_allowed, step_down, was_reversed_recently
+from flettner.policies.shared.step_grid import step_down, was_reversed_recently
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.references import OPTIMIZATION
 from flettner.vllm_facts.releases import cite
@@ -103,8 +102,8 @@ class MemoryShare:
         rule = "M3" if used < self.roomy_below_ratio else "M1"
         step = self.wide_step_ratio if rule == "M3" else self.step_ratio
         value = round(min(share + step, self.ceiling(context)), 4)
-        bound = context.bounds.get(SHARE)
-        if value <= share or not is_allowed(bound, value) or 1 - used < value - share + self.spare_ratio:
+        bound = context.bound(SHARE)
+        if value <= share or not bound.allows(value) or 1 - used < value - share + self.spare_ratio:
             return None
         if was_reversed_recently(reading, context, (SHARE,), upwards=True, settle_s=self.settle_s):
             return None
@@ -131,9 +130,9 @@ class MemoryShare:
 
     def _free_size(self, reading: Reading, context: Context, knob: Knob) -> Proposal | None:
         """Where a fixed size of the cache binds: remove a number of blocks, double a number of bytes."""
-        present, bound = context.setting[knob], context.bounds.get(knob)
+        present = context.setting[knob]
         value = None if knob == BLOCKS or not isinstance(present, int) else 2 * present
-        if not is_allowed(bound, inf if value is None else value):
+        if not context.bound(knob).allows(value):
             return None
         if was_reversed_recently(reading, context, (knob,), upwards=True, settle_s=self.settle_s):
             return None
@@ -156,8 +155,8 @@ class MemoryShare:
     def _raise_unseen(self, reading: Reading, context: Context, share: float) -> Proposal | None:
         """Where no driver reports the memory in use: raise a small share to the usual one, gated."""
         value = min(self.usual_ratio, self.ceiling(context))
-        bound = context.bounds.get(SHARE)
-        if share >= self.small_below_ratio or value <= share or not is_allowed(bound, value):
+        bound = context.bound(SHARE)
+        if share >= self.small_below_ratio or value <= share or not bound.allows(value):
             return None
         if was_reversed_recently(reading, context, (SHARE,), upwards=True, settle_s=self.settle_s):
             return None
@@ -179,8 +178,8 @@ class MemoryShare:
 
     def ceiling(self, context: Context) -> float:
         """The highest share allowed on this server."""
-        bound = context.bounds.get(SHARE)
-        highest = bound.max if bound and bound.max is not None else self.ceiling_ratio
+        bound = context.bound(SHARE)
+        highest = bound.max if bound.max is not None else self.ceiling_ratio
         return min(highest, self.moe_ceiling_ratio if _is_moe(context) else self.utmost_ratio)
 
     def _lower_share(self, reading: Reading, context: Context, symptom: str) -> Proposal | None:
@@ -208,18 +207,16 @@ class MemoryShare:
     def _list_reductions(self, reading: Reading, context: Context) -> list[_Change]:
         """The memory share first, then fewer sequences, then (gated) a shorter context."""
         share = None if context.setting.get(BYTES) is not None else find_memory_share(reading, context)
-        bound = context.bounds.get(SHARE)
+        bound = context.bound(SHARE)
         chain: list[_Change] = [
             ({SHARE: value}, {SHARE: share})
             for value in self.back_off_ratios
-            if share is not None and value < share and is_allowed(bound, value)
+            if share is not None and value < share and bound.allows(value)
         ]
         if fewer := lower_cap(reading, context, find_cap(reading, context)):
             chain.append((dict(fewer), dict.fromkeys(fewer, find_peak_running(reading, context))))
         length = positive_int(context.setting, LENGTH)
-        shorter = (
-            step_down(context.bounds.get(LENGTH), current=length, at_most=length / 2) if length else None
-        )
+        shorter = step_down(context.bound(LENGTH), current=length, at_most=length / 2) if length else None
         if shorter is not None:
             chain.append(({LENGTH: shorter}, {LENGTH: length}))
         return chain

@@ -37,7 +37,7 @@ class Offloading:
         check_options(self)
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        size, value = read_number(context.setting, OFFLOAD), first_allowed(context.bounds.get(OFFLOAD), None)
+        size, value = read_number(context.setting, OFFLOAD), first_allowed(context.bound(OFFLOAD), None)
         if not size or not value or has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
         length = reading.series.get(self.length_series) or read_number(context.setting, "max_model_len")

@@ -216,7 +216,7 @@ class PrefillBudget:
         knob, current, ceiling = find_step_budget(context.setting, reading)
         klass, guessed = _rate_confidence(reading, context, knob)
         queue = reading.waiting.mean
-        value = step_up(context.bounds.get(knob), current=current, wanted=to, limit=min(to, ceiling))
+        value = step_up(context.bound(knob), current=current, wanted=to, limit=min(to, ceiling))
         if value is None or self._was_reversed(reading, context, upwards=True):
             return None
         return Proposal(
@@ -240,7 +240,7 @@ class PrefillBudget:
         seqs = positive_int(context.setting, "max_num_seqs") or 0
         least = max(LEAST, seqs)  # vLLM refuses fewer tokens than sequences
         wanted = to or current // 2
-        value = step_down(context.bounds.get(knob), current=current, at_most=wanted, least=least)
+        value = step_down(context.bound(knob), current=current, at_most=wanted, least=least)
         if value is None or self._was_reversed(reading, context, upwards=False):
             return None
         return Proposal(

@@ -42,7 +42,7 @@ class PrefixCache:
 
     def _enable(self, reading: Reading, context: Context) -> Proposal | None:
         model = context.config.model if context.config else None
-        value = first_allowed(context.bounds.get(CACHING), None, True)
+        value = first_allowed(context.bound(CACHING), None, True)
         prompts = reading.prompt_tokens_per_s
         if (model and model.hybrid) or not value or prompts is None or prompts.mean <= 0:
             return None

@@ -31,7 +31,7 @@ from flettner.policies.shared.signals import (
     is_kv_cache_full,
     read_number,
 )
-from flettner.policies.shared.step_grid import is_allowed, step_up, was_reversed_recently
+from flettner.policies.shared.step_grid import step_up, was_reversed_recently
 from flettner.vllm_facts.references import METRICS, OPTIMIZATION
 from flettner.vllm_facts.values import Setting
 
@@ -153,14 +153,14 @@ class QueueNotes:
             return False
         if not is_kv_cache_free(reading, self.kv_free_below_ratio):  # more of it would let more run
             return self._is_memory_at_bound(reading, context)
-        higher = step_up(context.bounds.get(BUDGET), current=budget, wanted=budget * 2, limit=budget * 2)
+        higher = step_up(context.bound(BUDGET), current=budget, wanted=budget * 2, limit=budget * 2)
         return higher is None or not _is_prefilling(reading)
 
     def _is_memory_at_bound(self, reading: Reading, context: Context) -> bool:
-        share, bound = find_memory_share(reading, context), context.bounds.get(SHARE)
+        share, bound = find_memory_share(reading, context), context.bound(SHARE)
         if share is None:
             return False
-        return share >= self.memory_ceiling_ratio or not is_allowed(bound, share + 0.01)
+        return share >= self.memory_ceiling_ratio or not bound.allows(share + 0.01)
 
 
 def _default_cap(reading: Reading, context: Context) -> SequenceCap:

@@ -9,10 +9,8 @@ from flettner.agent.domain.reading import Reading
 from flettner.policies.shared.signals import (
     build_optimisation,
     check_options,
-    first_allowed,
     has_insufficient_data,
 )
-from flettner.policies.shared.step_grid import is_allowed
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.references import DOCS
 from flettner.vllm_facts.values import Knob, Value
@@ -72,9 +70,9 @@ class Speculation:
         tokens = positive_int(context.setting, TOKENS) or 0
         fewer = tokens // 2
         some = accepted is not None and accepted >= self.useless_below_ratio
-        if some and fewer and is_allowed(context.bounds.get(TOKENS), fewer):
+        if some and fewer and context.bound(TOKENS).allows(fewer):
             return {TOKENS: fewer}
-        if all(first_allowed(context.bounds.get(knob), None) for knob in given):
+        if all(context.bound(knob).allows(None) for knob in given):
             return dict.fromkeys(given)
         return {}
 

@@ -51,12 +51,8 @@ def can_try(finding: Finding, reading: Reading, context: Context) -> bool:
 def _is_possible(knob: Knob, value: Value, reading: Reading, context: Context) -> bool:
     flag, present = knob.partition(".")[0], context.setting.get(knob)
     known = knob in context.setting or KNOBS[flag].in_version(reading.facts.get("version")) is True
-    bound = context.bounds.get(knob)
-    allowed = bound is None or not bound.allowed or value in bound.allowed
-    return (
-        tunable(knob) and knob not in BY_LOAD and known and allowed and value != present
-        and not misfit(knob, value)
-    )  # fmt: skip
+    allowed = context.bound(knob).allows(value) and not misfit(knob, value)
+    return tunable(knob) and knob not in BY_LOAD and known and allowed and value != present
 
 
 def _class(finding: Finding) -> ChangeClass:

@@ -14,7 +14,7 @@ from math import isfinite
 from flettner.primitives.address import Address
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_table import ALIASES, ONE_WAY, SEVERAL, SHORT, SIZES, TEXTS, is_switch
-from flettner.vllm_facts.values import Value
+from flettner.vllm_facts.values import Value, is_same
 
 ADDRESS = frozenset({"host", "port"})
 SECRETS = frozenset({"api_key", "hf_token"})
@@ -85,7 +85,7 @@ def edit_flags(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]:
         if knob in SECRETS or not _KNOB.fullmatch(knob):
             raise FlagError(f"{knob!r} is not the name of a flag")
         own = [flag for flag in flags if flag.knob == knob]
-        if own and _same(own[-1].value, value):
+        if own and is_same(own[-1].value, value):
             continue
         edits |= {flag.start: (flag.stop, []) for flag in own}
         if value is None or (value is False and knob in ONE_WAY):
@@ -288,10 +288,6 @@ def _typed(knob: str, word: str) -> Value:
     if _FLOAT.fullmatch(word) and isfinite(number := float(word)):
         return number
     return word
-
-
-def _same(have: Value, want: Value) -> bool:
-    return have == want and isinstance(have, bool) == isinstance(want, bool)  # True == 1
 
 
 def _words(knob: str, value: Value, like: _Flag | None, *, part_of: str = "") -> list[str]:

@@ -19,6 +19,16 @@ def spell_flag(knob: Knob) -> str:
     return "--" + knob.replace("_", "-")
 
 
+def as_number(value: Value) -> float | None:
+    """None for what is no number: True and False are none."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def is_same(one: Value, other: Value) -> bool:
+    """Whether two values are the same on a command line: True, 1 and "1" differ, 1 and 1.0 do not."""
+    return one == other and isinstance(one, bool) is isinstance(other, bool)
+
+
 def describe_changes(changes: Mapping[str, Value]) -> str:
     """`max_num_seqs 64, without swap_space`"""
     return ", ".join(

@@ -7,11 +7,10 @@ from typing import Any
 from flettner.actuators.docker.clone import mount_options
 from flettner.actuators.docker.obstacles import foreign_label
 from flettner.actuators.docker.spec import ContainerSpec, Json
-from flettner.actuators.vllm.serve_command import same
 from flettner.redaction import MASK, masked
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import edit_flags, find_secrets, parse_address, parse_setting
-from flettner.vllm_facts.values import Value
+from flettner.vllm_facts.values import Value, is_same
 
 # Compared on their own below, or specific to one container: names, ids, what the Engine generates.
 _NOT_CONFIG = frozenset(
@@ -97,7 +96,7 @@ def _words(spec: ContainerSpec) -> list[str]:
 def _flags(blue: Sequence[str], green: Sequence[str]) -> Iterator[tuple[str, tuple[Value, Value]]]:
     before, after = _setting(blue), _setting(green)
     for knob in sorted(before.keys() | after.keys()):
-        if not same(before.get(knob), after.get(knob)):
+        if not is_same(before.get(knob), after.get(knob)):
             yield knob, (before.get(knob), after.get(knob))
 
 

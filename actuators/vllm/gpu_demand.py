@@ -1,6 +1,6 @@
 """What a server of a setting takes of the GPUs. Pure."""
 
-from flettner.vllm_facts.values import Setting
+from flettner.vllm_facts.values import Setting, as_number
 
 _UTILIZATION = 0.92  # vLLM's default since 0.20, the highest one so far
 _RANKS = ("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size")
@@ -17,7 +17,8 @@ def gpus_needed(setting: Setting) -> int:
 def utilization(setting: Setting) -> float:
     """Return the share that it takes of each of them."""
     value = setting.get("gpu_memory_utilization")
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else _UTILIZATION
+    number = as_number(value)
+    return _UTILIZATION if number is None else number
 
 
 def _count(setting: Setting, knob: str) -> int:

@@ -18,7 +18,7 @@ from flettner.vllm_facts import config_file
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import edit_flags, find_api_key, parse_address, parse_setting
 from flettner.vllm_facts.flag_table import ONE_WAY
-from flettner.vllm_facts.values import Value
+from flettner.vllm_facts.values import Value, is_same
 
 ReadFile = Callable[[str], str | None]
 """Returns the text of a file inside the container, by its absolute path; None if it cannot be read."""
@@ -122,7 +122,7 @@ class ContainerCommand:
         if from_env := env_flags.argv_in(self.entrypoint, self.env):
             address = parse_address(from_env)
             given = {**parse_setting(from_env), "host": address.host, "port": address.port}
-            changed = {knob: value for knob, value in changes.items() if not same(given.get(knob), value)}
+            changed = {knob: value for knob, value in changes.items() if not is_same(given.get(knob), value)}
             return ChangedCommand(
                 entrypoint=entrypoint, command=command, env=env_flags.with_flags(env, changed)
             )
@@ -142,7 +142,7 @@ class ContainerCommand:
         for knob in [*wanted, *(self.file_setting.keys() - known)]:
             value = wanted.get(knob)
             if knob in self.file_setting:
-                if knob not in given and same(self.file_setting[knob], value):
+                if knob not in given and is_same(self.file_setting[knob], value):
                     continue
                 if value is None or (value is False and knob in ONE_WAY):
                     raise FlagError(
@@ -174,10 +174,6 @@ def argv_of(entrypoint: Sequence[str], command: Sequence[str], env: Sequence[str
     if made := env_flags.argv_in(entrypoint, env):
         return made
     return (*([] if _hands_over(entrypoint, command) else entrypoint), *command)
-
-
-def same(have: Value, want: Value) -> bool:
-    return have == want and isinstance(have, bool) == isinstance(want, bool)  # True == 1
 
 
 def _listen_address(argv: Sequence[str], file_argv: Sequence[str]) -> Address:

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 from typing import Literal
 
 from flettner.primitives.address import Address
-from flettner.vllm_facts.values import ChangeClass, Knob, Setting, Value
+from flettner.vllm_facts.values import ChangeClass, Knob, Setting, Value, as_number, is_same
 
 Mode = Literal["advise", "approve", "auto"]
 
@@ -127,12 +128,52 @@ class PreflightResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The allowed values of one knob. `octaves`: the largest single step, in doublings."""
+    """The values of one knob that the operator allows. `octaves`: the largest single step, in doublings."""
 
     min: float | None = None
     max: float | None = None
     allowed: tuple[Value, ...] = ()
     octaves: float = 1.0
+
+    @property
+    def has_limits(self) -> bool:
+        """False if every value is allowed."""
+        return self._has_range or bool(self.allowed)
+
+    @property
+    def _has_range(self) -> bool:
+        return self.min is not None or self.max is not None
+
+    def allows(self, value: Value) -> bool:
+        """Whether exactly this value is allowed. With `min` or `max` only numbers are; True is not 1."""
+        number = as_number(value)
+        if self._has_range and (number is None or self.clamp(number) != number):
+            return False
+        return not self.allowed or any(is_same(value, listed) for listed in self.allowed)
+
+    def clamp(self, number: float) -> float:
+        """The nearest number from `min` to `max`."""
+        raised = number if self.min is None else max(number, self.min)
+        return raised if self.max is None else min(raised, self.max)
+
+    def nearest(self, number: float, now: float | None) -> float:
+        """Where values are listed, the one nearest to `number` on the way from `now`, which may be unknown.
+
+        `now` itself if there is none; `number` where no values are listed.
+        """
+        if not self.allowed or self.allows(number):
+            return number
+        low, high = (-inf, inf) if now is None else sorted((number, now))
+        listed = (value for value in map(as_number, self.allowed) if value is not None)
+        near = (value for value in listed if low <= value <= high and self.allows(value))
+        return min(near, key=lambda value: abs(value - number), default=number if now is None else now)
+
+    def reach(self, now: float) -> tuple[float, float]:
+        """The lowest and the highest number of one step from `now`: none is a multiple of 0, or of -1."""
+        factor = 2**self.octaves
+        if now > 0:
+            return now / factor, now * factor
+        return (now, now) if now else (-inf, inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

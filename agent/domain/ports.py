@@ -27,7 +27,7 @@ from flettner.agent.domain.model import (
 from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.reading import Reading, Sample
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
-from flettner.vllm_facts.values import Setting
+from flettner.vllm_facts.values import Knob, Setting
 
 Now = Callable[[], datetime]
 
@@ -43,6 +43,10 @@ class Context:
     config: ServeConfig | None = None  # card, model, version and environment, as far as known
     findings: Sequence[Finding] = ()  # of lint, on the setting in force
     model_search: ModelSearchResult | None = None  # of the performance model; None: it has no accepted law
+
+    def bound(self, knob: Knob) -> Bound:
+        """The operator's bound of the knob; without one it allows every value."""
+        return self.bounds.get(knob, Bound())
 
 
 class Policy(Protocol):

@@ -16,7 +16,7 @@ from flettner.agent.machine.evidence import no_measurement
 from flettner.agent.machine.hot_knobs import why_not_hot
 from flettner.agent.machine.suggestion_notes import altering_knobs, notes_of_plan
 from flettner.vllm_facts.knobs import misfit, tunable
-from flettner.vllm_facts.values import Knob, Setting, Value
+from flettner.vllm_facts.values import Knob, Setting, Value, as_number
 
 PERSON = "person"  # the rule of a change that an operator requested
 LONGEST_VALUE = 80  # characters of a refused value that are shown
@@ -175,10 +175,10 @@ class Guard:
         The value of a knob that is not tunable is not shown: it may be a secret.
         """
         bound = self.bounds.get(knob, Bound())
-        if not tunable(knob) and not _allows(bound, wanted):
+        if not tunable(knob) and not (bound.has_limits and bound.allows(wanted)):
             why = (
                 f"[targets.bounds.{_toml_key(knob)}] does not allow the value"
-                if bound.allowed or bound.min is not None or bound.max is not None
+                if bound.has_limits
                 else f"{knob} is not one of the performance knobs that flettner tunes"
             )
             return (
@@ -193,29 +193,26 @@ class Guard:
     def _clamp_to_bounds(self, knob: Knob, wanted: Value, now: Value, *, stepwise: bool) -> tuple[Value, str]:
         """The nearest allowed value, and a sentence if it differs from the wanted one."""
         bound = self.bounds.get(knob, Bound())
-        number, current = _number(wanted), _number(now)
-        if number is None and (bound.min is not None or bound.max is not None):
-            return now, f"{knob}={wanted} is not a number within its bounds {bound.min} to {bound.max}"
+        number, current = as_number(wanted), as_number(now)
         if number is None:
-            if bound.allowed and wanted not in bound.allowed:
+            if bound.allows(wanted):
+                return wanted, ""
+            if bound.allowed:
                 return now, f"{knob}={wanted} is not one of the allowed {list(bound.allowed)}"
-            return wanted, ""
-        why = f"the bounds are {bound.min} to {bound.max}"
-        clamped = _clamp(number, bound.min, bound.max)
+            return now, f"{knob}={wanted} is not a number within its bounds {bound.min} to {bound.max}"
+        clamped, why = bound.clamp(number), f"the bounds are {bound.min} to {bound.max}"
         if stepwise and current is None:
             return (
                 now,
                 f"{knob} is not set and its default is unknown: the size of the step cannot be limited",
             )
-        if stepwise and current:
-            near = _clamp(clamped, current / 2**bound.octaves, current * 2**bound.octaves)
-            if near != clamped:
-                clamped, why = near, f"one change is at most a factor of {2**bound.octaves:g} from {now}"
-        if bound.allowed and clamped not in bound.allowed:
-            clamped, why = (
-                _nearest_allowed(clamped, current, bound.allowed),
-                f"the allowed values are {list(bound.allowed)}",
-            )
+        if stepwise and current is not None:
+            low, high = bound.reach(current)
+            if not low <= clamped <= high:
+                clamped = min(max(clamped, low), high)
+                why = f"one change is at most a factor of {2**bound.octaves:g} from {now}"
+        if (nearest := bound.nearest(clamped, current)) != clamped:
+            clamped, why = nearest, f"the allowed values are {list(bound.allowed)}"
         if clamped == number:
             return wanted, ""
         if current is not None and (clamped - current) * (number - current) <= 0:
@@ -233,37 +230,9 @@ def base_digest(setting: Setting) -> str:
     return digest({knob: value for knob, value in setting.items() if value is not None})
 
 
-def _allows(bound: Bound, value: Value) -> bool:
-    """Whether the operator's table allows exactly this value. True, 1 and "1" are different values."""
-    listed = any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in bound.allowed)
-    if bound.min is None and bound.max is None:
-        return listed
-    number = _number(value)
-    within = number is not None and _clamp(number, bound.min, bound.max) == number
-    return within and (listed or not bound.allowed)
-
-
 def _toml_key(knob: Knob) -> str:
     """The knob as a TOML key."""
     return f'"{knob}"' if "." in knob else knob
-
-
-def _number(value: Value) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _nearest_allowed(value: float, current: float | None, allowed: tuple[Value, ...]) -> float:
-    """The allowed number nearest to `value` on the way from `current`; `current` if there is none."""
-    numbers = [number for number in map(_number, allowed) if number is not None]
-    if current is None:
-        return min(numbers, key=lambda number: abs(number - value), default=value)
-    low, high = min(value, current), max(value, current)
-    return min((n for n in numbers if low <= n <= high), key=lambda n: abs(n - value), default=current)
-
-
-def _clamp(value: float, low: float | None, high: float | None) -> float:
-    floored = value if low is None else max(value, low)
-    return floored if high is None else min(floored, high)
 
 
 def _blocker(state: State) -> str:

@@ -7,7 +7,7 @@ from flettner.agent.domain.effects import Effect, KeepKnobs, SetKnobs
 from flettner.agent.domain.events import Event, Observed
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.state import State
-from flettner.vllm_facts.values import Knob, Setting, Value
+from flettner.vllm_facts.values import Knob, Setting, Value, as_number
 
 HOT_FIRST = frozenset({"hot", "auto", "swap"})
 """Strategies with which servers that run take a change if they can; "swap" would be an outage."""
@@ -92,5 +92,5 @@ def _is_of_start(found: Server, knob: Knob, known: Server) -> bool:
 
 
 def _is_within(value: Value, limits: tuple[float, float]) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and limits[0] <= float(value or 0) <= limits[1]
+    number = as_number(value)
+    return number is not None and limits[0] <= number <= limits[1]

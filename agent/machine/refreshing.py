@@ -12,7 +12,7 @@ from flettner.agent.domain.model import Forecast, Plan, Proposal
 from flettner.agent.domain.state import State, Suggestion
 from flettner.agent.machine.checking import plan_at, seal_suggestion
 from flettner.agent.machine.transitions import Rules
-from flettner.vllm_facts.values import Knob, Setting, Value
+from flettner.vllm_facts.values import Knob, Setting, Value, as_number
 
 MATERIAL = 1.25  # ratio of two values, durations or shares that makes a difference
 MATERIAL_EVIDENCE = 2.0  # of measurements, which fluctuate more
@@ -20,7 +20,7 @@ MATERIAL_EVIDENCE = 2.0  # of measurements, which fluctuate more
 
 def is_material(one: Value, other: Value, ratio: float = MATERIAL) -> bool:
     """Whether two values differ by more than this ratio; those that are no numbers, at all."""
-    numbers = [v for v in (one, other) if isinstance(v, int | float) and not isinstance(v, bool)]
+    numbers = [number for value in (one, other) if (number := as_number(value)) is not None]
     if len(numbers) < len((one, other)):
         return one != other
     low, high = sorted(abs(number) for number in numbers)

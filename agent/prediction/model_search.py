@@ -21,7 +21,7 @@ from flettner.performance_model.outcome import Goals
 from flettner.performance_model.prediction import largest_of
 from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.search import LEAST_GAIN, LOW_QUANTILE, SearchResult, paired_gain, search
-from flettner.vllm_facts.values import Knob, Setting, Value, describe_changes
+from flettner.vllm_facts.values import Knob, Setting, Value, as_number, describe_changes
 
 UNSEEN = frozenset({"enable_prefix_caching"})
 """Knobs whose effect the trace does not show: what requests share is unknown while caching is off."""
@@ -101,16 +101,12 @@ def why_refused(request: ModelSearchRequest, base: EngineLimits, changes: Mappin
 def _out_of_bounds(knob: Knob, value: Value, present: Value, bound: Bound) -> str:
     if present is None:
         return f"{knob} is not set and its default is unknown"
-    if bound.allowed and value not in bound.allowed:
-        return f"{knob} is outside of its allowed values"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return ""
-    low, high = bound.min, bound.max
-    if (low is not None and value < low) or (high is not None and value > high):
-        return f"{knob} is outside of its bounds"
-    if isinstance(present, int | float) and present > 0 and value > 0:
-        ratio = max(value / present, present / value)
-        if ratio > 2**bound.octaves:
+    if not bound.allows(value):
+        return f"{knob} is outside of its {'allowed values' if bound.allowed else 'bounds'}"
+    now, number = as_number(present), as_number(value)
+    if now is not None and number is not None:
+        low, high = bound.reach(now)
+        if not low <= number <= high:
             return f"one change of {knob} is at most a factor of {2**bound.octaves:g}"
     return ""
 

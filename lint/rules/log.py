@@ -11,7 +11,7 @@ from flettner.lint.rules.known_errors import PINNED
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.references import FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
-from flettner.vllm_facts.values import Knob, Value
+from flettner.vllm_facts.values import Knob, Value, as_number
 
 _UTILIZATION, _SEQS, _LEN = "gpu_memory_utilization", "max_num_seqs", "max_model_len"
 _DENSE, _MOE = 0.92, 0.85  # the exchange's buffers of a MoE are outside vLLM's accounts
@@ -175,9 +175,9 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
 
 def memory_utilization(config: ServeConfig) -> float:
     """gpu_memory_utilization as given, else vLLM's default."""
-    given = config.setting.get(_UTILIZATION)
-    if isinstance(given, (int, float)) and not isinstance(given, bool):
-        return float(given)
+    given = as_number(config.setting.get(_UTILIZATION))
+    if given is not None:
+        return given
     release = release_of(config.version)
     return 0.9 if release is not None and release < _RAISED_DEFAULT_SINCE else 0.92
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-from flettner.agent.domain.model import Bound, Objective, Proposal
+from flettner.agent.domain.model import Objective, Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Latency, Reading
 from flettner.vllm_facts.knobs import KNOBS, misfit, tunable
-from flettner.vllm_facts.values import Knob, Value
+from flettner.vllm_facts.values import Knob, Value, as_number
 
 SEQS = ("max_num_seqs", "max_num_active_seqs")
 TOKENS = ("max_num_batched_tokens", "max_num_scheduled_tokens")
@@ -51,8 +51,8 @@ def contradictions(context: Context, proposals: Sequence[Proposal]) -> tuple[str
 def upwards(context: Context, proposal: Proposal, knob: Knob) -> bool | None:
     """True if the knob rises; None if it is unchanged, not a number, or its present value is unknown."""
     given = context.setting.get(knob)
-    before = _number(proposal.assumed.get(knob) if given is None else given)
-    after = _number(proposal.to[knob])
+    before = as_number(proposal.assumed.get(knob) if given is None else given)
+    after = as_number(proposal.to[knob])
     return None if before is None or after is None or before == after else after > before
 
 
@@ -79,7 +79,7 @@ def takes(knob: Knob, value: Value) -> bool:
     facts = KNOBS.get(knob)
     if facts is None or value is None:
         return True
-    number = _number(value)
+    number = as_number(value)
     if facts.type == "bool":
         return isinstance(value, bool)
     if facts.type == "int" and not isinstance(value, int):
@@ -94,10 +94,7 @@ def takes(knob: Knob, value: Value) -> bool:
 
 def _out_of_bounds(_: Reading, context: Context, proposal: Proposal) -> str:
     for knob, value in proposal.to.items():
-        bound, number = context.bounds.get(knob, Bound()), _number(value)
-        low = bound.min is not None and number is not None and number < bound.min
-        high = bound.max is not None and number is not None and number > bound.max
-        if low or high or (bound.allowed and value not in bound.allowed):
+        if not context.bound(knob).allows(value):
             return f"{knob} = {value!r} is outside the operator's bounds"
     return ""
 
@@ -178,7 +175,7 @@ def _more_after_oom(reading: Reading, context: Context, proposal: Proposal) -> s
 
 
 def _most_memory(_: Reading, context: Context, proposal: Proposal) -> str:
-    share = _number(proposal.to.get("gpu_memory_utilization"))
+    share = as_number(proposal.to.get("gpu_memory_utilization"))
     bound = context.bounds.get("gpu_memory_utilization")
     allowed = bound is not None and (bound.max is not None or bool(bound.allowed))
     if share is None or share <= MEMORY_MOST or allowed:
@@ -245,14 +242,10 @@ def _misses_objective(latency: Latency | None, objective: Objective | None) -> b
 
 
 def _exceeds(small: Value, large: Value) -> bool:
-    low, high = _number(small), _number(large)
+    low, high = as_number(small), as_number(large)
     return low is not None and high is not None and low > high
 
 
 def _flag(knob: Knob) -> Knob:
     """`compilation_config` of `compilation_config.cudagraph_mode`."""
     return knob.partition(".")[0]
-
-
-def _number(value: Value) -> float | None:
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None

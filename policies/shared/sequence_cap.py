@@ -7,7 +7,7 @@ from flettner.agent.domain.model import Bound
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading, count_replicas
 from flettner.policies.shared.flags_in_force import find_max_num_seqs, find_token_budget
-from flettner.policies.shared.step_grid import BATCHES, is_allowed, step_down, step_up
+from flettner.policies.shared.step_grid import BATCHES, step_down, step_up
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.values import Knob, Setting
@@ -87,7 +87,7 @@ def raise_cap(
     `max_num_seqs`. Empty if no step is possible.
     """
     usage = reading.kv_usage.high if reading.kv_usage else 1.0
-    active_bound, seqs_bound = context.bounds.get(ACTIVE), context.bounds.get(SEQS)
+    active_bound, seqs_bound = context.bound(ACTIVE), context.bound(SEQS)
     reach = _cap_limit(context.bounds.get(cap.knob), cap.value)
     limit = min(reach, cap.value * kv_target / usage if usage > 0 else inf, at_most / cap.engines)
     wanted = ceil((find_peak_demand(reading) if wanted is None else wanted) / cap.engines)
@@ -100,7 +100,7 @@ def raise_cap(
         return {}
     if cap.knob == SEQS:
         return {SEQS: seqs}
-    return {SEQS: seqs, ACTIVE: seqs} if is_allowed(active_bound, seqs) else {}
+    return {SEQS: seqs, ACTIVE: seqs} if active_bound.allows(seqs) else {}
 
 
 def find_peak_demand(reading: Reading) -> int:
@@ -128,7 +128,7 @@ def lower_cap(
     base = min(cap.value, peak) if cap else peak
     fewer = 0.75 * base if at_most is None else at_most / count_engines(context.setting, reading)
     knob = ACTIVE if has_active_cap(reading, context) else SEQS
-    value = step_down(context.bounds.get(knob), current=base, at_most=fewer, grid=BATCHES)
+    value = step_down(context.bound(knob), current=base, at_most=fewer, grid=BATCHES)
     if value is None or value > find_token_budget(context.setting, reading):
         return {}  # vLLM refuses more sequences than tokens
     return {knob: value}

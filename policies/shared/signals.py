@@ -8,7 +8,7 @@ from typing import Any
 from flettner.agent.domain.model import Bound, Evidence, Outcome, Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Latency, Reading
-from flettner.vllm_facts.values import ChangeClass, Knob, Value
+from flettner.vllm_facts.values import ChangeClass, Knob, Value, as_number
 
 Measured = tuple[str, float | None, str]
 """Metric, value and unit. A value that is None was not seen and is left out."""
@@ -69,16 +69,15 @@ def ran_out_of_memory(outcome: Outcome) -> bool:
     return outcome.result in {"failed", "rolled_back"} and ("out of memory" in why or "oom" in why.split())
 
 
-def first_allowed(bound: Bound | None, *values: Value) -> tuple[Value, ...]:
+def first_allowed(bound: Bound, *values: Value) -> tuple[Value, ...]:
     """The first of the values that the bound allows, as a tuple; empty if it allows none."""
-    allowed = bound.allowed if bound else ()
-    return next(((value,) for value in values if not allowed or value in allowed), ())
+    return next(((value,) for value in values if bound.allows(value)), ())
 
 
 def read_number(setting: Mapping[Knob, Value], knob: Knob) -> float | None:
     """The knob's value if it is given as a number, else None."""
-    value = setting.get(knob)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    number = as_number(setting.get(knob))
+    return None if number is None else float(number)
 
 
 def read_environment(context: Context) -> Mapping[str, str]:

@@ -14,20 +14,20 @@ BATCHES = (1, 2, 4, *range(8, 256, 8), *range(256, 1025, 16))
 """The batch sizes that vLLM captures in CUDA graphs by default (vllm/config/vllm.py)."""
 
 
-def step_up(bound: Bound | None, *, current: int, wanted: int, limit: float) -> int | None:
+def step_up(bound: Bound, *, current: int, wanted: int, limit: float) -> int | None:
     """The smallest of `current` times 2, 4, 8 … that covers `wanted`.
 
     If none is allowed: the largest allowed doubling, value of the ladder or of the operator's own, or None.
     """
     doublings = [current << octave for octave in range(1, 24)]
     candidates = [*doublings, *LADDER, *_listed_values(bound)]
-    allowed = [value for value in candidates if current < value <= limit and is_allowed(bound, value)]
+    allowed = [value for value in candidates if current < value <= limit and bound.allows(value)]
     enough = next((value for value in allowed if value in doublings and value >= wanted), None)
     return max(allowed, default=None) if enough is None else enough
 
 
 def step_down(
-    bound: Bound | None,
+    bound: Bound,
     *,
     current: int,
     at_most: float,
@@ -36,18 +36,10 @@ def step_down(
 ) -> int | None:
     """The largest value of the grid up to `at_most`; if the bound forbids it, the nearest allowed one."""
     rungs = {rung for rung in (*grid, *_listed_values(bound)) if least <= rung < current}
-    allowed = sorted(rung for rung in rungs if is_allowed(bound, rung))
+    allowed = sorted(rung for rung in rungs if bound.allows(rung))
     if not allowed:
         return None
     return max((rung for rung in allowed if rung <= at_most), default=allowed[0])
-
-
-def is_allowed(bound: Bound | None, value: float) -> bool:
-    if bound is None:
-        return True
-    high_enough = bound.min is None or value >= bound.min
-    low_enough = bound.max is None or value <= bound.max
-    return high_enough and low_enough and (not bound.allowed or value in bound.allowed)
 
 
 def was_reversed_recently(
@@ -72,10 +64,8 @@ def _is_raise(before: Value, after: Value) -> bool | None:
     return None
 
 
-def _listed_values(bound: Bound | None) -> list[int]:
+def _listed_values(bound: Bound) -> list[int]:
     """Whole numbers that the operator's bound names."""
-    if bound is None:
-        return []
     ends = [ceil(bound.min)] if bound.min is not None else []
     ends += [floor(bound.max)] if bound.max is not None else []
     return ends + [value for value in bound.allowed if isinstance(value, int) and not isinstance(value, bool)]

@@ -7,7 +7,7 @@ from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.step_cost import RIDGE
 from flettner.policies.shared.flags_in_force import find_step_budget, find_token_budget
-from flettner.policies.shared.step_grid import LADDER, is_allowed
+from flettner.policies.shared.step_grid import LADDER
 
 ENOUGH_BUDGET = 2048  # vLLM's own default on small GPUs; more adds less than a tenth to the rate of prompts
 STEP = 4  # at most so many times the present budget, towards vLLM's own default
@@ -35,10 +35,8 @@ def size_budget(reading: Reading, context: Context, running: float | None = None
     knob, now, ceiling = find_step_budget(context.setting, reading)
     decoding = reading.running.mean if running is None else running
     doublings = [now << octave for octave in range(1, 12)]
-    bound = context.bounds.get(knob)
-    allowed = [
-        value for value in doublings if value <= min(ceiling, ENOUGH_BUDGET) and is_allowed(bound, value)
-    ]
+    bound = context.bound(knob)
+    allowed = [value for value in doublings if value <= min(ceiling, ENOUGH_BUDGET) and bound.allows(value)]
     if not allowed:
         return None
     best = prefill_gain(now, allowed[-1], decoding)
@@ -60,9 +58,9 @@ def approach_default(reading: Reading, context: Context) -> int | None:
     """
     knob, now, ceiling = find_step_budget(context.setting, reading)
     limit = min(STEP * now, find_token_budget({}, reading), ceiling)
-    bound = context.bounds.get(knob)
+    bound = context.bound(knob)
     doublings = [now << octave for octave in range(1, STEP.bit_length())]
-    return max((value for value in doublings if value <= limit and is_allowed(bound, value)), default=None)
+    return max((value for value in doublings if value <= limit and bound.allows(value)), default=None)
 
 
 def is_budget_enough(reading: Reading, context: Context, running: float) -> bool:

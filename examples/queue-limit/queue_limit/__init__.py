@@ -29,8 +29,7 @@ class QueueLimit:
         if known or reading.coverage < COVERAGE or reading.waiting.low < self.queue_at_least:
             return ()
         limit = ceil(reading.running.high + reading.waiting.high)
-        bound = context.bounds.get(KNOB)
-        if bound and (bound.allowed or limit < (bound.min or 0) or limit > (bound.max or limit)):
+        if not context.bound(KNOB).allows(limit):
             return ()
         return (
             Proposal(
