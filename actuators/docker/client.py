@@ -5,7 +5,6 @@ requested.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from flettner.agent.domain.errors import ActError
 from flettner.clients.docker.api import EngineAt, Json, MissingError, SilentError, post
 from flettner.clients.docker.events import follow_events
 from flettner.clients.docker.parse import ContainerEvent
+from flettner.primitives.waiting import poll_until
 
 __all__ = ["DockerClient", "Json"]
 
@@ -211,13 +211,15 @@ class DockerClient:
 
     async def wait(self, container: str) -> int:
         """Return the exit code once it has ended. Raises ActError if it is gone."""
-        while True:
-            found = await self.inspect(container)
-            if found is None:
+
+        async def ended() -> ContainerState | None:
+            spec = await self.inspect(container)
+            if spec is None:
                 raise ActError(f"docker: wait for {container}: it was removed, and its exit code with it")
-            if not found.state.running:
-                return found.state.exit_code
-            await asyncio.sleep(_POLL_S)
+            return None if spec.state.running else spec.state
+
+        state = await poll_until(ended, _POLL_S)
+        return state.exit_code if state else 0
 
     async def run_once(self, body: Json, name: str, deadline_s: float) -> tuple[int, str]:
         """Run a container to its end; return exit code and output, both streams. It is always removed.
@@ -268,14 +270,13 @@ class DockerClient:
 
     async def _poll(self, is_done: Callable[[], Awaitable[Any]], patience_s: float) -> Any:  # noqa: ANN401
         """Poll `is_done` until it returns a true value, or until the time is over."""
-        until = time.monotonic() + patience_s
-        while True:
-            found = None
+
+        async def ask() -> Any:  # noqa: ANN401
             with suppress(ActError):
-                found = await is_done()
-            if found or time.monotonic() >= until:
-                return found
-            await asyncio.sleep(_POLL_S)
+                return await is_done()
+            return None
+
+        return await poll_until(ask, _POLL_S, patience_s)
 
     async def _state(self, container: str) -> ContainerState:
         found = await self.inspect(container)

@@ -18,6 +18,7 @@ from flettner.actuators.docker.spec import NEVER, ContainerSpec, Json, is_restar
 from flettner.actuators.host.memory import GpuMemory, until_freed
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Site
+from flettner.primitives.waiting import poll_until
 
 _ENDED_WITHIN_S = 30.0  # after SIGKILL: the kernel needs seconds to free the memory of a GPU
 _POLL_S = 0.1
@@ -113,9 +114,14 @@ async def end(client: DockerClient, one: FoundContainer, grace_s: float) -> None
         await client.kill(one.id)
     else:
         await client.stop(one.id, grace_s)
+
+    async def ended() -> bool:
+        now = await client.inspect(one.id)
+        return now is None or not now.state.running
+
     try:
         async with asyncio.timeout(_ENDED_WITHIN_S):
-            await _ended(client, one.id)
+            await poll_until(ended, _POLL_S)
     except TimeoutError as error:
         why = f"{one.server} still runs {_ENDED_WITHIN_S:g} s after SIGKILL: look at the driver"
         raise ActError(why) from error
@@ -134,14 +140,6 @@ async def sweep(
                 snapshots.update(site, name, gone=True)
             await client.remove(one.id)
     snapshots.prune(site)
-
-
-async def _ended(client: DockerClient, container: str) -> None:
-    while True:
-        now = await client.inspect(container)
-        if now is None or not now.state.running:
-            return
-        await asyncio.sleep(_POLL_S)
 
 
 async def disable_restarts(client: DockerClient, one: FoundContainer) -> None:

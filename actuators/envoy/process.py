@@ -15,6 +15,7 @@ from pathlib import Path
 from flettner.actuators.envoy.admin import Admin
 from flettner.actuators.host.procfs import process, processes, words
 from flettner.agent.domain.errors import ActError
+from flettner.primitives.waiting import poll_until
 
 LOG_BYTES = 8 << 20  # a log that grew beyond this is emptied at the next start
 STARTS_WITHIN_S = 20.0  # 0.2 s when the machine is idle
@@ -132,17 +133,20 @@ class EnvoyProcess:
 
         `is_child`: this daemon has started it, so that its end is known.
         """
-        loop = asyncio.get_running_loop()
-        end_s = loop.time() + STARTS_WITHIN_S
         admin = Admin(self.home / "admin.sock")
-        while loop.time() < end_s:
+
+        async def answers() -> bool:
             stats = await admin.stats(r"^server\.state$")
             if stats and stats.get("server.state") == 0:
-                return
+                return True
             if is_child and not self._was_started():
                 raise ActError(f"Envoy ({binary}) exited at its start", self.log_since(written))
-            await asyncio.sleep(0.02)
-        raise ActError(f"Envoy ({binary}) did not start in {STARTS_WITHIN_S:g} s", self.log_since(written))
+            return False
+
+        if not await poll_until(answers, 0.02, STARTS_WITHIN_S):
+            raise ActError(
+                f"Envoy ({binary}) did not start in {STARTS_WITHIN_S:g} s", self.log_since(written)
+            )
 
     def _was_started(self) -> bool:
         """True if it was started and is alive; right after the fork it has the shell's command line."""

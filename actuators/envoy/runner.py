@@ -13,6 +13,7 @@ import structlog
 
 from flettner.actuators.envoy.admin import Admin
 from flettner.actuators.envoy.process import EnvoyProcess
+from flettner.primitives.waiting import poll_until
 
 log = structlog.get_logger(__name__)
 
@@ -71,5 +72,8 @@ class Runner:
 
 async def _until_idle(admin: Admin) -> None:
     pattern = f"^{_OPEN}$".replace(".", r"\.")
-    while (await admin.stats(pattern) or {}).get(_OPEN):  # noqa: ASYNC110 - another process counts
-        await asyncio.sleep(_LOOK_S)
+
+    async def is_idle() -> bool:
+        return not (await admin.stats(pattern) or {}).get(_OPEN)
+
+    await poll_until(is_idle, _LOOK_S)

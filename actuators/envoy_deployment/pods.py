@@ -13,6 +13,7 @@ from flettner.clients.envoy_records.pods import PORT, STATUS_PATH
 from flettner.clients.kubernetes.deployment_pods import DeploymentPods, FoundPod
 from flettner.primitives.address import Address
 from flettner.primitives.bounded import parse_json, read_body
+from flettner.primitives.waiting import poll_until
 
 _ANSWER_S = 2.0
 _POLL_S = 0.1
@@ -62,21 +63,23 @@ class EnvoyPods:
 
         Raises RefusedError, and ActError for a pod that does not confirm in time.
         """
-        loop = asyncio.get_running_loop()
-        end_s = loop.time() + within_s
-        while True:
+        answers: Sequence[PodAnswer] = ()
+        missing: Sequence[PodAnswer] = ()
+
+        async def is_in_force() -> bool:
+            nonlocal answers, missing
             answers = await self.ask()
-            ready = [one for one in answers if one.pod.ready]
-            if refusing := [one for one in ready or answers if one.refused == write and one.why]:
-                raise RouteRefusedError(
-                    f"the Envoy of the pod {refusing[0].pod.name} refused the route: {refusing[0].why}"
-                )
-            missing = [one for one in ready if one.write != write]
-            if not missing and any(one.write == write for one in answers):
-                return
-            if loop.time() > end_s:
-                raise ActError(self._explain(answers, missing, within_s), external=True)
-            await asyncio.sleep(_POLL_S)
+            ready = [answer for answer in answers if answer.pod.ready]
+            for answer in ready or answers:
+                if answer.refused == write and answer.why:
+                    raise RouteRefusedError(
+                        f"the Envoy of the pod {answer.pod.name} refused the route: {answer.why}"
+                    )
+            missing = [answer for answer in ready if answer.write != write]
+            return not missing and any(answer.write == write for answer in answers)
+
+        if not await poll_until(is_in_force, _POLL_S, within_s):
+            raise ActError(self._explain(answers, missing, within_s), external=True)
 
     def _explain(self, answers: Sequence[PodAnswer], missing: Sequence[PodAnswer], within_s: float) -> str:
         if not answers:

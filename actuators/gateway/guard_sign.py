@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.primitives.waiting import poll_until
 
 LEASE_NAME: Final = "flettner-guard"
 BEAT_S: Final = 5.0
@@ -44,12 +45,7 @@ class GuardSign:
 
     async def wait(self, within_s: float) -> bool:
         """Look until the guard gives a sign."""
-        end_s = asyncio.get_running_loop().time() + within_s
-        while not await self.look():
-            if asyncio.get_running_loop().time() >= end_s:
-                return False
-            await asyncio.sleep(_POLL_S)
-        return True
+        return await poll_until(self.look, _POLL_S, within_s)
 
 
 def sign_of(client: KubernetesClient) -> GuardSign:

@@ -25,6 +25,7 @@ from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import KubernetesClient
 from flettner.clients.kubernetes.documents import Json
 from flettner.clients.kubernetes.errors import AwayError, ConflictError
+from flettner.primitives.waiting import poll_until
 
 log = structlog.get_logger(__name__)
 
@@ -272,17 +273,20 @@ class GatewayTraffic:
 
     async def _until_accepted(self, written: Json, before: Json) -> None:
         """Raises ActError if a gateway does not accept in time; a split that one refuses is reverted."""
-        end_s = asyncio.get_running_loop().time() + self.confirm_s
-        document = written
-        while waiting := find_waiting(document):
-            if asyncio.get_running_loop().time() >= end_s:
-                refusals = find_refusals(document) if is_current(document) else []
-                if refusals:
-                    await self._restore_split(written, before)
-                why = refusals or waiting
-                raise ActError(f"HTTPRoute {self.name}: {'; '.join(why)}", external=True)
-            await asyncio.sleep(_POLL_S)
-            document = await self.client.get(kubernetes.HTTP_ROUTE, self.name) or written
+        document: Json = {}
+
+        async def is_accepted() -> bool:
+            nonlocal document
+            document = (document and await self.client.get(kubernetes.HTTP_ROUTE, self.name)) or written
+            return not find_waiting(document)
+
+        if await poll_until(is_accepted, _POLL_S, self.confirm_s):
+            return
+        refusals = find_refusals(document) if is_current(document) else []
+        if refusals:
+            await self._restore_split(written, before)
+        why = refusals or find_waiting(document)
+        raise ActError(f"HTTPRoute {self.name}: {'; '.join(why)}", external=True)
 
     async def _restore_split(self, written: Json, before: Json) -> None:
         """Write the former split, unless the HTTPRoute has changed since."""

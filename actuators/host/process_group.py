@@ -11,6 +11,7 @@ from pathlib import Path
 
 from flettner.actuators.host.procfs import Process, process, processes, runs, with_descendants, words
 from flettner.agent.domain.errors import ActError
+from flettner.primitives.waiting import poll_until
 
 _POLL_S = 0.05
 _EXEC_S = 0.001
@@ -109,26 +110,30 @@ async def end(leader: Process | None, members: Callable[[], list[Process]], grac
                 await ended(leader)
     elif leader:
         _signal(leader, signal.SIGKILL)  # before the first await, which may be cancelled
-    loop = asyncio.get_running_loop()
-    until = loop.time() + _KILLED_WITHIN_S
-    while left := await asyncio.to_thread(members):
+    left: list[Process] = []
+
+    async def none_is_left() -> bool:
+        nonlocal left
+        left = await asyncio.to_thread(members)
         for one in left:
             _signal(one, signal.SIGKILL)
-        if loop.time() > until:
-            pids = ", ".join(str(one.pid) for one in left)
-            raise ActError(
-                f"process {pids} still runs {_KILLED_WITHIN_S:g} s after SIGKILL: look at the driver"
-            )
-        await asyncio.sleep(_POLL_S)
+        return not left
+
+    if not await poll_until(none_is_left, _POLL_S, _KILLED_WITHIN_S):
+        pids = ", ".join(str(one.pid) for one in left)
+        raise ActError(f"process {pids} still runs {_KILLED_WITHIN_S:g} s after SIGKILL: look at the driver")
     if leader:
         exit_code(leader)  # reap it
 
 
 async def ended(known: Process, every_s: float = _POLL_S) -> None:
     """Return when the process has ended."""
-    while runs(known):
-        exit_code(known)
-        await asyncio.sleep(every_s)
+
+    async def is_over() -> bool:
+        exit_code(known)  # reap it
+        return not runs(known)
+
+    await poll_until(is_over, every_s)
 
 
 def _signal(one: Process, number: signal.Signals) -> bool:

@@ -11,9 +11,10 @@ from flettner.actuators.kubernetes.statefulset import count_turns
 from flettner.actuators.kubernetes.workload import Workload
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Site
-from flettner.clients.kubernetes.client import KubernetesClient, patiently
+from flettner.clients.kubernetes.client import KubernetesClient, Reader, patiently
 from flettner.clients.kubernetes.documents import Json
 from flettner.clients.kubernetes.errors import MissingError
+from flettner.primitives.waiting import poll_until
 
 _POLL_S = 0.5
 _GONE_WITHIN_S = 120.0
@@ -55,15 +56,16 @@ async def wait_until_gone(client: KubernetesClient, workload: Workload) -> None:
     """
     grace_s = float(workload.template["spec"].get("terminationGracePeriodSeconds", 30))
     limit_s = grace_s * count_turns(workload) + _GONE_WITHIN_S
+
+    async def all_over(reader: Reader) -> bool:
+        return all(pod.over for pod in await patiently(lambda: find_pods(reader, workload)))
+
+    async def are_gone() -> bool:
+        return await all_over(client.cached) and await all_over(client)
+
     try:
         async with asyncio.timeout(limit_s):
-            while True:
-                known = await patiently(lambda: find_pods(client.cached, workload))
-                if all(pod.over for pod in known):
-                    pods = await patiently(lambda: find_pods(client, workload))
-                    if all(pod.over for pod in pods):
-                        return
-                await asyncio.sleep(_POLL_S)
+            await poll_until(are_gone, _POLL_S)
     except TimeoutError as error:
         why = f"pods of {workload.name} still exist {limit_s:g} s after they were to end: `kubectl get pods`"
         raise ActError(why, external=True) from error

@@ -23,6 +23,7 @@ from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import KubernetesClient, patiently
 from flettner.clients.kubernetes.documents import Json
 from flettner.clients.kubernetes.errors import MissingError
+from flettner.primitives.waiting import poll_until
 
 log = structlog.get_logger(__name__)
 
@@ -60,12 +61,13 @@ class Shrinker:
         for pod in leaving:
             await self.client.delete(kubernetes.POD, pod.name)
         grace_s = float(one.workload.template["spec"].get("terminationGracePeriodSeconds", 30))
+
+        async def are_gone() -> bool:
+            return not await patiently(lambda: self._find_leaving(one))
+
         try:
             async with asyncio.timeout(grace_s + _GONE_WITHIN_S):
-                while True:
-                    if not await patiently(lambda: self._find_leaving(one)):
-                        return
-                    await asyncio.sleep(_POLL_S)
+                await poll_until(are_gone, _POLL_S)
         except TimeoutError as error:
             names = ", ".join(pod.name for pod in leaving)
             raise ActError(f"{names} did not end: `kubectl get pods`", external=True) from error
@@ -104,16 +106,16 @@ async def wait_for_last_requests(
 ) -> None:
     """Wait until no client has the addresses of these pods and their last request has ended."""
     await asyncio.sleep(_DNS_S)
-    end_s = asyncio.get_running_loop().time() + _DRAIN_S
-    while True:
+    counts: Sequence[float | None] = ()
+
+    async def have_ended() -> bool:
+        nonlocal counts
         pods = [pod for pod in await patiently(find) if pod.active and pod.ip]
         counts = await asyncio.gather(*(OpenAiProbe(address=pod.address(port)).busy() for pod in pods))
-        if not any(counts):
-            return
-        if asyncio.get_running_loop().time() > end_s:
-            log.warning("kubernetes.requests_cut", server=server, open=sum(count or 0 for count in counts))
-            return
-        await asyncio.sleep(_POLL_S)
+        return not any(counts)
+
+    if not await poll_until(have_ended, _POLL_S, _DRAIN_S):
+        log.warning("kubernetes.requests_cut", server=server, open=sum(count or 0 for count in counts))
 
 
 def last_first(pods: Sequence[Pod]) -> list[Pod]:

@@ -29,6 +29,7 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
+from flettner.primitives.waiting import poll_until
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.values import Setting
@@ -300,15 +301,16 @@ class ProcessEngine(VllmEngine):
 
     async def _healthy(self, one: MarkedProcess, address: str) -> None:
         probe, oom_kills = OpenAiProbe(address=address), count_oom_kills()
-        while True:
+
+        async def is_healthy() -> bool:
             health = await probe.health()
             if not procfs.runs(one.process):
                 how = self._logs.with_cause(one.name, how_it_ended(exit_code(one.process)))
                 external = self._logs.was_ended_from_outside(one.name, one.process, oom_kills)
                 raise ActError(how, self._logs.tail(one.name), external=external)
-            if not health.why:
-                return
-            await asyncio.sleep(min(_POLL_S, self._options.health_every_s))
+            return not health.why
+
+        await poll_until(is_healthy, min(_POLL_S, self._options.health_every_s))
 
     def _process_of(self, server: Server) -> Process | None:
         """Return None if it is gone or not visible."""

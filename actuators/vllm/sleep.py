@@ -3,7 +3,6 @@
 It runs on with its weights in host memory. What fails here makes the engine end it, as without sleep mode.
 """
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from flettner.actuators.vllm.gpu_demand import utilization
 from flettner.actuators.vllm.probe import OpenAiProbe
 from flettner.actuators.vllm.sleep_mode import SleepMode, why_unavailable
 from flettner.agent.domain.errors import ActError
+from flettner.primitives.waiting import poll_until
 from flettner.vllm_facts.values import Setting
 
 FREE_WITHIN_S = 30.0  # the driver frees memory some time after the call has returned
@@ -110,17 +110,18 @@ async def _weights(one: Sleepable, host: Host) -> float:
 async def _wait_for_memory(one: Sleepable, within_s: float) -> str:
     """A server like it takes its share of each whole GPU, and refuses to start if that is not free."""
     share = utilization(one.setting)
-    clock = asyncio.get_running_loop().time
-    end_s = clock() + within_s
-    while True:
+    free: list[tuple[float, float]] = []
+
+    async def is_free() -> bool:
+        nonlocal free
         gpus = (await one.measure()).gpus or ()
         free = [(gpu.free_mib or 0.0, gpu.total_mib or 0.0) for gpu in gpus]
-        if free and all(left >= share * total for left, total in free):
-            return f"{min(left for left, _ in free) / 1024:.1f} GiB of GPU memory are free"
-        if clock() > end_s:
-            shown = ", ".join(f"{left / 1024:.1f} of {total / 1024:.1f} GiB" for left, total in free)
-            raise ActError(f"asleep it leaves {shown or 'an unknown part'} free, {share:g} are needed")
-        await asyncio.sleep(_POLL_S)
+        return bool(free) and all(left >= share * total for left, total in free)
+
+    if await poll_until(is_free, _POLL_S, within_s):
+        return f"{min(left for left, _ in free) / 1024:.1f} GiB of GPU memory are free"
+    shown = ", ".join(f"{left / 1024:.1f} of {total / 1024:.1f} GiB" for left, total in free)
+    raise ActError(f"asleep it leaves {shown or 'an unknown part'} free, {share:g} are needed")
 
 
 def room_for_weights(weights: float, memory: ServerMemory | None, host: Host) -> SleepVerdict:

@@ -12,6 +12,7 @@ from pathlib import Path
 import aiohttp
 
 from flettner.agent.domain.errors import ActError, ConfigError
+from flettner.primitives.waiting import poll_until
 from flettner.vllm_facts.flag_parser import find_api_key, parse_address
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand
 
@@ -60,14 +61,15 @@ class OwnServer:
                 )
             except OSError as error:
                 raise ConfigError(f"{command.words[0]}: cannot be started: {error.strerror}") from error
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self.start_s
-        while not await self._is_healthy():
-            if self._child.poll() is not None:
-                raise ActError(f"the server exited with code {self._child.returncode}", _tail(log))
-            if loop.time() > until:
-                raise ActError(f"the server was not healthy within {self.start_s:g} s", _tail(log))
-            await asyncio.sleep(_POLL_S)
+        child = self._child
+
+        async def is_healthy() -> bool:
+            if child.poll() is not None:
+                raise ActError(f"the server exited with code {child.returncode}", _tail(log))
+            return await self._is_healthy()
+
+        if not await poll_until(is_healthy, _POLL_S, self.start_s):
+            raise ActError(f"the server was not healthy within {self.start_s:g} s", _tail(log))
 
     async def stop(self) -> None:
         """Return when all its processes have ended. Raises ActError if they do not."""
