@@ -100,10 +100,5 @@ class UnixSocket:
 Listener = Address | UnixSocket
 
 
-def parse_listener(text: str) -> Listener:
-    """Parse `HOST:PORT` or `unix:/path`. Raises ValueError."""
-    return UnixSocket.parse(text) if text.startswith(UNIX) else Address.parse(text)
-
-
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= len(str(_LAST_PORT))

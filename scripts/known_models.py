@@ -18,7 +18,7 @@ from typing import Any
 
 from flettner.vllm_facts.models.config_json import read_config
 from flettner.vllm_facts.models.lookup import canonical_name
-from flettner.vllm_facts.models.table import TABLE, ModelRow, find_row, known_keys, lines_of
+from flettner.vllm_facts.models.table import COLUMNS, LINES, TABLE, ModelRow, find_row
 
 _ROLE = re.compile(r"(-(instruct|chat|it|hf|base))+$")
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -71,15 +71,31 @@ def read_row(folder: Path, source: str, billions: float | None) -> ModelRow:
 
 def merge(added: dict[str, ModelRow]) -> None:
     """Write the table with these rows in place of those with the same keys."""
-    rows = {key: row for key in known_keys() if (row := find_row(key))} | added
+    rows = {key: row for key in LINES if (row := find_row(key))} | added
     groups: dict[tuple[object, ...], list[str]] = {}
     for key, row in rows.items():
         groups.setdefault(_facts(row), []).append(key)
-    TABLE.write_text("\n".join(lines_of((tuple(keys), rows[keys[0]]) for keys in groups.values())) + "\n")
+    lines = [_line(keys, rows[keys[0]]) for keys in groups.values()]
+    lines.sort(key=lambda line: (line.split(",")[1:3], line))
+    TABLE.write_text("\n".join([",".join(COLUMNS), *lines]) + "\n")
 
 
 def _facts(row: ModelRow) -> tuple[object, ...]:
     return tuple(getattr(row, name) for name in row.__slots__ if name != "key")
+
+
+def _line(keys: list[str], row: ModelRow) -> str:
+    cells = [" ".join(keys)]
+    for name in COLUMNS[1:]:
+        value = getattr(row, name)
+        cells.append(("yes" if value else "") if isinstance(value, bool) else _text(value))
+    return ",".join(cells)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}".rstrip("0").rstrip(".")
+    return "" if value is None else str(value)
 
 
 def _indexed_billions(folder: Path, config: dict[str, Any]) -> float | None:

@@ -21,7 +21,15 @@ from typing import TypeAlias
 
 from flettner.vllm_facts.deprecated_flags import RENAMED
 from flettner.vllm_facts.knobs import FLAGS, KNOBS
-from flettner.vllm_facts.raised_errors import GAP, TABLE, Release, format_release, runs_of
+from flettner.vllm_facts.raised_errors import (
+    GAP,
+    TABLE,
+    Release,
+    Run,
+    format_release,
+    hash_words,
+    split_words,
+)
 
 LEAST_LETTERS, LEAST_WORDS, LEAST_RUN = 20, 3, 8  # of the constant parts: a shorter text says too little
 LONGEST = 110  # characters of a message that are kept
@@ -238,8 +246,18 @@ def merge(found: list[Found]) -> list[Found]:
     return sorted(rows.values(), key=lambda row: (row.file, row.template))
 
 
+def _runs_of(template: str) -> tuple[Run, ...]:
+    """The runs of a template, in which GAP stands for each value.
+
+    A word beside a GAP without a space is left out: the value may be its other half.
+    """
+    whole = re.sub(rf"[A-Za-z]+{GAP}|{GAP}[A-Za-z]+", GAP, template)
+    parts = [split_words(part) for part in whole.split(GAP)]
+    return tuple((len(words), hash_words(words)) for words in parts if words)
+
+
 def _line(row: Found) -> str:
-    runs = " ".join(f"{length}:{digest}" for length, digest in runs_of(row.template))
+    runs = " ".join(f"{length}:{digest}" for length, digest in _runs_of(row.template))
     return "\t".join((format_release(row.first), format_release(row.last), ",".join(row.flags), runs))
 
 

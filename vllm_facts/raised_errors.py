@@ -16,7 +16,7 @@ from flettner.vllm_facts.values import Knob
 
 TABLE = Path(__file__).parent / "releases/errors.tsv"
 GAP = "\u00a7"
-"""Stands for a value in a message."""
+"""Stands for a value in the template of a message."""
 
 Release: TypeAlias = tuple[int, int]
 
@@ -43,7 +43,7 @@ class _Line:
     """The words of a line, to look up runs in it."""
 
     def __init__(self, text: str) -> None:
-        self._words = _words(text)
+        self._words = split_words(text)
         self._places: dict[int, dict[str, list[int]]] = {}  # by the length of a run, then by its hash
 
     def has(self, runs: Iterable[Run]) -> bool:
@@ -61,25 +61,17 @@ class _Line:
         if length not in self._places:
             known = self._places[length] = {}
             for at in range(len(self._words) - length + 1):
-                known.setdefault(_hash(self._words[at : at + length]), []).append(at)
+                known.setdefault(hash_words(self._words[at : at + length]), []).append(at)
         return self._places[length]
 
 
-def runs_of(template: str) -> tuple[Run, ...]:
-    """The runs of a template, in which GAP stands for each value.
-
-    A word beside a GAP without a space is left out: the value may be its other half.
-    """
-    whole = re.sub(rf"[A-Za-z]+{GAP}|{GAP}[A-Za-z]+", GAP, template)
-    parts = [_words(part) for part in whole.split(GAP)]
-    return tuple((len(words), _hash(words)) for words in parts if words)
-
-
-def _words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
+    """The words of a message, in lower case."""
     return [word.lower() for word in _WORD.findall(text)]
 
 
-def _hash(words: Sequence[str]) -> str:
+def hash_words(words: Sequence[str]) -> str:
+    """The hash of a run."""
     return blake2b(" ".join(words).encode(), digest_size=_HASH_BYTES).hexdigest()
 
 

@@ -197,18 +197,6 @@ class DockerClient:
             f"connect {container} to {network}", partial(post, path=path, body=body), connected
         )
 
-    async def disconnect(self, network: str, container: str) -> None:
-        """No error if it is not connected, or one of them is gone."""
-
-        async def is_disconnected() -> bool:
-            return await self._endpoint(network, container) is None
-
-        await self._ensure(
-            f"disconnect {container} from {network}",
-            lambda api: api.disconnect_container_from_network(container, network, force=True),
-            is_disconnected,
-        )
-
     async def wait(self, container: str) -> int:
         """Return the exit code once it has ended. Raises ActError if it is gone."""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from flettner.vllm_facts.models.lookup import find_model
-from flettner.vllm_facts.models.table import known_keys
+from flettner.vllm_facts.models.table import LINES
 from flettner.vllm_facts.serve_config import Model, ServeConfig
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand, parse_command
 from flettner.vllm_facts.sizing.gpus import find_gpu
@@ -51,7 +51,7 @@ VALUES: dict[str, tuple[object, ...]] = {
 def random_cases(seed: int, count: int) -> Iterator[tuple[ServeCommand, ServeConfig]]:
     """`count` command lines as they are typed, each with what a user says of its host."""
     draw = Random(seed)  # noqa: S311 - a sample of tests, not a secret
-    names = sorted(known_keys())
+    names = sorted(LINES)
     for _ in range(count):
         name = draw.choice(UNKNOWN) if draw.random() < 0.2 else draw.choice(names) + draw.choice(SUFFIXES)
         command = parse_command(shlex.split(_line(draw, name)))

@@ -12,7 +12,7 @@ from flettner.agent.api.peer_identity import PeerIdentities
 from flettner.agent.api.rate_limits import RateLimits
 from flettner.agent.api.server import serve
 from flettner.agent.api.tokens import Tokens
-from flettner.primitives.address import parse_listener
+from flettner.primitives.address import UNIX, Address, UnixSocket
 
 
 @contextmanager
@@ -26,7 +26,8 @@ def served(
     thread = threading.Thread(target=loop.run_forever, name="api")
     thread.start()
     try:
-        runner = asyncio.run_coroutine_threadsafe(serve(app, parse_listener(listen)), loop).result(timeout=60)
+        listener = UnixSocket.parse(listen) if listen.startswith(UNIX) else Address.parse(listen)
+        runner = asyncio.run_coroutine_threadsafe(serve(app, listener), loop).result(timeout=60)
         address = runner.addresses[0]
         yield 0 if isinstance(address, str) else address[1]
         asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(timeout=60)

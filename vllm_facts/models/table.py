@@ -4,7 +4,7 @@ The columns are the fields of ModelRow. Uncertain numbers are left out. `scripts
 `source` says where a line's numbers come from.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -69,18 +69,8 @@ _KINDS = {field.name: field.type for field in fields(ModelRow)}
 
 
 def find_row(key: str) -> ModelRow | None:
-    line = _LINES.get(key)
+    line = LINES.get(key)
     return None if line is None else _row(key, line.split(","))
-
-
-def known_keys() -> Iterable[str]:
-    return _LINES.keys()
-
-
-def lines_of(rows: Iterable[tuple[tuple[str, ...], ModelRow]]) -> list[str]:
-    """The lines of the file, with its head; each row with all its keys."""
-    written = [_line(keys, row) for keys, row in rows]
-    return [",".join(COLUMNS), *sorted(written, key=lambda line: (line.split(",")[1:3], line))]
 
 
 def _read_lines() -> dict[str, str]:
@@ -88,7 +78,7 @@ def _read_lines() -> dict[str, str]:
     return {key: line for line in lines for key in line[: line.index(",")].split()}
 
 
-_LINES = _read_lines()  # when imported: the machine asks for a model, and must read no file
+LINES: Mapping[str, str] = _read_lines()  # when imported: the machine asks for a model, and must read no file
 
 
 def _row(key: str, cells: list[str]) -> ModelRow:
@@ -106,17 +96,3 @@ def _value(kind: object, cell: str) -> object:
     if not cell:
         return None
     return int(cell) if kind == int | None else float(cell)
-
-
-def _line(keys: tuple[str, ...], row: ModelRow) -> str:
-    cells = [" ".join(keys)]
-    for name in COLUMNS[1:]:
-        value = getattr(row, name)
-        cells.append(("yes" if value else "") if isinstance(value, bool) else _text(value))
-    return ",".join(cells)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.4f}".rstrip("0").rstrip(".")
-    return "" if value is None else str(value)

@@ -285,7 +285,10 @@ async def test_reports_a_disconnected_network_as_the_cause_of_failed_health_chec
     network = await here.bench.network("llm")
     container, engine, blue = await adopted(here, networks=[network])
 
-    why = await lost(engine, blue, lambda: here.bench.client.disconnect(network, container.id), gone=False)
+    async def disconnect() -> None:
+        await here.bench.engine(lambda api: api.disconnect_container_from_network(container.id, network))
+
+    why = await lost(engine, blue, disconnect, gone=False)
 
     assert "times in a row: its container is disconnected from its network" in why
 

@@ -21,7 +21,7 @@ from flettner.agent.api.credentials import ApiCredentials
 from flettner.agent.api.server import serve
 from flettner.agent.config.listen import Certificate, ListenOptions, Role
 from flettner.agent.domain.errors import ConfigError
-from flettner.primitives.address import Address, parse_listener
+from flettner.primitives.address import Address, UnixSocket
 from tests.support.fake_daemon_view import FakeDaemonView
 
 DAY = timedelta(days=1)
@@ -62,7 +62,7 @@ def certify(
 
 def options_with(certificate: Certificate | None, tokens_file: Path | None = None) -> ListenOptions:
     return ListenOptions(
-        listen=tuple(map(parse_listener, ("unix:/run/x.sock", "127.0.0.1:0", "[::1]:0"))),
+        listen=(UnixSocket(Path("/run/x.sock")), Address("127.0.0.1", 0), Address("::1", 0)),
         hosts=("tuner.example",),
         tokens_file=tokens_file,
         certificate=certificate,

@@ -1,7 +1,7 @@
 """The table of well-known models: its shapes give the published number of parameters."""
 
 from flettner.vllm_facts.models.lookup import find_model
-from flettner.vllm_facts.models.table import ModelRow, find_row, known_keys
+from flettner.vllm_facts.models.table import LINES, ModelRow, find_row
 
 TOLERANCE = 0.03
 TWO_MATRICES = frozenset(  # an MLP without a gate
@@ -83,7 +83,7 @@ def _embeds_only(row: ModelRow) -> bool:
 
 def test_the_shapes_of_each_known_model_give_its_published_size() -> None:
     counted = {}
-    for key in known_keys():
+    for key in LINES:
         row = find_row(key)
         assert row is not None
         parameters = parameters_of_shapes(row)
@@ -94,6 +94,6 @@ def test_the_shapes_of_each_known_model_give_its_published_size() -> None:
 
 
 def test_a_model_of_which_only_the_size_is_published_is_not_known() -> None:
-    unknown = [key for key in known_keys() if find_model(key) is None]
+    unknown = [key for key in LINES if find_model(key) is None]
     assert all((row := find_row(key)) and row.layers is None for key in unknown)
     assert len(unknown) < 40

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flettner.vllm_facts.models.lookup import find_model, from_config
-from flettner.vllm_facts.models.table import known_keys
+from flettner.vllm_facts.models.table import LINES
 from flettner.vllm_facts.serve_config import GpuModel, Model, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import Layout, layout
 from flettner.vllm_facts.sizing.gpus import find_gpu
@@ -356,7 +356,7 @@ SIZES = st.none() | st.integers(-2, 10**6) | st.floats(allow_nan=False) | st.sam
 
 @settings(max_examples=examples(150), deadline=None)
 @given(
-    st.sampled_from(sorted(key for key in known_keys() if find_model(key))),
+    st.sampled_from(sorted(key for key in LINES if find_model(key))),
     st.floats(0.5, 300),
     st.dictionaries(
         st.sampled_from(

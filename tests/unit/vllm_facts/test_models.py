@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from flettner.vllm_facts.models.config_json import read_config
 from flettner.vllm_facts.models.lookup import canonical_name, find_model, from_config
 from flettner.vllm_facts.models.parameters import count_parameters
-from flettner.vllm_facts.models.table import find_row, known_keys
+from flettner.vllm_facts.models.table import LINES, find_row
 from flettner.vllm_facts.serve_config import Model
 from tests.support.model_configs import COUNTED, DEEPSEEK_V3, GPT_OSS, llama
 
-KEYS = sorted(key for key in known_keys() if find_model(key))
+KEYS = sorted(key for key in LINES if find_model(key))
 
 
 def known(name: str) -> Model:
