@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.results import new_parser, write
 from bench.usage import Usage, usage_of
-from flettner.actuators.envoy_deployment.plugin import EnvoyDeployment
+from flettner.actuators.envoy_deployment.plugin import EnvoyDeploymentPlugin
 from flettner.actuators.envoy_deployment.traffic import DeploymentTraffic
 from flettner.actuators.host import procfs
 from flettner.agent.domain.effects import Route
@@ -70,7 +70,9 @@ async def measure(here: Namespace, routes: int, targets: int, seconds: float) ->
     await create_proxy(here)
 
     def bind(number: int) -> DeploymentTraffic:
-        plugin = EnvoyDeployment(kubeconfig=str(user), listen=f"0.0.0.0:{8100 + number}", confirm_s=60.0)
+        plugin = EnvoyDeploymentPlugin(
+            kubeconfig=str(user), listen=f"0.0.0.0:{8100 + number}", confirm_s=60.0
+        )
         return plugin.bind(Site(target=f"chat-{number}", state_dir=Path("/nowhere"), epoch=1))
 
     traffic = bind(0)

@@ -16,7 +16,7 @@ from statistics import quantiles
 
 from bench.results import new_parser, write
 from bench.usage import usage_of
-from flettner.actuators.envoy.plugin import Envoy
+from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.actuators.envoy.split import NAMESPACE
 from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
@@ -125,7 +125,7 @@ async def compare(streams: int, chunks: int, listen: int, backend: int) -> list[
     results = [await measure("direct", backend, None, streams=streams, chunks=chunks)]
     with tempfile.TemporaryDirectory() as folder:
         site = Site(target="chat", state_dir=Path(folder) / "chat", epoch=1)
-        traffic = Envoy(listen=f"127.0.0.1:{listen}").bind(site)
+        traffic = EnvoyPlugin(listen=f"127.0.0.1:{listen}").bind(site)
         try:
             await traffic.route(route)
             pid = int((traffic.home / "envoy.pid").read_text())

@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from flettner.actuators.envoy.plugin import Envoy
+from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.actuators.host import ownership_env
 from flettner.actuators.process.engine import ProcessEngine
@@ -32,12 +32,12 @@ async def green() -> AsyncIterator[Backend]:
 
 
 @pytest.fixture
-def unbound() -> Envoy:
-    return Envoy(listen=f"127.0.0.1:{free_port()}", report_every_s=0.25, hold_s=0.0)
+def unbound() -> EnvoyPlugin:
+    return EnvoyPlugin(listen=f"127.0.0.1:{free_port()}", report_every_s=0.25, hold_s=0.0)
 
 
 @pytest.fixture
-async def traffic(unbound: Envoy, tmp_path: Path) -> AsyncIterator[EnvoyTraffic]:
+async def traffic(unbound: EnvoyPlugin, tmp_path: Path) -> AsyncIterator[EnvoyTraffic]:
     bound = unbound.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=3))
     yield bound
     await bound.stop()

@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from flettner.actuators.envoy.plugin import Envoy
+from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.actuators.envoy_deployment.traffic import DeploymentTraffic
 from flettner.agent.domain.effects import Route
@@ -59,9 +59,9 @@ KINDS = ["fake", "envoy", *(["envoy_deployment", "gateway"] if programs() else [
 @pytest.fixture(params=KINDS)
 async def bind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bind]:
     async with AsyncExitStack() as stack:
-        proxy: FakeTraffic | Envoy | SharedEnvoyPod | GatewayRig = FakeTraffic()
+        proxy: FakeTraffic | EnvoyPlugin | SharedEnvoyPod | GatewayRig = FakeTraffic()
         if request.param == "envoy":
-            proxy = Envoy(listen=f"127.0.0.1:{free_port()}", hold_s=1.0)
+            proxy = EnvoyPlugin(listen=f"127.0.0.1:{free_port()}", hold_s=1.0)
         elif request.param == "envoy_deployment":
             proxy = request.getfixturevalue("envoy_pod")
         elif request.param == "gateway":

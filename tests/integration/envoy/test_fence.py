@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from flettner.actuators.envoy.plugin import Envoy
+from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError, FencedError
@@ -28,7 +28,7 @@ def alone_at(backend: Backend, address: str) -> Route:
 
 
 @pytest.fixture
-def newer(unbound: Envoy, tmp_path: Path) -> EnvoyTraffic:
+def newer(unbound: EnvoyPlugin, tmp_path: Path) -> EnvoyTraffic:
     return unbound.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=4))
 
 
@@ -94,7 +94,7 @@ async def test_does_not_start_a_second_envoy(
 
 
 async def test_ends_the_lease_as_the_newest_admitted_daemon(
-    traffic: EnvoyTraffic, newer: EnvoyTraffic, unbound: Envoy, blue: Backend, green: Backend
+    traffic: EnvoyTraffic, newer: EnvoyTraffic, unbound: EnvoyPlugin, blue: Backend, green: Backend
 ) -> None:
     route = replace(alone(blue), servers=(blue.server, green.server), leased=green.name, lease_s=30.0)
     await traffic.route(replace(route, weights={blue.name: 50, green.name: 50}))

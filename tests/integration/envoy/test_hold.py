@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from flettner.actuators.envoy.plugin import Envoy
+from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.ports import Site
 from flettner.sensors.proxy_requests.plugin import ProxyRequests
@@ -23,13 +23,13 @@ from tests.support.sse_backend import Answer, Backend, ask, until
 BODY = 4 << 20  # bytes, more than Envoy buffers of a request that waits
 
 
-def holding(unbound: Envoy, path: Path, *, epoch: int = 3, **options: float) -> EnvoyTraffic:
+def holding(unbound: EnvoyPlugin, path: Path, *, epoch: int = 3, **options: float) -> EnvoyTraffic:
     changed = dataclasses.replace(unbound, **options)  # type: ignore[arg-type]  # floats and an int
     return changed.bind(Site(target="chat", state_dir=path / "chat", epoch=epoch))
 
 
 @pytest.fixture
-async def patient(unbound: Envoy, tmp_path: Path) -> AsyncIterator[EnvoyTraffic]:
+async def patient(unbound: EnvoyPlugin, tmp_path: Path) -> AsyncIterator[EnvoyTraffic]:
     """It holds for longer than a test takes."""
     bound = holding(unbound, tmp_path, hold_s=300.0, hold_requests=200)
     yield bound
@@ -76,7 +76,7 @@ async def test_what_arrives_in_an_outage_is_served_by_the_next_server(
 
 
 async def test_a_crowd_larger_than_the_backlog_of_the_server_is_served(
-    unbound: Envoy, tmp_path: Path, blue: Backend, client: aiohttp.ClientSession
+    unbound: EnvoyPlugin, tmp_path: Path, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     traffic = holding(unbound, tmp_path, hold_s=300.0, hold_requests=600)
     await traffic.route(closed(blue))
@@ -116,7 +116,7 @@ async def test_no_request_is_lost_while_an_outage_begins_and_ends_under_load(
 
 
 async def test_past_the_bound_each_gets_a_retry_after(
-    unbound: Envoy, tmp_path: Path, blue: Backend, client: aiohttp.ClientSession
+    unbound: EnvoyPlugin, tmp_path: Path, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     traffic = holding(unbound, tmp_path, hold_s=1.0)
     await traffic.route(closed(blue))
@@ -133,7 +133,7 @@ async def test_past_the_bound_each_gets_a_retry_after(
 
 
 async def test_a_request_may_wait_after_another_one_waited_in_vain(
-    unbound: Envoy, tmp_path: Path, blue: Backend, client: aiohttp.ClientSession
+    unbound: EnvoyPlugin, tmp_path: Path, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     traffic = holding(unbound, tmp_path, hold_s=2.0)
     await traffic.route(closed(blue))
@@ -210,7 +210,7 @@ async def _allocated_bytes(traffic: EnvoyTraffic) -> int:
 
 
 async def test_the_death_of_the_daemon_changes_nothing(
-    patient: EnvoyTraffic, unbound: Envoy, tmp_path: Path, blue: Backend, client: aiohttp.ClientSession
+    patient: EnvoyTraffic, unbound: EnvoyPlugin, tmp_path: Path, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     await patient.route(closed(blue))
     held = asking(client, patient, 10)

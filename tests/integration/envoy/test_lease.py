@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from flettner.actuators.envoy.plugin import Envoy
+from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError
@@ -254,7 +254,7 @@ async def test_setting_the_clock_back_does_not_extend_the_lease(
 
 
 async def test_an_ended_lease_sends_all_requests_to_the_remaining_servers(
-    traffic: EnvoyTraffic, unbound: Envoy, blue: Backend, green: Backend, client: aiohttp.ClientSession
+    traffic: EnvoyTraffic, unbound: EnvoyPlugin, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     route = leased(blue, green, 100, lease_s=30.0)
     await traffic.route(route)

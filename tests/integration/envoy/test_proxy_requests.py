@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flettner.actuators.envoy.admin import Admin
-from flettner.actuators.envoy.plugin import Envoy
+from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.model import Server, Slo
@@ -115,7 +115,7 @@ async def green() -> AsyncIterator[Backend]:
 @pytest.fixture
 async def traffic(tmp_path: Path, blue: Backend, green: Backend) -> AsyncIterator[EnvoyTraffic]:
     """All traffic to green; requests that green fails before a response are retried on blue."""
-    unbound = Envoy(listen=f"127.0.0.1:{free_port()}", report_every_s=0.25)
+    unbound = EnvoyPlugin(listen=f"127.0.0.1:{free_port()}", report_every_s=0.25)
     bound = unbound.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=1))
     weights = {blue.name: 0, green.name: 100}
     await bound.route(

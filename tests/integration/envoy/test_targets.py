@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from flettner.actuators.envoy.admin import Admin
-from flettner.actuators.envoy.plugin import Envoy
+from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.actuators.envoy.process import EnvoyProcess, find_binary
 from flettner.actuators.envoy.reported_config import ReportedConfig
 from flettner.actuators.envoy.traffic import EnvoyTraffic
@@ -31,7 +31,7 @@ def to(backend: Backend, number: int = 1) -> Route:
 
 
 def bind(name: str, state_dir: Path, epoch: int = 3) -> EnvoyTraffic:
-    traffic = Envoy(listen=f"127.0.0.1:{free_port()}", report_every_s=0.25)
+    traffic = EnvoyPlugin(listen=f"127.0.0.1:{free_port()}", report_every_s=0.25)
     return traffic.bind(Site(target=name, state_dir=state_dir / name, epoch=epoch))
 
 
@@ -247,7 +247,7 @@ async def test_a_daemon_that_dies_between_a_part_and_the_union_leaves_no_gap(
     await process.until_it_answers(binary, process.start(binary, concurrency=1), is_child=True)
 
     await bind("chat", tmp_path, epoch=4).keep_alive(to(blue))
-    newer = Envoy(listen=code.listen).bind(Site(target="code", state_dir=tmp_path / "code", epoch=4))
+    newer = EnvoyPlugin(listen=code.listen).bind(Site(target="code", state_dir=tmp_path / "code", epoch=4))
     await newer.keep_alive(to(slow))
 
     assert await asked(client, code.listen, 5) == {slow.name: 5}

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from flettner.actuators.envoy.plugin import Envoy
+from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError, FencedError
@@ -137,7 +137,7 @@ async def test_in_flight_counts_open_requests_of_each_server(
 
 
 async def test_envoy_survives_the_daemon_and_is_found_again(
-    traffic: EnvoyTraffic, unbound: Envoy, blue: Backend, green: Backend, tmp_path: Path
+    traffic: EnvoyTraffic, unbound: EnvoyPlugin, blue: Backend, green: Backend, tmp_path: Path
 ) -> None:
     await traffic.route(split(blue, green, 5))
     pid = (traffic.home / "envoy.pid").read_text()
@@ -177,7 +177,7 @@ async def test_a_killed_envoy_restarts_with_the_same_split(
 
 
 async def test_an_older_daemon_writes_nothing(
-    traffic: EnvoyTraffic, unbound: Envoy, blue: Backend, green: Backend, tmp_path: Path
+    traffic: EnvoyTraffic, unbound: EnvoyPlugin, blue: Backend, green: Backend, tmp_path: Path
 ) -> None:
     newer = unbound.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=4))
     await traffic.route(alone(blue))
@@ -301,7 +301,7 @@ async def test_a_new_listen_address_changes_the_port(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
     await traffic.route(alone(blue))
-    elsewhere = Envoy(listen=f"127.0.0.1:{free_port()}").bind(
+    elsewhere = EnvoyPlugin(listen=f"127.0.0.1:{free_port()}").bind(
         Site(target="chat", state_dir=tmp_path / "chat", epoch=4)
     )
 

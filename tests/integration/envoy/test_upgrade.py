@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from flettner.actuators.envoy.fence import Fence
-from flettner.actuators.envoy.plugin import Envoy
+from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.actuators.envoy.process import EnvoyProcess, find_binary
 from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
@@ -57,7 +57,7 @@ async def former(
 
 
 @pytest.fixture
-def newer(unbound: Envoy, tmp_path: Path) -> EnvoyTraffic:
+def newer(unbound: EnvoyPlugin, tmp_path: Path) -> EnvoyTraffic:
     return unbound.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=4))
 
 
@@ -107,7 +107,7 @@ async def test_loses_no_request_while_the_common_envoy_takes_over(
 async def test_the_former_envoy_finishes_its_streams_and_they_count_as_in_flight(
     former: EnvoyProcess,
     newer: EnvoyTraffic,
-    unbound: Envoy,
+    unbound: EnvoyPlugin,
     blue: Backend,
     green: Backend,
     tmp_path: Path,

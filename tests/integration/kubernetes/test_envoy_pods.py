@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from flettner.actuators.envoy_deployment.plugin import EnvoyDeployment
+from flettner.actuators.envoy_deployment.plugin import EnvoyDeploymentPlugin
 from flettner.actuators.envoy_deployment.traffic import DeploymentTraffic
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError, FencedError
@@ -41,7 +41,7 @@ class Pods:
 
     def bind(self, epoch: int = 1, *, confirm_s: float = 60.0, hold_requests: int = 512) -> DeploymentTraffic:
         """Pods of a busy machine take their time to start. They hold for longer than a test takes."""
-        plugin = EnvoyDeployment(
+        plugin = EnvoyDeploymentPlugin(
             kubeconfig=str(self.kubeconfig), confirm_s=confirm_s, hold_s=300.0, hold_requests=hold_requests
         )
         return plugin.bind(Site(target="chat", state_dir=self.state_dir, epoch=epoch))
@@ -264,7 +264,9 @@ async def test_a_missing_deployment_and_a_missing_right_are_problems(here: Names
     user = await here.user(
         "reader", rule(["apps"], ["deployments"], READ), rule([""], ["pods", "configmaps"], READ)
     )
-    traffic = EnvoyDeployment(kubeconfig=str(user)).bind(Site(target="chat", state_dir=tmp_path, epoch=1))
+    traffic = EnvoyDeploymentPlugin(kubeconfig=str(user)).bind(
+        Site(target="chat", state_dir=tmp_path, epoch=1)
+    )
 
     missing = list(await traffic.problems())
     await create_proxy(here)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
 
-from flettner.actuators.envoy_deployment.plugin import EnvoyDeployment
+from flettner.actuators.envoy_deployment.plugin import EnvoyDeploymentPlugin
 from flettner.actuators.envoy_deployment.traffic import DeploymentTraffic
 from flettner.agent.domain.ports import Site
 from tests.support.kubernetes.api import Json
@@ -33,7 +33,7 @@ class PlacedTraffic(DeploymentTraffic):
 class SharedEnvoyPod:
     """`bind` as a plugin does, with the documented rights of the daemon."""
 
-    def __init__(self, options: EnvoyDeployment, host: str) -> None:
+    def __init__(self, options: EnvoyDeploymentPlugin, host: str) -> None:
         self._options, self._host = options, host
 
     def bind(self, site: Site) -> DeploymentTraffic:
@@ -53,7 +53,8 @@ class SharedEnvoyPod:
 
             [pod] = (await here.eventually(has_address))["items"]
             yield cls(
-                EnvoyDeployment(kubeconfig=str(user), confirm_s=60.0, hold_s=1.0), pod["status"]["podIP"]
+                EnvoyDeploymentPlugin(kubeconfig=str(user), confirm_s=60.0, hold_s=1.0),
+                pod["status"]["podIP"],
             )
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flettner.actuators.envoy.plugin import Envoy
+from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.agent.config import loader
 from flettner.agent.config.listen import Certificate
 from flettner.agent.config.loader import Config, load_config
@@ -83,7 +83,7 @@ def test_the_defaults_are_safe() -> None:
     assert target.slo == Slo()
     assert target.engine.plugin == ("actuators", "process", {})
     assert target.traffic.plugin == ("actuators", "envoy", {})
-    assert Envoy().listen == "127.0.0.1:8080"
+    assert EnvoyPlugin().listen == "127.0.0.1:8080"
     assert [part.name for part in target.sensors] == ["vllm_metrics", "proxy_requests"]
     assert target.plan.steps == (
         Step(weight=5, requests=20, at_least_s=30, at_most_s=600),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flettner.actuators.envoy.obstacles import too_slow
-from flettner.actuators.envoy.plugin import Envoy
+from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
@@ -39,7 +39,7 @@ def test_only_percentages_that_sum_to_100_are_written(weights: dict[str, int]) -
     if is_accepted(weights):
         return
     with tempfile.TemporaryDirectory() as folder:
-        traffic = Envoy().bind(Site(target="chat", state_dir=Path(folder) / "chat", epoch=1))
+        traffic = EnvoyPlugin().bind(Site(target="chat", state_dir=Path(folder) / "chat", epoch=1))
 
         for act in (traffic.route, traffic.keep_alive):
             with pytest.raises(ActError):
@@ -76,7 +76,7 @@ def test_only_percentages_that_sum_to_100_are_written(weights: dict[str, int]) -
 async def test_an_unsupported_route_raises_the_reason_and_writes_nothing(
     tmp_path: Path, route: Route, why: str
 ) -> None:
-    traffic = Envoy().bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=1))
+    traffic = EnvoyPlugin().bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=1))
 
     with pytest.raises(ActError, match=why):
         await traffic.route(route)
@@ -101,12 +101,12 @@ async def test_an_unsupported_route_raises_the_reason_and_writes_nothing(
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  messages differ
-        Envoy(**options)  # type: ignore[arg-type]
+        EnvoyPlugin(**options)  # type: ignore[arg-type]
 
 
 async def test_a_state_dir_too_long_for_a_socket_is_a_problem(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100)
-    traffic = Envoy(listen="127.0.0.1:0".replace(":0", ":1")).bind(
+    traffic = EnvoyPlugin(listen="127.0.0.1:0".replace(":0", ":1")).bind(
         Site(target="chat", state_dir=deep / "chat", epoch=1)
     )
 
@@ -115,13 +115,15 @@ async def test_a_state_dir_too_long_for_a_socket_is_a_problem(tmp_path: Path) ->
 
 async def test_a_state_dir_that_cannot_be_created_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    traffic = Envoy().bind(Site(target="chat", state_dir=tmp_path / "file" / "chat", epoch=1))
+    traffic = EnvoyPlugin().bind(Site(target="chat", state_dir=tmp_path / "file" / "chat", epoch=1))
 
     assert [problem for problem in await traffic.problems() if "cannot write in" in problem]
 
 
 async def test_a_missing_envoy_is_a_problem(tmp_path: Path) -> None:
-    traffic = Envoy(binary="/no/such/envoy").bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=1))
+    traffic = EnvoyPlugin(binary="/no/such/envoy").bind(
+        Site(target="chat", state_dir=tmp_path / "chat", epoch=1)
+    )
 
     assert [problem for problem in await traffic.problems() if "/no/such/envoy" in problem]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flettner.actuators.envoy_deployment.plugin import EnvoyDeployment
+from flettner.actuators.envoy_deployment.plugin import EnvoyDeploymentPlugin
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,11 @@ from flettner.actuators.envoy_deployment.plugin import EnvoyDeployment
 )
 def test_rejects_invalid_options(options: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        EnvoyDeployment(**options)  # type: ignore[arg-type]
+        EnvoyDeploymentPlugin(**options)  # type: ignore[arg-type]
 
 
 def test_the_sensor_of_requests_reads_from_the_pods() -> None:
-    plugin = EnvoyDeployment(deployment="other", namespace="chat")
+    plugin = EnvoyDeploymentPlugin(deployment="other", namespace="chat")
 
     assert plugin.sensor_options["proxy_requests"] == {
         "deployment": "other",
