@@ -196,6 +196,7 @@ async def test_a_taken_port_of_one_target_does_not_harm_another_and_is_noticed_u
     host, _, port = code.listen.partition(":")
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the port may have old connections
         other.bind((host, int(port)))
         other.listen()
 

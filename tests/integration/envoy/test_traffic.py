@@ -274,6 +274,7 @@ async def test_a_port_of_another_process_is_a_problem_and_envoy_is_not_started(
 ) -> None:
     host, _, port = traffic.listen.partition(":")
     with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the port may have old connections
         other.bind((host, int(port)))
         other.listen()
 
