@@ -125,7 +125,7 @@ class _Server:
         return ceil(waiting) if tokens > 0 else 0
 
     def add_scrape(self, sample: EngineSample) -> None:
-        self.restarted |= sample.interval_s == 0 and bool(self.samples)
+        self.restarted |= sample.restarted
         self.samples.append(sample)
         self.new_samples.append(sample)
         del self.new_samples[:-MAX_NEW_SAMPLES]

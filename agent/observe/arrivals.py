@@ -88,8 +88,10 @@ def _requests(samples: Sequence[EngineSample]) -> float:
 
 def find_shift(samples: Sequence[EngineSample], arrivals: Sequence[Arrivals] | None, *, span_s: float) -> str:
     """Why the window is not stationary, as a sentence; empty if nothing speaks against it."""
-    if any(sample.interval_s == 0 for sample in samples[1:]):
+    if any(sample.restarted for sample in samples[1:]):
         return f"the server restarted within the last {span_s:.0f} s"
+    if any(sample.interval_s == 0 for sample in samples[1:]):
+        return f"the metrics of the server were interrupted within the last {span_s:.0f} s"
     if arrivals is None or not sum(one.count for one in arrivals):
         return ""
     return (

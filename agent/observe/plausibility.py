@@ -5,6 +5,7 @@ The limits are far above what any engine reaches: they find nonsense, not surpri
 
 from math import isfinite
 
+from flettner.agent.domain.model import Server
 from flettner.agent.domain.reading import Buckets, EngineSample, count_replicas
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.values import Setting
@@ -16,6 +17,15 @@ STEPS_PER_S = 1e4  # of an engine: a step of the smallest model takes longer tha
 GENERATED_PER_S = 1e6  # tokens, of an engine
 PROMPTED_PER_S = 1e8  # tokens, of an engine, with those found in the prefix cache
 REQUESTS_PER_S = 1e5  # of an engine
+
+
+def highest_setting(server: Server) -> Setting:
+    """The server's setting, each knob that changes while it runs at its highest value.
+
+    A knob may be raised before the setting says so, in a trial or by another program.
+    """
+    limits = server.hot.limits if server.hot else {}
+    return {**server.setting, **{knob: highest for knob, (_, highest) in limits.items()}}
 
 
 def find_nonsense(sample: EngineSample, setting: Setting) -> str:

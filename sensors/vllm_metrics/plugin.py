@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import NoReturn
 from zlib import crc32
@@ -16,7 +16,7 @@ from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.ports import Now, View
 from flettner.agent.domain.reading import EngineSample, Sample, SourceState
 from flettner.agent.observe.engine_sample import sample
-from flettner.agent.observe.plausibility import find_nonsense
+from flettner.agent.observe.plausibility import find_nonsense, highest_setting
 from flettner.agent.plugins.option_errors import check_periods
 from flettner.primitives.bounded import MOST_BYTES, parse_json, read_body
 from flettner.sensors.shared.addresses import resolve
@@ -121,7 +121,8 @@ class _Source:
         self._parser = PageParser()
         self._slowed = False  # whether that was reported
         self._lost = False
-        self._before: PageTotals | None = None
+        self._accepted: PageTotals | None = None  # the last page that could be true
+        self._before: PageTotals | None = None  # it, unless a page was refused since
         self._before_s = 0.0  # loop time
         self._version: str | None = None
         self._version_tries = _VERSION_TRIES
@@ -143,8 +144,9 @@ class _Source:
             after = add_up({one: await self._parser.parse(page) for one, page in pages.items()})
             at, at_s = self._now(), clock()
             if self._replicas != (answered := tuple(pages)):  # one replica more or less is no restart
-                self._before, self._replicas = None, answered
-            if self._before is None or has_restarted(self._before, after):
+                self._accepted, self._before, self._replicas = None, None, answered
+            restarted = self._accepted is not None and has_restarted(self._accepted, after)
+            if self._accepted is None or restarted:
                 self._version, self._version_tries = None, _VERSION_TRIES
             if self._version_tries:
                 await self._get_version()
@@ -153,22 +155,23 @@ class _Source:
             one = sample(
                 before, after, at=at, server=self._server, interval_s=interval_s, version=self._version
             )
+            one = replace(one, restarted=restarted)  # also where refused pages lie between
             self._refuse_nonsense(one)
         except TimeoutError:
             self._report_lost(f"no answer from {self._url}/metrics in time")
         except (aiohttp.ClientError, OSError, SensorError, MetricsPageError) as error:
             self._report_lost(f"{self._url}/metrics: {str(error) or type(error).__name__}")
         else:
-            self._before, self._before_s = after, at_s
+            self._accepted = self._before = after
+            self._before_s = at_s
             if self._lost:
                 self._report(available=True)
             self._emit(one)
 
     def _refuse_nonsense(self, one: EngineSample) -> None:
         """Raise MetricsPageError: the page is dropped, and is no base for the next one."""
-        servers = self._view.servers()
-        setting = next((server.setting for server in servers if server.name == self._server), {})
-        if why := find_nonsense(one, setting):
+        server = next((server for server in self._view.servers() if server.name == self._server), None)
+        if server is not None and (why := find_nonsense(one, highest_setting(server))):
             raise MetricsPageError(f"the metrics are not plausible: {why}")
 
     @property

@@ -476,11 +476,14 @@ def test_liveness_reports_a_restart_once() -> None:
     fold = folded(scrape(1, interval_s=0))
     fold.take_liveness(second(1))
     fold.add(scrape(2))
-    fold.add(scrape(3, interval_s=0))
+    fold.add(replace(scrape(3, interval_s=0), restarted=True))
     (after_restart,) = fold.take_liveness(second(3)).values()
     fold.add(scrape(4))
     (later,) = fold.take_liveness(second(4)).values()
+    fold.add(scrape(5, interval_s=0))  # the pages before it were refused
+    (after_gap,) = fold.take_liveness(second(5)).values()
 
+    assert not after_gap.restarted
     assert (after_restart.restarted, after_restart.tokens) == (True, None)
     assert (later.restarted, later.tokens) == (False, 0)
 

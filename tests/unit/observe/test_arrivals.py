@@ -97,10 +97,12 @@ def test_longer_prompts_in_one_half_are_another_load() -> None:
 
 def test_a_restart_and_unknown_arrivals() -> None:
     steady = scrapes([4] * 30)
-    restarted = [*steady[:15], replace(steady[15], interval_s=0.0), *steady[16:]]
+    interrupted = [*steady[:15], replace(steady[15], interval_s=0.0), *steady[16:]]
+    restarted = [*steady[:15], replace(steady[15], interval_s=0.0, restarted=True), *steady[16:]]
     uncounted = [replace(one, missing=frozenset({"request_success"})) for one in steady]
 
     assert shift(restarted) == "the server restarted within the last 30 s"
+    assert shift(interrupted) == "the metrics of the server were interrupted within the last 30 s"
     assert count_arrivals(uncounted, span_s=SPAN_S) is None
     assert shift(uncounted) == ""
 

@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from flettner.agent.domain.model import HotKnobs, Server
 from flettner.agent.domain.reading import Buckets, EngineSample
-from flettner.agent.observe.plausibility import find_nonsense
+from flettner.agent.observe.plausibility import find_nonsense, highest_setting
 from flettner.vllm_facts.values import Setting
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -57,3 +58,11 @@ def test_a_busy_engine_is_plausible(setting: Setting, interval_s: float) -> None
 )
 def test_what_no_engine_does_is_nonsense(sample: EngineSample, setting: Setting, why: str) -> None:
     assert why in find_nonsense(sample, setting)
+
+
+def test_a_cap_that_is_raised_while_the_server_runs_makes_no_nonsense() -> None:
+    hot = HotKnobs(limits={"max_num_seqs": (1, 256)}, start={"max_num_seqs": 256})
+    server = Server(name="chat-r0", setting=SMALL, hot=hot)
+
+    assert find_nonsense(replace(BUSY, running=62), highest_setting(server)) == ""
+    assert find_nonsense(replace(BUSY, running=62), highest_setting(replace(server, hot=None))) != ""

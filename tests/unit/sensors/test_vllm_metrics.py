@@ -94,6 +94,22 @@ async def test_a_server_without_a_version_is_asked_once(said: bytes) -> None:
     assert received.states() == []
 
 
+async def test_a_refused_page_is_no_restart_and_hides_none() -> None:
+    async with page_server() as pages, run_sensor(QUICK, Fleet({"chat-r0": pages.address})) as received:
+        pages.says(LATER)
+        await received.next(EngineSample)
+        for page in (LATER, PAGE):  # the counts of the second one are those of a new process
+            pages.says(with_values(LATER, num_requests_running=1e5))
+            await received.until(lambda: bool(received.states()) and not received.states()[-1].available)
+            before = len(received.of(EngineSample))
+            pages.says(page)
+            await received.until(lambda: len(received.of(EngineSample)) > before + 1)  # noqa: B023
+
+    samples = received.of(EngineSample)
+    assert [one.restarted for one in samples].count(True) == 1
+    assert next(one for one in samples if one.restarted).interval_s == 0.0
+
+
 BAD = {
     "disable-log-stats": (answer(DISABLED_LOG_STATS), "no vllm: metric: not a vLLM server, or one run with"),
     "html": (answer(b"<html><body>Bad Gateway</body></html>\n"), "not a metrics page: starts with '<html>"),
