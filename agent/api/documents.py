@@ -16,7 +16,7 @@ from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.request_counts import RequestCounts, quantile
 from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
 from flettner.agent.domain.statuses import SuggestionStatus
-from flettner.agent.judge.report import EvidenceReport, report_evidence
+from flettner.agent.judge.canary.report import EvidenceReport, report_evidence
 from flettner.agent.machine.failover import describe_failover
 from flettner.agent.machine.open_suggestions import barred_approver
 from flettner.redaction import mask, masked

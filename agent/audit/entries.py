@@ -9,7 +9,7 @@ from flettner.agent.domain.model import Evidence
 from flettner.agent.domain.prediction_check import describe_check
 from flettner.agent.domain.request_counts import RequestCounts, quantile
 from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
-from flettner.agent.judge.report import report_evidence
+from flettner.agent.judge.canary.report import report_evidence
 from flettner.agent.machine.failing import describe_failures
 from flettner.agent.machine.failover import describe_failover
 from flettner.agent.machine.guard import PERSON

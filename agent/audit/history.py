@@ -8,7 +8,7 @@ from datetime import datetime
 from flettner.agent.audit.journal import Journal
 from flettner.agent.audit.records import JournalRecord, parse_state
 from flettner.agent.domain.state import Rollout, State, Suggestion
-from flettner.agent.judge.report import report_evidence
+from flettner.agent.judge.canary.report import report_evidence
 
 MAX_CURVES, MAX_POINTS = 50, 1000  # evidence over time: rollouts, and points of each
 MAX_KEPT = 1000  # of each kind; the journal has all

@@ -30,7 +30,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockEvidence:
-    """Natural logarithms of e-processes, by the strength of the bet (agent/judge/block_evidence.py)."""
+    """Natural logarithms of e-processes, by the strength of the bet (agent/judge/blocks/evidence.py)."""
 
     worse: tuple[float, ...] = ()
     better: tuple[float, ...] = ()

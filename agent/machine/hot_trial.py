@@ -16,7 +16,7 @@ from flettner.agent.domain.events import Aborted, EffectFailed, KnobsSet, Observ
 from flettner.agent.domain.model import OutcomeResult
 from flettner.agent.domain.state import Phase, Rollout, State
 from flettner.agent.domain.verdict import Verdict
-from flettner.agent.judge.blocks import begin_blocks, update_blocks
+from flettner.agent.judge.blocks.verdict import begin_blocks, update_blocks
 from flettner.agent.machine.hot_knobs import hot_values
 from flettner.agent.machine.launching import sum_counts
 from flettner.agent.machine.lease import keep_alive

@@ -28,8 +28,8 @@ from flettner.agent.domain.model import Approvers, Mode
 from flettner.agent.domain.ports import Engine, Now, Sensor, Site, Traffic
 from flettner.agent.domain.request_counts import RequestSource
 from flettner.agent.domain.state import State
-from flettner.agent.judge.admissibility import UNEVEN, UNEVEN_UNSEEN
-from flettner.agent.judge.verdict import AnytimeJudge
+from flettner.agent.judge.canary.admissibility import UNEVEN, UNEVEN_UNSEEN
+from flettner.agent.judge.canary.verdict import AnytimeJudge
 from flettner.agent.machine.guard import Guard
 from flettner.agent.machine.hot_knobs import HOT_FIRST
 from flettner.agent.machine.step import Machine

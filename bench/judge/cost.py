@@ -15,8 +15,8 @@ from bench.judge.traffic import quantiles, seeded
 from flettner.agent.domain.model import Slo, Step
 from flettner.agent.domain.request_counts import EMPTY, RequestCounts
 from flettner.agent.domain.trial import Observation, Trial
+from flettner.agent.judge.canary.verdict import AnytimeJudge
 from flettner.agent.judge.failure_modes import ANSWERS
-from flettner.agent.judge.verdict import AnytimeJudge
 
 STEP = Step(weight=25, requests=100, at_least_s=60.0, at_most_s=1e9, parity=25)
 FOUR = Slo(ttft=rollouts.SLO.ttft, errors=0.99)  # e2e has neither an objective nor a baseline

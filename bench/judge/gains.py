@@ -21,7 +21,7 @@ from flettner.agent.domain.calibration import Calibration, CalibrationWindow
 from flettner.agent.domain.model import Slo
 from flettner.agent.domain.request_counts import EDGES_S, EMPTY, RequestCounts
 from flettner.agent.domain.trial import Trial
-from flettner.agent.judge.gain import describe_gain
+from flettner.agent.judge.canary.gain import describe_gain
 
 MIDDLES_S = {"ttft": (0.25, 0.3), "itl": (0.02, 0.4), "e2e": (3.0, 0.5)}
 ERRORS = 0.01

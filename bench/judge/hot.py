@@ -18,7 +18,7 @@ from flettner.agent.domain.blocks import BlockSecond
 from flettner.agent.domain.model import Objective, Slo
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.trial import GainNeeded
-from flettner.agent.judge.blocks import begin_blocks, update_blocks
+from flettner.agent.judge.blocks.verdict import begin_blocks, update_blocks
 
 SLO = Slo(ttft=Objective(under_s=LIMIT_S, share=0.9))
 BEFORE_S, RECORD_S, LIMIT_OF_TRIAL_S = 300, 180, 3600

@@ -11,8 +11,8 @@ from flettner.agent.domain.calibration import Calibration, CalibrationWindow
 from flettner.agent.domain.model import Slo, Step
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.trial import EProcessPair, EvidenceStream, Observation, Trial
+from flettner.agent.judge.canary.evidence import buffer_counts, close_tick, close_wide_tick, log_worse
 from flettner.agent.judge.eprocess import log_sum
-from flettner.agent.judge.evidence import buffer_counts, close_tick, close_wide_tick, log_worse
 from flettner.agent.judge.failure_modes import open_streams
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

@@ -20,7 +20,7 @@ from flettner.agent.domain.calibration import Calibration, CalibrationWindow
 from flettner.agent.domain.model import Objective, Plan, PreflightResult, Slo, Step
 from flettner.agent.domain.request_counts import EMPTY, RequestCounts
 from flettner.agent.domain.trial import Observation, Trial
-from flettner.agent.judge.verdict import AnytimeJudge
+from flettner.agent.judge.canary.verdict import AnytimeJudge
 from flettner.agent.machine.default_plan import plan_for
 
 SLO = Slo(

@@ -18,7 +18,7 @@ from flettner.agent.domain.model import Forecast, Plan, Proposal, Server
 from flettner.agent.domain.ports import Context, Site
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.judge.verdict import AnytimeJudge
+from flettner.agent.judge.canary.verdict import AnytimeJudge
 from flettner.agent.machine.guard import Guard
 from flettner.agent.machine.transitions import Rules
 from flettner.simulator.text import draws

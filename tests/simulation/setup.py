@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from flettner.agent.domain.model import Bound, Evidence, Plan, Proposal, Step
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
-from flettner.agent.judge.verdict import AnytimeJudge
+from flettner.agent.judge.canary.verdict import AnytimeJudge
 from flettner.agent.machine.guard import Guard
 from flettner.agent.machine.transitions import Rules
 from flettner.agent.quality.golden_prompts import GoldenPromptOptions

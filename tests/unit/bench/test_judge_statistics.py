@@ -17,10 +17,10 @@ from flettner.agent.domain.calibration import Calibration
 from flettner.agent.domain.model import Objective
 from flettner.agent.domain.request_counts import EMPTY, RequestCounts
 from flettner.agent.domain.trial import EProcessPair, Trial
+from flettner.agent.judge.canary.gain import describe_gain
 from flettner.agent.judge.eprocess import RESTART_S, grid, log_factor, nearest, update_with_control
 from flettner.agent.judge.failure_modes import calibration_of as learned_of
 from flettner.agent.judge.failure_modes import open_streams, tick_phi_of
-from flettner.agent.judge.gain import describe_gain
 
 RUNS = 20
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from flettner.agent.domain.blocks import Arm, Block, BlockTrial
-from flettner.agent.judge.block_harm import is_harmful, note_result
+from flettner.agent.judge.blocks.verdict import is_harmful, note_result
 
 Seen = tuple[Arm, int]
 """An arm, and the bad ones of twenty requests."""

@@ -14,9 +14,9 @@ from flettner.agent.domain.reading import EngineLiveness
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.trial import GainNeeded
 from flettner.agent.domain.verdict import Verdict
-from flettner.agent.judge.block_evidence import add_block, log_evidence
-from flettner.agent.judge.block_schedule import MOST_IN_A_ROW, draw_block
-from flettner.agent.judge.blocks import SURE_BETTER, begin_blocks, log_better, update_blocks
+from flettner.agent.judge.blocks.counting import MOST_IN_A_ROW, draw_block
+from flettner.agent.judge.blocks.evidence import add_block, log_evidence
+from flettner.agent.judge.blocks.verdict import SURE_BETTER, begin_blocks, log_better, update_blocks
 
 SLO = Slo(ttft=Objective(under_s=1.0, share=0.95))
 GOOD, BAD = RequestCounts(total=4), RequestCounts(total=4, late=3)

@@ -6,7 +6,7 @@ import pytest
 
 from flettner.agent.domain.model import Step
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.judge.goodput import allowed_share, count_missed, fails_badly, misses_slo
+from flettner.agent.judge.canary.goodput import allowed_share, count_missed, fails_badly, misses_slo
 from tests.unit.judge.test_judge import CALM, HOLD, INDEPENDENT, PARITY, SLO, SMOKE, Canary, served
 
 LATE = served(300, slow=300, slow_s=12.0)  # the baseline of an overloaded blue

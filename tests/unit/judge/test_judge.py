@@ -13,8 +13,8 @@ from flettner.agent.domain.reading import EngineLiveness, Request, RequestOutcom
 from flettner.agent.domain.request_counts import RequestCounts, count_requests
 from flettner.agent.domain.trial import Observation, Trial
 from flettner.agent.domain.verdict import Verdict
-from flettner.agent.judge.admissibility import UNEVEN, UNEVEN_UNSEEN
-from flettner.agent.judge.verdict import AnytimeJudge
+from flettner.agent.judge.canary.admissibility import UNEVEN, UNEVEN_UNSEEN
+from flettner.agent.judge.canary.verdict import AnytimeJudge
 from tests.support.sampling import sampled
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

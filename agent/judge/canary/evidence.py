@@ -14,7 +14,8 @@ from flettner.agent.domain.trial import (
     Trial,
     add_counts,
 )
-from flettner.agent.judge.admissibility import Inadmissible
+from flettner.agent.judge.canary.admissibility import Inadmissible
+from flettner.agent.judge.canary.goodput import buffer_goodput, close_goodput_tick
 from flettner.agent.judge.eprocess import log_sum, update_with_control, update_without_control
 from flettner.agent.judge.failure_modes import (
     ANSWERS,
@@ -25,7 +26,6 @@ from flettner.agent.judge.failure_modes import (
     tick_margin,
     tick_phi_of,
 )
-from flettner.agent.judge.goodput import buffer_goodput, close_goodput_tick
 from flettner.agent.judge.wording import wilson_interval
 
 FULL_WEIGHT = 100  # at which blue has no traffic

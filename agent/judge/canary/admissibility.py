@@ -9,7 +9,7 @@ from math import sqrt
 from flettner.agent.domain.model import Step
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.trial import Observation, Trial
-from flettner.agent.judge.goodput import compare_rate, count_missed, fails_badly
+from flettner.agent.judge.canary.goodput import compare_rate, count_missed, fails_badly
 
 RECENT_S = 120.0  # half-life of the request counts per side
 ILL_S = 30.0  # half-life of blue's failures

@@ -19,10 +19,8 @@ from flettner.agent.domain.calibration import Calibration
 from flettner.agent.domain.model import Forecast, Plan, Slo, Step
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.trial import EvidenceStream, GainNeeded, Trial
-from flettner.agent.judge.eprocess import LEAST, MOST, log_factor, log_factor_alone
-from flettner.agent.judge.evidence import FULL_WEIGHT, OWN_LEAST, SETTLE_AT_MOST_S, settling_s
-from flettner.agent.judge.failure_modes import calibration_of, count_bad, open_streams, phi_of
-from flettner.agent.judge.goodput import (
+from flettner.agent.judge.canary.evidence import FULL_WEIGHT, OWN_LEAST, SETTLE_AT_MOST_S, settling_s
+from flettner.agent.judge.canary.goodput import (
     GAIN,
     SURE_FUTILE,
     SURE_RELIEVED,
@@ -34,7 +32,9 @@ from flettner.agent.judge.goodput import (
     misses_slo,
     record_interval,
 )
-from flettner.agent.judge.passing import FEW, LOOK_LEAST, LOOK_LEAST_S, LOOK_REQUESTS, LOOK_S
+from flettner.agent.judge.canary.passing import FEW, LOOK_LEAST, LOOK_LEAST_S, LOOK_REQUESTS, LOOK_S
+from flettner.agent.judge.eprocess import LEAST, MOST, log_factor, log_factor_alone
+from flettner.agent.judge.failure_modes import calibration_of, count_bad, open_streams, phi_of
 
 NINE_OF_TEN = 2.3
 VARIES = 1.8  # nine of ten times of ten requests that come at random, over the mean

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import exp
 
 from flettner.agent.domain.trial import EvidenceStream, Trial
-from flettner.agent.judge.evidence import log_worse
+from flettner.agent.judge.canary.evidence import log_worse
 from flettner.agent.judge.wording import describe_counts, wilson_interval
 
 MOST = 700.0  # the largest power of e that a float holds

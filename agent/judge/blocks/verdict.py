@@ -1,6 +1,6 @@
 """The judge of a time-split trial: one server, two sets of limits that take turns. Pure.
 
-The unit of evidence is the block (agent/judge/block_evidence.py). Four results as for a canary:
+The unit of evidence is the block (agent/judge/blocks/evidence.py). Four results as for a canary:
 `fail` at 100 to 1 that the candidate is worse, or past a hard limit; `pass` at 20 to 1 that it is better, or,
 where no gain is needed, not worse by the margin; `futile` at 50 to 1 that the gain that it needs is ruled
 out; `wait`. The time limit is the machine's, as for a step of a canary.
@@ -16,7 +16,7 @@ from flettner.agent.domain.model import Slo
 from flettner.agent.domain.request_counts import RequestCounts, quantile
 from flettner.agent.domain.trial import GainNeeded, Trial
 from flettner.agent.domain.verdict import Verdict
-from flettner.agent.judge.block_counting import (
+from flettner.agent.judge.blocks.counting import (
     CUT_REQUESTS,
     GOODPUT,
     add_second,
@@ -24,17 +24,19 @@ from flettner.agent.judge.block_counting import (
     drop_blocks,
     take_finished,
 )
-from flettner.agent.judge.block_evidence import add_block, level_of, log_evidence
-from flettner.agent.judge.block_harm import is_harmful, note_result
+from flettner.agent.judge.blocks.evidence import add_block, level_of, log_evidence
+from flettner.agent.judge.canary.goodput import count_missed, describe_odds, least_gain, misses_slo
 from flettner.agent.judge.eprocess import log_sum
 from flettner.agent.judge.failure_modes import DISASTER, LATENCIES, LEAST_CONTROL, UNPROMISED, objective_of
-from flettner.agent.judge.goodput import count_missed, describe_odds, least_gain, misses_slo
 from flettner.agent.judge.hard_limits import BAD, CONTROL_BAD, FRESH_S, WEDGED_S
 
 SURE_WORSE, SURE_BETTER, SURE_FUTILE = log(100.0), log(20.0), log(50.0)
 LOOKS_WORSE = log(10.0)
 ERRORS = 1  # place of the measure `errors`, which only the hard limit uses
 RECORD_COUNTS = 40  # requests that the baseline counts as, about those of a block
+NEARLY_ALL = 0.65  # a block has some requests that began under the other arm
+LEAST_OF_BLOCK = 10  # requests
+ALARMS = 2  # blocks
 OF_GOODPUT = 0.8  # weight of goodput in the evidence for a gain, where a latency is promised
 
 
@@ -158,6 +160,22 @@ def _add_evidence(trial: BlockTrial, block: Block) -> BlockTrial:
     if block.arm == "candidate":
         return replace(trial, candidate=(trial.candidate[0] + of, trial.candidate[1] + bad))
     return replace(trial, present=(trial.present[0] + of, trial.present[1] + bad))
+
+
+def note_result(trial: BlockTrial, block: Block) -> BlockTrial:
+    """Add a finished block that is no rest."""
+    of, bad = block.counts[0]
+    if of < LEAST_OF_BLOCK or block.crowded:
+        return trial
+    if block.arm == "candidate":
+        return replace(trial, alarms=trial.alarms + (bad >= NEARLY_ALL * of))
+    return replace(trial, spared=trial.spared or (trial.alarms > 0 and bad < CONTROL_BAD * of))
+
+
+def is_harmful(trial: BlockTrial) -> bool:
+    (of, bad), (was_of, was_bad) = trial.candidate, trial.present
+    throughout = bad >= NEARLY_ALL * of and was_bad < CONTROL_BAD * was_of
+    return trial.usual < CONTROL_BAD and trial.alarms >= ALARMS and trial.spared and throughout
 
 
 def log_worse(trial: BlockTrial) -> float:

@@ -19,11 +19,11 @@ from flettner.agent.domain.model import Slo, Step
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.trial import Trial
 from flettner.agent.domain.verdict import Verdict
-from flettner.agent.judge import goodput as gp
-from flettner.agent.judge.admissibility import Inadmissible
-from flettner.agent.judge.evidence import FULL_WEIGHT, log_worse
+from flettner.agent.judge.canary import goodput as gp
+from flettner.agent.judge.canary.admissibility import Inadmissible
+from flettner.agent.judge.canary.evidence import FULL_WEIGHT, log_worse
+from flettner.agent.judge.canary.gain import describe_gain
 from flettner.agent.judge.failure_modes import LEAST_CONTROL
-from flettner.agent.judge.gain import describe_gain
 from flettner.agent.judge.wording import describe_counts
 
 LOOKS_WORSE = log(10.0)

@@ -18,14 +18,14 @@ from flettner.agent.domain.model import Forecast, Plan, Slo, Step
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.trial import GainNeeded, Observation, Trial
 from flettner.agent.domain.verdict import Verdict
-from flettner.agent.judge.admissibility import UNEVEN, check_admissibility, update_recent
-from flettner.agent.judge.evidence import FULL_WEIGHT, add_observation, log_mean, log_worse
+from flettner.agent.judge.canary.admissibility import UNEVEN, check_admissibility, update_recent
+from flettner.agent.judge.canary.evidence import FULL_WEIGHT, add_observation, log_mean, log_worse
+from flettner.agent.judge.canary.forecast import forecast_plan
+from flettner.agent.judge.canary.gain import describe_gain
+from flettner.agent.judge.canary.goodput import SURE_HARM, log_harm, misses_slo
+from flettner.agent.judge.canary.passing import Situation, decide, with_record
 from flettner.agent.judge.failure_modes import LEAST_CONTROL, count_bad, open_streams
-from flettner.agent.judge.forecast import forecast_plan
-from flettner.agent.judge.gain import describe_gain
-from flettner.agent.judge.goodput import SURE_HARM, log_harm, misses_slo
 from flettner.agent.judge.hard_limits import count_wedged_s, find_violation
-from flettner.agent.judge.passing import Situation, decide, with_record
 from flettner.agent.judge.wording import describe_chance, describe_counts
 
 
@@ -38,7 +38,7 @@ class AnytimeJudge:
     latency with an objective the limit is half of the late requests that the SLO allows, if that is more.
 
     Below load parity nothing is proved: such a share serves the hard limits and the warm-up. `uneven`: see
-    flettner.agent.judge.admissibility.
+    flettner.agent.judge.canary.admissibility.
     """
 
     alpha: float = 0.01
@@ -129,7 +129,7 @@ class AnytimeJudge:
         calibration: Mapping[str, Calibration],
         gain_needed: GainNeeded = "never",
     ) -> Forecast | None:
-        """See flettner.agent.judge.forecast."""
+        """See flettner.agent.judge.canary.forecast."""
         return forecast_plan(
             plan,
             slo=slo,
@@ -149,7 +149,7 @@ class AnytimeJudge:
         green: RequestCounts,
         record: RequestCounts,
     ) -> str:
-        """See flettner.agent.judge.gain."""
+        """See flettner.agent.judge.canary.gain."""
         if trial.better or trial.gain:
             return trial.better or trial.gain
         if misses_slo(trial, slo, record):
