@@ -63,7 +63,7 @@ ENTRY = JournalEntry(
             phase_since=NOON,
             green=ARM,
             blue=ARM,
-            record=ARM,
+            baseline=ARM,
             exposed=ARM,
         ),
     ),

@@ -191,7 +191,7 @@ class RolloutDocument(Document):
     ended_at: datetime | None
     green: RequestCountsDocument = Field(description="this step")
     blue: RequestCountsDocument = Field(description="this step")
-    record: RequestCountsDocument = Field(description="baseline: blue before the canary")
+    baseline: RequestCountsDocument = Field(description="blue before the canary")
     exposed: RequestCountsDocument = Field(description="green, all steps")
     bad_exposed: int = Field(
         description="failed, stalled, slower than the objective or blue, or refused beyond blue's share of "
@@ -364,12 +364,12 @@ def rollout_of(
         ended_at=rollout.ended_at,
         green=_arm(rollout.green),
         blue=_arm(rollout.blue),
-        record=_arm(rollout.record),
+        baseline=_arm(rollout.baseline),
         exposed=_arm(rollout.exposed),
         bad_exposed=rollout.bad_exposed,
-        judged=list(report_evidence(rollout.trial)),
+        judged=list(report_evidence(rollout.evidence)),
         over_time=list(points),
-        valid_s=rollout.trial.valid_s,
+        valid_s=rollout.evidence.valid_s,
         waits=rollout.waits if rollout.outcome == "running" else "",
         parked=rollout.parked,
         failover=describe_failover(state) if state and rollout.ended_at is None else "",

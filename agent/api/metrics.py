@@ -109,7 +109,7 @@ def _sample_rollout(name: str, state: State, rollout: Rollout, at: datetime) -> 
     yield "rollout_bad_requests", (name,), rollout.bad_exposed
     yield "rollout_failed_requests", (name,), rollout.exposed.errors
     yield "rollout_stalled_requests", (name,), rollout.exposed.stalled
-    yield "rollout_held_seconds", (name,), rollout.trial.held_s
+    yield "rollout_held_seconds", (name,), rollout.evidence.held_s
     yield "rollout_parked", (name,), bool(rollout.parked)
 
 

@@ -195,9 +195,9 @@ def evidence_of(suggestion: Suggestion | None, rollout: Rollout | None) -> tuple
         return shown
     judged = (
         Evidence(
-            metric=f"{account.stream}_{name}", value=value, unit="e-value", window_s=rollout.trial.valid_s
+            metric=f"{account.stream}_{name}", value=value, unit="e-value", window_s=rollout.evidence.valid_s
         )
-        for account in report_evidence(rollout.trial)
+        for account in report_evidence(rollout.evidence)
         for name, value in (("worse", account.worse), ("not_worse", account.not_worse))
     )
     return (*shown, *_count_evidence("green", rollout.green), *_count_evidence("blue", rollout.blue), *judged)

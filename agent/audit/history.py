@@ -79,12 +79,13 @@ class History:
 
     def _add_point(self, rollout: Rollout) -> None:
         """Add one point for each recorded second of evidence."""
-        at = rollout.trial.at
+        at = rollout.evidence.at
         points = self._points.setdefault(rollout.id, deque(maxlen=MAX_POINTS))
         if at is None or (points and points[-1].at >= at):
             return
         judged = {
-            account.stream: (account.worse, account.not_worse) for account in report_evidence(rollout.trial)
+            account.stream: (account.worse, account.not_worse)
+            for account in report_evidence(rollout.evidence)
         }
         points.append(Point(at=at, weight=rollout.plan.steps[rollout.step].weight, judged=judged))
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from flettner.agent.domain.canary_evidence import GainNeeded
 from flettner.agent.domain.reading import EngineLiveness
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.trial import GainNeeded
 
 Arm = Literal["present", "candidate"]
 BadOf = tuple[float, float]

@@ -9,6 +9,7 @@ from typing import Literal
 from flettner.agent.domain.answers import AnswerComparison
 from flettner.agent.domain.blocks import BlockTrial
 from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.canary_evidence import CanaryEvidence
 from flettner.agent.domain.effects import (
     Drain,
     Examine,
@@ -36,7 +37,6 @@ from flettner.agent.domain.prediction_check import LawDrop, PredictionCheck
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.server_health import Failure, ServerHealth
 from flettner.agent.domain.statuses import SuggestionStatus
-from flettner.agent.domain.trial import Trial
 from flettner.vllm_facts.values import Setting
 
 Awaited = Preflight | Launch | WarmUp | Examine | Route | Drain | Stop | Retire | SetKnobs
@@ -134,8 +134,8 @@ class Rollout:
     step_since: datetime | None = None  # when the step's split came into force
     green: RequestCounts = field(default_factory=RequestCounts)  # this step
     blue: RequestCounts = field(default_factory=RequestCounts)  # this step
-    record: RequestCounts = field(default_factory=RequestCounts)  # the baseline: blue before the canary
-    trial: Trial = field(default_factory=Trial)  # the judge's evidence
+    baseline: RequestCounts = field(default_factory=RequestCounts)  # blue before the canary
+    evidence: CanaryEvidence = field(default_factory=CanaryEvidence)
     blocks: BlockTrial | None = None  # the evidence of a change of running servers
     parked: str = ""  # why green is suspended without traffic: no admissible evidence
     level: tuple[RequestCounts, RequestCounts] = (RequestCounts(), RequestCounts())

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.canary_evidence import CanaryEvidence, GainNeeded, Observation
 from flettner.agent.domain.model import Forecast, Plan, Slo, Step
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.trial import GainNeeded, Observation, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,22 +24,22 @@ class Verdict:
 
 
 class Judge(Protocol):
-    """Compares green with blue. Pure: all state is in the trial, which is journalled."""
+    """Compares green with blue. Pure: all state is in the evidence, which is journalled."""
 
     def update(
         self,
-        trial: Trial,
+        evidence: CanaryEvidence,
         *,
         step: Step,
         slo: Slo,
         observation: Observation,
         green: RequestCounts,
         blue: RequestCounts,
-        record: RequestCounts,
-    ) -> tuple[Trial, Verdict]:
-        """Add one second of a step to the trial; return it with the verdict.
+        baseline: RequestCounts,
+    ) -> tuple[CanaryEvidence, Verdict]:
+        """Add one second of a step to the evidence; return it with the verdict.
 
-        `green`, `blue`: counts of this step including this second. `record`: the baseline, blue alone under
+        `green`, `blue`: counts of this step including this second. `baseline`: blue alone under
         full load before the canary.
         """
         ...
@@ -62,12 +62,12 @@ class Judge(Protocol):
 
     def gain(
         self,
-        trial: Trial,
+        evidence: CanaryEvidence,
         *,
         slo: Slo,
         level: tuple[RequestCounts, RequestCounts],
         green: RequestCounts,
-        record: RequestCounts,
+        baseline: RequestCounts,
     ) -> str:
         """What green is measurably better at, as a sentence with numbers; "" if nothing.
 

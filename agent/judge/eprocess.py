@@ -1,13 +1,14 @@
 """Is one share of bad requests above another by more than a margin? Evidence that is valid at any time.
 
-A tick brings counts of two streams that ran at the same time: the control (n_b requests, k_b bad) and green
-(n_c, k_c). Their true shares q_b, q_c may move from tick to tick in any way, as long as they move together.
+A tick brings counts of two sides that ran at the same time: the control (n_b requests, k_b bad) and the
+tested side (n_c, k_c), which is mostly green. Their true shares q_b, q_c may move from tick to tick in any
+way, as long as they move together.
 
-    worse      H0: q_c <= q_b + d      alternatives c* = b* + 1.5 d 2^j, up to 0.97
-    not worse  H0: q_c >= q_b + d'     alternatives c* in {b*, b*/2, b* + d'/2}
+    above  H0: q_c <= q_b + d      alternatives c* = b* + 1.5 d 2^j, up to 0.97
+    below  H0: q_c >= q_b + d'     alternatives c* in {b*, b*/2, b* + d'/2}
     b*  the control's share so far (half of it forgotten in 10 min): known before the tick
     x   minimises n_b KL(b*||x) + n_c KL(c*||x + d): the point of H0 nearest to the alternative
-    d, d'   the stream's margin and its tolerance, each fixed before the first count
+    d, d'   the margin and the tolerance, each fixed before the first count
     log E += (k_b ln(b*/x) + (n_b - k_b) ln((1-b*)/(1-x))
               + k_c ln(c*/(x+d)) + (n_c - k_c) ln((1-c*)/(1-x-d))) / phi
 
@@ -26,12 +27,12 @@ from dataclasses import replace
 from functools import cache
 from math import exp, log, pi
 
-from flettner.agent.domain.trial import EProcessPair
+from flettner.agent.domain.canary_evidence import EProcessPair
 
 HALF_LIFE_S = 600.0
 RESTART_S = 300.0
 HIGHEST = 0.97
-ABOVE = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # without a margin: "worse at all"
+ABOVE = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)  # without a margin
 STEPS, CLOSE = 60, 1e-6  # of Newton, whose error is the square of its last step
 LEAST, MOST = 1e-4, 0.9  # the control's share is never taken to be less, or more
 
@@ -81,13 +82,14 @@ def log_factor(counts: tuple[float, float, float, float], b: float, c: float, d:
 
 
 def log_factor_alone(n_c: float, k_c: float, c: float, limit: float) -> float:
-    """The same against a fixed limit on green's share, without a control."""
+    """The same against a fixed limit on the tested share, without a control."""
     return k_c * log(c / limit) + (n_c - k_c) * log((1 - c) / (1 - limit))
 
 
 def update_with_control(
     pair: EProcessPair,
-    counts: tuple[int, int, int, int],
+    control: tuple[int, int],
+    tested: tuple[int, int],
     *,
     margin: float,
     tolerance: float,
@@ -95,45 +97,46 @@ def update_with_control(
     at_s: float,
     tick_s: float,
 ) -> EProcessPair:
-    """One tick with a control. `margin`: d; `tolerance`: d'. `at_s`: valid seconds before the tick.
+    """One tick of (requests, bad requests) of both sides. `margin`: d; `tolerance`: d'.
 
-    A margin above which no alternative exists yields no evidence.
+    `at_s`: valid seconds before the tick. A margin above which no alternative exists yields no evidence.
     """
-    n_b, k_b, n_c, _ = counts
+    (n_b, k_b), (n_c, k_c) = control, tested
     if n_b and n_c and grid(margin):
-        b = min(max(pair.bad / pair.of if pair.of else 0.01, LEAST), MOST)
-        above = [min(b + step, 0.99) for step in grid(margin)]
-        worse = [log_factor(counts, b, c, margin) / phi if c > b + margin else 0.0 for c in above]
-        near = (b, 0.5 * b, min(b + 0.5 * tolerance, 0.98))
-        good = [log_factor(counts, b, c, tolerance) / phi if tolerance < HIGHEST else 0.0 for c in near]
-        pair = _add_evidence(pair, worse, good, at_s)
+        b = min(max(pair.control_bad / pair.control if pair.control else 0.01, LEAST), MOST)
+        counts = (n_b, k_b, n_c, k_c)
+        higher = [min(b + step, 0.99) for step in grid(margin)]
+        above = [log_factor(counts, b, c, margin) / phi if c > b + margin else 0.0 for c in higher]
+        lower = (b, 0.5 * b, min(b + 0.5 * tolerance, 0.98))
+        below = [log_factor(counts, b, c, tolerance) / phi if tolerance < HIGHEST else 0.0 for c in lower]
+        pair = _add_evidence(pair, above, below, at_s)
     keep = 0.5 ** (tick_s / HALF_LIFE_S)
-    return replace(pair, bad=keep * pair.bad + k_b, of=keep * pair.of + n_b)
+    return replace(pair, control_bad=keep * pair.control_bad + k_b, control=keep * pair.control + n_b)
 
 
 def update_without_control(
     pair: EProcessPair,
-    requests: int,
-    bad: int,
+    tested: tuple[int, int],
     *,
     margin: float,
-    worse_above: float,
+    above: float,
     tolerance: float,
-    good_below: float,
+    below: float,
     phi: float,
     at_s: float,
 ) -> EProcessPair:
-    """One tick without a control: worse means above one limit, not worse below another."""
-    base = worse_above - margin
-    above = [min(base + 2 * step, 0.99) for step in grid(margin / 2)]  # as many as with a control
-    worse = [log_factor_alone(requests, bad, c, worse_above) / phi if c > worse_above else 0.0 for c in above]
-    b = max(good_below - tolerance, LEAST)
-    near = (b, 0.5 * b, 0.5 * (b + good_below))
-    good = [log_factor_alone(requests, bad, c, good_below) / phi for c in near]
-    return _add_evidence(pair, worse, good, at_s)
+    """One tick of (requests, bad requests) without a control: `above` and `below` are the limits."""
+    requests, bad = tested
+    base = above - margin
+    higher = [min(base + 2 * step, 0.99) for step in grid(margin / 2)]  # as many as with a control
+    for_above = [log_factor_alone(requests, bad, c, above) / phi if c > above else 0.0 for c in higher]
+    b = max(below - tolerance, LEAST)
+    lower = (b, 0.5 * b, 0.5 * (b + below))
+    for_below = [log_factor_alone(requests, bad, c, below) / phi for c in lower]
+    return _add_evidence(pair, for_above, for_below, at_s)
 
 
-def _add_evidence(pair: EProcessPair, worse: list[float], good: list[float], at_s: float) -> EProcessPair:
+def _add_evidence(pair: EProcessPair, above: list[float], below: list[float], at_s: float) -> EProcessPair:
     """The mixture over start times s, of weight w, and J alternatives with the evidence L now, L_s then:
 
     E = rest + sum over s, j of w exp(L - L_s) / J = rest + sum over j of exp(L) S / J
@@ -141,28 +144,28 @@ def _add_evidence(pair: EProcessPair, worse: list[float], good: list[float], at_
     with S = sum over s of w exp(-L_s), which changes at a start only, and the weight of the starts to come.
     """
     if pair.started < 1 + int(at_s // RESTART_S):
-        pair = _begin_start(pair, len(worse))
-    now = tuple([round(old + new, 5) for old, new in zip(pair.worse, worse, strict=True)])
-    logs = [one + start for one, start in zip(now, pair.starts, strict=True)]
+        pair = _begin_start(pair, len(above))
+    now = tuple([round(old + new, 5) for old, new in zip(pair.above, above, strict=True)])
+    logs = [evidence + start for evidence, start in zip(now, pair.starts, strict=True)]
     most = max(0.0, *logs)
     mixture = _rest(pair.started) * exp(-most) + sum([exp(value - most) for value in logs]) / len(logs)
-    better = tuple([round(old + new, 5) for old, new in zip(pair.good, good, strict=True)])
-    log_good = log_sum(better) - log(len(better))
+    lower = tuple([round(old + new, 5) for old, new in zip(pair.below, below, strict=True)])
+    log_below = log_sum(lower) - log(len(lower))
     return replace(
         pair,
-        worse=now,
-        good=(better[0], better[1], better[2]),
-        log_worse=round(most + log(mixture), 5),
-        most_good=round(max(pair.most_good, log_good), 5),
+        above=now,
+        below=(lower[0], lower[1], lower[2]),
+        log_above=round(most + log(mixture), 5),
+        most_below=round(max(pair.most_below, log_below), 5),
     )
 
 
 def _begin_start(pair: EProcessPair, alternatives: int) -> EProcessPair:
     if not pair.started:
         first = (round(log(_weight(0)), 5),) * alternatives
-        return replace(pair, worse=(0.0,) * alternatives, starts=first, started=1)
+        return replace(pair, above=(0.0,) * alternatives, starts=first, started=1)
     log_w = log(_weight(pair.started))
-    starts = [log_sum((old, log_w - now)) for old, now in zip(pair.starts, pair.worse, strict=True)]
+    starts = [log_sum((old, log_w - now)) for old, now in zip(pair.starts, pair.above, strict=True)]
     return replace(pair, starts=tuple([round(start, 5) for start in starts]), started=pair.started + 1)
 
 

@@ -21,9 +21,9 @@ from collections.abc import Iterator, Mapping
 from math import exp, floor, lgamma, log, sqrt
 
 from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.canary_evidence import CanaryEvidence, EProcessPair, EvidenceStream
 from flettner.agent.domain.model import Objective, Slo, Step
 from flettner.agent.domain.request_counts import RequestCounts, count_above, quantile
-from flettner.agent.domain.trial import EProcessPair, EvidenceStream, Trial
 
 ANSWERS = ("errors", "stalled", "gave_up", "refused")
 LATENCIES = ("ttft", "itl", "e2e")
@@ -73,20 +73,20 @@ def count_bad(
 
 
 def open_streams(
-    trial: Trial, *, step: Step, slo: Slo, control: RequestCounts, margin: float
+    evidence: CanaryEvidence, *, step: Step, slo: Slo, control: RequestCounts, margin: float
 ) -> tuple[EvidenceStream, ...]:
     """The streams, plus those that can be judged from now on.
 
     `control`: all counts of blue so far. `margin`: a green that is worse by this share of the requests or
     more must not pass; see the module's docstring for the exceptions.
     """
-    known = {stream.name for stream in trial.streams}
+    known = {stream.name for stream in evidence.streams}
     new = (
-        _stream(name, edge_s, slo=slo, control=control, margin=margin, calibration=trial.calibration)
+        _stream(name, edge_s, slo=slo, control=control, margin=margin, calibration=evidence.calibration)
         for name, edge_s in _edges(step, slo, control)
         if name not in known
     )
-    return (*trial.streams, *new)
+    return (*evidence.streams, *new)
 
 
 def _edges(step: Step, slo: Slo, control: RequestCounts) -> Iterator[tuple[str, float | None]]:
@@ -117,7 +117,7 @@ def _stream(
     of, bad = count_bad(control, name, edge_s, slo)
     usual = bad / of if of >= LEAST_CONTROL else promised if promised is not None else UNKNOWN
     prior = min(max(float(of), 2 * LEAST_CONTROL), PRIOR)
-    ticks = EProcessPair(bad=spread.tick_share * TICK_PRIOR, of=TICK_PRIOR) if spread else None
+    ticks = EProcessPair(control=TICK_PRIOR, control_bad=spread.tick_share * TICK_PRIOR) if spread else None
     least = max(margin / 2, usual / 4, DISASTER if name in LATENCIES and objective is None else 0.0)
     return EvidenceStream(
         name=name,
@@ -126,7 +126,7 @@ def _stream(
         usual=usual,
         margin=least,
         tolerance=max(2 * least, (1 - objective.share) / 2 if objective else 0.0),
-        requests=EProcessPair(bad=usual * prior, of=prior),
+        requests=EProcessPair(control=prior, control_bad=usual * prior),
         ticks=ticks,
     )
 

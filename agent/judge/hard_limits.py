@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
+from flettner.agent.domain.canary_evidence import NO_COUNTS, CanaryEvidence, Observation
 from flettner.agent.domain.model import Slo
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.trial import Observation, Trial
+from flettner.agent.judge.attainment import wilson_interval
 from flettner.agent.judge.failure_modes import LATENCIES, calibration_of, count_bad, phi_of
-from flettner.agent.judge.wording import wilson_interval
 
 REQUESTS, BAD, CONTROL_BAD = 20, 0.5, 0.2  # half of twenty requests are bad while few of blue's are
 LATE_AFTER_S = 30.0  # of a step: its first requests come at once and are late
@@ -18,17 +18,17 @@ WEDGED_S = 60.0
 FRESH_S = 10.0  # an older scrape is stale
 
 
-def count_wedged_s(trial: Trial, observation: Observation) -> float:
+def count_wedged_s(evidence: CanaryEvidence, observation: Observation) -> float:
     """Seconds for which green has run requests without producing a token."""
     engine = observation.green_engine
     if engine is None or engine.age_s > FRESH_S:
-        return trial.wedged_s
+        return evidence.wedged_s
     stands = engine.running > 0 and engine.tokens == 0
-    return trial.wedged_s + 1.0 if stands else 0.0
+    return evidence.wedged_s + 1.0 if stands else 0.0
 
 
 def find_violation(
-    trial: Trial,
+    evidence: CanaryEvidence,
     observation: Observation,
     *,
     slo: Slo,
@@ -42,13 +42,13 @@ def find_violation(
     """
     if observation.green_engine is not None and observation.green_engine.restarted:
         return "its process exited and was started again by something else"
-    if trial.wedged_s >= WEDGED_S:
-        return f"it has run requests for {trial.wedged_s:.0f} s without producing a token"
-    return next(_violations(trial, slo, green, control, alone=alone), "")
+    if evidence.wedged_s >= WEDGED_S:
+        return f"it has run requests for {evidence.wedged_s:.0f} s without producing a token"
+    return next(_violations(evidence, slo, green, control, alone=alone), "")
 
 
 def _violations(
-    trial: Trial, slo: Slo, green: RequestCounts, control: RequestCounts, *, alone: bool
+    evidence: CanaryEvidence, slo: Slo, green: RequestCounts, control: RequestCounts, *, alone: bool
 ) -> Iterator[str]:
     """Streams of which half of the requests are bad.
 
@@ -58,12 +58,13 @@ def _violations(
     well = not control.asked or control.unreached < CONTROL_BAD * control.asked
     if green.unreached >= UNREACHED and green.unreached >= BAD * green.asked and well:
         yield f"{green.unreached} of {green.asked} requests could not reach it"
-    for stream in trial.streams:
+    for stream in evidence.streams:
         of, bad = count_bad(green, stream.name, stream.edge_s, slo, alone=alone)
         needed = float(REQUESTS)
         if stream.name in LATENCIES:
-            of, bad = stream.counted[2:] if trial.valid_s >= LATE_AFTER_S else (0, 0)
-            needed *= phi_of(calibration_of(trial.calibration, stream.name, slo))
+            late = stream.counted if evidence.valid_s >= LATE_AFTER_S else NO_COUNTS
+            of, bad = late.green, late.green_bad
+            needed *= phi_of(calibration_of(evidence.calibration, stream.name, slo))
         control_of, control_bad = count_bad(control, stream.name, stream.edge_s, slo, alone=alone)
         if of < needed or bad < BAD * of:
             continue

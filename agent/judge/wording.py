@@ -1,8 +1,8 @@
 """The sentences in which the judge reports its evidence."""
 
-from math import exp, sqrt
+from math import exp
 
-from flettner.agent.domain.trial import EvidenceStream
+from flettner.agent.domain.canary_evidence import EvidenceStream
 
 BAD_ONES = {
     "errors": "failed or cut",
@@ -13,25 +13,18 @@ BAD_ONES = {
     "itl": "with more than {edge} between tokens",
     "e2e": "longer than {edge}",
 }
-Z95 = 1.96
-
-
-def wilson_interval(bad: int, of: int) -> tuple[float, float] | None:
-    """Wilson (1927): 95 % of such intervals hold the true share; None without requests."""
-    if not of:
-        return None
-    share, square = bad / of, Z95**2 / of
-    middle = (share + square / 2) / (1 + square)
-    half = Z95 / (1 + square) * sqrt(share * (1 - share) / of + square / (4 * of))
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def describe_counts(stream: EvidenceStream) -> str:
     """As in "green: 37 of 412 requests with a first token after 500 ms, blue: 9 of 1,230"."""
-    blue_of, blue_bad, of, bad = stream.counted
+    counts = stream.counted
     what = BAD_ONES[stream.name].format(edge=describe_duration(stream.edge_s or 0.0))
-    blue = f"blue: {blue_bad:,} of {blue_of:,}" if blue_of else f"blue's baseline: {stream.usual:.1%}"
-    return f"green: {bad:,} of {of:,} requests {what}, {blue}"
+    blue = (
+        f"blue: {counts.control_bad:,} of {counts.control:,}"
+        if counts.control
+        else f"blue's baseline: {stream.usual:.1%}"
+    )
+    return f"green: {counts.green_bad:,} of {counts.green:,} requests {what}, {blue}"
 
 
 def describe_chance(log_worse: float, margin: float) -> str:
@@ -49,3 +42,8 @@ def describe_points(share: float) -> str:
 
 def describe_duration(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def describe_odds(log_e: float, needed: float) -> str:
+    """As in "12 of 100"."""
+    return f"{exp(min(max(log_e, -4.6), 20.0)):.2g} of {exp(needed):.0f}"

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from flettner.agent.domain.canary_evidence import Observation
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.events import Observed
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.state import State
-from flettner.agent.domain.trial import Observation
 from flettner.agent.domain.verdict import Verdict
 from flettner.agent.machine.failing import blue_fails_more, carries, failing_newcomer
 from flettner.agent.machine.guard import PERSON
@@ -41,17 +41,20 @@ def judge(rules: Rules, state: State, event: Observed) -> Transition:
     if rollout.step_since is None or isinstance(state.awaiting, Route):
         return keep_alive(state, event.at)
     rollout = replace(rollout, green=rollout.green + new_green, blue=rollout.blue + new_blue)
-    trial, verdict = rules.judge.update(
-        rollout.trial,
+    evidence, verdict = rules.judge.update(
+        rollout.evidence,
         step=rollout.plan.steps[rollout.step],
         slo=rules.slo,
         observation=observation_of(state, event, new_green),
         green=rollout.green,
         blue=rollout.blue,
-        record=rollout.record,
+        baseline=rollout.baseline,
     )
     rollout = replace(
-        rollout, trial=trial, step_bad=max(rollout.step_bad, verdict.bad), waits=verdict.waits or verdict.why
+        rollout,
+        evidence=evidence,
+        step_bad=max(rollout.step_bad, verdict.bad),
+        waits=verdict.waits or verdict.why,
     )
     return apply_verdict(rules, replace(state, rollout=rollout), event, verdict)
 
@@ -90,7 +93,7 @@ def hold_step(state: State, event: Observed, why: str) -> Transition:
     rollout = state.rollout
     if rollout is None:
         return without_effects(state)
-    due = rollout.trial.held_s >= SUSPEND_AFTER_S and state.standing and not rollout.parked
+    due = rollout.evidence.held_s >= SUSPEND_AFTER_S and state.standing and not rollout.parked
     if due and (event.blind or not blue_fails_more(state)):
         return route_step(replace(state, rollout=replace(rollout, parked=why)))
     noted = rollout.parked or state.note.startswith(HELD)
@@ -132,7 +135,7 @@ def conclude_canary(rules: Rules, state: State, at: datetime, why: str) -> Trans
         return without_effects(state)
     proposal = suggestion.proposal
     gain = rules.judge.gain(
-        rollout.trial, slo=rules.slo, level=rollout.level, green=rollout.green, record=rollout.record
+        rollout.evidence, slo=rules.slo, level=rollout.level, green=rollout.green, baseline=rollout.baseline
     )
     state = replace(state, rollout=replace(rollout, gain=gain, held=True))
     if not gain and not (proposal.mitigation or proposal.rule == PERSON or not rollout.plan.gain_needed):

@@ -11,7 +11,7 @@ from flettner.agent.domain.effects import Preflight
 from flettner.agent.domain.events import EffectFailed, Preflighted
 from flettner.agent.domain.model import OutcomeResult, Plan, PreflightResult, Proposal
 from flettner.agent.domain.state import Phase, State, Suggestion
-from flettner.agent.judge.canary.goodput import fails_badly
+from flettner.agent.judge.attainment import fails_badly
 from flettner.agent.machine.default_plan import plan_for
 from flettner.agent.machine.earlier_outcomes import was_aborted
 from flettner.agent.machine.evidence import is_seen

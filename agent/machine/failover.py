@@ -135,7 +135,7 @@ def suspend_step(rollout: Rollout) -> Rollout:
         step_since=None,
         green=RequestCounts(),
         blue=RequestCounts(),
-        trial=rollout.trial.next_step(holding=rollout.trial.holding),
+        evidence=rollout.evidence.next_step(holding=rollout.evidence.holding),
         waits="",
         bad=rollout.bad + rollout.step_bad,
         step_bad=0,

@@ -71,11 +71,11 @@ def observe(rules: Rules, state: State, event: Observed) -> Transition:
     blocks = rollout.blocks or begin_blocks(
         rollout.id,
         slo=rules.slo,
-        record=rollout.record,
-        gain_needed=rollout.trial.gain_needed,
-        record_s=rollout.trial.record_s,
+        baseline=rollout.baseline,
+        gain_needed=rollout.evidence.gain_needed,
+        baseline_s=rollout.evidence.baseline_s,
         margin=rollout.plan.margin,
-        calibration=rollout.trial.calibration,
+        calibration=rollout.evidence.calibration,
     )
     engines = tuple(event.engines[one.name] for one in state.standing if one.name in event.engines)
     seen = engines if len(engines) == len(state.standing) else ()

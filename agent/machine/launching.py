@@ -37,9 +37,9 @@ def observe_start(_: Rules, state: State, event: Observed) -> Transition:
     if rollout is None:
         return without_effects(state)
     if state.engines >= sum(rollout.replicas.values()) and not state.vacated:
-        record = rollout.record + sum_counts(state.standing, event)
-        trial = replace(rollout.trial, record_s=rollout.trial.record_s + 1.0)
-        state = replace(state, rollout=replace(rollout, record=record, trial=trial))
+        baseline = rollout.baseline + sum_counts(state.standing, event)
+        evidence = replace(rollout.evidence, baseline_s=rollout.evidence.baseline_s + 1.0)
+        state = replace(state, rollout=replace(rollout, baseline=baseline, evidence=evidence))
     state = count_exposed(state, event)
     limit_s = state.awaiting.deadline_s if isinstance(state.awaiting, Launch | WarmUp | Examine) else 0.0
     if event.at > rollout.phase_since + timedelta(seconds=limit_s + GRACE_S):
@@ -95,7 +95,7 @@ def begin_step(state: State, step: int) -> Transition:
         step_since=None,
         green=RequestCounts(),
         blue=RequestCounts(),
-        trial=rollout.trial.next_step(holding=step == len(rollout.plan.steps) - 1),
+        evidence=rollout.evidence.next_step(holding=step == len(rollout.plan.steps) - 1),
         parked="",
         waits="",
         bad=rollout.bad + rollout.step_bad,
@@ -135,7 +135,7 @@ def resume_step(state: State) -> Transition:
     rollout = state.rollout
     if rollout is None:
         return without_effects(state)
-    return route_step(replace(state, rollout=replace(rollout, trial=rollout.trial.resumed())))
+    return route_step(replace(state, rollout=replace(rollout, evidence=rollout.evidence.resumed())))
 
 
 def on_step_routed(_: Rules, state: State, event: Routed) -> Transition:

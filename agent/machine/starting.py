@@ -3,10 +3,10 @@
 from dataclasses import replace
 from datetime import datetime
 
+from flettner.agent.domain.canary_evidence import CanaryEvidence, GainNeeded
 from flettner.agent.domain.effects import Launch
 from flettner.agent.domain.model import Plan, Proposal, Server
 from flettner.agent.domain.state import Phase, Rollout, State
-from flettner.agent.domain.trial import GainNeeded, Trial
 from flettner.agent.machine.answer_check import drain_or_examine
 from flettner.agent.machine.guard import PERSON, base_digest
 from flettner.agent.machine.hot_trial import begin_trial
@@ -36,7 +36,7 @@ def start_rollout(state: State, at: datetime, by: str) -> Transition:
         why = f"{suggestion.id} was approved; what is still useful is suggested again"
         state = end_suggestion(state, other.id, "superseded", why)
     old, preflight, name = standing[-1], suggestion.preflight, ""
-    record, record_s = recent_traffic(state, at)
+    baseline, baseline_s = recent_traffic(state, at)
     if preflight.strategy != "hot":
         state, name = name_next_server(state)
     green = Server(name=name, setting={**old.setting, **suggestion.proposal.to}, like=old.name)
@@ -51,13 +51,13 @@ def start_rollout(state: State, at: datetime, by: str) -> Transition:
         replicas={server.name: server.replicas for server in standing},
         started_at=at,
         phase_since=at,
-        trial=Trial(
+        evidence=CanaryEvidence(
             calibration=state.calibration,
             margin=suggestion.plan.margin,
             gain_needed=gain_needed(suggestion.proposal, suggestion.plan),
-            record_s=record_s,
+            baseline_s=baseline_s,
         ),
-        record=record,
+        baseline=baseline,
     )
     approved = replace(suggestion, status="approved", decided_by=by)
     state = replace(state, rollout=rollout, suggestion=approved, sightings={})

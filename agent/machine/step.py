@@ -206,7 +206,7 @@ def _all_but(kind: type, *names: str) -> Callable[[Any], tuple[object, ...]]:
 _counted = ("recent", "recent_since", "recent_until", "steady", "calibration", "budget", "health")
 _lasting = _all_but(State, "ended", "sightings", *_counted, "rollout")
 _lasting_of = _all_but(
-    Rollout, "green", "blue", "record", "trial", "blocks", "exposed", "step_bad", "heard_at", "waits"
+    Rollout, "green", "blue", "baseline", "evidence", "blocks", "exposed", "step_bad", "heard_at", "waits"
 )
 
 

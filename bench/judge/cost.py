@@ -12,9 +12,9 @@ from bench.judge import rollouts
 from bench.judge.ours import NOON, independent
 from bench.judge.runs import Row
 from bench.judge.traffic import quantiles, seeded
+from flettner.agent.domain.canary_evidence import CanaryEvidence, Observation
 from flettner.agent.domain.model import Slo, Step
 from flettner.agent.domain.request_counts import EMPTY, RequestCounts
-from flettner.agent.domain.trial import Observation, Trial
 from flettner.agent.judge.canary.verdict import AnytimeJudge
 from flettner.agent.judge.failure_modes import ANSWERS
 
@@ -27,8 +27,8 @@ def seconds_ms(slo: Slo, ticks: int) -> tuple[int, list[float]]:
     random = seeded("cost")
     green, *blue = [rollouts.Server(random, None) for _ in range(4)]
     spread = dict.fromkeys((*ANSWERS, "ttft", "itl", "e2e"), independent())
-    trial, asked, blue_total = Trial(calibration=spread), RequestCounts(), RequestCounts()
-    record, spent, second = _known(blue[0].arm(0.0, 2000.0), slo), list[float](), 0
+    evidence, asked, blue_total = CanaryEvidence(calibration=spread), RequestCounts(), RequestCounts()
+    baseline, spent, second = _known(blue[0].arm(0.0, 2000.0), slo), list[float](), 0
     judge = AnytimeJudge()
     while len(spent) < ticks:
         second += 1
@@ -37,13 +37,19 @@ def seconds_ms(slo: Slo, ticks: int) -> tuple[int, list[float]]:
         asked, blue_total = asked + now, sum(by_server.values(), blue_total)
         observed = Observation(at=NOON + timedelta(seconds=second), green=now, blue=by_server)
         begun = thread_time_ns()
-        trial, _ = judge.update(
-            trial, step=STEP, slo=slo, observation=observed, green=asked, blue=blue_total, record=record
+        evidence, _ = judge.update(
+            evidence,
+            step=STEP,
+            slo=slo,
+            observation=observed,
+            green=asked,
+            blue=blue_total,
+            baseline=baseline,
         )
         spent_ms = (thread_time_ns() - begun) / 1e6
-        if trial.wide_s == trial.tick_s == 0.0 and trial.all_s:
+        if evidence.wide_s == evidence.tick_s == 0.0 and evidence.all_s:
             spent.append(spent_ms)
-    return len(trial.streams), spent
+    return len(evidence.streams), spent
 
 
 def _known(arm: RequestCounts, slo: Slo) -> RequestCounts:

@@ -18,9 +18,9 @@ from bench.judge.rollouts import RPS, SERVERS, SLO
 from bench.judge.runs import Pool, Row
 from bench.judge.traffic import MINUTE, TICK_S, Stalls, poisson, seeded, stalled
 from flettner.agent.domain.calibration import Calibration, CalibrationWindow
+from flettner.agent.domain.canary_evidence import CanaryEvidence
 from flettner.agent.domain.model import Slo
 from flettner.agent.domain.request_counts import EDGES_S, EMPTY, RequestCounts
-from flettner.agent.domain.trial import Trial
 from flettner.agent.judge.canary.gain import describe_gain
 
 MIDDLES_S = {"ttft": (0.25, 0.3), "itl": (0.02, 0.4), "e2e": (3.0, 0.5)}
@@ -126,12 +126,12 @@ def said(name: str, run: int) -> str:
     """Return the gain reported by the judge; "" if none."""
     case = CASES[name]
     random = seeded("gain", name, run)
-    trial = Trial(calibration=known(case.stalls, case.busy, case.slo, run // RUNS_OF_A_HISTORY))
-    record = _sum(served(random, case, RECORD_TICKS, [RPS / (SERVERS - 1)] * (SERVERS - 1), 0))
+    evidence = CanaryEvidence(calibration=known(case.stalls, case.busy, case.slo, run // RUNS_OF_A_HISTORY))
+    baseline = _sum(served(random, case, RECORD_TICKS, [RPS / (SERVERS - 1)] * (SERVERS - 1), 0))
     beside = served(random, case, PARITY_TICKS, [RPS / SERVERS] * SERVERS, 1)
     level = _sum([arms[:1] for arms in beside]), _sum([arms[1:] for arms in beside])
     green = _sum(served(random, case, HOLD_TICKS, [RPS / SERVERS] * SERVERS, SERVERS))
-    return describe_gain(trial, slo=case.slo, level=level, green=green, record=record)
+    return describe_gain(evidence, slo=case.slo, level=level, green=green, baseline=baseline)
 
 
 def _sum(rows: Sequence[Sequence[RequestCounts]]) -> RequestCounts:

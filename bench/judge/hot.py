@@ -15,9 +15,9 @@ from bench.judge.queueing import LIMIT_S, SERVICE_S, Load, QueueingServer, Setti
 from bench.judge.runs import Pool, Row
 from bench.judge.traffic import quantiles, seeded
 from flettner.agent.domain.blocks import BlockSecond
+from flettner.agent.domain.canary_evidence import GainNeeded
 from flettner.agent.domain.model import Objective, Slo
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.trial import GainNeeded
 from flettner.agent.judge.blocks.verdict import begin_blocks, update_blocks
 
 SLO = Slo(ttft=Objective(under_s=LIMIT_S, share=0.9))
@@ -79,12 +79,12 @@ def play(name: str, shape: str, rps: float, run: int) -> Ended:
     load = Load(shape, rps, seeded(*about))
     pauses = seeded(*about, "pauses") if shape == "pauses" else None
     server = QueueingServer(rps * SERVICE_S, pauses)
-    record = RequestCounts()
+    baseline = RequestCounts()
     for second in range(-BEFORE_S, 0):
         counts = server.run_second(second, load.second(second), case.present)
-        record += counts if second >= -RECORD_S else RequestCounts()
+        baseline += counts if second >= -RECORD_S else RequestCounts()
     trial = begin_blocks(
-        ":".join(map(str, about)), slo=SLO, record=record, record_s=RECORD_S, gain_needed=case.needed
+        ":".join(map(str, about)), slo=SLO, baseline=baseline, baseline_s=RECORD_S, gain_needed=case.needed
     )
     candidate_s = 0
     for second in range(LIMIT_OF_TRIAL_S):

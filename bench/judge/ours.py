@@ -8,9 +8,9 @@ from math import log
 
 from bench.judge.traffic import TICK_S, Pair, Tick
 from flettner.agent.domain.calibration import Calibration, CalibrationWindow
+from flettner.agent.domain.canary_evidence import CanaryEvidence, EProcessPair, EvidenceStream, Observation
 from flettner.agent.domain.model import Slo, Step
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.trial import EProcessPair, EvidenceStream, Observation, Trial
 from flettner.agent.judge.canary.evidence import buffer_counts, close_tick, close_wide_tick, log_worse
 from flettner.agent.judge.eprocess import log_sum
 from flettner.agent.judge.failure_modes import open_streams
@@ -48,9 +48,11 @@ class Evidence:
         one_lens: bool = False,
     ) -> None:
         known = {"errors": calibration} if calibration else {}
-        self.trial = Trial(calibration=known, tick_s=TICK_S)
-        self.record = arm(RECORD, round(RECORD * usual))
-        found = open_streams(self.trial, step=STEP, slo=SLO, control=self.record, margin=self.trial.margin)
+        self.evidence = CanaryEvidence(calibration=known, tick_s=TICK_S)
+        self.baseline = arm(RECORD, round(RECORD * usual))
+        found = open_streams(
+            self.evidence, step=STEP, slo=SLO, control=self.baseline, margin=self.evidence.margin
+        )
         self.stream: EvidenceStream = next(stream for stream in found if stream.name == "errors")
         if margin is not None:
             self.stream = replace(self.stream, margin=margin, tolerance=2 * margin)
@@ -64,15 +66,17 @@ class Evidence:
         self.ticks += 1
         arms = {f"blue {number}": arm(*counts) for number, counts in enumerate(blue)}
         second = Observation(at=NOON, green=arm(*green), blue=arms)
-        trial = Trial(calibration=self.trial.calibration, tick_s=TICK_S, all_s=TICK_S * self.ticks)
-        stream = close_wide_tick(buffer_counts(self.stream, second, SLO, against=True), trial)
-        self.stream = close_tick(stream, trial, STEP, SLO, self.record, against=True)
+        evidence = CanaryEvidence(
+            calibration=self.evidence.calibration, tick_s=TICK_S, all_s=TICK_S * self.ticks
+        )
+        stream = close_wide_tick(buffer_counts(self.stream, second, SLO, against=True), evidence)
+        self.stream = close_tick(stream, evidence, STEP, SLO, self.baseline, against=True)
         return log_worse(self.stream)
 
     @property
     def log_not_worse(self) -> float:
         """Return the maximum so far."""
-        return self.stream.requests.most_good
+        return self.stream.requests.most_below
 
     @property
     def log_from_the_start(self) -> float:
@@ -87,7 +91,7 @@ def independent(phi: float = 1.0) -> Calibration:
 
 
 def _first(lens: EProcessPair) -> float:
-    return log_sum(lens.worse) - log(len(lens.worse)) if lens.worse else 0.0
+    return log_sum(lens.above) - log(len(lens.above)) if lens.above else 0.0
 
 
 def taken_back(evidence: Evidence, ticks: Sequence[Tick]) -> int | None:

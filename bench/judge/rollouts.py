@@ -17,9 +17,9 @@ from bench.judge.ours import NOON
 from bench.judge.runs import Pool, Row
 from bench.judge.traffic import TICK_S, Stalls, poisson, quantiles, seeded, stalled
 from flettner.agent.domain.calibration import Calibration, CalibrationWindow
+from flettner.agent.domain.canary_evidence import CanaryEvidence, Observation
 from flettner.agent.domain.model import Objective, Plan, PreflightResult, Slo, Step
 from flettner.agent.domain.request_counts import EMPTY, RequestCounts
-from flettner.agent.domain.trial import Observation, Trial
 from flettner.agent.judge.canary.verdict import AnytimeJudge
 from flettner.agent.machine.default_plan import plan_for
 
@@ -139,7 +139,7 @@ class Rollout:
 
     case: Case
     run: int
-    trial: Trial = field(init=False)
+    evidence: CanaryEvidence = field(init=False)
     asked: int = 0  # of green
     excess: float = 0.0
     passed_s: float = inf  # at parity
@@ -149,7 +149,7 @@ class Rollout:
 
     def __post_init__(self) -> None:
         random = seeded("rollout", self.case, self.run)
-        self.trial = Trial(calibration=known(self.case.stalls, self.run // 4))
+        self.evidence = CanaryEvidence(calibration=known(self.case.stalls, self.run // 4))
         *self._blue, self._green = [Server(random, self.case.stalls) for _ in range(SERVERS)]
         each = RPS / (SERVERS - 1)
         self._record = sum(
@@ -166,20 +166,20 @@ class Rollout:
             at_s += 1
             now, beside = self._second(at_s, step.weight / 100, second >= self.case.onset_s)
             green, blue = green + now, sum(beside.values(), blue)
-            self.trial, verdict = AnytimeJudge().update(
-                self.trial,
+            self.evidence, verdict = AnytimeJudge().update(
+                self.evidence,
                 step=step,
                 slo=SLO,
                 observation=Observation(at=NOON + timedelta(seconds=at_s), green=now, blue=beside),
                 green=green,
                 blue=blue,
-                record=self._record,
+                baseline=self._record,
             )
             if verdict.kind == "fail":
                 return second + 1
             if verdict.kind == "pass" and step.weight < step.parity:
                 step, green, blue = next(steps), begun, begun
-                self.trial = self.trial.next_step()
+                self.evidence = self.evidence.next_step()
             elif verdict.kind == "pass":
                 self.passed_s = min(self.passed_s, second + 1)
         return inf

@@ -246,7 +246,7 @@ class Story:
             rollout = self.state.rollout
             if rollout is None or self.began_s is None:
                 continue
-            self.outcome.held_s += rollout.trial.held_s > 0 and self.ended_s is None
+            self.outcome.held_s += rollout.evidence.held_s > 0 and self.ended_s is None
             self.outcome.parked += bool(rollout.parked) and not was_parked
             was_parked = bool(rollout.parked)
             is_back = self.world.traffic.weights_in_force == {BLUE: 100}

@@ -133,7 +133,7 @@ export function rolloutPage(context, root, id) {
   }
 
   function sides() {
-    const arms = [rollout.green, rollout.blue, rollout.record];
+    const arms = [rollout.green, rollout.blue, rollout.baseline];
     const row = (name, show) => [name, ...arms.map(show)];
     const bad = (count, arm) => (count ? `${number(count)} (${percent(count / Math.max(arm.asked, 1), 2)})` : "0");
     return section("Green against blue",

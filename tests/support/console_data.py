@@ -10,6 +10,7 @@ from random import Random
 from flettner.agent.audit.history import Point
 from flettner.agent.audit.records import GENESIS, Actor, JournalEntry, encode_line
 from flettner.agent.domain.answers import AnswerComparison
+from flettner.agent.domain.canary_evidence import CanaryEvidence, Counts, EProcessPair, EvidenceStream
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.model import (
     Evidence,
@@ -26,7 +27,6 @@ from flettner.agent.domain.prediction_check import PredictionCheck
 from flettner.agent.domain.reading import Gpu, Latency, Reading, Request, RequestOutcome, SourceState, Trend
 from flettner.agent.domain.request_counts import RequestCounts, count_requests
 from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
-from flettner.agent.domain.trial import EProcessPair, EvidenceStream, Trial
 from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.performance_model.band import Band
 from flettner.vllm_facts.values import Value
@@ -180,7 +180,7 @@ def roll(daemon: Scene, name: str) -> Rollout:
         phase_since=at - timedelta(minutes=4),
         step=1,
         step_since=at - timedelta(minutes=4),
-        trial=Trial(streams=streams, valid_s=231.0, at=at),
+        evidence=CanaryEvidence(streams=streams, valid_s=231.0, at=at),
         exposed=arm(random, 702, 0.28),
         bad=24,
         quality=AnswerComparison(
@@ -196,7 +196,7 @@ def roll(daemon: Scene, name: str) -> Rollout:
         ),
         green=arm(random, 640, 0.28),
         blue=arm(random, 1210, 0.41),
-        record=arm(random, 9800, 0.6),
+        baseline=arm(random, 9800, 0.6),
     )
     route = Route(
         number=7,
@@ -347,8 +347,8 @@ def _checked(at: datetime, rollout: str, itl_s: float) -> PredictionCheck:
 def _stream(
     name: str, edge_s: float | None, counted: tuple[int, int, int, int], *, good: float, worse: float
 ) -> EvidenceStream:
-    lens = EProcessPair(log_worse=worse, most_good=good)
-    return EvidenceStream(name=name, edge_s=edge_s, margin=0.01, requests=lens, counted=counted)
+    lens = EProcessPair(log_above=worse, most_below=good)
+    return EvidenceStream(name=name, edge_s=edge_s, margin=0.01, requests=lens, counted=Counts(*counted))
 
 
 def _told(daemon: Scene) -> None:

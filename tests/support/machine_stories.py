@@ -10,6 +10,7 @@ from flettner.agent.domain import effects as fx
 from flettner.agent.domain import events as e
 from flettner.agent.domain.answers import AnswerComparison
 from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.canary_evidence import CanaryEvidence, GainNeeded, Observation
 from flettner.agent.domain.model import (
     Bound,
     Mode,
@@ -25,7 +26,6 @@ from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import EngineLiveness, Reading, Request, Trend
 from flettner.agent.domain.request_counts import RequestCounts, count_requests
 from flettner.agent.domain.state import State
-from flettner.agent.domain.trial import GainNeeded, Observation, Trial
 from flettner.agent.domain.verdict import Verdict
 from flettner.agent.machine.guard import Guard
 from flettner.agent.machine.step import Machine
@@ -78,24 +78,24 @@ class CountingJudge:
 
     def update(
         self,
-        trial: Trial,
+        evidence: CanaryEvidence,
         *,
         step: Step,
         slo: Slo,
         observation: Observation,
         green: RequestCounts,
         blue: RequestCounts,
-        record: RequestCounts,
-    ) -> tuple[Trial, Verdict]:
-        del slo, blue, record
+        baseline: RequestCounts,
+    ) -> tuple[CanaryEvidence, Verdict]:
+        del slo, blue, baseline
         if observation.blind:
-            return replace(trial, held_s=trial.held_s + 1), Verdict(kind="hold", why=observation.blind)
-        trial = replace(trial, valid_s=trial.valid_s + 1, held_s=0.0)
+            return replace(evidence, held_s=evidence.held_s + 1), Verdict(kind="hold", why=observation.blind)
+        evidence = replace(evidence, valid_s=evidence.valid_s + 1, held_s=0.0)
         if green.errors:
-            return trial, Verdict(kind="fail", why=f"{green.errors} of {green.total} requests failed")
-        if green.total >= step.requests and trial.valid_s >= step.at_least_s:
-            return trial, Verdict(kind="pass", why=f"{green.total} requests, none failed")
-        return trial, Verdict(kind="wait", why=f"{green.total} of {step.requests} requests")
+            return evidence, Verdict(kind="fail", why=f"{green.errors} of {green.total} requests failed")
+        if green.total >= step.requests and evidence.valid_s >= step.at_least_s:
+            return evidence, Verdict(kind="pass", why=f"{green.total} requests, none failed")
+        return evidence, Verdict(kind="wait", why=f"{green.total} of {step.requests} requests")
 
     def forecast(
         self,
@@ -111,14 +111,14 @@ class CountingJudge:
 
     def gain(
         self,
-        trial: Trial,
+        evidence: CanaryEvidence,
         *,
         slo: Slo,
         level: tuple[RequestCounts, RequestCounts],
         green: RequestCounts,
-        record: RequestCounts,
+        baseline: RequestCounts,
     ) -> str:
-        del trial, slo, level, green, record
+        del evidence, slo, level, green, baseline
         return self.better
 
 

@@ -24,7 +24,7 @@ from math import sqrt
 from flettner.agent.domain.blocks import Arm, BadOf, Block, BlockMeasure, BlockSecond, BlockTrial
 from flettner.agent.domain.model import Slo
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.judge.canary.goodput import BUSIER, count_missed
+from flettner.agent.judge.attainment import BUSIER, count_missed
 from flettner.agent.judge.failure_modes import count_bad
 from flettner.agent.judge.hard_limits import BAD, CONTROL_BAD
 

@@ -12,10 +12,11 @@ from math import log
 
 from flettner.agent.domain.blocks import Block, BlockMeasure, BlockSecond, BlockTrial
 from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.canary_evidence import GainNeeded
 from flettner.agent.domain.model import Slo
 from flettner.agent.domain.request_counts import RequestCounts, quantile
-from flettner.agent.domain.trial import GainNeeded, Trial
 from flettner.agent.domain.verdict import Verdict
+from flettner.agent.judge.attainment import count_missed, least_gain, misses_slo
 from flettner.agent.judge.blocks.counting import (
     CUT_REQUESTS,
     GOODPUT,
@@ -25,15 +26,15 @@ from flettner.agent.judge.blocks.counting import (
     take_finished,
 )
 from flettner.agent.judge.blocks.evidence import add_block, level_of, log_evidence
-from flettner.agent.judge.canary.goodput import count_missed, describe_odds, least_gain, misses_slo
 from flettner.agent.judge.eprocess import log_sum
 from flettner.agent.judge.failure_modes import DISASTER, LATENCIES, LEAST_CONTROL, UNPROMISED, objective_of
 from flettner.agent.judge.hard_limits import BAD, CONTROL_BAD, FRESH_S, WEDGED_S
+from flettner.agent.judge.wording import describe_odds
 
 SURE_WORSE, SURE_BETTER, SURE_FUTILE = log(100.0), log(20.0), log(50.0)
 LOOKS_WORSE = log(10.0)
 ERRORS = 1  # place of the measure `errors`, which only the hard limit uses
-RECORD_COUNTS = 40  # requests that the baseline counts as, about those of a block
+BASELINE_COUNTS = 40  # requests that the baseline counts as, about those of a block
 NEARLY_ALL = 0.65  # a block has some requests that began under the other arm
 LEAST_OF_BLOCK = 10  # requests
 ALARMS = 2  # blocks
@@ -44,37 +45,37 @@ def begin_blocks(
     seed: str,
     *,
     slo: Slo,
-    record: RequestCounts,
+    baseline: RequestCounts,
     gain_needed: GainNeeded,
-    record_s: float = 0.0,
+    baseline_s: float = 0.0,
     margin: float = 0.01,
     calibration: Mapping[str, Calibration] | None = None,
 ) -> BlockTrial:
-    """`seed`: the rollout's id. `record`: counts under the present values, of the last `record_s` seconds."""
-    of, bad = count_missed(record)
+    """`seed`: the rollout's id. `baseline`: counts under the present values, in the last `baseline_s`."""
+    of, bad = count_missed(baseline)
     return BlockTrial(
         seed=seed,
         gain_needed=gain_needed,
-        missed=misses_slo(Trial(calibration=calibration or {}), slo, record),
+        missed=misses_slo(calibration or {}, slo, baseline),
         usual=bad / of if of else 0.0,
-        usual_rps=record.asked / record_s if record_s else 0.0,
-        least_gain=least_gain(record),
+        usual_rps=baseline.asked / baseline_s if baseline_s else 0.0,
+        least_gain=least_gain(baseline),
         margin=margin,
-        measures=tuple(_with_record(measure, slo, record) for measure in _measures(slo, record)),
+        measures=tuple(_with_baseline(measure, slo, baseline) for measure in _measures(slo, baseline)),
     )
 
 
-def _measures(slo: Slo, record: RequestCounts) -> Iterator[BlockMeasure]:
+def _measures(slo: Slo, baseline: RequestCounts) -> Iterator[BlockMeasure]:
     """Goodput; a latency without an objective, if it gets far worse; a latency that gets clearly better."""
     harms = [
         BlockMeasure(name=name, edge_s=UNPROMISED * usual_s, margin=DISASTER)
         for name in LATENCIES
-        if name != "itl" and objective_of(slo, name) is None and (usual_s := _quantile(record, name, 0.9))
+        if name != "itl" and objective_of(slo, name) is None and (usual_s := _quantile(baseline, name, 0.9))
     ]
     gains = [
         BlockMeasure(name=name, edge_s=middle_s, margin=DISASTER)
         for name in LATENCIES
-        if (middle_s := _quantile(record, name, 0.5))
+        if (middle_s := _quantile(baseline, name, 0.5))
     ]
     promised = any(objective_of(slo, name) for name in LATENCIES)
     of_goodput = 1.0 if not gains else OF_GOODPUT if promised else 1 / (1 + len(gains))
@@ -84,14 +85,14 @@ def _measures(slo: Slo, record: RequestCounts) -> Iterator[BlockMeasure]:
     yield from (replace(measure, gain=(1 - of_goodput) / len(gains)) for measure in gains)
 
 
-def _with_record(measure: BlockMeasure, slo: Slo, record: RequestCounts) -> BlockMeasure:
-    of, bad = count_measure(record, measure, slo)
-    scale = min(1.0, RECORD_COUNTS / of) if of else 0.0
+def _with_baseline(measure: BlockMeasure, slo: Slo, baseline: RequestCounts) -> BlockMeasure:
+    of, bad = count_measure(baseline, measure, slo)
+    scale = min(1.0, BASELINE_COUNTS / of) if of else 0.0
     return replace(measure, levels={"present": (round(scale * of, 3), round(scale * bad, 3))} if of else {})
 
 
-def _quantile(record: RequestCounts, name: str, share: float) -> float | None:
-    histogram: tuple[int, ...] = getattr(record, name)
+def _quantile(baseline: RequestCounts, name: str, share: float) -> float | None:
+    histogram: tuple[int, ...] = getattr(baseline, name)
     return quantile(histogram, share) if sum(histogram) >= LEAST_CONTROL else None
 
 

@@ -6,10 +6,11 @@ Inadmissible data counts neither for nor against green, and its time does not co
 from dataclasses import dataclass, replace
 from math import sqrt
 
+from flettner.agent.domain.canary_evidence import CanaryEvidence, Observation
 from flettner.agent.domain.model import Step
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.trial import Observation, Trial
-from flettner.agent.judge.canary.goodput import compare_rate, count_missed, fails_badly
+from flettner.agent.judge.attainment import count_missed, fails_badly
+from flettner.agent.judge.canary.goodput import compare_rate
 
 RECENT_S = 120.0  # half-life of the request counts per side
 ILL_S = 30.0  # half-life of blue's failures
@@ -41,7 +42,7 @@ class Inadmissible:
     busier: str = ""
 
 
-def update_recent(trial: Trial, observation: Observation) -> Trial:
+def update_recent(evidence: CanaryEvidence, observation: Observation) -> CanaryEvidence:
     """Add a second to the exponentially decaying sums that later seconds are compared with."""
     blue = observation.blue.values()
     asked = (sum(arm.asked for arm in blue), observation.green.asked, 1)
@@ -53,12 +54,12 @@ def update_recent(trial: Trial, observation: Observation) -> Trial:
         for engine in (observation.blue_engine, observation.green_engine)
         for count in ((engine.prefix_hits, engine.prefix_queries) if engine else (0.0, 0.0))
     )
-    warm = _decay(trial.prefixes, prefixes, WARM_S)
-    recent = _decay((*trial.asked, trial.asked_s), asked, RECENT_S)
-    late = _decay(trial.missed, missed, RECENT_S)
-    ill = _decay(trial.blue_failed, failed, ILL_S)
+    warm = _decay(evidence.prefixes, prefixes, WARM_S)
+    recent = _decay((*evidence.asked, evidence.asked_s), asked, RECENT_S)
+    late = _decay(evidence.missed, missed, RECENT_S)
+    ill = _decay(evidence.blue_failed, failed, ILL_S)
     return replace(
-        trial,
+        evidence,
         asked=(recent[0], recent[1]),
         asked_s=recent[2],
         missed=(late[0], late[1]),
@@ -78,11 +79,11 @@ def _decay(old: tuple[float, ...], new: tuple[float, ...], half_life_s: float) -
 
 
 def check_admissibility(
-    trial: Trial,
+    evidence: CanaryEvidence,
     observation: Observation,
     *,
     step: Step,
-    record: RequestCounts,
+    baseline: RequestCounts,
     alone: bool,
     missed: bool = False,
     uneven: float = UNEVEN,
@@ -96,25 +97,25 @@ def check_admissibility(
     if observation.blind:
         return Inadmissible(all=f"requests cannot be counted: {observation.blind}")
     if alone:
-        return Inadmissible(busier=_higher_load(trial, record) or _failing_record(record))
+        return Inadmissible(busier=_higher_load(evidence, baseline) or _failing_baseline(baseline))
     if missed:
         return Inadmissible(
-            latency=_cold_cache(trial) or _uneven_share(trial, step.weight / 100, uneven, lagging=True)
+            latency=_cold_cache(evidence) or _uneven_share(evidence, step.weight / 100, uneven, lagging=True)
         )
-    if why := _blue_incident(trial, record):
+    if why := _blue_incident(evidence, baseline):
         return Inadmissible(all=why)
-    lagging = trial.missed[1] >= ENOUGH and trial.missed[0] >= LAGS * trial.missed[1]
+    lagging = evidence.missed[1] >= ENOUGH and evidence.missed[0] >= LAGS * evidence.missed[1]
     return Inadmissible(
-        latency=_cold_cache(trial)
-        or _uneven_share(trial, step.weight / 100, uneven, lagging=lagging)
-        or _blue_worse_than_baseline(trial)
+        latency=_cold_cache(evidence)
+        or _uneven_share(evidence, step.weight / 100, uneven, lagging=lagging)
+        or _blue_worse_than_baseline(evidence)
     )
 
 
-def _blue_incident(trial: Trial, record: RequestCounts) -> str:
-    failed, of = trial.blue_failed
-    asked = record.served + record.gave_up
-    usual = _unserved(record) / asked if asked else 0.0
+def _blue_incident(evidence: CanaryEvidence, baseline: RequestCounts) -> str:
+    failed, of = evidence.blue_failed
+    asked = baseline.served + baseline.gave_up
+    usual = _unserved(baseline) / asked if asked else 0.0
     if of < ENOUGH or failed / of <= usual + ILL:
         return ""
     return (
@@ -122,13 +123,13 @@ def _blue_incident(trial: Trial, record: RequestCounts) -> str:
     )
 
 
-def _blue_worse_than_baseline(trial: Trial) -> str:
+def _blue_worse_than_baseline(evidence: CanaryEvidence) -> str:
     """Whether blue exceeds its own baseline, with which a green that serves alone is compared."""
-    failed, of = trial.blue_failed
-    errors = next((stream for stream in trial.streams if stream.name == "errors"), None)
+    failed, of = evidence.blue_failed
+    errors = next((stream for stream in evidence.streams if stream.name == "errors"), None)
     if errors is None or of < ENOUGH:
         return ""
-    usual = errors.usual + sum(stream.usual for stream in trial.streams if stream.name == "stalled")
+    usual = errors.usual + sum(stream.usual for stream in evidence.streams if stream.name == "stalled")
     limit = min(max(usual, errors.promised or 0.0) + 2 * errors.margin, 1.0)
     if failed / of <= limit + sqrt(limit * (1 - limit) / of):
         return ""
@@ -136,32 +137,32 @@ def _blue_worse_than_baseline(trial: Trial) -> str:
     return f"blue is worse than its baseline: {now}"
 
 
-def _higher_load(trial: Trial, record: RequestCounts) -> str:
+def _higher_load(evidence: CanaryEvidence, baseline: RequestCounts) -> str:
     """Whether a green that serves alone has a higher load than blue's baseline had.
 
     Late requests at a higher load are no evidence against green; few of them are evidence for it. Errors
     count as always. The baseline's rate is taken two standard errors higher.
     """
-    if trial.asked[1] < ENOUGH or compare_rate(trial, record) <= 0:
+    if evidence.asked[1] < ENOUGH or compare_rate(evidence, baseline) <= 0:
         return ""
-    now, was = trial.asked[1] / trial.asked_s, record.asked / trial.record_s
+    now, was = evidence.asked[1] / evidence.asked_s, baseline.asked / evidence.baseline_s
     return f"green gets {now:.3g} requests/s, blue's baseline is of {was:.3g}: late requests do not count"
 
 
-def _failing_record(record: RequestCounts) -> str:
+def _failing_baseline(baseline: RequestCounts) -> str:
     """Whether most of the baseline is bad, with few complete answers whose latency could be compared.
 
     A green that is no better than that ends without a gain.
     """
-    if not fails_badly(record):
+    if not fails_badly(baseline):
         return ""
     return "most requests of blue's baseline failed or missed the SLO: late ones do not count against green"
 
 
-def _cold_cache(trial: Trial) -> str:
+def _cold_cache(evidence: CanaryEvidence) -> str:
     """Whether green's prefix cache is not as warm as blue's yet."""
-    blue_hits, blue_queries, hits, queries = trial.prefixes
-    if min(blue_queries, queries) < PREFIX_TOKENS or trial.valid_s > COLD_AT_MOST_S:
+    blue_hits, blue_queries, hits, queries = evidence.prefixes
+    if min(blue_queries, queries) < PREFIX_TOKENS or evidence.valid_s > COLD_AT_MOST_S:
         return ""
     usual, now = blue_hits / blue_queries, hits / queries
     if usual < HITS_MATTER or now >= AS_WARM * usual:
@@ -169,13 +170,13 @@ def _cold_cache(trial: Trial) -> str:
     return f"green's prefix cache is cold: {now:.0%} of its prompt tokens hit, {usual:.0%} of blue's"
 
 
-def _uneven_share(trial: Trial, weight: float, uneven: float, *, lagging: bool) -> str:
+def _uneven_share(evidence: CanaryEvidence, weight: float, uneven: float, *, lagging: bool) -> str:
     """Whether green's share deviates from its weight: latency is comparable at equal load only.
 
     Sessions are few, so some deviation is typical. `lagging`: blue finishes fewer requests than it gets, so
     green's share of the finished ones may be larger.
     """
-    blue, green = trial.asked
+    blue, green = evidence.asked
     of = blue + green
     if of < ENOUGH:
         return ""

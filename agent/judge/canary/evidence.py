@@ -3,17 +3,17 @@
 from dataclasses import replace
 from math import log
 
-from flettner.agent.domain.model import Slo, Step
-from flettner.agent.domain.request_counts import RequestCounts, quantile
-from flettner.agent.domain.trial import (
-    NONE,
+from flettner.agent.domain.canary_evidence import (
+    NO_COUNTS,
+    CanaryEvidence,
     Counts,
     EProcessPair,
     EvidenceStream,
     Observation,
-    Trial,
-    add_counts,
 )
+from flettner.agent.domain.model import Slo, Step
+from flettner.agent.domain.request_counts import RequestCounts, quantile
+from flettner.agent.judge.attainment import wilson_interval
 from flettner.agent.judge.canary.admissibility import Inadmissible
 from flettner.agent.judge.canary.goodput import buffer_goodput, close_goodput_tick
 from flettner.agent.judge.eprocess import log_sum, update_with_control, update_without_control
@@ -26,7 +26,6 @@ from flettner.agent.judge.failure_modes import (
     tick_margin,
     tick_phi_of,
 )
-from flettner.agent.judge.wording import wilson_interval
 
 FULL_WEIGHT = 100  # at which blue has no traffic
 TICK_S, TICK_REQUESTS, TICK_AT_MOST_S = 5.0, 5, 15.0
@@ -36,45 +35,47 @@ SETTLE_AT_MOST_S, OWN_LEAST = 60.0, 5
 
 
 def add_observation(
-    trial: Trial,
+    evidence: CanaryEvidence,
     observation: Observation,
     *,
     step: Step,
     slo: Slo,
     green: RequestCounts,
-    record: RequestCounts,
+    baseline: RequestCounts,
     hold: Inadmissible,
-) -> Trial:
-    """Add one admissible second to the trial. `green`: counts of the step."""
-    if trial.settled_s < min(settling_s(record), own_settling_s(green)):
-        return replace(trial, settled_s=trial.settled_s + 1.0)
+) -> CanaryEvidence:
+    """Add one admissible second to the evidence. `green`: counts of the step."""
+    if evidence.settled_s < min(settling_s(baseline), own_settling_s(green)):
+        return replace(evidence, settled_s=evidence.settled_s + 1.0)
     alone = step.weight >= FULL_WEIGHT
-    trial = replace(
-        trial,
+    evidence = replace(
+        evidence,
         streams=tuple(
             stream
             if hold.latency and stream.name not in ANSWERS
             else buffer_counts(
                 stream, observation, slo, against=_counts_against_green(hold, stream), alone=alone
             )
-            for stream in trial.streams
+            for stream in evidence.streams
         ),
-        goodput=trial.goodput if hold.latency else buffer_goodput(trial.goodput, observation),
-        tick_s=trial.tick_s + 1.0,
-        wide_s=trial.wide_s + 1.0,
-        valid_s=trial.valid_s + 1.0,
-        all_s=trial.all_s + 1.0,
+        goodput=evidence.goodput if hold.latency else buffer_goodput(evidence.goodput, observation),
+        tick_s=evidence.tick_s + 1.0,
+        wide_s=evidence.wide_s + 1.0,
+        valid_s=evidence.valid_s + 1.0,
+        all_s=evidence.all_s + 1.0,
     )
-    if trial.wide_s >= WIDE_S:
-        trial = replace(trial, streams=tuple(close_wide_tick(s, trial) for s in trial.streams), wide_s=0.0)
-    if not _is_tick_due(trial):
-        return trial
+    if evidence.wide_s >= WIDE_S:
+        evidence = replace(
+            evidence, streams=tuple(close_wide_tick(s, evidence) for s in evidence.streams), wide_s=0.0
+        )
+    if not _is_tick_due(evidence):
+        return evidence
     closed = tuple(
-        close_tick(stream, trial, step, slo, record, against=_counts_against_green(hold, stream))
-        for stream in trial.streams
+        close_tick(stream, evidence, step, slo, baseline, against=_counts_against_green(hold, stream))
+        for stream in evidence.streams
     )
-    goodput = close_goodput_tick(trial, step, slo, record, alone=alone)
-    return replace(trial, streams=closed, goodput=goodput, tick_s=0.0)
+    goodput = close_goodput_tick(evidence, step, slo, baseline, alone=alone)
+    return replace(evidence, streams=closed, goodput=goodput, tick_s=0.0)
 
 
 def _counts_against_green(hold: Inadmissible, stream: EvidenceStream) -> bool:
@@ -82,9 +83,9 @@ def _counts_against_green(hold: Inadmissible, stream: EvidenceStream) -> bool:
     return not hold.busier or stream.name in ANSWERS
 
 
-def settling_s(record: RequestCounts) -> float:
+def settling_s(baseline: RequestCounts) -> float:
     """Seconds until nine of ten requests end; earlier, only quick and failed ones have ended."""
-    return min(quantile(record.e2e, 0.9) or 0.0, SETTLE_AT_MOST_S)
+    return min(quantile(baseline.e2e, 0.9) or 0.0, SETTLE_AT_MOST_S)
 
 
 def own_settling_s(green: RequestCounts) -> float:
@@ -100,14 +101,14 @@ def own_settling_s(green: RequestCounts) -> float:
 def log_worse(stream: EvidenceStream) -> float:
     """The logarithm of the evidence that green is worse, mean over requests and ticks."""
     if stream.ticks is None:
-        return stream.requests.log_worse
-    return log_sum((stream.requests.log_worse, stream.ticks.log_worse)) - log(2)
+        return stream.requests.log_above
+    return log_sum((stream.requests.log_above, stream.ticks.log_above)) - log(2)
 
 
-def log_mean(trial: Trial, slo: Slo) -> float:
+def log_mean(evidence: CanaryEvidence, slo: Slo) -> float:
     """The logarithm of the mean over all possible streams; one that is not open yet counts as 1."""
     every = len(stream_names(slo))
-    logs = [log_worse(stream) for stream in trial.streams]
+    logs = [log_worse(stream) for stream in evidence.streams]
     closed = every - len(logs)
     return log_sum([*logs, log(closed)] if closed > 0 else logs) - log(max(every, len(logs)))
 
@@ -116,87 +117,90 @@ def buffer_counts(
     stream: EvidenceStream, observation: Observation, slo: Slo, *, against: bool, alone: bool = False
 ) -> EvidenceStream:
     """Buffer the second's counts until their ticks close. `against`: the hard limits count them."""
-    of, bad = count_bad(observation.green, stream.name, stream.edge_s, slo, alone=alone)
-    wide, blue_of, blue_bad = dict(stream.wide), 0, 0
+    wide, now = dict(stream.wide), Counts()
     for server, arm in {**observation.blue, "": observation.green}.items():
-        n, k = count_bad(arm, stream.name, stream.edge_s, slo, alone=alone)
-        was_n, was_k = wide.get(server, (0, 0))
-        if n:
-            wide[server] = (was_n + n, was_k + k)
-        if server:
-            blue_of, blue_bad = blue_of + n, blue_bad + k
-    now: Counts = (blue_of, blue_bad, of, bad)
+        of, bad = count_bad(arm, stream.name, stream.edge_s, slo, alone=alone)
+        was_of, was_bad = wide.get(server, (0, 0))
+        if of:
+            wide[server] = (was_of + of, was_bad + bad)
+        now = now.plus(Counts(control=of, control_bad=bad) if server else Counts(green=of, green_bad=bad))
     return replace(
         stream,
-        pending=add_counts(stream.pending, now),
-        counted=add_counts(stream.counted, now) if against else stream.counted,
+        pending=stream.pending.plus(now),
+        counted=stream.counted.plus(now) if against else stream.counted,
         wide=wide if stream.ticks else {},
     )
 
 
-def _is_tick_due(trial: Trial) -> bool:
+def _is_tick_due(evidence: CanaryEvidence) -> bool:
     """Decided by time and numbers of requests only, never by their outcomes."""
-    n_b, _, n_c, _ = trial.streams[0].pending
-    of = min(n_b or n_c, n_c)
-    enough = of >= TICK_REQUESTS if trial.tick_s >= TICK_S else of >= AT_ONCE
-    return enough or trial.tick_s >= TICK_AT_MOST_S
+    counts = evidence.streams[0].pending
+    of = min(counts.control or counts.green, counts.green)
+    enough = of >= TICK_REQUESTS if evidence.tick_s >= TICK_S else of >= AT_ONCE
+    return enough or evidence.tick_s >= TICK_AT_MOST_S
 
 
 def close_tick(
-    stream: EvidenceStream, trial: Trial, step: Step, slo: Slo, record: RequestCounts, *, against: bool
+    stream: EvidenceStream,
+    evidence: CanaryEvidence,
+    step: Step,
+    slo: Slo,
+    baseline: RequestCounts,
+    *,
+    against: bool,
 ) -> EvidenceStream:
     """Turn the tick's counts into evidence; without requests of one side they wait for the next tick.
 
     `against`: for a green that serves alone, bad requests count too, not only their absence.
     """
-    n_b, _, n_c, _ = stream.pending
-    phi = phi_of(calibration_of(trial.calibration, stream.name, slo))
-    if n_b and n_c:
+    counts = stream.pending
+    phi = phi_of(calibration_of(evidence.calibration, stream.name, slo))
+    if counts.control and counts.green:
         requests = update_with_control(
             stream.requests,
-            stream.pending,
+            (counts.control, counts.control_bad),
+            (counts.green, counts.green_bad),
             margin=stream.margin,
             tolerance=stream.tolerance,
             phi=phi,
-            at_s=trial.all_s,
-            tick_s=trial.tick_s,
+            at_s=evidence.all_s,
+            tick_s=evidence.tick_s,
         )
-        return replace(stream, requests=requests, pending=NONE)
-    if n_c and step.weight >= FULL_WEIGHT:
-        pair = _compare_with_baseline(stream, trial, slo, record, phi)
+        return replace(stream, requests=requests, pending=NO_COUNTS)
+    if counts.green and step.weight >= FULL_WEIGHT:
+        pair = _compare_with_baseline(stream, evidence, slo, baseline, phi)
         if not against:
-            pair = replace(stream.requests, good=pair.good, most_good=pair.most_good)
-        return replace(stream, requests=pair, pending=NONE)
+            pair = stream.requests.with_below_of(pair)
+        return replace(stream, requests=pair, pending=NO_COUNTS)
     return stream
 
 
 def _compare_with_baseline(
-    stream: EvidenceStream, trial: Trial, slo: Slo, record: RequestCounts, phi: float
+    stream: EvidenceStream, evidence: CanaryEvidence, slo: Slo, baseline: RequestCounts, phi: float
 ) -> EProcessPair:
     """Compare with blue's earlier baseline: with twice the margins, beyond the baseline's own uncertainty."""
-    of, bad = count_bad(record, stream.name, stream.edge_s, slo, alone=True)
+    of, bad = count_bad(baseline, stream.name, stream.edge_s, slo, alone=True)
     low, high = wilson_interval(round(bad / phi), round(of / phi)) or (stream.usual, stream.usual)
     promised = stream.promised or 0.0
     margin, tolerance = stream.margin, stream.tolerance
-    if stream.name == "stalled" and record.queued:  # the margin grew by a share that counts the queue
-        margin = min(margin, max(trial.margin / 2, bad / of / 4))
+    if stream.name == "stalled" and baseline.queued:  # the margin grew by a share that counts the queue
+        margin = min(margin, max(evidence.margin / 2, bad / of / 4))
         tolerance = 2 * margin
     return update_without_control(
         stream.requests,
-        stream.pending[2],
-        stream.pending[3],
+        (stream.pending.green, stream.pending.green_bad),
         margin=2 * stream.margin,  # the alternatives stay as many as before
-        worse_above=min(max(high, promised) + 2 * margin, 0.98),
+        above=min(max(high, promised) + 2 * margin, 0.98),
         tolerance=2 * tolerance,
-        good_below=min(max(low, promised) + 2 * tolerance, 0.98),
+        below=min(max(low, promised) + 2 * tolerance, 0.98),
         phi=phi,
-        at_s=trial.all_s,
+        at_s=evidence.all_s,
     )
 
 
-def close_wide_tick(stream: EvidenceStream, trial: Trial) -> EvidenceStream:
-    """Count each server's tick as one bad or good trial: robust against clumped failures."""
-    spread = trial.calibration.get(stream.name)
+def close_wide_tick(stream: EvidenceStream, evidence: CanaryEvidence) -> EvidenceStream:
+    """Count each server's tick as one bad or good draw: robust against clumped failures."""
+    spread = evidence.calibration.get(stream.name)
     if stream.ticks is None or spread is None:
         return replace(stream, wide={})
     above = {
@@ -209,11 +213,12 @@ def close_wide_tick(stream: EvidenceStream, trial: Trial) -> EvidenceStream:
     margin = tick_margin(stream, spread)
     ticks = update_with_control(
         stream.ticks,
-        (len(blue), sum(blue), len(green), sum(green)),
+        (len(blue), sum(blue)),
+        (len(green), sum(green)),
         margin=margin,
         tolerance=2 * margin,
         phi=tick_phi_of(spread),
-        at_s=trial.all_s,
+        at_s=evidence.all_s,
         tick_s=WIDE_S,
     )
     return replace(stream, ticks=ticks, wide={})

@@ -16,22 +16,21 @@ from dataclasses import dataclass
 from math import inf, log
 
 from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.canary_evidence import CanaryEvidence, EvidenceStream, GainNeeded
 from flettner.agent.domain.model import Forecast, Plan, Slo, Step
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.trial import EvidenceStream, GainNeeded, Trial
-from flettner.agent.judge.canary.evidence import FULL_WEIGHT, OWN_LEAST, SETTLE_AT_MOST_S, settling_s
-from flettner.agent.judge.canary.goodput import (
+from flettner.agent.judge.attainment import (
     GAIN,
-    SURE_FUTILE,
-    SURE_RELIEVED,
     advancing_phi,
+    baseline_interval,
     count_missed,
     fails_badly,
     goodput_phi,
     least_gain,
     misses_slo,
-    record_interval,
 )
+from flettner.agent.judge.canary.evidence import FULL_WEIGHT, OWN_LEAST, SETTLE_AT_MOST_S, settling_s
+from flettner.agent.judge.canary.goodput import SURE_FUTILE, SURE_RELIEVED
 from flettner.agent.judge.canary.passing import FEW, LOOK_LEAST, LOOK_LEAST_S, LOOK_REQUESTS, LOOK_S
 from flettner.agent.judge.eprocess import LEAST, MOST, log_factor, log_factor_alone
 from flettner.agent.judge.failure_modes import calibration_of, count_bad, open_streams, phi_of
@@ -54,12 +53,8 @@ class _Traffic:
     gain_needed: GainNeeded = "never"
 
     @property
-    def trial(self) -> Trial:
-        return Trial(calibration=self.calibration)
-
-    @property
     def missed(self) -> bool:
-        return misses_slo(self.trial, self.slo, self.recent)
+        return misses_slo(self.calibration, self.slo, self.recent)
 
 
 def forecast_plan(
@@ -128,16 +123,16 @@ def _span_of_better(step: Step, own_rate: float, traffic: _Traffic) -> tuple[flo
 
 def _requests_to_relieve(traffic: _Traffic) -> float:
     """Good requests of green that prove it better than the baseline, and half as many again for bad ones."""
-    phi = advancing_phi(traffic.trial, traffic.slo)
-    low = min(max(record_interval(traffic.recent, phi)[0], 0.01), 0.98)
+    phi = advancing_phi(traffic.calibration, traffic.slo)
+    low = min(max(baseline_interval(traffic.recent, phi)[0], 0.01), 0.98)
     share = max(low - least_gain(traffic.recent), LEAST) / 2
     return 1.5 * phi * (SURE_RELIEVED + log(3)) / log((1 - share) / (1 - low))
 
 
 def _span_of_gain(step: Step, own_rate: float, traffic: _Traffic) -> tuple[float, float]:
     """An equal green beside a healthy blue: until the look for a gain, and until a gain is ruled out."""
-    phi = advancing_phi(traffic.trial, traffic.slo)
-    enough = LOOK_REQUESTS * goodput_phi(traffic.trial, traffic.slo) / own_rate
+    phi = advancing_phi(traffic.calibration, traffic.slo)
+    enough = LOOK_REQUESTS * goodput_phi(traffic.calibration, traffic.slo) / own_rate
     look_s = max(min(LOOK_S, max(LOOK_LEAST_S, enough)), LOOK_LEAST / own_rate)
     of, bad = count_missed(traffic.recent)
     q = min(max(bad / of, LEAST), MOST)
@@ -156,7 +151,7 @@ def _proofs(step: Step, margin: float, traffic: _Traffic) -> Iterator[float]:
         return
     slo, recent, calibration = traffic.slo, traffic.recent, traffic.calibration
     for stream in open_streams(
-        Trial(calibration=calibration), step=step, slo=slo, control=recent, margin=margin
+        CanaryEvidence(calibration=calibration), step=step, slo=slo, control=recent, margin=margin
     ):
         of, _ = count_bad(recent, stream.name, stream.edge_s, slo)
         if of:

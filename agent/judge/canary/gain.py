@@ -24,9 +24,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import sqrt
 
+from flettner.agent.domain.canary_evidence import CanaryEvidence
 from flettner.agent.domain.model import Slo
 from flettner.agent.domain.request_counts import RequestCounts, count_above, quantile
-from flettner.agent.domain.trial import Trial
 from flettner.agent.judge.failure_modes import DISASTER, LATENCIES, calibration_of, objective_of, phi_of
 from flettner.agent.judge.wording import BAD_ONES, describe_duration
 
@@ -63,19 +63,19 @@ class Gain:
 
 
 def describe_gain(
-    trial: Trial,
+    evidence: CanaryEvidence,
     *,
     slo: Slo,
     level: tuple[RequestCounts, RequestCounts],
     green: RequestCounts,
-    record: RequestCounts,
+    baseline: RequestCounts,
 ) -> str:
     """The most significant improvement; "" if none can be distinguished from noise."""
     beside = bool(level[0].total and level[1].total)
-    one, other = level if beside else (green, record)
+    one, other = level if beside else (green, baseline)
     found = [
         better
-        for better in _comparisons(trial, slo, one, other, beside=beside)
+        for better in _comparisons(evidence, slo, one, other, beside=beside)
         if min(better.of, better.blue_of) >= LEAST
         and better.z >= SURE
         and (beside or better.at_most(OF_BASELINE))
@@ -85,23 +85,23 @@ def describe_gain(
     return f"better: {max(found, key=lambda better: better.z)}"
 
 
-def _least(trial: Trial, slo: Slo, name: str, *, beside: bool) -> float:
+def _least(evidence: CanaryEvidence, slo: Slo, name: str, *, beside: bool) -> float:
     unknown = name in LATENCIES and objective_of(slo, name) is None
-    opened = (stream.margin for stream in trial.streams if stream.name == name)
-    margin = next(opened, DISASTER if unknown else trial.margin / 2)
+    opened = (stream.margin for stream in evidence.streams if stream.name == name)
+    margin = next(opened, DISASTER if unknown else evidence.margin / 2)
     return 2 * margin if not beside else margin if unknown else 0.0
 
 
 def _comparisons(
-    trial: Trial, slo: Slo, green: RequestCounts, blue: RequestCounts, *, beside: bool
+    evidence: CanaryEvidence, slo: Slo, green: RequestCounts, blue: RequestCounts, *, beside: bool
 ) -> Iterator[Gain]:
     promised = [name for name in LATENCIES if objective_of(slo, name) is not None]
 
     def better(what: str, streams: Iterable[str], green: tuple[int, int], blue: tuple[int, int]) -> Gain:
         (bad, of), (blue_bad, blue_of) = green, blue
         names = tuple(streams)
-        phi = max(phi_of(calibration_of(trial.calibration, name, slo)) for name in names)
-        least = max(_least(trial, slo, name, beside=beside) for name in names)
+        phi = max(phi_of(calibration_of(evidence.calibration, name, slo)) for name in names)
+        least = max(_least(evidence, slo, name, beside=beside) for name in names)
         return Gain(what=what, of=of, bad=bad, blue_of=blue_of, blue_bad=blue_bad, phi=phi, least=least)
 
     if promised:

@@ -1,11 +1,12 @@
-"""The evidence of a trial, as the API and the audit show it."""
+"""The evidence of a evidence, as the API and the audit show it."""
 
 from dataclasses import dataclass
 from math import exp
 
-from flettner.agent.domain.trial import EvidenceStream, Trial
+from flettner.agent.domain.canary_evidence import CanaryEvidence, EvidenceStream
+from flettner.agent.judge.attainment import wilson_interval
 from flettner.agent.judge.canary.evidence import log_worse
-from flettner.agent.judge.wording import describe_counts, wilson_interval
+from flettner.agent.judge.wording import describe_counts
 
 MOST = 700.0  # the largest power of e that a float holds
 
@@ -34,27 +35,27 @@ class EvidenceReport:
     says: str
 
 
-def report_evidence(trial: Trial) -> tuple[EvidenceReport, ...]:
+def report_evidence(evidence: CanaryEvidence) -> tuple[EvidenceReport, ...]:
     """One report for each stream that is open."""
-    return tuple(_report_stream(stream) for stream in trial.streams)
+    return tuple(_report_stream(stream) for stream in evidence.streams)
 
 
 def _report_stream(stream: EvidenceStream) -> EvidenceReport:
-    blue_of, blue_bad, of, bad = stream.counted
+    counts = stream.counted
     worse = log_worse(stream)
     return EvidenceReport(
         stream=stream.name,
         edge_s=stream.edge_s,
-        green_bad=bad,
-        green_of=of,
-        green_interval=wilson_interval(bad, of),
-        blue_bad=blue_bad,
-        blue_of=blue_of,
-        blue_interval=wilson_interval(blue_bad, blue_of),
+        green_bad=counts.green_bad,
+        green_of=counts.green,
+        green_interval=wilson_interval(counts.green_bad, counts.green),
+        blue_bad=counts.control_bad,
+        blue_of=counts.control,
+        blue_interval=wilson_interval(counts.control_bad, counts.control),
         margin=stream.margin,
         tolerance=stream.tolerance,
         worse=_e_value(worse),
-        not_worse=_e_value(stream.requests.most_good),
+        not_worse=_e_value(stream.requests.most_below),
         chance=min(1.0, exp(-min(worse, MOST))),
         says=describe_counts(stream),
     )

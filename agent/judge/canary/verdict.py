@@ -1,4 +1,4 @@
-"""Anytime-valid comparison of green with blue. Pure; all state is in the trial.
+"""Anytime-valid comparison of green with blue. Pure; all state is in the evidence.
 
 Three verdicts: *worse* rolls green back, *not worse* lets the rollout continue, anything else waits.
 
@@ -14,16 +14,17 @@ from dataclasses import dataclass, fields, replace
 from math import isfinite, log
 
 from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.canary_evidence import CanaryEvidence, GainNeeded, Observation
 from flettner.agent.domain.model import Forecast, Plan, Slo, Step
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.trial import GainNeeded, Observation, Trial
 from flettner.agent.domain.verdict import Verdict
+from flettner.agent.judge.attainment import misses_slo
 from flettner.agent.judge.canary.admissibility import UNEVEN, check_admissibility, update_recent
 from flettner.agent.judge.canary.evidence import FULL_WEIGHT, add_observation, log_mean, log_worse
 from flettner.agent.judge.canary.forecast import forecast_plan
 from flettner.agent.judge.canary.gain import describe_gain
-from flettner.agent.judge.canary.goodput import SURE_HARM, log_harm, misses_slo
-from flettner.agent.judge.canary.passing import Situation, decide, with_record
+from flettner.agent.judge.canary.goodput import SURE_HARM
+from flettner.agent.judge.canary.passing import Situation, decide, with_baseline
 from flettner.agent.judge.failure_modes import LEAST_CONTROL, count_bad, open_streams
 from flettner.agent.judge.hard_limits import count_wedged_s, find_violation
 from flettner.agent.judge.wording import describe_chance, describe_counts
@@ -31,7 +32,7 @@ from flettner.agent.judge.wording import describe_chance, describe_counts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnytimeJudge:
-    """Judges by the trial's margin m.
+    """Judges by the evidence's margin m.
 
     A green that is worse by m of its requests, or by half of the baseline's bad share if that is more, does
     not pass. Proved worse by half of that it is rolled back; between the two either verdict is right. For a
@@ -53,71 +54,73 @@ class AnytimeJudge:
 
     def update(
         self,
-        trial: Trial,
+        evidence: CanaryEvidence,
         *,
         step: Step,
         slo: Slo,
         observation: Observation,
         green: RequestCounts,
         blue: RequestCounts,
-        record: RequestCounts,
-    ) -> tuple[Trial, Verdict]:
+        baseline: RequestCounts,
+    ) -> tuple[CanaryEvidence, Verdict]:
         """See domain.verdict.Judge. `green`, `blue`: counts of the step including this second."""
-        by_itself = step.weight >= FULL_WEIGHT and not any(arm.asked for arm in observation.blue.values())
-        trial = replace(
-            update_recent(trial, observation), at=observation.at, wedged_s=count_wedged_s(trial, observation)
+        evidence = replace(
+            update_recent(evidence, observation),
+            at=observation.at,
+            wedged_s=count_wedged_s(evidence, observation),
         )
-        trial = replace(
-            trial,
-            streams=open_streams(trial, step=step, slo=slo, control=record + blue, margin=trial.margin),
+        control = baseline + blue
+        evidence = replace(
+            evidence,
+            streams=open_streams(evidence, step=step, slo=slo, control=control, margin=evidence.margin),
         )
+        bad = max((count_bad(green, s.name, s.edge_s, slo)[1] for s in evidence.streams), default=0)
         beside = step.weight < FULL_WEIGHT and blue.total >= LEAST_CONTROL
-        control = blue if beside else record
-        bad = max((count_bad(green, s.name, s.edge_s, slo)[1] for s in trial.streams), default=0)
-        why = find_violation(trial, observation, slo=slo, green=green, control=control, alone=not beside)
+        control = blue if beside else baseline
+        why = find_violation(evidence, observation, slo=slo, green=green, control=control, alone=not beside)
         if why:
-            return trial, Verdict(kind="fail", why=f"green is worse: {why}", bad=bad)
-        missed = misses_slo(trial, slo, record)
+            return evidence, Verdict(kind="fail", why=f"green is worse: {why}", bad=bad)
+        missed = misses_slo(evidence.calibration, slo, baseline)
         hold = check_admissibility(
-            trial,
+            evidence,
             observation,
             step=step,
-            record=record,
-            alone=by_itself,
+            baseline=baseline,
+            alone=step.weight >= FULL_WEIGHT and not any(arm.asked for arm in observation.blue.values()),
             missed=missed,
             uneven=self.uneven,
         )
         if hold.all:
-            trial = replace(trial, held_s=trial.held_s + 1.0)
-            return trial, Verdict(kind="hold", why=hold.all, bad=bad)
-        trial = add_observation(
-            replace(trial, held_s=0.0),
-            observation,
-            step=step,
-            slo=slo,
-            green=green,
-            record=record,
-            hold=hold,
+            evidence = replace(evidence, held_s=evidence.held_s + 1.0)
+            return evidence, Verdict(kind="hold", why=hold.all, bad=bad)
+        evidence = replace(evidence, held_s=0.0)
+        evidence = add_observation(
+            evidence, observation, step=step, slo=slo, green=green, baseline=baseline, hold=hold
         )
-        if log_mean(trial, slo) >= log(1 / self.alpha):
-            worst = max(trial.streams, key=log_worse)
-            evidence = f"{describe_counts(worst)}; {describe_chance(log_worse(worst), worst.margin)}"
-            return trial, Verdict(kind="fail", why=f"green is worse: {evidence}", bad=bad)
         now = Situation(
-            trial=trial,
+            evidence=evidence,
             step=step,
             slo=slo,
             green=green,
             blue=blue,
-            record=record,
+            baseline=baseline,
             missed=missed,
             hold=hold,
             beta=self.beta,
         )
-        if log_harm(trial.goodput) >= SURE_HARM:
-            return trial, Verdict(kind="fail", why=f"green is worse: {with_record(now)}", bad=bad)
-        trial, verdict = decide(now)
-        return trial, replace(verdict, bad=bad)
+        evidence, verdict = self._decide(now)
+        return evidence, replace(verdict, bad=bad)
+
+    def _decide(self, now: Situation) -> tuple[CanaryEvidence, Verdict]:
+        """The verdict on a second that counts."""
+        evidence = now.evidence
+        if log_mean(evidence, now.slo) >= log(1 / self.alpha):
+            worst = max(evidence.streams, key=log_worse)
+            why = f"{describe_counts(worst)}; {describe_chance(log_worse(worst), worst.margin)}"
+            return evidence, Verdict(kind="fail", why=f"green is worse: {why}")
+        if evidence.goodput.harm.log_harm >= SURE_HARM:
+            return evidence, Verdict(kind="fail", why=f"green is worse: {with_baseline(now)}")
+        return decide(now)
 
     def forecast(
         self,
@@ -142,16 +145,16 @@ class AnytimeJudge:
 
     def gain(
         self,
-        trial: Trial,
+        evidence: CanaryEvidence,
         *,
         slo: Slo,
         level: tuple[RequestCounts, RequestCounts],
         green: RequestCounts,
-        record: RequestCounts,
+        baseline: RequestCounts,
     ) -> str:
         """See flettner.agent.judge.canary.gain."""
-        if trial.better or trial.gain:
-            return trial.better or trial.gain
-        if misses_slo(trial, slo, record):
-            return ""  # only a gain under full load counts, which the trial would hold
-        return describe_gain(trial, slo=slo, level=level, green=green, record=record)
+        if evidence.better or evidence.gain:
+            return evidence.better or evidence.gain
+        if misses_slo(evidence.calibration, slo, baseline):
+            return ""  # only a gain under full load counts, which the evidence would hold
+        return describe_gain(evidence, slo=slo, level=level, green=green, baseline=baseline)

@@ -94,7 +94,7 @@ CANARY = State(
         phase_since=NOON,
         green=COUNTS,
         exposed=COUNTS + COUNTS,
-        record=RequestCounts(),
+        baseline=RequestCounts(),
         log=("INFO ok", "ERROR out of memory"),
     ),
     until=NOON,

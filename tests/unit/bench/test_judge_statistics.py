@@ -14,9 +14,9 @@ from bench.judge.ours import SLO, STEP, Evidence, greens, independent, taken_bac
 from bench.judge.scenarios import DUAL, ONSET, SCENARIOS
 from bench.judge.traffic import TICK_S, Stalls, Traffic, quantiles, seeded, ticks
 from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.canary_evidence import CanaryEvidence, EProcessPair
 from flettner.agent.domain.model import Objective
 from flettner.agent.domain.request_counts import EMPTY, RequestCounts
-from flettner.agent.domain.trial import EProcessPair, Trial
 from flettner.agent.judge.canary.gain import describe_gain
 from flettner.agent.judge.eprocess import RESTART_S, grid, log_factor, nearest, update_with_control
 from flettner.agent.judge.failure_modes import calibration_of as learned_of
@@ -59,10 +59,14 @@ def test_no_factor_has_a_mean_above_one_wherever_the_hypothesis_holds(n_b: int, 
 
 
 def test_the_mixture_equals_the_sum_over_all_start_times() -> None:
-    pair, rows, random = EProcessPair(bad=20.0, of=2000.0), list[list[float]](), seeded("mixture")
+    pair, rows, random = (
+        EProcessPair(control=2000.0, control_bad=20.0),
+        list[list[float]](),
+        seeded("mixture"),
+    )
     for number, (green, blue) in enumerate(ticks(random, Traffic(servers=1), [0.03] * 90, [0.01] * 90)):
         (of, bad), (n, k) = green, blue[0]
-        b = pair.bad / pair.of
+        b = pair.control_bad / pair.control
         at_s = number * TICK_S
         if number % (RESTART_S / TICK_S) == 0:
             rows.append([0.0] * len(grid(0.005)))
@@ -73,10 +77,10 @@ def test_the_mixture_equals_the_sum_over_all_start_times() -> None:
         mixed = 1 - sum(weights) + sum(w * mean for w, mean in zip(weights, means, strict=True))
 
         pair = update_with_control(
-            pair, (n, k, of, bad), margin=0.005, tolerance=0.01, phi=2.0, at_s=at_s, tick_s=TICK_S
+            pair, (n, k), (of, bad), margin=0.005, tolerance=0.01, phi=2.0, at_s=at_s, tick_s=TICK_S
         )
 
-        assert pair.log_worse == pytest.approx(log(mixed), abs=1e-3)
+        assert pair.log_above == pytest.approx(log(mixed), abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +106,7 @@ def test_a_latency_without_an_objective_is_not_assumed_independent() -> None:
         {
             stream.name: stream
             for stream in open_streams(
-                Trial(calibration=known), step=STEP, slo=slo, control=control, margin=0.01
+                CanaryEvidence(calibration=known), step=STEP, slo=slo, control=control, margin=0.01
             )
         }
         for slo in (rollouts.SLO, SLO)
@@ -117,7 +121,7 @@ def test_a_latency_without_an_objective_is_not_assumed_independent() -> None:
 def test_a_latency_objective_passes_with_half_of_the_allowed_late_requests() -> None:
     slo = replace(rollouts.SLO, ttft=Objective(under_s=0.5, share=0.95))
     control = rollouts.arm(1000, 0, 0, 0, 0, 0, 0)
-    found = open_streams(Trial(), step=STEP, slo=slo, control=control, margin=0.01)
+    found = open_streams(CanaryEvidence(), step=STEP, slo=slo, control=control, margin=0.01)
     tolerances = {stream.name: stream.tolerance for stream in found}
     assert tolerances == pytest.approx(dict.fromkeys(tolerances, 0.01) | {"ttft": 0.025})
     assert {stream.margin for stream in found} == {0.005}
@@ -183,22 +187,22 @@ def test_an_equal_green_is_rarely_called_better_and_a_faster_one_is() -> None:
 
 
 def test_only_a_green_that_never_ran_next_to_blue_is_compared_with_the_baseline() -> None:
-    trial = Trial(calibration={"errors": independent()})
+    evidence = CanaryEvidence(calibration={"errors": independent()})
     ill, well, usual = (rollouts.arm(2000, bad, 0, 0, 0, 0, 0) for bad in (200, 2, 20))
     alone, level = (RequestCounts(), RequestCounts()), (usual, usual)
-    assert "requests failed or cut" in describe_gain(trial, slo=SLO, level=alone, green=well, record=ill)
-    assert describe_gain(trial, slo=SLO, level=level, green=well, record=ill) == ""
-    assert describe_gain(trial, slo=SLO, level=(well, ill), green=usual, record=usual) != ""
+    assert "requests failed or cut" in describe_gain(evidence, slo=SLO, level=alone, green=well, baseline=ill)
+    assert describe_gain(evidence, slo=SLO, level=level, green=well, baseline=ill) == ""
+    assert describe_gain(evidence, slo=SLO, level=(well, ill), green=usual, baseline=usual) != ""
 
 
 def test_a_latency_without_an_objective_must_improve_by_more_than_the_margin() -> None:
-    trial = Trial(calibration={"ttft": independent(), "e2e": independent()})
+    evidence = CanaryEvidence(calibration={"ttft": independent(), "e2e": independent()})
     blue, green = (RequestCounts(total=4000, ttft=spread(slow)) for slow in (1800, 1600))
     assert "first token after" in describe_gain(
-        trial, slo=rollouts.SLO, level=(green, blue), green=RequestCounts(), record=RequestCounts()
+        evidence, slo=rollouts.SLO, level=(green, blue), green=RequestCounts(), baseline=RequestCounts()
     )
     assert (
-        describe_gain(trial, slo=SLO, level=(green, blue), green=RequestCounts(), record=RequestCounts())
+        describe_gain(evidence, slo=SLO, level=(green, blue), green=RequestCounts(), baseline=RequestCounts())
         == ""
     )
 

@@ -195,7 +195,7 @@ def test_a_failure_in_the_hold_step_rolls_back_to_blue_within_seconds(
 
 def valid_s(state: State) -> float:
     assert state.rollout is not None
-    return state.rollout.trial.valid_s
+    return state.rollout.evidence.valid_s
 
 
 def green_requests(state: State) -> int:

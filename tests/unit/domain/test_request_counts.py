@@ -3,7 +3,7 @@
 from pydantic import TypeAdapter
 
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.judge.canary.goodput import count_missed
+from flettner.agent.judge.attainment import count_missed
 
 COUNTS = TypeAdapter(RequestCounts)
 

@@ -9,10 +9,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from flettner.agent.domain.blocks import Arm, Block, BlockEvidence, BlockMeasure, BlockSecond, BlockTrial
+from flettner.agent.domain.canary_evidence import GainNeeded
 from flettner.agent.domain.model import Objective, Slo
 from flettner.agent.domain.reading import EngineLiveness
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.trial import GainNeeded
 from flettner.agent.domain.verdict import Verdict
 from flettner.agent.judge.blocks.counting import MOST_IN_A_ROW, draw_block
 from flettner.agent.judge.blocks.evidence import add_block, log_evidence
@@ -31,9 +31,9 @@ class TimeSplit:
     """A server that answers as its arm does, `lag` requests behind the switch."""
 
     def __init__(
-        self, record: RequestCounts, gain_needed: GainNeeded = "always", lag: int = 8, seed: str = "r-1"
+        self, baseline: RequestCounts, gain_needed: GainNeeded = "always", lag: int = 8, seed: str = "r-1"
     ) -> None:
-        self.trial = begin_blocks(seed, slo=SLO, record=record, record_s=0.0, gain_needed=gain_needed)
+        self.trial = begin_blocks(seed, slo=SLO, baseline=baseline, baseline_s=0.0, gain_needed=gain_needed)
         self.lag = lag
         self.arms: list[Arm] = []
         self._began: list[Arm] = ["present"] * lag
@@ -134,7 +134,7 @@ def test_a_queue_that_gets_shorter_is_waited_for() -> None:
 def test_evidence_from_blocks_of_one_arm_alone_calls_no_candidate_better() -> None:
     """A burst that begins with the trial, while the lot is the present arm five times."""
     levels = {"present": (40.0, 2.0), "present, busy": (40.0, 36.0), "candidate, busy": (40.0, 40.0)}
-    trial = begin_blocks("r-1", slo=SLO, record=GOOD, gain_needed="never")
+    trial = begin_blocks("r-1", slo=SLO, baseline=GOOD, gain_needed="never")
     for seen, kind in ((levels, "wait"), ({**levels, "candidate": (20.0, 0.0)}, "pass")):
         sure = BlockEvidence(better=(5.0, 5.0, 5.0))
         first = replace(trial.measures[0], levels=seen, evidence=sure)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.canary_evidence import GainNeeded
 from flettner.agent.domain.model import Forecast, Plan, PreflightResult, Step
-from flettner.agent.domain.trial import GainNeeded
 from flettner.agent.judge.canary.verdict import AnytimeJudge
 from flettner.agent.machine.default_plan import plan_for
 from tests.support.machine_stories import PLAN as SHORT

@@ -6,7 +6,7 @@ import pytest
 
 from flettner.agent.domain.model import Step
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.judge.canary.goodput import allowed_share, count_missed, fails_badly, misses_slo
+from flettner.agent.judge.attainment import allowed_share, count_missed, fails_badly, misses_slo
 from tests.unit.judge.test_judge import CALM, HOLD, INDEPENDENT, PARITY, SLO, SMOKE, Canary, served
 
 LATE = served(300, slow=300, slow_s=12.0)  # the baseline of an overloaded blue
@@ -18,7 +18,7 @@ def late(requests: int) -> RequestCounts:
 
 
 def overloaded(step: Step, needed: str = "always") -> Canary:
-    return Canary(step, record=LATE, gain_needed=needed, calibration={}, record_s=60.0)
+    return Canary(step, baseline=LATE, gain_needed=needed, calibration={}, baseline_s=60.0)
 
 
 def test_every_way_to_miss_the_promise_counts_once() -> None:
@@ -32,8 +32,8 @@ def test_a_green_whose_goodput_is_better_passes_at_once_without_a_proof_for_each
     verdict = canary.run(served(3), late(3), seconds=300)
     assert verdict.kind == "pass"
     assert "green is better" in verdict.why
-    assert canary.trial.valid_s < PARITY.at_least_s
-    assert any(stream.requests.most_good < 3 for stream in canary.trial.streams)
+    assert canary.evidence.valid_s < PARITY.at_least_s
+    assert any(stream.requests.most_below < 3 for stream in canary.evidence.streams)
 
 
 def test_a_better_green_passes_below_parity_too() -> None:
@@ -46,15 +46,15 @@ def test_a_gain_beside_a_relieved_blue_is_not_a_gain_under_full_load() -> None:
     """Blue still drains the queue of its full load, green never had one."""
     canary = overloaded(PARITY)
     canary.run(served(3), late(3), seconds=300)
-    assert canary.trial.better == ""
+    assert canary.evidence.better == ""
 
 
 def test_a_better_green_beside_a_healthy_blue_needs_no_other_proof_in_the_hold_step() -> None:
-    canary = Canary(PARITY, record=served(600, slow=50), gain_needed="always")
+    canary = Canary(PARITY, baseline=served(600, slow=50), gain_needed="always")
     beside = served(20, slow=2), served(20, slow=8)
-    canary.trial = replace(canary.trial, calibration=dict.fromkeys(CALM, INDEPENDENT))
+    canary.evidence = replace(canary.evidence, calibration=dict.fromkeys(CALM, INDEPENDENT))
     assert canary.run(*beside, seconds=600).kind == "pass"
-    assert canary.trial.better.startswith("better: green failed or missed the SLO with")
+    assert canary.evidence.better.startswith("better: green failed or missed the SLO with")
 
 
 def test_equal_beside_a_relieved_blue_leads_to_full_load_if_the_baseline_was_worse() -> None:
@@ -74,7 +74,7 @@ def test_full_load_shows_the_gain_and_says_at_which_load() -> None:
     canary = overloaded(FULL)
     verdict = canary.run(served(5), seconds=900)
     assert verdict.kind == "pass"
-    assert "at 5 requests/s, blue's baseline with 300 of 300 at 5 requests/s" in canary.trial.better
+    assert "at 5 requests/s, blue's baseline with 300 of 300 at 5 requests/s" in canary.evidence.better
 
 
 def test_a_queue_that_grows_again_under_full_load_is_no_gain() -> None:
@@ -93,10 +93,10 @@ def test_a_lower_load_than_the_baseline_compares_nothing() -> None:
 
 
 def test_an_equal_green_beside_a_healthy_blue_ends_without_a_gain_within_fifteen_minutes() -> None:
-    canary = Canary(PARITY, record=served(600), gain_needed="always")
+    canary = Canary(PARITY, baseline=served(600), gain_needed="always")
     canary.run(served(1), served(1), seconds=900)
     assert canary.verdict.kind == "futile"
-    assert 300 <= canary.trial.valid_s <= 900
+    assert 300 <= canary.evidence.valid_s <= 900
 
 
 def test_a_change_that_needs_no_gain_passes_when_not_worse() -> None:
@@ -117,10 +117,10 @@ def test_harm_beside_an_overloaded_blue_still_fails_green() -> None:
 
 
 def test_only_a_clear_miss_of_the_baseline_counts() -> None:
-    trial = Canary(PARITY).trial
-    assert not misses_slo(trial, SLO, served(100, slow=10))
-    assert misses_slo(trial, SLO, served(100, slow=30))
-    assert not misses_slo(trial, SLO, served(10, slow=10))
+    calibration = Canary(PARITY).evidence.calibration
+    assert not misses_slo(calibration, SLO, served(100, slow=10))
+    assert misses_slo(calibration, SLO, served(100, slow=30))
+    assert not misses_slo(calibration, SLO, served(10, slow=10))
     assert fails_badly(served(40, slow=20))
     assert not fails_badly(served(40, slow=19))
 
@@ -128,7 +128,7 @@ def test_only_a_clear_miss_of_the_baseline_counts() -> None:
 def test_equality_leads_no_further_in_the_hold_step_of_several_servers() -> None:
     """The last old server is the control there: green must be better than it."""
     canary = overloaded(replace(FULL, weight=67, parity=67))
-    canary.trial = canary.trial.next_step(holding=True)
+    canary.evidence = canary.evidence.next_step(holding=True)
     assert canary.run(served(4), served(2), seconds=700).kind == "wait"
     assert canary.run(served(4), late(2), seconds=700).kind == "pass"
-    assert canary.trial.better
+    assert canary.evidence.better

@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.canary_evidence import CanaryEvidence, Observation
 from flettner.agent.domain.model import Objective, Slo, Step
 from flettner.agent.domain.reading import EngineLiveness, Request, RequestOutcome
 from flettner.agent.domain.request_counts import RequestCounts, count_requests
-from flettner.agent.domain.trial import Observation, Trial
 from flettner.agent.domain.verdict import Verdict
 from flettner.agent.judge.canary.admissibility import UNEVEN, UNEVEN_UNSEEN
 from flettner.agent.judge.canary.verdict import AnytimeJudge
@@ -69,14 +69,14 @@ class Canary:
         self,
         step: Step,
         *,
-        record: RequestCounts | None = None,
+        baseline: RequestCounts | None = None,
         slo: Slo = SLO,
         judge: AnytimeJudge | None = None,
-        **trial: object,
+        **evidence: object,
     ) -> None:
         self.step, self.slo, self.judge = step, slo, judge or AnytimeJudge()
-        self.record = served(600, errors=2) if record is None else record
-        self.trial = replace(Trial(calibration=CALM), **trial)  # type: ignore[arg-type]
+        self.baseline = served(600, errors=2) if baseline is None else baseline
+        self.evidence = replace(CanaryEvidence(calibration=CALM), **evidence)  # type: ignore[arg-type]
         self.green, self.blue, self.at = RequestCounts(), RequestCounts(), NOON
         self.verdict = Verdict(kind="wait", why="")
 
@@ -90,14 +90,14 @@ class Canary:
         beside = {"b": blue} if isinstance(blue, RequestCounts) else dict(blue or {})
         second = Observation(at=self.at, green=green, blue=beside, **more)  # type: ignore[arg-type]
         self.green, self.blue = self.green + green, sum(beside.values(), self.blue)
-        self.trial, self.verdict = self.judge.update(
-            self.trial,
+        self.evidence, self.verdict = self.judge.update(
+            self.evidence,
             step=self.step,
             slo=self.slo,
             observation=second,
             green=self.green,
             blue=self.blue,
-            record=self.record,
+            baseline=self.baseline,
         )
         return self.verdict
 
@@ -114,7 +114,7 @@ def test_an_equal_green_passes_when_proven_not_worse() -> None:
     verdict = canary.run(served(5), served(5), seconds=900)
     assert verdict.kind == "pass"
     assert "not worse" in verdict.why
-    assert canary.trial.valid_s >= PARITY.at_least_s
+    assert canary.evidence.valid_s >= PARITY.at_least_s
 
 
 @pytest.mark.parametrize(
@@ -183,48 +183,48 @@ def test_a_step_without_requests_never_passes() -> None:
 def test_a_blind_period_holds_the_step_and_does_not_count() -> None:
     canary = Canary(PARITY)
     canary.run(served(5), served(5), seconds=10)
-    before = canary.trial
+    before = canary.evidence
     for _ in range(100):
         canary.update(served(5), served(5), blind="Envoy has closed its connection")
     assert canary.verdict.kind == "hold"
     assert "Envoy has closed" in canary.verdict.why
-    assert canary.trial.held_s == 100
-    assert canary.trial.valid_s == before.valid_s
-    assert canary.trial.streams == before.streams
+    assert canary.evidence.held_s == 100
+    assert canary.evidence.valid_s == before.valid_s
+    assert canary.evidence.streams == before.streams
 
 
 def test_evidence_survives_a_restart() -> None:
     canary = Canary(PARITY)
     canary.run(served(20, slow=2), served(20), seconds=10)
-    kept = canary.trial.resumed()
-    assert [s.requests for s in kept.streams] == [s.requests for s in canary.trial.streams]
+    kept = canary.evidence.resumed()
+    assert [s.requests for s in kept.streams] == [s.requests for s in canary.evidence.streams]
 
 
 def test_a_new_share_needs_its_own_proof_but_keeps_evidence_of_harm() -> None:
     canary = Canary(PARITY)
     canary.run(served(20, slow=1), served(20), seconds=20)
-    after = canary.trial.next_step()
-    for old, new in zip(canary.trial.streams, after.streams, strict=True):
-        assert new.requests.worse == old.requests.worse
-        assert new.requests.most_good == 0.0
+    after = canary.evidence.next_step()
+    for old, new in zip(canary.evidence.streams, after.streams, strict=True):
+        assert new.requests.above == old.requests.above
+        assert new.requests.most_below == 0.0
 
 
 def test_the_hold_step_compares_green_with_the_baseline() -> None:
-    record = served(600, errors=2)
-    assert Canary(HOLD, record=record).run(served(10), seconds=600).kind == "pass"
-    assert Canary(HOLD, record=record).run(served(10, slow=2), seconds=600).kind == "fail"
+    baseline = served(600, errors=2)
+    assert Canary(HOLD, baseline=baseline).run(served(10), seconds=600).kind == "pass"
+    assert Canary(HOLD, baseline=baseline).run(served(10, slow=2), seconds=600).kind == "fail"
 
 
 def test_in_a_hold_step_busier_than_the_baseline_latency_cannot_fail_green() -> None:
     """The baseline has 600 requests in 60 s, ten per second."""
-    busier = Canary(HOLD, record_s=60.0)
+    busier = Canary(HOLD, baseline_s=60.0)
     for _ in range(600):
         assert busier.update(served(14, slow=8)).kind == "wait"
     assert "green gets 14 requests/s, blue's baseline is of 10" in busier.verdict.why
-    assert Canary(HOLD, record_s=60.0).run(served(14), seconds=600).kind == "pass"
-    assert Canary(HOLD, record_s=60.0).run(served(14, errors=1), seconds=600).kind == "fail"
-    assert Canary(HOLD, record_s=60.0).run(served(11, slow=2), seconds=600).kind == "fail"
-    assert Canary(HOLD, record_s=60.0).run(served(11), seconds=600).kind == "pass"
+    assert Canary(HOLD, baseline_s=60.0).run(served(14), seconds=600).kind == "pass"
+    assert Canary(HOLD, baseline_s=60.0).run(served(14, errors=1), seconds=600).kind == "fail"
+    assert Canary(HOLD, baseline_s=60.0).run(served(11, slow=2), seconds=600).kind == "fail"
+    assert Canary(HOLD, baseline_s=60.0).run(served(11), seconds=600).kind == "pass"
 
 
 PACE = Slo(itl=Objective(under_s=0.09, share=0.95))  # promises no first token
@@ -234,54 +234,54 @@ QUEUE = served(300, slow=240, slow_s=12.0)  # an overloaded blue: late, before a
 @pytest.mark.parametrize("needed", ["never", "if_missed", "always"])
 def test_full_load_in_a_queue_that_advances_is_late_not_failed(needed: str) -> None:
     """The baseline of a minute ended before its queue had grown to stalls."""
-    canary = Canary(HOLD, record=QUEUE, record_s=60.0, gain_needed=needed)
+    canary = Canary(HOLD, baseline=QUEUE, baseline_s=60.0, gain_needed=needed)
     assert canary.run(served(5, stalled=1, waiting=20), seconds=900).kind == "pass"
 
 
 def test_a_green_that_stalls_without_a_queue_that_advances_fails_as_ever() -> None:
-    stuck = Canary(HOLD, record=QUEUE, record_s=60.0)
+    stuck = Canary(HOLD, baseline=QUEUE, baseline_s=60.0)
     assert stuck.run(served(5, stalled=5), seconds=10).kind == "fail"
     assert "stalled" in stuck.verdict.why
-    partly = Canary(HOLD, record=QUEUE, record_s=60.0)
+    partly = Canary(HOLD, baseline=QUEUE, baseline_s=60.0)
     assert partly.run(served(5, stalled=2, waiting=1), seconds=60).kind == "fail"
     assert "stalled before the first token" in partly.verdict.why
 
 
 def test_failures_beside_a_queue_that_advances_count() -> None:
     """As many as the baseline had stalled requests: those were late, these are lost."""
-    record = served(300, stalled=120, waiting=200)
-    canary = Canary(HOLD, record=record, record_s=60.0)
+    baseline = served(300, stalled=120, waiting=200)
+    canary = Canary(HOLD, baseline=baseline, baseline_s=60.0)
     assert canary.run(served(5, errors=1, stalled=1, waiting=20), seconds=120).kind == "fail"
     assert "failed or cut" in canary.verdict.why
 
 
 def test_the_evidence_beside_a_blue_that_stalls_continues_under_full_load() -> None:
-    canary = Canary(PARITY, record=served(300, stalled=150, waiting=200), record_s=60.0)
+    canary = Canary(PARITY, baseline=served(300, stalled=150, waiting=200), baseline_s=60.0)
     canary.run(served(5, stalled=1, waiting=20), served(5, stalled=1, waiting=20), seconds=60)
-    canary.step, canary.trial = HOLD, canary.trial.next_step(holding=True)
+    canary.step, canary.evidence = HOLD, canary.evidence.next_step(holding=True)
     canary.green, canary.blue = RequestCounts(), RequestCounts()
     assert canary.run(served(5, errors=2, waiting=20), seconds=120).kind == "fail"
 
 
 def test_beside_blue_stalls_count_whatever_the_queue() -> None:
     green, blue = served(5, stalled=1, waiting=20, ttft_s=5.0), served(5, ttft_s=5.0)
-    verdict = Canary(PARITY, record=served(300, ttft_s=5.0), slo=Slo()).run(green, blue, seconds=300)
+    verdict = Canary(PARITY, baseline=served(300, ttft_s=5.0), slo=Slo()).run(green, blue, seconds=300)
     assert verdict.kind == "fail"
     assert "stalled before the first token" in verdict.why
 
 
 @pytest.mark.parametrize(
-    ("record", "slo"),
+    ("baseline", "slo"),
     [
         pytest.param(served(300, slow=180, slow_s=12.0), SLO, id="most of the baseline is late"),
         pytest.param(served(300, ttft_s=5.0, slo=PACE), PACE, id="no first token is promised"),
     ],
 )
-def test_a_green_whose_goodput_is_worse_than_the_baseline_fails(record: RequestCounts, slo: Slo) -> None:
-    canary = Canary(HOLD, record=record, record_s=60.0, slo=slo)
+def test_a_green_whose_goodput_is_worse_than_the_baseline_fails(baseline: RequestCounts, slo: Slo) -> None:
+    canary = Canary(HOLD, baseline=baseline, baseline_s=60.0, slo=slo)
     assert canary.run(served(5, stalled=5, waiting=40, slo=slo), seconds=300).kind == "fail"
     assert "missed the SLO with" in canary.verdict.why
-    busier = Canary(HOLD, record=record, record_s=60.0, slo=slo)
+    busier = Canary(HOLD, baseline=baseline, baseline_s=60.0, slo=slo)
     assert busier.run(served(9, stalled=9, waiting=90, slo=slo), seconds=300).kind == "wait"
 
 
@@ -302,7 +302,7 @@ def test_a_green_with_most_requests_late_fails_within_half_a_minute() -> None:
     canary = Canary(HOLD)
     verdict = canary.run(served(15, slow=12), seconds=60)
     assert verdict.kind == "fail"
-    assert canary.trial.valid_s <= 30.0
+    assert canary.evidence.valid_s <= 30.0
 
 
 @pytest.mark.parametrize("edge", [0.01, 0.02, 0.025])
@@ -315,17 +315,17 @@ def test_calibrated_ticks_at_the_margin_cause_no_numeric_error(edge: float) -> N
 def test_the_hold_step_continues_with_the_evidence_of_the_canary() -> None:
     canary = Canary(PARITY)
     assert canary.run(served(5), served(5), seconds=900).kind == "pass"
-    before = {stream.name: len(stream.requests.worse) for stream in canary.trial.streams}
+    before = {stream.name: len(stream.requests.above) for stream in canary.evidence.streams}
 
-    canary.step, canary.trial = HOLD, canary.trial.next_step()
+    canary.step, canary.evidence = HOLD, canary.evidence.next_step()
 
     assert canary.run(served(10), seconds=900).kind == "pass"
-    assert {stream.name: len(stream.requests.worse) for stream in canary.trial.streams} == before
+    assert {stream.name: len(stream.requests.above) for stream in canary.evidence.streams} == before
 
 
 def test_a_met_objective_is_no_breach_in_the_hold_step() -> None:
-    record = served(600)
-    verdict = Canary(HOLD, record=record).run(served(25, slow=1), seconds=600)
+    baseline = served(600)
+    verdict = Canary(HOLD, baseline=baseline).run(served(25, slow=1), seconds=600)
     assert verdict.kind == "pass"
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from flettner.agent.audit.history import History
 from flettner.agent.domain import events as e
+from flettner.agent.domain.canary_evidence import CanaryEvidence
 from flettner.agent.domain.model import Outcome, OutcomeResult, Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.state import Phase, Rollout
-from flettner.agent.domain.trial import Trial
 from flettner.agent.domain.verdict import Verdict
 from flettner.agent.machine.earlier_outcomes import why_not_again
 from flettner.agent.machine.step import Machine, state_without_counts
@@ -77,7 +77,7 @@ def test_a_restart_continues_with_earlier_evidence() -> None:
     world.start()
     after = world.state.rollout
     assert after is not None
-    assert (after.step, after.trial.valid_s) == (before.step, before.trial.valid_s)
+    assert (after.step, after.evidence.valid_s) == (before.step, before.evidence.valid_s)
     assert after.green == before.green
     assert after.step_since == before.step_since
 
@@ -115,9 +115,9 @@ def test_the_history_records_how_the_evidence_grew() -> None:
     for second in range(3):
         rollout = world.state.rollout
         assert rollout is not None
-        trial = replace(rollout.trial, at=world.at, valid_s=float(second))
-        history.add_state(replace(world.state, rollout=replace(rollout, trial=trial)))
-        history.add_state(replace(world.state, rollout=replace(rollout, trial=trial)))
+        evidence = replace(rollout.evidence, at=world.at, valid_s=float(second))
+        history.add_state(replace(world.state, rollout=replace(rollout, evidence=evidence)))
+        history.add_state(replace(world.state, rollout=replace(rollout, evidence=evidence)))
         world.tick()
     points = history.points("chat-1")
     assert len(points) == 3
@@ -134,9 +134,9 @@ def _patient(world: World) -> Rollout:
 
 def test_a_rollout_that_cannot_show_its_gain_ends_early() -> None:
     class SeesNoGain(CountingJudge):
-        def update(self, trial: Trial, **counts: Any) -> tuple[Trial, Verdict]:  # noqa: ANN401
-            trial, _ = super().update(trial, **counts)
-            return trial, Verdict(kind="futile", why="a gain of 10 points is ruled out")
+        def update(self, evidence: CanaryEvidence, **counts: Any) -> tuple[CanaryEvidence, Verdict]:  # noqa: ANN401
+            evidence, _ = super().update(evidence, **counts)
+            return evidence, Verdict(kind="futile", why="a gain of 10 points is ruled out")
 
     world = World(machine=Machine(rules(judge=SeesNoGain())))
     world.start().until("proposed").approve().until("cooldown")
@@ -176,6 +176,6 @@ def test_the_judge_knows_the_hold_step() -> None:
     world = in_canary()
     held = dict[int, bool]()
     while (rollout := world.state.rollout) is not None and rollout.outcome == "running":
-        held[rollout.step] = rollout.trial.holding
+        held[rollout.step] = rollout.evidence.holding
         world.tick()
     assert held == {0: False, 1: False, 2: True}

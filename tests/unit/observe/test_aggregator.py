@@ -27,7 +27,7 @@ from flettner.agent.domain.reading import (
     SourceState,
 )
 from flettner.agent.domain.request_counts import RequestCounts, count_requests, meets_slo
-from flettner.agent.judge.canary.goodput import count_missed
+from flettner.agent.judge.attainment import count_missed
 from flettner.agent.observe.aggregator import MAX_NEW_SAMPLES, PENDING, REQUESTS, SOURCES, Aggregator
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
