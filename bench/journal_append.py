@@ -26,6 +26,7 @@ from flettner.agent.audit.history import History
 from flettner.agent.audit.journal import OPENED, Journal
 from flettner.agent.audit.records import DAEMON, GENESIS, JournalEntry, encode_line
 from flettner.agent.audit.segments import RetentionLimits, segment_path
+from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import Evidence, Plan, Server, Step
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.state import Phase, Rollout, State
@@ -52,7 +53,7 @@ ENTRY = JournalEntry(
     state=State(
         target="chat",
         phase=Phase.CANARY,
-        blue=Server(name="chat-r0", setting={"max_num_seqs": 4}, address="127.0.0.1:8101"),
+        fleet=Fleet(servers=(Server(name="chat-r0", setting={"max_num_seqs": 4}, address="127.0.0.1:8101"),)),
         green=Server(name="chat-r1", setting={"max_num_seqs": 8}, address="127.0.0.1:8102"),
         rollout=Rollout(
             id="chat-1",

@@ -266,11 +266,11 @@ def _shown(outcome: Outcome) -> Outcome:
 
 
 def _servers(state: State) -> list[ServerDocument]:
-    weights = state.route.weights if state.route else {}
+    weights = state.split.weights
     return [
         ServerDocument(
             name=server.name,
-            color="blue" if server in state.fleet else "green",
+            color="blue" if server in state.fleet.servers else "green",
             address=server.address,
             weight=weights.get(server.name),
             replicas=server.replicas,
@@ -278,7 +278,7 @@ def _servers(state: State) -> list[ServerDocument]:
             failing=state.failing[server.name].why if server.name in state.failing else "",
             setting=server.setting,
         )
-        for server in state.present
+        for server in state.servers
     ]
 
 

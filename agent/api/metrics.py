@@ -86,8 +86,12 @@ def _sample_target(name: str, state: State, at: datetime) -> Iterator[MetricSamp
     for phase in Phase:
         yield "target_phase", (name, phase.value), state.phase is phase
     yield "target_paused", (name,), state.paused
-    yield "target_servers", (name,), len(state.standing)
-    yield "target_servers_lost", (name,), sum(server.name in state.gone for server in state.fleet)
+    yield "target_servers", (name,), len(state.fleet.running)
+    yield (
+        "target_servers_lost",
+        (name,),
+        sum(server.name in state.fleet.exited for server in state.fleet.servers),
+    )
     waiting = [one for one in state.open_suggestions if not one.held]
     yield "target_suggestion_open", (name,), bool(waiting)
     yield "target_suggestions_open", (name,), len(waiting)
@@ -95,12 +99,12 @@ def _sample_target(name: str, state: State, at: datetime) -> Iterator[MetricSamp
         oldest, soonest = min(one.made_at for one in waiting), min(one.expires_at for one in waiting)
         yield "suggestion_waiting_seconds", (name,), (at - oldest).total_seconds()
         yield "suggestion_expiry_seconds", (name,), (soonest - at).total_seconds()
-    for server, weight in (state.route.weights if state.route else {}).items():
+    for server, weight in (state.split.weights).items():
         yield "server_weight_ratio", (name, server), weight / 100
 
 
 def _sample_rollout(name: str, state: State, rollout: Rollout, at: datetime) -> Iterator[MetricSample]:
-    weights = state.route.weights if state.route else {}
+    weights = state.split.weights
     newest = state.green.name if state.green else rollout.server
     yield "rollout_age_seconds", (name,), (at - rollout.started_at).total_seconds()
     yield "rollout_step", (name,), rollout.step
@@ -145,9 +149,9 @@ def _sample_loop(name: str, self_metrics: SelfMetrics, state: State, clock: floa
         yield "effect_failures_total", (name, kind), self_metrics.failures[kind]
     yield "lease_renewals_total", (name,), self_metrics.renewals
     yield "lease_failures_total", (name,), self_metrics.unrenewed
-    if state.route is not None and state.route.leased and self_metrics.renewed_at is not None:
+    if state.split.route is not None and state.split.route.leased and self_metrics.renewed_at is not None:
         yield "lease_age_seconds", (name,), clock - self_metrics.renewed_at
-        yield "lease_seconds", (name,), state.route.lease_s
+        yield "lease_seconds", (name,), state.split.route.lease_s
     for source, losses in sorted(self_metrics.lost.items()):
         yield "source_losses_total", (name, source), losses
     for (sample, server), received_at in sorted(self_metrics.received_at.items()):

@@ -34,7 +34,7 @@ def only_rolls_back(before: State, after: State, effects: tuple[Effect, ...]) ->
     ends = before.phase is Phase.ROLLING_BACK and after.phase is Phase.COOLDOWN
     if after.phase is not Phase.ROLLING_BACK and not ends:
         return False
-    blue = {server.name for server in before.fleet}
+    blue = {server.name for server in before.fleet.servers}
     return all(_rolls_back(effect, blue, before, after) for effect in effects)
 
 
@@ -43,12 +43,12 @@ def _rolls_back(effect: Effect, blue: set[str], before: State, after: State) -> 
         case KeepAlive() | KeepKnobs() | SetKnobs(lease_s=None):  # the values before the trial
             return True
         case Route():
-            weights = after.planned.weights if after.planned else effect.weights
+            weights = after.split.planned.weights if after.split.planned else effect.weights
             return _green_share(weights, blue) <= _green_share(_planned(before), blue)
         case Drain() | Retire():
             return effect.server.name not in blue
         case Launch():  # it was stopped to free its capacity, and its name is in the journal
-            return effect.server.name in blue and effect.server.name in after.vacated
+            return effect.server.name in blue and effect.server.name in after.fleet.stopped
         case _:
             return False
 
@@ -62,7 +62,7 @@ def _only_fails_over(before: State, after: State, effects: tuple[Effect, ...]) -
 
 def _planned(state: State) -> Mapping[str, int]:
     """The shares without a failover, by server."""
-    return state.split.weights if state.split else {}
+    return state.split.intended_weights
 
 
 def _green_share(weights: Mapping[str, int], blue: set[str]) -> int:

@@ -132,7 +132,7 @@ def action_of(before: State, after: State, event: e.Event) -> str:
             return "rollout.advanced"
         if isinstance(event, e.Observed) and (action := _failure_action(before, after)):
             return action
-        if isinstance(event, e.ServerLost) and event.server == before.ending:
+        if isinstance(event, e.ServerLost) and event.server == before.effects.ending:
             return "server.ended"
         return HAPPENED[type(event)]
     if after.phase is Phase.OBSERVING:
@@ -142,8 +142,8 @@ def action_of(before: State, after: State, event: e.Event) -> str:
 
 def _failure_action(before: State, after: State) -> str:
     """What happened to servers that fail and to their traffic; empty: nothing."""
-    if (after.planned is None) is not (before.planned is None):
-        return "traffic.failed_over" if after.planned is not None else "traffic.failover_ended"
+    if (after.split.planned is None) is not (before.split.planned is None):
+        return "traffic.failed_over" if after.split.planned is not None else "traffic.failover_ended"
     if after.failing.keys() - before.failing.keys():
         return "server.failing"
     return "server.recovered" if before.failing.keys() - after.failing.keys() else ""
@@ -229,11 +229,11 @@ def _after(after: State, changed: Suggestion | None, rollout: Rollout | None) ->
             "bad_exposed": rollout.bad_exposed,
             "lost": rollout.lost,
         }
-    differs = {server.name: list(server.differs) for server in after.newcomers if server.differs}
+    differs = {server.name: list(server.differs) for server in after.greens if server.differs}
     if differs:
         shown["differs"] = differs
-    if after.route is not None:
-        shown["weights"] = dict(after.route.weights)
+    if after.split.route is not None:
+        shown["weights"] = dict(after.split.route.weights)
     return shown
 
 
@@ -246,7 +246,7 @@ def _request_fields(event: e.Event) -> dict[str, Any]:
 
 def _why(before: State, event: e.Event, after: State) -> str:
     """The note of the state, and the operator's reason, which the note does not repeat in later entries."""
-    if isinstance(event, e.ServerLost) and event.server == before.ending:
+    if isinstance(event, e.ServerLost) and event.server == before.effects.ending:
         return event.why
     if isinstance(event, e.PredictionChecked):
         why, drop = describe_check(event.check), after.law_drop

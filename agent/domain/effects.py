@@ -4,7 +4,8 @@ They are numbered, idempotent, and performed only after they are journalled.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Literal
 
 from flettner.agent.domain.model import Server, Strategy
@@ -135,3 +136,39 @@ class KeepKnobs:
 
 Renewal = KeepAlive | KeepKnobs
 Effect = Preflight | Launch | WarmUp | Examine | Route | Drain | Stop | Retire | SetKnobs | Renewal
+
+Awaited = Preflight | Launch | WarmUp | Examine | Route | Drain | Stop | Retire | SetKnobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """How far the effects are: one at a time is awaited, and requested again if it fails."""
+
+    last_number: int = 0
+    awaited: Awaited | None = None  # the effect whose outcome the machine waits for
+    retry_at: datetime | None = None  # when the awaited effect, which failed, is requested again
+    tries: int = 0  # how often it failed
+
+    @property
+    def next_number(self) -> int:
+        return self.last_number + 1
+
+    def is_awaited(self, number: int) -> bool:
+        return self.awaited is not None and self.awaited.number == number
+
+    def await_effect(self, effect: Awaited) -> "Effects":
+        """Await this numbered effect instead of the one awaited before."""
+        return replace(self, last_number=effect.number, awaited=effect, retry_at=None)
+
+    def await_nothing(self) -> "Effects":
+        return replace(self, awaited=None)
+
+    @property
+    def stopping(self) -> str:
+        """The server that is being stopped, with all its replicas; empty: none."""
+        return self.awaited.server.name if isinstance(self.awaited, Stop) and not self.awaited.keep else ""
+
+    @property
+    def ending(self) -> str:
+        """The server that flettner stops or retires now; empty: none."""
+        return self.awaited.server.name if isinstance(self.awaited, Retire) else self.stopping

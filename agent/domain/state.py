@@ -10,18 +10,9 @@ from flettner.agent.domain.answers import AnswerComparison
 from flettner.agent.domain.blocks import BlockTrial
 from flettner.agent.domain.calibration import Calibration
 from flettner.agent.domain.canary_evidence import CanaryEvidence
-from flettner.agent.domain.effects import (
-    Drain,
-    Examine,
-    Launch,
-    Preflight,
-    Retire,
-    Route,
-    SetKnobs,
-    Stop,
-    WarmUp,
-)
+from flettner.agent.domain.effects import Effects, SetKnobs
 from flettner.agent.domain.error_budget import Budget
+from flettner.agent.domain.fleet import Fleet, Split
 from flettner.agent.domain.model import (
     Approvers,
     Forecast,
@@ -39,11 +30,6 @@ from flettner.agent.domain.server_health import Failure, ServerHealth
 from flettner.agent.domain.statuses import SuggestionStatus
 from flettner.vllm_facts.values import Setting
 
-Awaited = Preflight | Launch | WarmUp | Examine | Route | Drain | Stop | Retire | SetKnobs
-
-FORMER_PHASES = {"vacating": "draining", "spreading": "replacing"}
-"""Names of 0.1 that older journals hold."""
-
 
 class Phase(Enum):
     OBSERVING = "observing"
@@ -60,10 +46,6 @@ class Phase(Enum):
     COOLDOWN = "cooldown"
     RESTORING = "restoring"  # a server exited: one with the setting in force starts
     HALTED = "halted"  # an operator must act; flettner changes nothing
-
-    @classmethod
-    def _missing_(cls, value: object) -> "Phase | None":
-        return cls(FORMER_PHASES[value]) if isinstance(value, str) and value in FORMER_PHASES else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +94,19 @@ class SteadyRate:
     rps: float
     since: datetime  # the load has not changed, and no rollout was running, since then
     at: datetime  # the latest second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentTraffic:
+    """The traffic outside rollouts, with which the judge compares."""
+
+    minutes: tuple[RequestCounts, ...] = ()  # the fleet's counts of this minute and the previous one
+    since: datetime | None = None  # the begin of this minute
+    until: datetime | None = None  # the latest second in it
+    steady: SteadyRate | None = None  # None: not measured
+    calibration: Mapping[str, Calibration] = field(
+        default_factory=dict
+    )  # of the fleet, by stream, the latest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,22 +164,14 @@ class State:
     approval: Approvers = "any"
     epoch: int = 0
     paused: bool = False
-    blue: Server | None = None
-    peers: tuple[Server, ...] = ()  # further servers with the setting in force
-    vacated: tuple[str, ...] = ()  # names of servers of blue and peers that were stopped to free a slot
+    fleet: Fleet = field(default_factory=Fleet)
     green: Server | None = None  # the newest server of the candidate setting
     crew: tuple[Server, ...] = ()  # earlier servers of the candidate setting, which carry traffic
-    gone: tuple[str, ...] = ()  # names of all these servers whose process exited
-    leaving: tuple[Retire, ...] = ()  # retirements beside the rollout, repeated until done
-    leaving_asked: datetime | None = None
-    route: Route | None = None  # the last one requested
+    split: Split = field(default_factory=Split)
     knobs: SetKnobs | None = None  # the last change of running servers that was requested
-    planned: Route | None = None  # the split that a failover replaces by `route`; None: there is no failover
+    effects: Effects = field(default_factory=Effects)
     failing: Mapping[str, Failure] = field(default_factory=dict)  # by server, of those that fail at present
     health: Mapping[str, ServerHealth] = field(default_factory=dict)  # by server; lost in a crash
-    awaiting: Awaited | None = None  # the effect whose outcome the machine waits for
-    effects: int = 0  # number of the last effect
-    servers: int = 0  # number of the last server named
     suggestions: int = 0
     suggestion: Suggestion | None = None  # checked or carried out; else the first open one, or the latest
     also_open: tuple[Suggestion, ...] = ()  # the other open ones, by rank
@@ -192,14 +179,8 @@ class State:
     sightings: Mapping[str, Sighting] = field(default_factory=dict)  # by rule and by change; lost in a crash
     rollout: Rollout | None = None  # the latest
     until: datetime | None = None  # end of a cool-down
-    retry_at: datetime | None = None  # when the failed awaited effect is retried
-    tries: int = 0
     outcomes: tuple[Outcome, ...] = ()
-    recent: tuple[RequestCounts, ...] = ()  # the fleet's counts of this minute and the previous one
-    recent_since: datetime | None = None
-    recent_until: datetime | None = None  # the latest second in it
-    steady: SteadyRate | None = None  # None: not measured
-    calibration: Mapping[str, Calibration] = field(default_factory=dict)  # of the fleet, the latest
+    traffic: RecentTraffic = field(default_factory=RecentTraffic)
     predictions: tuple[PredictionCheck, ...] = ()  # compared with what was measured, oldest first
     law_drop: LawDrop | None = None  # the latest
     budget: Budget = field(default_factory=Budget)  # of the SLO, over all servers and phases
@@ -212,46 +193,16 @@ class State:
         return (*first, *self.also_open)
 
     @property
-    def fleet(self) -> tuple[Server, ...]:
-        """All servers with the setting in force, including stopped and exited ones."""
-        return (self.blue, *self.peers) if self.blue is not None else self.peers
-
-    @property
-    def standing(self) -> tuple[Server, ...]:
-        """The fleet's servers that can carry traffic."""
-        return tuple(s for s in self.fleet if s.name not in self.vacated and s.name not in self.gone)
-
-    @property
-    def engines(self) -> int:
-        """The replicas of all servers of the fleet that can carry traffic."""
-        return sum(server.replicas for server in self.standing)
-
-    @property
-    def stopping(self) -> str:
-        """The server that is being stopped, with all its replicas; empty: none."""
-        effect = self.awaiting
-        return effect.server.name if isinstance(effect, Stop) and not effect.keep else ""
-
-    @property
-    def ending(self) -> str:
-        """The server that flettner stops or retires now; empty: none."""
-        return self.awaiting.server.name if isinstance(self.awaiting, Retire) else self.stopping
-
-    @property
-    def split(self) -> Route | None:
-        """The last split that a phase requested; in force unless a failover replaces it."""
-        return self.planned or self.route
-
-    @property
-    def newcomers(self) -> tuple[Server, ...]:
+    def greens(self) -> tuple[Server, ...]:
         """All servers with the candidate setting; the newest may not be up yet."""
         return (*self.crew, self.green) if self.green is not None else self.crew
 
     @property
-    def present(self) -> tuple[Server, ...]:
-        return (*self.fleet, *self.newcomers)
+    def servers(self) -> tuple[Server, ...]:
+        """All servers of the target, of both settings, running or not."""
+        return (*self.fleet.servers, *self.greens)
 
     @property
-    def up(self) -> tuple[Server, ...]:
+    def reachable(self) -> tuple[Server, ...]:
         """Servers that have an address and were not stopped by flettner: they can be scraped and watched."""
-        return tuple(s for s in self.present if s.address and s.name not in self.vacated)
+        return tuple(s for s in self.servers if s.address and s.name not in self.fleet.stopped)

@@ -15,7 +15,6 @@ from flettner.agent.machine.transitions import (
     Rules,
     Transition,
     enter_phase,
-    is_awaited,
     request_effect,
     without_effects,
 )
@@ -24,21 +23,21 @@ from flettner.agent.machine.transitions import (
 def on_warmed(rules: Rules, state: State, event: Warmed) -> Transition:
     """Examine a warm green if the plan asks for it; servers after the canary have the same setting."""
     green, rollout = state.green, state.rollout
-    if green is None or rollout is None or not is_awaited(state, event.number):
+    if green is None or rollout is None or not state.effects.is_awaited(event.number):
         return without_effects(state)
     if rollout.passed or not rollout.plan.examine_s:
         return warmed_up(rules, state, event)
     asked = enter_phase(
         state, Phase.WARMING, event.at, f"{green.name} is warm and answers the golden prompts"
     )
-    return examine_servers(asked, (state.standing or state.fleet)[0], green)
+    return examine_servers(asked, (state.fleet.running or state.fleet.servers)[0], green)
 
 
 def drain_or_examine(state: State, at: datetime, why: str) -> Transition:
     """Drain the first old server; the only server answers the golden prompts before it stops."""
-    if state.engines > 1 or state.rollout is None or not state.rollout.plan.examine_s:
+    if state.fleet.replica_count > 1 or state.rollout is None or not state.rollout.plan.examine_s:
         return drain_old_server(state, at, why)
-    blue = state.standing[0]
+    blue = state.fleet.running[0]
     asked = enter_phase(
         state, Phase.DRAINING, at, f"{why}: {blue.name} answers the golden prompts before it stops"
     )
@@ -52,7 +51,7 @@ def examine_servers(state: State, blue: Server, green: Server | None) -> Transit
 
 def on_examined(_: Rules, state: State, event: Examined) -> Transition:
     """Begin the canary if the answers match; else roll back before green gets traffic."""
-    if state.rollout is None or not is_awaited(state, event.number):
+    if state.rollout is None or not state.effects.is_awaited(event.number):
         return without_effects(state)
     quality = event.quality
     state = replace(state, rollout=replace(state.rollout, quality=quality))
@@ -63,6 +62,6 @@ def on_examined(_: Rules, state: State, event: Examined) -> Transition:
 
 def on_blue_answered(_: Rules, state: State, event: Examined) -> Transition:
     """Drain blue once it has answered."""
-    if not is_awaited(state, event.number):
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
     return drain_old_server(state, event.at, event.quality.why)

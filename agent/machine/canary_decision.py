@@ -28,7 +28,7 @@ def judge(rules: Rules, state: State, event: Observed) -> Transition:
     rollout = state.rollout
     if state.green is None or rollout is None:
         return without_effects(state)
-    new_green, new_blue = sum_counts(state.newcomers, event), sum_counts(state.standing, event)
+    new_green, new_blue = sum_counts(state.greens, event), sum_counts(state.fleet.running, event)
     heard_at = event.at if new_green.total else rollout.heard_at
     rollout = replace(rollout, exposed=rollout.exposed + new_green, heard_at=heard_at)
     state = replace(state, rollout=rollout)
@@ -38,7 +38,7 @@ def judge(rules: Rules, state: State, event: Observed) -> Transition:
         )
     if any(carries(state, name) for name in state.failing):  # both sides fail: there is nothing to compare
         return keep_alive(state, event.at)
-    if rollout.step_since is None or isinstance(state.awaiting, Route):
+    if rollout.step_since is None or isinstance(state.effects.awaited, Route):
         return keep_alive(state, event.at)
     rollout = replace(rollout, green=rollout.green + new_green, blue=rollout.blue + new_blue)
     evidence, verdict = rules.judge.update(
@@ -93,7 +93,7 @@ def hold_step(state: State, event: Observed, why: str) -> Transition:
     rollout = state.rollout
     if rollout is None:
         return without_effects(state)
-    due = rollout.evidence.held_s >= SUSPEND_AFTER_S and state.standing and not rollout.parked
+    due = rollout.evidence.held_s >= SUSPEND_AFTER_S and state.fleet.running and not rollout.parked
     if due and (event.blind or not blue_fails_more(state)):
         return route_step(replace(state, rollout=replace(rollout, parked=why)))
     noted = rollout.parked or state.note.startswith(HELD)
@@ -103,11 +103,11 @@ def hold_step(state: State, event: Observed, why: str) -> Transition:
 def observation_of(state: State, event: Observed, green: RequestCounts) -> Observation:
     """The judge's input for this second; the engine of the first old server stands for blue's."""
     newest = state.green.name if state.green else ""
-    first = state.standing[0].name if state.standing else ""
+    first = state.fleet.running[0].name if state.fleet.running else ""
     return Observation(
         at=event.at,
         green=green,
-        blue={server.name: event.arms.get(server.name, RequestCounts()) for server in state.standing},
+        blue={server.name: event.arms.get(server.name, RequestCounts()) for server in state.fleet.running},
         green_engine=event.engines.get(newest),
         blue_engine=event.engines.get(first),
         blind=event.blind,

@@ -31,8 +31,8 @@ from flettner.agent.machine.traffic import expected_rate, recent_traffic
 from flettner.agent.machine.transitions import (
     Rules,
     Transition,
+    await_nothing,
     enter_phase,
-    is_awaited,
     remember_outcome,
     request_effect,
     without_effects,
@@ -53,9 +53,9 @@ def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: dat
         hot = preflight_hot(rules, asked, suggestion)
         if rules.strategy == "hot" or not hot.problem:
             return answer_check(rules, asked, hot, at)
-    setting = {**(state.blue.setting if state.blue else {}), **suggestion.proposal.to}
+    setting = {**(state.fleet.blue.setting if state.fleet.blue else {}), **suggestion.proposal.to}
     return request_effect(
-        asked, Preflight(number=0, servers=state.standing, setting=setting, wanted=rules.strategy)
+        asked, Preflight(number=0, servers=state.fleet.running, setting=setting, wanted=rules.strategy)
     )
 
 
@@ -67,7 +67,7 @@ def preflight_hot(rules: Rules, state: State, suggestion: Suggestion) -> Preflig
 
 
 def _why_not_hot(rules: Rules, state: State, suggestion: Suggestion) -> str:
-    why = why_not_hot(state.standing, suggestion.proposal.to, (state.epoch, state.effects + 1))
+    why = why_not_hot(state.fleet.running, suggestion.proposal.to, (state.epoch, state.effects.next_number))
     if not why and (rules.exam.always or altering_knobs(suggestion.proposal)):
         return "golden prompts compare the answers of two servers"
     return why
@@ -94,7 +94,7 @@ def seal_suggestion(
             slo=rules.slo,
             recent=recent,
             rate_rps=rate_rps,
-            calibration=state.calibration,
+            calibration=state.traffic.calibration,
             gain_needed=gain_needed(suggestion.proposal, plan),
         )
     return rules.guard.seal(
@@ -112,13 +112,13 @@ def plan_at(
     failing: bool,
 ) -> Plan:
     """The configured plan for this change at this request rate, and for a blue that fails its SLO by far."""
-    plan = plan_for(rules.plan, preflight, state.engines, rate_rps, failing=failing)
+    plan = plan_for(rules.plan, preflight, state.fleet.replica_count, rate_rps, failing=failing)
     examined = preflight.strategy != "hot" and (rules.exam.always or altering_knobs(proposal))
     return replace(plan, examine_s=rules.exam.at_most_s) if examined else plan
 
 
 def on_preflighted(rules: Rules, state: State, event: Preflighted) -> Transition:
-    if not is_awaited(state, event.number):
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
     return answer_check(rules, state, _note_restart(rules, state, event.preflight), event.at)
 
@@ -127,7 +127,7 @@ def _note_restart(rules: Rules, state: State, preflight: PreflightResult) -> Pre
     """Add why the change needs another server, where those that run have hot knobs."""
     if state.suggestion is None or rules.strategy not in HOT_FIRST:
         return preflight
-    if not any(one.hot for one in state.standing):
+    if not any(one.hot for one in state.fleet.running):
         return preflight
     why = _why_not_hot(rules, state, state.suggestion)
     return replace(preflight, notes=(f"with a restart: {why}", *preflight.notes)) if why else preflight
@@ -143,7 +143,7 @@ def answer_check(rules: Rules, state: State, preflight: PreflightResult, at: dat
         return refuse_suggestion(state, at, preflight.problem, result)
     expires_at = at + timedelta(seconds=rules.guard.suggestion_ttl_s)
     sealed = seal_suggestion(rules, state, suggestion, preflight, at=at, expires_at=expires_at)
-    state = enter_phase(replace(state, suggestion=sealed, awaiting=None), Phase.PROPOSED, at, "")
+    state = enter_phase(await_nothing(replace(state, suggestion=sealed)), Phase.PROPOSED, at, "")
     state = replace(make_room(state, sealed), note=sealed.proposal.why)
     still = [sealed] if is_seen(state, sealed, at) else []
     return start_by_itself(rules, state, still, at) or without_effects(state)
@@ -199,7 +199,7 @@ def refuse_suggestion(state: State, at: datetime, why: str, result: OutcomeResul
 
 def on_preflight_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
     """The preflight failed, which is no evidence about the values."""
-    if not is_awaited(state, event.number):
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
     return refuse_suggestion(state, event.at, event.why, "undecided")
 

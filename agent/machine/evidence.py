@@ -104,7 +104,7 @@ def is_established(state: State, proposal: Proposal, reading: Reading, at: datet
     """Whether the proposal's cause is seen for long enough: by its rule, or by what it changes."""
     if burns_fast(reading, slo):
         return True
-    setting = state.blue.setting if state.blue else {}
+    setting = state.fleet.blue.setting if state.fleet.blue else {}
     does = knob_directions(proposal.to, setting, proposal.assumed)
     by_rule = in_two_windows(state, (rule_key(proposal.rule),), reading, at)
     return by_rule or (bool(does) and in_two_windows(state, does, reading, at))

@@ -34,7 +34,7 @@ def assess_servers(state: State, event: Event) -> State:
             event.engines.get(server.name),
             event.arms.get(server.name, NO_REQUESTS),
         )
-        for server in state.up
+        for server in state.reachable
     }
     failing: dict[str, Failure] = {}
     carriers = _assess_carriers(state, health)
@@ -58,7 +58,7 @@ def assess_servers(state: State, event: Event) -> State:
 
 
 def _assess_carriers(state: State, health: Mapping[str, ServerHealth]) -> Carriers:
-    shares = state.route.weights if state.route is not None else {}
+    shares = state.split.route.weights if state.split.route is not None else {}
     carriers = {name for name, weight in shares.items() if weight}
     hanging = {name for name, failure in state.failing.items() if failure.kind in HANGING}
     if not carriers:
@@ -71,7 +71,7 @@ def _assess_carriers(state: State, health: Mapping[str, ServerHealth]) -> Carrie
 def _note_silence(state: State, event: ServerLost) -> State:
     """The engine's own probes found that the server does not answer."""
     name = event.server
-    if name in state.failing or name not in {server.name for server in state.up}:
+    if name in state.failing or name not in {server.name for server in state.reachable}:
         return state
     health = state.health.get(name, NEW)
     why = event.why.removeprefix(f"{name} ")
@@ -93,9 +93,9 @@ def failing_newcomer(state: State) -> tuple[str, Failure] | None:
     An old server that is silent, too, counts as failing before it is certain: scrapes are spread over the
     second, so of two servers that freeze together one is found earlier.
     """
-    if all(fails(state, server) or _is_silent(state, server) for server in state.standing):
+    if all(fails(state, server) or _is_silent(state, server) for server in state.fleet.running):
         return None
-    for server in state.newcomers:
+    for server in state.greens:
         if (failure := state.failing.get(server.name)) is not None:
             return server.name, failure
     return None
@@ -106,12 +106,12 @@ def _is_silent(state: State, server: Server) -> bool:
 
 
 def carries(state: State, name: str) -> bool:
-    return state.route is not None and bool(state.route.weights.get(name))
+    return state.split.route is not None and bool(state.split.route.weights.get(name))
 
 
 def blue_fails_more(state: State) -> bool:
     """Whether a larger share of the old servers' last requests failed than of the new ones'."""
-    return _failed_share(state, state.standing) > _failed_share(state, state.newcomers)
+    return _failed_share(state, state.fleet.running) > _failed_share(state, state.greens)
 
 
 def _failed_share(state: State, servers: Sequence[Server]) -> float:

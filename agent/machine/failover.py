@@ -16,7 +16,7 @@ from flettner.agent.domain.state import Phase, Rollout, State
 from flettner.agent.judge.server_health import is_well
 from flettner.agent.machine.failing import describe_failures, fails
 from flettner.agent.machine.routes import equal_shares
-from flettner.agent.machine.transitions import Transition
+from flettner.agent.machine.transitions import Transition, take_number
 
 KEEPS = frozenset({Phase.CANARY, Phase.ROLLING_BACK})
 """Phases in which a server without a share may get one: nothing else is about to happen to it."""
@@ -25,12 +25,12 @@ KEEPS = frozenset({Phase.CANARY, Phase.ROLLING_BACK})
 def leave_failing_servers(before: State, moved: Transition) -> Transition:
     """Replace the split while one of its servers fails, and put it back in force afterwards."""
     state, effects = moved
-    plan = state.split
+    plan = state.split.intended
     if plan is None or plan.closed_s or state.mode == "advise" or state.phase is Phase.HALTED:
         return moved
     wanted = split_without_failing(before, state, plan)
-    state = replace(state, planned=None if _is_same(wanted, plan) else plan)
-    if state.route is None or _is_same(wanted, state.route):
+    state = replace(state, split=replace(state.split, planned=None if _is_same(wanted, plan) else plan))
+    if state.split.route is None or _is_same(wanted, state.split.route):
         return state, effects
     return _request(before, state, effects, wanted)
 
@@ -60,22 +60,26 @@ def split_without_failing(before: State, state: State, plan: Route) -> Route:
 
 def _takers(before: State, state: State, servers: Sequence[Server]) -> list[Server]:
     """Those that may carry the traffic: known to be well, or carrying it since the failover began."""
-    carry = before.route.weights if before.planned is not None and before.route is not None else {}
+    carry = (
+        before.split.route.weights
+        if before.split.planned is not None and before.split.route is not None
+        else {}
+    )
     return [
         server
         for server in servers
         if not fails(state, server)
         and server.address
-        and server.name not in (state.ending, *state.gone, *state.vacated)
+        and server.name not in (state.effects.ending, *state.fleet.exited, *state.fleet.stopped)
         and (is_well(state.health.get(server.name)) or carry.get(server.name))
     ]
 
 
 def _as_before(before: State, state: State, plan: Route) -> Route:
     """The split before this step, if its servers still run and are part of the plan; else the plan."""
-    now = before.route
+    now = before.split.route
     carriers = [name for name, weight in now.weights.items() if weight] if now is not None else []
-    if now is None or not carriers or any(n in state.gone or n not in plan.weights for n in carriers):
+    if now is None or not carriers or any(n in state.fleet.exited or n not in plan.weights for n in carriers):
         return plan
     return replace(
         plan,
@@ -97,23 +101,24 @@ def _parts(route: Route) -> tuple[object, ...]:
 
 def _request(before: State, state: State, effects: tuple[Effect, ...], wanted: Route) -> Transition:
     """Request this split, and await it unless something else is awaited."""
-    route = replace(wanted, number=state.effects + 1)
-    if state.awaiting is None or isinstance(state.awaiting, Route) or _returns(state, route):
-        state = replace(state, awaiting=route, retry_at=None)
-    if state.phase is Phase.CANARY and state.rollout and state.planned:
+    state, number = take_number(state)
+    route = replace(wanted, number=number)
+    if state.effects.awaited is None or isinstance(state.effects.awaited, Route) or _returns(state, route):
+        state = replace(state, effects=state.effects.await_effect(route))
+    if state.phase is Phase.CANARY and state.rollout and state.split.planned:
         state = replace(state, rollout=suspend_step(state.rollout))
     rest = tuple(effect for effect in effects if not isinstance(effect, Route | KeepAlive))
-    state = replace(state, effects=route.number, route=route)
-    if state.planned is not None:
+    state = replace(state, split=replace(state.split, route=route))
+    if state.split.planned is not None:
         state = replace(state, note=describe_failover(state))
-    elif before.planned is not None:
+    elif before.split.planned is not None:
         state = replace(state, note=f"the failover is over: {_carriers(route)} has the traffic")
     return state, (*rest, route)
 
 
 def _returns(state: State, route: Route) -> bool:
     """Whether a server that drains after a rollback gets traffic again, so that it must not be retired."""
-    drains = state.awaiting.server.name if isinstance(state.awaiting, Drain) else ""
+    drains = state.effects.awaited.server.name if isinstance(state.effects.awaited, Drain) else ""
     return state.phase is Phase.ROLLING_BACK and bool(route.weights.get(drains))
 
 
@@ -123,9 +128,9 @@ def _carriers(route: Route) -> str:
 
 def describe_failover(state: State) -> str:
     """Which servers fail, and which ones carry their traffic; empty without a failover."""
-    if state.planned is None or state.route is None:
+    if state.split.planned is None or state.split.route is None:
         return ""
-    return f"failover: {describe_failures(state)}; {_carriers(state.route)} has the traffic"
+    return f"failover: {describe_failures(state)}; {_carriers(state.split.route)} has the traffic"
 
 
 def suspend_step(rollout: Rollout) -> Rollout:

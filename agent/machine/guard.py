@@ -90,7 +90,9 @@ class Guard:
 
     def _too_many(self, state: State, proposal: Proposal, at: datetime) -> str:
         """Why there were enough changes of this kind, hot or not; empty if there were not."""
-        hot = self.hot and not why_not_hot(state.standing, proposal.to, (state.epoch, state.effects + 1))
+        hot = self.hot and not why_not_hot(
+            state.fleet.running, proposal.to, (state.epoch, state.effects.next_number)
+        )
         most = self.hot_changes_per_day if hot else self.changes_per_day
         counted = [o for o in state.outcomes if o.result not in {"denied", "aborted", "refused"}]
         today = [o for o in counted if o.hot is hot and o.at > at - timedelta(days=1)]
@@ -102,7 +104,7 @@ class Guard:
     def _suggestion(
         self, state: State, proposal: Proposal, *, policy: str, at: datetime, stepwise: bool
     ) -> Suggestion | ProposalRefusal:
-        blue = state.blue
+        blue = state.fleet.blue
         if blue is None:
             return ProposalRefusal(why="no server runs that could be changed")
         if why := _blocker(state):
@@ -133,7 +135,7 @@ class Guard:
             proposal=replace(proposal, to=to),
             before={knob: blue.setting.get(knob) for knob in to},
             base=base_digest(blue.setting),
-            servers=tuple(server.name for server in state.standing),
+            servers=tuple(server.name for server in state.fleet.running),
             notes=tuple(notes),
             made_at=at,
             expires_at=at + timedelta(seconds=self.suggestion_ttl_s),
@@ -222,7 +224,7 @@ class Guard:
 
 
 def _rate(state: State) -> float | None:
-    return state.steady.rps if state.steady is not None else None
+    return state.traffic.steady.rps if state.traffic.steady is not None else None
 
 
 def base_digest(setting: Setting) -> str:
@@ -237,11 +239,11 @@ def _toml_key(knob: Knob) -> str:
 
 def _blocker(state: State) -> str:
     """Why these servers cannot be changed now; empty if they can."""
-    if state.gone:
-        return f"{', '.join(state.gone)} exited: nothing is changed until it serves again"
-    settings = {base_digest(server.setting) for server in state.standing}
+    if state.fleet.exited:
+        return f"{', '.join(state.fleet.exited)} exited: nothing is changed until it serves again"
+    settings = {base_digest(server.setting) for server in state.fleet.running}
     if len(settings) > 1:
-        names = ", ".join(server.name for server in state.standing)
+        names = ", ".join(server.name for server in state.fleet.running)
         return f"{names} run with different flags: start them with the same flags, or make each a target"
     return ""
 

@@ -75,12 +75,12 @@ def keep_knobs(moved: Transition, event: Event) -> Transition:
     state, effects = moved
     if state.knobs is None or not isinstance(event, Observed) or state.mode == "advise":
         return moved
-    known = {server.name: server for server in state.fleet}
+    known = {server.name: server for server in state.fleet.servers}
     servers = tuple(known[one.name] for one in state.knobs.servers if one.name in known)
     if not servers:
         return replace(state, knobs=None), effects
-    running = tuple(server for server in servers if server in state.standing)
-    if isinstance(state.awaiting, SetKnobs) or not running:
+    running = tuple(server for server in servers if server in state.fleet.running)
+    if isinstance(state.effects.awaited, SetKnobs) or not running:
         return moved
     renewal: Effect = KeepKnobs(change=replace(state.knobs, servers=running))
     return state, (*effects, renewal)

@@ -24,9 +24,9 @@ from flettner.agent.machine.restoring import TRIES, missing_server, restore
 from flettner.agent.machine.transitions import (
     Rules,
     Transition,
+    await_nothing,
     enter_cooldown,
     enter_phase,
-    is_awaited,
     is_in_fleet,
     remember_outcome,
     request_effect,
@@ -41,7 +41,7 @@ HELD = "held"
 
 def begin_trial(state: State, at: datetime, note: str) -> Transition:
     """The first second draws the first block."""
-    return without_effects(enter_phase(replace(state, awaiting=None), Phase.TRIAL, at, note))
+    return without_effects(enter_phase(await_nothing(state), Phase.TRIAL, at, note))
 
 
 def is_hot(state: State) -> bool:
@@ -52,7 +52,7 @@ def is_hot(state: State) -> bool:
 
 def arm_in_force(state: State) -> Arm | None:
     """None: it is changing."""
-    if isinstance(state.awaiting, SetKnobs):
+    if isinstance(state.effects.awaited, SetKnobs):
         return None
     return "candidate" if state.knobs is not None and state.knobs.lease_s is not None else "present"
 
@@ -62,7 +62,7 @@ def observe(rules: Rules, state: State, event: Observed) -> Transition:
     rollout, arm = state.rollout, arm_in_force(state)
     if rollout is None or rollout.passed:
         return keep_alive(state, event.at)
-    counts = sum_counts(state.standing, event)
+    counts = sum_counts(state.fleet.running, event)
     if arm != "present":
         rollout = replace(rollout, exposed=rollout.exposed + counts)
     why = "; ".join(f"{name} {failure.why}" for name, failure in sorted(state.failing.items()))
@@ -77,8 +77,8 @@ def observe(rules: Rules, state: State, event: Observed) -> Transition:
         margin=rollout.plan.margin,
         calibration=rollout.evidence.calibration,
     )
-    engines = tuple(event.engines[one.name] for one in state.standing if one.name in event.engines)
-    seen = engines if len(engines) == len(state.standing) else ()
+    engines = tuple(event.engines[one.name] for one in state.fleet.running if one.name in event.engines)
+    seen = engines if len(engines) == len(state.fleet.running) else ()
     second = BlockSecond(counts=counts, engines=seen, in_force=arm, blind=event.blind or why)
     blocks, verdict = update_blocks(blocks, second, slo=rules.slo)
     rollout = replace(rollout, blocks=blocks, step_bad=verdict.bad, waits=verdict.waits or verdict.why)
@@ -109,15 +109,15 @@ def _apply_verdict(state: State, rollout: Rollout, at: datetime, verdict: Verdic
 
 def _set_arm(state: State, arm: Arm, *, lease_s: float | None) -> Transition:
     """Request the values of this arm on all servers that run."""
-    servers = state.standing
-    setting = dict(state.fleet[0].setting) if state.fleet else {}
+    servers = state.fleet.running
+    setting = dict(state.fleet.servers[0].setting) if state.fleet.servers else {}
     if arm == "candidate" and state.suggestion is not None:
         setting |= state.suggestion.proposal.to
-    values = hot_values(state.fleet, setting)
+    values = hot_values(state.fleet.servers, setting)
     change = SetKnobs(number=0, epoch=state.epoch, servers=servers, values=values, lease_s=lease_s)
     state, effects = request_effect(state, change)
     if state.knobs is not None:  # one that is down gets the values when it is back
-        state = replace(state, knobs=replace(state.knobs, servers=state.fleet))
+        state = replace(state, knobs=replace(state.knobs, servers=state.fleet.servers))
     return state, effects
 
 
@@ -129,13 +129,15 @@ def _result_under(arm: Arm | None) -> OutcomeResult:
 def on_set(_: Rules, state: State, event: KnobsSet) -> Transition:
     """The values are in force. After a pass they are the setting from now on."""
     rollout, suggestion = state.rollout, state.suggestion
-    if not is_awaited(state, event.number) or rollout is None or suggestion is None:
+    if not state.effects.is_awaited(event.number) or rollout is None or suggestion is None:
         return without_effects(state)
-    state = replace(state, awaiting=None)
+    state = await_nothing(state)
     if not rollout.passed:
         return without_effects(state)
-    fleet = tuple(replace(one, setting={**one.setting, **suggestion.proposal.to}) for one in state.fleet)
-    state = replace(state, blue=fleet[0], peers=fleet[1:])
+    fleet = tuple(
+        replace(one, setting={**one.setting, **suggestion.proposal.to}) for one in state.fleet.servers
+    )
+    state = replace(state, fleet=replace(state.fleet, servers=fleet))
     state = replace(state, rollout=replace(rollout, outcome="promoted", ended_at=event.at))
     state = remember_outcome(state, event.at, "promoted", rollout.why)
     return without_effects(enter_phase(state, Phase.OBSERVING, event.at, rollout.why))
@@ -157,7 +159,7 @@ def take_back(
 def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
     """A change was not made, or the lease of the new values could not be renewed."""
     lease_lost = state.knobs is not None and event.number == state.knobs.number
-    if not is_awaited(state, event.number) and not lease_lost:
+    if not state.effects.is_awaited(event.number) and not lease_lost:
         return without_effects(state)
     return take_back(state, event.at, event.why, result="undecided")
 
@@ -188,24 +190,28 @@ def _leave_lost(rules: Rules, moved: Transition, at: datetime) -> Transition:
     """
     state, effects = moved
     lost = missing_server(state)
-    if state.rollout is None or (state.standing and (lost is None or not lost.ours)):
+    if state.rollout is None or (state.fleet.running and (lost is None or not lost.ours)):
         return moved
     if lost is None or not lost.ours:
         state, more = end_rollback(rules, state, at)
         return state, (*effects, *more)
-    state, more = restore(rules, replace(state, awaiting=None), at, state.note)
+    state, more = restore(rules, await_nothing(state), at, state.note)
     return state, (*effects, *more)
 
 
 def on_back(rules: Rules, state: State, event: KnobsSet) -> Transition:
-    return end_rollback(rules, state, event.at) if is_awaited(state, event.number) else without_effects(state)
+    return (
+        end_rollback(rules, state, event.at)
+        if state.effects.is_awaited(event.number)
+        else without_effects(state)
+    )
 
 
 def on_back_failed(rules: Rules, state: State, event: EffectFailed) -> Transition:
     """Retry until the lease has ended by itself; the renewals repeat the present values from then on."""
-    if not is_awaited(state, event.number):
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
-    if state.tries + 1 >= TRIES:
+    if state.effects.tries + 1 >= TRIES:
         return end_rollback(rules, state, event.at)
     return without_effects(retry_later(state, event.at, event.why))
 
@@ -213,7 +219,7 @@ def on_back_failed(rules: Rules, state: State, event: EffectFailed) -> Transitio
 def end_rollback(rules: Rules, state: State, at: datetime) -> Transition:
     rollout = replace(state.rollout, ended_at=at) if state.rollout is not None else None
     why = f"rolled back: {rollout.why}" if rollout is not None else "rolled back"
-    return enter_cooldown(rules, replace(state, rollout=rollout, awaiting=None), at, why)
+    return enter_cooldown(rules, replace(await_nothing(state), rollout=rollout), at, why)
 
 
 def resume(rules: Rules, state: State, at: datetime, *, drifted: bool) -> Transition:
@@ -230,4 +236,4 @@ def resume(rules: Rules, state: State, at: datetime, *, drifted: bool) -> Transi
     state, _ = moved
     if drifted:
         return end_rollback(rules, replace(state, knobs=None), at)
-    return moved if state.standing else _leave_lost(rules, moved, at)
+    return moved if state.fleet.running else _leave_lost(rules, moved, at)

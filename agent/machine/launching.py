@@ -18,9 +18,9 @@ from flettner.agent.machine.routes import route_to, split_route
 from flettner.agent.machine.transitions import (
     Rules,
     Transition,
+    await_nothing,
     count_exposed,
     enter_phase,
-    is_awaited,
     is_green,
     is_in_fleet,
     request_effect,
@@ -36,22 +36,26 @@ def observe_start(_: Rules, state: State, event: Observed) -> Transition:
     rollout = state.rollout
     if rollout is None:
         return without_effects(state)
-    if state.engines >= sum(rollout.replicas.values()) and not state.vacated:
-        baseline = rollout.baseline + sum_counts(state.standing, event)
+    if state.fleet.replica_count >= sum(rollout.replicas.values()) and not state.fleet.stopped:
+        baseline = rollout.baseline + sum_counts(state.fleet.running, event)
         evidence = replace(rollout.evidence, baseline_s=rollout.evidence.baseline_s + 1.0)
         state = replace(state, rollout=replace(rollout, baseline=baseline, evidence=evidence))
     state = count_exposed(state, event)
-    limit_s = state.awaiting.deadline_s if isinstance(state.awaiting, Launch | WarmUp | Examine) else 0.0
+    limit_s = (
+        state.effects.awaited.deadline_s
+        if isinstance(state.effects.awaited, Launch | WarmUp | Examine)
+        else 0.0
+    )
     if event.at > rollout.phase_since + timedelta(seconds=limit_s + GRACE_S):
         return roll_back(state, event.at, f"{state.phase.value} took longer than {limit_s:.0f} s")
-    if state.route is None:
+    if state.split.route is None:
         return without_effects(state)
-    return state, (KeepAlive(route=state.route),)
+    return state, (KeepAlive(route=state.split.route),)
 
 
 def on_launched(_: Rules, state: State, event: Launched) -> Transition:
     rollout = state.rollout
-    if rollout is None or not is_awaited(state, event.number):
+    if rollout is None or not state.effects.is_awaited(event.number):
         return without_effects(state)
     state = enter_phase(
         replace(state, green=event.server), Phase.WARMING, event.at, f"{event.server.name} is healthy"
@@ -64,7 +68,7 @@ def on_launched(_: Rules, state: State, event: Launched) -> Transition:
 
 
 def on_warmed(_: Rules, state: State, event: Warmed) -> Transition:
-    if state.rollout is None or not is_awaited(state, event.number):
+    if state.rollout is None or not state.effects.is_awaited(event.number):
         return without_effects(state)
     if state.rollout.passed:
         return route_to_newcomer(state, event.at)
@@ -73,7 +77,7 @@ def on_warmed(_: Rules, state: State, event: Warmed) -> Transition:
 
 def on_joined(_: Rules, state: State, event: Routed) -> Transition:
     """The newest server serves: replace the next one, then compare all of them with the last old one."""
-    if state.rollout is None or state.green is None or not is_awaited(state, event.number):
+    if state.rollout is None or state.green is None or not state.effects.is_awaited(event.number):
         return without_effects(state)
     serving = f"{state.green.name} serves"
     turn = replace_next(state, event.at, serving)
@@ -118,15 +122,17 @@ def route_step(state: State) -> Transition:
     if green is None or rollout is None:
         return without_effects(state)
     if rollout.parked:
-        return request_effect(state, route_to(state.standing, *state.newcomers))
+        return request_effect(state, route_to(state.fleet.running, *state.greens))
     grown = bool(state.crew) or green.replicas > 1
     if grown and rollout.plan.steps[rollout.step].weight < ALL:
-        return request_effect(state, route_to((*state.newcomers, *state.standing)))
+        return request_effect(state, route_to((*state.greens, *state.fleet.running)))
     if state.crew:
-        return request_effect(state, route_to(state.newcomers, *state.standing))
+        return request_effect(state, route_to(state.greens, *state.fleet.running))
     return request_effect(
         state,
-        split_route(state.standing, green, rollout.plan.steps[rollout.step].weight, rollout.plan.lease_s),
+        split_route(
+            state.fleet.running, green, rollout.plan.steps[rollout.step].weight, rollout.plan.lease_s
+        ),
     )
 
 
@@ -140,10 +146,10 @@ def resume_step(state: State) -> Transition:
 
 def on_step_routed(_: Rules, state: State, event: Routed) -> Transition:
     rollout = state.rollout
-    if rollout is None or not is_awaited(state, event.number):
+    if rollout is None or not state.effects.is_awaited(event.number):
         return without_effects(state)
-    if state.planned is not None:  # a failover: the step goes on when it is over
-        return without_effects(replace(state, awaiting=None))
+    if state.split.planned is not None:  # a failover: the step goes on when it is over
+        return without_effects(await_nothing(state))
     weight = rollout.plan.steps[rollout.step].weight
     note = (
         f"green is suspended without traffic: {rollout.parked}"
@@ -151,7 +157,7 @@ def on_step_routed(_: Rules, state: State, event: Routed) -> Transition:
         else f"green has {weight} % of the traffic"
     )
     rollout = replace(rollout, step_since=rollout.step_since or event.at)
-    return without_effects(replace(state, awaiting=None, rollout=rollout, note=note))
+    return without_effects(replace(await_nothing(state), rollout=rollout, note=note))
 
 
 def sum_counts(servers: Sequence[Server], event: Observed) -> RequestCounts:
@@ -159,9 +165,9 @@ def sum_counts(servers: Sequence[Server], event: Observed) -> RequestCounts:
 
 
 def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
-    if not is_awaited(state, event.number):
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
-    elsewhere = isinstance(state.awaiting, Route | Examine)
+    elsewhere = isinstance(state.effects.awaited, Route | Examine)
     result: OutcomeResult | None = "undecided" if elsewhere else result_of_loss(event)
     return roll_back(state, event.at, event.why, event.log, result=result)
 
@@ -201,4 +207,8 @@ def roll_back_lost_green(state: State, event: ServerLost) -> Transition:
 
 def is_last_of_fleet(state: State, event: ServerLost) -> bool:
     """Whether the last old server exited, so that there is nothing to roll back to."""
-    return event.gone and is_in_fleet(state, event) and not (state.standing or state.vacated or state.crew)
+    return (
+        event.gone
+        and is_in_fleet(state, event)
+        and not (state.fleet.running or state.fleet.stopped or state.crew)
+    )

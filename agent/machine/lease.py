@@ -10,7 +10,6 @@ from flettner.agent.machine.transitions import (
     LONGEST_PAUSE,
     Rules,
     Transition,
-    is_awaited,
     repeat_effect,
     request_effect,
     retry_later,
@@ -23,13 +22,13 @@ def keep_alive(state: State, at: datetime) -> Transition:
     if state.mode == "advise":
         return without_effects(state)
     if (
-        state.awaiting is not None
-        and state.retry_at is not None
-        and is_due(at, state.retry_at, LONGEST_PAUSE)
+        state.effects.awaited is not None
+        and state.effects.retry_at is not None
+        and is_due(at, state.effects.retry_at, LONGEST_PAUSE)
     ):
         return repeat_effect(state)
-    if state.route is not None and not isinstance(state.awaiting, Route):
-        return state, (KeepAlive(route=state.route),)
+    if state.split.route is not None and not isinstance(state.effects.awaited, Route):
+        return state, (KeepAlive(route=state.split.route),)
     return without_effects(state)
 
 
@@ -40,14 +39,14 @@ def is_due(at: datetime, then: datetime, longest: timedelta) -> bool:
 
 def on_routed(_: Rules, state: State, event: Routed) -> Transition:
     """The split requested at the start is in force."""
-    if not is_awaited(state, event.number):
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
-    return without_effects(replace(state, awaiting=None, tries=0))
+    return without_effects(replace(state, effects=replace(state.effects, awaited=None, tries=0)))
 
 
 def on_drained(_: Rules, state: State, event: Drained) -> Transition:
     """Stop a drained server whose slot green takes, so that it can start again; retire any other."""
-    effect, rollout = state.awaiting, state.rollout
+    effect, rollout = state.effects.awaited, state.rollout
     if not isinstance(effect, Drain) or rollout is None or effect.number != event.number:
         return without_effects(state)
     state = replace(state, rollout=replace(rollout, lost=rollout.lost + event.lost))
@@ -58,6 +57,6 @@ def on_drained(_: Rules, state: State, event: Drained) -> Transition:
 
 def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
     """Retry the same effect after a pause."""
-    if not is_awaited(state, event.number):
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
     return without_effects(retry_later(state, event.at, event.why))

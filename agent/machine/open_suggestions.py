@@ -14,7 +14,7 @@ from flettner.agent.domain.events import Event
 from flettner.agent.domain.model import Proposal
 from flettner.agent.domain.state import Phase, State, Suggestion
 from flettner.agent.machine.guard import PERSON
-from flettner.agent.machine.transitions import enter_phase
+from flettner.agent.machine.transitions import await_nothing, enter_phase
 from flettner.rules.precedence import ranked
 from flettner.vllm_facts.values import ChangeClass, Knob, Value
 
@@ -108,8 +108,9 @@ def end_suggestion(state: State, id_: str, status: Ending, why: str, by: str = "
     state = replace(state, ended=(*state.ended, ended))
     rest = tuple(one for one in state.open_suggestions if one.id != id_)
     if suggestion.status == "checking":
-        awaiting = None if isinstance(state.awaiting, Preflight) else state.awaiting
-        state = replace(state, suggestion=ended, awaiting=awaiting)
+        state = replace(state, suggestion=ended)
+        if isinstance(state.effects.awaited, Preflight):
+            state = await_nothing(state)
     elif not is_checking(state) and not rest:
         return replace(state, suggestion=ended, also_open=())
     return replace_open(state, rest)

@@ -5,12 +5,13 @@ from datetime import timedelta
 
 from flettner.agent.domain.effects import Effect, KeepAlive, Route
 from flettner.agent.domain.events import Event, Observed, Retired, ServerLost
+from flettner.agent.domain.fleet import Split
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine.lease import is_due
 from flettner.agent.machine.open_suggestions import end_all, enter_fitting_phase
 from flettner.agent.machine.routes import route_without
-from flettner.agent.machine.transitions import Transition, add_retirement
+from flettner.agent.machine.transitions import Transition, add_retirement, take_number
 
 LATE = timedelta(seconds=30)  # requests of a green that was rolled back still end
 RETIRE_AGAIN = timedelta(seconds=30)
@@ -20,10 +21,10 @@ def record_exit(state: State, event: Event) -> State:
     """Track exited servers across phases, so that no route targets them again."""
     if not isinstance(event, ServerLost) or not event.gone:
         return state
-    present = {server.name for server in state.present}
-    if event.server == state.stopping or event.server not in present - {*state.gone}:
+    present = {server.name for server in state.servers}
+    if event.server == state.effects.stopping or event.server not in present - {*state.fleet.exited}:
         return state
-    return replace(state, gone=(*state.gone, event.server))
+    return replace(state, fleet=state.fleet.with_exited(event.server))
 
 
 def count_late_requests(state: State, event: Event) -> State:
@@ -48,8 +49,10 @@ def end_retirement(state: State, event: Event) -> State:
     """Forget a retirement beside the rollout once it is done."""
     if not isinstance(event, Retired):
         return state
-    kept = tuple(effect for effect in state.leaving if effect.number != event.number)
-    return state if kept == state.leaving else replace(state, leaving=kept)
+    left = tuple(effect for effect in state.fleet.retiring if effect.number != event.number)
+    if left == state.fleet.retiring:
+        return state
+    return replace(state, fleet=replace(state.fleet, retiring=left))
 
 
 def record_move(state: State, event: Event) -> State:
@@ -65,9 +68,8 @@ def record_move(state: State, event: Event) -> State:
 
     return replace(
         state,
-        blue=moved(state.blue),
+        fleet=replace(state.fleet, servers=all_moved(state.fleet.servers)),
         green=moved(state.green),
-        peers=all_moved(state.peers),
         crew=all_moved(state.crew),
     )
 
@@ -78,7 +80,7 @@ def withdraw_if_servers_changed(moved: Transition, event: Event) -> Transition:
     suggestion = state.suggestion
     if suggestion is None or state.phase not in {Phase.CHECKING, Phase.PROPOSED}:
         return moved
-    now = sorted(server.name for server in state.standing)
+    now = sorted(server.name for server in state.fleet.running)
     if sorted(suggestion.servers) == now:
         return moved
     asked, there = ", ".join(suggestion.servers), ", ".join(now) or "none"
@@ -89,18 +91,22 @@ def withdraw_if_servers_changed(moved: Transition, event: Event) -> Transition:
 def drop_routes_to_exited_servers(moved: Transition, _: Event) -> Transition:
     """Move the share of an exited server to the servers that still carry traffic."""
     state, effects = moved
-    route = state.split
-    if state.mode == "advise" or route is None or not any(route.weights.get(name) for name in state.gone):
+    route = state.split.intended
+    if (
+        state.mode == "advise"
+        or route is None
+        or not any(route.weights.get(name) for name in state.fleet.exited)
+    ):
         return moved
-    rest = route_without(route, state.gone)
+    rest = route_without(route, state.fleet.exited)
     return moved if rest is None else reroute(state, effects, rest)
 
 
 def update_addresses_in_route(moved: Transition, _: Event) -> Transition:
     """Route to the new address of a server that was restarted under another one."""
     state, effects = moved
-    route = state.split
-    now = {server.name: server for server in state.present if server.address}
+    route = state.split.intended
+    now = {server.name: server for server in state.servers if server.address}
     if state.mode == "advise" or route is None:
         return moved
     if all(s.address == now[s.name].address for s in route.servers if s.name in now):
@@ -115,13 +121,16 @@ def repeat_retirements(moved: Transition, event: Event) -> Transition:
         return moved
     state, effects = moved
     at = event.at
-    present = {server.name for server in state.present}
-    waiting = [effect.server for effect in state.leaving if effect.server.name not in present]
+    present = {server.name for server in state.servers}
+    waiting = [effect.server for effect in state.fleet.retiring if effect.server.name not in present]
     if state.mode == "advise" or not waiting:
-        return (replace(state, leaving=()) if state.leaving and not waiting else state), effects
-    if state.leaving_asked is None or not is_due(at, state.leaving_asked + RETIRE_AGAIN, RETIRE_AGAIN):
-        return replace(state, leaving_asked=state.leaving_asked or at), effects
-    moved = replace(state, leaving=(), leaving_asked=at), effects
+        if state.fleet.retiring and not waiting:
+            state = replace(state, fleet=replace(state.fleet, retiring=()))
+        return state, effects
+    asked = state.fleet.retiring_asked
+    if asked is None or not is_due(at, asked + RETIRE_AGAIN, RETIRE_AGAIN):
+        return replace(state, fleet=replace(state.fleet, retiring_asked=asked or at)), effects
+    moved = replace(state, fleet=replace(state.fleet, retiring=(), retiring_asked=at)), effects
     for server in waiting:
         moved = add_retirement(moved, server)
     return moved
@@ -130,15 +139,18 @@ def repeat_retirements(moved: Transition, event: Event) -> Transition:
 def forget_absent_servers(moved: Transition, _: Event) -> Transition:
     """Keep exits only of servers that the state still knows."""
     state, effects = moved
-    present = {server.name for server in state.present}
-    kept = tuple(name for name in state.gone if name in present)
-    return (state if kept == state.gone else replace(state, gone=kept)), effects
+    present = {server.name for server in state.servers}
+    exited = tuple(name for name in state.fleet.exited if name in present)
+    if exited == state.fleet.exited:
+        return moved
+    return replace(state, fleet=replace(state.fleet, exited=exited)), effects
 
 
 def reroute(state: State, effects: tuple[Effect, ...], route: Route) -> Transition:
     """Replace the last route by this one; whatever else is awaited is still awaited."""
-    numbered = replace(route, number=state.effects + 1)
-    awaiting = numbered if isinstance(state.awaiting, Route) else state.awaiting
-    kept = tuple(effect for effect in effects if not isinstance(effect, Route | KeepAlive))
-    state = replace(state, effects=numbered.number, route=numbered, planned=None, awaiting=awaiting)
-    return state, (*kept, numbered)
+    state, number = take_number(state)
+    numbered = replace(route, number=number)
+    others = tuple(effect for effect in effects if not isinstance(effect, Route | KeepAlive))
+    if isinstance(state.effects.awaited, Route):
+        state = replace(state, effects=replace(state.effects, awaited=numbered))
+    return replace(state, split=Split(route=numbered)), (*others, numbered)

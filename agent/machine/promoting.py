@@ -16,9 +16,9 @@ from flettner.agent.machine.transitions import (
     Rules,
     Transition,
     add_retirement,
+    await_nothing,
     count_exposed,
     enter_phase,
-    is_awaited,
     is_green,
     remember_outcome,
     request_effect,
@@ -31,11 +31,11 @@ def promote(state: State, at: datetime, why: str) -> Transition:
     """Route all traffic to the new servers and keep the reason in the rollout."""
     rollout = replace(state.rollout, why=why) if state.rollout else None
     state = enter_phase(replace(state, rollout=rollout), Phase.PROMOTING, at, why)
-    return request_effect(state, route_to(running_newcomers(state), *state.standing))
+    return request_effect(state, route_to(running_newcomers(state), *state.fleet.running))
 
 
 def running_newcomers(state: State) -> tuple[Server, ...]:
-    return tuple(server for server in state.newcomers if server.name not in state.gone)
+    return tuple(server for server in state.greens if server.name not in state.fleet.exited)
 
 
 def on_observed(_: Rules, state: State, event: Observed) -> Transition:
@@ -48,12 +48,12 @@ def on_observed(_: Rules, state: State, event: Observed) -> Transition:
 
 def next_to_retire(state: State) -> Server | None:
     """The next old server to retire; None once the new servers are the fleet."""
-    return state.fleet[-1] if state.green is not None and state.fleet else None
+    return state.fleet.servers[-1] if state.green is not None and state.fleet.servers else None
 
 
 def on_routed(rules: Rules, state: State, event: Routed) -> Transition:
     """The first split is in force: retire the old servers. The last one, without them, ends the rollout."""
-    if not is_awaited(state, event.number):
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
     return (
         release_next(state) if next_to_retire(state) is not None else finish_promotion(rules, state, event.at)
@@ -65,14 +65,14 @@ def release_next(state: State) -> Transition:
     old, rollout = next_to_retire(state), state.rollout
     if old is None or rollout is None:
         return without_effects(state)
-    if old.name not in state.vacated:  # an exited one too: it may have been started again meanwhile
+    if old.name not in state.fleet.stopped:  # an exited one too: it may have been started again meanwhile
         draining = replace(state, note=f"{old.name} gets no new requests; its open requests may end")
         return request_effect(draining, Drain(number=0, server=old, deadline_s=rollout.plan.drain_s))
     return request_effect(state, Retire(number=0, server=old))  # so that nothing restarts it
 
 
 def on_retired(_: Rules, state: State, event: Retired) -> Transition:
-    effect = state.awaiting
+    effect = state.effects.awaited
     if not isinstance(effect, Retire) or effect.number != event.number:
         return without_effects(state)
     return remove_old_server(replace(state, note=f"{effect.server.name} is retired"), effect.server)
@@ -80,21 +80,21 @@ def on_retired(_: Rules, state: State, event: Retired) -> Transition:
 
 def remove_old_server(state: State, old: Server) -> Transition:
     """Remove one old server; after the last one the new servers are the fleet."""
-    left = [server for server in state.fleet if server.name != old.name]
-    vacated = tuple(name for name in state.vacated if name != old.name)
-    if left:
-        return release_next(replace(state, blue=left[0], peers=tuple(left[1:]), vacated=vacated))
-    first, *peers = running_newcomers(state) or state.newcomers
-    exited = [server for server in state.newcomers if server not in (first, *peers)]
-    fleet = replace(state, blue=first, peers=(*peers, *exited), green=None, crew=(), vacated=())
-    return request_effect(fleet, route_to(running_newcomers(state) or (first,)))
+    fleet = state.fleet.without(old.name)
+    if fleet.servers:
+        return release_next(replace(state, fleet=fleet))
+    serving = running_newcomers(state) or state.greens
+    exited = [server for server in state.greens if server not in serving]
+    fleet = replace(fleet, servers=(*serving, *exited), stopped=())
+    carriers = running_newcomers(state) or serving[:1]
+    return request_effect(replace(state, fleet=fleet, green=None, crew=()), route_to(carriers))
 
 
 def finish_promotion(rules: Rules, state: State, at: datetime) -> Transition:
     rollout = state.rollout
     if rollout is None:
         return without_effects(state)
-    state = replace(state, awaiting=None, rollout=replace(rollout, outcome="promoted", ended_at=at))
+    state = replace(await_nothing(state), rollout=replace(rollout, outcome="promoted", ended_at=at))
     state = remember_outcome(state, at, "promoted", rollout.why)
     if missing_server(state) is not None:
         return restore(rules, state, at, rollout.why)
@@ -103,21 +103,21 @@ def finish_promotion(rules: Rules, state: State, at: datetime) -> Transition:
 
 def can_roll_back(state: State) -> bool:
     """Whether each old server still runs or can be started again, so that none is retired yet."""
-    if state.green is None or state.rollout is None or isinstance(state.awaiting, Retire):
+    if state.green is None or state.rollout is None or isinstance(state.effects.awaited, Retire):
         return False
-    left = {*state.vacated, *(server.name for server in state.standing)}
+    left = {*state.fleet.stopped, *(server.name for server in state.fleet.running)}
     return left == {*state.rollout.old}
 
 
 def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
     """Roll back while that is possible; after the first retirement, retry."""
-    if not is_awaited(state, event.number):
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
     if can_roll_back(state):
         why = f"could not promote: {event.why}"
         return roll_back(state, event.at, why, event.log, result="undecided")
-    if isinstance(state.awaiting, Retire) and state.tries + 1 >= TRIES:
-        old = state.awaiting.server
+    if isinstance(state.effects.awaited, Retire) and state.effects.tries + 1 >= TRIES:
+        old = state.effects.awaited.server
         state, effects = add_retirement(remove_old_server(state, old), old)
         return replace(state, note=f"{old.name} could not be retired: {event.why}"), effects
     return without_effects(retry_later(state, event.at, event.why))
@@ -135,13 +135,13 @@ def on_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
 
     The loss of an old server changes nothing: it was to be retired.
     """
-    kept = state.newcomers if state.green is not None else state.fleet
+    kept = state.greens if state.green is not None else state.fleet.servers
     if event.server not in {server.name for server in kept}:
         return without_effects(state)
     if can_roll_back(state):
         hung, result = is_green(state, event), result_of_loss(event)
         return roll_back(state, event.at, f"green: {event.why}", event.log, hung=hung, result=result)
-    remaining = [server for server in kept if server.name not in (*state.gone, event.server)]
+    remaining = [server for server in kept if server.name not in (*state.fleet.exited, event.server)]
     if not event.gone or remaining:
         return without_effects(replace(state, note=f"{event.server}: {event.why}"))
     result = result_of_loss(event) or "failed"

@@ -62,9 +62,9 @@ def _why_unchecked(one: Suggestion) -> str:
 def announce_epoch(moved: Transition) -> Transition:
     """Write this epoch to the proxy at once: it fences off an older daemon and renews the lease."""
     state, effects = moved
-    if state.route is None or any(isinstance(effect, Route) for effect in effects):
+    if state.split.route is None or any(isinstance(effect, Route) for effect in effects):
         return moved
-    return state, (KeepAlive(route=state.route), *effects)
+    return state, (KeepAlive(route=state.split.route), *effects)
 
 
 def adopt_in_advise_mode(state: State, event: AgentStarted, found: FoundServers) -> State:
@@ -73,28 +73,30 @@ def adopt_in_advise_mode(state: State, event: AgentStarted, found: FoundServers)
         why = f"advise mode suspends a rollout ({state.phase.value}): start in approve mode to end it"
         return replace(state, note=why)
     state = choose_blue(merge_found_servers(state, event, found))
-    return state if state.standing else replace(state, note="no server found: nothing to watch yet")
+    return state if state.fleet.running else replace(state, note="no server found: nothing to watch yet")
 
 
 def resume_target(
     rules: Rules, state: State, event: AgentStarted, found: FoundServers, *, restarted: bool
 ) -> Transition:
-    before, knobs = {server.name: server for server in state.fleet}, state.knobs
+    before, knobs = {server.name: server for server in state.fleet.servers}, state.knobs
     state = choose_blue(merge_found_servers(state, event, found))
     if hot_trial.is_hot(state) and state.phase in {Phase.TRIAL, Phase.ROLLING_BACK}:
         return hot_trial.resume(rules, state, event.at, drifted=knobs is not None and state.knobs is None)
     if state.phase is Phase.RESTORING:
         return recheck_missing(state, event.at)
-    if not state.standing and not state.vacated:
+    if not state.fleet.running and not state.fleet.stopped:
         return recover_without_blue(rules, state, event, found)
-    changed = any(before.get(s.name, s).setting != s.setting for s in state.standing)
+    changed = any(before.get(s.name, s).setting != s.setting for s in state.fleet.running)
     if state.phase in UNDECIDED and changed:
         return roll_back(state, event.at, f"{state.note}, in the middle of a rollout", result="undecided")
     if state.phase in UNDECIDED:
-        scaled = [s for s in state.standing if before.get(s.name, s).replicas != s.replicas]
+        scaled = [s for s in state.fleet.running if before.get(s.name, s).replicas != s.replicas]
         return resume_rollout(rules, state, event, () if restarted else scaled, restarted=restarted)
-    if state.phase is Phase.PROMOTING and any(s.name in state.gone for s in state.newcomers):
-        none_left = all(server.name in state.gone for server in state.newcomers)  # the old ones must serve
+    if state.phase is Phase.PROMOTING and any(s.name in state.fleet.exited for s in state.greens):
+        none_left = all(
+            server.name in state.fleet.exited for server in state.greens
+        )  # the old ones must serve
         why = "green was not running when the daemon started"
         return (
             roll_back(state, event.at, why, hung=True, result="undecided")
@@ -107,16 +109,16 @@ def resume_target(
         state = enter_phase(state, Phase.OBSERVING, event.at, "the daemon was restarted by an operator")
     if (lost := missing_server(state)) is not None:
         return restore(rules, state, event.at, f"{lost.name} was not running when the daemon started")
-    return request_effect(state, route_to(state.standing))
+    return request_effect(state, route_to(state.fleet.running))
 
 
 def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) -> State:
     """Update the expected servers from what was found; missing ones exited, unless flettner stopped them."""
-    if state.blue is None:
+    if state.fleet.blue is None:
         return adopt_servers(state, event)
     fleet, note, drifted = [], "", False
-    names = {server.name for server in state.present}
-    for known in state.fleet:
+    names = {server.name for server in state.servers}
+    for known in state.fleet.servers:
         now = found.get(known.name) or find_by_address(event, known, names) or known
         now = with_kept_values(state.knobs, known, now)
         if dict(now.setting) != dict(known.setting):
@@ -125,8 +127,10 @@ def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) 
         drifted = drifted or has_drifted(state.knobs, now)
     fleet += servers_joining(state, event)
     running = {server.name for server in event.servers}
-    expected = [s for s in (*fleet, *state.newcomers) if s.name not in (*state.vacated, state.stopping)]
-    gone = tuple(s.name for s in expected if s.name not in running and s.address)
+    expected = [
+        s for s in (*fleet, *state.greens) if s.name not in (*state.fleet.stopped, state.effects.stopping)
+    ]
+    exited = tuple(s.name for s in expected if s.name not in running and s.address)
     crew = tuple(found.get(server.name, server) for server in state.crew)
     green = state.green
     if green is not None and state.phase not in {
@@ -134,7 +138,8 @@ def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) 
         Phase.LAUNCHING,
     }:  # there it has no address yet
         green = found.get(green.name, green)
-    seen = replace(state, blue=fleet[0], peers=tuple(fleet[1:]), crew=crew, green=green, gone=gone)
+    merged = replace(state.fleet, servers=tuple(fleet), exited=exited)
+    seen = replace(state, fleet=merged, crew=crew, green=green)
     if green is not None and state.green is not None:
         seen = replace(seen, green=replace(green, like=state.green.like, differs=state.green.differs))
     if note:
@@ -151,7 +156,7 @@ def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) 
 def _end_made(state: State) -> State:
     """End the suggestions that a third party has carried out: the servers run with their values."""
     for one in state.open_suggestions:
-        running = [[server.setting.get(knob) for knob in one.proposal.to] for server in state.standing]
+        running = [[server.setting.get(knob) for knob in one.proposal.to] for server in state.fleet.running]
         if running and all(values == list(one.proposal.to.values()) for values in running):
             state = end_suggestion(state, one.id, "superseded", "a third party has made this change")
     return state
@@ -162,11 +167,12 @@ def adopt_servers(state: State, event: AgentStarted) -> State:
     weights = event.weights or {}
     by_weight = sorted(event.servers, key=lambda s: (-weights.get(s.name, 0), s.ours, s.name))
     if not by_weight:
-        return replace(state, gone=())
+        return replace(state, fleet=replace(state.fleet, exited=()))
     blue, *rest = by_weight
     peers = tuple(s for s in rest if s.ours is blue.ours and (not s.ours or s.setting == blue.setting))
     names = ", ".join(f"{server.name} at {server.address}" for server in (blue, *peers))
-    return replace(state, blue=blue, peers=peers, gone=(), note=f"adopted {names}")
+    fleet = replace(state.fleet, servers=(blue, *peers), exited=())
+    return replace(state, fleet=fleet, note=f"adopted {names}")
 
 
 def find_by_address(event: AgentStarted, known: Server, names: Collection[str]) -> Server | None:
@@ -179,9 +185,9 @@ def find_by_address(event: AgentStarted, known: Server, names: Collection[str]) 
 
 def servers_joining(state: State, event: AgentStarted) -> list[Server]:
     """Further third-party servers, as long as the full fleet is third-party."""
-    if state.phase in MOVING or any(server.ours for server in state.fleet):
+    if state.phase in MOVING or any(server.ours for server in state.fleet.servers):
         return []
-    known = {key for server in state.present for key in (server.name, server.address)}
+    known = {key for server in state.servers for key in (server.name, server.address)}
     return [s for s in event.servers if not s.ours and s.name not in known and s.address not in known]
 
 
@@ -190,7 +196,7 @@ def recover_without_blue(rules: Rules, state: State, event: AgentStarted, found:
 
     An adopted server is left to its owner.
     """
-    blue, green = state.blue, state.green
+    blue, green = state.fleet.blue, state.green
     why = f"{blue.name} was not running when the daemon started" if blue else "no server was running"
     up = green is not None and green.name in found
     if up and state.phase in {Phase.WARMING, Phase.CANARY} and not state.crew:
@@ -198,7 +204,7 @@ def recover_without_blue(rules: Rules, state: State, event: AgentStarted, found:
     if up and state.phase in UNDECIDED:
         return roll_back(state, event.at, why, result="undecided")
     if up and state.phase is Phase.PROMOTING:
-        still_splitting = isinstance(state.awaiting, Route)
+        still_splitting = isinstance(state.effects.awaited, Route)
         return promote(state, event.at, state.note) if still_splitting else repeat_effect(state)
     if blue is not None and not blue.ours and state.phase not in MOVING:
         return without_effects(replace(state, note=f"{why}: start it again; flettner did not stop it"))
@@ -222,11 +228,11 @@ def resume_rollout(
     if rollout.restarts > RESUMES:
         why = f"the daemon was restarted {rollout.restarts} times in this rollout"
         return roll_back(state, event.at, why, result="undecided")
-    if green.name in state.gone:
+    if green.name in state.fleet.exited:
         why = "green was not running when the daemon started"
         return roll_back(state, event.at, why, hung=True, result="undecided")
-    if state.gone:
-        why = f"{', '.join(state.gone)} was not running when the daemon started"
+    if state.fleet.exited:
+        why = f"{', '.join(state.fleet.exited)} was not running when the daemon started"
         return roll_back(state, event.at, why, result="undecided")
     if state.phase is Phase.CANARY and scaled and not rollout.passed:
         counts = ", ".join(f"{server.name} has {server.replicas} replicas" for server in scaled)
@@ -252,9 +258,9 @@ def retire_orphans(moved: Transition, found: FoundServers) -> Transition:
     Retire the last rollout's server too, running or not: the engine cleans up what a crash left of it.
     """
     state, _ = moved
-    owned = {server.name for server in state.present}
-    if isinstance(state.awaiting, Launch):
-        owned.add(state.awaiting.server.name)
+    owned = {server.name for server in state.servers}
+    if isinstance(state.effects.awaited, Launch):
+        owned.add(state.effects.awaited.server.name)
     for name, server in found.items():
         if server.ours and name not in owned:
             moved = add_retirement(moved, server)

@@ -21,7 +21,6 @@ from flettner.agent.machine.transitions import (
     can_serve,
     count_exposed,
     enter_phase,
-    is_awaited,
     is_green,
     name_next_server,
     request_effect,
@@ -32,7 +31,7 @@ from flettner.agent.machine.transitions import (
 def server_to_replace(state: State) -> Server | None:
     """The old server whose slot the newest one takes."""
     green = state.green
-    return next((s for s in state.fleet if green is not None and s.name == green.like), None)
+    return next((s for s in state.fleet.servers if green is not None and s.name == green.like), None)
 
 
 def drain_old_server(state: State, at: datetime, why: str) -> Transition:
@@ -45,9 +44,9 @@ def drain_old_server(state: State, at: datetime, why: str) -> Transition:
         raise AssertionError(f"no slot to free in {state.phase}")
     left = replace(old, replicas=old.replicas - 1)
     remaining = [
-        left if s.name == old.name else s for s in state.standing if s.name != old.name or left.replicas
+        left if s.name == old.name else s for s in state.fleet.running if s.name != old.name or left.replicas
     ]
-    serving = [server for server in state.newcomers if server.address]
+    serving = [server for server in state.greens if server.address]
     what = f"a replica of {old.name}" if left.replicas else old.name
     state = enter_phase(state, Phase.DRAINING, at, f"{why}: {what} frees its slot for a new server")
     return request_effect(state, route_to((*remaining, *serving), old, closed_s=rollout.outage_s))
@@ -55,9 +54,13 @@ def drain_old_server(state: State, at: datetime, why: str) -> Transition:
 
 def on_routed(_: Rules, state: State, event: Routed) -> Transition:
     old, rollout = server_to_replace(state), state.rollout
-    if old is None or rollout is None or not is_awaited(state, event.number):
+    if old is None or rollout is None or not state.effects.is_awaited(event.number):
         return without_effects(state)
-    if state.planned is not None and state.route is not None and state.route.weights.get(old.name):
+    if (
+        state.split.planned is not None
+        and state.split.route is not None
+        and state.split.route.weights.get(old.name)
+    ):
         why = f"{old.name} cannot free its slot: {describe_failures(state)}"
         return roll_back(state, event.at, why, result="undecided")
     if old.replicas > 1:
@@ -67,7 +70,7 @@ def on_routed(_: Rules, state: State, event: Routed) -> Transition:
 
 def on_stopped(_: Rules, state: State, event: Stopped) -> Transition:
     """The slot and its memory are free: launch the new server, or one more of its replicas."""
-    effect, green, rollout = state.awaiting, state.green, state.rollout
+    effect, green, rollout = state.effects.awaited, state.green, state.rollout
     if not isinstance(effect, Stop) or effect.number != event.number or green is None or rollout is None:
         return without_effects(state)
     what = (
@@ -81,22 +84,22 @@ def on_stopped(_: Rules, state: State, event: Stopped) -> Transition:
 
 
 def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
-    if not is_awaited(state, event.number):
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
     return roll_back(state, event.at, event.why, event.log, result="undecided")
 
 
 def replace_next(state: State, at: datetime, why: str) -> Transition | None:
     """Replace the next replica or old server; None if none is left, or the last one is the control."""
-    if state.engines == 1 and keeps_control(state):
+    if state.fleet.replica_count == 1 and keeps_control(state):
         return None
     if may_give_replica(state):
         return drain_old_server(state, at, why)
-    taken = {*state.vacated, *(server.like for server in state.newcomers)}
-    left = [server for server in state.standing if server.name not in taken]
+    taken = {*state.fleet.stopped, *(server.like for server in state.greens)}
+    left = [server for server in state.fleet.running if server.name not in taken]
     if not left or state.green is None:
         return None
-    state, name = name_next_server(replace(state, crew=state.newcomers))
+    state, name = name_next_server(replace(state, crew=state.greens))
     old, first = left[-1], state.crew[0]
     green = Server(name=name, setting=first.setting, like=old.name)
     return drain_old_server(replace(state, green=green), at, why)
@@ -108,9 +111,9 @@ def may_give_replica(state: State) -> bool:
     With surge the last replica of the first old server to be replaced stays as the control.
     """
     old, rollout = server_to_replace(state), state.rollout
-    if old is None or rollout is None or old not in state.standing:
+    if old is None or rollout is None or old not in state.fleet.running:
         return False
-    control = rollout.strategy == "surge" and state.newcomers[0].like == old.name
+    control = rollout.strategy == "surge" and state.greens[0].like == old.name
     return old.replicas > control
 
 
@@ -125,7 +128,7 @@ def route_to_newcomer(state: State, at: datetime) -> Transition:
     if state.green is None:
         return without_effects(state)
     state = enter_phase(state, Phase.REPLACING, at, f"{state.green.name} gets its share")
-    return request_effect(state, route_to((*state.standing, *state.newcomers)))
+    return request_effect(state, route_to((*state.fleet.running, *state.greens)))
 
 
 def on_observed(_: Rules, state: State, event: Observed) -> Transition:
@@ -143,8 +146,12 @@ def on_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
     if (leaving and old is not None and old.replicas == 1) or (not event.gone and not is_green(state, event)):
         return without_effects(state)
     why = f"{event.server} was lost: {event.why}"
-    if not is_green(state, event) and not (state.standing or state.crew) and can_serve(state, state.green):
+    if (
+        not is_green(state, event)
+        and not (state.fleet.running or state.crew)
+        and can_serve(state, state.green)
+    ):
         return restore(rules, state, event.at, why)
-    newcomer = event.server in {server.name for server in state.newcomers}
+    newcomer = event.server in {server.name for server in state.greens}
     result = result_of_loss(event) if newcomer else "undecided"
     return roll_back(state, event.at, why, event.log, hung=is_green(state, event), result=result)

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from flettner.agent.domain.effects import Launch, Retire, Route
 from flettner.agent.domain.events import EffectFailed, Launched, Retired, Routed, ServerLost
+from flettner.agent.domain.fleet import Split
 from flettner.agent.domain.model import OutcomeResult, Server
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine.hot_knobs import with_kept_values
@@ -14,10 +15,10 @@ from flettner.agent.machine.transitions import (
     Rules,
     Transition,
     add_retirement,
+    await_nothing,
     can_serve,
     choose_blue,
     enter_phase,
-    is_awaited,
     is_green,
     is_in_fleet,
     name_next_server,
@@ -25,6 +26,7 @@ from flettner.agent.machine.transitions import (
     repeat_effect,
     request_effect,
     retry_later,
+    take_number,
     without_effects,
 )
 
@@ -37,10 +39,10 @@ def missing_server(state: State) -> Server | None:
     A third-party server is left to its owner unless no server runs. A server whose slot a new server still
     holds comes last: there is no capacity for it yet.
     """
-    stopped = [server for server in state.fleet if server.name in state.vacated]
-    gone = [server for server in state.fleet if server.name in state.gone]
-    held = {server.like for server in state.newcomers}
-    found = [s for s in (*stopped, *gone) if s in stopped or s.ours or not state.standing]
+    stopped = [server for server in state.fleet.servers if server.name in state.fleet.stopped]
+    gone = [server for server in state.fleet.servers if server.name in state.fleet.exited]
+    held = {server.like for server in state.greens}
+    found = [s for s in (*stopped, *gone) if s in stopped or s.ours or not state.fleet.running]
     return min(found, key=lambda server: server.name in held, default=None)
 
 
@@ -53,8 +55,8 @@ def restore(
     its rollout ends, with the `result`. The exited server is retired first: its remains may hold GPU memory.
     """
     state = mark_retiring_as_gone(state)
-    green, rollout, old = state.green, state.rollout, missing_server(state) or state.blue
-    bridging = not state.standing and can_serve(state, green)
+    green, rollout, old = state.green, state.rollout, missing_server(state) or state.fleet.blue
+    bridging = not state.fleet.running and can_serve(state, green)
     if rollout is not None and rollout.ended_at is None:
         if rollout.outcome == "running":
             state = remember_outcome(state, at, result, why)
@@ -62,13 +64,14 @@ def restore(
         rollout = rollout if bridging else replace(rollout, ended_at=at)
     state = end_all(replace(state, rollout=rollout), "superseded", why)
     state = enter_phase(choose_blue(state), Phase.RESTORING, at, why)
-    if state.standing or (green is not None and bridging):
-        carriers = state.standing or tuple(s for s in (green,) if s is not None)
-        meanwhile = replace(route_to(carriers), number=state.effects + 1)
-        state = replace(state, effects=meanwhile.number, route=meanwhile, planned=None)
+    if state.fleet.running or (green is not None and bridging):
+        carriers = state.fleet.running or tuple(s for s in (green,) if s is not None)
+        state, number = take_number(state)
+        meanwhile = replace(route_to(carriers), number=number)
+        state = replace(state, split=Split(route=meanwhile))
         state, effects = retire_predecessor(rules, state, old)
         return state, (meanwhile, *effects)
-    left = state.newcomers
+    left = state.greens
     moved = retire_predecessor(rules, replace(state, green=None, crew=()), old)
     for server in left:
         moved = add_retirement(moved, server)
@@ -79,33 +82,33 @@ def restart_failing(rules: Rules, state: State, at: datetime) -> Transition | No
     """Start a server of ours again that hangs for as long as the configuration allows; None if none does."""
     if rules.restart_after_s is None or state.mode == "advise" or state.paused:
         return None
-    for server in state.standing:
+    for server in state.fleet.running:
         failure = state.failing.get(server.name)
         long = failure is not None and at - failure.since >= timedelta(seconds=rules.restart_after_s)
         if server.ours and failure is not None and long and failure.kind != "errors":
-            gone = replace(state, gone=(*state.gone, server.name))
-            return restore(rules, gone, at, f"{server.name} {failure.why}: it is started again")
+            exited = replace(state, fleet=state.fleet.with_exited(server.name))
+            return restore(rules, exited, at, f"{server.name} {failure.why}: it is started again")
     return None
 
 
 def mark_retiring_as_gone(state: State) -> State:
     """Treat a server whose retirement was requested as gone: it cannot be called back."""
-    effect = state.awaiting
-    if not isinstance(effect, Retire) or effect.server.name in state.gone:
+    effect = state.effects.awaited
+    if not isinstance(effect, Retire):
         return state
-    return replace(state, gone=(*state.gone, effect.server.name))
+    return replace(state, fleet=state.fleet.with_exited(effect.server.name))
 
 
 def retire_predecessor(rules: Rules, state: State, old: Server | None) -> Transition:
     """Retire the exited server before its successor starts, unless it is third-party."""
-    if old is not None and old.ours and old.name not in state.vacated:
+    if old is not None and old.ours and old.name not in state.fleet.stopped:
         return request_effect(state, Retire(number=0, server=old))
     return launch_successor(rules, state)
 
 
 def launch_successor(rules: Rules, state: State) -> Transition:
-    old = missing_server(state) or state.blue
-    if old is not None and old.name in state.vacated:
+    old = missing_server(state) or state.fleet.blue
+    if old is not None and old.name in state.fleet.stopped:
         return request_effect(state, Launch(number=0, server=old, deadline_s=rules.plan.start_s))
     state, name = name_next_server(state)
     # without a predecessor: as the configured command says
@@ -117,45 +120,48 @@ def launch_successor(rules: Rules, state: State) -> Transition:
 
 def on_retired(rules: Rules, state: State, event: Retired) -> Transition:
     """The predecessor's resources are free: launch the successor."""
-    return launch_successor(rules, state) if is_awaited(state, event.number) else without_effects(state)
+    return (
+        launch_successor(rules, state) if state.effects.is_awaited(event.number) else without_effects(state)
+    )
 
 
 def on_launched(_: Rules, state: State, event: Launched) -> Transition:
     """Put the successor, or the restarted server, in its slot; then drain a green that served meanwhile."""
-    effect = state.awaiting
+    effect = state.effects.awaited
     if not isinstance(effect, Launch) or effect.number != event.number:
         return without_effects(state)
-    known = {server.name for server in state.fleet}
+    known = {server.name for server in state.fleet.servers}
     place = effect.server.name if effect.server.name in known else effect.server.like
     return return_traffic(put_in_slot(state, place, event.server), event.at, event.server.name)
 
 
 def return_traffic(state: State, at: datetime, name: str) -> Transition:
     if state.green is None:
-        return request_effect(state, route_to(state.standing))
+        return request_effect(state, route_to(state.fleet.running))
     back = enter_phase(state, Phase.ROLLING_BACK, at, f"{name} takes over from {state.green.name}")
-    return request_effect(back, route_to(state.standing, state.green))
+    return request_effect(back, route_to(state.fleet.running, state.green))
 
 
 def recheck_missing(state: State, at: datetime) -> Transition:
     """After a restart of the daemon: if the missing server runs again, its successor is not needed."""
-    effect = state.awaiting
-    if missing_server(state) is not None or not state.standing:
+    effect = state.effects.awaited
+    if missing_server(state) is not None or not state.fleet.running:
         return repeat_effect(state)
-    moved = return_traffic(state, at, state.standing[0].name)
+    moved = return_traffic(state, at, state.fleet.running[0].name)
     return add_retirement(moved, effect.server) if isinstance(effect, Launch) else moved
 
 
 def put_in_slot(state: State, name: str, server: Server) -> State:
-    """Put `server` in the slot of the fleet's server `name`, which is then neither stopped nor gone."""
-    fleet = tuple(_in_place_of(state, s, server) if s.name == name else s for s in state.fleet) or (server,)
-    return replace(
-        state,
-        blue=fleet[0],
-        peers=fleet[1:],
-        vacated=tuple(n for n in state.vacated if n != name),
-        gone=tuple(n for n in state.gone if n != name),
+    """Put `server` in the slot of the fleet's server `name`, which is then neither stopped nor exited."""
+    fleet = state.fleet
+    servers = tuple(_in_place_of(state, s, server) if s.name == name else s for s in fleet.servers)
+    fleet = replace(
+        fleet,
+        servers=servers or (server,),
+        stopped=tuple(n for n in fleet.stopped if n != name),
+        exited=tuple(n for n in fleet.exited if n != name),
     )
+    return replace(state, fleet=fleet)
 
 
 def _in_place_of(state: State, known: Server, server: Server) -> Server:
@@ -163,14 +169,16 @@ def _in_place_of(state: State, known: Server, server: Server) -> Server:
 
 
 def on_routed(rules: Rules, state: State, event: Routed) -> Transition:
-    if not is_awaited(state, event.number):
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
-    state = replace(state, awaiting=None)
+    state = await_nothing(state)
     if missing_server(state) is not None:
         return restore(rules, state, event.at, state.note)
-    if state.split is None or not all(state.split.weights.get(server.name) for server in state.standing):
-        return request_effect(state, route_to(state.standing))
-    back = state.standing[-1].name if state.standing else "no server"
+    if state.split.intended is None or not all(
+        state.split.intended.weights.get(server.name) for server in state.fleet.running
+    ):
+        return request_effect(state, route_to(state.fleet.running))
+    back = state.fleet.running[-1].name if state.fleet.running else "no server"
     return without_effects(enter_phase(state, Phase.OBSERVING, event.at, f"{back} serves again"))
 
 
@@ -178,20 +186,25 @@ def on_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
     """Start again if the successor exits before it has traffic; forget a green that exits."""
     if is_green(state, event) and event.gone:
         return without_effects(replace(state, green=None))
-    if is_in_fleet(state, event) and event.gone and isinstance(state.awaiting, Route):
+    if is_in_fleet(state, event) and event.gone and isinstance(state.effects.awaited, Route):
         return restore(rules, state, event.at, f"{event.server}: {event.why}")
     return without_effects(state)
 
 
 def on_failed(rules: Rules, state: State, event: EffectFailed) -> Transition:
     """Retry a split without limit, and a retirement or a start up to TRIES times."""
-    if not is_awaited(state, event.number):
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
-    tried = state.tries + 1 >= TRIES
-    if tried and isinstance(state.awaiting, Retire):
-        return launch_successor(rules, replace(state, tries=0))
-    if tried and isinstance(state.awaiting, Launch) and state.green is None and not state.standing:
-        halted = replace(state, awaiting=None)
+    tried = state.effects.tries + 1 >= TRIES
+    if tried and isinstance(state.effects.awaited, Retire):
+        return launch_successor(rules, replace(state, effects=replace(state.effects, tries=0)))
+    if (
+        tried
+        and isinstance(state.effects.awaited, Launch)
+        and state.green is None
+        and not state.fleet.running
+    ):
+        halted = await_nothing(state)
         return without_effects(
             enter_phase(halted, Phase.HALTED, event.at, f"no server could be started: {event.why}")
         )

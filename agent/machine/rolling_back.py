@@ -27,11 +27,11 @@ from flettner.agent.machine.transitions import (
     Rules,
     Transition,
     add_retirement,
+    await_nothing,
     choose_blue,
     count_exposed,
     enter_cooldown,
     enter_phase,
-    is_awaited,
     is_green,
     is_in_fleet,
     remember_outcome,
@@ -60,10 +60,10 @@ def roll_back(
     operator's text, which only the rollout keeps: every later state holds the outcomes.
     """
     rollout = state.rollout
-    if rollout is None or state.green is None or not state.fleet:
+    if rollout is None or state.green is None or not state.fleet.servers:
         raise AssertionError(f"nothing to roll back in {state.phase}")
-    if isinstance(state.awaiting, Stop):  # stopped or not, a launch starts it or finds it running
-        state = mark_stopped(state, state.awaiting)
+    if isinstance(state.effects.awaited, Stop):  # stopped or not, a launch starts it or finds it running
+        state = mark_stopped(state, state.effects.awaited)
     before_traffic = not rollout.passed and state.phase in {Phase.DRAINING, Phase.LAUNCHING, Phase.WARMING}
     state = remember_outcome(state, at, result or ("failed" if before_traffic else "rolled_back"), why)
     state = order_exited_first(state)
@@ -93,7 +93,7 @@ def order_exited_first(state: State) -> State:
     """Retire exited new servers first: the remaining ones carry traffic until old ones are restored."""
     if state.green is None or not state.green.address:
         return state
-    *crew, first = sorted(state.newcomers, key=lambda server: server.name in state.gone)
+    *crew, first = sorted(state.greens, key=lambda server: server.name in state.fleet.exited)
     return replace(state, crew=tuple(crew), green=first)
 
 
@@ -102,23 +102,30 @@ def mark_stopped(state: State, effect: Stop) -> State:
     name = effect.server.name
     if effect.keep:
         return resize(state, name, effect.keep)
-    gone = tuple(one for one in state.gone if one != name)
+    exited = tuple(one for one in state.fleet.exited if one != name)
     whole = state.rollout.replicas.get(name, effect.server.replicas) if state.rollout else 1
-    return resize(replace(state, vacated=(*state.vacated, name), gone=gone), name, whole)
+    fleet = replace(state.fleet, stopped=(*state.fleet.stopped, name), exited=exited)
+    return resize(replace(state, fleet=fleet), name, whole)
 
 
 def resize(state: State, name: str, replicas: int) -> State:
     def resized(server: Server | None) -> Server | None:
         return replace(server, replicas=replicas) if server and server.name == name else server
 
-    peers = tuple(server for server in map(resized, state.peers) if server)
-    return replace(state, blue=resized(state.blue), peers=peers, green=resized(state.green))
+    servers = tuple(server for server in map(resized, state.fleet.servers) if server)
+    return replace(state, fleet=replace(state.fleet, servers=servers), green=resized(state.green))
 
 
 def gives_back(state: State) -> bool:
     """Whether green's newest replica makes way for one of the old server, while the others serve on."""
     green, rollout = state.green, state.rollout
-    if green is None or rollout is None or green.replicas == 1 or rollout.hung or green.name in state.gone:
+    if (
+        green is None
+        or rollout is None
+        or green.replicas == 1
+        or rollout.hung
+        or green.name in state.fleet.exited
+    ):
         return False
     return green.name not in state.failing and any(old.name == green.like for old in short_servers(state))
 
@@ -126,8 +133,8 @@ def gives_back(state: State) -> bool:
 def short_servers(state: State) -> list[Server]:
     """The old servers that are stopped, or have fewer replicas than before the rollout; with all of them."""
     whole = state.rollout.replicas if state.rollout else {}
-    stopped = [server for server in state.fleet if server.name in state.vacated]
-    fewer = [(s, whole[s.name]) for s in state.standing if s.replicas < whole.get(s.name, 0)]
+    stopped = [server for server in state.fleet.servers if server.name in state.fleet.stopped]
+    fewer = [(s, whole[s.name]) for s in state.fleet.running if s.replicas < whole.get(s.name, 0)]
     return [*stopped, *(replace(server, replicas=replicas) for server, replicas in fewer)]
 
 
@@ -151,21 +158,21 @@ def roll_back_next(state: State) -> Transition:
     if free and state.rollout is not None:
         return request_effect(state, Launch(number=0, server=free[0], deadline_s=state.rollout.plan.start_s))
     wanted = route_to(traffic_servers(state), closed_s=expected_outage_s(state))
-    if state.split is None or not _is_same_split(state.split, wanted):
+    if state.split.intended is None or not _is_same_split(state.split.intended, wanted):
         return request_effect(state, wanted)
     if state.crew:
         *crew, newest = state.crew
         return roll_back_next(replace(state, crew=tuple(crew), green=newest))
-    return replace(state, awaiting=None), ()
+    return await_nothing(state), ()
 
 
 def traffic_servers(state: State) -> tuple[Server, ...]:
-    return (*state.standing, *(s for s in state.crew if s.name not in state.gone))
+    return (*state.fleet.running, *(s for s in state.crew if s.name not in state.fleet.exited))
 
 
 def is_routed(state: State, server: Server) -> bool:
     """Whether the proxy knows the server, so that it may have open requests."""
-    return state.route is not None and server.name in state.route.weights
+    return state.split.route is not None and server.name in state.split.route.weights
 
 
 def expected_outage_s(state: State) -> float:
@@ -184,14 +191,16 @@ def _split_of(route: Route) -> tuple[object, ...]:
 def on_routed(rules: Rules, state: State, event: Routed) -> Transition:
     """The newest server has no share: drain it. Or an old one serves again: continue with the next slot."""
     green, rollout = state.green, state.rollout
-    if not is_awaited(state, event.number) or rollout is None:
+    if not state.effects.is_awaited(event.number) or rollout is None:
         return without_effects(state)
     if green is None:
         return continue_rollback(rules, state, event.at)
-    if state.planned is None and gives_back(state):
+    if state.split.planned is None and gives_back(state):
         return request_effect(state, Stop(number=0, server=green, keep=green.replicas - 1))
-    if state.route is not None and state.route.weights.get(green.name):  # a failover: it waits for blue
-        return without_effects(replace(state, awaiting=None))
+    if state.split.route is not None and state.split.route.weights.get(
+        green.name
+    ):  # a failover: it waits for blue
+        return without_effects(await_nothing(state))
     draining = replace(state, note=f"{green.name} gets no new requests; its open requests may end")
     deadline_s = HUNG_DRAIN_S if rollout.hung else rollout.plan.drain_s
     return request_effect(draining, Drain(number=0, server=green, deadline_s=deadline_s))
@@ -199,25 +208,25 @@ def on_routed(rules: Rules, state: State, event: Routed) -> Transition:
 
 def on_observed(rules: Rules, state: State, event: Observed) -> Transition:
     """Count exposed requests; continue once no failover needs the new servers any more."""
-    if state.awaiting is None and state.planned is None:
+    if state.effects.awaited is None and state.split.planned is None:
         return continue_rollback(rules, state, event.at)
     return keep_alive(count_exposed(state, event), event.at)
 
 
 def on_stopped(_: Rules, state: State, event: Stopped) -> Transition:
     """A replica of green has ended: the old server gets one more."""
-    effect, green, rollout = state.awaiting, state.green, state.rollout
+    effect, green, rollout = state.effects.awaited, state.green, state.rollout
     if not isinstance(effect, Stop) or effect.number != event.number or green is None or rollout is None:
         return without_effects(state)
     state = mark_stopped(state, effect)
-    old = next(server for server in state.fleet if server.name == green.like)
-    replicas = 1 if old.name in state.vacated else old.replicas + 1
+    old = next(server for server in state.fleet.servers if server.name == green.like)
+    replicas = 1 if old.name in state.fleet.stopped else old.replicas + 1
     wanted = replace(old, replicas=replicas)
     return request_effect(state, Launch(number=0, server=wanted, deadline_s=rollout.plan.start_s))
 
 
 def on_retired(rules: Rules, state: State, event: Retired) -> Transition:
-    if state.green is None or not is_awaited(state, event.number):
+    if state.green is None or not state.effects.is_awaited(event.number):
         return without_effects(state)
     return continue_rollback(
         rules, replace(state, green=None, note=f"{state.green.name} is retired"), event.at
@@ -226,7 +235,7 @@ def on_retired(rules: Rules, state: State, event: Retired) -> Transition:
 
 def on_launched(rules: Rules, state: State, event: Launched) -> Transition:
     """An old server runs in its slot again, possibly at another address."""
-    if not is_awaited(state, event.number):
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
     state = put_in_slot(state, event.server.name, event.server)
     return continue_rollback(rules, replace(state, note=f"{event.server.name} runs again"), event.at)
@@ -234,7 +243,7 @@ def on_launched(rules: Rules, state: State, event: Launched) -> Transition:
 
 def continue_rollback(rules: Rules, state: State, at: datetime) -> Transition:
     state, effects = roll_back_next(choose_blue(state))
-    if effects or state.awaiting is not None or state.rollout is None:
+    if effects or state.effects.awaited is not None or state.rollout is None:
         return state, effects
     state = replace(state, rollout=replace(state.rollout, ended_at=at))
     why = f"rolled back: {state.rollout.why}" if state.rollout else "rolled back"
@@ -248,11 +257,12 @@ def on_failed(rules: Rules, state: State, event: EffectFailed) -> Transition:
 
     A new server that cannot be retired is left behind after TRIES: the old one may fit next to it.
     """
-    if not is_awaited(state, event.number):
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
     green = state.green
-    if green is not None and isinstance(state.awaiting, Retire) and state.tries + 1 >= TRIES:
-        state, effects = continue_rollback(rules, replace(state, green=None, tries=0), event.at)
+    if green is not None and isinstance(state.effects.awaited, Retire) and state.effects.tries + 1 >= TRIES:
+        state = replace(state, green=None, effects=replace(state.effects, tries=0))
+        state, effects = continue_rollback(rules, state, event.at)
         return add_retirement(
             (replace(state, note=f"{green.name} could not be retired: {event.why}"), effects), green
         )
@@ -264,7 +274,7 @@ def on_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
     state = excuse_killed_green(state, event)
     if not event.gone or not is_in_fleet(state, event):
         return without_effects(state)
-    if state.standing or state.vacated or state.crew:
+    if state.fleet.running or state.fleet.stopped or state.crew:
         return without_effects(replace(state, note=f"{event.server}: {event.why}"))
     return restore(rules, state, event.at, f"{event.server}: {event.why}")
 
@@ -275,7 +285,7 @@ def excuse_killed_green(state: State, event: ServerLost) -> State:
     Before its retirement was requested, the third party is not flettner.
     """
     rollout, last = state.rollout, state.outcomes[-1] if state.outcomes else None
-    if rollout is None or last is None or isinstance(state.awaiting, Retire):
+    if rollout is None or last is None or isinstance(state.effects.awaited, Retire):
         return state
     recent = event.at - rollout.phase_since <= KILLED_WITHIN
     judged = last.result in ("failed", "rolled_back") and last.at == rollout.phase_since

@@ -26,7 +26,7 @@ def start_rollout(state: State, at: datetime, by: str) -> Transition:
 
     A change of running servers launches none.
     """
-    suggestion, standing = state.suggestion, state.standing
+    suggestion, standing = state.suggestion, state.fleet.running
     if suggestion is None or suggestion.plan is None or not standing:
         return without_effects(state)
     if any(base_digest(server.setting) != suggestion.base for server in standing):
@@ -52,7 +52,7 @@ def start_rollout(state: State, at: datetime, by: str) -> Transition:
         started_at=at,
         phase_since=at,
         evidence=CanaryEvidence(
-            calibration=state.calibration,
+            calibration=state.traffic.calibration,
             margin=suggestion.plan.margin,
             gain_needed=gain_needed(suggestion.proposal, suggestion.plan),
             baseline_s=baseline_s,

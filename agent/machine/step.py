@@ -181,7 +181,7 @@ class Machine:
 
 def _is_requested_exit(state: State, event: e.Event) -> bool:
     """A server that flettner has stopped, so that another one takes its slot, exits as requested."""
-    return isinstance(event, e.ServerLost) and event.server in state.vacated
+    return isinstance(event, e.ServerLost) and event.server in state.fleet.stopped
 
 
 def _is_suspended(state: State, event: e.Event) -> bool:
@@ -203,7 +203,7 @@ def _all_but(kind: type, *names: str) -> Callable[[Any], tuple[object, ...]]:
     return attrgetter(*(field.name for field in fields(kind) if field.name not in names))
 
 
-_counted = ("recent", "recent_since", "recent_until", "steady", "calibration", "budget", "health")
+_counted = ("traffic", "budget", "health")
 _lasting = _all_but(State, "ended", "sightings", *_counted, "rollout")
 _lasting_of = _all_but(
     Rollout, "green", "blue", "baseline", "evidence", "blocks", "exposed", "step_bad", "heard_at", "waits"

@@ -104,7 +104,7 @@ def observe(rules: Rules, state: State, event: Observed) -> Transition:
 
 def _end_outdated(state: State, at: datetime) -> State:
     """End what expired, what was made for another setting, and a preflight without an answer."""
-    base = base_digest(state.blue.setting) if state.blue else ""
+    base = base_digest(state.fleet.blue.setting) if state.fleet.blue else ""
     ended = end_each(
         state, "superseded", lambda one: "the setting in force changed" if one.base != base else "", at
     )
@@ -141,7 +141,7 @@ def _ask(rules: Rules, state: State, reading: Reading, context: Context, at: dat
 
 
 def _remember(state: State, found: _Found, reading: Reading, at: datetime) -> State:
-    setting = state.blue.setting if state.blue else {}
+    setting = state.fleet.blue.setting if state.fleet.blue else {}
 
     def keys(one: _Asked) -> frozenset[str]:
         return knob_directions(one.to, setting, one.proposal.assumed) | {rule_key(one.rule)}
@@ -157,7 +157,7 @@ def _revise(rules: Rules, state: State, found: _Found, reading: Reading, at: dat
 
     What a person asked for stays, and only its plan and forecast are refreshed.
     """
-    setting = state.blue.setting if state.blue else {}
+    setting = state.fleet.blue.setting if state.fleet.blue else {}
     kept = [knob_directions(one.to, setting, one.proposal.assumed) for one, _ in found.admitted]
 
     def outranked(one: Suggestion) -> str:

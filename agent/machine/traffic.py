@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from flettner.agent.domain.events import Event, Observed
 from flettner.agent.domain.request_counts import NO_REQUESTS, RequestCounts
-from flettner.agent.domain.state import State, SteadyRate
+from flettner.agent.domain.state import RecentTraffic, State, SteadyRate
 from flettner.agent.machine.evidence import MIN_COVERAGE
 from flettner.agent.machine.transitions import IDLE
 
@@ -29,41 +29,45 @@ def remember_traffic(state: State, event: Event) -> State:
     better = {
         stream: new
         for stream, new in event.calibration.items()
-        if (old := state.calibration.get(stream)) is None or new.ticks >= min(old.ticks, STEADY_TICKS)
+        if (old := state.traffic.calibration.get(stream)) is None or new.ticks >= min(old.ticks, STEADY_TICKS)
     }
     if better:
-        state = replace(state, calibration={**state.calibration, **better})
-    return _measure_rate(_add_counts(state, event), event)
+        traffic = replace(state.traffic, calibration={**state.traffic.calibration, **better})
+        state = replace(state, traffic=traffic)
+    return replace(state, traffic=_measure_rate(state, _add_counts(state, event), event))
 
 
-def _add_counts(state: State, event: Observed) -> State:
+def _add_counts(state: State, event: Observed) -> RecentTraffic:
     """Add a second to the present minute. After a gap both minutes restart: they must be successive."""
-    new = sum((event.arms.get(server.name, NO_REQUESTS) for server in state.standing), NO_REQUESTS)
-    since = state.recent_since
-    if since is None or _is_gap(state.recent_until, event.at):
-        return replace(state, recent=(new,), recent_since=event.at, recent_until=event.at)
-    if event.at - since > RECENT:
-        minutes = (new, *state.recent[:1])
-        return replace(state, recent=minutes, recent_since=event.at, recent_until=event.at)
-    minutes = (state.recent[0] + new, *state.recent[1:]) if new.asked else state.recent
-    return replace(state, recent=minutes, recent_until=event.at)
+    traffic = state.traffic
+    new = sum((event.arms.get(server.name, NO_REQUESTS) for server in state.fleet.running), NO_REQUESTS)
+    if traffic.since is None or _is_gap(traffic.until, event.at):
+        return replace(traffic, minutes=(new,), since=event.at, until=event.at)
+    if event.at - traffic.since > RECENT:
+        return replace(traffic, minutes=(new, *traffic.minutes[:1]), since=event.at, until=event.at)
+    minutes = (traffic.minutes[0] + new, *traffic.minutes[1:]) if new.asked else traffic.minutes
+    return replace(traffic, minutes=minutes, until=event.at)
 
 
-def _measure_rate(state: State, event: Observed) -> State:
-    """Follow the arrivals at blue, times its share of the engines; the rate stays while the load changes."""
-    reading, old = event.reading, state.steady
+def _measure_rate(state: State, traffic: RecentTraffic, event: Observed) -> RecentTraffic:
+    """Follow the arrivals at blue, times its share of the replicas; the rate stays while the load changes."""
+    reading, old = event.reading, traffic.steady
     if reading is None or reading.coverage < MIN_COVERAGE or reading.work.arrivals_per_s is None:
-        return state
-    rate = reading.work.arrivals_per_s * state.engines / (state.blue.replicas if state.blue else 1)
+        return traffic
+    rate = (
+        reading.work.arrivals_per_s
+        * state.fleet.replica_count
+        / (state.fleet.blue.replicas if state.fleet.blue else 1)
+    )
     if old is None:
-        return state if reading.shift else replace(state, steady=SteadyRate(rate, event.at, event.at))
+        return traffic if reading.shift else replace(traffic, steady=SteadyRate(rate, event.at, event.at))
     if reading.shift or _is_gap(old.at, event.at):
-        return replace(state, steady=SteadyRate(old.rps, event.at, event.at))
+        return replace(traffic, steady=SteadyRate(old.rps, event.at, event.at))
     steady_s = (event.at - old.since).total_seconds() - reading.span_s
     if steady_s < 0:  # the window began before
-        return replace(state, steady=replace(old, at=event.at))
+        return replace(traffic, steady=replace(old, at=event.at))
     weight = 1 / (1 + min(steady_s, SMOOTH_S))
-    return replace(state, steady=SteadyRate(old.rps + (rate - old.rps) * weight, old.since, event.at))
+    return replace(traffic, steady=SteadyRate(old.rps + (rate - old.rps) * weight, old.since, event.at))
 
 
 def _is_gap(last: datetime | None, at: datetime) -> bool:
@@ -73,15 +77,15 @@ def _is_gap(last: datetime | None, at: datetime) -> bool:
 
 def recent_traffic(state: State, at: datetime) -> tuple[RequestCounts, float]:
     """The fleet's request counts of the last one to two minutes, and the seconds they cover."""
-    if state.recent_since is None:
+    if state.traffic.since is None:
         return NO_REQUESTS, 0.0
-    earlier = RECENT * (len(state.recent) - 1)
-    return sum(state.recent, NO_REQUESTS), (at - state.recent_since + earlier).total_seconds()
+    earlier = RECENT * (len(state.traffic.minutes) - 1)
+    return sum(state.traffic.minutes, NO_REQUESTS), (at - state.traffic.since + earlier).total_seconds()
 
 
 def expected_rate(state: State, at: datetime) -> float | None:
     """Requests per second to expect: of the last steady minutes, else of the last counts; None: unknown."""
-    if state.steady is not None:
-        return state.steady.rps
+    if state.traffic.steady is not None:
+        return state.traffic.steady.rps
     recent, recent_s = recent_traffic(state, at)
     return recent.asked / recent_s if recent_s else None

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from flettner.agent.domain.effects import Effect, Retire, Route, SetKnobs
+from flettner.agent.domain.effects import Awaited, Effect, Retire, Route, SetKnobs
 from flettner.agent.domain.events import Observed, ServerLost
+from flettner.agent.domain.fleet import Split
 from flettner.agent.domain.model import Outcome, OutcomeResult, Plan, Server, Slo, Strategy
 from flettner.agent.domain.ports import Context, Policy
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.state import Awaited, Phase, State, Suggestion
+from flettner.agent.domain.state import Phase, State, Suggestion
 from flettner.agent.domain.verdict import Judge
 from flettner.agent.machine.earlier_outcomes import DENIED_FOR
 from flettner.agent.machine.guard import Guard
@@ -44,14 +45,14 @@ class Rules:
 
     def context(self, state: State, event: Observed) -> Context | None:
         """The policies' input besides the reading; None while no server is known."""
-        if state.blue is None:
+        if state.fleet.blue is None:
             return None
         return Context(
-            setting=state.blue.setting,
+            setting=state.fleet.blue.setting,
             slo=self.slo,
             bounds=self.guard.bounds,
             outcomes=state.outcomes,
-            config=describe_serve_config(state.blue.setting, event.reading),
+            config=describe_serve_config(state.fleet.blue.setting, event.reading),
             findings=event.findings,
             model_search=event.model_search,
         )
@@ -74,37 +75,49 @@ def without_effects(state: State) -> Transition:
 
 def request_effect(state: State, effect: Awaited) -> Transition:
     """Number the effect and await its outcome instead of the one awaited before."""
-    numbered = replace(effect, number=state.effects + 1)
+    numbered = replace(effect, number=state.effects.next_number)
     if isinstance(numbered, Route):
-        state = replace(state, route=numbered, planned=None)
+        state = replace(state, split=Split(route=numbered))
     if isinstance(numbered, SetKnobs):
         numbered = replace(numbered, epoch=state.epoch)
         state = replace(state, knobs=numbered)
-    return replace(state, effects=numbered.number, awaiting=numbered, retry_at=None), (numbered,)
+    return replace(state, effects=state.effects.await_effect(numbered)), (numbered,)
+
+
+def await_nothing(state: State) -> State:
+    return replace(state, effects=state.effects.await_nothing())
+
+
+def take_number(state: State) -> tuple[State, int]:
+    """Number an effect that is not awaited."""
+    number = state.effects.next_number
+    return replace(state, effects=replace(state.effects, last_number=number)), number
 
 
 def repeat_effect(state: State) -> Transition:
     """Request the awaited effect again, under a new number."""
-    awaited = state.split if isinstance(state.awaiting, Route) else state.awaiting
+    awaited = state.split.intended if isinstance(state.effects.awaited, Route) else state.effects.awaited
     return without_effects(state) if awaited is None else request_effect(state, awaited)
 
 
 def add_retirement(moved: Transition, server: Server) -> Transition:
     """Retire a server beside the rollout; the request is repeated until it is done."""
     state, effects = moved
-    extra = Retire(number=state.effects + 1, server=server)
-    rest = tuple(effect for effect in state.leaving if effect.server.name != server.name)
-    return replace(state, effects=extra.number, leaving=(*rest, extra)), (*effects, extra)
+    state, number = take_number(state)
+    extra = Retire(number=number, server=server)
+    rest = tuple(effect for effect in state.fleet.retiring if effect.server.name != server.name)
+    return replace(state, fleet=replace(state.fleet, retiring=(*rest, extra))), (*effects, extra)
 
 
 def name_next_server(state: State) -> tuple[State, str]:
-    number = state.servers + 1
-    return replace(state, servers=number), f"{state.target}-r{number}"
+    number = state.fleet.last_number + 1
+    return replace(state, fleet=replace(state.fleet, last_number=number)), f"{state.target}-r{number}"
 
 
 def enter_phase(state: State, phase: Phase, at: datetime, note: str) -> State:
     rollout = replace(state.rollout, phase_since=at) if state.rollout else None
-    return replace(state, phase=phase, rollout=rollout, until=None, tries=0, note=note)
+    effects = replace(state.effects, tries=0)
+    return replace(state, phase=phase, rollout=rollout, until=None, effects=effects, note=note)
 
 
 def enter_cooldown(rules: Rules, state: State, at: datetime, note: str) -> Transition:
@@ -115,9 +128,10 @@ def enter_cooldown(rules: Rules, state: State, at: datetime, note: str) -> Trans
 
 def retry_later(state: State, at: datetime, why: str) -> State:
     """Retry the awaited effect after a pause that doubles: up to 30 s, for a route or for knobs up to 4 s."""
-    longest = timedelta(seconds=4) if isinstance(state.awaiting, Route | SetKnobs) else LONGEST_PAUSE
-    pause = min(timedelta(seconds=2 ** min(state.tries, 6)), longest)
-    return replace(state, retry_at=at + pause, tries=state.tries + 1, note=why)
+    longest = timedelta(seconds=4) if isinstance(state.effects.awaited, Route | SetKnobs) else LONGEST_PAUSE
+    tries = state.effects.tries
+    pause = min(timedelta(seconds=2 ** min(tries, 6)), longest)
+    return replace(state, effects=replace(state.effects, retry_at=at + pause, tries=tries + 1), note=why)
 
 
 def remember_outcome(
@@ -142,7 +156,7 @@ def count_exposed(state: State, event: Observed) -> State:
     rollout = state.rollout
     if rollout is None:
         return state
-    names = {rollout.server, *(server.name for server in state.newcomers)}
+    names = {rollout.server, *(server.name for server in state.greens)}
     new = sum((event.arms.get(name, RequestCounts()) for name in names), RequestCounts())
     return replace(state, rollout=replace(rollout, exposed=rollout.exposed + new)) if new.asked else state
 
@@ -152,9 +166,9 @@ def can_serve(state: State, server: Server | None) -> bool:
     return (
         server is not None
         and bool(server.address)
-        and server.name not in state.gone
-        and state.route is not None
-        and server.name in state.route.weights
+        and server.name not in state.fleet.exited
+        and state.split.route is not None
+        and server.name in state.split.route.weights
         and not (state.rollout is not None and state.rollout.hung)
     )
 
@@ -164,17 +178,9 @@ def is_green(state: State, event: ServerLost) -> bool:
 
 
 def is_in_fleet(state: State, event: ServerLost) -> bool:
-    return event.server in {server.name for server in state.fleet}
+    return state.fleet.has(event.server)
 
 
 def choose_blue(state: State) -> State:
     """Make a running server blue, if there is one: traffic returns to blue."""
-    standing = state.standing
-    if not standing or (state.blue is not None and state.blue in standing):
-        return state
-    first = standing[0]
-    return replace(state, blue=first, peers=tuple(s for s in state.fleet if s.name != first.name))
-
-
-def is_awaited(state: State, number: int) -> bool:
-    return state.awaiting is not None and state.awaiting.number == number
+    return replace(state, fleet=state.fleet.with_running_blue())

@@ -251,22 +251,24 @@ def _rollout(
 
 def _server_notice(state: State, at: datetime) -> Notice:
     """Build the one notice on the target's servers: an incident, or its resolution."""
-    exited = [server.name for server in state.fleet if server.name in state.gone]
-    weights = state.route.weights if state.route else {}
-    carry = [name for name, weight in weights.items() if weight] or [one.name for one in state.standing]
-    green_carries = all(server.name not in carry for server in state.standing)
+    exited = [server.name for server in state.fleet.servers if server.name in state.fleet.exited]
+    weights = state.split.weights
+    carry = [name for name, weight in weights.items() if weight] or [one.name for one in state.fleet.running]
+    green_carries = all(server.name not in carry for server in state.fleet.running)
     failures, failover = describe_failures(state), describe_failover(state)
     if state.phase is Phase.HALTED:
         kind, title = "target.halted", "is halted: no server could be started, an operator must act"
-    elif exited and not state.standing:
+    elif exited and not state.fleet.running:
         kind, title = "target.lost", f"no server runs: {', '.join(exited)} exited"
     elif failures and all(name in state.failing for name in carry):
         kind, title = "target.failing", failures
     elif failover and green_carries:
         kind, title = "rollout.failover", f"green carries the traffic, which is no promotion: {failures}"
     elif exited:
-        kind, title = "target.degraded", f"{', '.join(exited)} exited; {len(state.standing)} still run"
-    elif any(server.name in state.failing for server in state.standing):  # green's are told by its rollback
+        kind, title = "target.degraded", f"{', '.join(exited)} exited; {len(state.fleet.running)} still run"
+    elif any(
+        server.name in state.failing for server in state.fleet.running
+    ):  # green's are told by its rollback
         kind, title = "server.failing", failures
     else:
         kind, title = "target.restored", "all servers run again"

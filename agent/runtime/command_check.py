@@ -39,7 +39,7 @@ class CommandCheck:
 
     async def run(self, target: Observable) -> None:
         while True:
-            await self.update(target.state.blue, target.reading)
+            await self.update(target.state.fleet.blue, target.reading)
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def update(self, server: Server | None, reading: Reading | None) -> None:

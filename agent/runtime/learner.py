@@ -75,7 +75,7 @@ class Learner:
             self._forget_law()
             if self.model is not None:
                 self._set_model(without_dropped(self.model, drop))
-        first = next(iter(target.state.standing), None)
+        first = next(iter(target.state.fleet.running), None)
         if first is None:
             return
         config = _known(describe_serve_config(first.setting, target.reading), self._config)
@@ -88,12 +88,12 @@ class Learner:
         self._restore(first.name, config)
         self._roles = {
             one.name: _role(_known(describe_serve_config(one.setting, target.reading), config), config)
-            for one in target.state.up
+            for one in target.state.reachable
         }
 
     async def read_log(self, target: Observable) -> None:
         """Sample the iteration log of one server: equal servers take equally long for equal steps."""
-        server = next(iter(target.state.standing), None)
+        server = next(iter(target.state.fleet.running), None)
         kv_tokens = kv_tokens_of(target.reading.facts) if target.reading else None
         if server is None or kv_tokens is None or server.setting.get(LOG_FLAG) is not True:
             return
@@ -109,7 +109,7 @@ class Learner:
     async def learn(self, target: Observable) -> None:
         """Learn from the recording in the worker. Without servers the model stays."""
         self.observe(target)
-        server, reading, config = next(iter(target.state.standing), None), target.reading, self._config
+        server, reading, config = next(iter(target.state.fleet.running), None), target.reading, self._config
         recording = self._recorder.close_minute(self.now().timestamp())
         if server is None or config is None or reading is None or not recording.minutes:
             return
@@ -119,7 +119,7 @@ class Learner:
             target=target.state.target,
             server=server.name,
             config=config,
-            servers=len(target.state.standing) * count_replicas(reading.facts),
+            servers=len(target.state.fleet.running) * count_replicas(reading.facts),
             kv_tokens=kv_tokens_of(reading.facts),
             at=self.now(),
             recording=recording,

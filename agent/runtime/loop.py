@@ -132,7 +132,7 @@ class TargetLoop:
 
     def servers(self) -> Sequence[Server]:
         """Return all running servers (the sensors' View)."""
-        return self.state.up
+        return self.state.reachable
 
     def emit(self, event: Event) -> None:
         self._inbox.put_nowait((event, None))
@@ -258,7 +258,9 @@ class TargetLoop:
             at, server = self.now(), self._main_server()
             self.reading = self.aggregator.reading(server.name, at) if server is not None else None
             arms = self.aggregator.take_request_counts(at)
-            equal = {server.name: arms[server.name] for server in self.state.standing if server.name in arms}
+            equal = {
+                server.name: arms[server.name] for server in self.state.fleet.running if server.name in arms
+            }
             observed = Observed(
                 at=at,
                 reading=self.reading,
@@ -275,8 +277,8 @@ class TargetLoop:
 
     def _main_server(self) -> Server | None:
         """Return the server with the most traffic: blue, or green in the hold step."""
-        weights = self.state.route.weights if self.state.route else {}
-        return max(self.state.present, key=lambda server: weights.get(server.name, 0), default=None)
+        weights = self.state.split.weights
+        return max(self.state.servers, key=lambda server: weights.get(server.name, 0), default=None)
 
     def _step(self, event: Event, done: asyncio.Future[State] | None) -> tuple[Effect, ...] | None:
         """Decide and record the step, then return its effects. None if it cannot be recorded."""
@@ -396,7 +398,7 @@ class TargetLoop:
         """Watch the server until it exits; an adopted one until it has been started again."""
         while True:
             await self.engine.watch(server, self.emit, self.now)
-            if all(one.ours for one in self.state.present if one.name == server.name):
+            if all(one.ours for one in self.state.servers if one.name == server.name):
                 return  # flettner starts it again
             found = None
             while found is None:

@@ -76,7 +76,7 @@ class ModelSearch:
 
     async def update(self, state: State) -> None:
         """Ask again if it is time, or if the flags in force or the suggestions changed."""
-        learned, blue, at = self._believed(state), state.blue, self.now()
+        learned, blue, at = self._believed(state), state.fleet.blue, self.now()
         if not self.searches or learned is None or learned.law is None or blue is None:
             self.result = None
             return

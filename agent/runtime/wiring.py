@@ -235,7 +235,9 @@ def build_model_search(config: Config, target: Target, learner: Learner) -> Mode
 
 def find_removed(config: Config, states: Mapping[str, State]) -> list[str]:
     """Targets with a proxy and a directory that the config no longer has."""
-    left = {name for name, state in states.items() if state.route and (config.state_dir / name).is_dir()}
+    left = {
+        name for name, state in states.items() if state.split.route and (config.state_dir / name).is_dir()
+    }
     return sorted(left - {target.name for target in config.targets})
 
 

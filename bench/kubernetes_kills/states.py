@@ -16,8 +16,8 @@ State = dict[str, Any]
 
 
 def phase_of(state: State) -> str:
-    awaiting = state.get("awaiting") or {}
-    in_handover = state["phase"] == "promoting" and awaiting.get("kind") == "retire"
+    awaited = state["effects"]["awaited"] or {}
+    in_handover = state["phase"] == "promoting" and awaited.get("kind") == "retire"
     return "handover" if in_handover else str(state["phase"])
 
 

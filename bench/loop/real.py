@@ -155,5 +155,4 @@ def _read_journal(rig: Rig, began: datetime, books: Books) -> None:
         state, at_s = parse_state(record), (datetime.fromisoformat(record["ts"]) - began).total_seconds()
         if state is not None:
             books.add_state(state, at_s)
-            weights = state.route.weights if state.route else {}
-            books.add_shares({name: weight for name, weight in weights.items() if weight}, at_s)
+            books.add_shares({name: weight for name, weight in state.split.weights.items() if weight}, at_s)

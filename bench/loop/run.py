@@ -77,8 +77,9 @@ class Books:
         self.history.add_state(state)
         for suggestion in self.history.suggestions():
             if suggestion.id not in self._made and suggestion.status != "checking":
-                self._made[suggestion.id] = at_s, dict(state.blue.setting) if state.blue else {}
-        for server in state.present:
+                setting = state.fleet.blue.setting if state.fleet.blue else {}
+                self._made[suggestion.id] = at_s, dict(setting)
+        for server in state.servers:
             self._add_setting(server.name, server.setting)
         rollout = state.rollout
         if rollout is not None:

@@ -98,7 +98,7 @@ def _is_ready(state: State) -> bool:
     """Whether the server answers. Raises WorldError if vLLM refuses the flags of the world."""
     if state.phase is Phase.HALTED:
         raise WorldError(f"the server of the world does not start: {state.note}")
-    return state.phase is Phase.OBSERVING and bool(state.up)
+    return state.phase is Phase.OBSERVING and bool(state.reachable)
 
 
 async def _until(holds: Callable[[], bool], tasks: Sequence[asyncio.Task[None]]) -> None:

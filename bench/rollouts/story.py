@@ -17,7 +17,7 @@ from flettner.agent.domain import events as e
 from flettner.agent.domain.model import Forecast, Plan, Proposal, Server
 from flettner.agent.domain.ports import Context, Site
 from flettner.agent.domain.reading import Reading
-from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.state import Phase, RecentTraffic, State
 from flettner.agent.judge.canary.verdict import AnytimeJudge
 from flettner.agent.machine.guard import Guard
 from flettner.agent.machine.transitions import Rules
@@ -292,7 +292,7 @@ async def running(case: Case, home: Path) -> AsyncIterator[Story]:
         traffic=traffic,
         outcome=outcome,
         policy=ProposeOnce(case.green.to, case.asks == "mitigation"),
-        before=State(target=TARGET, calibration=calibration),
+        before=State(target=TARGET, traffic=RecentTraffic(calibration=calibration)),
     )
     story.start()
     tasks = [asyncio.create_task(world.live(loop_now)), asyncio.create_task(story.watch())]

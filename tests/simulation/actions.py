@@ -284,7 +284,7 @@ def heal(history: "History") -> None:
         process.errors = 0.0
     state = history.daemons[-1].state
     if not history.scenario.ours and state is not None:
-        missing = [s for s in state.fleet if not s.ours and s.name not in state.vacated]
+        missing = [s for s in state.fleet.servers if not s.ours and s.name not in state.fleet.stopped]
         for server in missing:
             if server.name not in world.servers and server.name not in world.stopped:
                 process = world.adopt(server.name, dict(server.setting), ours=False)

@@ -405,15 +405,15 @@ class History:
         )
         if state.phase is Phase.HALTED and daemon is not None:
             daemon.kill()
-        if state.phase not in RESTING or state.awaiting is not None:
-            found.append(f"{state.phase.value}: {state.note}, awaiting {state.awaiting}")
+        if state.phase not in RESTING or state.effects.awaited is not None:
+            found.append(f"{state.phase.value}: {state.note}, awaiting {state.effects.awaited}")
         if self.mode != "advise":
             found += self._other_values(state)
         return found
 
     def _other_values(self, state: State) -> list[str]:
         """Servers whose values in force are not those of the setting in force."""
-        wanted = {server.name: server.setting.get("max_num_seqs") for server in state.standing}
+        wanted = {server.name: server.setting.get("max_num_seqs") for server in state.fleet.running}
         now = {one.name: self.world.cap_of(one) for one in self.world.servers.values()}
         return [
             f"{name} runs with {now[name]}, and {cap} is in force"

@@ -105,8 +105,8 @@ class Observer:
         if state is None:
             return
         self.passed = state.rollout is not None and state.rollout.passed
-        self.in_force = {frozenset(server.setting.items()) for server in state.fleet}
-        self.failed_over = state.planned is not None
+        self.in_force = {frozenset(server.setting.items()) for server in state.fleet.servers}
+        self.failed_over = state.split.planned is not None
         new = (*state.crew, *((state.green,) if state.green else ()))
         self.newcomers = frozenset(server.name for server in new)
         if self.running and state.rollout is not None and state.rollout.id != self.running:

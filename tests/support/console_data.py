@@ -12,6 +12,7 @@ from flettner.agent.audit.records import GENESIS, Actor, JournalEntry, encode_li
 from flettner.agent.domain.answers import AnswerComparison
 from flettner.agent.domain.canary_evidence import CanaryEvidence, Counts, EProcessPair, EvidenceStream
 from flettner.agent.domain.effects import Route
+from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import (
     Evidence,
     Forecast,
@@ -108,7 +109,7 @@ def scenery(*, targets: int = 1, hours: float = 24, at: datetime = NOON) -> Scen
         name = NAMES[number] if number < len(NAMES) else f"{NAMES[number % 10]}-{number // 10}"
         address, replicas = f"127.0.0.1:{8101 + number}", 4 if number == 1 else 1
         blue = Server(name=f"{name}-r0", address=address, setting=FLAGS, ours=number > 2, replicas=replicas)
-        state = State(target=name, mode="approve", blue=blue, outcomes=_outcomes(at))
+        state = State(target=name, mode="approve", fleet=Fleet(servers=(blue,)), outcomes=_outcomes(at))
         daemon.set(state)
         target = daemon.targets()[name]
         target.slo, target.sources = SLO, {up.source: up, lost.source: lost}
@@ -161,7 +162,7 @@ def suggest(daemon: Scene) -> Suggestion:
 def roll(daemon: Scene, name: str) -> Rollout:
     """A rollout at load parity, some minutes on."""
     state, at = daemon.targets()[name].state, daemon.at
-    assert state.blue is not None
+    assert state.fleet.blue is not None
     green = Server(name=f"{name}-r1", address="127.0.0.1:8190", setting={**FLAGS, "max_num_seqs": 128})
     other = daemon._suggestions["chat-s1"]
     made = replace(other, id=f"{name}-s4", target=name, status="approved", decided_by="alice")
@@ -200,9 +201,9 @@ def roll(daemon: Scene, name: str) -> Rollout:
     )
     route = Route(
         number=7,
-        servers=(state.blue, green),
-        weights={state.blue.name: 50, green.name: 50},
-        fallback=state.blue.name,
+        servers=(state.fleet.blue, green),
+        weights={state.fleet.blue.name: 50, green.name: 50},
+        fallback=state.fleet.blue.name,
     )
     daemon.targets()[name].logs[green.name] = tuple(
         f"INFO 11-20 11:52:{s:02} [core.py:127] {s}" for s in range(30)
@@ -215,7 +216,7 @@ def roll(daemon: Scene, name: str) -> Rollout:
             green=green,
             rollout=rollout,
             suggestion=made,
-            route=route,
+            split=replace(state.split, route=route),
             note="not proved yet that itl is not worse: 19 of 640 bad on green, 22 of 1210 on blue",
         )
     )

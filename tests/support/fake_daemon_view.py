@@ -11,6 +11,7 @@ from flettner.agent.audit.offsets import SLICE_BYTES
 from flettner.agent.domain.digest import digest
 from flettner.agent.domain.errors import ActError, FlettnerError
 from flettner.agent.domain.events import Aborted, Approved, ChangeAsked, Denied, Event, Paused, Resumed
+from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import (
     Evidence,
     Objective,
@@ -109,7 +110,7 @@ class FakeDaemonView:
         self.reads: list[int] = []  # how many records each read gave
         self._accepted: dict[str, Accepted] = {}
         self._followers: set[asyncio.Queue[Mapping[str, object]]] = set()
-        self.set(State(target=self.target, mode="approve", blue=blue))
+        self.set(State(target=self.target, mode="approve", fleet=Fleet(servers=(blue,))))
         up = SourceState(at=self.at, source="vllm_metrics chat-r0", available=True)
         lost = SourceState(at=self.at, source="nvidia_smi", available=False, why="no such command")
         self._targets[self.target].sources = {up.source: up, lost.source: lost}
@@ -245,7 +246,7 @@ class FakeDaemonView:
             source="vllm-project/vllm#1",
             evidence=(Evidence(metric="waiting", value=3, unit="requests", window_s=60),),
         )
-        blue = state.blue
+        blue = state.fleet.blue
         before = {knob: blue.setting.get(knob) if blue else None for knob in to}
         suggestion = Suggestion(
             id=f"{self.target}-s{len(self._suggestions) + 1}",

@@ -65,7 +65,7 @@ async def _read(target: TargetView, server: Server) -> tuple[tuple[str, ...], st
 
 def newest(state: State, rollout: Rollout) -> Server | None:
     """Green; after its promotion, the server that the rollout started with."""
-    named = (server for server in state.present if server.name == rollout.server)
+    named = (server for server in state.servers if server.name == rollout.server)
     return state.green or next(named, None)
 
 

@@ -55,7 +55,7 @@ async def test_answers_409_to_an_inadmissible_change(
     assert status == 409
     assert problem["type"].endswith("refused-by-guard")
     assert message in problem["detail"]
-    assert (after.phase, after.suggestion, after.blue) == (before.phase, None, before.blue)
+    assert (after.phase, after.suggestion, after.fleet.blue) == (before.phase, None, before.fleet.blue)
     assert daemon.suggestions() == []
 
 
@@ -63,8 +63,13 @@ async def test_an_answer_says_that_a_value_was_clamped_to_the_bounds(
     client: Client, daemon: GuardedDaemonView
 ) -> None:
     state = daemon.targets()["chat"].state
-    assert state.blue
-    daemon.set(replace(state, blue=replace(state.blue, setting={"max_num_seqs": 50})))
+    assert state.fleet.blue
+    daemon.set(
+        replace(
+            state,
+            fleet=replace(state.fleet, servers=(replace(state.fleet.blue, setting={"max_num_seqs": 50}),)),
+        )
+    )
 
     _, answer = await post(client, PATH, {"to": {"max_num_seqs": 1000}, "reason": "more"})
 

@@ -59,9 +59,17 @@ async def test_refuses_the_preflighted_change_if_the_setting_changed(
     client: Client, daemon: FakeDaemonView
 ) -> None:
     state = daemon.targets()["chat"].state
-    assert state.blue is not None
+    assert state.fleet.blue is not None
     daemon.set(
-        replace(state, blue=replace(state.blue, setting={**state.blue.setting, "max_model_len": 4096}))
+        replace(
+            state,
+            fleet=replace(
+                state.fleet,
+                servers=(
+                    replace(state.fleet.blue, setting={**state.fleet.blue.setting, "max_model_len": 4096}),
+                ),
+            ),
+        )
     )
 
     status, message = await approve(client, daemon)

@@ -71,9 +71,15 @@ def begin(daemon: FakeDaemonView) -> None:
     """Reset the site and plant a secret in every command line, log and free text."""
     daemon.__post_init__()
     state = daemon.targets()[daemon.target].state
-    assert state.blue is not None
-    blue = replace(state.blue, setting={**state.blue.setting, "api_key": PLANTED})
-    daemon.set(replace(state, blue=blue, note=f"vllm serve m --api-key={PLANTED} exited"))
+    assert state.fleet.blue is not None
+    blue = replace(state.fleet.blue, setting={**state.fleet.blue.setting, "api_key": PLANTED})
+    daemon.set(
+        replace(
+            state,
+            fleet=replace(state.fleet, servers=(blue,)),
+            note=f"vllm serve m --api-key={PLANTED} exited",
+        )
+    )
     daemon.suggest({"max_num_seqs": 128}, why=f"HF_TOKEN={PLANTED} was refused")
     daemon.suggest({"max_num_seqs": 96}, why=f"http://ann:{PLANTED}@mirror.example did not answer")
 

@@ -119,7 +119,14 @@ async def test_reads_the_log_of_the_newest_server(
 async def test_reads_the_log_of_a_promoted_server_until_the_rollout_ends(
     client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
-    daemon.set(replace(daemon.targets()["chat"].state, phase=Phase.PROMOTING, blue=GREEN, green=None))
+    daemon.set(
+        replace(
+            daemon.targets()["chat"].state,
+            phase=Phase.PROMOTING,
+            fleet=replace(daemon.targets()["chat"].state.fleet, servers=(GREEN,)),
+            green=None,
+        )
+    )
     written(daemon, "serving")
 
     assert (await fetch_log(client, rollout))["lines"] == ["serving"]

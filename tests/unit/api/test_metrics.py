@@ -51,7 +51,13 @@ def test_exports_target_metrics_in_base_units() -> None:
     server = Server(name="chat-r0", setting={})
     route = Route(number=1, servers=(server,), weights={"chat-r0": 100}, fallback="chat-r0")
     budget = Budget().add(daemon.at, [RequestCounts(total=100, over_ttft=30)])
-    daemon.set(replace(daemon.targets()["chat"].state, route=route, budget=budget))
+    daemon.set(
+        replace(
+            daemon.targets()["chat"].state,
+            split=replace(daemon.targets()["chat"].state.split, route=route),
+            budget=budget,
+        )
+    )
 
     found = samples(page(daemon))
 
@@ -133,7 +139,16 @@ def busy() -> FakeDaemonView:
         exposed=RequestCounts(total=40, errors=2),
     )
     budget = Budget().add(daemon.at, [RequestCounts(total=100, over_ttft=30)])
-    daemon.set(replace(state, phase=Phase.CANARY, green=green, route=route, rollout=rollout, budget=budget))
+    daemon.set(
+        replace(
+            state,
+            phase=Phase.CANARY,
+            green=green,
+            split=replace(state.split, route=route),
+            rollout=rollout,
+            budget=budget,
+        )
+    )
     for seq in range(1, 101):
         daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})
     self_metrics = daemon.targets()["chat"].self_metrics

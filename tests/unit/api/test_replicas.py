@@ -9,8 +9,8 @@ from tests.unit.api.conftest import Client, get
 
 async def test_a_server_of_several_replicas_says_so(client: Client, daemon: FakeDaemonView) -> None:
     state = daemon.targets()["chat"].state
-    assert state.blue is not None
-    daemon.set(replace(state, blue=replace(state.blue, replicas=4)))
+    assert state.fleet.blue is not None
+    daemon.set(replace(state, fleet=replace(state.fleet, servers=(replace(state.fleet.blue, replicas=4),))))
 
     target = await get(client, "/v1/targets/chat")
 

@@ -24,8 +24,9 @@ from flettner.agent.audit.journal import Journal
 from flettner.agent.audit.mark import mark_path
 from flettner.agent.audit.offsets import STRIDE
 from flettner.agent.audit.records import Actor, JournalEntry, parse_state
-from flettner.agent.domain.effects import Retire, Route
+from flettner.agent.domain.effects import Effects, Retire, Route
 from flettner.agent.domain.errors import JournalError
+from flettner.agent.domain.fleet import Fleet, Split
 from flettner.agent.domain.model import Evidence, Outcome, Plan, Proposal, Server, Step
 from flettner.agent.domain.reading import Request
 from flettner.agent.domain.request_counts import RequestCounts, count_requests
@@ -73,10 +74,10 @@ CANARY = State(
     phase=Phase.CANARY,
     mode="approve",
     epoch=3,
-    blue=BLUE,
+    fleet=Fleet(servers=(BLUE,)),
+    split=Split(route=ROUTE),
+    effects=Effects(awaited=ROUTE),
     green=GREEN,
-    route=ROUTE,
-    awaiting=ROUTE,
     suggestion=SUGGESTION,
     rollout=Rollout(
         id="chat-1",
@@ -196,7 +197,14 @@ def test_any_state_round_trips(
     assert CANARY.rollout is not None
     rollout = replace(CANARY.rollout, green=RequestCounts(total=1, refused=counts[0], ttft=tuple(counts)))
     blue = replace(BLUE, setting=setting)
-    state = replace(CANARY, phase=phase, note=note, until=at, rollout=rollout, blue=blue)
+    state = replace(
+        CANARY,
+        phase=phase,
+        note=note,
+        until=at,
+        rollout=rollout,
+        fleet=replace(CANARY.fleet, servers=(blue,)),
+    )
     path.unlink(missing_ok=True)
     mark_path(path).unlink(missing_ok=True)
     journal = opened(path)

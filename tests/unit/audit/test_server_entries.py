@@ -15,7 +15,7 @@ EXIT = "vllm0 was stopped"
 def entry_of_exit(awaiting: Retire | Stop | None) -> tuple[str, str]:
     """Return action and reason of the entry that the exit of blue writes."""
     world = World().start().until("proposed").approve().until("promoting")
-    before = replace(world.state, awaiting=awaiting)
+    before = replace(world.state, effects=replace(world.state.effects, awaited=awaiting))
     event = ServerLost(at=world.at, server=BLUE.name, why=EXIT, external=True)
     after, _ = world.machine.step(before, event)
     entry = build_entry(before, after, event, ())

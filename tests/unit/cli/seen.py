@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.error_budget import SLOT_S, Budget
+from flettner.agent.domain.fleet import Fleet, Split
 from flettner.agent.domain.model import Objective, Server, Slo
 from flettner.agent.domain.reading import Latency, Reading, SourceState
 from flettner.agent.domain.state import Phase, State
@@ -31,7 +32,7 @@ def reading(name: str, *, kv: float, queue: float, preempted: float, ttft_s: flo
     )
 
 
-class Fleet(FakeDaemonView):
+class ThreeTargets(FakeDaemonView):
     """`chat` in a canary; `embeddings-eu` unhealthy and paused; `idle` without data."""
 
     def __post_init__(self) -> None:
@@ -42,7 +43,16 @@ class Fleet(FakeDaemonView):
         route = Route(number=1, servers=(blue, green), weights=weights, fallback=blue.name)
         spent = Budget(slots=((NOW - 20, 4000, 8, 100, 0, 0), (NOW, 1000, 1, 25, 0, 0)))
         worse = Budget(slots=((NOW - 20, 4000, 8, 100, 0, 0), (NOW, 1000, 144, 0, 0, 0)))
-        self.set(State(target="chat", phase=Phase.CANARY, blue=blue, green=green, route=route, budget=spent))
+        self.set(
+            State(
+                target="chat",
+                phase=Phase.CANARY,
+                fleet=Fleet(servers=(blue,)),
+                split=Split(route=route),
+                green=green,
+                budget=spent,
+            )
+        )
         self.set(State(target="embeddings-eu", paused=True, budget=worse, note=NOTE))
         self.set(State(target="idle"))
         busy = reading("embeddings-eu", kv=0.998, queue=1280, preempted=2.5, ttft_s=12.5)

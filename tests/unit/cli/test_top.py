@@ -4,7 +4,7 @@ import pytest
 
 from flettner.tools.terminal.cell_width import count_cells
 from tests.unit.cli.conftest import Run
-from tests.unit.cli.seen import Fleet
+from tests.unit.cli.seen import ThreeTargets
 from tests.unit.cli.terminals import plain, terminal
 
 AT_80 = """\
@@ -31,8 +31,8 @@ idle: nvidia_smi is lost: no such command: nvidia-smi
 
 
 @pytest.fixture
-def daemon() -> Fleet:
-    return Fleet()
+def daemon() -> ThreeTargets:
+    return ThreeTargets()
 
 
 def drawn(columns: int) -> str:

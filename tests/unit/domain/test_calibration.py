@@ -244,7 +244,7 @@ OLD = Calibration(phi=2.5, tick_edge=0.1, tick_share=0.1, tick_phi=1.5, tick_req
 def stored_calibration(world: World, *calibrations: Calibration) -> Calibration:
     for one in calibrations:
         world.feed(Observed(at=world.at, calibration={"ttft": one}))
-    return world.state.calibration["ttft"]
+    return world.state.traffic.calibration["ttft"]
 
 
 @pytest.mark.parametrize(
@@ -261,12 +261,12 @@ def test_the_machine_keeps_the_latest_calibration_of_each_stream() -> None:
     world.feed(Observed(at=world.at, calibration={"errors": OLD}))
 
     assert stored_calibration(world, replace(OLD, ticks=20), replace(OLD, ticks=24)).ticks == 24
-    assert world.state.calibration["errors"] == OLD
+    assert world.state.traffic.calibration["errors"] == OLD
 
 
 def test_a_new_calibration_alone_is_not_recorded_and_a_recorded_one_can_be_read() -> None:
     before = World().start().tick(1).state
-    after = replace(before, calibration={"ttft": OLD})
+    after = replace(before, traffic=replace(before.traffic, calibration={"ttft": OLD}))
     entry = JournalEntry(at=NOON, actor=DAEMON, action="target.observed", target="chat", state=after)
 
     line = encode_line(entry, seq=1, prev=GENESIS, boot_id="", host="")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import Bound, Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
@@ -59,7 +60,7 @@ def test_guard_admits_every_knob_of_the_shipped_policies(name: str) -> None:
     ) -> None:
         reading, context = replace(case[0], series=series), case[1]
         context = replace(context, setting={**context.setting, **odd})
-        state = State(target="chat", blue=replace(BLUE, setting=context.setting))
+        state = State(target="chat", fleet=Fleet(servers=(replace(BLUE, setting=context.setting),)))
         for proposal in policy.propose(reading, context):
             if proposal.klass == "note":
                 continue

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from flettner.agent.config.convert import BOUNDS
+from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import Bound, Proposal
 from flettner.agent.domain.state import State, Suggestion
 from flettner.agent.machine.guard import Guard, ProposalRefusal
@@ -12,7 +13,7 @@ from flettner.vllm_facts.values import Knob, Value
 from tests.support.machine_stories import BLUE, NOON, reading
 
 GUARD = Guard(bounds=BOUNDS)
-STATE = State(target="chat", blue=BLUE)
+STATE = State(target="chat", fleet=Fleet(servers=(BLUE,)))
 SEEN = reading(NOON)
 
 HOSTILE: tuple[tuple[Knob, Value], ...] = (
@@ -141,7 +142,10 @@ def test_an_operator_may_request_a_performance_knob(knob: Knob, value: Value) ->
 
 
 def test_a_tunable_flag_may_be_removed() -> None:
-    given = replace(STATE, blue=replace(BLUE, setting={**BLUE.setting, "enforce_eager": True}))
+    given = replace(
+        STATE,
+        fleet=replace(STATE.fleet, servers=(replace(BLUE, setting={**BLUE.setting, "enforce_eager": True}),)),
+    )
     out = Proposal(rule="X1", to={"enforce_eager": None}, why="1", expects="", risks="", source="")
 
     found = GUARD.admit_asked(given, out, actor="alice", at=NOON)

@@ -79,7 +79,9 @@ def test_a_green_with_wrong_answers_never_gets_traffic() -> None:
     assert rollout is not None
     assert (rollout.outcome, rollout.why, rollout.exposed.total) == ("rolled_back", "as golden as ever", 0)
     assert world.state.outcomes[-1].result == "rolled_back"
-    assert not any(set(state.route.weights) - {"chat-r0"} for state in world.states if state.route)
+    assert not any(
+        set(state.split.route.weights) - {"chat-r0"} for state in world.states if state.split.route
+    )
 
 
 def test_a_failed_examination_is_not_evidence_against_the_value() -> None:

@@ -44,7 +44,7 @@ def test_green_takes_the_share_of_a_failing_blue_as_a_failover(fault: str, weigh
     assert took_s <= 12
     world.tick(200)
     assert (world.state.phase, world.weights[GREEN]) == (Phase.CANARY, 100)
-    assert world.state.planned is not None
+    assert world.state.split.planned is not None
     assert world.state.rollout is not None
     assert world.state.rollout.outcome == "running"
     assert BLUE.name in world.running
@@ -57,7 +57,7 @@ def test_the_step_is_judged_from_its_beginning_when_blue_is_back(fault: str) -> 
     seconds_until(world, {GREEN: 100})
     getattr(world, fault).clear()
     seconds_until(world, {BLUE.name: 50, GREEN: 50}, limit_s=90)
-    assert world.state.planned is None
+    assert world.state.split.planned is None
     world.tick()
     rollout = world.state.rollout
     assert rollout is not None
@@ -79,11 +79,11 @@ def test_a_blue_in_its_pause_is_tried_at_once_if_green_fails_every_request() -> 
 
 def test_green_holds_the_traffic_without_a_lease_that_would_end_on_a_failing_server() -> None:
     world = in_canary()
-    assert world.state.route is not None
-    assert world.state.route.leased == GREEN
+    assert world.state.split.route is not None
+    assert world.state.split.route.leased == GREEN
     world.frozen.add(BLUE.name)
     seconds_until(world, {GREEN: 100})
-    route = world.state.route
+    route = world.state.split.route
     assert (route.leased, route.fallback) == (None, GREEN)
 
 

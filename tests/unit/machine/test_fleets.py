@@ -34,8 +34,8 @@ def return_server(world: World, server: Server, address: str) -> World:
 
 
 def addresses(world: World) -> dict[str, str]:
-    assert world.state.route is not None
-    return {server.name: server.address for server in world.state.route.servers}
+    assert world.state.split.route is not None
+    return {server.name: server.address for server in world.state.split.route.servers}
 
 
 @pytest.mark.parametrize("strategy", ["surge", "swap"])
@@ -93,9 +93,9 @@ def test_the_last_old_server_is_the_control_in_the_hold_step(
 ) -> None:
     world = in_hold_step(strategy, servers)
 
-    assert len(world.state.standing) == 1
-    assert abs(world.weights[world.state.standing[0].name] - split) <= 1
-    assert len(world.state.newcomers) == len(world.weights) - 1
+    assert len(world.state.fleet.running) == 1
+    assert abs(world.weights[world.state.fleet.running[0].name] - split) <= 1
+    assert len(world.state.greens) == len(world.weights) - 1
     world.until("observing")
     assert world.state.rollout is not None
     assert world.state.rollout.outcome == "promoted"
@@ -111,7 +111,7 @@ def test_a_breach_in_the_hold_step_routes_to_an_old_server_at_once(strategy: Str
     world.tick(2)
 
     assert world.state.phase is Phase.ROLLING_BACK
-    control = world.state.standing[0].name
+    control = world.state.fleet.running[0].name
     assert world.weights[control] > 0
     world.until("cooldown")
     assert set(world.running) == world.old
@@ -161,7 +161,7 @@ def test_servers_that_exchange_addresses_stay_distinct() -> None:
 
     world.start().tick(5)
 
-    assert sorted(server.name for server in world.state.fleet) == ["vllm0", "vllm1"]
+    assert sorted(server.name for server in world.state.fleet.servers) == ["vllm0", "vllm1"]
     assert world.weights == {"vllm1": 100}
 
 
@@ -186,7 +186,7 @@ def test_a_green_still_loading_at_daemon_start_is_not_watched_yet() -> None:
 
     world.start()
 
-    assert [server.name for server in world.state.up] == [BLUE.name]
+    assert [server.name for server in world.state.reachable] == [BLUE.name]
 
 
 def test_the_only_remaining_green_serves_all_traffic_until_an_old_server_is_restored() -> None:
@@ -198,7 +198,7 @@ def test_the_only_remaining_green_serves_all_traffic_until_an_old_server_is_rest
         assert any(world.weights.get(name) for name in world.running), world.weights
 
     assert world.state.green is None
-    assert set(world.weights) == set(world.running) == {server.name for server in world.state.fleet}
+    assert set(world.weights) == set(world.running) == {server.name for server in world.state.fleet.servers}
     assert len(world.running) == 2
     assert len({str(setting) for setting in world.settings().values()}) == 1
     assert not world.stopped
@@ -227,7 +227,7 @@ def test_a_server_that_does_not_wake_at_a_rollback_is_launched_again() -> None:
     world.green_fails = 5
     world.approve().until("rolling_back")
     world.refuses.add("launch")
-    while world.state.tries == 0:
+    while world.state.effects.tries == 0:
         world.tick()
     reason = world.state.note
     world.refuses.clear()

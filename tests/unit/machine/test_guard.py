@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flettner.agent.domain.error_budget import Budget
+from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import (
     Bound,
     Forecast,
@@ -32,7 +33,7 @@ GUARD = Guard(
     cooldown_s=600,
     changes_per_day=2,
 )
-STATE = State(target="chat", blue=BLUE)
+STATE = State(target="chat", fleet=Fleet(servers=(BLUE,)))
 SEEN = reading(NOON)
 
 
@@ -249,7 +250,7 @@ def test_a_non_number_is_refused_by_numeric_bounds(value: Value, why: str) -> No
 
 
 def test_a_step_from_an_unknown_value_is_refused_and_from_an_assumed_value_bounded() -> None:
-    unset = replace(STATE, blue=replace(BLUE, setting={"model": "m"}))
+    unset = replace(STATE, fleet=replace(STATE.fleet, servers=(replace(BLUE, setting={"model": "m"}),)))
 
     blind, measured = (
         admit(proposal(64), unset),
@@ -369,7 +370,7 @@ def test_an_admitted_value_is_inside_the_bounds_or_nearer_to_them(
     blue = replace(BLUE, setting={"max_num_seqs": now})
     guard = replace(GUARD, bounds={"max_num_seqs": Bound(min=low, max=high, octaves=octaves)})
 
-    found = admit(proposal(wanted), replace(STATE, blue=blue), guard)
+    found = admit(proposal(wanted), replace(STATE, fleet=replace(STATE.fleet, servers=(blue,))), guard)
 
     if isinstance(found, Suggestion):
         value = found.proposal.to["max_num_seqs"]

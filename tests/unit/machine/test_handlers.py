@@ -2,9 +2,6 @@
 
 from typing import get_args
 
-import pytest
-from pydantic import TypeAdapter
-
 from flettner.agent.domain import events as e
 from flettner.agent.domain.state import Phase
 from flettner.agent.machine.step import HANDLERS
@@ -45,11 +42,6 @@ IGNORED: dict[tuple[str, type[e.Event]], set[Phase]] = {
     ("an operator must look first; nothing is awaited", e.EffectFailed): {Phase.HALTED},
     ("an operator must look first; who is gone is noted all the same", e.ServerLost): {Phase.HALTED},
 }
-
-
-@pytest.mark.parametrize(("former", "phase"), [("vacating", Phase.DRAINING), ("spreading", Phase.REPLACING)])
-def test_phases_of_older_journals_are_read(former: str, phase: Phase) -> None:
-    assert TypeAdapter(Phase).validate_json(f'"{former}"') is phase
 
 
 def test_every_pair_is_handled_or_ignored_for_a_reason() -> None:

@@ -11,9 +11,10 @@ from flettner.agent.audit.entries import build_entry
 from flettner.agent.domain import effects as fx
 from flettner.agent.domain import events as e
 from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import HotKnobs, Outcome, Proposal, Server
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.state import Phase, State, SteadyRate, Suggestion
+from flettner.agent.domain.state import Phase, RecentTraffic, State, SteadyRate, Suggestion
 from flettner.agent.machine.guard import ProposalRefusal
 from flettner.agent.machine.hot_trial import LEASE_S
 from flettner.agent.machine.step import Machine
@@ -127,8 +128,8 @@ def test_the_values_take_turns_and_a_better_one_is_kept() -> None:
     assert caps == {4, 16}
     assert world.state.phase is Phase.OBSERVING
     assert world.outcome().result == "promoted"
-    assert world.state.blue is not None
-    assert world.state.blue.setting[CAP] == 16
+    assert world.state.fleet.blue is not None
+    assert world.state.fleet.blue.setting[CAP] == 16
     assert world.tick(60).state.note
     assert world.cap() == 16
 
@@ -137,7 +138,7 @@ def test_the_audit_says_which_values_are_in_force() -> None:
     world = trying(present_fails=4)
     said = set()
     while world.state.phase is Phase.TRIAL:
-        if isinstance(change := world.state.awaiting, fx.SetKnobs):
+        if isinstance(change := world.state.effects.awaited, fx.SetKnobs):
             event = e.KnobsSet(at=world.at, number=change.number)
             after, _ = world.machine.step(world.state, event)
             said.add(build_entry(world.state, after, event, ()).why)
@@ -154,8 +155,8 @@ def test_a_worse_value_is_taken_back_by_one_effect() -> None:
     assert world.cap() == 4
     assert world.state.phase is Phase.COOLDOWN
     assert world.outcome().result == "rolled_back"
-    assert world.state.blue is not None
-    assert world.state.blue.setting[CAP] == 4
+    assert world.state.fleet.blue is not None
+    assert world.state.fleet.blue.setting[CAP] == 4
 
 
 def test_an_abort_takes_the_new_values_back() -> None:
@@ -237,8 +238,8 @@ def test_a_restart_of_the_daemon_and_of_the_server_keeps_the_value_in_force() ->
     world.start().tick(2)
 
     assert world.cap() == 16
-    assert world.state.blue is not None
-    assert world.state.blue.setting[CAP] == 16
+    assert world.state.fleet.blue is not None
+    assert world.state.fleet.blue.setting[CAP] == 16
 
 
 def test_values_of_a_third_party_are_adopted() -> None:
@@ -248,8 +249,8 @@ def test_values_of_a_third_party_are_adopted() -> None:
 
     assert world.cap() == 9
     assert world.state.knobs is None
-    assert world.state.blue is not None
-    assert world.state.blue.setting[CAP] == 9
+    assert world.state.fleet.blue is not None
+    assert world.state.fleet.blue.setting[CAP] == 9
 
 
 def test_a_third_party_ends_a_trial_and_its_values_stay() -> None:
@@ -275,8 +276,8 @@ def test_a_restart_at_any_second_leaves_the_servers_with_the_setting_in_force(se
     world.start().tick(10)
 
     assert world.state.phase is Phase.COOLDOWN
-    assert world.state.blue is not None
-    assert world.cap() == world.state.blue.setting[CAP] == 4
+    assert world.state.fleet.blue is not None
+    assert world.cap() == world.state.fleet.blue.setting[CAP] == 4
     assert not [effect for effect in world.performed if effect.kind in {"launch", "stop", "retire", "drain"}]
 
 
@@ -323,7 +324,12 @@ def admitted(state: State, to: int, **changes: object) -> Suggestion | ProposalR
 def after(*outcomes: Outcome, now: int = 8) -> State:
     hot = HotKnobs(limits={CAP: (1, 16)})
     blue = replace(HOT, setting={**HOT.setting, CAP: now}, hot=hot)
-    return State(target="chat", blue=blue, outcomes=outcomes, steady=SteadyRate(4.0, NOON, NOON))
+    return State(
+        target="chat",
+        fleet=Fleet(servers=(blue,)),
+        traffic=RecentTraffic(steady=SteadyRate(4.0, NOON, NOON)),
+        outcomes=outcomes,
+    )
 
 
 RAISED = Outcome(at=NOON, result="promoted", to={CAP: 8}, before={CAP: 4}, hot=True, rate_rps=4.0)
@@ -356,5 +362,5 @@ def test_flags_that_an_owner_has_changed_are_adopted_over_the_values_in_force() 
     world.start().tick(5)
 
     assert world.cap() == 6
-    assert world.state.blue is not None
-    assert world.state.blue.setting[CAP] == 6
+    assert world.state.fleet.blue is not None
+    assert world.state.fleet.blue.setting[CAP] == 6

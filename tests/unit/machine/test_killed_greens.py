@@ -55,7 +55,7 @@ def test_a_green_that_exits_by_itself_is_not_tried_again(phase: str) -> None:
 
 def test_a_green_whose_start_a_third_party_ended_is_tried_again() -> None:
     world = rolling("launching")
-    number = world.state.effects
+    number = world.state.effects.last_number
     world.feed(e.EffectFailed(at=world.at, number=number, why="docker rm", external=True)).until("cooldown")
 
     assert result(world) == "undecided"

@@ -14,7 +14,7 @@ GREEN = "chat-r1"
 
 def promoted(moved: str) -> World:
     world = World(moved=moved).start().until("proposed").approve().until("promoting").until("observing")
-    assert [server.name for server in world.state.standing] == [GREEN]
+    assert [server.name for server in world.state.fleet.running] == [GREEN]
     return world
 
 
@@ -61,5 +61,5 @@ def test_a_server_that_its_owner_starts_again_serves_again() -> None:
     world.running[GREEN] = server
     world.start().tick(3)
 
-    assert [one.name for one in world.state.standing] == [GREEN]
+    assert [one.name for one in world.state.fleet.running] == [GREEN]
     assert world.weights == {GREEN: 100}

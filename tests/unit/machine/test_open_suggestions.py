@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pytest
-from pydantic import TypeAdapter
 
 from flettner.agent.domain import events as e
 from flettner.agent.domain.model import Evidence, Forecast, Objective, Plan, PreflightResult, Proposal, Slo
@@ -452,20 +451,3 @@ def test_a_refused_preflight_leaves_the_others_open() -> None:
 
     assert ids(told.state) == ["chat-s1"]
     assert ended(told, "chat-s2").notes[-1] == "vLLM refuses it"
-
-
-def test_a_state_of_0_1_with_an_open_suggestion_is_read() -> None:
-    told = world(queue()).until("proposed")
-    kind = TypeAdapter(State)
-    now = kind.dump_python(told.state, mode="json")
-    for new in ("also_open", "ended", "sightings", "recent_until", "steady"):
-        del now[new]
-    for new in ("rate_rps", "refreshed_at", "changed"):
-        del now["suggestion"][new]
-
-    told.state = kind.validate_python(now)
-    told.tick(30)
-
-    assert ids(told.state) == ["chat-s1"]
-    told.approve().until("observing")
-    assert told.settings()["chat-r1"]["max_num_seqs"] == 8

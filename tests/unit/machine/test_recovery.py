@@ -60,7 +60,7 @@ def settle(world: World) -> World:
     for _ in range(400):
         if (
             world.state.phase in SETTLED
-            and world.state.awaiting is None
+            and world.state.effects.awaited is None
             and not numbered_effects(tuple(world.pending))
         ):
             return world.tick(2)  # the next KeepAlive restores a lost split
@@ -70,7 +70,7 @@ def settle(world: World) -> World:
 
 def assert_consistent(world: World) -> None:
     """Check design invariants 1 and 3: the number of servers, one setting, all traffic routed."""
-    fleet = {server.name for server in world.state.fleet}
+    fleet = {server.name for server in world.state.fleet.servers}
     assert set(world.running) == fleet
     assert len(fleet) == len(world.old)
     assert set(world.weights) == fleet
@@ -78,7 +78,7 @@ def assert_consistent(world: World) -> None:
     assert sum(world.weights.values()) == 100
     assert len({str(server.setting) for server in world.running.values()}) == 1
     assert world.state.green is None
-    assert (world.state.crew, world.state.vacated, world.state.gone) == ((), (), ())
+    assert (world.state.crew, world.state.fleet.stopped, world.state.fleet.exited) == ((), (), ())
     assert not world.stopped
 
 
@@ -146,8 +146,10 @@ def test_any_server_that_exits_at_any_second_is_restored(story: str, known: bool
 def all_ours(state: State) -> State:
     return replace(
         state,
-        blue=replace(state.blue, ours=True) if state.blue else None,
-        peers=tuple(replace(server, ours=True) for server in state.peers),
+        fleet=replace(
+            state.fleet,
+            servers=tuple(replace(server, ours=True) for server in state.fleet.servers),
+        ),
     )
 
 
@@ -179,8 +181,8 @@ def test_a_blue_that_exited_with_the_daemon_is_replaced(seconds: int) -> None:
     world = (
         World(running={BLUE.name: replace(BLUE, ours=True)}).start().until("proposed").approve().tick(seconds)
     )
-    assert world.state.blue is not None
-    world.running.pop(world.state.blue.name, None)
+    assert world.state.fleet.blue is not None
+    world.running.pop(world.state.fleet.blue.name, None)
 
     settle(world.start())
 
@@ -238,8 +240,8 @@ def test_flags_changed_by_a_third_party_are_adopted_and_reported() -> None:
 
     world.start()
 
-    assert world.state.blue is not None
-    assert world.state.blue.setting["max_num_seqs"] == 32
+    assert world.state.fleet.blue is not None
+    assert world.state.fleet.blue.setting["max_num_seqs"] == 32
     assert world.state.suggestion is not None
     assert world.state.suggestion.status == "superseded"
 
@@ -310,9 +312,9 @@ def inject_fault(world: World, fault: str) -> None:  # noqa: C901 - a table of f
             name = list(world.running)[-1]
             world.running.pop(name)
             world.feed(e.ServerLost(at=at, server=name, why="exited with 137"))
-        case "blue dies" if world.state.blue and world.state.blue.name in world.running:
-            world.running.pop(world.state.blue.name)
-            world.feed(e.ServerLost(at=at, server=world.state.blue.name, why="exited with 137"))
+        case "blue dies" if world.state.fleet.blue and world.state.fleet.blue.name in world.running:
+            world.running.pop(world.state.fleet.blue.name)
+            world.feed(e.ServerLost(at=at, server=world.state.fleet.blue.name, why="exited with 137"))
         case "route refused":
             world.refuses = {"route"}
         case "mend":

@@ -79,8 +79,8 @@ def test_one_replica_of_the_old_server_is_the_control_of_the_hold_step(strategy:
 
     greens = FOUR if strategy == "surge" else FOUR - 1
     assert world.replicas() == {"vllm0": 1, "chat-r1": greens}
-    assert world.state.route is not None
-    assert world.state.route.leased is None, "the old replica could not carry what a lease gives back"
+    assert world.state.split.route is not None
+    assert world.state.split.route.leased is None, "the old replica could not carry what a lease gives back"
     assert world.weights["vllm0"] == round(100 / (greens + 1))
 
 

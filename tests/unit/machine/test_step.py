@@ -23,8 +23,8 @@ def promoted() -> World:
 def test_a_good_change_is_suggested_approved_and_promoted() -> None:
     world = promoted()
 
-    assert world.state.blue is not None
-    assert world.state.blue.setting["max_num_seqs"] == 16
+    assert world.state.fleet.blue is not None
+    assert world.state.fleet.blue.setting["max_num_seqs"] == 16
     assert world.settings() == {"chat-r1": {"model": "m", "max_num_seqs": 16}}
     assert world.weights == {"chat-r1": 100}
     assert world.state.rollout is not None
@@ -177,7 +177,9 @@ OTHER = {**BLUE.setting, "max_model_len": 4096}
 
 def test_an_approval_of_a_change_to_another_setting_starts_nothing() -> None:
     world = World().start().until("proposed")
-    world.state = replace(world.state, blue=replace(BLUE, setting=OTHER))
+    world.state = replace(
+        world.state, fleet=replace(world.state.fleet, servers=(replace(BLUE, setting=OTHER),))
+    )
     pending = list(world.pending)
 
     world.approve()
@@ -191,7 +193,16 @@ def test_an_approval_of_a_change_to_another_setting_starts_nothing() -> None:
 
 def test_one_server_changed_by_hand_blocks_the_start() -> None:
     world = World.servers(2, "surge").start().until("proposed")
-    world.state = replace(world.state, peers=(replace(world.state.peers[0], setting=OTHER),))
+    world.state = replace(
+        world.state,
+        fleet=replace(
+            world.state.fleet,
+            servers=(
+                world.state.fleet.servers[0],
+                replace(world.state.fleet.servers[1], setting=OTHER),
+            ),
+        ),
+    )
 
     world.approve()
 
@@ -200,7 +211,9 @@ def test_one_server_changed_by_hand_blocks_the_start() -> None:
 
 def test_auto_mode_starts_nothing_if_the_setting_changed_during_the_check() -> None:
     world = World(mode="auto").start().until("checking")
-    world.state = replace(world.state, blue=replace(BLUE, setting=OTHER))
+    world.state = replace(
+        world.state, fleet=replace(world.state.fleet, servers=(replace(BLUE, setting=OTHER),))
+    )
 
     world.tick()
 
@@ -295,8 +308,8 @@ def test_a_blue_that_exits_in_the_canary_leaves_all_traffic_to_green() -> None:
     world.feed(e.ServerLost(at=world.at, server=BLUE.name, why="exited with 137")).until("observing")
 
     assert world.weights == {"chat-r1": 100}
-    assert world.state.blue is not None
-    assert world.state.blue.name == "chat-r1"
+    assert world.state.fleet.blue is not None
+    assert world.state.fleet.blue.name == "chat-r1"
 
 
 def test_without_any_server_the_configured_command_is_started() -> None:
@@ -333,8 +346,8 @@ def test_a_blue_that_hangs_is_never_replaced_or_stopped() -> None:
             e.ServerLost(at=world.at, server=BLUE.name, why="/health does not answer", gone=False)
         ).tick(1)
 
-        assert world.state.blue is not None
-        assert world.state.blue.name == BLUE.name
+        assert world.state.fleet.blue is not None
+        assert world.state.fleet.blue.name == BLUE.name
         assert not [fx_ for fx_ in world.performed if fx_.kind == "retire"]
 
 
@@ -351,7 +364,7 @@ def test_a_blue_that_exits_during_a_rollback_leaves_the_traffic_to_green() -> No
         served.append([name for name, weight in world.weights.items() if weight and name in world.running])
 
     assert all(served[2:])
-    assert world.state.blue is not None
+    assert world.state.fleet.blue is not None
     assert world.settings() == {"chat-r2": {"model": "m", "max_num_seqs": 4}}
     assert world.weights == {"chat-r2": 100}
 
@@ -370,7 +383,7 @@ def test_a_successor_that_exits_at_once_is_replaced() -> None:
     world = promoted()
     world.running.clear()
     world.feed(e.ServerLost(at=world.at, server="chat-r1", why="exited with 137"))
-    while world.state.blue is None or world.state.blue.name != "chat-r2":
+    while world.state.fleet.blue is None or world.state.fleet.blue.name != "chat-r2":
         world.tick()
         if world.state.phase is not Phase.RESTORING:
             break
@@ -381,8 +394,8 @@ def test_a_successor_that_exits_at_once_is_replaced() -> None:
 
     world.until("observing").tick(3)
 
-    assert world.state.blue is not None
-    assert list(world.running) == [world.state.blue.name]
+    assert world.state.fleet.blue is not None
+    assert list(world.running) == [world.state.fleet.blue.name]
 
 
 def test_a_launch_that_kills_blue_is_remembered() -> None:
@@ -458,5 +471,5 @@ def test_a_failed_split_is_retried_after_the_cooldown_ends() -> None:
 
     world.tick(5)
 
-    assert world.state.awaiting is None
+    assert world.state.effects.awaited is None
     assert world.weights == {BLUE.name: 100}

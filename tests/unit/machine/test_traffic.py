@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import pytest
-from pydantic import TypeAdapter
 
 from flettner.agent.domain.events import Observed
+from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.reading import EngineSample, Request, RequestSample
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine.traffic import expected_rate, recent_traffic, remember_traffic
@@ -30,7 +30,11 @@ class Site:
 
     def __post_init__(self) -> None:
         peers = tuple(replace(BLUE, name=f"peer{n}") for n in range(self.servers - 1))
-        self.state = State(target="chat", phase=Phase.OBSERVING, blue=BLUE, peers=peers)
+        self.state = State(
+            target="chat",
+            phase=Phase.OBSERVING,
+            fleet=Fleet(servers=(BLUE, *peers)),
+        )
 
     def run(self, seconds: int, rps: float, phase: Phase = Phase.OBSERVING) -> "Site":
         """`rps`: of each server."""
@@ -63,7 +67,7 @@ class Site:
         return self
 
     def _requests(self, count: int) -> Iterator[Request]:
-        for server in (BLUE, *self.state.peers):
+        for server in (BLUE, *self.state.fleet.servers[1:]):
             yield from [Request(server=server.name, outcome="ok", status=200, duration_s=E2E_S)] * count
 
     @property
@@ -128,16 +132,3 @@ def test_a_restart_of_the_daemon_begins_the_counts_anew() -> None:
     _, seconds = recent_traffic(site.state, site.at)
 
     assert seconds < 30
-
-
-def test_a_state_of_an_older_journal_is_read_and_begins_the_counts_anew() -> None:
-    site = Site().run(100, 4.0)
-    kind = TypeAdapter(State)
-    old = kind.dump_python(site.state, mode="json")
-    del old["recent_until"], old["steady"]
-
-    site.state = kind.validate_python(old)
-    site.run(10, 4.0)
-
-    assert recent_traffic(site.state, site.at)[1] < 10
-    assert site.rate == pytest.approx(4.0, rel=0.05)

@@ -226,7 +226,7 @@ async def test_records_between_two_daemons_are_sent_even_if_the_first_sent_none(
     async with receiving() as receiver:
         async with working(site.delivery(receiver.url, min_severity="critical")):
             await until(lambda: site.noted("seq"))
-        site.write("server.lost", replace(SERVING, gone=("chat-r0",)))
+        site.write("server.lost", replace(SERVING, fleet=replace(SERVING.fleet, exited=("chat-r0",))))
         async with working(site.delivery(receiver.url, min_severity="critical")):
             await until(lambda: receiver.seen)
 
@@ -286,7 +286,7 @@ async def test_an_anchor_is_sent_once_whatever_the_severity(site: Site) -> None:
 async def test_a_receiver_of_warnings_gets_no_info(site: Site) -> None:
     async with receiving() as receiver, working(site.delivery(receiver.url, min_severity="warning")):
         site.write("suggestion.made", OPEN)
-        site.write("server.lost", replace(SERVING, gone=("chat-r0",)))
+        site.write("server.lost", replace(SERVING, fleet=replace(SERVING.fleet, exited=("chat-r0",))))
         await until(lambda: receiver.seen)
 
     assert "no server runs" in receiver.bodies[0]["attachments"][0]["title"]

@@ -10,6 +10,7 @@ import pytest
 from flettner.agent.audit.entries import build_entry
 from flettner.agent.domain import events as e
 from flettner.agent.domain.effects import Route
+from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import Proposal, Server
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.server_health import Failure
@@ -50,7 +51,7 @@ SUGGESTION = Suggestion(
 ROLLOUT = Rollout(
     id="chat-o1", suggestion="chat-s1", server="chat-r1", plan=PLAN, started_at=NOON, phase_since=NOON
 )
-SERVING = State(target="chat", mode="approve", epoch=3, blue=BLUE)
+SERVING = State(target="chat", mode="approve", epoch=3, fleet=Fleet(servers=(BLUE,)))
 ENDED = replace(
     ROLLOUT, outcome="rolled_back", why="12 of 40 failed", exposed=RequestCounts(total=40, errors=12)
 )
@@ -84,10 +85,20 @@ def kinds(action: str, state: State) -> list[str]:
             "rollout.promoted",
         ),
         ("target.halted", replace(SERVING, phase=Phase.HALTED), "target.halted"),
-        ("server.lost", replace(SERVING, gone=(BLUE.name,)), "target.lost"),
+        ("server.lost", replace(SERVING, fleet=replace(SERVING.fleet, exited=(BLUE.name,))), "target.lost"),
         (
             "server.lost",
-            replace(SERVING, gone=(BLUE.name,), peers=(Server(name="chat-r9", setting={}),)),
+            replace(
+                SERVING,
+                fleet=replace(
+                    SERVING.fleet,
+                    servers=(
+                        SERVING.fleet.servers[0],
+                        Server(name="chat-r9", setting={}),
+                    ),
+                    exited=(BLUE.name,),
+                ),
+            ),
             "target.degraded",
         ),
     ],
@@ -101,7 +112,7 @@ def test_only_its_rollback_reports_a_failing_green() -> None:
     green = Server(name="chat-r1", setting={})
     weights = {BLUE.name: 50, green.name: 50}
     route = Route(number=1, servers=(BLUE, green), weights=weights, fallback=BLUE.name)
-    canary = replace(SERVING, phase=Phase.CANARY, green=green, route=route)
+    canary = replace(SERVING, phase=Phase.CANARY, green=green, split=replace(SERVING.split, route=route))
     frozen = Failure(kind="wedged", why="computes no token", since=NOON, times=1)
 
     assert kinds("traffic.routed", replace(canary, failing={green.name: frozen})) == []
@@ -164,7 +175,11 @@ def sent_ids(notices: Iterable[Notice]) -> dict[str, str]:
 
 
 def test_a_resolution_is_sent_only_to_receivers_of_its_incident() -> None:
-    lost = list(notices_of_record("server.lost", replace(SERVING, gone=(BLUE.name,)), NOON))
+    lost = list(
+        notices_of_record(
+            "server.lost", replace(SERVING, fleet=replace(SERVING.fleet, exited=(BLUE.name,))), NOON
+        )
+    )
     (back,) = notices_of_record("target.observed", SERVING, NOON)
 
     assert [should_send(one, "critical", {}) for one in lost] == [True]

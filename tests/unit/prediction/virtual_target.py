@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 from flettner.agent.domain.events import Event
+from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.prediction_check import LawDrop
 from flettner.agent.domain.reading import Reading, RequestSample
@@ -62,7 +63,7 @@ class VirtualTarget:
     @property
     def state(self) -> State:
         blue = Server(name="chat-r0", setting=self.setting, address="127.0.0.1:8101")
-        return State(target="chat", blue=blue, law_drop=self.law_drop)
+        return State(target="chat", fleet=Fleet(servers=(blue,)), law_drop=self.law_drop)
 
     def emit(self, event: Event) -> None:
         raise AssertionError(f"learning emits nothing, but did {event}")

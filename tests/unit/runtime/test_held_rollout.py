@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
+from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import Plan, Proposal, Server, Slo, Step
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
@@ -29,7 +30,11 @@ MADE = Suggestion(
     expires_at=NOON,
     digest="",
 )
-IDLE = State(target="chat", blue=Server(name="chat-r0", setting=BEFORE.config.setting), suggestion=MADE)
+IDLE = State(
+    target="chat",
+    fleet=Fleet(servers=(Server(name="chat-r0", setting=BEFORE.config.setting),)),
+    suggestion=MADE,
+)
 
 
 def in_canary(step: int, served: int = 0) -> State:

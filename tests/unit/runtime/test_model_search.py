@@ -9,6 +9,7 @@ import pytest
 
 from flettner.agent.domain.errors import WorkerError, WorkerTimeoutError
 from flettner.agent.domain.events import Event
+from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import Objective, Server, Slo
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.state import Phase, State
@@ -69,7 +70,7 @@ async def play(one: ModelSearch, target: Target, *moves: tuple[float, State]) ->
 
 
 def test_it_asks_every_five_minutes_and_keeps_the_advice() -> None:
-    worker, target = CountingWorker(), Target(State(target="chat", blue=BLUE))
+    worker, target = CountingWorker(), Target(State(target="chat", fleet=Fleet(servers=(BLUE,))))
     one = model_search(worker)
 
     in_no_time(play(one, target))
@@ -81,16 +82,25 @@ def test_it_asks_every_five_minutes_and_keeps_the_advice() -> None:
 
 def test_it_asks_a_minute_later_at_the_earliest_for_flags_that_changed() -> None:
     other = replace(BLUE, setting={**BLUE.setting, "max_num_seqs": 16})
-    worker, target = CountingWorker(), Target(State(target="chat", blue=BLUE))
+    worker, target = CountingWorker(), Target(State(target="chat", fleet=Fleet(servers=(BLUE,))))
 
-    in_no_time(play(model_search(worker), target, (20.0, replace(target.state, blue=other))))
+    in_no_time(
+        play(
+            model_search(worker),
+            target,
+            (20.0, replace(target.state, fleet=replace(target.state.fleet, servers=(other,)))),
+        )
+    )
 
     assert [at_s for at_s, _ in worker.asked][:2] == [0, 60]
     assert worker.asked[1][1].learned.config.setting["max_num_seqs"] == 16
 
 
 def test_it_does_not_ask_during_a_rollout() -> None:
-    worker, target = CountingWorker(), Target(State(target="chat", blue=BLUE, phase=Phase.CANARY))
+    worker, target = (
+        CountingWorker(),
+        Target(State(target="chat", fleet=Fleet(servers=(BLUE,)), phase=Phase.CANARY)),
+    )
 
     in_no_time(play(model_search(worker), target))
 
@@ -98,7 +108,7 @@ def test_it_does_not_ask_during_a_rollout() -> None:
 
 
 def test_without_a_law_there_is_no_advice() -> None:
-    worker, target = CountingWorker(), Target(State(target="chat", blue=BLUE))
+    worker, target = CountingWorker(), Target(State(target="chat", fleet=Fleet(servers=(BLUE,))))
     one = model_search(worker, without_law(LEARNED))
     one.result = None
 
@@ -109,7 +119,7 @@ def test_without_a_law_there_is_no_advice() -> None:
 
 
 def test_a_worker_that_ends_costs_only_the_advice() -> None:
-    worker, target = CountingWorker(broken=True), Target(State(target="chat", blue=BLUE))
+    worker, target = CountingWorker(broken=True), Target(State(target="chat", fleet=Fleet(servers=(BLUE,))))
     one = model_search(worker)
 
     in_no_time(play(one, target))

@@ -8,6 +8,7 @@ import pytest
 from flettner.agent.config import loader
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError, ConfigError
+from flettner.agent.domain.fleet import Split
 from flettner.agent.domain.model import Mode
 from flettner.agent.domain.ports import Site, TrafficSeen
 from flettner.agent.domain.state import State
@@ -34,7 +35,7 @@ def test_a_target_that_is_no_longer_in_the_config_is_found_until_its_directory_i
 ) -> None:
     config = loader.parse_config(CONFIG, here=tmp_path)
     route = Route(number=1, servers=(), weights={}, fallback="")
-    states = {name: State(target=name, route=route) for name in ("chat", "old", "gone")}
+    states = {name: State(target=name, split=Split(route=route)) for name in ("chat", "old", "gone")}
     for name in ("chat", "old", "idle"):
         (tmp_path / "state" / name).mkdir(parents=True)
 

@@ -14,6 +14,7 @@ from flettner.actuators.docker.spec import ContainerSpec, Json
 from flettner.agent.api.app import build_app
 from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
 from flettner.agent.domain.events import ChangeAsked, Event
+from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import Bound, Server
 from flettner.agent.domain.state import State
 from flettner.agent.machine.guard import Guard
@@ -68,7 +69,7 @@ class GuardedDaemonView(FakeDaemonView):
 
 def serving(spec: ContainerSpec) -> State:
     blue = Server(name="vllm", setting=spec.serve.setting, address="127.0.0.1:8000", ours=False)
-    return State(target="chat", mode="approve", blue=blue)
+    return State(target="chat", mode="approve", fleet=Fleet(servers=(blue,)))
 
 
 def admitted(given: Rules, state: State, to: dict[str, Value]) -> dict[str, Value]:

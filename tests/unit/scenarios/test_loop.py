@@ -333,9 +333,9 @@ def test_a_daemon_killed_at_any_second_recovers_to_a_consistent_end(tmp_path: Pa
 
     state, weights = in_no_time(scenario())
 
-    assert state.blue is not None
-    assert weights == {state.blue.name: 100}
-    assert list(engine.servers) == [state.blue.name]
+    assert state.fleet.blue is not None
+    assert weights == {state.fleet.blue.name: 100}
+    assert list(engine.servers) == [state.fleet.blue.name]
 
 
 def test_an_expired_lease_ends_greens_share(tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def test_traffic_leaves_a_server_that_hangs_in_the_canary(tmp_path: Path) -> Non
 
     assert state.rollout is not None
     assert "does not answer" in state.rollout.why
-    assert isinstance(state.blue, Server)
+    assert isinstance(state.fleet.blue, Server)
 
 
 def test_without_a_rollout_the_fleet_is_calibrated_and_its_budget_counted(tmp_path: Path) -> None:
@@ -380,8 +380,13 @@ def test_without_a_rollout_the_fleet_is_calibrated_and_its_budget_counted(tmp_pa
 
     state = in_no_time(scenario())
 
-    assert set(state.calibration) == {"errors", "stalled", "gave_up", "refused"}  # no latency objective
-    assert {one.ticks >= 20 and one.phi == 1 for one in state.calibration.values()} == {True}
+    assert set(state.traffic.calibration) == {
+        "errors",
+        "stalled",
+        "gave_up",
+        "refused",
+    }  # no latency objective
+    assert {one.ticks >= 20 and one.phi == 1 for one in state.traffic.calibration.values()} == {True}
     assert sum(slot[1] for slot in state.budget.slots) >= 5 * 400
 
 
@@ -393,8 +398,8 @@ def test_a_daemon_fenced_off_by_another_stops_no_server(tmp_path: Path) -> None:
             await approve(loop)
             await reach(loop, Phase.CANARY)
             newer = traffic.bind(_site(tmp_path, 2))
-            assert loop.state.route is not None
-            await newer.route(loop.state.route)
+            assert loop.state.split.route is not None
+            await newer.route(loop.state.split.route)
             loop.emit(e.ServerLost(at=loop_now(), server="chat-r1", why="exited"))
             await asyncio.sleep(60)
 
@@ -411,7 +416,7 @@ def test_of_two_daemons_with_one_epoch_the_second_writer_ends(tmp_path: Path) ->
     async def scenario() -> None:
         async with running(tmp_path, engine, traffic) as loop:
             await reach(loop, Phase.PROPOSED)
-            assert loop.state.route is not None
+            assert loop.state.split.route is not None
             other = EffectRunner(
                 engine=engine,
                 traffic=traffic.bind(_site(tmp_path, 1)),
@@ -421,7 +426,7 @@ def test_of_two_daemons_with_one_epoch_the_second_writer_ends(tmp_path: Path) ->
             )
             before = list(traffic.calls)
             with pytest.raises(FencedError):
-                await other.perform(loop.state.route)
+                await other.perform(loop.state.split.route)
             assert traffic.calls == before
 
     in_no_time(scenario())

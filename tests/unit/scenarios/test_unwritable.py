@@ -20,6 +20,7 @@ from flettner.agent.audit.records import DAEMON, JournalEntry, JournalRecord
 from flettner.agent.domain import events as e
 from flettner.agent.domain.effects import Drain, Launch, Preflight, Retire, Route
 from flettner.agent.domain.errors import JournalError
+from flettner.agent.domain.fleet import Fleet, Split
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 from flettner.agent.domain.state import Phase, State
@@ -305,9 +306,9 @@ async def _with_an_outage(place: Place, outage: tuple[int, int], *, green_fails:
         place.disk.full = False
         await reach(loop, Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN)
         await asyncio.sleep(5)
-        assert loop.state.blue is not None
-        assert place.weights == {loop.state.blue.name: 100}
-        assert list(place.engine.servers) == [loop.state.blue.name]
+        assert loop.state.fleet.blue is not None
+        assert place.weights == {loop.state.fleet.blue.name: 100}
+        assert list(place.engine.servers) == [loop.state.fleet.blue.name]
 
 
 # rollback steps
@@ -315,9 +316,13 @@ async def _with_an_outage(place: Place, outage: tuple[int, int], *, green_fails:
 BACK = State(
     target="chat",
     phase=Phase.ROLLING_BACK,
-    blue=BLUE,
+    fleet=Fleet(servers=(BLUE,)),
+    split=Split(
+        route=Route(
+            number=1, servers=(BLUE, GREEN), weights={BLUE.name: 95, GREEN.name: 5}, fallback=BLUE.name
+        )
+    ),
     green=GREEN,
-    route=Route(number=1, servers=(BLUE, GREEN), weights={BLUE.name: 95, GREEN.name: 5}, fallback=BLUE.name),
 )
 
 
@@ -327,7 +332,7 @@ def route(green: int) -> Route:
 
 
 def test_only_rollback_steps_are_taken_without_a_record() -> None:
-    vacated = replace(BACK, vacated=(BLUE.name,))
+    vacated = replace(BACK, fleet=replace(BACK.fleet, stopped=(BLUE.name,)))
 
     assert only_rolls_back(BACK, BACK, (route(0),))
     assert only_rolls_back(BACK, BACK, (Drain(number=2, server=GREEN, deadline_s=1),))
